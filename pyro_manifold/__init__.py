@@ -1,0 +1,8 @@
+"""Bayesian inference over orthonormal matrices and manifolds, for Pyro."""
+
+from pyro_manifold import distributions, manifolds
+from pyro_manifold.distributions import constraints
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "constraints", "distributions", "infer", "manifolds"]

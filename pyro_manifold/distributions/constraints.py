@@ -1,0 +1,79 @@
+"""Pyro's constraints, and those of the manifolds of this package.
+
+`stiefel` is the constraint of matrices with orthonormal columns, in the polar chart; `householder_stiefel`
+is the same set in the Householder chart. The chart is what `biject_to` and `transform_to` return, as with
+Pyro's `positive` and `softplus_positive`; samplers that walk on the manifold itself do not use it.
+"""
+
+from __future__ import annotations
+
+from pyro.distributions import constraints as pyro_constraints
+from pyro.distributions.constraints import *  # noqa: F403
+from torch import Tensor
+from torch.distributions.constraints import Constraint
+
+from pyro_manifold.manifolds import Manifold, Stiefel
+from pyro_manifold.manifolds.stiefel import check_shape
+
+
+class StiefelConstraint(Constraint):
+    r"""Matrices :math:`X` of shape ``(..., n, p)`` with :math:`X^\top X = I`, up to the rounding of their dtype.
+
+    Example:
+        >>> import torch
+        >>> from pyro_manifold import constraints
+        >>> constraints.stiefel.check(torch.eye(3, 2)), constraints.stiefel.check(torch.ones(3, 2))
+        (tensor(True), tensor(False))
+    """
+
+    event_dim = 2
+    manifold: Manifold = Stiefel()
+
+    def check(self, value: Tensor) -> Tensor:
+        if value.dim() < 2 or value.shape[-2] < value.shape[-1]:
+            return value.new_zeros(value.shape[:-2]).bool()
+        return self.manifold.contains(value)
+
+    def __repr__(self) -> str:
+        return "stiefel"
+
+
+class HouseholderStiefelConstraint(StiefelConstraint):
+    """The Stiefel constraint whose chart is a product of p Householder reflectors.
+
+    The unconstrained vector does not tell n and p, so the constraint holds them.
+
+    Args:
+        n: number of rows.
+        p: number of columns, at most n.
+
+    Raises:
+        ValueError: unless 1 ≤ p ≤ n.
+    """
+
+    def __init__(self, n: int, p: int) -> None:
+        check_shape(n, p, "constraints.householder_stiefel")
+        self.n, self.p = n, p
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        if value.shape[-2:] != (self.n, self.p):
+            return value.new_zeros(value.shape[:-2]).bool()
+        return super().check(value)
+
+    def __repr__(self) -> str:
+        return f"householder_stiefel({self.n}, {self.p})"
+
+
+stiefel = StiefelConstraint()
+householder_stiefel = HouseholderStiefelConstraint
+
+
+def manifold_of(constraint: Constraint) -> Manifold | None:
+    """The manifold that a site's support describes, or None for supports with an unconstrained space."""
+    while isinstance(constraint, pyro_constraints.independent):
+        constraint = constraint.base_constraint
+    return getattr(constraint, "manifold", None)
+
+
+__all__ = [*pyro_constraints.__all__, "householder_stiefel", "manifold_of", "stiefel"]

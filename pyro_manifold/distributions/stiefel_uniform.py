@@ -1,0 +1,99 @@
+"""The uniform law on the Stiefel manifold."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Size, Tensor
+from torch.distributions import constraints as torch_constraints
+from torch.distributions.constraints import Constraint
+
+from pyro_manifold.distributions import constraints
+from pyro_manifold.manifolds import Stiefel
+from pyro_manifold.manifolds.stiefel import check_shape
+
+Chart = Literal["polar", "householder"]
+
+
+def stiefel_support(n: int, p: int, chart: Chart) -> Constraint:
+    """The Stiefel constraint in the chart of that name."""
+    if chart == "polar":
+        return constraints.stiefel
+    if chart == "householder":
+        return constraints.householder_stiefel(n, p)
+    raise ValueError(f"chart={chart!r}, expected 'polar' or 'householder'.")
+
+
+class StiefelUniform(TorchDistribution):
+    r"""Uniform (Haar) law of n×p matrices with orthonormal columns.
+
+    The base measure of every density of this package on a Stiefel manifold is this law itself, so
+    ``log_prob`` is 0.
+
+    Args:
+        n: number of rows.
+        p: number of columns, at most n.
+        batch_shape: shape of a batch of independent matrices.
+        chart: ``"polar"`` or ``"householder"``: the chart in which Pyro's own inference sees the site.
+        dtype: of the draws; torch's default dtype if None.
+        device: of the draws; torch's default device if None.
+
+    Shapes: event ``(n, p)``.
+
+    Raises:
+        ValueError: unless 1 ≤ p ≤ n.
+
+    Source: Mezzadri 2007, arXiv math-ph/0609050 (draws by QR with positive diagonal).
+
+    Example:
+        >>> U = StiefelUniform(4, 2).sample()
+        >>> bool(torch.allclose(U.T @ U, torch.eye(2), atol=1e-5))
+        True
+    """
+
+    arg_constraints: dict[str, Constraint] = {}
+
+    def __init__(
+        self,
+        n: int,
+        p: int,
+        batch_shape: Size | tuple[int, ...] = (),
+        *,
+        chart: Chart = "polar",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        check_shape(n, p, "StiefelUniform")
+        self.n, self.p, self.chart = n, p, chart
+        self.dtype, self.device = dtype, device
+        self._support = stiefel_support(n, p, chart)
+        super().__init__(Size(batch_shape), Size((n, p)), validate_args=validate_args)
+
+    @torch_constraints.dependent_property(is_discrete=False, event_dim=2)
+    def support(self) -> Constraint:
+        return self._support
+
+    def expand(self, batch_shape: Size | tuple[int, ...], _instance: Any = None) -> StiefelUniform:
+        return type(self)(
+            self.n,
+            self.p,
+            Size(batch_shape),
+            chart=self.chart,
+            dtype=self.dtype,
+            device=self.device,
+            validate_args=self._validate_args,
+        )
+
+    def sample(self, sample_shape: Size | tuple[int, ...] = Size()) -> Tensor:
+        shape = self._extended_shape(Size(sample_shape))
+        with torch.no_grad():
+            return Stiefel().random_point(*shape, dtype=self.dtype, device=self.device)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """0 of shape ``sample_shape + batch_shape``."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return value.new_zeros(torch.broadcast_shapes(value.shape[:-2], self.batch_shape))

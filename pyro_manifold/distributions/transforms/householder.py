@@ -1,0 +1,91 @@
+"""Householder reflectors: the chart of a Stiefel site without a singular value decomposition."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Transform, constraints
+
+from pyro_manifold.distributions.constraints import householder_stiefel
+from pyro_manifold.manifolds.reflector import reflect_rows
+from pyro_manifold.manifolds.stiefel import check_shape
+
+
+class HouseholderTransform(Transform):
+    r"""Orthonormal matrix from p directions :math:`v_k \in \mathbb{R}^{n-k+1}`, one reflector each.
+
+    The reflector :math:`H_k` takes :math:`e_1` to :math:`v_k / \|v_k\|` and acts on rows k..n; X is the first
+    p columns of :math:`H_1 H_2 \cdots H_p`. With
+
+    .. math::
+        \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I)
+
+    the image of Lebesgue measure is the **normalised** Haar measure (Stewart 1980; Mezzadri 2007): the
+    lengths of the v_k are expanded parameters, their directions are independent and uniform.
+
+    The map is smooth except where some v_k is a non-negative multiple of :math:`e_1`.
+    The pseudo-inverse gives the v_k unit length.
+
+    Args:
+        n: number of rows.
+        p: number of columns.
+
+    Shapes: ``(..., np - p(p-1)/2)`` to ``(..., n, p)``.
+
+    Raises:
+        ValueError: unless 1 ≤ p ≤ n.
+
+    Example:
+        >>> transform = HouseholderTransform(3, 2)
+        >>> X = transform(torch.randn(5))
+        >>> bool(torch.allclose(transform(transform.inv(X)), X, atol=1e-5))
+        True
+    """
+
+    domain = constraints.real_vector
+    bijective = False
+
+    def __init__(self, n: int, p: int, cache_size: int = 0) -> None:
+        check_shape(n, p, "HouseholderTransform")
+        super().__init__(cache_size=cache_size)
+        self.n, self.p = n, p
+        self._lengths = [n - k for k in range(p)]
+
+    @constraints.dependent_property(is_discrete=False, event_dim=2)
+    def codomain(self) -> constraints.Constraint:
+        return householder_stiefel(self.n, self.p)
+
+    def with_cache(self, cache_size: int = 1) -> HouseholderTransform:
+        return HouseholderTransform(self.n, self.p, cache_size=cache_size)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HouseholderTransform) and (self.n, self.p) == (other.n, other.p)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _call(self, x: Tensor) -> Tensor:
+        frame = torch.eye(self.n, self.p, dtype=x.dtype, device=x.device).expand(*x.shape[:-1], -1, -1)
+        # Innermost reflector first: before H_k acts, only rows and columns k.. differ from the identity.
+        for k, direction in reversed(list(enumerate(x.split(self._lengths, -1)))):
+            frame = reflect_rows(frame, k, direction)
+        return frame
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        directions = []
+        for k in range(self.p):
+            directions.append(y[..., k:, k])
+            # Reflectors are their own inverses: undoing H_k leaves e_k in column k.
+            y = reflect_rows(y, k, directions[-1])
+        return torch.cat(directions, -1)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Any) -> Tensor:
+        return -0.5 * (x.square() + math.log(2 * math.pi)).sum(-1)
+
+    def forward_shape(self, shape: Size) -> Size:
+        return Size([*shape[:-1], self.n, self.p])
+
+    def inverse_shape(self, shape: Size) -> Size:
+        return Size([*shape[:-2], sum(self._lengths)])

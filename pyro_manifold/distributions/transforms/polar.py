@@ -1,0 +1,57 @@
+"""Polar expansion: the chart in which a Stiefel site is a Gaussian matrix."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+from torch.distributions import Transform, constraints
+
+from pyro_manifold.distributions.constraints import stiefel
+from pyro_manifold.manifolds.polar import polar_factor
+
+
+class PolarTransform(Transform):
+    r"""Polar factor :math:`X = Z (Z^\top Z)^{-1/2}` of any full-rank matrix :math:`Z \in \mathbb{R}^{n \times p}`.
+
+    The map forgets the symmetric factor, so it has no Jacobian determinant. Parameter expansion takes its
+    place: with
+
+    .. math::
+        \texttt{log\_abs\_det\_jacobian}(Z, X) = \sum_{ij} \log N(Z_{ij}; 0, 1)
+
+    the integral :math:`\int p(X(Z))\, e^{\texttt{log\_abs\_det\_jacobian}} dZ` equals
+    :math:`\int p(X)\, dX` over the **normalised** Haar measure, because the polar factor of a Gaussian matrix
+    is uniform and independent of the symmetric factor. A sampler over Z therefore has the right law for X,
+    and an ELBO over Z is a valid lower bound. Jauch, Hoff & Dunson 2021, arXiv 1906.07684.
+
+    The pseudo-inverse is ``Z = X``. Shapes: ``(..., n, p)`` on both sides; dtype and device are the input's.
+
+    Example:
+        >>> import torch
+        >>> from torch.distributions import biject_to
+        >>> from pyro_manifold import constraints
+        >>> transform = biject_to(constraints.stiefel)
+        >>> X = transform(torch.tensor([[2.0], [0.0]]))
+        >>> X.tolist(), transform.inv(X).tolist()
+        ([[1.0], [0.0]], [[1.0], [0.0]])
+    """
+
+    domain = constraints.independent(constraints.real, 2)
+    codomain = stiefel
+    bijective = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PolarTransform)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _call(self, x: Tensor) -> Tensor:
+        return polar_factor(x)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return y
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Any) -> Tensor:
+        return -0.5 * (x.square() + math.log(2 * math.pi)).sum((-2, -1))

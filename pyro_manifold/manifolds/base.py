@@ -1,0 +1,71 @@
+"""What every manifold can do, as functions of points and tangent vectors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class Manifold(ABC):
+    """A set of tensors with a geometry; stateless, so one object serves sites of every size.
+
+    Methods are pure functions of tensors: the last ``event_dim`` dimensions hold a point or a tangent
+    vector, all dimensions in front are batch. dtype and device are those of the arguments.
+    """
+
+    event_dim: int
+
+    @abstractmethod
+    def dimension(self, *shape: int) -> int:
+        """Number of degrees of freedom of a point with this event shape."""
+
+    @abstractmethod
+    def random_point(
+        self,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """A random point of shape ``shape`` (batch dimensions, then the event)."""
+
+    @abstractmethod
+    def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
+        """Orthogonal projection of ``ambient`` onto the tangent space at ``point``."""
+
+    @abstractmethod
+    def projection(self, ambient: Tensor) -> Tensor:
+        """Nearest point of the manifold."""
+
+    @abstractmethod
+    def retraction(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """A point near ``point + tangent``, equal to it to first order."""
+
+    @abstractmethod
+    def exponential(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """End of the unit-time geodesic that leaves ``point`` with velocity ``tangent``."""
+
+    @abstractmethod
+    def membership_error(self, point: Tensor) -> Tensor:
+        """How far ``point`` is from the manifold: a non-negative number for each batch element."""
+
+    def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
+        """Carry ``tangent`` from ``start`` to ``end``, by projection onto the tangent space at ``end``."""
+        return self.tangent_projection(end, tangent)
+
+    def contains(self, point: Tensor, tolerance: float | None = None) -> Tensor:
+        """Whether each batch element lies on the manifold up to ``tolerance`` (see `membership_tolerance`)."""
+        if tolerance is None:
+            tolerance = self.membership_tolerance(point.dtype)
+        return self.membership_error(point) <= tolerance
+
+    @staticmethod
+    def membership_tolerance(dtype: torch.dtype) -> float:
+        """Default tolerance: 10 ε^(2/3) for machine precision ε, 4e-10 in float64 and 2e-4 in float32.
+
+        Loose enough for the rounding that long trajectories gather, tight enough to catch values that were
+        never orthonormal.
+        """
+        return 10 * float(torch.finfo(dtype).eps) ** (2 / 3)

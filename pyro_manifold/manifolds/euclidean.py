@@ -1,0 +1,53 @@
+"""Flat space: the manifold of every unconstrained site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.manifolds.base import Manifold
+
+
+@dataclass(frozen=True)
+class Euclidean(Manifold):
+    """Real tensors with ``event_dim`` trailing event dimensions; every map is the obvious one.
+
+    Example:
+        >>> Euclidean().retraction(torch.zeros(2), torch.ones(2)).tolist()
+        [1.0, 1.0]
+    """
+
+    event_dim: int = 1
+
+    def dimension(self, *shape: int) -> int:
+        return prod(shape)
+
+    def random_point(
+        self,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Standard normal entries: flat space has no uniform law."""
+        return torch.randn(*shape, dtype=dtype, device=device, generator=generator)
+
+    def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
+        return ambient
+
+    def projection(self, ambient: Tensor) -> Tensor:
+        return ambient
+
+    def retraction(self, point: Tensor, tangent: Tensor) -> Tensor:
+        return point + tangent
+
+    def exponential(self, point: Tensor, tangent: Tensor) -> Tensor:
+        return point + tangent
+
+    def membership_error(self, point: Tensor) -> Tensor:
+        """0 for finite tensors, infinite for others."""
+        distance = torch.where(torch.isfinite(point), 0.0, torch.inf).to(point.dtype)
+        return distance.flatten(-self.event_dim).amax(-1) if self.event_dim else distance

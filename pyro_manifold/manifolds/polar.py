@@ -1,0 +1,131 @@
+"""The polar factor of a matrix, with a derivative that survives repeated singular values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def polar_factor(matrix: Tensor) -> Tensor:
+    r"""Nearest orthonormal matrix, :math:`Q = Z (Z^\top Z)^{-1/2}`.
+
+    The derivative is the closed form for :math:`Z = QP`, with :math:`P` symmetric,
+
+    .. math::
+        dQ = Q\,\mathcal{L}_P^{-1}(Q^\top dZ - dZ^\top Q) + (I - QQ^\top)\,dZ\,P^{-1},
+        \qquad \mathcal{L}_P(K) = KP + PK,
+
+    which is finite wherever ``Z`` has full column rank. Differentiating the SVD instead gives NaN at
+    repeated singular values, and at an orthonormal ``Z`` all of them are 1. The map is the gradient of the
+    nuclear norm, so its derivative is symmetric: the same formula serves reverse and forward mode. It may
+    be differentiated any number of times and passes through ``torch.func.grad``, ``jvp`` and ``vmap``.
+
+    Args:
+        matrix: ``(..., n, p)`` with n ≥ p, real floating point. A matrix with a non-finite entry gives a
+            matrix of NaN, and one without full rank some orthonormal matrix (its derivative is not finite).
+
+    Returns:
+        ``(..., n, p)`` of the same dtype and device, orthonormal columns.
+
+    Example:
+        >>> Q = polar_factor(torch.tensor([[3.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))
+        >>> Q.tolist()
+        [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    """
+    factor: Tensor = _PolarFactor.apply(matrix)  # type: ignore[no-untyped-call]
+    return factor
+
+
+def solve_lyapunov(positive: Tensor, right_side: Tensor) -> Tensor:
+    r"""Solution K of :math:`KP + PK = C` for a symmetric positive definite P.
+
+    Its own derivative solves the same equation, so it stays finite where eigenvalues of ``P`` coincide.
+
+    Args:
+        positive: ``P``, ``(..., p, p)``.
+        right_side: ``C``, ``(..., p, p)``.
+
+    Returns:
+        ``K``, ``(..., p, p)``.
+
+    Example:
+        >>> solve_lyapunov(torch.eye(2), torch.tensor([[2.0, 4.0], [4.0, 2.0]])).tolist()
+        [[1.0, 2.0], [2.0, 1.0]]
+    """
+    solution: Tensor = _LyapunovSolution.apply(positive, right_side)  # type: ignore[no-untyped-call]
+    return solution
+
+
+def _finite_or(matrix: Tensor, substitute: Tensor) -> tuple[Tensor, Tensor]:
+    """Swap matrices with a non-finite entry for ``substitute``: LAPACK raises on them, divergences must not."""
+    finite = torch.isfinite(matrix).all(-1, keepdim=True).all(-2, keepdim=True)
+    return torch.where(finite, matrix, substitute), finite
+
+
+class _PolarFactor(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor) -> Tensor:
+        n, p = matrix.shape[-2:]
+        frame = torch.eye(n, p, dtype=matrix.dtype, device=matrix.device)
+        safe, finite = _finite_or(matrix, frame)
+        left, _, right = torch.linalg.svd(safe, full_matrices=False)
+        return torch.where(finite, left @ right, torch.nan)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+        ctx.save_for_forward(inputs[0], output)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        return _polar_derivative(*ctx.saved_tensors, cotangent)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return _polar_derivative(*ctx.saved_tensors, tangent)
+
+
+def _polar_derivative(matrix: Tensor, factor: Tensor, direction: Tensor) -> Tensor:
+    positive = factor.mT @ matrix
+    positive = (positive + positive.mT) / 2
+    inner = factor.mT @ direction
+    outer = direction - factor @ inner
+    # solve_ex leaves a singular P as inf or NaN, which a sampler counts as a divergence, where solve would raise.
+    outer = torch.linalg.solve_ex(positive, outer.mT)[0].mT
+    return outer + factor @ solve_lyapunov(positive, inner - inner.mT)
+
+
+class _LyapunovSolution(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(positive: Tensor, right_side: Tensor) -> Tensor:
+        identity = torch.eye(positive.shape[-1], dtype=positive.dtype, device=positive.device)
+        safe, finite = _finite_or(positive, identity)
+        eigenvalues, basis = torch.linalg.eigh(safe)
+        sums = eigenvalues.unsqueeze(-1) + eigenvalues.unsqueeze(-2)
+        solution = basis @ ((basis.mT @ right_side @ basis) / sums) @ basis.mT
+        return torch.where(finite, solution, torch.nan)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+        ctx.save_for_forward(inputs[0], output)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        positive, solution = ctx.saved_tensors
+        adjoint = solve_lyapunov(positive, cotangent)
+        return -(adjoint @ solution.mT + solution.mT @ adjoint), adjoint
+
+    @staticmethod
+    def jvp(ctx: Any, positive_tangent: Tensor | None, right_tangent: Tensor | None) -> Tensor:
+        positive, solution = ctx.saved_tensors
+        change = torch.zeros_like(solution) if right_tangent is None else right_tangent
+        if positive_tangent is not None:
+            change = change - solution @ positive_tangent - positive_tangent @ solution
+        return solve_lyapunov(positive, change)

@@ -1,0 +1,184 @@
+"""The Stiefel manifold V(n, p) of n×p matrices with orthonormal columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.manifolds.base import Manifold
+from pyro_manifold.manifolds.polar import polar_factor
+
+RetractionMethod = Literal["qr", "polar", "cayley"]
+
+
+def check_shape(n: int, p: int, owner: str) -> None:
+    """Raise one sentence unless 1 ≤ p ≤ n."""
+    if not 1 <= p <= n:
+        raise ValueError(
+            f"{owner}: got n={n}, p={p}, but n×p matrices with orthonormal columns need 1 ≤ p ≤ n; "
+            "swap the two or transpose the matrix."
+        )
+
+
+def positive_qr(matrix: Tensor) -> Tensor:
+    r"""Orthonormal factor of :math:`Z = QR` with a positive diagonal of R, which makes it unique.
+
+    Uniform (Haar) when ``matrix`` has independent standard normal entries (Mezzadri 2007, arXiv
+    math-ph/0609050); without the sign fix it is not.
+
+    Example:
+        >>> positive_qr(torch.tensor([[-2.0], [0.0]])).tolist()
+        [[-1.0], [0.0]]
+    """
+    factor, triangle = torch.linalg.qr(matrix)
+    diagonal = triangle.diagonal(dim1=-2, dim2=-1)
+    return factor * torch.where(diagonal < 0, -1.0, 1.0).to(matrix.dtype).unsqueeze(-2)
+
+
+def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
+    r"""Rotate a point and a tangent vector by the Cayley transform of the plane they span.
+
+    .. math::
+        (X, r) \mapsto (QX, Qr), \quad Q = (I - \tfrac{t}{2} W)^{-1} (I + \tfrac{t}{2} W),
+        \quad W = r X^\top - X r^\top .
+
+    Q is orthogonal, so orthonormality, tangency and every norm in the kinetic energy are kept; W is the
+    same before and after, so the flow with ``-time`` is the exact inverse. Wen & Yin 2013; Yanush &
+    Kropotov, arXiv 1901.08045.
+
+    With :math:`U = [r, X]` and :math:`V = [X, -r]` the inverse costs one 2p×2p solve, O(np²) in all. The
+    products in :math:`V^\top U` are computed, not replaced by the identities :math:`X^\top X = I` and
+    :math:`r^\top X = -X^\top r` that hold for exact points: the replacements turn rounding into
+    exponential growth of the orthogonality error. For p > n/2 the n×n system is the smaller one.
+
+    Args:
+        point: X, ``(..., n, p)``.
+        tangent: r, ``(..., n, p)``, tangent at X.
+        time: t, a number or a tensor that broadcasts against ``(..., n, p)``.
+
+    Returns:
+        The rotated point and the rotated tangent vector.
+    """
+    n, p = point.shape[-2:]
+    both = torch.cat([point, tangent], -1)
+    if 2 * p < n:
+        left = torch.cat([tangent, point], -1)
+        products = torch.cat([point, -tangent], -1).mT @ left
+        # [X, r] is [r, X] with its halves exchanged, so its products with V need no second pass over n.
+        exchanged = products.roll(p, -1)
+        identity = torch.eye(2 * p, dtype=point.dtype, device=point.device)
+        # solve_ex: a diverging step may bring non-finite numbers, which must come back as such, not raise.
+        moved = both + time * (left @ torch.linalg.solve_ex(identity - time / 2 * products, exchanged)[0])
+    else:
+        outer = tangent @ point.mT
+        half = (time / 2) * (outer - outer.mT)
+        identity = torch.eye(n, dtype=point.dtype, device=point.device)
+        moved = torch.linalg.solve_ex(identity - half, both + half @ both)[0]
+    return moved[..., :p], moved[..., p:]
+
+
+def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
+    r"""Follow the geodesic of the embedded (Euclidean) metric for a given time.
+
+    .. math::
+        [X', r'] = [X, r] \exp\!\left(t \begin{bmatrix} A & -S \\ I & A \end{bmatrix}\right)
+        \begin{bmatrix} e^{-tA} & 0 \\ 0 & e^{-tA} \end{bmatrix},
+        \quad A = X^\top r, \; S = r^\top r .
+
+    Edelman, Arias & Smith 1998, eq. 2.42; Byrne & Girolami 2013, arXiv 1301.6064.
+
+    Args:
+        point: X, ``(..., n, p)``.
+        tangent: r, ``(..., n, p)``, tangent at X.
+        time: t, a number or a tensor that broadcasts against ``(..., n, p)``.
+
+    Returns:
+        The end point and the velocity there.
+    """
+    p = point.shape[-1]
+    inner, square = point.mT @ tangent, tangent.mT @ tangent
+    identity = torch.eye(p, dtype=point.dtype, device=point.device).expand_as(square)
+    generator = torch.cat([torch.cat([inner, -square], -1), torch.cat([identity, inner], -1)], -2)
+    moved = torch.cat([point, tangent], -1) @ torch.linalg.matrix_exp(time * generator)
+    unwind = torch.linalg.matrix_exp(-time * inner)
+    return moved[..., :p] @ unwind, moved[..., p:] @ unwind
+
+
+@dataclass(frozen=True)
+class Stiefel(Manifold):
+    r"""Orthonormal n×p matrices, :math:`V(n, p) = \{X \in \mathbb{R}^{n \times p} : X^\top X = I\}`.
+
+    Tangent vectors at X are the matrices r with :math:`X^\top r` skew-symmetric. p = 1 is the sphere,
+    p = n the orthogonal group.
+
+    Example:
+        >>> manifold = Stiefel()
+        >>> X = manifold.random_point(5, 2)
+        >>> r = manifold.tangent_projection(X, torch.randn(5, 2))
+        >>> bool(manifold.contains(manifold.retraction(X, r)))
+        True
+    """
+
+    event_dim = 2
+
+    def dimension(self, *shape: int) -> int:
+        r""":math:`np - p(p+1)/2`."""
+        n, p = shape
+        return n * p - p * (p + 1) // 2
+
+    def random_point(
+        self,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Uniform (Haar) matrices of shape ``(..., n, p)``.
+
+        Raises:
+            ValueError: unless 1 ≤ p ≤ n.
+        """
+        check_shape(shape[-2], shape[-1], "Stiefel.random_point")
+        return positive_qr(torch.randn(*shape, dtype=dtype, device=device, generator=generator))
+
+    def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
+        r""":math:`P_X(G) = G - X\,\mathrm{sym}(X^\top G)`, orthogonal in the Euclidean inner product."""
+        inner = point.mT @ ambient
+        return ambient - point @ ((inner + inner.mT) / 2)
+
+    def projection(self, ambient: Tensor) -> Tensor:
+        """Nearest orthonormal matrix: the polar factor."""
+        check_shape(ambient.shape[-2], ambient.shape[-1], "Stiefel.projection")
+        return polar_factor(ambient)
+
+    def retraction(self, point: Tensor, tangent: Tensor, method: RetractionMethod = "qr") -> Tensor:
+        r"""Move along ``tangent`` and return to the manifold.
+
+        ``"qr"`` takes the orthonormal factor of :math:`X + r`, ``"polar"`` its polar factor (second order
+        in the Euclidean metric), ``"cayley"`` rotates by the Cayley transform of
+        :math:`W = P r X^\top - X r^\top P` with :math:`P = I - XX^\top/2`, for which :math:`WX = r`.
+
+        Raises:
+            ValueError: for another method.
+        """
+        if method == "qr":
+            return positive_qr(point + tangent)
+        if method == "polar":
+            return polar_factor(point + tangent)
+        if method == "cayley":
+            halved = tangent - point @ (point.mT @ tangent) / 2
+            return cayley_flow(point, halved, 1.0)[0]
+        raise ValueError(f"Stiefel.retraction: method={method!r}, expected 'qr', 'polar' or 'cayley'.")
+
+    def exponential(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """Geodesic of the embedded (Euclidean) metric."""
+        return geodesic_flow(point, tangent, 1.0)[0]
+
+    def membership_error(self, point: Tensor) -> Tensor:
+        r""":math:`\max |X^\top X - I|`; infinite where X is not finite."""
+        gram = point.mT @ point
+        identity = torch.eye(point.shape[-1], dtype=point.dtype, device=point.device)
+        return (gram - identity).abs().flatten(-2).amax(-1).nan_to_num(nan=torch.inf)
