@@ -1,6 +1,6 @@
 """Bayesian inference over orthonormal matrices and manifolds, for Pyro."""
 
-from pyro_manifold import distributions, manifolds
+from pyro_manifold import distributions, infer, manifolds
 from pyro_manifold.distributions import constraints
 
 __version__ = "0.1.0"

@@ -96,4 +96,6 @@ class StiefelUniform(TorchDistribution):
         """0 of shape ``sample_shape + batch_shape``."""
         if self._validate_args:
             self._validate_sample(value)
-        return value.new_zeros(torch.broadcast_shapes(value.shape[:-2], self.batch_shape))
+        # Not a constant: NaN stays NaN, and a site that no likelihood uses still has a gradient.
+        zero = 0 * value.sum((-2, -1))
+        return zero.expand(torch.broadcast_shapes(zero.shape, self.batch_shape))

@@ -1,0 +1,8 @@
+"""Hamiltonian Monte Carlo on manifolds."""
+
+from pyro.infer import MCMC
+
+from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
+from pyro_manifold.infer.mcmc.ohmc import OHMC
+
+__all__ = ["MCMC", "OHMC", "HamiltonianKernel"]
