@@ -1,0 +1,168 @@
+"""Tools for theorems about integrators: potentials in closed form, wrong mechanics, canonical coordinates."""
+
+import torch
+
+from pyro_manifold.infer.mcmc.leapfrog import State, draw_momentum, kinetic_energy, leapfrog_step
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, Metric
+from pyro_manifold.infer.mcmc.metropolis import metropolis
+from pyro_manifold.manifolds import Stiefel
+
+
+class WrongMomentum(CayleyMechanics):
+    """Momentum Z - X Zᵀ X: its A block has eight times the variance that the kinetic energy asks for."""
+
+    def draw_momentum(self, position, metric):
+        noise = torch.randn_like(position)
+        return metric.mass_factor * (noise - position @ noise.mT @ position)
+
+
+class WrongEnergy(CayleyMechanics):
+    """Kinetic energy ½‖r‖² with the kick by the orthogonal projection: two pairings mixed."""
+
+    def kinetic_energy(self, position, momentum, metric):
+        return 0.5 * metric.inverse_mass * momentum.square().flatten(1).sum(1)
+
+
+class WrongDrift(CayleyMechanics):
+    """The point is rotated, the momentum only projected: tangent, but volume is lost."""
+
+    def drift(self, position, momentum, metric, time):
+        moved, _ = super().drift(position, momentum, metric, time)
+        return moved, Stiefel().tangent_projection(moved, momentum)
+
+
+class System:
+    """Blocks with a potential in closed form; every method works on all chains."""
+
+    def __init__(self, potential, mechanics, inverse_masses=None):
+        self.potential = potential
+        self.mechanics = mechanics
+        inverse_masses = inverse_masses or {}
+        self.metrics = {
+            block: Metric.from_inverse_mass(torch.as_tensor(inverse_masses.get(block, 1.0))) for block in mechanics
+        }
+
+    def state(self, position):
+        energy, gradient = self.potential(position)
+        zeros = {block: torch.zeros_like(value) for block, value in position.items()}
+        return self.refresh(State(position, zeros, energy, gradient))
+
+    def refresh(self, state):
+        return draw_momentum(state, mechanics=self.mechanics, metrics=self.metrics)
+
+    def energy(self, state):
+        return state.energy + kinetic_energy(state, mechanics=self.mechanics, metrics=self.metrics)
+
+    def integrate(self, state, step_size, num_steps):
+        for _ in range(num_steps):
+            state = leapfrog_step(
+                state, step_size, potential=self.potential, mechanics=self.mechanics, metrics=self.metrics
+            )
+        return state
+
+    def sample(self, state, step_size, num_steps, iterations, burn_in):
+        """Metropolised trajectories; positions of shape ``(chains, iterations, ...)`` and mean acceptance."""
+        kept, acceptance = [], 0.0
+        for iteration in range(burn_in + iterations):
+            start = self.refresh(state)
+            end = self.integrate(start, step_size, num_steps)
+            state, info = metropolis(start, end, self.energy(end) - self.energy(start))
+            acceptance += float(info.acceptance_probability.mean()) / (burn_in + iterations)
+            if iteration >= burn_in:
+                kept.append(state.position)
+        return {block: torch.stack([p[block] for p in kept], 1) for block in state.position}, acceptance
+
+
+def langevin_bingham(F, A, B):
+    """U = -tr FᵀX + ½ tr XᵀAXB and its gradient, for A and B symmetric."""
+
+    def potential(position):
+        ((block, X),) = position.items()
+        AXB = A @ X @ B
+        energy = -(F * X).sum((-2, -1)) + 0.5 * (X * AXB).sum((-2, -1))
+        return energy, {block: AXB - F}
+
+    return potential
+
+
+def joint_potential(F):
+    """Two frames and a vector that couples them: U = -tr(s₁FᵀX) + ½‖s‖² + s₂ X₁₁Y₁₁ + sin(s₃)."""
+
+    def potential(position):
+        X, Y, s = position[("X",)], position[("Y",)], position[("s", "t")]
+        trace = (F * X).sum((-2, -1))
+        corner = X[:, 0, 0] * Y[:, 0, 0]
+        energy = -s[:, 0] * trace + 0.5 * s.square().sum(-1) + s[:, 1] * corner + s[:, 2].sin()
+        d_X = -s[:, 0, None, None] * F
+        d_X = d_X + _corner(X, s[:, 1] * Y[:, 0, 0])
+        d_Y = _corner(Y, s[:, 1] * X[:, 0, 0])
+        d_s = s + torch.stack([-trace, corner, s[:, 2].cos()], -1)
+        return energy, {("X",): d_X, ("Y",): d_Y, ("s", "t"): d_s}
+
+    return potential
+
+
+def _corner(like, value):
+    result = torch.zeros_like(like)
+    result[:, 0, 0] = value
+    return result
+
+
+def joint_system():
+    """Two Stiefel sites (one wide, one nearly square) and three unconstrained coordinates with a dense mass."""
+    root = torch.randn(3, 3)
+    mechanics = {("X",): CayleyMechanics(), ("Y",): CayleyMechanics(), ("s", "t"): EuclideanMechanics()}
+    masses = {("X",): 0.7, ("Y",): 0.4, ("s", "t"): root @ root.mT + torch.eye(3)}
+    return System(joint_potential(torch.randn(6, 2)), mechanics, masses)
+
+
+def joint_position(chains):
+    manifold = Stiefel()
+    return {
+        ("X",): manifold.random_point(chains, 6, 2),
+        ("Y",): manifold.random_point(chains, 4, 3),
+        ("s", "t"): torch.randn(chains, 3),
+    }
+
+
+def tangent_basis(point):
+    """Orthonormal basis of the tangent space at one point, ``(dimension, n, p)``."""
+    n, p = point.shape
+    ambient = torch.eye(n * p).reshape(n * p, n, p)
+    projected = Stiefel().tangent_projection(point, ambient).reshape(n * p, n * p)
+    left, singular, _ = torch.linalg.svd(projected)
+    return left[:, singular > 0.5].mT.reshape(-1, n, p)
+
+
+def phase_space_map(step, start):
+    """The map ``(q, p) -> (q', p')`` of a step in canonical coordinates around ``start`` and its image.
+
+    Positions near the start are exp(Ω(q)) X₀, momenta p_i = <r, ∂X/∂q_i>, so that dq∧dp is the symplectic form.
+    Near the image q' are the coordinates of the orthogonal projection onto its tangent space.
+    """
+    origin, basis = start, tangent_basis(start)
+    halved = torch.eye(len(origin)) - origin @ origin.mT / 2
+
+    def embed(q):
+        tangent = torch.tensordot(q, basis, 1)
+        rotation = halved @ tangent @ origin.mT
+        return torch.linalg.matrix_exp(rotation - rotation.mT) @ origin
+
+    def canonical(end, end_basis, X, r):
+        moving = Stiefel().tangent_projection(X, end_basis).flatten(1)
+        flat = end_basis.flatten(1)
+        velocities = torch.linalg.solve(moving @ flat.mT, moving)  # rows ∂X/∂q'_i, up to transposition
+        q = flat @ (X - end).flatten()
+        return torch.cat([q, velocities @ r.flatten()])
+
+    def as_phase_space(z):
+        q, p = z.chunk(2)
+        jacobian = torch.func.jacfwd(embed)(q).flatten(0, 1)
+        X = embed(q)
+        r = (jacobian @ torch.linalg.solve(jacobian.mT @ jacobian, p)).reshape(X.shape)
+        return step(X, r)
+
+    def mapped(z, end, end_basis):
+        return canonical(end, end_basis, *as_phase_space(z))
+
+    return as_phase_space, mapped

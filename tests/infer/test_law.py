@@ -1,0 +1,38 @@
+"""Samplers against known laws, end to end through Pyro's MCMC."""
+
+import pyro
+import pytest
+import torch
+from pyro.infer import NUTS
+
+from pyro_manifold.infer import MCMC, OHMC
+from tests.monte_carlo import assert_mean
+from tests.targets import LANGEVIN, TwoFrames
+
+
+def draw(kernel, num_samples, warmup_steps=300):
+    mcmc = MCMC(kernel, num_samples=num_samples, warmup_steps=warmup_steps, disable_progbar=True)
+    mcmc.run()
+    return mcmc.get_samples(group_by_chain=True)
+
+
+KERNELS = {
+    "OHMC": lambda target: draw(OHMC(target.model()), 2000),
+    "NUTS, polar chart": lambda target: draw(NUTS(target.model("polar")), 600),
+    "NUTS, Householder chart": lambda target: draw(NUTS(target.model("householder")), 600),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", LANGEVIN)
+def test_matrix_langevin(name, kernel):
+    target = LANGEVIN[name]
+    samples = KERNELS[kernel](target)
+    assert_mean(target.statistic(samples["X"]), *target.expectation())
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_two_frames_and_a_scale(kernel):
+    samples = KERNELS[kernel](TwoFrames)
+    for name, draws in TwoFrames.statistics(samples).items():
+        assert_mean(draws, *TwoFrames.expectations()[name])

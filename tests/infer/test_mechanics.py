@@ -1,0 +1,195 @@
+"""Theorems about the leapfrog step: order, reversibility, volume, and consistency of momentum and energy."""
+
+import math
+
+import pytest
+import torch
+
+from pyro_manifold.infer.mcmc.leapfrog import State
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, Metric
+from pyro_manifold.manifolds import Stiefel
+from tests.infer.phase_space import (
+    System,
+    WrongDrift,
+    WrongEnergy,
+    WrongMomentum,
+    joint_position,
+    joint_system,
+    langevin_bingham,
+    phase_space_map,
+    tangent_basis,
+)
+from tests.monte_carlo import STANDARD_ERRORS, deviation
+from tests.targets import LANGEVIN
+
+
+def symmetric(size):
+    root = torch.randn(size, size)
+    return (root + root.mT) / 2
+
+
+def frame_system(n, p, mechanics=None, scale=1.0, inverse_mass=0.6):
+    potential = langevin_bingham(scale * torch.randn(n, p), scale * symmetric(n), symmetric(p))
+    return System(potential, {("X",): mechanics or CayleyMechanics()}, {("X",): inverse_mass})
+
+
+def energy_order(system, state):
+    """Slope of log energy error against log step, over a fixed time."""
+    steps = [8 * 2**k for k in range(2, 6)]
+    errors = []
+    for count in steps:
+        end = system.integrate(state, 1.0 / count, count)
+        errors.append((system.energy(end) - system.energy(state)).abs().mean().log2())
+    x = -torch.tensor(steps, dtype=torch.float64).log2()
+    y = torch.stack(errors)
+    return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
+
+
+@pytest.mark.parametrize(("n", "p"), [(3, 1), (3, 2), (4, 4), (8, 3), (10, 4)])
+def test_energy_error_is_of_second_order(n, p):
+    system = frame_system(n, p)
+    state = system.state({("X",): Stiefel().random_point(64, n, p)})
+    assert abs(energy_order(system, state) - 2) < 0.1
+
+
+def test_energy_error_of_the_joint_step_is_of_second_order():
+    system = joint_system()
+    assert abs(energy_order(system, system.state(joint_position(64))) - 2) < 0.1
+
+
+def test_a_mixed_pairing_has_an_energy_error_that_does_not_shrink():
+    system = frame_system(8, 3, WrongEnergy())
+    state = system.state({("X",): Stiefel().random_point(64, 8, 3)})
+    assert energy_order(system, state) < 0.5
+
+
+@pytest.mark.parametrize("steps", [1, 50])
+def test_forward_flip_forward_returns_to_the_start(steps):
+    system = joint_system()
+    start = system.state(joint_position(5))
+    end = system.integrate(start, 0.1, steps)
+    flipped = end._replace(momentum={block: -r for block, r in end.momentum.items()})
+    back = system.integrate(flipped, 0.1, steps)
+    for block in start.position:
+        assert torch.allclose(back.position[block], start.position[block], rtol=0, atol=1e-10)
+        assert torch.allclose(back.momentum[block], -start.momentum[block], rtol=0, atol=1e-10)
+
+
+def step_jacobian(mechanics, n, p, step_size=0.3):
+    system = frame_system(n, p, mechanics)
+    start = Stiefel().random_point(n, p)
+
+    def step(X, r):
+        position = {("X",): X.unsqueeze(0)}
+        energy, gradient = system.potential(position)
+        state = State(position, {("X",): r.unsqueeze(0)}, energy, gradient)
+        state = system.integrate(state, step_size, 1)
+        return state.position[("X",)][0], state.momentum[("X",)][0]
+
+    phase_space, mapped = phase_space_map(step, start)
+    dimension = Stiefel().dimension(n, p)
+    z = torch.cat([torch.zeros(dimension), torch.randn(dimension)])
+    end, _ = phase_space(z)
+    end = end.detach()
+    basis = tangent_basis(end)
+    return torch.func.jacfwd(lambda z: mapped(z, end, basis))(z)
+
+
+@pytest.mark.parametrize(("n", "p"), [(3, 1), (3, 2), (3, 3), (5, 2)])
+def test_step_preserves_volume(n, p):
+    determinant = torch.linalg.det(step_jacobian(CayleyMechanics(), n, p))
+    assert abs(float(determinant.abs()) - 1) < 1e-10
+
+
+def test_the_volume_test_can_fail():
+    determinant = torch.linalg.det(step_jacobian(WrongDrift(), 3, 2))
+    assert abs(float(determinant.abs()) - 1) > 1e-3
+
+
+def whitened_covariance(mechanics, n, p, inverse_mass=0.3, draws=200_000):
+    """Covariance of momentum draws times the Hessian of K, in tangent coordinates: I for a consistent pair."""
+    metric = Metric.from_inverse_mass(torch.tensor(inverse_mass))
+    X = Stiefel().random_point(n, p)
+    basis = tangent_basis(X)
+
+    def energy(coordinates):
+        momentum = torch.tensordot(coordinates, basis, 1)
+        return mechanics.kinetic_energy(X.unsqueeze(0), momentum.unsqueeze(0), metric)[0]
+
+    hessian = torch.func.hessian(energy)(torch.zeros(len(basis)))
+    momenta = mechanics.draw_momentum(X.expand(draws, n, p), metric)
+    tangency = Stiefel().tangent_projection(X, momenta) - momenta
+    assert tangency.abs().max() < 1e-12
+    coordinates = momenta.flatten(1) @ basis.flatten(1).mT
+    root = torch.linalg.cholesky(hessian)
+    whitened = coordinates @ root
+    return whitened.mT @ whitened / draws
+
+
+@pytest.mark.parametrize(("n", "p"), [(3, 1), (3, 2), (4, 4), (6, 3)])
+def test_momentum_has_the_law_of_the_kinetic_energy(n, p):
+    covariance = whitened_covariance(CayleyMechanics(), n, p)
+    # Entries of a sample covariance of N(0, I) have standard error √(1/N), on the diagonal √(2/N).
+    error = math.sqrt(1 / 200_000) * (1 + (math.sqrt(2) - 1) * torch.eye(len(covariance)))
+    assert ((covariance - torch.eye(len(covariance))).abs() < 5 * error).all()
+
+
+@pytest.mark.parametrize("mechanics", [WrongMomentum(), WrongEnergy()])
+def test_each_wrong_pairing_is_noticed(mechanics):
+    covariance = whitened_covariance(mechanics, 3, 2)
+    assert (covariance - torch.eye(len(covariance))).abs().max() > 0.2
+
+
+@pytest.mark.parametrize("inverse_mass", [torch.tensor(0.3), torch.tensor([0.3, 2.0, 1.0]), None])
+def test_momentum_of_flat_blocks_has_the_law_of_the_kinetic_energy(inverse_mass):
+    if inverse_mass is None:
+        root = torch.randn(3, 3)
+        inverse_mass = root @ root.mT + torch.eye(3)
+    metric, mechanics = Metric.from_inverse_mass(inverse_mass), EuclideanMechanics()
+    draws = mechanics.draw_momentum(torch.zeros(200_000, 3), metric)
+    hessian = torch.func.hessian(lambda r: mechanics.kinetic_energy(r[None], r[None], metric)[0])(torch.zeros(3))
+    whitened = draws @ torch.linalg.cholesky(hessian)
+    assert torch.allclose(whitened.mT @ whitened / len(draws), torch.eye(3), atol=5 * math.sqrt(2 / len(draws)))
+
+
+def vectorised_langevin(target, mechanics, step_size=0.25, num_steps=6):
+    F = torch.as_tensor(target.F)
+    n, p = F.shape
+    system = System(langevin_bingham(F, torch.zeros(n, n), torch.zeros(p, p)), {("X",): mechanics})
+    state = system.state({("X",): Stiefel().random_point(500, n, p)})
+    draws, acceptance = system.sample(state, step_size, num_steps, iterations=200, burn_in=50)
+    return target.statistic(draws[("X",)]), acceptance
+
+
+@pytest.mark.parametrize("name", ["V(3,2)", "sphere", "V(4,3), full F", "V(10,4)"])
+def test_law_of_many_chains(name):
+    """500 chains of 200 draws: a standard error near 0.005, where the end-to-end tests have 0.05."""
+    draws, _ = vectorised_langevin(LANGEVIN[name], CayleyMechanics())
+    assert abs(deviation(draws, *LANGEVIN[name].expectation())) < STANDARD_ERRORS
+
+
+@pytest.mark.parametrize("mechanics", [WrongMomentum(), WrongEnergy()])
+def test_the_law_test_can_fail_though_acceptance_is_high(mechanics):
+    draws, acceptance = vectorised_langevin(LANGEVIN["V(3,2)"], mechanics)
+    assert acceptance > 0.7
+    assert abs(deviation(draws, *LANGEVIN["V(3,2)"].expectation())) > 10
+
+
+def test_a_hundred_thousand_steps_stay_on_the_manifold():
+    system = frame_system(10, 4)
+    state = system.integrate(system.state({("X",): Stiefel().random_point(1, 10, 4)}), 0.1, 100_000)
+    assert Stiefel().membership_error(state.position[("X",)]).max() < 1e-12
+    assert abs(float(system.energy(state))) < 1e3
+
+
+def test_single_precision_stays_on_the_manifold_when_restored_once_a_trajectory():
+    torch.set_default_dtype(torch.float32)
+    system = frame_system(10, 4)
+    state = system.state({("X",): Stiefel().random_point(1, 10, 4)})
+    worst = 0.0
+    for _ in range(1000):
+        state = system.integrate(system.refresh(state), 0.1, 100)
+        restored = {block: move.restore(state.position[block]) for block, move in system.mechanics.items()}
+        state = state._replace(position=restored)
+        worst = max(worst, float(Stiefel().membership_error(restored[("X",)]).max()))
+    assert worst < 1e-5
