@@ -1,0 +1,106 @@
+"""Laws on the Stiefel manifold: shapes, supports and exact draws."""
+
+import mpmath
+import pytest
+import scipy.stats
+import torch
+
+from pyro_manifold import constraints
+from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
+from pyro_manifold.distributions.von_mises_fisher import log_sphere_mean, sample_von_mises_fisher
+from tests.monte_carlo import assert_mean
+from tests.targets import LANGEVIN
+
+LAWS = {
+    "uniform": lambda batch: StiefelUniform(4, 2, batch),
+    "uniform, Householder": lambda batch: StiefelUniform(4, 2, batch, chart="householder"),
+    "Langevin": lambda batch: MatrixLangevin(torch.randn(*batch, 4, 2)),
+}
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("name", LAWS)
+def test_shapes_and_support(name, batch):
+    law = LAWS[name](batch)
+    assert (law.batch_shape, law.event_shape) == (batch, (4, 2))
+    draws = law.sample((5,))
+    assert draws.shape == (5, *batch, 4, 2)
+    assert law.support.check(draws).all()
+    assert law.log_prob(draws).shape == (5, *batch)
+    assert not draws.requires_grad
+    wider = law.expand((7, *batch))
+    assert wider.sample().shape == (7, *batch, 4, 2)
+    assert wider.log_prob(draws[0]).shape == (7, *batch)
+    event = law.expand((7, *batch)).to_event(1 + len(batch))
+    assert event.log_prob(event.sample()).shape == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtype(dtype):
+    assert StiefelUniform(3, 2, dtype=dtype).sample().dtype == dtype
+    law = MatrixLangevin(torch.randn(3, 2, dtype=dtype))
+    X = law.sample((10,))
+    assert X.dtype == law.log_prob(X).dtype == dtype
+    assert constraints.stiefel.check(X).all()
+
+
+def test_values_off_the_manifold_are_refused():
+    with pytest.raises(ValueError, match="support"):
+        StiefelUniform(3, 2, validate_args=True).log_prob(torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("name", LANGEVIN)
+def test_langevin_draws_are_exact(name):
+    target = LANGEVIN[name]
+    draws = target.law().sample((20_000,))
+    assert constraints.stiefel.check(draws).all()
+    assert_mean(target.statistic(draws), *target.expectation())
+
+
+def test_langevin_draws_when_very_concentrated():
+    """Near the mode 2(tr D - tr FᵀX) is a sum of squares: χ² with one degree for each dimension."""
+    F = torch.zeros(8, 3)
+    F[[0, 1, 2], [0, 1, 2]] = torch.tensor([3e4, 2e4, 1e4])
+    X = MatrixLangevin(F).sample((5000,))
+    deficit = 2 * (F.sum() - (F * X).sum((-2, -1)))
+    dimension = 8 * 3 - 3 * 4 // 2
+    assert_mean(deficit, dimension, truth_error=0.01)
+    assert scipy.stats.kstest(deficit.numpy(), scipy.stats.chi2(dimension).cdf).pvalue > 6e-5
+
+
+def test_langevin_batches_are_independent_laws():
+    F = torch.stack([5.0 * torch.eye(3, 2), -5.0 * torch.eye(3, 2), torch.zeros(3, 2)])
+    mean = MatrixLangevin(F).sample((4000,)).mean(0)
+    assert torch.allclose(mean[0], -mean[1], atol=0.05)
+    assert mean[2].abs().max() < 0.05
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 10])
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 20.0, 1e6])
+def test_von_mises_fisher_draws(m, kappa):
+    direction = torch.ones(m) / m**0.5
+    draws = sample_von_mises_fisher((kappa * direction).expand(20_000, m))
+    assert torch.allclose(draws.norm(dim=-1), torch.ones(20_000))
+    order, k = mpmath.mpf(m) / 2, mpmath.mpf(kappa)
+    ratio = mpmath.besseli(order, k) / mpmath.besseli(order - 1, k) if kappa else mpmath.mpf(0)
+    # 1 - cosine resolves concentrated laws, whose cosine is 1 to many digits.
+    assert_mean(1 - draws @ direction, float(1 - ratio), truth_error=1e-12)
+
+
+def test_log_sphere_mean_against_high_precision():
+    for m in (1, 2, 3, 7, 200):
+        for kappa in (0.0, 1e-3, 1.0, 50.0, 3000.0):
+            exact = mpmath.log(mpmath.hyp0f1(mpmath.mpf(m) / 2, mpmath.mpf(kappa) ** 2 / 4))
+            found = float(log_sphere_mean(torch.tensor(kappa), m))
+            assert abs(found - float(exact)) <= 1e-11 * max(1.0, abs(float(exact)))
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"StiefelUniform: got n=2, p=3"):
+        StiefelUniform(2, 3)
+    with pytest.raises(ValueError, match=r"MatrixLangevin: got n=2, p=3"):
+        MatrixLangevin(torch.randn(2, 3))
+    with pytest.raises(ValueError, match=r"F has shape \(3,\).*unsqueeze"):
+        MatrixLangevin(torch.randn(3))
+    with pytest.raises(ValueError, match="expected 'polar' or 'householder'"):
+        StiefelUniform(3, 2, chart="euler")

@@ -1,0 +1,168 @@
+"""Defining identities, one case matrix over all manifolds. A new manifold adds a line to CASES."""
+
+import pytest
+import torch
+
+from pyro_manifold.manifolds import Euclidean, Stiefel
+from pyro_manifold.manifolds.stiefel import cayley_flow, geodesic_flow, positive_qr
+from tests.monte_carlo import assert_mean
+
+STIEFEL_SHAPES = [(1, 1), (3, 1), (5, 2), (4, 4), (7, 5), (20, 3)]
+CASES = [(Euclidean(), (4,)), (Euclidean(2), (3, 2)), *[(Stiefel(), shape) for shape in STIEFEL_SHAPES]]
+BATCHES = [(), (6,), (2, 3)]
+
+over_manifolds = pytest.mark.parametrize(("manifold", "shape"), CASES)
+over_batches = pytest.mark.parametrize("batch", BATCHES)
+over_frames = pytest.mark.parametrize(("n", "p"), STIEFEL_SHAPES)
+
+
+def inner(a, b, manifold):
+    return (a * b).flatten(-manifold.event_dim).sum(-1)
+
+
+@over_manifolds
+@over_batches
+def test_random_points_are_members_and_perturbed_ones_are_not(manifold, shape, batch):
+    point = manifold.random_point(*batch, *shape)
+    assert point.shape == (*batch, *shape)
+    assert manifold.contains(point).shape == batch
+    assert manifold.contains(point).all()
+    broken = point + (1e-3 if isinstance(manifold, Stiefel) else torch.nan)
+    assert not manifold.contains(broken).any()
+    assert not manifold.contains(point * torch.nan).any()
+
+
+@over_manifolds
+@over_batches
+def test_tangent_projection_is_an_orthogonal_projection(manifold, shape, batch):
+    point = manifold.random_point(*batch, *shape)
+    a, b = torch.randn(*batch, *shape), torch.randn(*batch, *shape)
+    projected = manifold.tangent_projection(point, a)
+    assert torch.allclose(manifold.tangent_projection(point, projected), projected)
+    assert torch.allclose(inner(projected, b, manifold), inner(a, manifold.tangent_projection(point, b), manifold))
+
+
+@over_manifolds
+def test_tangent_space_has_the_stated_dimension(manifold, shape):
+    point = manifold.random_point(*shape)
+    ambient = torch.eye(point.numel()).reshape(-1, *shape)
+    projected = manifold.tangent_projection(point, ambient).flatten(1)
+    assert torch.linalg.matrix_rank(projected) == manifold.dimension(*shape)
+
+
+@over_manifolds
+@over_batches
+def test_retraction_and_exponential_start_along_the_tangent(manifold, shape, batch):
+    point = manifold.random_point(*batch, *shape)
+    tangent = manifold.tangent_projection(point, torch.randn(*batch, *shape))
+    maps = [manifold.retraction, manifold.exponential]
+    if isinstance(manifold, Stiefel):
+        maps += [lambda X, r, method=method: manifold.retraction(X, r, method) for method in ("polar", "cayley")]
+    for move in maps:
+        assert torch.allclose(move(point, torch.zeros_like(tangent)), point)
+        assert manifold.contains(move(point, tangent)).all()
+        remainder = move(point, 1e-4 * tangent) - point - 1e-4 * tangent
+        assert remainder.abs().max() < 1e-6
+
+
+@over_manifolds
+def test_exponential_has_no_tangential_acceleration(manifold, shape):
+    point = manifold.random_point(*shape)
+    tangent = manifold.tangent_projection(point, torch.randn(*shape))
+
+    def curve(t):
+        return manifold.exponential(point, t * tangent)
+
+    def velocity(t):
+        return torch.func.jvp(curve, (t,), (torch.ones_like(t),))[1]
+
+    t = torch.tensor(0.7)
+    speed, acceleration = torch.func.jvp(velocity, (t,), (torch.ones_like(t),))
+    assert manifold.tangent_projection(curve(t), acceleration).abs().max() < 1e-9
+    assert torch.allclose(speed.norm(), tangent.norm())
+
+
+@over_manifolds
+def test_transport_arrives_in_the_tangent_space(manifold, shape):
+    start, end = manifold.random_point(*shape), manifold.random_point(*shape)
+    tangent = manifold.tangent_projection(start, torch.randn(*shape))
+    moved = manifold.transport(start, end, tangent)
+    assert torch.allclose(manifold.tangent_projection(end, moved), moved)
+    assert torch.allclose(manifold.transport(start, start, tangent), tangent)
+
+
+@over_manifolds
+def test_projection_is_nearest(manifold, shape):
+    ambient = torch.randn(*shape)
+    nearest = manifold.projection(ambient)
+    assert manifold.contains(nearest)
+    assert torch.allclose(manifold.projection(nearest), nearest)
+    others = manifold.random_point(1000, *shape)
+    assert ((others - ambient).flatten(1).norm(dim=1) >= (nearest - ambient).norm() - 1e-12).all()
+
+
+@over_frames
+def test_tangent_vectors_of_frames_keep_orthonormality_to_first_order(n, p):
+    X = Stiefel().random_point(n, p)
+    r = Stiefel().tangent_projection(X, torch.randn(n, p))
+    gram = torch.func.jvp(lambda Y: Y.mT @ Y, (X,), (r,))[1]
+    assert gram.abs().max() < 1e-12
+
+
+@over_frames
+@over_batches
+@pytest.mark.parametrize("flow", [cayley_flow, geodesic_flow])
+def test_flows_keep_the_frame_and_come_back(flow, n, p, batch):
+    X = Stiefel().random_point(*batch, n, p)
+    r = Stiefel().tangent_projection(X, torch.randn(*batch, n, p))
+    X1, r1 = flow(X, r, 0.9)
+    both, both1 = torch.cat([X, r], -1), torch.cat([X1, r1], -1)
+    assert Stiefel().contains(X1).all()
+    assert torch.allclose(Stiefel().tangent_projection(X1, r1), r1)
+    assert torch.allclose(r1.norm(dim=(-2, -1)), r.norm(dim=(-2, -1)))
+    if flow is cayley_flow:
+        assert torch.allclose(both1.mT @ both1, both.mT @ both), "a rotation keeps every product"
+    back, r2 = flow(X1, -r1, 0.9)
+    assert torch.allclose(back, X)
+    assert torch.allclose(r2, -r)
+
+
+@over_frames
+def test_uniform_points_have_the_moments_of_haar_measure(n, p):
+    X = Stiefel().random_point(40_000, n, p)
+    rotation = Stiefel().random_point(n, n)
+    for Y in (X, rotation @ X):
+        assert_mean(Y[:, 0, 0], 0.0)
+        assert_mean(Y[:, 0, 0] ** 2, 1 / n, truth_error=1e-12)
+        assert_mean(Y[:, -1, -1] ** 4, 3 / (n * (n + 2)), truth_error=1e-12)
+        if p > 1:
+            # Without the sign fix the columns of QR are not uniform, and odd products of this kind have a bias.
+            assert_mean(Y[:, 0, 0] * Y[:, 1, 1], 0.0)
+
+
+def test_qr_without_the_sign_fix_is_not_uniform():
+    """The moment test can fail: LAPACK's Q alone has a first entry of one sign."""
+    first = torch.linalg.qr(torch.randn(1000, 3, 2))[0][:, 0, 0]
+    assert (first <= 0).all()
+    assert (positive_qr(torch.randn(1000, 3, 2))[:, 0, 0] > 0).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtype_follows_the_arguments(dtype):
+    manifold = Stiefel()
+    X = manifold.random_point(5, 2, dtype=dtype)
+    r = manifold.tangent_projection(X, torch.randn(5, 2, dtype=dtype))
+    outputs = [r, manifold.projection(X), manifold.exponential(X, r), manifold.membership_error(X)]
+    outputs += [manifold.retraction(X, r, method) for method in ("qr", "polar", "cayley")]
+    assert all(value.dtype == dtype for value in outputs)
+    assert manifold.contains(X)
+
+
+def test_bad_shapes_and_methods_are_named():
+    with pytest.raises(ValueError, match=r"n=2, p=3.*1 ≤ p ≤ n"):
+        Stiefel().random_point(2, 3)
+    with pytest.raises(ValueError, match=r"n=2, p=3"):
+        Stiefel().projection(torch.randn(2, 3))
+    X = Stiefel().random_point(3, 2)
+    with pytest.raises(ValueError, match="expected 'qr', 'polar' or 'cayley'"):
+        Stiefel().retraction(X, torch.zeros(3, 2), "newton")
