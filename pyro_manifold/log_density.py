@@ -164,10 +164,11 @@ def _check_membership(target: Target) -> None:
     for name, manifold in target.manifolds.items():
         value = target.initial_params[name]
         kind = type(manifold).__name__
-        if value.dim() < manifold.event_dim or not value.is_floating_point():
+        event = value.shape[max(value.dim() - manifold.event_dim, 0) :]
+        if not manifold.accepts_shape(*event) or not value.is_floating_point():
             raise ValueError(
-                f"Site '{name}': the initial value has shape {tuple(value.shape)} and dtype {value.dtype}, "
-                f"expected a floating-point tensor with {manifold.event_dim} or more dimensions for {kind}()."
+                f"Site '{name}': the initial value has shape {tuple(value.shape)} and dtype {value.dtype}, expected a "
+                f"floating-point tensor whose last dimensions are the shape of a point of {kind}() (n×p with n ≥ p)."
             )
         error = float(manifold.membership_error(value).max())
         tolerance = manifold.membership_tolerance(value.dtype)

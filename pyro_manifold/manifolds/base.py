@@ -21,6 +21,10 @@ class Manifold(ABC):
     def dimension(self, *shape: int) -> int:
         """Number of degrees of freedom of a point with this event shape."""
 
+    def accepts_shape(self, *shape: int) -> bool:
+        """Whether there are points with this event shape."""
+        return len(shape) == self.event_dim
+
     @abstractmethod
     def random_point(
         self,

@@ -129,6 +129,10 @@ class Stiefel(Manifold):
         n, p = shape
         return n * p - p * (p + 1) // 2
 
+    def accepts_shape(self, *shape: int) -> bool:
+        """Two sizes with 1 ≤ p ≤ n."""
+        return len(shape) == 2 and 1 <= shape[1] <= shape[0]
+
     def random_point(
         self,
         *shape: int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -133,6 +134,7 @@ class HamiltonianKernel(MCMCKernel):
         if not self._initial_params:
             return
         manifolds = self._target.manifolds
+        self._announce_components()
         self._layout = Layout.build(self._initial_params, manifolds, self._full_mass)
         self._mechanics: dict[Block, Mechanics] = {
             (name,): self._mechanics_on(name, manifold) for name, manifold in manifolds.items()
@@ -213,12 +215,12 @@ class HamiltonianKernel(MCMCKernel):
         self._adapter.configure(
             self._warmup_steps,
             mass_matrix_shape={},
-            find_reasonable_step_size_fn=lambda _: self._find_step_size(),
+            find_reasonable_step_size_fn=self._find_step_size,
         )
         if self._adapter.adapt_step_size:
             self._adapter.reset_step_size_adaptation(position)
 
-    def _find_step_size(self) -> float:
+    def _find_step_size(self, _position: Blocks) -> float:
         """Double or halve ε until the acceptance probability of a single step crosses 0.8, as Stan does."""
         smallest, largest = self._step_size_bounds
         largest = min(largest, self.trajectory_length)
@@ -306,6 +308,16 @@ class HamiltonianKernel(MCMCKernel):
         for name, manifold in self._target.manifolds.items():
             error = manifold.membership_error(state.position[(name,)]).max()
             self._orthogonality_error = max(self._orthogonality_error, float(error))
+
+    def _announce_components(self) -> None:
+        for name in self._target.manifolds:
+            n, p = self._target.initial_params[name].shape[-2:]
+            if n == p:
+                warnings.warn(
+                    f"Site '{name}' is square ({n}×{p}): a continuous path never changes the sign of its determinant, "
+                    "so the draws follow the posterior given the sign of the start; run chains from both signs.",
+                    stacklevel=4,
+                )
 
     # ---- construction ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,129 @@
+"""Bad input gets one sentence that names the site or argument and says what to do."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer.autoguide.initialization import init_to_value
+
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.manifolds import Stiefel
+from tests.infer.models import concentrated, factor_model
+
+
+def run(kernel, *args, **options):
+    MCMC(kernel, num_samples=2, warmup_steps=2, disable_progbar=True, **options).run(*args)
+
+
+def one_sentence(error):
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    assert error.value.__cause__ is None
+    return message
+
+
+def potential(sites):
+    return -sites["X"].sum()
+
+
+def nowhere_finite(sites):
+    return sites["X"].sum() * torch.inf
+
+
+def subsampled(y):
+    U = pyro.sample("U", StiefelUniform(3, 1))
+    with pyro.plate("data", 10, subsample_size=5) as index:
+        pyro.sample("y", dist.Normal(U[0, 0], 1.0), obs=y[index])
+
+
+def impossible():
+    U = pyro.sample("U", StiefelUniform(3, 1))
+    pyro.factor("nothing_fits", -torch.inf + U.sum())
+
+
+MANIFOLDS = {"X": Stiefel()}
+FRAME = torch.eye(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("expected", "call"),
+    [
+        ("one of model and potential_fn", lambda: OHMC()),
+        ("one of model and potential_fn", lambda: OHMC(concentrated, potential)),
+        ("manifolds is for potential_fn", lambda: OHMC(concentrated, manifolds=MANIFOLDS)),
+        ("step_size=-1", lambda: OHMC(concentrated, step_size=-1)),
+        ("num_steps=0", lambda: OHMC(concentrated, num_steps=0)),
+        ("trajectory_length=0", lambda: OHMC(concentrated, trajectory_length=0)),
+        ("target_accept_prob=1.5", lambda: OHMC(concentrated, target_accept_prob=1.5)),
+        ("trajectory_jitter=2", lambda: OHMC(concentrated, trajectory_jitter=2)),
+        ("initial_params", lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS))),
+        ("manifolds={'site': Stiefel()}", lambda: run(OHMC(potential_fn=potential), initial_params={"X": FRAME})),
+        (
+            "manifolds names ['Y']",
+            lambda: run(OHMC(potential_fn=potential, manifolds={"Y": Stiefel()}), initial_params={"X": FRAME}),
+        ),
+        (
+            "Site 'X': the initial value is off the Stiefel manifold by 3.0e+00",
+            lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS), initial_params={"X": 2 * FRAME}),
+        ),
+        (
+            "Site 'X': the initial value has shape (2, 3)",
+            lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS), initial_params={"X": FRAME.mT}),
+        ),
+        (
+            "Site 'X': the initial value has shape (3,)",
+            lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS), initial_params={"X": torch.ones(3)}),
+        ),
+        (
+            "Site 'U': the initial value is off the Stiefel manifold",
+            lambda: run(OHMC(concentrated, init_strategy=init_to_value(values={"U": torch.ones(4, 2)}))),
+        ),
+        (
+            "Site 'U': the initial value is off the Stiefel manifold",
+            lambda: run(OHMC(concentrated), initial_params={"U": torch.full((4, 2), torch.nan)}),
+        ),
+        ("initial_params has the sites ['V']", lambda: run(OHMC(concentrated), initial_params={"V": FRAME})),
+        (
+            "The potential energy is ",
+            lambda: run(OHMC(potential_fn=nowhere_finite, manifolds=MANIFOLDS), initial_params={"X": FRAME}),
+        ),
+        ("the log density of ['nothing_fits'] is not finite", lambda: run(OHMC(impossible))),
+        (
+            "shape (3, 2) instead of being a scalar",
+            lambda: run(OHMC(potential_fn=lambda s: s["X"], manifolds=MANIFOLDS), initial_params={"X": FRAME}),
+        ),
+        ("Site 'y' is observed with 2 NaN", lambda: run(OHMC(factor_model), nan_data())),
+        ("full_mass='dense'", lambda: run(OHMC(factor_model, full_mass="dense"), torch.randn(5, 4))),
+        ("full_mass names ['U']", lambda: run(OHMC(factor_model, full_mass=[("U",)]), torch.randn(5, 4))),
+    ],
+)
+def test_values(expected, call):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        call()
+    assert expected in one_sentence(error)
+
+
+def test_more_columns_than_rows_inside_a_model():
+    """Pyro adds its table of shapes to errors raised inside a model; the sentence comes first."""
+    with pytest.raises(ValueError, match=r"^StiefelUniform: got n=2, p=3, but n×p .*transpose the matrix\."):
+        run(OHMC(lambda: pyro.sample("U", StiefelUniform(2, 3))))
+
+
+def nan_data():
+    y = torch.randn(5, 4)
+    y[1, :2] = torch.nan
+    return y
+
+
+def test_subsampled_plates():
+    with pytest.raises(NotImplementedError) as error:
+        run(OHMC(subsampled), torch.randn(10))
+    assert "Plate 'data' draws 5 of 10" in one_sentence(error)
+
+
+def test_validation_may_be_on():
+    """With Pyro's own validation on, the sentence is still ours, not one from inside a distribution."""
+    with pytest.raises(ValueError, match="Site 'y' is observed with 2 NaN"):
+        run(OHMC(factor_model), nan_data(), disable_validation=False)

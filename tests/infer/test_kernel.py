@@ -1,0 +1,331 @@
+"""The kernel under Pyro's MCMC: sites of all kinds, adaptation, processes, pickling, diagnostics."""
+
+import pickle
+import warnings
+
+import arviz
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import HMC
+from pyro.infer.autoguide.initialization import init_to_value
+
+from pyro_manifold import constraints
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.distributions.transforms import HouseholderTransform
+from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.manifolds import Stiefel
+from tests.infer.models import concentrated, factor_model
+from tests.monte_carlo import assert_mean
+from tests.targets import LANGEVIN
+
+
+def run(kernel, *args, num_samples=50, warmup_steps=50, **options):
+    mcmc = MCMC(kernel, num_samples=num_samples, warmup_steps=warmup_steps, disable_progbar=True, **options)
+    mcmc.run(*args)
+    return mcmc
+
+
+def test_joint_model_over_all_kinds_of_support():
+    y = torch.randn(30, 4)
+    mcmc = run(OHMC(factor_model), y)
+    samples = mcmc.get_samples()
+    assert constraints.stiefel.check(samples["U"]).all()
+    assert (samples["scales"] > 0).all()
+    assert torch.allclose(samples["weights"].sum(-1), torch.ones(50))
+    assert set(mcmc.kernel.inverse_mass_matrix) == {("U",), ("noise", "scales", "weights")}
+
+
+def test_summary_diagnostics_and_arviz(capsys):
+    mcmc = run(OHMC(factor_model), torch.randn(30, 4))
+    mcmc.summary()
+    printed = capsys.readouterr().out
+    assert "U[3,1]" in printed
+    assert "divergences" in printed
+    diagnostics = mcmc.diagnostics()
+    assert diagnostics["U"]["r_hat"].shape == (4, 2)
+    assert diagnostics["orthogonality error"]["chain 0"] < 1e-12
+    assert 0 < diagnostics["acceptance rate"]["chain 0"] <= 1
+    # Pyro's Predictive cannot vectorise matrix-valued sites outside a plate, so ArviZ cannot ask for likelihoods.
+    idata = arviz.from_pyro(mcmc, log_likelihood=False)
+    assert idata.posterior["U"].shape == (1, 50, 4, 2)
+    assert idata.sample_stats["diverging"].shape == (1, 50)
+    assert idata.observed_data["y"].shape == (30, 4)
+
+
+def test_arviz_with_likelihoods():
+    def model(y):
+        U = pyro.sample("U", StiefelUniform(3, 2))
+        pyro.sample("y", dist.Normal(U, 0.5).to_event(2), obs=y)
+
+    idata = arviz.from_pyro(run(OHMC(model), Stiefel().random_point(3, 2)), log_likelihood=True)
+    assert idata.log_likelihood["y"].shape == (1, 50)
+
+
+def test_batched_sites_in_plates():
+    """Three independent sites in a plate have the law of one."""
+    target = LANGEVIN["V(3,2)"]
+    F = torch.as_tensor(target.F)
+
+    def model():
+        with pyro.plate("groups", 3):
+            X = pyro.sample("X", StiefelUniform(3, 2))
+            pyro.factor("langevin", (F * X).sum((-2, -1)))
+        Y = pyro.sample("Y", StiefelUniform(3, 2).expand([2]).to_event(1))
+        pyro.factor("more", (F * Y).sum())
+
+    mcmc = run(OHMC(model), num_samples=600, warmup_steps=200)
+    samples = mcmc.get_samples(group_by_chain=True)
+    assert samples["X"].shape == (1, 600, 3, 3, 2)
+    assert samples["Y"].shape == (1, 600, 2, 3, 2)
+    for group in range(3):
+        assert_mean(target.statistic(samples["X"][:, :, group]), *target.expectation())
+    assert_mean(target.statistic(samples["Y"][:, :, 1]), *target.expectation())
+
+
+def test_without_stiefel_sites_the_posterior_is_that_of_pyro_hmc():
+    """Conjugate truth as well: normal mean with known variance, and a positive site in unconstrained space."""
+    y = 1.5 + torch.randn(20)
+
+    def model(y):
+        mean = pyro.sample("mean", dist.Normal(0.0, 2.0))
+        rate = pyro.sample("rate", dist.Gamma(3.0, 2.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+            pyro.sample("count", dist.Poisson(rate), obs=torch.arange(20.0) % 4)
+
+    precision = 1 / 4 + 20
+    truths = {"mean": y.sum() / precision, "rate": (3 + (torch.arange(20.0) % 4).sum()) / (2 + 20)}
+    for kernel in (OHMC(model), HMC(model, num_steps=8, step_size=0.2)):
+        samples = run(kernel, y, num_samples=1500, warmup_steps=300).get_samples(group_by_chain=True)
+        for name, truth in truths.items():
+            assert_mean(samples[name], truth)
+        assert_mean((samples["mean"] - truths["mean"]) ** 2, 1 / precision)
+
+
+@pytest.mark.parametrize("full_mass", [True, [("a", "b")], [("a",), ("b",)]])
+def test_dense_masses_learn_a_correlated_posterior(full_mass):
+    covariance = torch.tensor([[1.0, 0.9], [0.9, 1.0]])
+
+    def model():
+        pyro.sample("U", StiefelUniform(3, 1))
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        b = pyro.sample("b", dist.Normal(0.9 * a, 0.19**0.5))
+        pyro.sample("c", dist.Normal(b, 1.0).expand([2]).to_event(1))
+
+    mcmc = run(OHMC(model, full_mass=full_mass), num_samples=800, warmup_steps=300)
+    samples = mcmc.get_samples(group_by_chain=True)
+    assert_mean(samples["a"] * samples["b"], 0.9)
+    assert_mean(samples["c"][..., 0] ** 2, 2.0)
+    if full_mass == [("a", "b")]:
+        found = mcmc.kernel.inverse_mass_matrix[("a", "b")]
+        assert torch.allclose(found, covariance, atol=0.4)
+        assert mcmc.kernel.inverse_mass_matrix[("c",)].shape == (2,)
+
+
+def test_a_concentrated_site_does_not_force_small_steps_on_the_rest():
+    def model(pull):
+        U = pyro.sample("U", StiefelUniform(10, 2))
+        pyro.factor("pull", pull * (U[0, 0] + U[1, 1]))
+        pyro.sample("x", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+
+    loose = run(OHMC(model), 1.0, num_samples=10, warmup_steps=400).kernel.step_size
+    tight = run(OHMC(model), 1e4, num_samples=10, warmup_steps=400).kernel.step_size
+    assert tight > loose / 3, "without its own mass the step would be a hundred times smaller"
+
+
+def test_discrete_sites_are_enumerated():
+    """A mixture whose indicator is summed out; truth by the exact two-component posterior on the circle."""
+    target = LANGEVIN["sphere"]
+    F = torch.as_tensor(target.F)
+
+    @pyro.infer.config_enumerate
+    def model():
+        X = pyro.sample("X", StiefelUniform(3, 1))
+        z = pyro.sample("z", dist.Bernoulli(0.5))
+        # Both values of z have the same factor, so the sum leaves the law of X as it is.
+        pyro.factor("langevin", (F * X).sum() + 0.0 * z)
+
+    samples = run(OHMC(model), num_samples=800, warmup_steps=200).get_samples(group_by_chain=True)
+    assert set(samples) == {"X"}
+    assert_mean(target.statistic(samples["X"]), *target.expectation())
+
+
+def test_enumeration_weights_the_components():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", 2):
+            z = pyro.sample("z", dist.Bernoulli(0.3))
+            pyro.sample("y", dist.Normal(x + 2 * z, 1.0), obs=torch.tensor([0.0, 2.0]))
+        pyro.sample("U", StiefelUniform(3, 1))
+
+    grid = torch.linspace(-8, 8, 4001)
+    likelihood = torch.zeros_like(grid)
+    for y in (0.0, 2.0):
+        parts = [p * torch.exp(-0.5 * (y - grid - s) ** 2) for p, s in ((0.7, 0.0), (0.3, 2.0))]
+        likelihood += torch.stack(parts).sum(0).log()
+    density = torch.softmax(likelihood - 0.5 * grid**2, 0)
+    samples = run(OHMC(model), num_samples=800, warmup_steps=200).get_samples(group_by_chain=True)
+    assert_mean(samples["x"], (density * grid).sum())
+
+
+def langevin_potential(sites):
+    F = torch.as_tensor(LANGEVIN["V(3,2)"].F)
+    return -(F * sites["X"]).sum() + 0.5 * sites["s"].square().sum()
+
+
+def test_potential_function_with_manifolds():
+    target = LANGEVIN["V(3,2)"]
+    start = {"X": torch.eye(3, 2), "s": torch.zeros(2)}
+    kernel = OHMC(potential_fn=langevin_potential, manifolds={"X": Stiefel()})
+    samples = run(kernel, num_samples=1500, warmup_steps=200, initial_params=start).get_samples(group_by_chain=True)
+    assert_mean(target.statistic(samples["X"]), *target.expectation())
+    assert_mean(samples["s"][..., 0] ** 2, 1.0)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_several_processes(context):
+    torch.set_default_dtype(torch.float32)
+    y = torch.randn(20, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on two cores Pyro runs the chains one after the other, and says so
+        mcmc = run(OHMC(factor_model), y, num_samples=10, warmup_steps=10, num_chains=2, mp_context=context)
+    samples = mcmc.get_samples(group_by_chain=True)
+    assert samples["U"].shape == (2, 10, 4, 2)
+    assert (samples["scales"] > 0).all()
+    assert constraints.stiefel.check(samples["U"]).all()
+    assert not torch.allclose(samples["U"][0], samples["U"][1])
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_processes_really_start(context, monkeypatch):
+    """As above, on a machine that Pyro believes has more cores."""
+    monkeypatch.setattr("pyro.infer.mcmc.api.mp.cpu_count", lambda: 8)
+    mcmc = run(OHMC(concentrated), num_samples=10, warmup_steps=10, num_chains=2, mp_context=context)
+    assert type(mcmc.sampler).__name__ == "_MultiSampler"
+    samples = mcmc.get_samples(group_by_chain=True)["U"]
+    assert samples.shape == (2, 10, 4, 2)
+    assert constraints.stiefel.check(samples).all()
+
+
+def test_kernels_can_be_pickled_before_and_during_a_run():
+    kernel = pickle.loads(pickle.dumps(OHMC(concentrated)))
+    kernel.setup(10)
+    params = kernel.initial_params
+    for _ in range(15):
+        params = kernel.sample(params)
+    copy = pickle.loads(pickle.dumps(kernel))
+    pyro.set_rng_seed(1)
+    expected = kernel.sample(params)["U"]
+    pyro.set_rng_seed(1)
+    assert torch.equal(copy.sample(params)["U"], expected)
+
+
+def test_same_seed_same_draws():
+    draws = []
+    for _ in range(2):
+        pyro.set_rng_seed(3)
+        draws.append(run(OHMC(concentrated)).get_samples()["U"])
+    assert torch.equal(*draws)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtype_follows_the_model(dtype):
+    torch.set_default_dtype(torch.float32)
+    F = torch.as_tensor(LANGEVIN["V(3,2)"].F, dtype=dtype)
+
+    def model():
+        X = pyro.sample("X", StiefelUniform(3, 2, dtype=dtype))
+        pyro.factor("langevin", (F * X).sum())
+
+    mcmc = run(OHMC(model), num_samples=400, warmup_steps=100)
+    samples = mcmc.get_samples(group_by_chain=True)["X"]
+    assert samples.dtype == dtype
+    assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < (1e-5 if dtype == torch.float32 else 1e-13)
+    assert_mean(LANGEVIN["V(3,2)"].statistic(samples), *LANGEVIN["V(3,2)"].expectation())
+
+
+def test_compiled_density_has_the_same_law():
+    target = LANGEVIN["V(3,2)"]
+    mcmc = run(OHMC(target.model(), jit_compile=True), num_samples=1500, warmup_steps=200)
+    assert_mean(target.statistic(mcmc.get_samples(group_by_chain=True)["X"]), *target.expectation())
+
+
+def branching(sites):
+    return -5 * sites["X"][0, 0] if sites["X"][0, 0] > 0 else -10 * sites["X"][0, 0]
+
+
+def test_compiling_a_branch_on_values_falls_back_with_a_warning():
+    kernel = OHMC(potential_fn=branching, manifolds={"X": Stiefel()}, jit_compile=True)
+    with pytest.warns(UserWarning, match="without compiling"):
+        run(kernel, num_samples=5, warmup_steps=5, initial_params={"X": torch.eye(3, 1)})
+
+
+def test_transforms_may_name_some_sites_and_move_a_frame_into_a_chart():
+    kernel = OHMC(concentrated, transforms={"U": HouseholderTransform(4, 2).inv})
+    samples = run(kernel).get_samples()["U"]
+    assert samples.shape == (50, 4, 2)
+    assert constraints.stiefel.check(samples).all()
+    assert set(kernel.transforms) == {"U"}
+
+
+def test_num_steps_is_kept_and_lengths_are_jittered_otherwise():
+    def lengths(kernel):
+        kernel.setup(0)
+        counts = []
+        for _ in range(40):
+            kernel._iteration += 1
+            counts.append(kernel._next_num_steps())
+        return counts
+
+    assert set(lengths(OHMC(concentrated, step_size=0.1, num_steps=7, adapt_step_size=False))) == {7}
+    jittered = lengths(OHMC(concentrated, step_size=0.1, trajectory_length=2.0, adapt_step_size=False))
+    assert min(jittered) == 10
+    assert max(jittered) == 29
+    fixed = OHMC(concentrated, step_size=0.1, trajectory_length=2.0, adapt_step_size=False, trajectory_jitter=0)
+    assert set(lengths(fixed)) == {20}
+
+
+def test_flat_target_keeps_a_sensible_step():
+    """Every step size is accepted on the uniform law; it must not run away, nor the draws stop moving."""
+
+    def model():
+        pyro.sample("U", StiefelUniform(5, 2))
+
+    mcmc = run(OHMC(model), num_samples=1000, warmup_steps=300)
+    draws = mcmc.get_samples(group_by_chain=True)["U"]
+    assert mcmc.kernel.step_size <= mcmc.kernel.trajectory_length
+    assert_mean(draws[..., 0, 0], 0.0)
+    assert_mean(draws[..., 0, 0] ** 2, 1 / 5)
+
+
+def test_divergences_are_counted_and_never_returned():
+    def cliff():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        U = pyro.sample("U", StiefelUniform(3, 1))
+        pyro.factor("edge", torch.where(x > 0.5, torch.nan, 0.0) + 0.0 * U.sum())
+
+    kernel = OHMC(cliff, step_size=0.5, num_steps=5, adapt_step_size=False, init_strategy=init_to_value(
+        values={"x": torch.tensor(0.0)}
+    ))
+    mcmc = run(kernel, num_samples=100, warmup_steps=0)
+    assert len(mcmc.diagnostics()["divergences"]["chain 0"]) > 0
+    assert (mcmc.get_samples()["x"] <= 0.5).all()
+
+
+def test_models_without_latent_sites_run():
+    def model():
+        pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(1.0))
+
+    kernel = OHMC(model)
+    kernel.setup(1)
+    assert kernel.sample(kernel.initial_params) == {}
+
+
+def test_square_sites_are_announced():
+    def model():
+        pyro.sample("U", StiefelUniform(3, 3))
+
+    with pytest.warns(UserWarning, match=r"'U'.*sign of its determinant"):
+        run(OHMC(model), num_samples=5, warmup_steps=5)
