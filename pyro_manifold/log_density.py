@@ -17,7 +17,7 @@ from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
-from torch.distributions import Transform, biject_to
+from torch.distributions import Transform
 from torch.distributions.transforms import identity_transform
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -26,6 +26,8 @@ from pyro_manifold.manifolds import Manifold
 
 Sites = dict[str, Tensor]
 PotentialFunction = Callable[[Sites], Tensor]
+
+FactorisationError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
 _MAXIMUM_INITIAL_DRAWS = 100
 
@@ -242,7 +244,7 @@ def value_and_gradient(potential_fn: PotentialFunction, sites: Sites) -> tuple[T
             if not torch.is_tensor(energy) or not energy.requires_grad:
                 return torch.as_tensor(energy).to(next(iter(zeros.values()))), zeros
             gradients = torch.autograd.grad(energy.sum(), list(leaves.values()), allow_unused=True)
-    except torch.linalg.LinAlgError:
+    except FactorisationError:
         return next(iter(leaves.values())).new_tensor(torch.nan), zeros
     gradient = {
         name: zeros[name] if value is None else value.detach() for name, value in zip(leaves, gradients, strict=True)
@@ -279,7 +281,7 @@ class BatchedPotential:
         if self._compiled is not None:
             try:
                 return self._compiled(sites)
-            except torch.linalg.LinAlgError:
+            except FactorisationError:
                 pass  # some chain failed to factorise: find out which, chain by chain
         return self._chain_by_chain(sites)
 
@@ -296,7 +298,9 @@ class BatchedPotential:
 BatchedFunction = Callable[[Sites], tuple[Tensor, Sites]]
 
 
-def _compile(potential_fn: PotentialFunction, example: Sites, options: dict[str, Any], warn: bool) -> BatchedFunction | None:
+def _compile(
+    potential_fn: PotentialFunction, example: Sites, options: dict[str, Any], warn: bool
+) -> BatchedFunction | None:
     names = list(example)
 
     def one_chain(*values: Tensor) -> tuple[Tensor, ...]:

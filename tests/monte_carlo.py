@@ -31,7 +31,9 @@ def assert_mean(draws, truth, truth_error=0.0):
         z = float(draws.mean() - truth) / error
     else:
         z = deviation(draws, truth, truth_error)
-    assert abs(z) < STANDARD_ERRORS, f"mean {float(draws.mean()):.4f}, truth {float(truth):.4f}: {z:.1f} standard errors"
+    assert abs(z) < STANDARD_ERRORS, (
+        f"mean {float(draws.mean()):.4f}, truth {float(truth):.4f}: {z:.1f} standard errors"
+    )
 
 
 def weighted_mean(values, log_weights):

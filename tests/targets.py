@@ -50,7 +50,7 @@ class Langevin:
 
 
 def bessel_truth(name):
-    """p = 1: κ I_{n/2}(κ) / I_{n/2-1}(κ), exact."""
+    """P = 1: κ I_{n/2}(κ) / I_{n/2-1}(κ), exact."""
     F = LANGEVIN[name].F
     n, kappa = len(F), np.linalg.norm(F)
     return kappa * scipy.special.ive(n / 2, kappa) / scipy.special.ive(n / 2 - 1, kappa), 0.0

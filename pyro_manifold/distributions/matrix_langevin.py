@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -51,7 +51,7 @@ class MatrixLangevin(TorchDistribution):
         [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
 
-    arg_constraints = {"concentration": torch_constraints.independent(torch_constraints.real, 2)}
+    arg_constraints: ClassVar = {"concentration": torch_constraints.independent(torch_constraints.real, 2)}
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class MatrixLangevin(TorchDistribution):
         return (self.concentration * value).sum((-2, -1))
 
     @torch.no_grad()
-    def sample(self, sample_shape: Size | tuple[int, ...] = Size()) -> Tensor:
+    def sample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:
         shape = self._extended_shape(Size(sample_shape))
         left, singular, right = torch.linalg.svd(self.concentration, full_matrices=False)
         # Columns in the order of falling concentration: each is drawn given those before it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -53,7 +53,7 @@ class StiefelUniform(TorchDistribution):
         True
     """
 
-    arg_constraints: dict[str, Constraint] = {}
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class StiefelUniform(TorchDistribution):
             validate_args=self._validate_args,
         )
 
-    def sample(self, sample_shape: Size | tuple[int, ...] = Size()) -> Tensor:
+    def sample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:
         shape = self._extended_shape(Size(sample_shape))
         with torch.no_grad():
             return Stiefel().random_point(*shape, dtype=self.dtype, device=self.device)

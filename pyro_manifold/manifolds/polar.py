@@ -34,7 +34,7 @@ def polar_factor(matrix: Tensor) -> Tensor:
         >>> Q.tolist()
         [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
-    factor: Tensor = _PolarFactor.apply(matrix)  # type: ignore[no-untyped-call]
+    factor: Tensor = _PolarFactor.apply(matrix)
     return factor
 
 
@@ -54,7 +54,7 @@ def solve_lyapunov(positive: Tensor, right_side: Tensor) -> Tensor:
         >>> solve_lyapunov(torch.eye(2), torch.tensor([[2.0, 4.0], [4.0, 2.0]])).tolist()
         [[1.0, 2.0], [2.0, 1.0]]
     """
-    solution: Tensor = _LyapunovSolution.apply(positive, right_side)  # type: ignore[no-untyped-call]
+    solution: Tensor = _LyapunovSolution.apply(positive, right_side)
     return solution
 
 
@@ -82,11 +82,13 @@ class _PolarFactor(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-        return _polar_derivative(*ctx.saved_tensors, cotangent)
+        matrix, factor = ctx.saved_tensors
+        return _polar_derivative(matrix, factor, cotangent)
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return _polar_derivative(*ctx.saved_tensors, tangent)
+        matrix, factor = ctx.saved_tensors
+        return _polar_derivative(matrix, factor, tangent)
 
 
 def _polar_derivative(matrix: Tensor, factor: Tensor, direction: Tensor) -> Tensor:

@@ -53,9 +53,7 @@ def test_gaussian_coordinates_give_haar_measure(chart, n, p):
         if p > 1:
             assert_mean(Y[:, 0, 0] * Y[:, 1, 1], 0.0)
             # E X₁₁² X₂₂² over Haar measure on frames (Collins & Śniady 2006, for O(n)).
-            assert_mean(
-                Y[:, 0, 0] ** 2 * Y[:, 1, 1] ** 2, (n + 1) / (n * (n - 1) * (n + 2)), truth_error=1e-12
-            )
+            assert_mean(Y[:, 0, 0] ** 2 * Y[:, 1, 1] ** 2, (n + 1) / (n * (n - 1) * (n + 2)), truth_error=1e-12)
 
 
 @over_charts

@@ -20,7 +20,7 @@ over_charts = pytest.mark.parametrize("chart", CHARTS)
 
 
 def log_normaliser(target):
-    """log E exp(tr FᵀX) over Haar measure, with standard error."""
+    """Log E exp(tr FᵀX) over Haar measure, with standard error."""
     import numpy as np
 
     values = (target.F * haar(np.random.default_rng(5), 400_000, *target.F.shape)).sum((-2, -1))
@@ -37,7 +37,9 @@ def test_elbo_is_a_lower_bound_of_the_evidence(guide_type, chart):
     svi = SVI(model, guide, ClippedAdam({"lr": 0.02, "betas": (0.9, 0.99)}), Trace_ELBO(num_particles=4))
     for _ in range(600):
         svi.step()
-    losses = torch.tensor([Trace_ELBO(num_particles=200, vectorize_particles=False).loss(model, guide) for _ in range(5)])
+    losses = torch.tensor(
+        [Trace_ELBO(num_particles=200, vectorize_particles=False).loss(model, guide) for _ in range(5)]
+    )
     evidence, error = log_normaliser(target)
     bound = -losses.mean()
     assert bound < evidence + 4 * (losses.std() / 5**0.5 + error)

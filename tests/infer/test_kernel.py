@@ -306,9 +306,13 @@ def test_divergences_are_counted_and_never_returned():
         U = pyro.sample("U", StiefelUniform(3, 1))
         pyro.factor("edge", torch.where(x > 0.5, torch.nan, 0.0) + 0.0 * U.sum())
 
-    kernel = OHMC(cliff, step_size=0.5, num_steps=5, adapt_step_size=False, init_strategy=init_to_value(
-        values={"x": torch.tensor(0.0)}
-    ))
+    kernel = OHMC(
+        cliff,
+        step_size=0.5,
+        num_steps=5,
+        adapt_step_size=False,
+        init_strategy=init_to_value(values={"x": torch.tensor(0.0)}),
+    )
     mcmc = run(kernel, num_samples=100, warmup_steps=0)
     assert len(mcmc.diagnostics()["divergences"]["chain 0"]) > 0
     assert (mcmc.get_samples()["x"] <= 0.5).all()

@@ -1,8 +1,6 @@
 """Samplers against known laws, end to end through Pyro's MCMC."""
 
-import pyro
 import pytest
-import torch
 from pyro.infer import NUTS
 
 from pyro_manifold.infer import MCMC, OHMC

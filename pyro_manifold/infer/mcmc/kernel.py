@@ -225,6 +225,7 @@ class HamiltonianKernel(MCMCKernel):
         smallest, largest = self._step_size_bounds
         largest = min(largest, self.trajectory_length)
         step_size, growing = self.step_size, None
+        assert self._state is not None
         while True:
             start = draw_momentum(self._state, mechanics=self._mechanics, metrics=self._masses.metrics)
             error = self._energy(self._step(start, step_size)) - self._energy(start)

@@ -28,9 +28,7 @@ class Layout:
     dense: frozenset[Block]
 
     @classmethod
-    def build(
-        cls, params: dict[str, Tensor], manifold_sites: Iterable[str], full_mass: bool | list[Block]
-    ) -> Layout:
+    def build(cls, params: dict[str, Tensor], manifold_sites: Iterable[str], full_mass: bool | list[Block]) -> Layout:
         """Group the sites as Pyro's ``full_mass`` says: False, True, or a list of tuples of site names.
 
         Raises:

@@ -63,9 +63,7 @@ def leapfrog_step(
     return State(position, momentum, energy, gradient)
 
 
-def kinetic_energy(
-    state: State, *, mechanics: Mapping[Block, Mechanics], metrics: Mapping[Block, Metric]
-) -> Tensor:
+def kinetic_energy(state: State, *, mechanics: Mapping[Block, Mechanics], metrics: Mapping[Block, Metric]) -> Tensor:
     """Total kinetic energy of each chain, ``(chains,)``."""
     energies = [
         move.kinetic_energy(state.position[block], state.momentum[block], metrics[block])
@@ -74,9 +72,7 @@ def kinetic_energy(
     return torch.stack(energies).sum(0)
 
 
-def draw_momentum(
-    state: State, *, mechanics: Mapping[Block, Mechanics], metrics: Mapping[Block, Metric]
-) -> State:
+def draw_momentum(state: State, *, mechanics: Mapping[Block, Mechanics], metrics: Mapping[Block, Metric]) -> State:
     """The same positions with fresh momenta from the law that belongs to the kinetic energy."""
     momentum = {block: move.draw_momentum(state.position[block], metrics[block]) for block, move in mechanics.items()}
     return state._replace(momentum=momentum)

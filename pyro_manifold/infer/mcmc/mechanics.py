@@ -55,9 +55,7 @@ class Mechanics(ABC):
         """Momentum after the potential's force has acted for ``time``; ``gradient`` is the Euclidean one."""
 
     @abstractmethod
-    def drift(
-        self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
+    def drift(self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float) -> tuple[Tensor, Tensor]:
         """Position and momentum after free motion for ``time``."""
 
     def restore(self, position: Tensor) -> Tensor:
@@ -79,9 +77,7 @@ class EuclideanMechanics(Mechanics):
     def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
         return momentum - time * gradient
 
-    def drift(
-        self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
+    def drift(self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float) -> tuple[Tensor, Tensor]:
         return position + time * self._velocity(momentum, metric), momentum
 
     @staticmethod
@@ -124,9 +120,7 @@ class CayleyMechanics(Mechanics):
     def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
         return momentum - time * self._manifold.tangent_projection(position, gradient)
 
-    def drift(
-        self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
+    def drift(self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float) -> tuple[Tensor, Tensor]:
         return cayley_flow(position, momentum, time * metric.inverse_mass)
 
     def restore(self, position: Tensor) -> Tensor:

@@ -1,0 +1,37 @@
+# `make demo` and `make test` work on a fresh clone: both build .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := dev,examples
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint docs env bench clean
+
+demo: env
+	$(BIN)/python examples/bayesian_pca.py --output results
+
+test: env
+	$(BIN)/python -m pytest -n auto --durations=10
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: EXTRAS := dev,examples,docs
+docs: env
+	$(BIN)/python docs/figures.py
+	$(BIN)/mkdocs build --strict
+
+env: $(VENV)/.installed
+
+# Reinstalled when what it is made from changes, or when another target asks for more extras.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	touch $@
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) build dist site results .mypy_cache .pytest_cache .ruff_cache

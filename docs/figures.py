@@ -1,0 +1,98 @@
+"""Draw the pictures of the documentation into docs/images: `make docs` runs it."""
+
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import torch
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # tests and examples are not installed
+
+from examples import bayesian_pca
+from pyro_manifold.distributions import MatrixLangevin
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
+from pyro_manifold.manifolds import Stiefel
+from tests.infer.phase_space import System, WrongEnergy, WrongMomentum, langevin_bingham
+from tests.monte_carlo import standard_error
+from tests.targets import LANGEVIN
+
+IMAGES = Path(__file__).parent / "images"
+PAIRINGS = {"OHMC": CayleyMechanics(), "momentum Z − XZᵀX": WrongMomentum(), "energy ½‖r‖²": WrongEnergy()}
+
+
+def save(fig, name):
+    fig.tight_layout()
+    fig.savefig(IMAGES / name, dpi=110)
+    plt.close(fig)
+
+
+def langevin_system(mechanics):
+    F = torch.as_tensor(LANGEVIN["V(3,2)"].F)
+    return System(langevin_bingham(F, torch.zeros(3, 3), torch.zeros(2, 2)), {("X",): mechanics})
+
+
+def pairings():
+    target = LANGEVIN["V(3,2)"]
+    truth, _ = target.expectation()
+    fig, axes = plt.subplots(figsize=(7, 2.4))
+    for row, (name, mechanics) in enumerate(PAIRINGS.items()):
+        system = langevin_system(mechanics)
+        state = system.state({("X",): Stiefel().random_point(500, 3, 2)})
+        draws, acceptance = system.sample(state, 0.25, 6, iterations=200, burn_in=50)
+        values = target.statistic(draws[("X",)])
+        axes.errorbar(values.mean(), -row, xerr=4 * standard_error(values), fmt="o", color="#0072B2", capsize=3)
+        axes.annotate(f"acceptance {acceptance:.2f}", (values.mean(), -row), (0, 7), textcoords="offset points", ha="center")
+    axes.axvline(truth, color="#D55E00", label=f"truth {truth:.3f}")
+    axes.set_yticks([0, -1, -2], PAIRINGS)
+    axes.set(ylim=(-2.5, 0.7), xlabel="estimate of E tr FᵀX on V(3,2), ± 4 standard errors")
+    axes.legend(frameon=False, loc="lower right")
+    save(fig, "pairings.png")
+
+
+def order():
+    fig, axes = plt.subplots(figsize=(5.5, 3.4))
+    steps = torch.tensor([16, 32, 64, 128, 256])
+    for name in ("OHMC", "energy ½‖r‖²"):
+        system = langevin_system(PAIRINGS[name])
+        state = system.state({("X",): Stiefel().random_point(64, 3, 2)})
+        errors = [
+            (system.energy(system.integrate(state, 1 / k, int(k))) - system.energy(state)).abs().mean() for k in steps
+        ]
+        axes.loglog(1 / steps, errors, "o-", label=name)
+    axes.loglog(1 / steps, 0.3 / steps**2.0, ":", color="0.5", label="ε²")
+    axes.set(xlabel="step size ε", ylabel="mean |ΔH| after time 1")
+    axes.legend(frameon=False)
+    save(fig, "order.png")
+
+
+def langevin():
+    fig, axes = plt.subplots(1, 3, figsize=(9, 3.2), subplot_kw={"projection": "3d"})
+    for panel, concentration in zip(axes, (1.0, 8.0, 60.0), strict=True):
+        F = torch.zeros(3, 2)
+        F[0, 0] = F[1, 1] = concentration
+        X = MatrixLangevin(F).sample((400,))
+        for column, colour in ((0, "#0072B2"), (1, "#D55E00")):
+            panel.scatter(*X[:, :, column].T, s=3, color=colour, depthshade=True)
+        panel.set(title=f"F = {concentration:g} · [e₁, e₂]", box_aspect=(1, 1, 1))
+        panel.set(xlim=(-1, 1), ylim=(-1, 1), zlim=(-1, 1), xticks=[-1, 1], yticks=[-1, 1], zticks=[-1, 1])
+    save(fig, "langevin.png")
+
+
+def main():
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    IMAGES.mkdir(exist_ok=True)
+    pairings()
+    order()
+    langevin()
+    bayesian_pca.main(["--output", str(IMAGES)])
+    (IMAGES / "bayesian_pca.nc").unlink()
+
+
+if __name__ == "__main__":
+    main()
