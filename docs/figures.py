@@ -39,18 +39,20 @@ def langevin_system(mechanics):
 def pairings():
     target = LANGEVIN["V(3,2)"]
     truth, _ = target.expectation()
-    fig, axes = plt.subplots(figsize=(7, 2.4))
-    for row, (name, mechanics) in enumerate(PAIRINGS.items()):
+    fig, axes = plt.subplots(figsize=(7, 2.6))
+    for row, mechanics in enumerate(PAIRINGS.values()):
         system = langevin_system(mechanics)
         state = system.state({("X",): Stiefel().random_point(500, 3, 2)})
         draws, acceptance = system.sample(state, 0.25, 6, iterations=200, burn_in=50)
         values = target.statistic(draws[("X",)])
         axes.errorbar(values.mean(), -row, xerr=4 * standard_error(values), fmt="o", color="#0072B2", capsize=3)
-        axes.annotate(f"acceptance {acceptance:.2f}", (values.mean(), -row), (0, 7), textcoords="offset points", ha="center")
+        axes.annotate(
+            f"acceptance {acceptance:.2f}", (values.mean(), -row), (0, 7), textcoords="offset points", ha="center"
+        )
     axes.axvline(truth, color="#D55E00", label=f"truth {truth:.3f}")
     axes.set_yticks([0, -1, -2], PAIRINGS)
-    axes.set(ylim=(-2.5, 0.7), xlabel="estimate of E tr FᵀX on V(3,2), ± 4 standard errors")
-    axes.legend(frameon=False, loc="lower right")
+    axes.set(xlim=(1.0, 3.3), ylim=(-2.5, 0.7), xlabel="estimate of E tr FᵀX on V(3,2), ± 4 standard errors")
+    axes.legend(frameon=False, loc="center left")
     save(fig, "pairings.png")
 
 
@@ -66,6 +68,8 @@ def order():
         axes.loglog(1 / steps, errors, "o-", label=name)
     axes.loglog(1 / steps, 0.3 / steps**2.0, ":", color="0.5", label="ε²")
     axes.set(xlabel="step size ε", ylabel="mean |ΔH| after time 1")
+    axes.set_xticks(1 / steps, [f"1/{k}" for k in steps])
+    axes.minorticks_off()
     axes.legend(frameon=False)
     save(fig, "order.png")
 
