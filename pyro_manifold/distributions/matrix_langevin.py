@@ -47,7 +47,7 @@ class MatrixLangevin(TorchDistribution):
 
     Example:
         >>> law = MatrixLangevin(1e6 * torch.eye(3, 2))
-        >>> law.sample().round().abs().tolist()
+        >>> law.sample().abs().round().tolist()
         [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
 

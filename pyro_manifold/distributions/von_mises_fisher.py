@@ -22,40 +22,44 @@ def sample_von_mises_fisher(parameter: Tensor) -> Tensor:
         Unit vectors ``(..., m)``.
 
     Example:
-        >>> sample_von_mises_fisher(torch.tensor([1e8, 0.0, 0.0])).round().tolist()
+        >>> sample_von_mises_fisher(torch.tensor([1e8, 0.0, 0.0])).abs().round().tolist()
         [1.0, 0.0, 0.0]
     """
     concentration = parameter.norm(dim=-1)
     if parameter.shape[-1] == 1:
         positive = torch.rand_like(parameter) < torch.sigmoid(2 * parameter)
         return torch.where(positive, 1.0, -1.0).to(parameter.dtype)
-    cosine = _sample_cosine(concentration, parameter.shape[-1]).unsqueeze(-1)
+    deficit = _sample_deficit(concentration, parameter.shape[-1]).unsqueeze(-1)
     sideways = torch.randn_like(parameter[..., 1:])
     sideways = sideways / sideways.norm(dim=-1, keepdim=True)
-    around_pole = torch.cat([cosine, (1 - cosine.square()).clamp(min=0).sqrt() * sideways], -1)
+    around_pole = torch.cat([1 - deficit, (deficit * (2 - deficit)).sqrt() * sideways], -1)
     return reflect_rows(around_pole.unsqueeze(-1), 0, parameter).squeeze(-1)
 
 
-def _sample_cosine(concentration: Tensor, m: int) -> Tensor:
-    r"""Cosine of the angle to the mean direction: density :math:`\propto e^{\kappa t}(1-t^2)^{(m-3)/2}`."""
+def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
+    r"""One minus the cosine t of the angle to the mean direction: t has density :math:`e^{\kappa t}(1-t^2)^{(m-3)/2}`.
+
+    Wood's formulas in terms of :math:`1 - t`, which a concentrated law needs: its cosines all round to 1.
+    """
     shape, kappa = concentration.shape, concentration.flatten()
     # b = (-2κ + √(4κ² + (m-1)²)) / (m-1), written without the difference of large numbers.
-    b = (m - 1) / (2 * kappa + (4 * kappa.square() + (m - 1) ** 2).sqrt())
-    mode = (1 - b) / (1 + b)
-    # 1 - mode² = 4b/(1+b)², which stays accurate when the law is so concentrated that mode rounds to 1.
-    bound = kappa * mode + (m - 1) * (4 * b / (1 + b).square()).log()
+    b = (m - 1) / (2 * kappa + torch.hypot(2 * kappa, kappa.new_tensor(m - 1.0)))
+    mode, mode_deficit = (1 - b) / (1 + b), 2 * b / (1 + b)
     half = kappa.new_tensor((m - 1) / 2)
     envelope = Beta(half, half, validate_args=False)
-    cosine = torch.empty_like(kappa)
+    deficit = torch.empty_like(kappa)
     pending = torch.arange(kappa.numel(), device=kappa.device)
     while pending.numel():
-        z, b_, kappa_ = envelope.sample(pending.shape), b[pending], kappa[pending]
-        proposal = (1 - (1 + b_) * z) / (1 - (1 - b_) * z)
-        log_ratio = kappa_ * proposal + (m - 1) * (1 - mode[pending] * proposal).log() - bound[pending]
-        accepted = torch.rand_like(z).log() <= log_ratio
-        cosine[pending[accepted]] = proposal[accepted]
+        z, b_, mode_deficit_ = envelope.sample(pending.shape), b[pending], mode_deficit[pending]
+        proposal = 2 * b_ * z / (1 - (1 - b_) * z)
+        # 1 - mode·t over 1 - mode², both free of cancellation.
+        spread = (mode_deficit_ + mode[pending] * proposal) * (1 + b_).square() / (4 * b_)
+        log_ratio = kappa[pending] * (mode_deficit_ - proposal) + (m - 1) * spread.log()
+        # A concentration that is not finite gives NaN at once; it would be rejected for ever.
+        accepted = (torch.rand_like(z).log() <= log_ratio) | ~torch.isfinite(kappa[pending])
+        deficit[pending[accepted]] = proposal[accepted]
         pending = pending[~accepted]
-    return cosine.reshape(shape)
+    return deficit.reshape(shape)
 
 
 def log_sphere_mean(concentration: Tensor, m: int) -> Tensor:

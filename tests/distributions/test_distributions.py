@@ -87,6 +87,14 @@ def test_von_mises_fisher_draws(m, kappa):
     assert_mean(1 - draws @ direction, float(1 - ratio), truth_error=1e-12)
 
 
+@pytest.mark.parametrize("kappa", [1e3, 1e8, 1e15])
+def test_concentrated_draws_in_single_precision(kappa):
+    """All cosines round to 1 here: κ(1 - t), half a χ² with m - 1 degrees, must come from the sideways part."""
+    draws = sample_von_mises_fisher(torch.tensor([kappa, 0.0, 0.0], dtype=torch.float32).expand(10_000, 3))
+    assert draws.isfinite().all()
+    assert_mean(kappa * draws[:, 1:].double().square().sum(-1), 2.0, truth_error=4 / kappa)
+
+
 def test_log_sphere_mean_against_high_precision():
     for m in (1, 2, 3, 7, 200):
         for kappa in (0.0, 1e-3, 1.0, 50.0, 3000.0):

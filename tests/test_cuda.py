@@ -1,0 +1,73 @@
+"""The same laws and identities on a CUDA device."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import NUTS
+
+from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
+from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
+from pyro_manifold.manifolds import Stiefel, polar_factor
+from tests.infer.phase_space import System, langevin_bingham
+from tests.monte_carlo import STANDARD_ERRORS, assert_mean, deviation
+from tests.targets import LANGEVIN
+
+pytestmark = pytest.mark.gpu
+TARGET = LANGEVIN["V(3,2)"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_kernel(dtype, jit_compile):
+    F = torch.as_tensor(TARGET.F, dtype=dtype, device="cuda")
+
+    def model():
+        X = pyro.sample("X", StiefelUniform(3, 2, dtype=dtype, device="cuda"))
+        pyro.sample("s", dist.HalfNormal(torch.ones((), dtype=dtype, device="cuda")))
+        pyro.factor("langevin", (F * X).sum())
+
+    mcmc = MCMC(OHMC(model, jit_compile=jit_compile), num_samples=400, warmup_steps=100, disable_progbar=True)
+    mcmc.run()
+    samples = mcmc.get_samples(group_by_chain=True)["X"]
+    assert samples.device.type == "cuda"
+    assert samples.dtype == dtype
+    assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < (1e-5 if dtype == torch.float32 else 1e-13)
+    assert_mean(TARGET.statistic(samples).cpu(), *TARGET.expectation())
+
+
+@pytest.mark.parametrize("chart", ["polar", "householder"])
+def test_charts(chart):
+    F = torch.as_tensor(TARGET.F, device="cuda")
+
+    def model():
+        X = pyro.sample("X", StiefelUniform(3, 2, chart=chart, device="cuda"))
+        pyro.factor("langevin", (F * X).sum())
+
+    mcmc = MCMC(NUTS(model), num_samples=100, warmup_steps=50, disable_progbar=True)
+    mcmc.run()
+    assert_mean(TARGET.statistic(mcmc.get_samples(group_by_chain=True)["X"]).cpu(), *TARGET.expectation())
+
+
+def test_exact_draws():
+    law = MatrixLangevin(torch.as_tensor(TARGET.F, device="cuda"))
+    draws = law.sample((20_000,))
+    assert draws.device.type == "cuda"
+    assert_mean(TARGET.statistic(draws).cpu(), *TARGET.expectation())
+
+
+def test_law_of_many_chains():
+    F = torch.as_tensor(TARGET.F, device="cuda")
+    potential = langevin_bingham(F, torch.zeros(3, 3, device="cuda"), torch.zeros(2, 2, device="cuda"))
+    system = System(potential, {("X",): CayleyMechanics()}, {("X",): torch.tensor(1.0, device="cuda")})
+    state = system.state({("X",): Stiefel().random_point(4096, 3, 2, device="cuda")})
+    draws, _ = system.sample(state, 0.25, 6, iterations=100, burn_in=50)
+    assert abs(deviation(TARGET.statistic(draws[("X",)]).cpu(), *TARGET.expectation())) < STANDARD_ERRORS
+
+
+def test_polar_derivatives():
+    Z = torch.randn(4, 5, 2, device="cuda", requires_grad=True)
+    assert torch.autograd.gradcheck(polar_factor, (Z,))
+    X = Stiefel().random_point(5, 2, device="cuda").requires_grad_()
+    assert torch.autograd.gradgradcheck(polar_factor, (X,))
