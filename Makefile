@@ -11,7 +11,7 @@ demo: env
 	$(BIN)/python examples/bayesian_pca.py --output results
 
 test: env
-	$(BIN)/python -m pytest -n auto --durations=10
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations=10
 
 lint: env
 	$(BIN)/ruff check .

@@ -15,9 +15,9 @@ def draw(kernel, num_samples, warmup_steps=300):
 
 
 KERNELS = {
-    "OHMC": lambda target: draw(OHMC(target.model()), 2000),
-    "NUTS, polar chart": lambda target: draw(NUTS(target.model("polar")), 600),
-    "NUTS, Householder chart": lambda target: draw(NUTS(target.model("householder")), 600),
+    "OHMC": lambda target: draw(OHMC(target.model()), 1500),
+    "NUTS, polar chart": lambda target: draw(NUTS(target.model("polar")), 400, 200),
+    "NUTS, Householder chart": lambda target: draw(NUTS(target.model("householder")), 400, 200),
 }
 
 
