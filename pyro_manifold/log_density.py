@@ -1,14 +1,14 @@
-"""From a Pyro model and its arguments to a pure potential energy over chains.
+"""From a Pyro model and its arguments to a pure potential energy.
 
-This is the one place where Pyro's handlers meet the samplers on the way in. What leaves it is a function of
-plain tensors: `BatchedPotential` maps ``{site: (chains, ...)}`` to energies and gradients.
+This is the one place where Pyro's handlers meet the samplers on the way in. What leaves it is a `Target`: a
+function of plain tensors, and where each of its arguments lives.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyro
@@ -19,15 +19,10 @@ from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.transforms import identity_transform
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.distributions.constraints import manifold_of
 from pyro_manifold.manifolds import Manifold
-
-Sites = dict[str, Tensor]
-PotentialFunction = Callable[[Sites], Tensor]
-
-FactorisationError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+from pyro_manifold.potential import PotentialFunction, Sites
 
 _MAXIMUM_INITIAL_DRAWS = 100
 
@@ -41,13 +36,21 @@ class Target:
             points on their manifold, all others are unconstrained.
         manifolds: the manifold of each site that has one.
         transforms: for every other site, the map to unconstrained space (as in Pyro).
-        initial_params: a start with finite energy and gradient.
+        draw_trace: runs the model once with values from the initialisation strategy; None for a bare potential.
     """
 
     potential_fn: PotentialFunction
     manifolds: dict[str, Manifold]
     transforms: dict[str, Transform]
-    initial_params: Sites
+    draw_trace: Callable[[], poutine.Trace] | None = None
+
+    def draw_start(self) -> Sites:
+        """Values of all sites of one chain, from the initialisation strategy."""
+        assert self.draw_trace is not None
+        nodes = self.draw_trace().nodes
+        start = {name: nodes[name]["value"].detach() for name in self.manifolds}
+        start |= {name: transform(nodes[name]["value"]).detach() for name, transform in self.transforms.items()}
+        return {name: start[name] for name in sorted(start)}
 
 
 def target_from_potential(
@@ -59,7 +62,7 @@ def target_from_potential(
     """A target from a potential function; start and manifolds cannot be guessed, so both must be given.
 
     Raises:
-        ValueError: if one of them is missing, or the start is off its manifold or has no finite energy.
+        ValueError: if one of them is missing, or they do not name the same sites.
     """
     if initial_params is None:
         raise ValueError(
@@ -74,9 +77,7 @@ def target_from_potential(
     unknown = sorted(set(manifolds) - set(initial_params))
     if unknown:
         raise ValueError(f"manifolds names {unknown}, but initial_params has only {sorted(initial_params)}.")
-    target = Target(potential_fn, dict(manifolds), dict(transforms or {}), dict(initial_params))
-    _check_start(target)
-    return target
+    return Target(potential_fn, dict(manifolds), dict(transforms or {}))
 
 
 def target_from_model(
@@ -87,7 +88,6 @@ def target_from_model(
     transforms: Mapping[str, Transform] | None = None,
     max_plate_nesting: int | None = None,
     init_strategy: Callable[..., Any] = init_to_uniform,
-    initial_params: Sites | None = None,
 ) -> Target:
     """A target from a Pyro model conditioned on its arguments.
 
@@ -97,7 +97,7 @@ def target_from_model(
 
     Raises:
         NotImplementedError: if a plate subsamples its data.
-        ValueError: if an observed value is NaN, or no start with finite energy and gradient is found.
+        ValueError: if an observed value is NaN, or ``transforms`` names a site that the model does not have.
     """
     with pyro.validation_enabled(False):
         _check_observations_and_plates(poutine.block(poutine.trace(model).get_trace)(*args, **kwargs))
@@ -110,29 +110,37 @@ def target_from_model(
                 transforms=site_transforms,
                 max_plate_nesting=max_plate_nesting,
                 init_strategy=init_strategy,
-                initial_params={},
+                initial_params={},  # starts are found later, for all chains
             )
 
         # Pyro takes transforms for all sites or for none, so a first pass asks which sites there are.
         _, _, automatic, prototype = prepare(None)
         chosen = dict(transforms or {})
+        unknown = sorted(set(chosen) - set(automatic))
+        if unknown:
+            raise ValueError(f"transforms names {unknown}, but the model's sites are {sorted(automatic)}.")
         manifolds = {}
         for name in automatic:
             manifold = manifold_of(prototype.nodes[name]["fn"].support)
             if manifold is not None and name not in chosen:
                 manifolds[name] = manifold
                 chosen[name] = identity_transform
-        _, potential_fn, site_transforms, prototype = prepare({**automatic, **chosen})
+        _, potential_fn, site_transforms, _ = prepare({**automatic, **chosen})
         unconstrained = {name: t for name, t in site_transforms.items() if name not in manifolds}
-        target = Target(potential_fn, manifolds, unconstrained, {})
-        if initial_params is not None:
-            _check_site_names(initial_params, site_transforms)
-            target.initial_params = dict(initial_params)
-            _check_start(target)
-        else:
-            draw = poutine.block(poutine.trace(InitMessenger(init_strategy)(model)).get_trace)
-            _find_start(target, site_transforms, prototype, lambda: draw(*args, **kwargs))
-    return target
+        draw_trace = partial(_draw_trace, model, args, kwargs, init_strategy)
+    return Target(potential_fn, manifolds, unconstrained, draw_trace)
+
+
+def _draw_trace(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], init_strategy: Callable[..., Any]
+) -> poutine.Trace:
+    initialised = InitMessenger(partial(_initial_value, init_strategy))(model)
+    return poutine.block(poutine.trace(initialised).get_trace)(*args, **kwargs)
+
+
+def _initial_value(init_strategy: Callable[..., Any], site: dict[str, Any]) -> Tensor:
+    """Discrete sites are summed out, so any value of them will do; strategies know none."""
+    return site["fn"].sample() if site["fn"].has_enumerate_support else init_strategy(site)
 
 
 def _check_observations_and_plates(trace: poutine.Trace) -> None:
@@ -154,23 +162,77 @@ def _check_observations_and_plates(trace: poutine.Trace) -> None:
             )
 
 
-def _check_site_names(initial_params: Sites, sites: Mapping[str, Transform]) -> None:
-    if set(initial_params) != set(sites):
+# ---- starts of all chains -----------------------------------------------------------------------------------
+
+
+def starts(target: Target, chains: int, initial_params: Sites | None) -> Sites:
+    """Positions ``{site: (chains, ...)}`` to start from, each manifold site on its manifold.
+
+    Raises:
+        ValueError: if given values name other sites than the target, or are off their manifold.
+    """
+    if initial_params is None:
+        draws = [target.draw_start() for _ in range(chains)]
+        positions = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
+    else:
+        if target.draw_trace is not None:
+            _check_site_names(initial_params, {*target.manifolds, *target.transforms})
+        positions = {name: initial_params[name].detach() for name in sorted(initial_params)}
+    _check_membership(target, positions)
+    return positions
+
+
+def finite_starts(
+    target: Target, positions: Sites, redraw: bool, potential: Callable[[Sites], tuple[Tensor, Sites]]
+) -> Sites:
+    """The same positions, drawn again where energy or gradient is not finite.
+
+    Raises:
+        ValueError: if no draw is finite, or a given start (``redraw`` False) is not.
+    """
+    for _ in range(_MAXIMUM_INITIAL_DRAWS):
+        energy, gradient = potential(positions)
+        finite = torch.isfinite(energy)
+        for value in gradient.values():
+            finite = finite & torch.isfinite(value).reshape(len(value), -1).all(1)
+        failed = (~finite).nonzero().flatten().tolist()
+        if not failed:
+            return positions
+        if not redraw:
+            raise ValueError(
+                f"{_describe(energy, gradient, failed[0])} at the given initial_params: "
+                "check the data for NaN and infinities, and start where the density is positive."
+            )
+        for chain in failed:
+            for name, value in target.draw_start().items():
+                positions[name][chain] = value
+        _check_membership(target, positions)
+    culprits = _not_finite(target)
+    where = f"; the log density of {culprits} is not finite there" if culprits else ""
+    raise ValueError(
+        f"{_describe(energy, gradient, failed[0])} at each of {_MAXIMUM_INITIAL_DRAWS} initial draws{where}: "
+        "check the data and the supports, or pass init_strategy or initial_params that start where the density "
+        "is positive."
+    )
+
+
+def _check_site_names(initial_params: Sites, sites: set[str]) -> None:
+    if set(initial_params) != sites:
         raise ValueError(
             f"initial_params has the sites {sorted(initial_params)}, but the model samples {sorted(sites)}: "
             "give a value for each of them and for no other."
         )
 
 
-def _check_membership(target: Target) -> None:
+def _check_membership(target: Target, positions: Sites) -> None:
     for name, manifold in target.manifolds.items():
-        value = target.initial_params[name]
-        kind = type(manifold).__name__
-        event = value.shape[max(value.dim() - manifold.event_dim, 0) :]
+        value, kind = positions[name], type(manifold).__name__
+        event = value.shape[max(value.dim() - manifold.event_dim, 1) :]
         if not manifold.accepts_shape(*event) or not value.is_floating_point():
             raise ValueError(
-                f"Site '{name}': the initial value has shape {tuple(value.shape)} and dtype {value.dtype}, expected a "
-                f"floating-point tensor whose last dimensions are the shape of a point of {kind}() (n×p with n ≥ p)."
+                f"Site '{name}': the initial value has shape {tuple(value.shape[1:])} and dtype {value.dtype}, "
+                "expected a floating-point tensor whose last dimensions are the shape of a point of "
+                f"{kind}() (n×p with n ≥ p)."
             )
         error = float(manifold.membership_error(value).max())
         tolerance = manifold.membership_tolerance(value.dtype)
@@ -181,160 +243,16 @@ def _check_membership(target: Target) -> None:
             )
 
 
-def _check_start(target: Target) -> None:
-    _check_membership(target)
-    energy, gradient = value_and_gradient(target.potential_fn, target.initial_params)
-    problem = _describe_problem(energy, gradient)
-    if problem:
-        raise ValueError(
-            f"{problem} at the given initial_params: check the data for NaN and infinities, "
-            "and start where the density is positive."
-        )
+def _describe(energy: Tensor, gradient: Sites, chain: int) -> str:
+    if not torch.isfinite(energy[chain]):
+        return f"The potential energy is {float(energy[chain])}"
+    names = sorted(name for name, value in gradient.items() if not torch.isfinite(value[chain]).all())
+    return f"The gradient of the potential energy with respect to {names} is not finite"
 
 
-def _describe_problem(energy: Tensor, gradient: Sites) -> str | None:
-    if energy.dim():
-        return f"The potential energy has shape {tuple(energy.shape)} instead of being a scalar"
-    if not torch.isfinite(energy):
-        return f"The potential energy is {float(energy)}"
-    for name, value in gradient.items():
-        if not torch.isfinite(value).all():
-            return f"The gradient of the potential energy with respect to site '{name}' is not finite"
-    return None
-
-
-def _find_start(
-    target: Target,
-    transforms: Mapping[str, Transform],
-    prototype: poutine.Trace,
-    draw: Callable[[], poutine.Trace],
-) -> None:
-    """Draw from the initialisation strategy until energy and gradient are finite."""
-    trace, problem = prototype, None
-    for _ in range(_MAXIMUM_INITIAL_DRAWS):
-        values = {name: trace.nodes[name]["value"].detach() for name in transforms}
-        target.initial_params = {name: transforms[name](value).detach() for name, value in values.items()}
-        _check_membership(target)
-        problem = _describe_problem(*value_and_gradient(target.potential_fn, target.initial_params))
-        if problem is None:
-            return
-        trace = draw()
+def _not_finite(target: Target) -> list[str]:
+    assert target.draw_trace is not None
+    trace = target.draw_trace()
     trace.compute_log_prob()
-    culprits = [
-        name
-        for name, site in trace.nodes.items()
-        if site["type"] == "sample" and not torch.isfinite(site["log_prob_sum"])
-    ]
-    where = f"; the log density of {culprits} is not finite there" if culprits else ""
-    raise ValueError(
-        f"{problem} at each of {_MAXIMUM_INITIAL_DRAWS} initial draws{where}: check the data and the supports, "
-        "or pass init_strategy or initial_params that start where the density is positive."
-    )
-
-
-def value_and_gradient(potential_fn: PotentialFunction, sites: Sites) -> tuple[Tensor, Sites]:
-    """Potential energy and Euclidean gradient of one chain; a failed factorisation gives NaN, as in Pyro."""
-    leaves = {name: value.detach().requires_grad_() for name, value in sites.items()}
-    zeros = {name: torch.zeros_like(value) for name, value in sites.items()}
-    if not sites:
-        return torch.as_tensor(potential_fn(leaves)).detach(), zeros
-    try:
-        with torch.enable_grad():
-            energy = potential_fn(leaves)
-            if not torch.is_tensor(energy) or not energy.requires_grad:
-                return torch.as_tensor(energy).to(next(iter(zeros.values()))), zeros
-            gradients = torch.autograd.grad(energy.sum(), list(leaves.values()), allow_unused=True)
-    except FactorisationError:
-        return next(iter(leaves.values())).new_tensor(torch.nan), zeros
-    gradient = {
-        name: zeros[name] if value is None else value.detach() for name, value in zip(leaves, gradients, strict=True)
-    }
-    return energy.detach(), gradient
-
-
-class BatchedPotential:
-    """Potential energy and gradient of many chains: ``{site: (chains, ...)}`` to ``(chains,)`` and gradients.
-
-    Args:
-        potential_fn: potential energy of one chain.
-        example: values of one chain, for shapes, dtypes and devices.
-        jit_compile: trace value and gradient of one chain, vectorise the traced graph over chains and compile
-            it. The graph is compared with the model itself at two other points before it is trusted; if
-            it differs or cannot be made, a warning says so and the model is evaluated chain by chain.
-        compile_options: keyword arguments for `torch.compile`.
-        warn: whether to say so when compiling fails.
-    """
-
-    def __init__(
-        self,
-        potential_fn: PotentialFunction,
-        example: Sites,
-        *,
-        jit_compile: bool = False,
-        compile_options: dict[str, Any] | None = None,
-        warn: bool = True,
-    ) -> None:
-        self._potential_fn = potential_fn
-        self._compiled = _compile(potential_fn, example, compile_options or {}, warn) if jit_compile else None
-
-    def __call__(self, sites: Sites) -> tuple[Tensor, Sites]:
-        if self._compiled is not None:
-            try:
-                return self._compiled(sites)
-            except FactorisationError:
-                pass  # some chain failed to factorise: find out which, chain by chain
-        return self._chain_by_chain(sites)
-
-    def _chain_by_chain(self, sites: Sites) -> tuple[Tensor, Sites]:
-        chains = len(next(iter(sites.values())))
-        results = [
-            value_and_gradient(self._potential_fn, {name: value[chain] for name, value in sites.items()})
-            for chain in range(chains)
-        ]
-        gradient = {name: torch.stack([gradient[name] for _, gradient in results]) for name in sites}
-        return torch.stack([energy for energy, _ in results]), gradient
-
-
-BatchedFunction = Callable[[Sites], tuple[Tensor, Sites]]
-
-
-def _compile(
-    potential_fn: PotentialFunction, example: Sites, options: dict[str, Any], warn: bool
-) -> BatchedFunction | None:
-    names = list(example)
-
-    def one_chain(*values: Tensor) -> tuple[Tensor, ...]:
-        energy, gradient = value_and_gradient(potential_fn, dict(zip(names, values, strict=True)))
-        return energy, *gradient.values()
-
-    try:
-        # Distinct storage for each input: make_fx merges inputs that are the same tensor object.
-        graph = make_fx(one_chain)(*[value.clone() for value in example.values()])
-        batched = torch.compile(torch.vmap(graph), **options)
-
-        def compiled(sites: Sites) -> tuple[Tensor, Sites]:
-            energy, *gradient = batched(*[sites[name] for name in names])
-            return energy, dict(zip(names, gradient, strict=True))
-
-        _check_agreement(compiled, potential_fn, example)
-    except Exception as error:  # a compiler, a tracer and the model can fail in any way; sampling goes on without
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        if warn:
-            warnings.warn(
-                f"jit_compile=True had no effect, the model is evaluated without compiling: {reason[0]}", stacklevel=2
-            )
-        return None
-    return compiled
-
-
-def _check_agreement(compiled: BatchedFunction, potential_fn: PotentialFunction, example: Sites) -> None:
-    """Compare with the model at points that the trace has not seen: a branch on values would be frozen."""
-    for scale in (0.01, 0.3):
-        sites = {name: value + scale * torch.randn_like(value) for name, value in example.items()}
-        energy, gradient = value_and_gradient(potential_fn, sites)
-        fast_energy, fast_gradient = compiled({name: value.unsqueeze(0) for name, value in sites.items()})
-        pairs = [(energy, fast_energy[0])] + [(gradient[name], fast_gradient[name][0]) for name in sites]
-        for expected, found in pairs:
-            tolerance = float(torch.finfo(expected.dtype).eps) ** 0.5
-            if not torch.allclose(expected, found, rtol=tolerance, atol=tolerance, equal_nan=True):
-                raise ValueError("the traced density differs from the model's; does it branch on the values of sites?")
+    sites = [(name, site) for name, site in trace.nodes.items() if site["type"] == "sample"]
+    return [name for name, site in sites if not torch.isfinite(site["log_prob_sum"])]

@@ -188,9 +188,10 @@ def test_potential_function_with_manifolds():
 def test_several_processes(context):
     torch.set_default_dtype(torch.float32)
     y = torch.randn(20, 4)
+    options = {"num_chains": 2, "mp_context": context, "chain_method": "parallel"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on two cores Pyro runs the chains one after the other, and says so
-        mcmc = run(OHMC(factor_model), y, num_samples=10, warmup_steps=10, num_chains=2, mp_context=context)
+        mcmc = run(OHMC(factor_model), y, num_samples=10, warmup_steps=10, **options)
     samples = mcmc.get_samples(group_by_chain=True)
     assert samples["U"].shape == (2, 10, 4, 2)
     assert (samples["scales"] > 0).all()
@@ -202,7 +203,8 @@ def test_several_processes(context):
 def test_processes_really_start(context, monkeypatch):
     """As above, on a machine that Pyro believes has more cores."""
     monkeypatch.setattr("pyro.infer.mcmc.api.mp.cpu_count", lambda: 8)
-    mcmc = run(OHMC(concentrated), num_samples=10, warmup_steps=10, num_chains=2, mp_context=context)
+    options = {"num_chains": 2, "mp_context": context, "chain_method": "parallel"}
+    mcmc = run(OHMC(concentrated), num_samples=10, warmup_steps=10, **options)
     assert type(mcmc.sampler).__name__ == "_MultiSampler"
     samples = mcmc.get_samples(group_by_chain=True)["U"]
     assert samples.shape == (2, 10, 4, 2)

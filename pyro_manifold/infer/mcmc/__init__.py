@@ -1,7 +1,6 @@
 """Hamiltonian Monte Carlo on manifolds."""
 
-from pyro.infer import MCMC
-
+from pyro_manifold.infer.mcmc.api import MCMC
 from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.ohmc import OHMC
 

@@ -17,25 +17,31 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.distributions import Transform
 
-from pyro_manifold.infer.mcmc.adaptation import CurvatureEstimator, MassAdaptation, VarianceEstimator
+from pyro_manifold.infer.mcmc.adaptation import (
+    CurvatureEstimator,
+    InverseMassEstimator,
+    MassAdaptation,
+    VarianceEstimator,
+)
 from pyro_manifold.infer.mcmc.layout import Layout
-from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, State, draw_momentum, kinetic_energy, leapfrog_step
+from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, State
 from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Mechanics
-from pyro_manifold.infer.mcmc.metropolis import TransitionInfo, metropolis
-from pyro_manifold.log_density import BatchedPotential, Sites, Target, target_from_model, target_from_potential
+from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
+from pyro_manifold.infer.mcmc.system import HamiltonianSystem
+from pyro_manifold.infer.mcmc.trajectory import TrajectoryLength
+from pyro_manifold.log_density import Target, finite_starts, starts, target_from_model, target_from_potential
 from pyro_manifold.manifolds import Manifold
+from pyro_manifold.potential import BatchedPotential, Sites
 
-_LOG_ACCEPTANCE_OF_FIRST_STEP = math.log(0.8)  # the step size search looks for this, as Stan's does
-_MAXIMUM_STEPS = 1024
-_MAXIMUM_STEPS_BEFORE_MASSES = 16  # long trajectories are wasted while the masses are still wrong
-_GOLDEN_RATIO = (1 + 5**0.5) / 2
+_ACCEPTANCE_OF_FIRST_STEP = 0.8  # the step size search looks for this, as Stan's does
 
 
 class HamiltonianKernel(MCMCKernel):
     """Shell around pure steps: builds the target, adapts, counts, and hands draws back to Pyro.
 
     A subclass says in ``manifold_mechanics`` how sites on each kind of manifold move. All tensors inside have
-    a leading chain dimension; under `pyro.infer.MCMC` it is 1.
+    a leading chain dimension: 1 under `pyro.infer.MCMC`, any number under `pyro_manifold.infer.MCMC`, which uses
+    `setup_chains`, `advance` and `chain_diagnostics` where Pyro uses `setup`, `sample` and `diagnostics`.
     """
 
     manifold_mechanics: ClassVar[dict[type[Manifold], Mechanics]] = {}
@@ -77,9 +83,7 @@ class HamiltonianKernel(MCMCKernel):
         self.transforms = transforms if model is None else None
         if trajectory_length is None:
             trajectory_length = 2 * math.pi if num_steps is None else step_size * num_steps
-        self.trajectory_length = trajectory_length
-        self.trajectory_jitter = trajectory_jitter if num_steps is None else 0.0
-        self._fixed_num_steps = num_steps or 0
+        self._lengths = TrajectoryLength(trajectory_length, trajectory_jitter if num_steps is None else 0.0, num_steps)
         self._manifolds = manifolds
         self._full_mass = full_mass
         self._site_transforms = transforms
@@ -99,80 +103,57 @@ class HamiltonianKernel(MCMCKernel):
         super().__init__()
 
     def _reset(self) -> None:
-        self._initial_params: Sites | None = None
+        self._given_params: Sites | None = None
+        self._starts: Sites | None = None
         self._state: State | None = None
-        self._potential: BatchedPotential | None = None
+        self._system: HamiltonianSystem | None = None
         self._iteration = 0
         self._warmup_steps = 0
-        self._accepted = 0
-        self._mean_acceptance = 0.0
-        self._divergences: list[int] = []
-        self._orthogonality_error = 0.0
+        self._mean_acceptance: Tensor | float = 0.0
+        self._accepted: Tensor | float = 0.0
+        self._diverging: list[Tensor] = []
+        self._divergence_count: Tensor | int = 0
+        self._orthogonality_error: Tensor | float = 0.0
 
-    # ---- what pyro.infer.MCMC calls -------------------------------------------------------------------------
+    # ---- one chain: what pyro.infer.MCMC calls --------------------------------------------------------------
 
     @property
     def initial_params(self) -> Sites | None:
         """Start of one chain: manifold sites on their manifold, all others unconstrained."""
-        return self._initial_params
+        if self._starts is None:
+            return self._given_params
+        return {name: value[0] for name, value in self._starts.items()}
 
     @initial_params.setter
     def initial_params(self, params: Sites) -> None:
-        self._initial_params = params
+        self._given_params = params
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
-        """Build the target from the model's arguments, find a start and a first step size.
-
-        Raises:
-            ValueError: for input that no run can come from; the sentence names the site or argument.
-            NotImplementedError: if the model subsamples its data.
-        """
-        self._warmup_steps = warmup_steps
-        self._target = self._build_target(args, kwargs)
-        self._initial_params = self._target.initial_params
-        self.transforms = self._target.transforms
-        if not self._initial_params:
-            return
-        manifolds = self._target.manifolds
-        self._announce_components()
-        self._layout = Layout.build(self._initial_params, manifolds, self._full_mass)
-        self._mechanics: dict[Block, Mechanics] = {
-            (name,): self._mechanics_on(name, manifold) for name, manifold in manifolds.items()
-        }
-        self._mechanics |= {group: EuclideanMechanics() for group in self._layout.groups}
-        self._potential = None
-        self._state = self._state_at(self._initial_params)
-        self._configure_adaptation(self._state.position)
+        """`setup_chains` for one chain that starts at ``initial_params``."""
+        given = self._given_params
+        stacked = None if given is None else {name: value.unsqueeze(0) for name, value in given.items()}
+        self.setup_chains(1, warmup_steps, stacked, *args, **kwargs)
 
     def sample(self, params: Sites) -> Sites:
         """One transition from the current state (from ``params`` if there is none)."""
-        self._iteration += 1
-        if not params:
-            return params
-        if self._state is None:
-            self._state = self._state_at(params)
-        # Trajectories may leave the support while they diverge; that is for Metropolis to judge.
-        with pyro.validation_enabled(False):
-            self._state, info = self._transition(self._state)
-            self._record(self._state, info)
-        return self._layout.unpack_chain(self._state.position, 0)
+        if params and self._state is None:
+            position = self._layout.pack({name: value.detach().unsqueeze(0) for name, value in params.items()})
+            with pyro.validation_enabled(False):
+                self._state = self._dynamics.state_at(position)
+        return {name: value[0] for name, value in self.advance().items()}
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Divergent iterations, acceptance rate and the largest orthogonality error of the draws."""
+        return self.chain_diagnostics()[0]
 
     def logging(self) -> OrderedDict[str, str]:
         return OrderedDict(
             [
                 ("step size", f"{self.step_size:.2e}"),
-                ("acc. prob", f"{self._mean_acceptance:.3f}"),
-                ("divergences", f"{len(self._divergences)}"),
+                ("acc. prob", f"{float(self._mean_acceptance):.3f}"),
+                ("divergences", f"{int(self._divergence_count)}"),
             ]
         )
-
-    def diagnostics(self) -> dict[str, Any]:
-        """Divergent iterations, acceptance rate and the largest orthogonality error of the draws."""
-        draws = max(self._iteration - self._warmup_steps, 1)
-        report = {"divergences": self._divergences, "acceptance rate": self._accepted / draws}
-        if self._target.manifolds:
-            report["orthogonality error"] = float(self._orthogonality_error)
-        return report
 
     def cleanup(self) -> None:
         self._reset()
@@ -181,7 +162,79 @@ class HamiltonianKernel(MCMCKernel):
         """Forget the current state: the next call of `sample` starts from its argument."""
         self._state = None
 
+    # ---- all chains -----------------------------------------------------------------------------------------
+
+    def setup_chains(
+        self, chains: int, warmup_steps: int, initial_params: Sites | None, *args: Any, **kwargs: Any
+    ) -> None:
+        """Build the target from the model's arguments, find starts and a first step size.
+
+        Args:
+            chains: number of chains.
+            warmup_steps: number of iterations that adapt.
+            initial_params: ``{site: (chains, ...)}``, or None to draw starts.
+            *args: arguments of the model.
+            **kwargs: arguments of the model.
+
+        Raises:
+            ValueError: for input that no run can come from; the sentence names the site or argument.
+            NotImplementedError: if the model subsamples its data.
+        """
+        self._reset()
+        self._warmup_steps = warmup_steps
+        self._target = self._build_target(initial_params, args, kwargs)
+        self.transforms = self._target.transforms
+        with pyro.validation_enabled(False):
+            self._starts = starts(self._target, chains, initial_params)
+            self._chains = chains
+            if not self._starts:
+                return
+            self._announce_components()
+            self._layout = Layout.build(self.initial_params or {}, self._target.manifolds, self._full_mass)
+            self._mechanics: dict[Block, Mechanics] = {
+                (name,): self._mechanics_on(name, manifold) for name, manifold in self._target.manifolds.items()
+            }
+            self._mechanics |= {group: EuclideanMechanics() for group in self._layout.groups}
+            potential = self._build_potential()
+            self._starts = finite_starts(self._target, self._starts, initial_params is None, potential)
+            self._system = self._build_system(potential)
+            self._state = self._dynamics.state_at(self._layout.pack(self._starts))
+            self._configure_adaptation(self._state.position)
+
+    def advance(self) -> Sites:
+        """One transition of every chain; returns ``{site: (chains, ...)}``."""
+        self._iteration += 1
+        if self._state is None:
+            return {}
+        # Trajectories may leave the support while they diverge; that is for Metropolis to judge.
+        with pyro.validation_enabled(False):
+            self._state, info = self._dynamics.transition(
+                self._state, self.step_size, self._next_num_steps(), self._masses.metrics
+            )
+            self._record(self._state, info)
+        return self._layout.unpack(self._state.position)
+
+    def chain_diagnostics(self) -> list[dict[str, Any]]:
+        """What `diagnostics` reports, for each chain."""
+        draws = max(self._iteration - self._warmup_steps, 1)
+        rates = (torch.as_tensor(self._accepted) / draws).expand(self._chains).tolist()
+        diverging = torch.stack(self._diverging) if self._diverging else torch.zeros(0, self._chains)
+        errors = torch.as_tensor(self._orthogonality_error).expand(self._chains).tolist()
+        reports = []
+        for chain in range(self._chains):
+            divergences = diverging[:, chain].nonzero().flatten().tolist()
+            report = {"divergences": divergences, "acceptance rate": rates[chain]}
+            if self._target.manifolds:
+                report["orthogonality error"] = errors[chain]
+            reports.append(report)
+        return reports
+
     # ---- tuning ---------------------------------------------------------------------------------------------
+
+    @property
+    def trajectory_length(self) -> float:
+        """Mean integration time of a trajectory."""
+        return self._lengths.mean
 
     @property
     def step_size(self) -> float:
@@ -192,7 +245,7 @@ class HamiltonianKernel(MCMCKernel):
     @property
     def num_steps(self) -> int:
         """Leapfrog steps of a trajectory of mean length."""
-        return self._steps_of(self.trajectory_length)
+        return self._lengths.steps_of(self.trajectory_length, self.step_size)
 
     @property
     def inverse_mass_matrix(self) -> Blocks:
@@ -204,14 +257,7 @@ class HamiltonianKernel(MCMCKernel):
         return self._adapter.mass_matrix_adapter
 
     def _configure_adaptation(self, position: Blocks) -> None:
-        estimators: dict[Block, Callable[[], Any]] = {
-            group: partial(VarianceEstimator, position[group], group in self._layout.dense)
-            for group in self._layout.groups
-        }
-        for name, manifold in self._target.manifolds.items():
-            block = (name,)
-            estimators[block] = partial(CurvatureEstimator, position[block], self._mechanics[block], manifold)
-        self._adapter.mass_matrix_adapter = MassAdaptation(estimators)
+        self._adapter.mass_matrix_adapter = MassAdaptation(self._estimators(position))
         self._adapter.configure(
             self._warmup_steps,
             mass_matrix_shape={},
@@ -220,113 +266,74 @@ class HamiltonianKernel(MCMCKernel):
         if self._adapter.adapt_step_size:
             self._adapter.reset_step_size_adaptation(position)
 
+    def _estimators(self, position: Blocks) -> dict[Block, Callable[[], InverseMassEstimator]]:
+        estimators: dict[Block, Callable[[], InverseMassEstimator]] = {
+            group: partial(VarianceEstimator, position[group], group in self._layout.dense)
+            for group in self._layout.groups
+        }
+        for name, manifold in self._target.manifolds.items():
+            block = (name,)
+            estimators[block] = partial(CurvatureEstimator, position[block], self._mechanics[block], manifold)
+        return estimators
+
     def _find_step_size(self, _position: Blocks) -> float:
-        """Double or halve ε until the acceptance probability of a single step crosses 0.8, as Stan does."""
+        """Double or halve ε until the mean acceptance probability of a single step crosses 0.8, as Stan does."""
         smallest, largest = self._step_size_bounds
         largest = min(largest, self.trajectory_length)
         step_size, growing = self.step_size, None
-        assert self._state is not None
         while True:
-            start = draw_momentum(self._state, mechanics=self._mechanics, metrics=self._masses.metrics)
-            error = self._energy(self._step(start, step_size)) - self._energy(start)
-            probability = (-error).exp().clamp(max=1).nan_to_num(nan=0).mean()
-            grow = bool(probability.log() > _LOG_ACCEPTANCE_OF_FIRST_STEP)
+            grow = self._acceptance_of_one_step(step_size) > _ACCEPTANCE_OF_FIRST_STEP
             if growing is None:
                 growing = grow
-            if grow != growing:
+            following = step_size * (2.0 if growing else 0.5)
+            if grow != growing or not smallest <= following <= largest:
                 return step_size
-            if not smallest <= step_size * (2.0 if growing else 0.5) <= largest:
-                return step_size
-            step_size *= 2.0 if growing else 0.5
+            step_size = following
 
-    def _steps_of(self, length: float) -> int:
-        # A hair is added before rounding down: (ε·k)/ε may fall short of k.
-        return max(1, int(length / self.step_size + 1e-6))
+    def _acceptance_of_one_step(self, step_size: float) -> float:
+        assert self._state is not None
+        _, info = self._dynamics.transition(self._state, step_size, 1, self._masses.metrics)
+        return float(info.acceptance_probability.mean())
 
     def _next_num_steps(self) -> int:
-        """Trajectory lengths spread evenly around their mean, lest they resonate with a periodic orbit."""
-        phase = (self._iteration * _GOLDEN_RATIO) % 1
-        length = self.trajectory_length * (1 + self.trajectory_jitter * (2 * phase - 1))
         masses_pending = (
             self._adapter.adapt_mass_matrix
             and self._iteration <= self._warmup_steps
             and self._masses.windows_completed == 0
         )
-        longest = _MAXIMUM_STEPS_BEFORE_MASSES if masses_pending else max(_MAXIMUM_STEPS, self._fixed_num_steps)
-        return min(self._steps_of(length), longest)
-
-    # ---- one transition -------------------------------------------------------------------------------------
-
-    def _transition(self, state: State) -> tuple[State, TransitionInfo]:
-        start = draw_momentum(state, mechanics=self._mechanics, metrics=self._masses.metrics)
-        end = start
-        for _ in range(self._next_num_steps()):
-            end = self._step(end, self.step_size)
-        error = self._energy(end) - self._energy(start)
-        restored = {block: move.restore(end.position[block]) for block, move in self._mechanics.items()}
-        return metropolis(start, end._replace(position=restored), error)
-
-    def _step(self, state: State, step_size: float) -> State:
-        return leapfrog_step(
-            state,
-            step_size,
-            potential=self._evaluate,
-            mechanics=self._mechanics,
-            metrics=self._masses.metrics,
-        )
-
-    def _energy(self, state: State) -> Tensor:
-        return state.energy + kinetic_energy(state, mechanics=self._mechanics, metrics=self._masses.metrics)
-
-    def _evaluate(self, position: Blocks) -> tuple[Tensor, Blocks]:
-        if self._potential is None:
-            self._potential = self._build_potential()
-        energy, gradient = self._potential(self._layout.unpack(position))
-        return energy, self._layout.pack(gradient)
-
-    def _state_at(self, params: Sites) -> State:
-        position = self._layout.pack({name: value.detach().unsqueeze(0) for name, value in params.items()})
-        with pyro.validation_enabled(False):
-            energy, gradient = self._evaluate(position)
-        return State(position, {block: torch.zeros_like(x) for block, x in position.items()}, energy, gradient)
+        return self._lengths.steps(self.step_size, self._iteration, not masses_pending)
 
     def _record(self, state: State, info: TransitionInfo) -> None:
         warming_up = self._iteration <= self._warmup_steps
         probability = info.acceptance_probability.mean()
         done = self._iteration if warming_up else self._iteration - self._warmup_steps
-        if done == 1:
-            self._mean_acceptance = 0.0
-        self._mean_acceptance += (float(probability) - self._mean_acceptance) / done
+        previous = 0.0 if done == 1 else self._mean_acceptance
+        self._mean_acceptance = previous + (probability - previous) / done
         if warming_up:
             # At its upper bound the step size must not be pushed on: the dual average would lag behind.
             if self._adapter.step_size >= self.trajectory_length:
                 probability = probability.clamp(max=self._adapter.target_accept_prob)
             self._adapter.step(self._iteration, state.position, probability, state.gradient)
             return
-        self._accepted += int(info.accepted.sum())
-        if bool(info.diverging.any()):
-            self._divergences.append(done - 1)
+        self._accepted = self._accepted + info.accepted
+        self._diverging.append(info.diverging)
+        self._divergence_count = self._divergence_count + info.diverging.sum()
         for name, manifold in self._target.manifolds.items():
-            error = manifold.membership_error(state.position[(name,)]).max()
-            self._orthogonality_error = max(self._orthogonality_error, float(error))
-
-    def _announce_components(self) -> None:
-        for name in self._target.manifolds:
-            n, p = self._target.initial_params[name].shape[-2:]
-            if n == p:
-                warnings.warn(
-                    f"Site '{name}' is square ({n}×{p}): a continuous path never changes the sign of its determinant, "
-                    "so the draws follow the posterior given the sign of the start; run chains from both signs.",
-                    stacklevel=4,
-                )
+            error = manifold.membership_error(state.position[(name,)]).reshape(self._chains, -1).amax(1)
+            self._orthogonality_error = torch.maximum(torch.as_tensor(self._orthogonality_error).to(error), error)
 
     # ---- construction ---------------------------------------------------------------------------------------
 
-    def _build_target(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+    @property
+    def _dynamics(self) -> HamiltonianSystem:
+        if self._system is None:
+            # After unpickling: graphs do not travel, they are made again on first use.
+            self._system = self._build_system(self._build_potential())
+        return self._system
+
+    def _build_target(self, initial_params: Sites | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
         if self.potential_fn is not None:
-            return target_from_potential(
-                self.potential_fn, self._initial_params, self._manifolds, self._site_transforms
-            )
+            return target_from_potential(self.potential_fn, initial_params, self._manifolds, self._site_transforms)
         assert self.model is not None
         return target_from_model(
             self.model,
@@ -335,17 +342,27 @@ class HamiltonianKernel(MCMCKernel):
             transforms=self._site_transforms,
             max_plate_nesting=self._max_plate_nesting,
             init_strategy=self._init_strategy,
-            initial_params=self._initial_params,
         )
 
     def _build_potential(self) -> BatchedPotential:
-        return BatchedPotential(
-            self._target.potential_fn,
-            self._target.initial_params,
-            jit_compile=self._jit_compile,
-            compile_options=self._jit_options,
-            warn=not self._ignore_jit_warnings,
-        )
+        assert self._starts is not None
+        warn = not self._ignore_jit_warnings
+        return BatchedPotential(self._target.potential_fn, self._starts, self._target.manifolds, warn=warn)
+
+    def _build_system(self, potential: BatchedPotential) -> HamiltonianSystem:
+        layout = self._layout
+
+        def of_blocks(position: Blocks) -> tuple[Tensor, Blocks]:
+            energy, gradient = potential(layout.unpack(position))
+            return energy, layout.pack(gradient)
+
+        system = HamiltonianSystem(of_blocks, self._mechanics)
+        if self._jit_compile:
+            assert self._starts is not None
+            state = system.state_at(layout.pack(self._starts))
+            metrics = MassAdaptation(self._estimators(state.position)).metrics
+            system.compile(state, metrics, self._jit_options, warn=not self._ignore_jit_warnings)
+        return system
 
     def _mechanics_on(self, name: str, manifold: Manifold) -> Mechanics:
         for kind, mechanics in self.manifold_mechanics.items():
@@ -357,9 +374,18 @@ class HamiltonianKernel(MCMCKernel):
             "give the site a chart through transforms."
         )
 
+    def _announce_components(self) -> None:
+        for name in self._target.manifolds:
+            n, p = (self._starts or {})[name].shape[-2:]
+            if n == p:
+                warnings.warn(
+                    f"Site '{name}' is square ({n}×{p}): a continuous path never changes the sign of its determinant, "
+                    "so the draws follow the posterior given the sign of the start; run chains from both signs.",
+                    stacklevel=5,
+                )
+
     def __getstate__(self) -> dict[str, Any]:
-        # A compiled graph cannot be pickled; it is rebuilt from the target on first use.
-        return {**self.__dict__, "_potential": None}
+        return {**self.__dict__, "_system": None}
 
 
 def _check_positive(**arguments: float | None) -> None:
