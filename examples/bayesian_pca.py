@@ -35,6 +35,8 @@ from sklearn.datasets import load_wine
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 
+RANK = 2
+
 
 def model(y, rank):
     n = y.shape[-1]
@@ -99,27 +101,26 @@ def main(argv=None):
     parser.add_argument("--num-samples", type=int, default=1000)
     parser.add_argument("--warmup-steps", type=int, default=500)
     parser.add_argument("--num-chains", type=int, default=1)
-    parser.add_argument("--rank", type=int, default=2)
     arguments = parser.parse_args(argv)
 
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
     y, names, cultivar = load()
-    start = init_to_value(values={"loadings": principal_axes(y, arguments.rank)})
+    start = init_to_value(values={"loadings": principal_axes(y, RANK)})
     mcmc = MCMC(
         OHMC(model, init_strategy=start),
         num_samples=arguments.num_samples,
         warmup_steps=arguments.warmup_steps,
         num_chains=arguments.num_chains,
     )
-    mcmc.run(y, arguments.rank)
+    mcmc.run(y, RANK)
     mcmc.summary()
 
     arguments.output.mkdir(parents=True, exist_ok=True)
     idata = arviz.from_pyro(
         mcmc,
         log_likelihood=False,
-        coords={"measurement": names, "axis": range(1, arguments.rank + 1)},
+        coords={"measurement": names, "axis": range(1, RANK + 1)},
         dims={"loadings": ["measurement", "axis"], "scales": ["axis"]},
     )
     idata.to_netcdf(str(arguments.output / "bayesian_pca.nc"), engine="h5netcdf")

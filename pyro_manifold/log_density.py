@@ -18,6 +18,7 @@ from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
 from torch.distributions import Transform
+from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import identity_transform
 
 from pyro_manifold.distributions.constraints import manifold_of
@@ -56,7 +57,7 @@ class Target:
 def target_from_potential(
     potential_fn: PotentialFunction,
     initial_params: Sites | None,
-    manifolds: Mapping[str, Manifold] | None,
+    manifolds: Mapping[str, Manifold | Constraint] | None,
     transforms: Mapping[str, Transform] | None,
 ) -> Target:
     """A target from a potential function; start and manifolds cannot be guessed, so both must be given.
@@ -77,7 +78,19 @@ def target_from_potential(
     unknown = sorted(set(manifolds) - set(initial_params))
     if unknown:
         raise ValueError(f"manifolds names {unknown}, but initial_params has only {sorted(initial_params)}.")
-    return Target(potential_fn, dict(manifolds), dict(transforms or {}))
+    return Target(
+        potential_fn,
+        {name: _as_manifold(name, value) for name, value in manifolds.items()},
+        dict(transforms or {}),
+    )
+
+
+def _as_manifold(name: str, value: Manifold | Constraint) -> Manifold:
+    """Users may as well give the constraint: it knows its manifold."""
+    manifold = value if isinstance(value, Manifold) else manifold_of(value)
+    if not isinstance(manifold, Manifold) or isinstance(value, type):
+        raise ValueError(f"manifolds['{name}'] is {value!r}, expected a manifold like Stiefel().")
+    return manifold
 
 
 def target_from_model(

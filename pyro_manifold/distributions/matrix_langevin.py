@@ -27,7 +27,7 @@ class MatrixLangevin(TorchDistribution):
     p = 1 is the von Mises–Fisher law.
 
     **``log_prob`` leaves out the normalising constant** :math:`{}_0F_1(n/2; F^\top F/4)`: use it for X given F,
-    not to infer F. The base measure is the normalised Haar measure.
+    not to infer F; it raises if F requires a gradient. The base measure is the normalised Haar measure.
 
     ``sample`` is exact: columns are proposed one after the other from von Mises–Fisher laws on the
     complement of those before, and the product of the neglected normalisers is corrected by rejection
@@ -42,7 +42,8 @@ class MatrixLangevin(TorchDistribution):
     Shapes: batch ``(...)``, event ``(n, p)``.
 
     Raises:
-        ValueError: if F is not a matrix with n ≥ p.
+        ValueError: if F is not a floating-point matrix with n ≥ p.
+        NotImplementedError: by ``log_prob``, if F depends on a site or parameter that is inferred.
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
     Example:
@@ -65,6 +66,10 @@ class MatrixLangevin(TorchDistribution):
                 f"MatrixLangevin: F has shape {tuple(concentration.shape)}, expected (..., n, p); "
                 "for a vector law on the sphere pass F.unsqueeze(-1)."
             )
+        if not concentration.is_floating_point():
+            raise ValueError(
+                f"MatrixLangevin: F has dtype {concentration.dtype}, expected floating point; use F.double()."
+            )
         n, p = concentration.shape[-2:]
         check_shape(n, p, "MatrixLangevin")
         self.concentration, self.chart = concentration, chart
@@ -83,6 +88,11 @@ class MatrixLangevin(TorchDistribution):
         r""":math:`\operatorname{tr} F^\top X`, of shape ``sample_shape + batch_shape``; not normalised."""
         if self._validate_args:
             self._validate_sample(value)
+        if self.concentration.requires_grad:
+            raise NotImplementedError(
+                "MatrixLangevin.log_prob is not normalised in F, so a concentration that is itself inferred would get "
+                "a wrong posterior: give F a fixed value, or F.detach() for the law of X given F."
+            )
         return (self.concentration * value).sum((-2, -1))
 
     @torch.no_grad()

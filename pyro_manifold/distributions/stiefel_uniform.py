@@ -70,7 +70,13 @@ class StiefelUniform(TorchDistribution):
         self.n, self.p, self.chart = n, p, chart
         self.dtype, self.device = dtype, device
         self._support = stiefel_support(n, p, chart)
+        if not isinstance(batch_shape, tuple | list):
+            raise ValueError(f"StiefelUniform: batch_shape={batch_shape!r}, expected a tuple of sizes like (3,).")
         super().__init__(Size(batch_shape), Size((n, p)), validate_args=validate_args)
+
+    def __repr__(self) -> str:
+        batch = f", batch_shape={tuple(self.batch_shape)}" if self.batch_shape else ""
+        return f"StiefelUniform(n={self.n}, p={self.p}{batch})"
 
     @torch_constraints.dependent_property(is_discrete=False, event_dim=2)
     def support(self) -> Constraint:

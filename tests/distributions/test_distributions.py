@@ -4,6 +4,7 @@ import mpmath
 import pytest
 import scipy.stats
 import torch
+from torch.distributions import transform_to
 
 from pyro_manifold import constraints
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
@@ -103,7 +104,20 @@ def test_log_sphere_mean_against_high_precision():
             assert abs(found - float(exact)) <= 1e-11 * max(1.0, abs(float(exact)))
 
 
+def test_a_concentration_that_is_inferred_is_refused():
+    """Without the constant its posterior would be wrong; that must not happen in silence."""
+    F = torch.eye(3, 2, requires_grad=True)
+    with pytest.raises(NotImplementedError, match=r"not normalised in F.*F\.detach\(\)"):
+        MatrixLangevin(2 * F).log_prob(torch.eye(3, 2))
+
+
 def test_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"F has dtype torch.int64"):
+        MatrixLangevin(torch.ones(3, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"batch_shape=3, expected a tuple"):
+        StiefelUniform(3, 2, 3)
+    with pytest.raises(ValueError, match=r"constraints\.stiefel: got n=2, p=3"):
+        transform_to(constraints.stiefel)(torch.ones(2, 3))
     with pytest.raises(ValueError, match=r"StiefelUniform: got n=2, p=3"):
         StiefelUniform(2, 3)
     with pytest.raises(ValueError, match=r"MatrixLangevin: got n=2, p=3"):

@@ -65,6 +65,15 @@ FRAME = torch.eye(3, 2)
             lambda: run(OHMC(potential_fn=potential, manifolds={"Y": Stiefel()}), initial_params={"X": FRAME}),
         ),
         (
+            "manifolds['X'] is <class 'pyro_manifold.manifolds.stiefel.Stiefel'>, expected a manifold like Stiefel()",
+            lambda: run(OHMC(potential_fn=potential, manifolds={"X": Stiefel}), initial_params={"X": FRAME}),
+        ),
+        ("transforms names ['V']", lambda: run(OHMC(concentrated, transforms={"V": None}))),
+        (
+            "instead of a tensor: potential_fn must return one",
+            lambda: run(OHMC(potential_fn=lambda s: None, manifolds=MANIFOLDS), initial_params={"X": FRAME}),
+        ),
+        (
             "Site 'X': the initial value is off the Stiefel manifold by 3.0e+00",
             lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS), initial_params={"X": 2 * FRAME}),
         ),

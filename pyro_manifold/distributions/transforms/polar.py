@@ -10,6 +10,7 @@ from torch.distributions import Transform, constraints
 
 from pyro_manifold.distributions.constraints import stiefel
 from pyro_manifold.manifolds.polar import polar_factor
+from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class PolarTransform(Transform):
@@ -26,7 +27,9 @@ class PolarTransform(Transform):
     is uniform and independent of the symmetric factor. A sampler over Z therefore has the right law for X,
     and an ELBO over Z is a valid lower bound. Jauch, Hoff & Dunson 2021, arXiv 1906.07684.
 
-    The pseudo-inverse is ``Z = X``. Shapes: ``(..., n, p)`` on both sides; dtype and device are the input's.
+    The pseudo-inverse is ``Z = X``. The derivative is not finite where Z has not full rank.
+
+    Shapes: ``(..., n, p)`` on both sides; dtype and device are the input's.
 
     Example:
         >>> import torch
@@ -48,6 +51,7 @@ class PolarTransform(Transform):
     __hash__ = None  # type: ignore[assignment]
 
     def _call(self, x: Tensor) -> Tensor:
+        check_shape(x.shape[-2], x.shape[-1], "constraints.stiefel")
         return polar_factor(x)
 
     def _inverse(self, y: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from pyro.infer.mcmc.adaptation import WarmupAdapter
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.distributions import Transform
+from torch.distributions.constraints import Constraint
 
 from pyro_manifold.infer.mcmc.adaptation import (
     CurvatureEstimator,
@@ -64,7 +65,7 @@ class HamiltonianKernel(MCMCKernel):
         target_accept_prob: float = 0.8,
         init_strategy: Callable[..., Any] = init_to_uniform,
         *,
-        manifolds: Mapping[str, Manifold] | None = None,
+        manifolds: Mapping[str, Manifold | Constraint] | None = None,
         trajectory_jitter: float = 0.5,
         min_stepsize: float = 1e-10,
         max_stepsize: float = 1e10,

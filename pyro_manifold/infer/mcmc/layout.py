@@ -48,7 +48,7 @@ class Layout:
         misplaced = sorted({name for name in named if name not in shapes or named.count(name) > 1})
         if misplaced:
             raise ValueError(
-                f"full_mass names {misplaced}, expected each of {list(shapes)} at most once; "
+                f"full_mass names {misplaced}, expected unconstrained sites (here {list(shapes)}), each at most once; "
                 "a manifold site has a scalar mass and belongs in no group."
             )
         rest = tuple(name for name in shapes if name not in named)
