@@ -18,14 +18,19 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: EXTRAS := dev,examples,docs
+bench: env
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,examples,bench]"
+	$(BIN)/python -m benchmarks.run --write docs/benchmarks
+	$(BIN)/python -m benchmarks.scaling
+
 docs: env
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,examples,docs]"
 	$(BIN)/python docs/figures.py
 	$(BIN)/mkdocs build --strict
 
 env: $(VENV)/.installed
 
-# Reinstalled when what it is made from changes, or when another target asks for more extras.
+# Reinstalled when what it is made from changes.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
 	touch $@

@@ -109,6 +109,7 @@ class HamiltonianKernel(MCMCKernel):
         self._state: State | None = None
         self._system: HamiltonianSystem | None = None
         self._iteration = 0
+        self.last_num_steps = 0
         self._warmup_steps = 0
         self._mean_acceptance: Tensor | float = 0.0
         self._accepted: Tensor | float = 0.0
@@ -209,8 +210,9 @@ class HamiltonianKernel(MCMCKernel):
             return {}
         # Trajectories may leave the support while they diverge; that is for Metropolis to judge.
         with pyro.validation_enabled(False):
+            self.last_num_steps = self._next_num_steps()
             self._state, info = self._dynamics.transition(
-                self._state, self.step_size, self._next_num_steps(), self._masses.metrics
+                self._state, self.step_size, self.last_num_steps, self._masses.metrics
             )
             self._record(self._state, info)
         return self._layout.unpack(self._state.position)

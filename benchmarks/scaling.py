@@ -1,0 +1,87 @@
+"""How the cost of one leapfrog step grows, beside copying its bytes and multiplying its matrices.
+
+    python -m benchmarks.scaling
+
+The step is that of OHMC on one Stiefel site (two kicks and a drift) with a linear potential, whose gradient costs
+nothing. "products" are the matrix products that the step must do, with torch.matmul on tensors that are there already:
+Xᵀ[X r G] for kicks and drift, and one n×2p by 2p×2p product for each update. "copy" moves the bytes of X, r and G once.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from pyro_manifold.infer.mcmc.leapfrog import State
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, Metric
+from pyro_manifold.infer.mcmc.system import HamiltonianSystem
+from pyro_manifold.manifolds import Stiefel
+
+BLOCK = ("X",)
+
+
+def best_time(function, seconds=0.3):
+    """Fastest of repeated calls: the one that nothing else disturbed."""
+    function()
+    best, spent = float("inf"), 0.0
+    while spent < seconds:
+        started = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - started)
+        spent += time.perf_counter() - started
+    return best
+
+
+def step_times(chains, n, p, compiled):
+    gradient = torch.randn(chains, n, p)
+    energy = torch.zeros(chains)
+    metrics = {BLOCK: Metric.from_inverse_mass(torch.tensor(1.0 / n))}
+    system = HamiltonianSystem(lambda position: (energy, {BLOCK: gradient}), {BLOCK: CayleyMechanics()})
+    X = Stiefel().random_point(chains, n, p)
+    state = system.refresh(State({BLOCK: X}, {BLOCK: X}, energy, {BLOCK: gradient}), metrics)
+    if compiled:
+        system.compile(state, metrics)
+    step_size = torch.tensor(0.1)
+    r = state.momentum[BLOCK]
+
+    def products():
+        both = torch.cat([X, r], -1)
+        both.mT @ both
+        both @ both.mT[..., : 2 * p] if n <= 2 * p else both @ torch.ones(2 * p, 2 * p)
+        for _ in range(2):
+            X @ (X.mT @ gradient)
+
+    return (
+        best_time(lambda: system.integrate(state, step_size, 1, metrics)),
+        best_time(products),
+        best_time(lambda: (X.clone(), r.clone(), gradient.clone())),
+    )
+
+
+CASES = {
+    "n at p = 5, one chain": [(1, n, 5) for n in (100, 1_000, 10_000, 100_000)],
+    "p at n = 1000, one chain": [(1, 1000, p) for p in (2, 10, 50, 200)],
+    "chains on V(10, 3)": [(chains, 10, 3) for chains in (1, 16, 256, 4096)],
+}
+
+
+def main():
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    for title, cases in CASES.items():
+        print(f"\n### {title}\n")
+        print(
+            "| chains | n | p | step µs | compiled µs | products µs | copy µs | step / products | compiled / products |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|")
+        for chains, n, p in cases:
+            eager, products, copy = step_times(chains, n, p, compiled=False)
+            fast, _, _ = step_times(chains, n, p, compiled=True)
+            figures = [f"{1e6 * t:.0f}" for t in (eager, fast, products, copy)]
+            ratios = [f"{eager / products:.1f}", f"{fast / products:.1f}"]
+            print("| " + " | ".join([str(chains), str(n), str(p), *figures, *ratios]) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
