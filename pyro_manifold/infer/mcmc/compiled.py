@@ -45,7 +45,8 @@ def compile_step(
 
     def flatten(state: State) -> tuple[Tensor, ...]:
         parts = [part[block] for part in (state.position, state.momentum, state.gradient) for block in blocks]
-        return (*parts, state.energy)
+        # One memory layout: a compiled graph is compiled again for every other.
+        return tuple(part.contiguous() for part in (*parts, state.energy))
 
     def flat_step(step_size: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
         inverse_masses, rest = values[:count], values[count:]
@@ -64,7 +65,7 @@ def compile_step(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside torch's own compiler
             graph = make_fx(flat_step)(*example)
-            compiled = torch.compile(graph, **(options or {}))
+            compiled = torch.compile(graph, **{"dynamic": False, **(options or {})})
             result = compiled(*example)
         if not all(agrees(found, expected) for found, expected in zip(result, flat_step(*example), strict=True)):
             raise ValueError("the compiled step differs from the model's")
