@@ -24,7 +24,8 @@ def pyro_manifold(problem, *, chains, warmup, draws, jit_compile=False, **option
         X = pyro.sample("X", StiefelUniform(*problem.shape))
         v = None
         if problem.coordinates:
-            v = pyro.sample("v", dist.ImproperUniform(dist.constraints.real_vector, (), (problem.coordinates,)))
+            flat = dist.Normal(0.0, 1.0).expand([problem.coordinates]).to_event(1).mask(False)
+            v = pyro.sample("v", flat)
         pyro.factor("density", problem.log_density(X, v, torch))
 
     steps = []
@@ -86,7 +87,8 @@ def pyro_nuts(problem, *, chains, warmup, draws, **options):
         X = pyro.sample("X", StiefelUniform(*problem.shape))
         v = None
         if problem.coordinates:
-            v = pyro.sample("v", dist.ImproperUniform(dist.constraints.real_vector, (), (problem.coordinates,)))
+            flat = dist.Normal(0.0, 1.0).expand([problem.coordinates]).to_event(1).mask(False)
+            v = pyro.sample("v", flat)
         pyro.factor("density", problem.log_density(X, v, torch))
 
     started = time.perf_counter()

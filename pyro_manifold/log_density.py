@@ -49,6 +49,8 @@ class Target:
         """Values of all sites of one chain, from the initialisation strategy."""
         assert self.draw_trace is not None
         nodes = self.draw_trace().nodes
+        for name in [*self.manifolds, *self.transforms]:
+            _check_site(name, nodes)
         start = {name: nodes[name]["value"].detach() for name in self.manifolds}
         start |= {name: transform(nodes[name]["value"]).detach() for name, transform in self.transforms.items()}
         return {name: start[name] for name in sorted(start)}
@@ -75,6 +77,9 @@ def target_from_potential(
             "potential_fn does not tell which sites live on a manifold: pass manifolds={'site': Stiefel()}, "
             "or manifolds={} if none does."
         )
+    both = sorted(set(manifolds) & set(transforms or {}))
+    if both:
+        raise ValueError(f"Sites {both} have a manifold and a transform: give each site one of the two.")
     unknown = sorted(set(manifolds) - set(initial_params))
     if unknown:
         raise ValueError(f"manifolds names {unknown}, but initial_params has only {sorted(initial_params)}.")
@@ -113,7 +118,8 @@ def target_from_model(
         ValueError: if an observed value is NaN, or ``transforms`` names a site that the model does not have.
     """
     with pyro.validation_enabled(False):
-        _check_observations_and_plates(poutine.block(poutine.trace(model).get_trace)(*args, **kwargs))
+        draw_trace = partial(_draw_trace, model, args, kwargs, init_strategy)
+        _check_observations_and_plates(draw_trace())
 
         def prepare(site_transforms: dict[str, Transform] | None) -> Any:
             return initialize_model(
@@ -140,8 +146,26 @@ def target_from_model(
                 chosen[name] = identity_transform
         _, potential_fn, site_transforms, _ = prepare({**automatic, **chosen})
         unconstrained = {name: t for name, t in site_transforms.items() if name not in manifolds}
-        draw_trace = partial(_draw_trace, model, args, kwargs, init_strategy)
+        for name in transforms or {}:
+            _check_transform(name, site_transforms[name], prototype.nodes[name])
     return Target(potential_fn, manifolds, unconstrained, draw_trace)
+
+
+def _check_transform(name: str, transform: Transform, site: dict[str, Any]) -> None:
+    """Points next to a value's coordinates must come back to the support, or the chart would be left unnoticed."""
+    problem = None
+    try:
+        coordinates = transform(site["value"])
+        moved = transform.inv(coordinates + 0.1 * torch.randn_like(coordinates))
+        if moved.shape != site["value"].shape or not site["fn"].support.check(moved).all():
+            problem = f"leads back to points outside {site['fn'].support}"
+    except Exception as error:  # a transform of the wrong kind can fail in any way
+        problem = f"fails ({error})"
+    if problem:
+        raise ValueError(
+            f"transforms['{name}'] {problem}; expected a map from the support to unconstrained space, such as "
+            "biject_to(support).inv."
+        )
 
 
 def _draw_trace(
@@ -171,7 +195,8 @@ def _check_observations_and_plates(trace: poutine.Trace) -> None:
             count = int(value.isnan().sum())
             raise ValueError(
                 f"Site '{name}' is observed with {count} NaN of {value.numel()} values: "
-                "drop them, mask them with pyro.poutine.mask, or make them latent."
+                "drop them, make them latent, or replace them by any number and mask the site "
+                "(a NaN spoils the gradient even under a mask)."
             )
 
 
@@ -190,6 +215,7 @@ def starts(target: Target, chains: int, initial_params: Sites | None) -> Sites:
     else:
         if target.draw_trace is not None:
             _check_site_names(initial_params, {*target.manifolds, *target.transforms})
+            _check_shapes(initial_params, target.draw_start())
         positions = {name: initial_params[name].detach() for name in sorted(initial_params)}
     _check_membership(target, positions)
     return positions
@@ -235,6 +261,23 @@ def _check_site_names(initial_params: Sites, sites: set[str]) -> None:
             f"initial_params has the sites {sorted(initial_params)}, but the model samples {sorted(sites)}: "
             "give a value for each of them and for no other."
         )
+
+
+def _check_shapes(initial_params: Sites, start: Sites) -> None:
+    for name, value in initial_params.items():
+        if value.shape[1:] != start[name].shape or not value.is_floating_point():
+            raise ValueError(
+                f"Site '{name}': the initial value has shape {tuple(value.shape[1:])} and dtype {value.dtype}, "
+                f"expected {tuple(start[name].shape)} and {start[name].dtype}."
+            )
+
+
+def _check_site(name: str, nodes: Any) -> None:
+    if name not in nodes:
+        raise ValueError(f"Site '{name}' exists only in some runs of the model; its sites must not depend on values.")
+    expected, found = nodes[name]["fn"].shape(), nodes[name]["value"].shape
+    if expected != found:
+        raise ValueError(f"Site '{name}': the initial value has shape {tuple(found)}, expected {tuple(expected)}.")
 
 
 def _check_membership(target: Target, positions: Sites) -> None:

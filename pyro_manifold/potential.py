@@ -86,7 +86,13 @@ class BatchedPotential:
         self.mode = "loop"
         chains = len(next(iter(example.values())))
         # What is wrong with the model itself should be raised as such, not as a failure to trace it.
-        value_and_gradient(potential_fn, {name: value[0] for name, value in example.items()})
+        first = {name: value[0] for name, value in example.items()}
+        once, again = (value_and_gradient(potential_fn, first)[0] for _ in range(2))
+        if not agrees(again, once):
+            raise ValueError(
+                f"The density is not the same at each call ({float(-once)}, then {float(-again)} at one point): "
+                "a Metropolis test needs a model without random numbers of its own."
+            )
         for mode, build in (("traced", _trace), ("vmapped", _vectorise)):
             try:
                 candidate = build(potential_fn, example)
@@ -106,6 +112,18 @@ class BatchedPotential:
         except FactorisationError:
             # Some chain failed to factorise a matrix: find out which, chain by chain.
             return self._chain_by_chain(sites)
+
+    def holds_at(self, sites: Sites) -> bool:
+        """Whether the graph agrees with the model at these positions; if not, the model is looped over from now on."""
+        try:
+            fast, _ = self._batched(sites)
+        except FactorisationError:
+            return True
+        slow, _ = self._chain_by_chain({name: value[:2] for name, value in sites.items()})
+        if agrees(fast[:2], slow):
+            return True
+        self._batched, self.mode = self._chain_by_chain, "loop"
+        return False
 
     def _chain_by_chain(self, sites: Sites) -> tuple[Tensor, Sites]:
         chains = len(next(iter(sites.values())))

@@ -30,7 +30,7 @@ class StiefelConstraint(Constraint):
     manifold: Manifold = Stiefel()
 
     def check(self, value: Tensor) -> Tensor:
-        if value.dim() < 2 or value.shape[-2] < value.shape[-1]:
+        if not value.is_floating_point() or not self.manifold.accepts_shape(*value.shape[-2:]):
             return value.new_zeros(value.shape[:-2]).bool()
         return self.manifold.contains(value)
 

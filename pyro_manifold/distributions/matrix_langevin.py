@@ -13,11 +13,11 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
 from pyro_manifold.distributions.transforms.householder import HouseholderTransform
 from pyro_manifold.distributions.von_mises_fisher import log_sphere_mean, sample_von_mises_fisher
-from pyro_manifold.manifolds.reflector import reflect_rows
+from pyro_manifold.manifolds.reflector import rotate_rows
 from pyro_manifold.manifolds.stiefel import check_shape
 
 _PROPOSALS_PER_ROUND = 1024
-_MAXIMUM_ROUNDS = 2000
+_ROUNDS_WITHOUT_ACCEPTANCE = 20
 
 
 class MatrixLangevin(TorchDistribution):
@@ -61,15 +61,13 @@ class MatrixLangevin(TorchDistribution):
         chart: Chart = "polar",
         validate_args: bool | None = None,
     ) -> None:
-        if concentration.dim() < 2:
+        if not torch.is_tensor(concentration) or concentration.dim() < 2:
             raise ValueError(
-                f"MatrixLangevin: F has shape {tuple(concentration.shape)}, expected (..., n, p); "
-                "for a vector law on the sphere pass F.unsqueeze(-1)."
+                f"MatrixLangevin: F has shape {tuple(getattr(concentration, 'shape', ()))}, "
+                "expected a tensor (..., n, p); for a vector law on the sphere pass F.unsqueeze(-1)."
             )
-        if not concentration.is_floating_point():
-            raise ValueError(
-                f"MatrixLangevin: F has dtype {concentration.dtype}, expected floating point; use F.double()."
-            )
+        if concentration.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"MatrixLangevin: F has dtype {concentration.dtype}, expected float32 or float64.")
         n, p = concentration.shape[-2:]
         check_shape(n, p, "MatrixLangevin")
         self.concentration, self.chart = concentration, chart
@@ -98,6 +96,10 @@ class MatrixLangevin(TorchDistribution):
     @torch.no_grad()
     def sample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:
         shape = self._extended_shape(Size(sample_shape))
+        if not torch.isfinite(self.concentration).all():
+            raise ValueError("MatrixLangevin.sample: F has entries that are not finite.")
+        if not shape.numel():
+            return self.concentration.new_empty(shape)
         left, singular, right = torch.linalg.svd(self.concentration, full_matrices=False)
         # Columns in the order of falling concentration: each is drawn given those before it.
         columns = (left * singular.unsqueeze(-2)).expand(shape).reshape(-1, *self.event_shape)
@@ -108,7 +110,8 @@ class MatrixLangevin(TorchDistribution):
         """One draw for each F in ``(count, n, p)`` whose columns are orthogonal, in falling length."""
         draws = torch.empty_like(columns)
         pending = torch.arange(len(columns), device=columns.device)
-        for _ in range(_MAXIMUM_ROUNDS):
+        fruitless = 0
+        while len(pending) and fruitless < _ROUNDS_WITHOUT_ACCEPTANCE:
             # A few matrices still missing are each proposed many times: rounds cost more than their size.
             repeats = max(1, _PROPOSALS_PER_ROUND // len(pending))
             proposal, log_ratio = _propose(columns[pending].expand(repeats, -1, -1, -1))
@@ -116,18 +119,20 @@ class MatrixLangevin(TorchDistribution):
             found, first = accepted.any(0), accepted.int().argmax(0)
             draws[pending[found]] = proposal[first[found], found.nonzero().squeeze(-1)]
             pending = pending[~found]
-            if not len(pending):
-                return draws
-        raise RuntimeError(
-            f"MatrixLangevin.sample: {len(pending)} of {len(columns)} draws found no accepted proposal; exact "
-            f"rejection is too slow for p={columns.shape[-1]} columns this concentrated: draw with OHMC instead."
-        )
+            fruitless = 0 if found.any() else fruitless + 1
+        if len(pending):
+            raise RuntimeError(
+                f"MatrixLangevin.sample: {len(pending)} of {len(columns)} draws found no accepted proposal; exact "
+                f"rejection is too slow for p={columns.shape[-1]} columns this concentrated: draw with OHMC, started "
+                "by init_to_value at the polar factor of F."
+            )
+        return draws
 
 
 def _propose(columns: Tensor) -> tuple[Tensor, Tensor]:
     """Column-by-column proposals and their log acceptance probabilities.
 
-    Reflecting by each accepted direction turns the complement of the columns so far into the last rows,
+    Rotating back by each direction turns the complement of the columns so far into the last rows,
     so that the next column is a plain vector law in one dimension less, and the directions together are
     the Householder coordinates of the draw.
     """
@@ -141,5 +146,5 @@ def _propose(columns: Tensor) -> tuple[Tensor, Tensor]:
             reached = log_sphere_mean(parameter.norm(dim=-1), n - k)
             log_ratio += reached - log_sphere_mean(columns[..., k].norm(dim=-1), n - k)
         directions.append(sample_von_mises_fisher(parameter))
-        remaining = reflect_rows(remaining, k, directions[-1])
+        remaining = rotate_rows(remaining, k, directions[-1], inverse=True)
     return HouseholderTransform(n, p)(torch.cat(directions, -1)), log_ratio

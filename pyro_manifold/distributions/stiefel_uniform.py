@@ -66,7 +66,11 @@ class StiefelUniform(TorchDistribution):
         device: torch.device | str | None = None,
         validate_args: bool | None = None,
     ) -> None:
+        if not (isinstance(n, int) and isinstance(p, int)):
+            raise ValueError(f"StiefelUniform: n={n!r}, p={p!r}, expected integers.")
         check_shape(n, p, "StiefelUniform")
+        if dtype not in (None, torch.float32, torch.float64):
+            raise ValueError(f"StiefelUniform: dtype={dtype}, expected torch.float32 or torch.float64.")
         self.n, self.p, self.chart = n, p, chart
         self.dtype, self.device = dtype, device
         self._support = stiefel_support(n, p, chart)

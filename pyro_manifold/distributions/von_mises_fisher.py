@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Beta
 
-from pyro_manifold.manifolds.reflector import reflect_rows
+from pyro_manifold.manifolds.reflector import rotate_rows
 
 _TERMS_PER_BLOCK = 256
 
@@ -35,7 +35,7 @@ def sample_von_mises_fisher(parameter: Tensor) -> Tensor:
     sideways = torch.randn_like(parameter[..., 1:])
     sideways = sideways / sideways.norm(dim=-1, keepdim=True)
     around_pole = torch.cat([1 - deficit, (deficit * (2 - deficit)).sqrt() * sideways], -1)
-    return reflect_rows(around_pole.unsqueeze(-1), 0, parameter).squeeze(-1)
+    return rotate_rows(around_pole.unsqueeze(-1), 0, parameter).squeeze(-1)
 
 
 def _sample_deficit(concentration: Tensor, m: int) -> Tensor:

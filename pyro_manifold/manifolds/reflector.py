@@ -1,4 +1,4 @@
-"""Householder reflectors acting on the rows of a matrix."""
+"""Rotations of the rows of a matrix, as pairs of Householder reflectors."""
 
 from __future__ import annotations
 
@@ -6,35 +6,48 @@ import torch
 from torch import Tensor
 
 
-def reflect_rows(matrix: Tensor, start: int, direction: Tensor) -> Tensor:
-    r"""Apply to rows ``start``.. the reflector that exchanges :math:`e_1` and ``direction``, normalised.
+def rotate_rows(matrix: Tensor, start: int, direction: Tensor, inverse: bool = False) -> Tensor:
+    r"""Apply to rows ``start``.. the rotation that takes :math:`e_1` to ``direction``, normalised.
 
-    For :math:`u = v/\|v\| - e_1` the reflector is :math:`I - 2uu^\top/u^\top u = I + u u^\top / u_1`. The first
-    entry of u is computed without the cancellation in :math:`v_1/\|v\| - 1`. A direction along
-    :math:`e_1`, or zero, gives the identity.
+    It is :math:`G = H_u H_{e_1}`, the reflector of :math:`u = v/\|v\| + e_1` after that of :math:`e_1`: the smallest
+    rotation that does it, the identity for v along :math:`e_1`, and smooth except for v against :math:`e_1`, where
+    :math:`H_{e_1}` alone stands in (in one dimension, where no rotation exists, that is exact).
 
     Args:
         matrix: ``(..., n, p)``.
-        start: first row that the reflector acts on.
-        direction: v, ``(..., n - start)``, of any length.
+        start: first row that the rotation acts on.
+        direction: v, ``(..., n - start)``, of any length; zero counts as :math:`e_1`.
+        inverse: apply :math:`G^{-1} = H_{e_1} H_u` instead.
 
     Returns:
         ``(..., n, p)``.
 
     Example:
-        >>> reflect_rows(torch.eye(2), 0, torch.tensor([0.0, 2.0])).tolist()
-        [[0.0, 1.0], [1.0, 0.0]]
+        >>> rotate_rows(torch.eye(2), 0, torch.tensor([0.0, 2.0])).tolist()
+        [[0.0, -1.0], [1.0, 0.0]]
     """
+    # Scaled first: squares of very small or large entries would leave the range of the dtype.
+    scale = direction.detach().abs().amax(-1, keepdim=True)
+    direction = direction / torch.where(scale > 0, scale, 1.0)
     head, tail = direction[..., :1], direction[..., 1:]
     tail_square = tail.square().sum(-1, keepdim=True)
-    aligned = (tail_square == 0) & (head >= 0)
+    against = (tail_square == 0) & (head < 0)
+    degenerate = (tail_square == 0) & (head <= 0)
     # Masked before the root, so that the untaken branch cannot put NaN into the derivative.
-    length = torch.where(aligned, 1.0, head.square() + tail_square).sqrt()
-    without_cancellation = -tail_square / (length * (length + head.clamp(min=0)))
-    first = torch.where(head > 0, without_cancellation, head / length - 1)
-    first = torch.where(aligned, -1.0, first)
+    length = torch.where(degenerate, 1.0, head.square() + tail_square).sqrt()
+    # 1 + v₁/‖v‖ without cancellation where v points away from e₁.
+    without_cancellation = tail_square / (length * (length - head.clamp(max=0)))
+    first = torch.where(head < 0, without_cancellation, 1 + head / length)
+    first = torch.where(degenerate, 2.0, first)
     axis = torch.cat([first, tail / length], -1).unsqueeze(-1)
+
+    def reflect(rows: Tensor) -> Tensor:
+        reflected = rows - axis * ((axis.mT @ rows) / first.unsqueeze(-1))
+        return torch.where(against.unsqueeze(-1), rows, reflected)
+
+    def flip_first(rows: Tensor) -> Tensor:
+        return torch.cat([-rows[..., :1, :], rows[..., 1:, :]], -2)
+
     rows = matrix[..., start:, :]
-    reflected = rows + axis * ((axis.mT @ rows) / first.unsqueeze(-1))
-    reflected = torch.where(aligned.unsqueeze(-1), rows, reflected)
-    return torch.cat([matrix[..., :start, :], reflected], -2)
+    rows = flip_first(reflect(rows)) if inverse else reflect(flip_first(rows))
+    return torch.cat([matrix[..., :start, :].expand(*rows.shape[:-2], -1, -1), rows], -2)

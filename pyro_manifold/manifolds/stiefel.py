@@ -146,7 +146,8 @@ class Stiefel(Manifold):
             ValueError: unless 1 ≤ p ≤ n.
         """
         check_shape(shape[-2], shape[-1], "Stiefel.random_point")
-        return positive_qr(torch.randn(*shape, dtype=dtype, device=device, generator=generator))
+        # LAPACK stores column by column; users expect rows.
+        return positive_qr(torch.randn(*shape, dtype=dtype, device=device, generator=generator)).contiguous()
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
         r""":math:`P_X(G) = G - X\,\mathrm{sym}(X^\top G)`, orthogonal in the Euclidean inner product."""

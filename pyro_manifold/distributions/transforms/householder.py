@@ -10,15 +10,15 @@ from torch import Size, Tensor
 from torch.distributions import Transform, constraints
 
 from pyro_manifold.distributions.constraints import householder_stiefel
-from pyro_manifold.manifolds.reflector import reflect_rows
+from pyro_manifold.manifolds.reflector import rotate_rows
 from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class HouseholderTransform(Transform):
-    r"""Orthonormal matrix from p directions :math:`v_k \in \mathbb{R}^{n-k+1}`, one reflector each.
+    r"""Orthonormal matrix from p directions :math:`v_k \in \mathbb{R}^{n-k+1}`, a pair of Householder reflectors each.
 
-    The reflector :math:`H_k` takes :math:`e_1` to :math:`v_k / \|v_k\|` and acts on rows k..n; X is the first
-    p columns of :math:`H_1 H_2 \cdots H_p`. With
+    :math:`G_k`, on rows k..n, is the smallest rotation that takes :math:`e_1` to :math:`v_k / \|v_k\|`; X is the first
+    p columns of :math:`G_1 G_2 \cdots G_p`. With
 
     .. math::
         \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I)
@@ -26,7 +26,7 @@ class HouseholderTransform(Transform):
     the image of Lebesgue measure is the **normalised** Haar measure (Stewart 1980; Mezzadri 2007): the
     lengths of the v_k are expanded parameters, their directions are independent and uniform.
 
-    The map is smooth except where some v_k is a non-negative multiple of :math:`e_1`.
+    The map is smooth except where some v_k points exactly against :math:`e_1`, or is zero.
     The pseudo-inverse gives the v_k unit length.
 
     Args:
@@ -68,17 +68,17 @@ class HouseholderTransform(Transform):
 
     def _call(self, x: Tensor) -> Tensor:
         frame = torch.eye(self.n, self.p, dtype=x.dtype, device=x.device).expand(*x.shape[:-1], -1, -1)
-        # Innermost reflector first: before H_k acts, only rows and columns k.. differ from the identity.
+        # Innermost rotation first: before G_k acts, only rows and columns k.. differ from the identity.
         for k, direction in reversed(list(enumerate(x.split(self._lengths, -1)))):
-            frame = reflect_rows(frame, k, direction)
+            frame = rotate_rows(frame, k, direction)
         return frame
 
     def _inverse(self, y: Tensor) -> Tensor:
         directions = []
         for k in range(self.p):
             directions.append(y[..., k:, k])
-            # Reflectors are their own inverses: undoing H_k leaves e_k in column k.
-            y = reflect_rows(y, k, directions[-1])
+            # Undoing G_k leaves e_k in column k.
+            y = rotate_rows(y, k, directions[-1], inverse=True)
         return torch.cat(directions, -1)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Any) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from pyro.infer.mcmc.adaptation import WarmupAdapter
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks
@@ -104,6 +105,31 @@ class CurvatureEstimator(InverseMassEstimator):
 
     def estimate(self) -> Tensor:
         return 1 / (self._curvature + self._own_curvature)
+
+
+class StepSizeAdaptation(WarmupAdapter):
+    """Pyro's windows and dual averaging, which a short last window cannot lead astray.
+
+    Dual averaging tries steps far from its start at first, and its average needs some steps to forget them. After a
+    window of a few steps half the step size at which the search crossed its threshold is the better one.
+    """
+
+    step_size: float
+    _fewest_steps = 10
+
+    def reset_step_size_adaptation(self, z: Any) -> None:
+        super().reset_step_size_adaptation(z)
+        self._found_step_size: float = self.step_size
+        self._steps_since_reset = 0
+
+    def _update_step_size(self, accept_prob: Tensor) -> None:
+        super()._update_step_size(accept_prob)
+        self._steps_since_reset += 1
+
+    def _end_adaptation(self) -> None:
+        super()._end_adaptation()
+        if self.adapt_step_size and self._steps_since_reset < self._fewest_steps:
+            self.step_size = self._found_step_size / 2
 
 
 class MassAdaptation:

@@ -81,8 +81,11 @@ class MCMC(pyro.infer.MCMC):
         self.num_samples: int
         if chain_method not in ("vectorized", "parallel", "sequential"):
             raise ValueError(f"chain_method={chain_method!r}, expected 'vectorized', 'parallel' or 'sequential'.")
-        if num_chains < 1 or num_samples < 1:
-            raise ValueError(f"num_chains={num_chains}, num_samples={num_samples}, expected positive numbers.")
+        for name, value in {"num_chains": num_chains, "num_samples": num_samples}.items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r}, expected a positive integer.")
+        if warmup_steps is not None and (not isinstance(warmup_steps, int) or warmup_steps < 0):
+            raise ValueError(f"warmup_steps={warmup_steps!r}, expected an integer that is not negative.")
         self._vectorised = chain_method == "vectorized" and isinstance(kernel, HamiltonianKernel)
         arguments = {
             "warmup_steps": warmup_steps,
@@ -104,11 +107,13 @@ class MCMC(pyro.infer.MCMC):
         else:
             super().__init__(kernel, num_samples, initial_params=initial_params, num_chains=num_chains, **arguments)
         self._hook = hook_fn
+        self._requested_samples = num_samples
         self._disable_progbar = disable_progbar
 
     def _stacked(self, initial_params: Sites | None) -> Sites | None:
         if initial_params is None:
             return None
+        initial_params = {name: torch.as_tensor(value) for name, value in initial_params.items()}
         if self.num_chains == 1:
             return {name: value.unsqueeze(0) for name, value in initial_params.items()}
         for name, value in initial_params.items():
@@ -129,16 +134,24 @@ class MCMC(pyro.infer.MCMC):
     @poutine.block
     def _run_vectorised(self, *args: Any, **kwargs: Any) -> None:
         self._args, self._kwargs = args, kwargs
+        self.num_samples = self._requested_samples  # an interrupt of an earlier run may have left fewer
         args = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
         validate = pyro.validation_enabled(not self.disable_validation)
         if self.disable_validation is None:
             validate = pyro.validation_enabled(torch.distributions.Distribution._validate_args)
         with validate:
             self.kernel.setup_chains(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
+            self._check_saved_names()
             draws = self._draw()
         transforms = self.kernel.transforms if self.transforms is None else self.transforms
         self._samples = {name: transforms[name].inv(z) if name in transforms else z for name, z in draws.items()}
         self._diagnostics = self.kernel.chain_diagnostics()
+
+    def _check_saved_names(self) -> None:
+        sites = sorted(self.kernel.initial_params or {})
+        unknown = sorted(set(getattr(self.kernel, "save_params", [])) - set(sites))
+        if unknown:
+            raise ValueError(f"save_params names {unknown}, but the sites are {sites}.")
 
     def _draw(self) -> Sites:
         """Warm up and draw into buffers of shape ``(chains, draws, ...)``; an interrupt keeps what there is."""

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import pyro
 import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
-from pyro.infer.mcmc.adaptation import WarmupAdapter
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.distributions import Transform
@@ -22,11 +21,12 @@ from pyro_manifold.infer.mcmc.adaptation import (
     CurvatureEstimator,
     InverseMassEstimator,
     MassAdaptation,
+    StepSizeAdaptation,
     VarianceEstimator,
 )
-from pyro_manifold.infer.mcmc.layout import Layout
+from pyro_manifold.infer.mcmc.layout import Layout, block_mechanics
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, State
-from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Mechanics
+from pyro_manifold.infer.mcmc.mechanics import Mechanics
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
 from pyro_manifold.infer.mcmc.system import HamiltonianSystem
 from pyro_manifold.infer.mcmc.trajectory import TrajectoryLength
@@ -75,6 +75,8 @@ class HamiltonianKernel(MCMCKernel):
         if model is not None and manifolds is not None:
             raise ValueError("manifolds is for potential_fn; the sites of a model tell theirs by their support.")
         _check_positive(step_size=step_size, trajectory_length=trajectory_length, num_steps=num_steps)
+        if not 0 < min_stepsize <= max_stepsize:
+            raise ValueError(f"min_stepsize={min_stepsize}, max_stepsize={max_stepsize}, expected 0 < min ≤ max.")
         if not 0 < target_accept_prob < 1:
             raise ValueError(f"target_accept_prob={target_accept_prob}, expected a number between 0 and 1.")
         if not 0 <= trajectory_jitter < 1:
@@ -94,7 +96,7 @@ class HamiltonianKernel(MCMCKernel):
         self._ignore_jit_warnings = ignore_jit_warnings
         self._init_strategy = init_strategy
         self._step_size_bounds = (min_stepsize, max_stepsize)
-        self._adapter = WarmupAdapter(
+        self._adapter = StepSizeAdaptation(
             step_size,
             adapt_step_size=adapt_step_size,
             adapt_mass_matrix=adapt_mass_matrix,
@@ -108,6 +110,7 @@ class HamiltonianKernel(MCMCKernel):
         self._starts: Sites | None = None
         self._state: State | None = None
         self._system: HamiltonianSystem | None = None
+        self._potential: BatchedPotential | None = None
         self._iteration = 0
         self.last_num_steps = 0
         self._warmup_steps = 0
@@ -133,7 +136,7 @@ class HamiltonianKernel(MCMCKernel):
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """`setup_chains` for one chain that starts at ``initial_params``."""
         given = self._given_params
-        stacked = None if given is None else {name: value.unsqueeze(0) for name, value in given.items()}
+        stacked = None if given is None else {name: torch.as_tensor(x).unsqueeze(0) for name, x in given.items()}
         self.setup_chains(1, warmup_steps, stacked, *args, **kwargs)
 
     def sample(self, params: Sites) -> Sites:
@@ -191,12 +194,8 @@ class HamiltonianKernel(MCMCKernel):
             self._chains = chains
             if not self._starts:
                 return
-            self._announce_components()
             self._layout = Layout.build(self.initial_params or {}, self._target.manifolds, self._full_mass)
-            self._mechanics: dict[Block, Mechanics] = {
-                (name,): self._mechanics_on(name, manifold) for name, manifold in self._target.manifolds.items()
-            }
-            self._mechanics |= {group: EuclideanMechanics() for group in self._layout.groups}
+            self._mechanics = block_mechanics(self._layout, self._target, self.manifold_mechanics, self._starts)
             potential = self._build_potential()
             self._starts = finite_starts(self._target, self._starts, initial_params is None, potential)
             self._system = self._build_system(potential)
@@ -215,7 +214,24 @@ class HamiltonianKernel(MCMCKernel):
                 self._state, self.step_size, self.last_num_steps, self._masses.metrics
             )
             self._record(self._state, info)
+            # At iterations 1, 2, 4, 8, … and when warm-up ends: where the chains are, not only where they began.
+            if self._iteration & (self._iteration - 1) == 0 or self._iteration == self._warmup_steps:
+                self._watch_graph()
         return self._layout.unpack(self._state.position)
+
+    def _watch_graph(self) -> None:
+        """A branch on values may be frozen in a trace though both sides agreed near the start."""
+        assert self._state is not None
+        if self._potential is None or self._potential.holds_at(self._layout.unpack(self._state.position)):
+            return
+        self._dynamics.forget_compiled()
+        self._state = self._dynamics.state_at(self._state.position)
+        stage = "warm-up" if self._iteration <= self._warmup_steps else "sampling, draws so far may be wrong"
+        warnings.warn(
+            f"The traced density left the model's at iteration {self._iteration} (in {stage}): the model branches on "
+            "values of sites; going on with a loop over chains, without tracing.",
+            stacklevel=3,
+        )
 
     def chain_diagnostics(self) -> list[dict[str, Any]]:
         """What `diagnostics` reports, for each chain."""
@@ -355,6 +371,8 @@ class HamiltonianKernel(MCMCKernel):
     def _build_system(self, potential: BatchedPotential) -> HamiltonianSystem:
         layout = self._layout
 
+        self._potential = potential
+
         def of_blocks(position: Blocks) -> tuple[Tensor, Blocks]:
             energy, gradient = potential(layout.unpack(position))
             return energy, layout.pack(gradient)
@@ -367,31 +385,11 @@ class HamiltonianKernel(MCMCKernel):
             system.compile(state, metrics, self._jit_options, warn=not self._ignore_jit_warnings)
         return system
 
-    def _mechanics_on(self, name: str, manifold: Manifold) -> Mechanics:
-        for kind, mechanics in self.manifold_mechanics.items():
-            if isinstance(manifold, kind):
-                return mechanics
-        known = sorted(kind.__name__ for kind in self.manifold_mechanics)
-        raise ValueError(
-            f"Site '{name}': {type(self).__name__} moves on {known}, not on {manifold!r}; "
-            "give the site a chart through transforms."
-        )
-
-    def _announce_components(self) -> None:
-        for name in self._target.manifolds:
-            n, p = (self._starts or {})[name].shape[-2:]
-            if n == p:
-                warnings.warn(
-                    f"Site '{name}' is square ({n}×{p}): a continuous path never changes the sign of its determinant, "
-                    "so the draws follow the posterior given the sign of the start; run chains from both signs.",
-                    stacklevel=5,
-                )
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_system": None}
+        return {**self.__dict__, "_system": None, "_potential": None}
 
 
 def _check_positive(**arguments: float | None) -> None:
     for name, value in arguments.items():
-        if value is not None and not value > 0:
+        if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name}={value}, expected a positive number.")

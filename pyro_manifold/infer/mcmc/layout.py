@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Size, Tensor
 
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks
+from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Mechanics
+from pyro_manifold.log_density import Target
+from pyro_manifold.manifolds import Manifold
 
 
 @dataclass(frozen=True)
@@ -75,3 +79,31 @@ class Layout:
     def unpack_chain(self, blocks: Blocks, chain: int) -> dict[str, Tensor]:
         """``{site: ...}`` of one chain."""
         return {name: value[chain] for name, value in self.unpack(blocks).items()}
+
+
+def block_mechanics(
+    layout: Layout, target: Target, table: Mapping[type[Manifold], Mechanics], starts: dict[str, Tensor]
+) -> dict[Block, Mechanics]:
+    """How each block moves; warns of square sites, whose components a continuous path cannot leave.
+
+    Raises:
+        ValueError: if the table has no mechanics for the manifold of a site.
+    """
+    mechanics: dict[Block, Mechanics] = {group: EuclideanMechanics() for group in layout.groups}
+    for name, manifold in target.manifolds.items():
+        found = [move for kind, move in table.items() if isinstance(manifold, kind)]
+        if not found:
+            known = sorted(kind.__name__ for kind in table)
+            raise ValueError(
+                f"Site '{name}': this kernel moves on {known}, not on {manifold!r}; "
+                "give the site a chart through transforms."
+            )
+        mechanics[(name,)] = found[0]
+        n, p = starts[name].shape[-2:]
+        if n == p:
+            warnings.warn(
+                f"Site '{name}' is square ({n}×{p}): a continuous path never changes the sign of its determinant, "
+                "so the draws follow the posterior given the sign of the start; run chains from both signs.",
+                stacklevel=5,
+            )
+    return mechanics

@@ -69,5 +69,9 @@ class HamiltonianSystem:
         """Replace the step by one compiled graph; keeps the eager step, with a warning, if that fails."""
         self._step = compile_step(self._eager_step, self.refresh(state, metrics), metrics, options=options, warn=warn)
 
+    def forget_compiled(self) -> None:
+        """Step without the compiled graph from now on."""
+        self._step = self._eager_step
+
     def _eager_step(self, state: State, step_size: Tensor, metrics: Metrics) -> State:
         return leapfrog_step(state, step_size, potential=self.potential, mechanics=self.mechanics, metrics=metrics)
