@@ -65,7 +65,7 @@ def importance_truths(problem_name, log_density, draws=3_000_000):
     return {name: (float(m), float(e)) for name, m, e in zip(problem.functionals, mean, error, strict=True)}
 
 
-# ---- the matrix mixture: every entry near 1 or near 2 -------------------------------------------------------
+# ---- the matrix mixture, as we read the OHMC paper: every entry near 1 or near 2 ----------------------------
 
 
 def mixture_log_density(X, v, xp):

@@ -4,7 +4,8 @@
 
 The step is that of OHMC on one Stiefel site (two kicks and a drift) with a linear potential, whose gradient costs
 nothing. "products" are the matrix products that the step must do, with torch.matmul on tensors that are there already:
-Xᵀ[X r G] for kicks and drift, and one n×2p by 2p×2p product for each update. "copy" moves the bytes of X, r and G once.
+[X r]ᵀ[X r] and an n×2p by 2p×2p product for the drift, XᵀG and X times a p×p matrix for each kick.
+"copy" moves the bytes of X, r and G once.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ def step_times(chains, n, p, compiled):
     step_size = torch.tensor(0.1)
     r = state.momentum[BLOCK]
 
+    both, small = torch.cat([X, r], -1), torch.ones(2 * p, 2 * p)
+
     def products():
-        both = torch.cat([X, r], -1)
         both.mT @ both
-        both @ both.mT[..., : 2 * p] if n <= 2 * p else both @ torch.ones(2 * p, 2 * p)
+        both @ small
         for _ in range(2):
             X @ (X.mT @ gradient)
 
