@@ -8,17 +8,13 @@ import warnings
 import numpy as np
 
 
-def pyro_manifold(problem, *, chains, warmup, draws, jit_compile=False, **options):
+def pyro_model(problem):
+    """The problem as a Pyro model, for both packages that sample one."""
     import pyro
     import pyro.distributions as dist
     import torch
 
     from pyro_manifold.distributions import StiefelUniform
-    from pyro_manifold.infer import MCMC, OHMC
-
-    torch.set_default_dtype(torch.float64)
-    pyro.set_rng_seed(0)
-    warnings.filterwarnings("ignore")
 
     def model():
         X = pyro.sample("X", StiefelUniform(*problem.shape))
@@ -28,9 +24,22 @@ def pyro_manifold(problem, *, chains, warmup, draws, jit_compile=False, **option
             v = pyro.sample("v", flat)
         pyro.factor("density", problem.log_density(X, v, torch))
 
+    return model
+
+
+def pyro_manifold(problem, *, chains, warmup, draws, jit_compile=False, **options):
+    import pyro
+    import torch
+
+    from pyro_manifold.infer import MCMC, OHMC
+
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(0)
+    warnings.filterwarnings("ignore")
+
     steps = []
     started = time.perf_counter()
-    kernel = OHMC(model, jit_compile=jit_compile, **options)
+    kernel = OHMC(pyro_model(problem), jit_compile=jit_compile, **options)
     hook = lambda kernel, params, stage, i: steps.append(kernel.last_num_steps)  # noqa: E731
     mcmc = MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True, hook_fn=hook)
     mcmc.run()
@@ -74,27 +83,16 @@ def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algori
 
 def pyro_nuts(problem, *, chains, warmup, draws, **options):
     import pyro
-    import pyro.distributions as dist
     import torch
     from pyro.infer import MCMC, NUTS
-
-    from pyro_manifold.distributions import StiefelUniform
 
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
 
-    def model():
-        X = pyro.sample("X", StiefelUniform(*problem.shape))
-        v = None
-        if problem.coordinates:
-            flat = dist.Normal(0.0, 1.0).expand([problem.coordinates]).to_event(1).mask(False)
-            v = pyro.sample("v", flat)
-        pyro.factor("density", problem.log_density(X, v, torch))
-
     started = time.perf_counter()
     runs = []
     for _ in range(chains):
-        mcmc = MCMC(NUTS(model, **options), draws, warmup, disable_progbar=True)
+        mcmc = MCMC(NUTS(pyro_model(problem), **options), draws, warmup, disable_progbar=True)
         mcmc.run()
         runs.append(mcmc.get_samples())
     seconds = time.perf_counter() - started

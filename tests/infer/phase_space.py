@@ -2,9 +2,8 @@
 
 import torch
 
-from pyro_manifold.infer.mcmc.leapfrog import State, draw_momentum, kinetic_energy, leapfrog_step
 from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, Metric
-from pyro_manifold.infer.mcmc.metropolis import metropolis
+from pyro_manifold.infer.mcmc.system import HamiltonianSystem
 from pyro_manifold.manifolds import Stiefel
 
 
@@ -37,36 +36,29 @@ class System:
     def __init__(self, potential, mechanics, inverse_masses=None):
         self.potential = potential
         self.mechanics = mechanics
+        self.dynamics = HamiltonianSystem(potential, mechanics)
         inverse_masses = inverse_masses or {}
         self.metrics = {
             block: Metric.from_inverse_mass(torch.as_tensor(inverse_masses.get(block, 1.0))) for block in mechanics
         }
 
     def state(self, position):
-        energy, gradient = self.potential(position)
-        zeros = {block: torch.zeros_like(value) for block, value in position.items()}
-        return self.refresh(State(position, zeros, energy, gradient))
+        return self.refresh(self.dynamics.state_at(position))
 
     def refresh(self, state):
-        return draw_momentum(state, mechanics=self.mechanics, metrics=self.metrics)
+        return self.dynamics.refresh(state, self.metrics)
 
     def energy(self, state):
-        return state.energy + kinetic_energy(state, mechanics=self.mechanics, metrics=self.metrics)
+        return self.dynamics.energy(state, self.metrics)
 
     def integrate(self, state, step_size, num_steps):
-        for _ in range(num_steps):
-            state = leapfrog_step(
-                state, step_size, potential=self.potential, mechanics=self.mechanics, metrics=self.metrics
-            )
-        return state
+        return self.dynamics.integrate(state, step_size, num_steps, self.metrics)
 
     def sample(self, state, step_size, num_steps, iterations, burn_in):
         """Metropolised trajectories; positions of shape ``(chains, iterations, ...)`` and mean acceptance."""
         kept, acceptance = [], 0.0
         for iteration in range(burn_in + iterations):
-            start = self.refresh(state)
-            end = self.integrate(start, step_size, num_steps)
-            state, info = metropolis(start, end, self.energy(end) - self.energy(start))
+            state, info = self.dynamics.transition(state, step_size, num_steps, self.metrics)
             acceptance += float(info.acceptance_probability.mean()) / (burn_in + iterations)
             if iteration >= burn_in:
                 kept.append(state.position)

@@ -12,6 +12,7 @@ import pyro.infer
 import torch
 from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
+from pyro.util import optional
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -136,10 +137,7 @@ class MCMC(pyro.infer.MCMC):
         self._args, self._kwargs = args, kwargs
         self.num_samples = self._requested_samples  # an interrupt of an earlier run may have left fewer
         args = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
-        validate = pyro.validation_enabled(not self.disable_validation)
-        if self.disable_validation is None:
-            validate = pyro.validation_enabled(torch.distributions.Distribution._validate_args)
-        with validate:
+        with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
             self.kernel.setup_chains(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
             self._check_saved_names()
             draws = self._draw()

@@ -369,9 +369,7 @@ class HamiltonianKernel(MCMCKernel):
         return BatchedPotential(self._target.potential_fn, self._starts, self._target.manifolds, warn=warn)
 
     def _build_system(self, potential: BatchedPotential) -> HamiltonianSystem:
-        layout = self._layout
-
-        self._potential = potential
+        layout, self._potential = self._layout, potential
 
         def of_blocks(position: Blocks) -> tuple[Tensor, Blocks]:
             energy, gradient = potential(layout.unpack(position))
