@@ -277,8 +277,8 @@ def test_num_steps_is_kept_and_lengths_are_jittered_otherwise():
         kernel.setup(0)
         counts = []
         for _ in range(40):
-            kernel._iteration += 1
-            counts.append(kernel._next_num_steps())
+            kernel.advance()
+            counts.append(kernel.last_num_steps)
         return counts
 
     assert set(lengths(OHMC(concentrated, step_size=0.1, num_steps=7, adapt_step_size=False))) == {7}

@@ -17,24 +17,16 @@ from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.infer.mcmc.adaptation import (
-    CurvatureEstimator,
-    InverseMassEstimator,
-    MassAdaptation,
-    StepSizeAdaptation,
-    VarianceEstimator,
-)
+from pyro_manifold.infer.mcmc.adaptation import CurvatureEstimator, MassAdaptation, VarianceEstimator
 from pyro_manifold.infer.mcmc.layout import Layout, block_mechanics
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, State
 from pyro_manifold.infer.mcmc.mechanics import Mechanics
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
 from pyro_manifold.infer.mcmc.system import HamiltonianSystem
-from pyro_manifold.infer.mcmc.trajectory import TrajectoryLength
+from pyro_manifold.infer.mcmc.warmup import Estimators, WarmUp
 from pyro_manifold.log_density import Target, finite_starts, starts, target_from_model, target_from_potential
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.potential import BatchedPotential, Sites
-
-_ACCEPTANCE_OF_FIRST_STEP = 0.8  # the step size search looks for this, as Stan's does
 
 
 class HamiltonianKernel(MCMCKernel):
@@ -84,9 +76,6 @@ class HamiltonianKernel(MCMCKernel):
         self.model = model
         self.potential_fn = potential_fn
         self.transforms = transforms if model is None else None
-        if trajectory_length is None:
-            trajectory_length = 2 * math.pi if num_steps is None else step_size * num_steps
-        self._lengths = TrajectoryLength(trajectory_length, trajectory_jitter if num_steps is None else 0.0, num_steps)
         self._manifolds = manifolds
         self._full_mass = full_mass
         self._site_transforms = transforms
@@ -95,12 +84,15 @@ class HamiltonianKernel(MCMCKernel):
         self._jit_options = jit_options
         self._ignore_jit_warnings = ignore_jit_warnings
         self._init_strategy = init_strategy
-        self._step_size_bounds = (min_stepsize, max_stepsize)
-        self._adapter = StepSizeAdaptation(
+        self._warmup = WarmUp(
             step_size,
-            adapt_step_size=adapt_step_size,
-            adapt_mass_matrix=adapt_mass_matrix,
-            target_accept_prob=target_accept_prob,
+            trajectory_length,
+            trajectory_jitter,
+            num_steps,
+            adapt_step_size,
+            adapt_mass_matrix,
+            target_accept_prob,
+            (min_stepsize, max_stepsize),
         )
         self._reset()
         super().__init__()
@@ -200,7 +192,9 @@ class HamiltonianKernel(MCMCKernel):
             self._starts = finite_starts(self._target, self._starts, initial_params is None, potential)
             self._system = self._build_system(potential)
             self._state = self._dynamics.state_at(self._layout.pack(self._starts))
-            self._configure_adaptation(self._state.position)
+            self._warmup.begin(
+                warmup_steps, self._state, self._estimators(self._state.position), self._acceptance_of_one_step
+            )
 
     def advance(self) -> Sites:
         """One transition of every chain; returns ``{site: (chains, ...)}``."""
@@ -209,11 +203,12 @@ class HamiltonianKernel(MCMCKernel):
             return {}
         # Trajectories may leave the support while they diverge; that is for Metropolis to judge.
         with pyro.validation_enabled(False):
-            self.last_num_steps = self._next_num_steps()
+            before = self._state
+            self.last_num_steps = self._warmup.next_num_steps(self._iteration)
             self._state, info = self._dynamics.transition(
-                self._state, self.step_size, self.last_num_steps, self._masses.metrics
+                before, self.step_size, self.last_num_steps, self._warmup.masses.metrics
             )
-            self._record(self._state, info)
+            self._record(before, self._state, info)
             # At iterations 1, 2, 4, 8, … and when warm-up ends: where the chains are, not only where they began.
             if self._iteration & (self._iteration - 1) == 0 or self._iteration == self._warmup_steps:
                 self._watch_graph()
@@ -253,40 +248,25 @@ class HamiltonianKernel(MCMCKernel):
     @property
     def trajectory_length(self) -> float:
         """Mean integration time of a trajectory."""
-        return self._lengths.mean
+        return self._warmup.trajectory_length
 
     @property
     def step_size(self) -> float:
-        """Current ε; never longer than a trajectory, since on a flat target every ε would be accepted."""
-        smallest, largest = self._step_size_bounds
-        return max(smallest, min(self._adapter.step_size, largest, self.trajectory_length))
+        """Current ε; never longer than a trajectory."""
+        return self._warmup.step_size
 
     @property
     def num_steps(self) -> int:
         """Leapfrog steps of a trajectory of mean length."""
-        return self._lengths.steps_of(self.trajectory_length, self.step_size)
+        return self._warmup.num_steps
 
     @property
     def inverse_mass_matrix(self) -> Blocks:
         """Inverse mass of each block: a scalar for a manifold site, a vector or matrix for a group of others."""
-        return self._masses.inverse_mass_matrix
+        return self._warmup.masses.inverse_mass_matrix
 
-    @property
-    def _masses(self) -> MassAdaptation:
-        return self._adapter.mass_matrix_adapter
-
-    def _configure_adaptation(self, position: Blocks) -> None:
-        self._adapter.mass_matrix_adapter = MassAdaptation(self._estimators(position))
-        self._adapter.configure(
-            self._warmup_steps,
-            mass_matrix_shape={},
-            find_reasonable_step_size_fn=self._find_step_size,
-        )
-        if self._adapter.adapt_step_size:
-            self._adapter.reset_step_size_adaptation(position)
-
-    def _estimators(self, position: Blocks) -> dict[Block, Callable[[], InverseMassEstimator]]:
-        estimators: dict[Block, Callable[[], InverseMassEstimator]] = {
+    def _estimators(self, position: Blocks) -> Estimators:
+        estimators: Estimators = {
             group: partial(VarianceEstimator, position[group], group in self._layout.dense)
             for group in self._layout.groups
         }
@@ -295,44 +275,19 @@ class HamiltonianKernel(MCMCKernel):
             estimators[block] = partial(CurvatureEstimator, position[block], self._mechanics[block], manifold)
         return estimators
 
-    def _find_step_size(self, _position: Blocks) -> float:
-        """Double or halve ε until the mean acceptance probability of a single step crosses 0.8, as Stan does."""
-        smallest, largest = self._step_size_bounds
-        largest = min(largest, self.trajectory_length)
-        step_size, growing = self.step_size, None
-        while True:
-            grow = self._acceptance_of_one_step(step_size) > _ACCEPTANCE_OF_FIRST_STEP
-            if growing is None:
-                growing = grow
-            following = step_size * (2.0 if growing else 0.5)
-            if grow != growing or not smallest <= following <= largest:
-                return step_size
-            step_size = following
-
     def _acceptance_of_one_step(self, step_size: float) -> float:
         assert self._state is not None
-        _, info = self._dynamics.transition(self._state, step_size, 1, self._masses.metrics)
+        _, info = self._dynamics.transition(self._state, step_size, 1, self._warmup.masses.metrics)
         return float(info.acceptance_probability.mean())
 
-    def _next_num_steps(self) -> int:
-        masses_pending = (
-            self._adapter.adapt_mass_matrix
-            and self._iteration <= self._warmup_steps
-            and self._masses.windows_completed == 0
-        )
-        return self._lengths.steps(self.step_size, self._iteration, not masses_pending)
-
-    def _record(self, state: State, info: TransitionInfo) -> None:
+    def _record(self, before: State, state: State, info: TransitionInfo) -> None:
         warming_up = self._iteration <= self._warmup_steps
         probability = info.acceptance_probability.mean()
         done = self._iteration if warming_up else self._iteration - self._warmup_steps
         previous = 0.0 if done == 1 else self._mean_acceptance
         self._mean_acceptance = previous + (probability - previous) / done
         if warming_up:
-            # At its upper bound the step size must not be pushed on: the dual average would lag behind.
-            if self._adapter.step_size >= self.trajectory_length:
-                probability = probability.clamp(max=self._adapter.target_accept_prob)
-            self._adapter.step(self._iteration, state.position, probability, state.gradient)
+            self._warmup.update(self._iteration, self.last_num_steps, before, state, info)
             return
         self._accepted = self._accepted + info.accepted
         self._diverging.append(info.diverging)
