@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
-from pyro.infer.mcmc.adaptation import WarmupAdapter
+from pyro.infer.mcmc.adaptation import WarmupAdapter, adapt_window
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks
@@ -108,7 +110,11 @@ class CurvatureEstimator(InverseMassEstimator):
 
 
 class StepSizeAdaptation(WarmupAdapter):
-    """Pyro's windows and dual averaging, which a short last window cannot lead astray.
+    """Pyro's windows and dual averaging, with more windows, and not led astray by a short last one.
+
+    Stan's windows double, and the last takes in what does not fit: of 350 iterations, half belong to one window.
+    While chains still travel to where they belong, old masses are wrong masses, so windows grow here by a half, and
+    the first masses come after 50 iterations instead of 100. Runs too short for Stan's schedule follow Pyro's.
 
     Dual averaging tries steps far from its start at first, and its average needs some steps to forget them. After a
     window of a few steps half the step size at which the search crossed its threshold is the better one.
@@ -116,6 +122,18 @@ class StepSizeAdaptation(WarmupAdapter):
 
     step_size: float
     _fewest_steps = 10
+    _growth = 1.5
+
+    def _build_adaptation_schedule(self) -> list[Any]:
+        if self._warmup_steps < self._adapt_start_buffer + self._adapt_initial_window + self._adapt_end_buffer:
+            return super()._build_adaptation_schedule()
+        first = start = self._adapt_initial_window
+        end = self._warmup_steps - self._adapt_end_buffer
+        # As many windows as fit, then stretched to fill: sizes first · (1, g, g², …).
+        count = int(math.log(1 + (end - start) * (self._growth - 1) / first) / math.log(self._growth))
+        ends = [start + (end - start) * (self._growth**k - 1) / (self._growth**count - 1) for k in range(count + 1)]
+        edges = [0, *(round(edge) for edge in ends), self._warmup_steps]
+        return [adapt_window(left, right - 1) for left, right in pairwise(edges)]
 
     def reset_step_size_adaptation(self, z: Any) -> None:
         super().reset_step_size_adaptation(z)

@@ -16,6 +16,7 @@ from pyro.util import optional
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from pyro_manifold.diagnostics.agreement import disagreements
 from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
 from pyro_manifold.potential import Sites
 
@@ -131,6 +132,22 @@ class MCMC(pyro.infer.MCMC):
             self._run_vectorised(*args, **kwargs)
         else:
             super().run(*args, **kwargs)
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Effective sizes and R-hat of each site, what the kernel counted, and which chains disagree.
+
+        ``"disagreeing chains"`` names, for each site whose largest R-hat is above 1.05, that R-hat and the chain
+        furthest from the others: it may sit in another mode, or not have arrived yet. Sites that the model knows only
+        up to sign or rotation disagree by nature; ``"log density"``, the last entry, does not.
+        """
+        report = super().diagnostics()
+        statistics = report.pop("sample stats", {})
+        log_densities = [chain["lp"] for chain in statistics.values() if chain]
+        values = dict(self._samples)
+        if log_densities:
+            values["log density"] = torch.stack(log_densities)
+        report["disagreeing chains"] = disagreements(values)
+        return report
 
     @poutine.block
     def _run_vectorised(self, *args: Any, **kwargs: Any) -> None:

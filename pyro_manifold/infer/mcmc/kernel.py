@@ -22,6 +22,7 @@ from pyro_manifold.infer.mcmc.layout import Layout, block_mechanics
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, State
 from pyro_manifold.infer.mcmc.mechanics import Mechanics
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
+from pyro_manifold.infer.mcmc.record import Record
 from pyro_manifold.infer.mcmc.system import HamiltonianSystem
 from pyro_manifold.infer.mcmc.warmup import Estimators, WarmUp
 from pyro_manifold.log_density import Target, finite_starts, starts, target_from_model, target_from_potential
@@ -107,10 +108,7 @@ class HamiltonianKernel(MCMCKernel):
         self.last_num_steps = 0
         self._warmup_steps = 0
         self._mean_acceptance: Tensor | float = 0.0
-        self._accepted: Tensor | float = 0.0
-        self._diverging: list[Tensor] = []
-        self._divergence_count: Tensor | int = 0
-        self._orthogonality_error: Tensor | float = 0.0
+        self._record = Record(0)
 
     # ---- one chain: what pyro.infer.MCMC calls --------------------------------------------------------------
 
@@ -140,7 +138,7 @@ class HamiltonianKernel(MCMCKernel):
         return {name: value[0] for name, value in self.advance().items()}
 
     def diagnostics(self) -> dict[str, Any]:
-        """Divergent iterations, acceptance rate and the largest orthogonality error of the draws."""
+        """Divergent iterations, acceptance rate, largest orthogonality error, and statistics of each iteration."""
         return self.chain_diagnostics()[0]
 
     def logging(self) -> OrderedDict[str, str]:
@@ -148,7 +146,7 @@ class HamiltonianKernel(MCMCKernel):
             [
                 ("step size", f"{self.step_size:.2e}"),
                 ("acc. prob", f"{float(self._mean_acceptance):.3f}"),
-                ("divergences", f"{int(self._divergence_count)}"),
+                ("divergences", f"{self._record.divergences}"),
             ]
         )
 
@@ -184,6 +182,7 @@ class HamiltonianKernel(MCMCKernel):
         with pyro.validation_enabled(False):
             self._starts = starts(self._target, chains, initial_params)
             self._chains = chains
+            self._record = Record(chains)
             if not self._starts:
                 return
             self._layout = Layout.build(self.initial_params or {}, self._target.manifolds, self._full_mass)
@@ -208,7 +207,7 @@ class HamiltonianKernel(MCMCKernel):
             self._state, info = self._dynamics.transition(
                 before, self.step_size, self.last_num_steps, self._warmup.masses.metrics
             )
-            self._record(before, self._state, info)
+            self._learn_and_record(before, self._state, info)
             # At iterations 1, 2, 4, 8, … and when warm-up ends: where the chains are, not only where they began.
             if self._iteration & (self._iteration - 1) == 0 or self._iteration == self._warmup_steps:
                 self._watch_graph()
@@ -230,18 +229,7 @@ class HamiltonianKernel(MCMCKernel):
 
     def chain_diagnostics(self) -> list[dict[str, Any]]:
         """What `diagnostics` reports, for each chain."""
-        draws = max(self._iteration - self._warmup_steps, 1)
-        rates = (torch.as_tensor(self._accepted) / draws).expand(self._chains).tolist()
-        diverging = torch.stack(self._diverging) if self._diverging else torch.zeros(0, self._chains)
-        errors = torch.as_tensor(self._orthogonality_error).expand(self._chains).tolist()
-        reports = []
-        for chain in range(self._chains):
-            divergences = diverging[:, chain].nonzero().flatten().tolist()
-            report = {"divergences": divergences, "acceptance rate": rates[chain]}
-            if self._target.manifolds:
-                report["orthogonality error"] = errors[chain]
-            reports.append(report)
-        return reports
+        return self._record.reports()
 
     # ---- tuning ---------------------------------------------------------------------------------------------
 
@@ -280,7 +268,7 @@ class HamiltonianKernel(MCMCKernel):
         _, info = self._dynamics.transition(self._state, step_size, 1, self._warmup.masses.metrics)
         return float(info.acceptance_probability.mean())
 
-    def _record(self, before: State, state: State, info: TransitionInfo) -> None:
+    def _learn_and_record(self, before: State, state: State, info: TransitionInfo) -> None:
         warming_up = self._iteration <= self._warmup_steps
         probability = info.acceptance_probability.mean()
         done = self._iteration if warming_up else self._iteration - self._warmup_steps
@@ -289,12 +277,14 @@ class HamiltonianKernel(MCMCKernel):
         if warming_up:
             self._warmup.update(self._iteration, self.last_num_steps, before, state, info)
             return
-        self._accepted = self._accepted + info.accepted
-        self._diverging.append(info.diverging)
-        self._divergence_count = self._divergence_count + info.diverging.sum()
-        for name, manifold in self._target.manifolds.items():
-            error = manifold.membership_error(state.position[(name,)]).reshape(self._chains, -1).amax(1)
-            self._orthogonality_error = torch.maximum(torch.as_tensor(self._orthogonality_error).to(error), error)
+        self._record.add(info, self.step_size, self.last_num_steps, self._membership_error(state.position))
+
+    def _membership_error(self, position: Blocks) -> Tensor | None:
+        errors = [
+            manifold.membership_error(position[(name,)]).reshape(self._chains, -1).amax(1)
+            for name, manifold in self._target.manifolds.items()
+        ]
+        return torch.stack(errors).amax(0) if errors else None
 
     # ---- construction ---------------------------------------------------------------------------------------
 

@@ -20,9 +20,14 @@ class TransitionInfo(NamedTuple):
     accepted: Tensor
     diverging: Tensor
     energy_error: Tensor
+    energy: Tensor
+    """Total energy, kinetic and potential, of the state that was chosen."""
+    log_density: Tensor
 
 
-def metropolis(current: State, proposal: State, energy_error: Tensor) -> tuple[State, TransitionInfo]:
+def metropolis(
+    current: State, proposal: State, current_energy: Tensor, proposal_energy: Tensor
+) -> tuple[State, TransitionInfo]:
     r"""Accept each chain's proposal with probability :math:`\min(1, e^{-\Delta H})`.
 
     An energy error that is not finite counts as infinite, also where the potential fell to -∞ (a density
@@ -31,11 +36,13 @@ def metropolis(current: State, proposal: State, energy_error: Tensor) -> tuple[S
     Args:
         current: states to keep where the proposal is rejected.
         proposal: ends of the trajectories.
-        energy_error: :math:`\Delta H`, ``(chains,)``.
+        current_energy: total energies of ``current``, ``(chains,)``.
+        proposal_energy: total energies of ``proposal``.
 
     Returns:
         The next states and what happened.
     """
+    energy_error = proposal_energy - current_energy
     energy_error = torch.where(torch.isfinite(energy_error), energy_error, torch.inf)
     probability = (-energy_error).exp().clamp(max=1)
     accepted = torch.rand_like(probability) < probability
@@ -53,4 +60,5 @@ def metropolis(current: State, proposal: State, energy_error: Tensor) -> tuple[S
         choose_blocks(proposal.gradient, current.gradient),
     )
     diverging = energy_error > DIVERGENCE_THRESHOLD
-    return state, TransitionInfo(probability, accepted, diverging, energy_error)
+    energy = choose(proposal_energy, current_energy)
+    return state, TransitionInfo(probability, accepted, diverging, energy_error, energy, -state.energy)

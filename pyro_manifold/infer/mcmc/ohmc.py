@@ -33,8 +33,8 @@ class OHMC(HamiltonianKernel):
         model: a Pyro model; give this or ``potential_fn``.
         potential_fn: ``{site: tensor}`` to the potential energy; needs ``manifolds``, and ``initial_params`` of MCMC.
         step_size: ε to begin with, and to stay with if ``adapt_step_size`` is False.
-        trajectory_length: mean integration time; ``step_size * num_steps`` or 2π if None. The unit of time is
-            that in which adapted sites have unit scale.
+        trajectory_length: mean integration time; if None, ``step_size * num_steps`` if there are ``num_steps``, else
+            chosen during warm-up, from 2π on. The unit of time is that in which adapted sites have unit scale.
         num_steps: leapfrog steps of a trajectory at the initial ``step_size``; then lengths are not jittered.
         adapt_step_size: adapt ε during warm-up.
         adapt_mass_matrix: adapt masses during warm-up.
@@ -54,7 +54,8 @@ class OHMC(HamiltonianKernel):
         min_stepsize: lower bound of ε.
         max_stepsize: upper bound of ε; a trajectory's length is another.
 
-    A trajectory has at most 1,024 steps unless ``num_steps`` asks for more, and 16 before the first masses.
+    A trajectory has at most 1,024 steps unless ``num_steps`` asks for more, 16 before the first masses, and 128 while
+    lengths are tried out.
     dtype and device are those of the model's tensors.
 
     Raises:

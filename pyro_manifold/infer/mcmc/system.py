@@ -61,9 +61,9 @@ class HamiltonianSystem:
         """Refresh momenta, follow a trajectory, accept or reject its end."""
         start = self.refresh(state, metrics)
         end = self.integrate(start, step_size, num_steps, metrics)
-        error = self.energy(end, metrics) - self.energy(start, metrics)
+        energies = self.energy(start, metrics), self.energy(end, metrics)
         restored = {block: move.restore(end.position[block]) for block, move in self.mechanics.items()}
-        return metropolis(start, end._replace(position=restored), error)
+        return metropolis(start, end._replace(position=restored), *energies)
 
     def compile(self, state: State, metrics: Metrics, options: dict[str, Any] | None = None, warn: bool = True) -> None:
         """Replace the step by one compiled graph; keeps the eager step, with a warning, if that fails."""

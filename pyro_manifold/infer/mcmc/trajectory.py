@@ -14,8 +14,11 @@ MAXIMUM_STEPS = 1024
 MAXIMUM_STEPS_BEFORE_MASSES = 16
 """Long trajectories are wasted while the masses are still those of the start."""
 
-INITIAL_LENGTH = math.pi
-"""Half a period of a Gaussian at unit masses."""
+MAXIMUM_STEPS_OF_A_TRIAL = 128
+"""Long trajectories are wasted while the step size is still swinging."""
+
+INITIAL_LENGTH = 2 * math.pi
+"""Pyro's default, a period of a Gaussian at unit masses."""
 
 _GOLDEN_RATIO = (1 + 5**0.5) / 2
 
@@ -40,28 +43,31 @@ class TrajectoryLength:
         """Length of one trajectory."""
         return self.mean * (1 + self.jitter * (2 * _phase(iteration) - 1))
 
-    def steps_of(self, length: float, step_size: float, masses_adapted: bool = True) -> int:
+    def steps_of(self, length: float, step_size: float, longest: int = MAXIMUM_STEPS) -> int:
         """Number of leapfrog steps of a trajectory of this length."""
+        if self.num_steps is not None and longest == MAXIMUM_STEPS:
+            longest = max(longest, self.num_steps)
         # A hair is added before rounding down: (ε·k)/ε may fall short of k.
-        count = max(1, int(length / step_size + 1e-6))
-        longest = max(MAXIMUM_STEPS, self.num_steps or 0) if masses_adapted else MAXIMUM_STEPS_BEFORE_MASSES
-        return min(count, longest)
+        return min(max(1, int(length / step_size + 1e-6)), longest)
 
 
 class LengthChoice:
     r"""Chooses the mean length that moves the chains furthest for its cost, from trajectories of many lengths.
 
-    While it listens, lengths are spread log-uniformly over [¼, 3] times the present mean, and each transition
+    While it listens, lengths are spread log-uniformly over [0.25, 2.1] times the present mean, and each transition
     :math:`q \to q'` is filed under its length. The choice is
 
-    .. math:: \arg\min_L\; (\text{steps}(L) + 1) \sum_i
-        \frac{(\mathrm{Var}\, q_i)^2}{E (q_i' - q_i)^4}
+    .. math:: \arg\min_L\; (\text{steps}(L) + 1) \left(\mathrm{mean}_i
+        \frac{12\,(\mathrm{Var}\, q_i)^2}{E (q_i' - q_i)^4} + \frac{2\,\mathrm{Var}\,U}{E (U' - U)^2}\right)
 
-    over lengths half an octave apart within an octave of the present one, the expectation taken over the jitter.
+    over lengths from an octave below the present one to half an octave above, the expectations taken over the jitter.
+    Each term would be 1 for independent Gaussian draws.
+
     The fourth power tells a jump to another mode from a walk within one: second moments of the jump are the same
-    for both at lengths where the effective sample size differs tenfold. Jumps need no mean and variances are those
-    within chains, for chains may sit in different symmetric modes. The sum of reciprocals heeds the slowest
-    coordinates, where a sum over coordinates would heed the many easy ones.
+    for both at lengths where the effective sample size differs tenfold. Reciprocals heed the slowest coordinates. The
+    energy U stands for even functionals, which a trajectory of half a period does not change though it moves every
+    coordinate. Jumps need no mean and variances are those within chains, for chains may sit in different symmetric
+    modes.
 
     Of the family of Hoffman, Radul & Sountsov (AISTATS 2021) and Sountsov & Hoffman (arXiv 2110.11576), who follow
     gradients of another fourth moment, that of the squared distance from the mean.
@@ -71,7 +77,8 @@ class LengthChoice:
         state: states to begin with, for shapes.
     """
 
-    _octaves_of_a_bin = 0.5
+    _range = 0.25, 2.1  # what jitter around the candidates covers
+    _octaves_of_a_bin = 0.25
     _transitions_of_a_choice = 200
     _iterations_of_a_choice = 25
 
@@ -91,22 +98,24 @@ class LengthChoice:
 
     def draw(self, iteration: int) -> float:
         """Length of one trajectory while listening."""
-        return self._lengths.mean * 3.0 ** _phase(iteration) * 0.25 ** (1 - _phase(iteration))
+        shortest, longest = self._range
+        return self._lengths.mean * shortest * (longest / shortest) ** _phase(iteration)
 
     def update(self, length: float, num_steps: int, before: State, after: State) -> None:
         """File a transition of all chains; now and then choose."""
-        values, previous = _coordinates(after), _coordinates(before)
+        values, previous = _functionals(after), _functionals(before)
         self._iterations += 1
         deviation = values - self._means
         self._means = self._means + deviation / self._iterations
         self._squares = self._squares + (deviation * (values - self._means)).mean(0)
         jumps = self._jumps.setdefault(self._bin(length), _Jumps(0, 0, torch.zeros_like(values[0])))
-        jumps.add(num_steps, (values - previous).pow(4).mean(0))
+        squares = (values - previous).square()
+        jumps.add(num_steps, torch.cat([squares[:, :-1].square(), squares[:, -1:]], 1).mean(0))
         if self._iterations % self._iterations_between_choices == 0:
             self._lengths.mean = min(self._candidates(), key=self._cost)
 
     def _candidates(self) -> list[float]:
-        return [self._lengths.mean * 2 ** (k * self._octaves_of_a_bin) for k in (0, -1, 1, -2, 2)]
+        return [self._lengths.mean * 2 ** (k * self._octaves_of_a_bin) for k in (0, -1, 1, -2, 2, -3, -4)]
 
     def _cost(self, length: float) -> float:
         """What is to be small, if lengths were jittered around this one."""
@@ -116,10 +125,11 @@ class LengthChoice:
             return math.inf
         filed = [(share / total, self._jumps[index]) for index, share in shares.items()]
         steps = sum(share * jumps.steps / jumps.count for share, jumps in filed)
-        fourth_moment = torch.stack([share * jumps.fourth_powers / jumps.count for share, jumps in filed]).sum(0)
-        moving = fourth_moment > 0
-        variance = torch.as_tensor(self._squares)[moving] / (self._iterations - 1)
-        return (steps + 1) * float((variance**2 / fourth_moment[moving]).sum()) if moving.any() else math.inf
+        moments = torch.stack([share * jumps.moments / jumps.count for share, jumps in filed]).sum(0)
+        variances = torch.as_tensor(self._squares) / (self._iterations - 1)
+        draws = torch.cat([12 * variances[:-1].square(), 2 * variances[-1:]]) / moments
+        coordinates = draws[:-1][moments[:-1] > 0]
+        return (steps + 1) * float(coordinates.mean() + draws[-1]) if len(coordinates) else math.inf
 
     def _shares(self, length: float) -> dict[int, float]:
         """Which share of the jittered lengths falls into each bin that has jumps."""
@@ -137,21 +147,22 @@ class LengthChoice:
 
 @dataclass
 class _Jumps:
-    """Sums over the transitions of one bin of lengths."""
+    """Sums over the transitions of one bin of lengths; moments are those of coordinates, then of the energy."""
 
     count: int
     steps: int
-    fourth_powers: Tensor
+    moments: Tensor
 
-    def add(self, num_steps: int, fourth_powers: Tensor) -> None:
+    def add(self, num_steps: int, moments: Tensor) -> None:
         self.count += 1
         self.steps += num_steps
-        self.fourth_powers = self.fourth_powers + fourth_powers
+        self.moments = self.moments + moments
 
 
-def _coordinates(state: State) -> Tensor:
-    """All coordinates, ``(chains, coordinates)``."""
-    return torch.cat([x.flatten(1) for x in state.position.values()], 1)
+def _functionals(state: State) -> Tensor:
+    """All coordinates, then the potential energy, ``(chains, coordinates + 1)``."""
+    parts = [x.flatten(1) for x in state.position.values()]
+    return torch.cat([*parts, state.energy.unsqueeze(1)], 1)
 
 
 def _phase(iteration: int) -> float:

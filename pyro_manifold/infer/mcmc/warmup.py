@@ -7,7 +7,14 @@ from collections.abc import Callable
 from pyro_manifold.infer.mcmc.adaptation import InverseMassEstimator, MassAdaptation, StepSizeAdaptation
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, State
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
-from pyro_manifold.infer.mcmc.trajectory import INITIAL_LENGTH, LengthChoice, TrajectoryLength
+from pyro_manifold.infer.mcmc.trajectory import (
+    INITIAL_LENGTH,
+    MAXIMUM_STEPS,
+    MAXIMUM_STEPS_BEFORE_MASSES,
+    MAXIMUM_STEPS_OF_A_TRIAL,
+    LengthChoice,
+    TrajectoryLength,
+)
 
 Estimators = dict[Block, Callable[[], InverseMassEstimator]]
 
@@ -104,13 +111,14 @@ class WarmUp:
 
     def next_num_steps(self, iteration: int) -> int:
         """Leapfrog steps of the trajectory of this iteration, counted from 1."""
+        longest = MAXIMUM_STEPS
+        self._intended_length = self._lengths.draw(iteration)
         if self._listens(iteration):
             assert self._length_choice is not None
-            self._intended_length = self._length_choice.draw(iteration)
-        else:
-            self._intended_length = self._lengths.draw(iteration)
-        masses_adapted = not (iteration <= self._warmup_steps and self._masses_pending)
-        return self._lengths.steps_of(self._intended_length, self.step_size, masses_adapted)
+            self._intended_length, longest = self._length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
+        elif self._masses_pending and iteration <= self._warmup_steps:
+            longest = MAXIMUM_STEPS_BEFORE_MASSES
+        return self._lengths.steps_of(self._intended_length, self.step_size, longest)
 
     def update(self, iteration: int, num_steps: int, before: State, after: State, info: TransitionInfo) -> None:
         """Learn from one transition of all chains."""

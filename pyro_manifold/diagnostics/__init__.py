@@ -1,0 +1,1 @@
+"""What draws say about themselves."""

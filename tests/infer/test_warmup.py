@@ -1,0 +1,122 @@
+"""What warm-up tunes: windows, trajectory length, and the record of each iteration."""
+
+import itertools
+import math
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.infer.mcmc.adaptation import StepSizeAdaptation
+from pyro_manifold.infer.mcmc.leapfrog import State
+from pyro_manifold.infer.mcmc.trajectory import LengthChoice, TrajectoryLength
+from tests.infer.models import concentrated
+
+
+def run(kernel, **options):
+    mcmc = MCMC(kernel, disable_progbar=True, **options)
+    mcmc.run()
+    return mcmc
+
+
+@pytest.mark.parametrize("warmup_steps", [10, 60, 149, 150, 200, 351, 1000, 5000])
+def test_windows_cover_the_warm_up_and_grow(warmup_steps):
+    adapter = StepSizeAdaptation(1, adapt_step_size=True, adapt_mass_matrix=True)
+    adapter._warmup_steps = warmup_steps
+    windows = adapter._build_adaptation_schedule()
+    assert windows[0].start == 0
+    assert windows[-1].end == warmup_steps - 1
+    assert all(left.end + 1 == right.start for left, right in itertools.pairwise(windows))
+    sizes = [window.end - window.start + 1 for window in windows[1:-1]]
+    assert all(size >= 25 for size in sizes) or warmup_steps < 100
+    assert all(1.4 < right / left < 2.3 for left, right in itertools.pairwise(sizes))
+
+
+def oscillator(position, length, frequencies):
+    """Exact transitions on N(0, diag(1/frequencies²)) at unit mass: no step size, no rejection."""
+    momentum = torch.randn_like(position)
+    return position * (frequencies * length).cos() + momentum / frequencies * (frequencies * length).sin()
+
+
+def state(position, frequencies):
+    return State({("x",): position}, {}, 0.5 * (frequencies * position).square().sum(1), {})
+
+
+def chosen(initial_length, frequencies, step, iterations=400, chains=16):
+    lengths = TrajectoryLength(initial_length, 0.5)
+    position = torch.randn(chains, len(frequencies)) / frequencies
+    choice = LengthChoice(lengths, state(position, frequencies))
+    for iteration in range(1, iterations + 1):
+        length = choice.draw(iteration)
+        following = step(position, length, frequencies)
+        choice.update(length, max(1, int(length / 0.1)), state(position, frequencies), state(following, frequencies))
+        position = following
+    return lengths.mean
+
+
+@pytest.mark.parametrize("initial_length", [0.5, 2 * math.pi, 20.0])
+def test_length_chosen_on_gaussians_is_near_half_a_period(initial_length):
+    """A quarter of a period is best for the energy, 2.4 for coordinates (by quadrature over the jitter)."""
+    assert 1.2 < chosen(initial_length, torch.ones(4), oscillator) < 3
+    assert 4 * 1.2 < chosen(initial_length, 0.25 * torch.ones(4), oscillator) < 4 * 3
+
+
+def test_length_heeds_a_slow_direction():
+    slow_among_fast = torch.tensor([0.2, 1.0, 1.0])
+    assert chosen(2 * math.pi, slow_among_fast, oscillator) > 1.4 * chosen(2 * math.pi, torch.ones(3), oscillator)
+
+
+def test_length_grows_where_only_long_trajectories_change_modes():
+    """Within a mode every length moves alike; the sign changes with a probability that grows with the length."""
+
+    def two_modes(position, length, _):
+        jump = torch.rand(len(position), 1) < min(0.5, (length / 12) ** 2 / 2)
+        sign = torch.where(jump, -position.sign(), position.sign())
+        return sign * (5 + torch.randn_like(position))
+
+    assert 6 < chosen(math.pi, torch.ones(2), two_modes) < 20
+
+
+def test_length_is_chosen_by_the_kernel_and_kept_if_given():
+    chosen_length = run(OHMC(concentrated), num_samples=5, warmup_steps=300, num_chains=16).kernel.trajectory_length
+    assert 1 < chosen_length < 5
+    given = run(OHMC(concentrated, trajectory_length=1.0), num_samples=5, warmup_steps=150, num_chains=16).kernel
+    assert given.trajectory_length == 1.0
+    steps = run(OHMC(concentrated, step_size=0.1, num_steps=7), num_samples=5, warmup_steps=150).kernel
+    assert steps.last_num_steps == max(1, int(0.7 / steps.step_size + 1e-6))
+
+
+def test_a_second_run_starts_from_the_same_length():
+    mcmc = run(OHMC(concentrated), num_samples=5, warmup_steps=200, num_chains=16)
+    mcmc.kernel.setup_chains(2, 100, None)
+    assert mcmc.kernel.trajectory_length == pytest.approx(2 * math.pi)
+
+
+def test_every_iteration_is_recorded():
+    mcmc = run(OHMC(concentrated), num_samples=40, warmup_steps=60, num_chains=3)
+    statistics = mcmc.kernel.chain_diagnostics()[1]["sample stats"]
+    assert set(statistics) >= {"acceptance_rate", "diverging", "energy", "lp", "n_steps", "orthogonality_error"}
+    assert {value.shape for value in statistics.values()} == {torch.Size([40])}
+    draws = mcmc.get_samples(group_by_chain=True)["U"][1]
+    assert torch.allclose(statistics["lp"], 4 * draws[:, 0, 0] + 3 * draws[:, 1, 1], atol=1e-8)
+    # Kinetic energy is chi-squared: its mean is half the degrees of freedom of V(4, 2).
+    assert (statistics["energy"] + statistics["lp"] > 0).all()
+
+
+def test_chains_that_disagree_are_named():
+    def wells():
+        x = pyro.sample("x", dist.Normal(0.0, 100.0))
+        pyro.sample("U", StiefelUniform(3, 1))
+        pyro.factor("wells", torch.logaddexp(-50 * (x - 3) ** 2, 2 - 50 * (x + 3) ** 2))
+
+    starts = {"x": torch.tensor([3.0, 3.0, -3.0, 3.0]), "U": torch.eye(3, 1).expand(4, 3, 1).clone()}
+    kernel = OHMC(wells, step_size=0.1, num_steps=5, adapt_step_size=False, adapt_mass_matrix=False)
+    mcmc = run(kernel, num_samples=100, warmup_steps=0, num_chains=4, initial_params=starts)
+    report = mcmc.diagnostics()["disagreeing chains"]
+    assert "chain 2" in report["x"]
+    assert "chain 2" in report["log density"]
+    agreeing = run(OHMC(concentrated), num_samples=200, warmup_steps=200, num_chains=4)
+    assert agreeing.diagnostics()["disagreeing chains"] == {}
