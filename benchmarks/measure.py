@@ -26,10 +26,9 @@ def measure(problem_name, peer_name, chains, warmup, draws):
     X, v, figures = run(problem, chains=chains, warmup=warmup, draws=draws, **options)
     values = {name: f(X, v) for name, f in problem.functionals.items()}
     sizes = [float(arviz.ess(value, method="bulk")) for value in values.values()]
-    deviations = []
-    for name, (truth, truth_error) in problem.truths().items():
-        error = values[name].std() / np.sqrt(float(arviz.ess(values[name], method="mean")))
-        deviations.append(abs(values[name].mean() - truth) / np.hypot(error, truth_error))
+    means = {}
+    for name, value in values.items():
+        means[name] = [float(value.mean()), float(value.std() / np.sqrt(arviz.ess(value, method="mean")))]
     return {
         "problem": problem_name,
         "peer": peer_name,
@@ -41,7 +40,7 @@ def measure(problem_name, peer_name, chains, warmup, draws):
         "ess_min": min(sizes),
         "ess_median": float(np.median(sizes)),
         "rhat": max(float(arviz.rhat(value)) for value in values.values()),
-        "deviation": max(deviations, default=float("nan")),
+        "means": means,
         "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 

@@ -101,6 +101,52 @@ def pyro_nuts(problem, *, chains, warmup, draws, **options):
     return X, v, {"seconds": seconds, "gradients": float("nan")}
 
 
+def mici(problem, *, chains, warmup, draws):
+    """Constrained HMC with a dynamic number of steps, the matrix flattened, XᵀX = I as p(p+1)/2 equations."""
+    import jax
+    import jax.numpy as jnp
+    from mici.integrators import ConstrainedLeapfrogIntegrator
+    from mici.samplers import DynamicMultinomialHMC
+    from mici.systems import DenseConstrainedEuclideanMetricSystem
+
+    jax.config.update("jax_enable_x64", True)
+    n, p = problem.shape
+    rows, columns = np.triu_indices(p)
+    calls = 0
+
+    def potential(q):
+        return -problem.log_density(q.reshape(n, p), None, jnp)
+
+    def constraint(q):
+        X = q.reshape(n, p)
+        return (X.T @ X - jnp.eye(p))[rows, columns]
+
+    value, value_and_gradient = jax.jit(potential), jax.jit(jax.value_and_grad(potential))
+    residual, jacobian = jax.jit(constraint), jax.jit(jax.jacobian(constraint))
+
+    def gradient(q):
+        nonlocal calls
+        calls += 1
+        energy, gradient = value_and_gradient(q)
+        return np.asarray(gradient), float(energy)
+
+    started = time.perf_counter()
+    rng = np.random.default_rng(0)
+    system = DenseConstrainedEuclideanMetricSystem(
+        neg_log_dens=lambda q: float(value(q)),
+        grad_neg_log_dens=gradient,
+        constr=lambda q: np.asarray(residual(q)),
+        jacob_constr=lambda q: (np.asarray(jacobian(q)), np.asarray(residual(q))),
+    )
+    sampler = DynamicMultinomialHMC(system, ConstrainedLeapfrogIntegrator(system), rng)
+    starts = [np.linalg.qr(rng.standard_normal((n, p)))[0].ravel() for _ in range(chains)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outputs = sampler.sample_chains(warmup, draws, starts, display_progress=False)
+    seconds = time.perf_counter() - started
+    return np.stack(outputs.traces["pos"]).reshape(chains, draws, n, p), None, {"seconds": seconds, "gradients": calls}
+
+
 CONFIGURATIONS = {
     "pyro_manifold OHMC": (pyro_manifold, {}),
     "pyro_manifold OHMC, compiled": (pyro_manifold, {"jit_compile": True}),
@@ -108,4 +154,5 @@ CONFIGURATIONS = {
     "NumPyro NUTS, sequential": (numpyro, {"chain_method": "sequential"}),
     "NumPyro HMC, vectorised": (numpyro, {"algorithm": "HMC"}),
     "Pyro NUTS": (pyro_nuts, {}),
+    "Mici constrained NUTS": (mici, {}),
 }

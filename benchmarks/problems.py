@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.gibbs import matrix_langevin
+
 SIGMA = 0.3
 
 
@@ -96,7 +98,17 @@ def langevin(n, p):
 
     functionals = {"tr FᵀX": lambda X, v: (F * X).sum((-2, -1))}
     functionals |= {f"f{k}·x{k}": (lambda X, v, k=k: (F[:, k] * X[..., :, k]).sum(-1)) for k in range(p)}
-    return Problem(f"Langevin V({n},{p})", (n, p), 0, log_density, functionals)
+
+    @cache
+    def truths():
+        import arviz
+
+        sweeps = matrix_langevin(F, chains=50 if n * p > 1000 else 200)
+        values = np.array([[f(X, None) for f in functionals.values()] for X in sweeps]).transpose(1, 2, 0)
+        errors = [x.std() / np.sqrt(arviz.ess(x, method="mean")) for x in values]
+        return {name: (float(x.mean()), float(e)) for name, x, e in zip(functionals, values, errors, strict=True)}
+
+    return Problem(f"Langevin V({n},{p})", (n, p), 0, log_density, functionals, truths)
 
 
 # ---- the network eigenmodel of Hoff 2009 --------------------------------------------------------------------
