@@ -49,14 +49,11 @@ def pyro_manifold(problem, *, chains, warmup, draws, jit_compile=False, **option
     return samples["X"].numpy(), v, {"seconds": seconds, "gradients": sum(steps) * chains}
 
 
-def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algorithm="NUTS", **options):
-    import jax
+def numpyro_model(problem):
+    """The problem as a NumPyro model over the polar expansion."""
     import jax.numpy as jnp
     import numpyro as npy
     import numpyro.distributions as dist
-    from numpyro.infer import HMC, MCMC, NUTS
-
-    jax.config.update("jax_enable_x64", True)
 
     def model():
         Z = npy.sample("Z", dist.Normal(0.0, 1.0).expand(problem.shape).to_event(2))
@@ -68,8 +65,16 @@ def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algori
             v = npy.sample("v", dist.ImproperUniform(dist.constraints.real_vector, (), (problem.coordinates,)))
         npy.factor("density", problem.log_density(X, v, jnp))
 
+    return model
+
+
+def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algorithm="NUTS", **options):
+    import jax
+    from numpyro.infer import HMC, MCMC, NUTS
+
+    jax.config.update("jax_enable_x64", True)
     started = time.perf_counter()
-    kernel = {"NUTS": NUTS, "HMC": HMC}[algorithm](model, **options)
+    kernel = {"NUTS": NUTS, "HMC": HMC}[algorithm](numpyro_model(problem), **options)
     mcmc = MCMC(
         kernel, num_warmup=warmup, num_samples=draws, num_chains=chains, chain_method=chain_method, progress_bar=False
     )

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.manifolds import Manifold
+from pyro_manifold.narrow_products import transpose_narrow_products
 
 Sites = dict[str, Tensor]
 PotentialFunction = Callable[[Sites], Tensor]
@@ -147,7 +148,7 @@ def _trace(potential_fn: PotentialFunction, example: Sites) -> BatchedFunction:
     # Traced once more, so that vectorising costs nothing at each call.
     batched = make_fx(torch.vmap(graph))(*[value.clone() for value in example.values()])
     batched.graph.eliminate_dead_code()
-    batched.recompile()
+    transpose_narrow_products(batched)
 
     def traced(sites: Sites) -> tuple[Tensor, Sites]:
         energy, *gradient = batched(*[sites[name] for name in names])

@@ -1,0 +1,76 @@
+"""Time of one value-and-gradient of the network eigenmodel, ours and NumPyro's, over the same density.
+
+    python -m benchmarks.gradients
+
+Ours is what a kernel calls: the traced density, vectorised over chains, without and with `torch.compile`. NumPyro's is
+`jax.jit(jax.vmap(jax.value_and_grad(...)))` of its own potential, over the polar expansion.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+from benchmarks.problems import PROBLEMS
+from benchmarks.scaling import best_time
+
+NETWORK = "network 270×3"
+
+
+def pyro_manifold_times(problem, chains):
+    import pyro
+    import torch
+
+    from benchmarks.peers import pyro_model
+    from pyro_manifold.infer import OHMC
+
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    pyro.set_rng_seed(0)
+    kernel = OHMC(pyro_model(problem))
+    kernel.setup_chains(chains, 1, None)
+    potential, starts = kernel._potential, kernel._starts
+    names = list(starts)
+
+    def flat(*values):
+        energy, gradient = potential(dict(zip(names, values, strict=True)))
+        return (energy, *gradient.values())
+
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    values = [starts[name].clone() for name in names]
+    with pyro.validation_enabled(False):
+        compiled = torch.compile(make_fx(flat)(*values), dynamic=False)
+        return best_time(lambda: flat(*values), 3.0), best_time(lambda: compiled(*values), 3.0)
+
+
+def numpyro_time(problem, chains):
+    import jax
+    from numpyro.infer.util import initialize_model
+
+    from benchmarks.peers import numpyro_model
+
+    jax.config.update("jax_enable_x64", True)
+    keys = jax.random.split(jax.random.PRNGKey(0), chains)
+    info = initialize_model(keys, numpyro_model(problem))
+    function = jax.jit(jax.vmap(jax.value_and_grad(info.potential_fn)))
+    start = info.param_info.z
+    return best_time(lambda: jax.block_until_ready(function(start)), 3.0)
+
+
+def main():
+    warnings.filterwarnings("ignore")
+    problem = PROBLEMS.get(NETWORK)
+    if problem is None:
+        sys.exit("This benchmark needs protein_network/hoff.dat in the folder PYRO_MANIFOLD_DATA.")
+    print("| chains | ours, traced µs | ours, compiled µs | NumPyro µs | compiled / NumPyro |\n|---|---|---|---|---|")
+    for chains in (1, 8, 32):
+        traced, compiled = pyro_manifold_times(problem, chains)
+        numpyro = numpyro_time(problem, chains)
+        figures = [str(chains), *(f"{1e6 * t:.0f}" for t in (traced, compiled, numpyro)), f"{compiled / numpyro:.2f}"]
+        print(f"| {' | '.join(figures)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
