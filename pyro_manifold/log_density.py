@@ -287,8 +287,8 @@ def _check_membership(target: Target, positions: Sites) -> None:
         if not manifold.accepts_shape(*event) or not value.is_floating_point():
             raise ValueError(
                 f"Site '{name}': the initial value has shape {tuple(value.shape[1:])} and dtype {value.dtype}, "
-                "expected a floating-point tensor whose last dimensions are the shape of a point of "
-                f"{kind}() (n×p with n ≥ p)."
+                f"expected a floating-point tensor whose last dimensions are the shape of a point of {kind}() "
+                f"({manifold.shape_in_words})."
             )
         error = float(manifold.membership_error(value).max())
         tolerance = manifold.membership_tolerance(value.dtype)

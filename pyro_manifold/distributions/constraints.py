@@ -12,7 +12,7 @@ from pyro.distributions.constraints import *  # noqa: F403
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.manifolds import Manifold, Stiefel
+from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 from pyro_manifold.manifolds.stiefel import check_shape
 
 
@@ -73,6 +73,8 @@ def manifold_of(constraint: Constraint) -> Manifold | None:
     """The manifold that a site's support describes, or None for supports with an unconstrained space."""
     while isinstance(constraint, pyro_constraints.independent):
         constraint = constraint.base_constraint
+    if isinstance(constraint, type(pyro_constraints.sphere)):
+        return Sphere()
     return getattr(constraint, "manifold", None)
 
 

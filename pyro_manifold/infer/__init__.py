@@ -1,5 +1,5 @@
 """Inference; each name stands where Pyro has its own."""
 
-from pyro_manifold.infer.mcmc import MCMC, OHMC
+from pyro_manifold.infer.mcmc import GHMC, MCMC, OHMC
 
-__all__ = ["MCMC", "OHMC"]
+__all__ = ["GHMC", "MCMC", "OHMC"]

@@ -3,6 +3,7 @@
 from pyro_manifold.manifolds.base import Manifold
 from pyro_manifold.manifolds.euclidean import Euclidean
 from pyro_manifold.manifolds.polar import polar_factor
+from pyro_manifold.manifolds.sphere import Sphere
 from pyro_manifold.manifolds.stiefel import Stiefel
 
-__all__ = ["Euclidean", "Manifold", "Stiefel", "polar_factor"]
+__all__ = ["Euclidean", "Manifold", "Sphere", "Stiefel", "polar_factor"]

@@ -16,6 +16,8 @@ class Manifold(ABC):
     """
 
     event_dim: int
+    shape_in_words: str = "any"
+    """The event shapes of its points, for messages."""
 
     @abstractmethod
     def dimension(self, *shape: int) -> int:
@@ -48,8 +50,16 @@ class Manifold(ABC):
         """A point near ``point + tangent``, equal to it to first order."""
 
     @abstractmethod
+    def geodesic_flow(self, point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
+        """End point and end velocity of the geodesic of the embedded metric that leaves ``point`` with ``tangent``."""
+
     def exponential(self, point: Tensor, tangent: Tensor) -> Tensor:
         """End of the unit-time geodesic that leaves ``point`` with velocity ``tangent``."""
+        return self.geodesic_flow(point, tangent, 1.0)[0]
+
+    def restoration(self, point: Tensor) -> Tensor:
+        """The point of the manifold near one that rounding has moved off it; cheaper than `projection`."""
+        return self.projection(point)
 
     @abstractmethod
     def membership_error(self, point: Tensor) -> Tensor:

@@ -44,8 +44,8 @@ class Euclidean(Manifold):
     def retraction(self, point: Tensor, tangent: Tensor) -> Tensor:
         return point + tangent
 
-    def exponential(self, point: Tensor, tangent: Tensor) -> Tensor:
-        return point + tangent
+    def geodesic_flow(self, point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
+        return point + time * tangent, tangent
 
     def membership_error(self, point: Tensor) -> Tensor:
         """0 for finite tensors, infinite for others."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_manifold.manifolds.base import Manifold
 from pyro_manifold.manifolds.polar import polar_factor
+from pyro_manifold.manifolds.sphere import great_circle_flow
 
 RetractionMethod = Literal["qr", "polar", "cayley"]
 
@@ -88,7 +89,7 @@ def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple
         \begin{bmatrix} e^{-tA} & 0 \\ 0 & e^{-tA} \end{bmatrix},
         \quad A = X^\top r, \; S = r^\top r .
 
-    Edelman, Arias & Smith 1998, eq. 2.42; Byrne & Girolami 2013, arXiv 1301.6064.
+    A great circle for p = 1. Edelman, Arias & Smith 1998, eq. 2.42; Byrne & Girolami 2013, arXiv 1301.6064.
 
     Args:
         point: X, ``(..., n, p)``.
@@ -99,6 +100,8 @@ def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple
         The end point and the velocity there.
     """
     p = point.shape[-1]
+    if p == 1:
+        return great_circle_flow(point, tangent, time, dim=-2)
     inner, square = point.mT @ tangent, tangent.mT @ tangent
     identity = torch.eye(p, dtype=point.dtype, device=point.device).expand_as(square)
     generator = torch.cat([torch.cat([inner, -square], -1), torch.cat([identity, inner], -1)], -2)
@@ -123,6 +126,7 @@ class Stiefel(Manifold):
     """
 
     event_dim = 2
+    shape_in_words = "n×p with n ≥ p"
 
     def dimension(self, *shape: int) -> int:
         r""":math:`np - p(p+1)/2`."""
@@ -178,9 +182,13 @@ class Stiefel(Manifold):
             return cayley_flow(point, halved, 1.0)[0]
         raise ValueError(f"Stiefel.retraction: method={method!r}, expected 'qr', 'polar' or 'cayley'.")
 
-    def exponential(self, point: Tensor, tangent: Tensor) -> Tensor:
-        """Geodesic of the embedded (Euclidean) metric."""
-        return geodesic_flow(point, tangent, 1.0)[0]
+    def geodesic_flow(self, point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
+        return geodesic_flow(point, tangent, time)
+
+    def restoration(self, point: Tensor) -> Tensor:
+        """One Newton–Schulz step towards the polar factor: it squares an orthogonality error near rounding."""
+        identity = torch.eye(point.shape[-1], dtype=point.dtype, device=point.device)
+        return point @ (1.5 * identity - 0.5 * (point.mT @ point))
 
     def membership_error(self, point: Tensor) -> Tensor:
         r""":math:`\max |X^\top X - I|`; infinite where X is not finite."""

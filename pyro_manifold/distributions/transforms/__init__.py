@@ -3,13 +3,16 @@
 Importing this package registers each chart with `biject_to` and `transform_to`.
 """
 
+from pyro.distributions import constraints as pyro_constraints
 from torch.distributions import biject_to, transform_to
+from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions.constraints import HouseholderStiefelConstraint, StiefelConstraint
 from pyro_manifold.distributions.transforms.householder import HouseholderTransform
 from pyro_manifold.distributions.transforms.polar import PolarTransform
+from pyro_manifold.distributions.transforms.sphere import SphereTransform
 
-__all__ = ["HouseholderTransform", "PolarTransform"]
+__all__ = ["HouseholderTransform", "PolarTransform", "SphereTransform"]
 
 
 @biject_to.register(StiefelConstraint)
@@ -22,3 +25,8 @@ def _polar_chart(constraint: StiefelConstraint) -> PolarTransform:
 @transform_to.register(HouseholderStiefelConstraint)
 def _householder_chart(constraint: HouseholderStiefelConstraint) -> HouseholderTransform:
     return HouseholderTransform(constraint.n, constraint.p)
+
+
+@biject_to.register(pyro_constraints.sphere)  # Pyro has a transform_to for it, but no chart for HMC and guides
+def _sphere_chart(constraint: Constraint) -> SphereTransform:
+    return SphereTransform()

@@ -1,7 +1,8 @@
 """Hamiltonian Monte Carlo on manifolds."""
 
 from pyro_manifold.infer.mcmc.api import MCMC
+from pyro_manifold.infer.mcmc.ghmc import GHMC
 from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.ohmc import OHMC
 
-__all__ = ["MCMC", "OHMC", "HamiltonianKernel"]
+__all__ = ["GHMC", "MCMC", "OHMC", "HamiltonianKernel"]

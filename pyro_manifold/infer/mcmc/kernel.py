@@ -18,11 +18,12 @@ from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.infer.mcmc.adaptation import CurvatureEstimator, MassAdaptation, VarianceEstimator
-from pyro_manifold.infer.mcmc.layout import Layout, block_mechanics
+from pyro_manifold.infer.mcmc.layout import Layout, block_mechanics, square_blocks
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, State
 from pyro_manifold.infer.mcmc.mechanics import Mechanics
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
 from pyro_manifold.infer.mcmc.record import Record
+from pyro_manifold.infer.mcmc.reflection import reflect
 from pyro_manifold.infer.mcmc.system import HamiltonianSystem
 from pyro_manifold.infer.mcmc.warmup import Estimators, WarmUp
 from pyro_manifold.log_density import Target, finite_starts, starts, target_from_model, target_from_potential
@@ -60,6 +61,7 @@ class HamiltonianKernel(MCMCKernel):
         *,
         manifolds: Mapping[str, Manifold | Constraint] | None = None,
         trajectory_jitter: float = 0.5,
+        reflection_probability: float = 0.5,
         min_stepsize: float = 1e-10,
         max_stepsize: float = 1e10,
     ) -> None:
@@ -74,10 +76,13 @@ class HamiltonianKernel(MCMCKernel):
             raise ValueError(f"target_accept_prob={target_accept_prob}, expected a number between 0 and 1.")
         if not 0 <= trajectory_jitter < 1:
             raise ValueError(f"trajectory_jitter={trajectory_jitter}, expected a number in [0, 1).")
+        if not 0 <= reflection_probability <= 1:
+            raise ValueError(f"reflection_probability={reflection_probability}, expected a number in [0, 1].")
         self.model = model
         self.potential_fn = potential_fn
         self.transforms = transforms if model is None else None
         self._manifolds = manifolds
+        self._reflection_probability = reflection_probability
         self._full_mass = full_mass
         self._site_transforms = transforms
         self._max_plate_nesting = max_plate_nesting
@@ -186,7 +191,8 @@ class HamiltonianKernel(MCMCKernel):
             if not self._starts:
                 return
             self._layout = Layout.build(self.initial_params or {}, self._target.manifolds, self._full_mass)
-            self._mechanics = block_mechanics(self._layout, self._target, self.manifold_mechanics, self._starts)
+            self._mechanics = block_mechanics(self._layout, self._target, self.manifold_mechanics)
+            self._square_blocks = self._find_square_blocks()
             potential = self._build_potential()
             self._starts = finite_starts(self._target, self._starts, initial_params is None, potential)
             self._system = self._build_system(potential)
@@ -207,11 +213,21 @@ class HamiltonianKernel(MCMCKernel):
             self._state, info = self._dynamics.transition(
                 before, self.step_size, self.last_num_steps, self._warmup.masses.metrics
             )
-            self._learn_and_record(before, self._state, info)
+            reflected = self._reflect()
+            self._learn_and_record(before, self._state, info, reflected)
             # At iterations 1, 2, 4, 8, … and when warm-up ends: where the chains are, not only where they began.
             if self._iteration & (self._iteration - 1) == 0 or self._iteration == self._warmup_steps:
                 self._watch_graph()
         return self._layout.unpack(self._state.position)
+
+    def _reflect(self) -> Tensor | None:
+        """Whether each chain's determinant changed sign; None if there is no such site."""
+        assert self._state is not None
+        flips = None
+        for block in self._square_blocks:
+            self._state, moved = reflect(self._state, block, self._dynamics.potential, self._reflection_probability)
+            flips = moved if flips is None else flips ^ moved
+        return flips
 
     def _watch_graph(self) -> None:
         """A branch on values may be frozen in a trace though both sides agreed near the start."""
@@ -268,7 +284,7 @@ class HamiltonianKernel(MCMCKernel):
         _, info = self._dynamics.transition(self._state, step_size, 1, self._warmup.masses.metrics)
         return float(info.acceptance_probability.mean())
 
-    def _learn_and_record(self, before: State, state: State, info: TransitionInfo) -> None:
+    def _learn_and_record(self, before: State, state: State, info: TransitionInfo, reflected: Tensor | None) -> None:
         warming_up = self._iteration <= self._warmup_steps
         probability = info.acceptance_probability.mean()
         done = self._iteration if warming_up else self._iteration - self._warmup_steps
@@ -277,7 +293,7 @@ class HamiltonianKernel(MCMCKernel):
         if warming_up:
             self._warmup.update(self._iteration, self.last_num_steps, before, state, info)
             return
-        self._record.add(info, self.step_size, self.last_num_steps, self._membership_error(state.position))
+        self._record.add(info, self.step_size, self.last_num_steps, self._membership_error(state.position), reflected)
 
     def _membership_error(self, position: Blocks) -> Tensor | None:
         errors = [
@@ -307,6 +323,19 @@ class HamiltonianKernel(MCMCKernel):
             max_plate_nesting=self._max_plate_nesting,
             init_strategy=self._init_strategy,
         )
+
+    def _find_square_blocks(self) -> list[Block]:
+        assert self._starts is not None
+        blocks = square_blocks(self._target, self._starts)
+        if blocks and not self._reflection_probability:
+            names = ", ".join(f"'{name}'" for (name,) in blocks)
+            warnings.warn(
+                f"Site {names} is square: a continuous path never changes the sign of its determinant, so with "
+                "reflection_probability=0 the draws follow the posterior given the sign of the start.",
+                stacklevel=4,
+            )
+            return []
+        return blocks
 
     def _build_potential(self) -> BatchedPotential:
         assert self._starts is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from torch import Size, Tensor
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks
 from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Mechanics
 from pyro_manifold.log_density import Target
-from pyro_manifold.manifolds import Manifold
+from pyro_manifold.manifolds import Manifold, Stiefel
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,9 @@ class Layout:
 
 
 def block_mechanics(
-    layout: Layout, target: Target, table: Mapping[type[Manifold], Mechanics], starts: dict[str, Tensor]
+    layout: Layout, target: Target, table: Mapping[type[Manifold], Mechanics]
 ) -> dict[Block, Mechanics]:
-    """How each block moves; warns of square sites, whose components a continuous path cannot leave.
+    """How each block moves.
 
     Raises:
         ValueError: if the table has no mechanics for the manifold of a site.
@@ -99,11 +98,13 @@ def block_mechanics(
                 "give the site a chart through transforms."
             )
         mechanics[(name,)] = found[0]
-        n, p = starts[name].shape[-2:]
-        if n == p:
-            warnings.warn(
-                f"Site '{name}' is square ({n}×{p}): a continuous path never changes the sign of its determinant, "
-                "so the draws follow the posterior given the sign of the start; run chains from both signs.",
-                stacklevel=5,
-            )
     return mechanics
+
+
+def square_blocks(target: Target, starts: dict[str, Tensor]) -> list[Block]:
+    """Sites on O(n), whose two components no continuous path connects."""
+    return [
+        (name,)
+        for name, manifold in target.manifolds.items()
+        if isinstance(manifold, Stiefel) and starts[name].shape[-1] == starts[name].shape[-2]
+    ]

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.manifolds.stiefel import Stiefel, cayley_flow
+from pyro_manifold.manifolds import Manifold, Stiefel
+from pyro_manifold.manifolds.stiefel import cayley_flow
 
 
 class Metric(NamedTuple):
@@ -124,9 +125,37 @@ class CayleyMechanics(Mechanics):
         return cayley_flow(position, momentum, time * metric.inverse_mass)
 
     def restore(self, position: Tensor) -> Tensor:
-        """One Newton–Schulz step towards the polar factor: it squares an orthogonality error near rounding."""
-        return position @ (1.5 * _identity_like(position) - 0.5 * (position.mT @ position))
+        return self._manifold.restoration(position)
 
 
-def _identity_like(position: Tensor) -> Tensor:
-    return torch.eye(position.shape[-1], dtype=position.dtype, device=position.device)
+class GeodesicMechanics(Mechanics):
+    r"""Any manifold in its embedded (Euclidean) metric, the drift a geodesic.
+
+    - :math:`K = \tfrac12 \|r\|^2 / m`, r tangent at x; momentum draw :math:`\sqrt m\,P_x(Z)`, Z standard normal;
+    - kick along :math:`P_x(\nabla U)`;
+    - drift along the geodesic for time t/m.
+
+    Byrne & Girolami 2013, arXiv 1301.6064, algorithm 1.
+
+    Args:
+        manifold: gives the projection :math:`P_x` and the geodesics.
+    """
+
+    def __init__(self, manifold: Manifold) -> None:
+        self._manifold = manifold
+
+    def draw_momentum(self, position: Tensor, metric: Metric) -> Tensor:
+        noise = torch.randn_like(position)
+        return metric.mass_factor * self._manifold.tangent_projection(position, noise)
+
+    def kinetic_energy(self, position: Tensor, momentum: Tensor, metric: Metric) -> Tensor:
+        return 0.5 * metric.inverse_mass * momentum.square().flatten(1).sum(1)
+
+    def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
+        return momentum - time * self._manifold.tangent_projection(position, gradient)
+
+    def drift(self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float) -> tuple[Tensor, Tensor]:
+        return self._manifold.geodesic_flow(position, momentum, time * metric.inverse_mass)
+
+    def restore(self, position: Tensor) -> Tensor:
+        return self._manifold.restoration(position)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, Mechanics
-from pyro_manifold.manifolds import Manifold, Stiefel
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, GeodesicMechanics, Mechanics
+from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
 
 class OHMC(HamiltonianKernel):
@@ -22,6 +22,7 @@ class OHMC(HamiltonianKernel):
           (X, r) \leftarrow (QX, Qr),
 
       Q the Cayley transform of :math:`\tfrac{\varepsilon}{m}(r X^\top - X r^\top)`, at a cost of O(np²) a step;
+    - a unit vector (``constraints.sphere``, such as Pyro's ``ProjectedNormal``) moves along great circles;
     - every other site moves by the ordinary leapfrog in Pyro's unconstrained space.
 
     The step is symplectic and reversible, its energy error is O(ε²), and the draws have exactly the law of the
@@ -51,6 +52,8 @@ class OHMC(HamiltonianKernel):
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
         manifolds: for ``potential_fn``: the manifold of each site that has one, such as ``{"U": Stiefel()}``.
         trajectory_jitter: lengths vary evenly within this share of their mean, against periodic orbits.
+        reflection_probability: how often a square Stiefel site (n = p) is offered a reflection after a trajectory,
+            so that both signs of its determinant are visited; one more evaluation of the density each time.
         min_stepsize: lower bound of ε.
         max_stepsize: upper bound of ε; a trajectory's length is another.
 
@@ -79,4 +82,7 @@ class OHMC(HamiltonianKernel):
         torch.Size([10, 4, 2])
     """
 
-    manifold_mechanics: ClassVar[dict[type[Manifold], Mechanics]] = {Stiefel: CayleyMechanics()}
+    manifold_mechanics: ClassVar[dict[type[Manifold], Mechanics]] = {
+        Stiefel: CayleyMechanics(),
+        Sphere: GeodesicMechanics(Sphere()),
+    }

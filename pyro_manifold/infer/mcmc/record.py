@@ -21,18 +21,36 @@ class Record:
         self._chains = chains
         self._infos: list[TransitionInfo] = []
         self._membership_errors: list[Tensor] = []
+        self._reflected: list[Tensor] = []
         self._step_sizes: list[float] = []
         self._num_steps: list[int] = []
         self._divergences: Tensor | int = 0
 
-    def add(self, info: TransitionInfo, step_size: float, num_steps: int, membership_error: Tensor | None) -> None:
-        """Add one iteration; ``membership_error`` is the distance of each chain's draw from the manifold."""
+    def add(
+        self,
+        info: TransitionInfo,
+        step_size: float,
+        num_steps: int,
+        membership_error: Tensor | None,
+        reflected: Tensor | None,
+    ) -> None:
+        """Add one iteration.
+
+        Args:
+            info: the trajectory and what became of it.
+            step_size: its ε.
+            num_steps: its leapfrog steps.
+            membership_error: distance of each chain's draw from its manifolds, None if it has none.
+            reflected: whether each chain's determinant changed sign, None if it has no square site.
+        """
         self._infos.append(info)
         self._step_sizes.append(step_size)
         self._num_steps.append(num_steps)
         self._divergences = self._divergences + info.diverging.sum()
         if membership_error is not None:
             self._membership_errors.append(membership_error)
+        if reflected is not None:
+            self._reflected.append(reflected)
 
     @property
     def divergences(self) -> int:
@@ -59,6 +77,8 @@ class Record:
         }
         if self._membership_errors:
             statistics["orthogonality_error"] = torch.stack(self._membership_errors, 1)
+        if self._reflected:
+            statistics["reflected"] = torch.stack(self._reflected, 1)
         return statistics
 
     def reports(self) -> list[dict[str, Any]]:

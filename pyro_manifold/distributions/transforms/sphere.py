@@ -1,0 +1,47 @@
+"""The chart in which a unit vector is a Gaussian vector."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pyro.distributions.constraints import sphere
+from torch import Tensor
+from torch.distributions import Transform, constraints
+
+from pyro_manifold.manifolds import Sphere
+
+
+class SphereTransform(Transform):
+    r"""Direction :math:`x = z / \|z\|` of any vector :math:`z \ne 0`: the polar expansion for p = 1.
+
+    ``log_abs_det_jacobian`` is :math:`\sum_i \log N(z_i; 0, 1)`, as in `PolarTransform`; the base measure of densities
+    over x is the normalised uniform law. The pseudo-inverse is ``z = x``.
+
+    Shapes: ``(..., n)`` on both sides; dtype and device are the input's.
+
+    Example:
+        >>> import torch
+        >>> from torch.distributions import biject_to
+        >>> from pyro_manifold import constraints
+        >>> biject_to(constraints.sphere)(torch.tensor([0.0, 2.0])).tolist()
+        [0.0, 1.0]
+    """
+
+    domain = constraints.real_vector
+    codomain = sphere
+    bijective = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SphereTransform)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _call(self, x: Tensor) -> Tensor:
+        return Sphere().projection(x)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return y
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Any) -> Tensor:
+        return -0.5 * (x.square() + math.log(2 * math.pi)).sum(-1)
