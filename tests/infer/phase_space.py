@@ -2,7 +2,7 @@
 
 import torch
 
-from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, Metric
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
 from pyro_manifold.infer.mcmc.system import HamiltonianSystem
 from pyro_manifold.manifolds import Stiefel
 
@@ -20,6 +20,14 @@ class WrongEnergy(CayleyMechanics):
 
     def kinetic_energy(self, position, momentum, metric):
         return 0.5 * metric.inverse_mass * momentum.square().flatten(1).sum(1)
+
+
+class WrongGeodesicEnergy(GeodesicMechanics):
+    """Geodesics of the Euclidean metric with the kinetic energy of the canonical one."""
+
+    def kinetic_energy(self, position, momentum, metric):
+        inner = position.mT @ momentum
+        return super().kinetic_energy(position, momentum, metric) + super().kinetic_energy(position, inner, metric)
 
 
 class WrongDrift(CayleyMechanics):
@@ -100,10 +108,11 @@ def _corner(like, value):
     return result
 
 
-def joint_system():
+def joint_system(frames=None):
     """Two Stiefel sites (one wide, one nearly square) and three unconstrained coordinates with a dense mass."""
     root = torch.randn(3, 3)
-    mechanics = {("X",): CayleyMechanics(), ("Y",): CayleyMechanics(), ("s", "t"): EuclideanMechanics()}
+    frames = frames or CayleyMechanics()
+    mechanics = {("X",): frames, ("Y",): frames, ("s", "t"): EuclideanMechanics()}
     masses = {("X",): 0.7, ("Y",): 0.4, ("s", "t"): root @ root.mT + torch.eye(3)}
     return System(joint_potential(torch.randn(6, 2)), mechanics, masses)
 

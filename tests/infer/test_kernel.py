@@ -327,11 +327,3 @@ def test_models_without_latent_sites_run():
     kernel = OHMC(model)
     kernel.setup(1)
     assert kernel.sample(kernel.initial_params) == {}
-
-
-def test_square_sites_are_announced():
-    def model():
-        pyro.sample("U", StiefelUniform(3, 3))
-
-    with pytest.warns(UserWarning, match=r"'U'.*sign of its determinant"):
-        run(OHMC(model), num_samples=5, warmup_steps=5)

@@ -3,7 +3,7 @@
 import pytest
 from pyro.infer import NUTS
 
-from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.infer import GHMC, MCMC, OHMC
 from tests.monte_carlo import assert_mean
 from tests.targets import LANGEVIN, TwoFrames
 
@@ -16,6 +16,7 @@ def draw(kernel, num_samples, warmup_steps=300):
 
 KERNELS = {
     "OHMC": lambda target: draw(OHMC(target.model()), 1500),
+    "GHMC": lambda target: draw(GHMC(target.model()), 1500),
     "NUTS, polar chart": lambda target: draw(NUTS(target.model("polar")), 400, 200),
     "NUTS, Householder chart": lambda target: draw(NUTS(target.model("householder")), 400, 200),
 }

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from pyro_manifold.infer.mcmc.leapfrog import State
-from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, Metric
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.phase_space import (
     System,
     WrongDrift,
     WrongEnergy,
+    WrongGeodesicEnergy,
     WrongMomentum,
     joint_position,
     joint_system,
@@ -21,6 +22,9 @@ from tests.infer.phase_space import (
 )
 from tests.monte_carlo import STANDARD_ERRORS, deviation
 from tests.targets import LANGEVIN
+
+FRAME_MECHANICS = {"Cayley": CayleyMechanics(), "geodesic": GeodesicMechanics(Stiefel())}
+over_mechanics = pytest.mark.parametrize("mechanics", FRAME_MECHANICS.values(), ids=FRAME_MECHANICS)
 
 
 def symmetric(size):
@@ -46,8 +50,9 @@ def energy_order(system, state):
 
 
 @pytest.mark.parametrize(("n", "p"), [(3, 1), (3, 2), (4, 4), (8, 3), (10, 4)])
-def test_energy_error_is_of_second_order(n, p):
-    system = frame_system(n, p)
+@over_mechanics
+def test_energy_error_is_of_second_order(mechanics, n, p):
+    system = frame_system(n, p, mechanics)
     state = system.state({("X",): Stiefel().random_point(64, n, p)})
     assert abs(energy_order(system, state) - 2) < 0.1
 
@@ -64,8 +69,9 @@ def test_a_mixed_pairing_has_an_energy_error_that_does_not_shrink():
 
 
 @pytest.mark.parametrize("steps", [1, 50])
-def test_forward_flip_forward_returns_to_the_start(steps):
-    system = joint_system()
+@over_mechanics
+def test_forward_flip_forward_returns_to_the_start(mechanics, steps):
+    system = joint_system(mechanics)
     start = system.state(joint_position(5))
     end = system.integrate(start, 0.1, steps)
     flipped = end._replace(momentum={block: -r for block, r in end.momentum.items()})
@@ -96,8 +102,9 @@ def step_jacobian(mechanics, n, p, step_size=0.3):
 
 
 @pytest.mark.parametrize(("n", "p"), [(3, 1), (3, 2), (3, 3), (5, 2)])
-def test_step_preserves_volume(n, p):
-    determinant = torch.linalg.det(step_jacobian(CayleyMechanics(), n, p))
+@over_mechanics
+def test_step_preserves_volume(mechanics, n, p):
+    determinant = torch.linalg.det(step_jacobian(mechanics, n, p))
     assert abs(float(determinant.abs()) - 1) < 1e-10
 
 
@@ -127,14 +134,15 @@ def whitened_covariance(mechanics, n, p, inverse_mass=0.3, draws=200_000):
 
 
 @pytest.mark.parametrize(("n", "p"), [(3, 1), (3, 2), (4, 4), (6, 3)])
-def test_momentum_has_the_law_of_the_kinetic_energy(n, p):
-    covariance = whitened_covariance(CayleyMechanics(), n, p)
+@over_mechanics
+def test_momentum_has_the_law_of_the_kinetic_energy(mechanics, n, p):
+    covariance = whitened_covariance(mechanics, n, p)
     # Entries of a sample covariance of N(0, I) have standard error √(1/N), on the diagonal √(2/N).
     error = math.sqrt(1 / 200_000) * (1 + (math.sqrt(2) - 1) * torch.eye(len(covariance)))
     assert ((covariance - torch.eye(len(covariance))).abs() < 5 * error).all()
 
 
-@pytest.mark.parametrize("mechanics", [WrongMomentum(), WrongEnergy()])
+@pytest.mark.parametrize("mechanics", [WrongMomentum(), WrongEnergy(), WrongGeodesicEnergy(Stiefel())])
 def test_each_wrong_pairing_is_noticed(mechanics):
     covariance = whitened_covariance(mechanics, 3, 2)
     assert (covariance - torch.eye(len(covariance))).abs().max() > 0.2
@@ -162,13 +170,14 @@ def vectorised_langevin(target, mechanics, step_size=0.25, num_steps=6):
 
 
 @pytest.mark.parametrize("name", ["V(3,2)", "sphere", "V(4,3), full F", "V(10,4)"])
-def test_law_of_many_chains(name):
+@over_mechanics
+def test_law_of_many_chains(mechanics, name):
     """500 chains of 200 draws: a standard error near 0.005, where the end-to-end tests have 0.05."""
-    draws, _ = vectorised_langevin(LANGEVIN[name], CayleyMechanics())
+    draws, _ = vectorised_langevin(LANGEVIN[name], mechanics)
     assert abs(deviation(draws, *LANGEVIN[name].expectation())) < STANDARD_ERRORS
 
 
-@pytest.mark.parametrize("mechanics", [WrongMomentum(), WrongEnergy()])
+@pytest.mark.parametrize("mechanics", [WrongMomentum(), WrongEnergy(), WrongGeodesicEnergy(Stiefel())])
 def test_the_law_test_can_fail_though_acceptance_is_high(mechanics):
     draws, acceptance = vectorised_langevin(LANGEVIN["V(3,2)"], mechanics)
     assert acceptance > 0.7
@@ -182,9 +191,10 @@ def test_a_hundred_thousand_steps_stay_on_the_manifold():
     assert abs(float(system.energy(state))) < 1e3
 
 
-def test_single_precision_stays_on_the_manifold_when_restored_once_a_trajectory():
+@over_mechanics
+def test_single_precision_stays_on_the_manifold_when_restored_once_a_trajectory(mechanics):
     torch.set_default_dtype(torch.float32)
-    system = frame_system(10, 4)
+    system = frame_system(10, 4, mechanics)
     state = system.state({("X",): Stiefel().random_point(1, 10, 4)})
     worst = 0.0
     for _ in range(1000):

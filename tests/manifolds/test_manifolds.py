@@ -3,12 +3,18 @@
 import pytest
 import torch
 
-from pyro_manifold.manifolds import Euclidean, Stiefel
+from pyro_manifold.manifolds import Euclidean, Sphere, Stiefel
 from pyro_manifold.manifolds.stiefel import cayley_flow, geodesic_flow, positive_qr
 from tests.monte_carlo import assert_mean
 
 STIEFEL_SHAPES = [(1, 1), (3, 1), (5, 2), (4, 4), (7, 5), (20, 3)]
-CASES = [(Euclidean(), (4,)), (Euclidean(2), (3, 2)), *[(Stiefel(), shape) for shape in STIEFEL_SHAPES]]
+CASES = [
+    (Euclidean(), (4,)),
+    (Euclidean(2), (3, 2)),
+    (Sphere(), (2,)),
+    (Sphere(), (6,)),
+    *[(Stiefel(), shape) for shape in STIEFEL_SHAPES],
+]
 BATCHES = [(), (6,), (2, 3)]
 
 over_manifolds = pytest.mark.parametrize(("manifold", "shape"), CASES)
@@ -27,7 +33,7 @@ def test_random_points_are_members_and_perturbed_ones_are_not(manifold, shape, b
     assert point.shape == (*batch, *shape)
     assert manifold.contains(point).shape == batch
     assert manifold.contains(point).all()
-    broken = point + (1e-3 if isinstance(manifold, Stiefel) else torch.nan)
+    broken = point + (torch.nan if isinstance(manifold, Euclidean) else 1e-3)
     assert not manifold.contains(broken).any()
     assert not manifold.contains(point * torch.nan).any()
 
@@ -125,6 +131,43 @@ def test_flows_keep_the_frame_and_come_back(flow, n, p, batch):
     back, r2 = flow(X1, -r1, 0.9)
     assert torch.allclose(back, X)
     assert torch.allclose(r2, -r)
+
+
+@over_manifolds
+@over_batches
+def test_geodesic_flow_comes_back_and_adds_up(manifold, shape, batch):
+    x = manifold.random_point(*batch, *shape)
+    r = manifold.tangent_projection(x, torch.randn(*batch, *shape))
+    middle = manifold.geodesic_flow(x, r, 0.4)
+    end, velocity = manifold.geodesic_flow(*middle, 0.5)
+    direct, direct_velocity = manifold.geodesic_flow(x, r, 0.9)
+    assert torch.allclose(end, direct)
+    assert torch.allclose(velocity, direct_velocity)
+    back, returned = manifold.geodesic_flow(direct, -direct_velocity, 0.9)
+    assert torch.allclose(back, x)
+    assert torch.allclose(returned, -r)
+
+
+@over_manifolds
+def test_restoration_removes_rounding(manifold, shape):
+    point = manifold.random_point(*shape)
+    off = point + 1e-6 * torch.randn(*shape)
+    if not isinstance(manifold, Euclidean):
+        assert manifold.membership_error(manifold.restoration(off)) < 1e-10
+    assert torch.allclose(manifold.restoration(off), off, atol=1e-5)
+
+
+def test_a_frame_of_one_column_moves_as_a_unit_vector():
+    """The closed form of p = 1 against the matrix exponential of p = 2 with a column at rest in another dimension."""
+    x = Sphere().random_point(4)
+    r = Sphere().tangent_projection(x, torch.randn(4))
+    X, R = torch.zeros(5, 2), torch.zeros(5, 2)
+    X[:4, 0], X[4, 1], R[:4, 0] = x, 1.0, r
+    moved, velocity = Stiefel().geodesic_flow(X, R, 0.7)
+    expected, expected_velocity = Stiefel().geodesic_flow(x[:, None], r[:, None], 0.7)
+    assert torch.allclose(moved[:4, :1], expected)
+    assert torch.allclose(velocity[:4, :1], expected_velocity)
+    assert torch.allclose(Sphere().geodesic_flow(x, r, 0.7)[0], expected[:, 0])
 
 
 @over_frames

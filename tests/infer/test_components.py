@@ -1,0 +1,143 @@
+"""Unit vectors, and square matrices, whose two components no continuous path connects."""
+
+from functools import cache
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import scipy.special
+import torch
+from pyro.infer import NUTS, SVI, Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
+
+from pyro_manifold import constraints
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import GHMC, MCMC, OHMC
+from pyro_manifold.infer.mcmc.reflection import reflected
+from pyro_manifold.manifolds import Sphere, Stiefel
+from tests.monte_carlo import assert_mean, weighted_mean
+from tests.targets import haar
+
+F = np.array([[1.5, 0.2, 0.0], [0.0, 0.7, 0.3], [0.1, 0.0, -0.4]])
+TILT = 0.5
+
+
+def run(kernel, num_samples=300, warmup_steps=300, **options):
+    mcmc = MCMC(kernel, num_samples, warmup_steps, disable_progbar=True, **options)
+    mcmc.run()
+    return mcmc
+
+
+def rotation_or_reflection():
+    """Matrix Langevin on O(3), with e to the power of TILT·det X: components of different, known weights."""
+    X = pyro.sample("X", StiefelUniform(3, 3))
+    pyro.factor("density", (torch.as_tensor(F) * X).sum((-2, -1)) + TILT * torch.linalg.det(X))
+
+
+@cache
+def truths():
+    X = haar(np.random.default_rng(4), 1_000_000, 3, 3)
+    sign, trace = np.linalg.det(X), (F * X).sum((-2, -1))
+    log_weights = trace + TILT * sign
+    return {name: weighted_mean(x, log_weights) for name, x in {"det": sign, "trace": trace}.items()}
+
+
+@pytest.mark.parametrize("kernel", [OHMC, GHMC])
+def test_both_components_are_visited_with_their_weights(kernel):
+    mcmc = run(kernel(rotation_or_reflection), num_chains=32)
+    X = mcmc.get_samples(group_by_chain=True)["X"]
+    assert constraints.stiefel.check(X).all()
+    assert_mean(torch.linalg.det(X), *truths()["det"])
+    assert_mean((torch.as_tensor(F) * X).sum((-2, -1)), *truths()["trace"])
+    flips = mcmc.kernel.chain_diagnostics()[0]["sample stats"]["reflected"]
+    assert 0.02 < float(flips.double().mean()) < 0.5
+
+
+def test_without_reflections_the_component_of_the_start_is_kept_and_said():
+    with pytest.warns(UserWarning, match=r"'X' is square.*reflection_probability=0"):
+        mcmc = run(OHMC(rotation_or_reflection, reflection_probability=0), 20, 20, num_chains=8)
+    signs = torch.linalg.det(mcmc.get_samples(group_by_chain=True)["X"]).sign()
+    assert (signs == signs[:, :1]).all()
+    assert "reflected" not in mcmc.kernel.chain_diagnostics()[0]["sample stats"]
+    with pytest.raises(ValueError, match=r"reflection_probability=2"):
+        OHMC(rotation_or_reflection, reflection_probability=2)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 4, 4)])
+def test_reflections_change_the_sign_of_one_determinant(shape):
+    X = Stiefel().random_point(200, *shape)
+    Y = reflected(X, 1.0)
+    assert Stiefel().contains(Y).all()
+    flips = torch.linalg.det(X) * torch.linalg.det(Y) < 0
+    assert (flips.reshape(200, -1).sum(1) == 1).all()
+    assert torch.equal(reflected(X, 0.0), X)
+
+
+def test_reflections_leave_haar_measure_and_reach_all_of_it():
+    """From one matrix, two reflections already have a mean near 0 and visit every octant of a column."""
+    X = torch.eye(3).expand(20_000, 3, 3)
+    for _ in range(6):
+        X = reflected(X, 0.9)
+    assert_mean(torch.linalg.det(X), 0.0, truth_error=0.1)
+    assert len({tuple(octant) for octant in (X[:, :, 0] > 0).tolist()}) == 8
+
+
+# ---- unit vectors -------------------------------------------------------------------------------------------
+
+KAPPA = 4.0
+
+
+def von_mises_fisher(size=5):
+    x = pyro.sample("x", dist.ProjectedNormal(torch.zeros(size)).mask(False))
+    pyro.factor("pull", KAPPA * x[..., 0])
+
+
+def mean_cosine(size=5):
+    return scipy.special.iv(size / 2, KAPPA) / scipy.special.iv(size / 2 - 1, KAPPA)
+
+
+@pytest.mark.parametrize("kernel", [OHMC, GHMC])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_unit_vectors_follow_their_law(kernel, jit_compile):
+    mcmc = run(kernel(von_mises_fisher, jit_compile=jit_compile), num_chains=32)
+    x = mcmc.get_samples(group_by_chain=True)["x"]
+    assert Sphere().contains(x).all()
+    assert_mean(x[..., 0], mean_cosine())
+    assert_mean(x[..., 1], 0.0)
+
+
+def test_the_chart_of_unit_vectors_gives_pyros_own_inference_the_same_law():
+    mcmc = run(NUTS(von_mises_fisher), 400, 200)
+    assert_mean(mcmc.get_samples(group_by_chain=True)["x"][..., 0], mean_cosine())
+    guide = AutoNormal(von_mises_fisher)
+    svi = SVI(von_mises_fisher, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
+    losses = [svi.step() for _ in range(300)]
+    # The evidence E exp(κ x₁) under the uniform law bounds the ELBO from above.
+    order = 5 / 2 - 1
+    evidence = scipy.special.gamma(order + 1) * (2 / KAPPA) ** order * scipy.special.iv(order, KAPPA)
+    assert -np.mean(losses[-100:]) < np.log(evidence)
+    assert -np.mean(losses[-100:]) > np.log(evidence) - 0.5
+
+
+def test_unit_vectors_beside_frames_in_plates_and_single_precision():
+    torch.set_default_dtype(torch.float32)
+
+    def model():
+        with pyro.plate("groups", 3):
+            x = pyro.sample("x", dist.ProjectedNormal(torch.tensor([1.0, 0.0, 0.0])))
+        U = pyro.sample("U", StiefelUniform(3, 3))
+        pyro.factor("alignment", 2 * (x @ U[..., :, 0]).sum(-1))
+
+    mcmc = run(GHMC(model), 50, 50, num_chains=4)
+    samples = mcmc.get_samples(group_by_chain=True)
+    assert samples["x"].shape == (4, 50, 3, 3)
+    assert samples["x"].dtype == torch.float32
+    assert Sphere().contains(samples["x"]).all()
+    assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < 1e-5
+
+
+def test_a_start_off_the_sphere_is_named():
+    kernel = OHMC(von_mises_fisher)
+    with pytest.raises(ValueError, match=r"'x'.*off the Sphere manifold"):
+        run(kernel, 5, 5, initial_params={"x": torch.ones(5)})
