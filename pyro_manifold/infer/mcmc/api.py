@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_manifold.diagnostics.agreement import disagreements
+from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
 from pyro_manifold.potential import Sites
 
@@ -148,6 +149,10 @@ class MCMC(pyro.infer.MCMC):
             values["log density"] = torch.stack(log_densities)
         report["disagreeing chains"] = disagreements(values)
         return report
+
+    def to_inferencedata(self, **options: Any) -> Any:
+        """The run for ArviZ; keyword arguments and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""
+        return to_inferencedata(self, **options)
 
     @poutine.block
     def _run_vectorised(self, *args: Any, **kwargs: Any) -> None:

@@ -1,0 +1,142 @@
+"""A finished run as ArviZ's InferenceData."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyro.infer
+import torch
+from torch import Tensor
+
+import pyro_manifold
+from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_log_likelihood
+
+Group = dict[str, Any]
+
+
+def to_inferencedata(
+    mcmc: pyro.infer.MCMC,
+    *,
+    posterior_predictive: Mapping[str, Any] | None = None,
+    constant_data: Mapping[str, Any] | None = None,
+    log_likelihood: bool = True,
+    coords: Mapping[str, Sequence[Any]] | None = None,
+    dims: Mapping[str, Sequence[str]] | None = None,
+) -> Any:
+    """Everything that a run knows, for ArviZ: ``summary``, ``plot_trace``, ``plot_energy``, ``loo`` and files.
+
+    Groups: ``posterior``; ``sample_stats`` (``acceptance_rate``, ``accepted``, ``diverging``, ``energy``,
+    ``energy_error``, ``step_size``, ``n_steps``, ``lp``, and where sites ask for them ``orthogonality_error`` and
+    ``reflected``; only ``diverging`` for kernels of other packages); ``observed_data`` and ``log_likelihood`` of the
+    observed sites of the model; ``posterior_predictive`` and ``constant_data`` if given.
+
+    ``lp`` is the log density that was sampled (manifold sites on their manifold, others in unconstrained space, up to
+    a constant), ``energy`` the Hamiltonian: -lp plus kinetic energy.
+
+    Args:
+        mcmc: after ``run``; `pyro_manifold.infer.MCMC` or `pyro.infer.MCMC`.
+        posterior_predictive: ``{site: (chains · draws, ...)}`` as Pyro's ``Predictive`` gives it, or
+            ``(chains, draws, ...)``.
+        constant_data: ``{name: array}``, such as covariates.
+        log_likelihood: compute the likelihood of each observation under each draw, which ``loo`` needs.
+        coords: ``{dimension: labels}``.
+        dims: ``{site: [dimension, ...]}``, without chain and draw.
+
+    Returns:
+        ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree`` with the same groups.
+
+    Raises:
+        ValueError: before ``run``, or for posterior predictive draws of another number.
+
+    Example:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> from pyro_manifold.distributions import StiefelUniform
+        >>> from pyro_manifold.infer import MCMC, OHMC
+        >>> def model(y):
+        ...     U = pyro.sample("U", StiefelUniform(3, 2))
+        ...     pyro.sample("y", dist.Normal(U, 0.1).to_event(2), obs=y)
+        >>> mcmc = MCMC(OHMC(model), num_samples=20, warmup_steps=20, num_chains=2, disable_progbar=True)
+        >>> mcmc.run(torch.eye(3, 2))
+        >>> idata = to_inferencedata(mcmc, dims={"U": ["row", "column"]})
+        >>> idata.posterior["U"].dims
+        ('chain', 'draw', 'row', 'column')
+    """
+    if getattr(mcmc, "_samples", None) is None:
+        raise ValueError("to_inferencedata: the MCMC object has no draws yet, call mcmc.run(...) first.")
+    posterior = {name: value.detach() for name, value in mcmc.get_samples(group_by_chain=True).items()}
+    chains, draws = next(iter(posterior.values())).shape[:2] if posterior else (mcmc.num_chains, mcmc.num_samples)
+    groups: dict[str, Group] = {
+        "posterior": dict(posterior),
+        "sample_stats": _sample_stats(mcmc, chains, draws),
+        "posterior_predictive": _by_chain(posterior_predictive or {}, chains, draws),
+        "constant_data": dict(constant_data or {}),
+    }
+    model = getattr(mcmc.kernel, "model", None)
+    if model is not None:
+        args, kwargs = mcmc._args, mcmc._kwargs
+        groups["observed_data"] = dict(observed_values(model, args, kwargs))
+        if log_likelihood:
+            groups["log_likelihood"] = _log_likelihood(model, args, kwargs, posterior, chains, draws)
+    arrays = {name: _arrays(group) for name, group in groups.items() if group}
+    return _inference_data(arrays, dict(coords or {}), {name: list(names) for name, names in (dims or {}).items()})
+
+
+def _sample_stats(mcmc: pyro.infer.MCMC, chains: int, draws: int) -> Group:
+    reports = mcmc._diagnostics
+    recorded = [report.get("sample stats") for report in reports if report]
+    if len(recorded) == chains and all(recorded):
+        return {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
+    if all(report and "divergences" in report for report in reports):
+        diverging = torch.zeros(chains, draws, dtype=torch.bool)
+        for chain, report in enumerate(reports):
+            diverging[chain, list(report["divergences"])] = True
+        return {"diverging": diverging}
+    return {}
+
+
+def _by_chain(draws_of: Mapping[str, Any], chains: int, draws: int) -> Group:
+    grouped = {}
+    for name, value in draws_of.items():
+        value = torch.as_tensor(value)
+        if value.shape[:2] == (chains, draws):
+            grouped[name] = value
+        elif value.shape[:1] == (chains * draws,):
+            grouped[name] = value.reshape(chains, draws, *value.shape[1:])
+        else:
+            raise ValueError(
+                f"posterior_predictive['{name}'] has shape {tuple(value.shape)}, expected {chains * draws} draws in "
+                f"front, or {chains} chains of {draws}."
+            )
+    return grouped
+
+
+def _log_likelihood(
+    model: Any, args: Any, kwargs: Any, posterior: Mapping[str, Tensor], chains: int, draws: int
+) -> Group:
+    flat = {name: value.reshape(chains * draws, *value.shape[2:]) for name, value in posterior.items()}
+    try:
+        values = pointwise_log_likelihood(model, args, kwargs, flat)
+    except Exception as error:  # a model can fail in any way; the rest of the export need not
+        warnings.warn(f"log_likelihood is left out: {error}; log_likelihood=False avoids this.", stacklevel=3)
+        return {}
+    return {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in values.items()}
+
+
+def _arrays(group: Group) -> Group:
+    return {name: value.detach().cpu().numpy() if torch.is_tensor(value) else value for name, value in group.items()}
+
+
+def _inference_data(groups: dict[str, Group], coords: dict[str, Any], dims: dict[str, list[str]]) -> Any:
+    """The one place that knows ArviZ's version: 1.x takes all groups in one dictionary."""
+    with warnings.catch_warnings():
+        # It announces its own refactoring, and hundreds of chains look to it like a transposed array.
+        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+        warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
+        import arviz
+
+        attributes = {"inference_library": "pyro_manifold", "inference_library_version": pyro_manifold.__version__}
+        if hasattr(arviz, "InferenceData"):
+            return arviz.from_dict(**groups, coords=coords, dims=dims, attrs=attributes)
+        return arviz.from_dict(groups, coords=coords, dims=dims, attrs={"/": attributes})

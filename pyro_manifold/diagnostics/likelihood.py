@@ -1,0 +1,108 @@
+"""The likelihood of each observation under each draw."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyro_manifold.potential import agrees
+
+Values = dict[str, Tensor]
+
+_DRAWS_AT_A_TIME = 256
+
+
+def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
+    """Values of all observed sites of a model, ``{site: tensor}``."""
+    with torch.no_grad(), pyro.validation_enabled(False):
+        trace = poutine.block(poutine.trace(model).get_trace)(*args, **kwargs)
+    return {name: torch.as_tensor(site["value"]).detach() for name, site in _observed(trace).items()}
+
+
+def pointwise_log_likelihood(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
+) -> Values:
+    r""":math:`\log p(y_i \mid \theta)` for each observation and draw, masks applied and scales left out.
+
+    The model is traced once and vectorised over draws; where that is not possible it is run draw by draw.
+
+    Args:
+        model: a Pyro model.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        samples: ``{site: (draws, ...)}``, a value for each latent site.
+
+    Returns:
+        ``{observed site: (draws, ...)}``.
+
+    Raises:
+        ValueError: if a latent site has no draws (a discrete one that was summed out, or one left out by
+            ``save_params``).
+    """
+    names = sorted(samples)
+
+    def of_one_draw(*values: Tensor) -> dict[str, Tensor]:
+        conditioned = poutine.condition(model, data=dict(zip(names, values, strict=True)))
+        trace = poutine.block(poutine.trace(conditioned).get_trace)(*args, **kwargs)
+        missing = [name for name, site in trace.nodes.items() if _is_latent(site) and name not in samples]
+        if missing:
+            raise ValueError(f"there are no draws of {missing}")
+        trace.compute_log_prob()
+        return {name: site["unscaled_log_prob"] for name, site in _observed(trace).items()}
+
+    columns = [samples[name].detach() for name in names]
+    with torch.no_grad(), pyro.validation_enabled(False):
+        sites = list(of_one_draw(*[column[0] for column in columns]))
+        if not sites:
+            return {}
+        batches = [_over_draws(of_one_draw, chunk) for chunk in zip(*map(_chunks, columns), strict=True)]
+    return {site: torch.cat([batch[site] for batch in batches]) for site in sites}
+
+
+def _chunks(column: Tensor) -> tuple[Tensor, ...]:
+    return column.split(_DRAWS_AT_A_TIME)
+
+
+def _over_draws(of_one_draw: Callable[..., Values], columns: tuple[Tensor, ...]) -> Values:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            graph = make_fx(of_one_draw)(*[column[0].clone() for column in columns])
+            found: Values = torch.vmap(graph)(*columns)
+        checked = min(len(columns[0]), 3)
+        expected = _draw_by_draw(of_one_draw, tuple(column[-checked:] for column in columns))
+        if all(agrees(found[site][-checked:], expected[site]) for site in expected):
+            return found
+    except Exception:  # a model can defeat a tracer in any way; running it cannot be wrong
+        pass
+    return _draw_by_draw(of_one_draw, columns)
+
+
+def _draw_by_draw(of_one_draw: Callable[..., Values], columns: tuple[Tensor, ...]) -> Values:
+    results = [of_one_draw(*values) for values in zip(*columns, strict=True)]
+    return {site: torch.stack([result[site] for result in results]) for site in results[0]}
+
+
+def _is_latent(site: dict[str, Any]) -> bool:
+    return site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
+
+
+def _observed(trace: poutine.Trace) -> dict[str, dict[str, Any]]:
+    """Observed sites that have data; `pyro.factor` is observed too, but has none."""
+    return {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+        and site["is_observed"]
+        and not poutine.util.site_is_subsample(site)
+        and not site["infer"].get("is_auxiliary")
+        and not site["infer"].get("_deterministic")
+        and not isinstance(site["fn"], pyro.distributions.Unit | pyro.distributions.Delta)
+    }

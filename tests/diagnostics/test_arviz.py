@@ -1,0 +1,159 @@
+"""Runs exported to ArviZ."""
+
+import math
+
+import arviz
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pyro.infer
+import pytest
+import torch
+from pyro.infer import NUTS, Predictive
+
+from pyro_manifold.diagnostics import to_inferencedata
+from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import GHMC, MCMC, OHMC
+from tests.infer.models import concentrated
+
+DATA = torch.tensor([[0.9, 0.1, -0.2], [0.2, 0.8, 0.1], [1.1, -0.1, 0.0], [0.7, 0.3, 0.2]])
+
+
+def directions(y):
+    """Rows of y are s·u plus noise for an unknown unit vector u and scale s."""
+    u = pyro.sample("u", StiefelUniform(3, 1))
+    scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("rows", len(y)):
+        pyro.sample("y", dist.Normal(scale[..., None] * u[..., 0], 0.3).to_event(1), obs=y)
+
+
+def run(kernel, *args, mcmc_class=MCMC, **options):
+    mcmc = mcmc_class(kernel, num_samples=40, warmup_steps=40, disable_progbar=True, **options)
+    mcmc.run(*args)
+    return mcmc
+
+
+STATISTICS = {"acceptance_rate", "diverging", "energy", "step_size", "n_steps", "lp", "orthogonality_error"}
+
+
+WAYS_TO_RUN = {
+    "vectorised": (OHMC, MCMC, {"num_chains": 3}),
+    "vectorised GHMC": (GHMC, MCMC, {"num_chains": 3}),
+    "sequential": (OHMC, MCMC, {"num_chains": 2, "chain_method": "sequential"}),
+    "parallel": (OHMC, MCMC, {"num_chains": 2, "chain_method": "parallel", "mp_context": "fork"}),
+    "Pyro": (GHMC, pyro.infer.MCMC, {}),
+    "Pyro, two processes": (OHMC, pyro.infer.MCMC, {"num_chains": 2, "mp_context": "fork"}),
+}
+
+
+@pytest.mark.parametrize(("kernel", "mcmc_class", "options"), WAYS_TO_RUN.values(), ids=WAYS_TO_RUN)
+def test_all_groups_for_every_way_to_run(kernel, mcmc_class, options, monkeypatch):
+    monkeypatch.setattr("pyro.infer.mcmc.api.mp.cpu_count", lambda: 8)
+    mcmc = run(kernel(directions), DATA, mcmc_class=mcmc_class, **options)
+    chains = options.get("num_chains", 1)
+    idata = to_inferencedata(mcmc)
+    assert idata.posterior["u"].shape == (chains, 40, 3, 1)
+    assert set(idata.sample_stats.data_vars) >= STATISTICS
+    assert all(value.shape == (chains, 40) for value in idata.sample_stats.data_vars.values())
+    assert idata.observed_data["y"].shape == (4, 3)
+    assert idata.log_likelihood["y"].shape == (chains, 40, 4)
+
+
+def test_values_are_those_of_the_model():
+    mcmc = run(OHMC(directions), DATA, num_chains=2)
+    idata = mcmc.to_inferencedata()
+    samples = mcmc.get_samples(group_by_chain=True)
+    mean = samples["scale"][..., None] * samples["u"][..., 0]
+    expected = dist.Normal(mean[:, :, None], 0.3).log_prob(DATA).sum(-1)
+    np.testing.assert_allclose(idata.log_likelihood["y"].values, expected.numpy())
+    # lp is in unconstrained space: the Jacobian of exp is the scale itself.
+    scale = samples["scale"]
+    lp = expected.sum(-1) + dist.LogNormal(0.0, 1.0).log_prob(scale) + scale.log()
+    difference = idata.sample_stats["lp"].values - lp.numpy()
+    np.testing.assert_allclose(difference, difference[0, 0] * np.ones_like(difference), atol=1e-8)
+    kinetic = idata.sample_stats["energy"].values + idata.sample_stats["lp"].values
+    assert (kinetic >= 0).all()
+
+
+def test_kinetic_energy_has_its_known_mean():
+    """E(energy + lp) is half the degrees of freedom: 5 of V(4, 2), in equilibrium and for small steps."""
+    mcmc = run(OHMC(concentrated, step_size=0.05, num_steps=20, adapt_step_size=False), num_chains=200)
+    statistics = mcmc.to_inferencedata().sample_stats
+    kinetic = (statistics["energy"] + statistics["lp"]).values
+    assert abs(kinetic.mean() - 5 / 2) < 4 * math.sqrt(5 / 2 / kinetic.size) * 3
+
+
+@pytest.mark.filterwarnings("ignore:Passing a dict or None as alias_mapping")  # ArviZ's call of Matplotlib
+def test_arviz_reads_it(tmp_path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    mcmc = run(OHMC(directions), DATA, num_chains=4)
+    dims = {"u": ["axis", "column"], "y": ["row", "axis"]}
+    idata = mcmc.to_inferencedata(dims=dims, coords={"axis": ["x", "y", "z"]}, constant_data={"noise": np.array(0.3)})
+    assert arviz.summary(idata, var_names=["u"]).index[0] == "u[x, 0]"
+    arviz.plot_trace(idata, var_names=["scale"])
+    arviz.plot_energy(idata)
+    assert np.isfinite(arviz.loo(idata).elpd_loo)
+    idata.to_netcdf(str(tmp_path / "run.nc"))
+    back = arviz.from_netcdf(str(tmp_path / "run.nc"))
+    np.testing.assert_array_equal(back.posterior["u"], idata.posterior["u"])
+    np.testing.assert_array_equal(back.sample_stats["diverging"], idata.sample_stats["diverging"])
+    assert float(back.constant_data["noise"]) == 0.3
+
+
+def test_posterior_predictive_draws_of_pyro():
+    mcmc = run(OHMC(directions), DATA, num_chains=2)
+    predictive = Predictive(lambda: directions_without_data(4), mcmc.get_samples())()
+    idata = mcmc.to_inferencedata(posterior_predictive={"y": predictive["y"]})
+    assert idata.posterior_predictive["y"].shape == (2, 40, 4, 3)
+    with pytest.raises(ValueError, match=r"posterior_predictive\['y'\].*80 draws"):
+        mcmc.to_inferencedata(posterior_predictive={"y": torch.zeros(7, 3)})
+
+
+def directions_without_data(count):
+    u = pyro.sample("u", StiefelUniform(3, 1))
+    scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("rows", count):
+        return pyro.sample("y", dist.Normal(scale[..., None] * u[..., 0], 0.3).to_event(1))
+
+
+def test_kernels_of_pyro_and_bare_potentials():
+    idata = to_inferencedata(run(NUTS(directions), DATA, mcmc_class=pyro.infer.MCMC))
+    assert set(idata.sample_stats.data_vars) == {"diverging"}
+    assert idata.log_likelihood["y"].shape == (1, 40, 4)
+    kernel = OHMC(potential_fn=lambda sites: 0.5 * sites["x"].square().sum(), manifolds={})
+    idata = run(kernel, initial_params={"x": torch.zeros(2)}).to_inferencedata()
+    assert set(idata.groups()) == {"posterior", "sample_stats"}
+
+
+def test_discrete_sites_that_were_summed_out_have_no_likelihood():
+    def mixture(y):
+        U = pyro.sample("U", StiefelUniform(3, 1))
+        with pyro.plate("rows", len(y)):
+            side = pyro.sample("side", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+            pyro.sample("y", dist.Normal((2 * side - 1) * U[0, 0], 1.0), obs=y)
+
+    mcmc = run(OHMC(mixture), torch.randn(5))
+    with pytest.warns(UserWarning, match=r"log_likelihood is left out: there are no draws of \['side'\]"):
+        idata = mcmc.to_inferencedata()
+    assert "log_likelihood" not in idata.groups()
+    assert idata.observed_data["y"].shape == (5,)
+
+
+def test_models_that_cannot_be_traced_are_run_draw_by_draw():
+    def branching(y):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        scale = 1.0 if x > 0 else 2.0
+        pyro.sample("y", dist.Normal(x, scale), obs=y)
+
+    x = torch.tensor([0.5, -0.5, 1.0, -1.0])
+    values = pointwise_log_likelihood(branching, (torch.tensor(0.3),), {}, {"x": x})["y"]
+    expected = dist.Normal(x, torch.where(x > 0, 1.0, 2.0)).log_prob(torch.tensor(0.3))
+    assert torch.allclose(values, expected)
+
+
+def test_before_a_run_there_is_nothing_to_export():
+    with pytest.raises(ValueError, match=r"call mcmc.run"):
+        to_inferencedata(MCMC(OHMC(concentrated), 10))
