@@ -137,6 +137,6 @@ def _inference_data(groups: dict[str, Group], coords: dict[str, Any], dims: dict
         import arviz
 
         attributes = {"inference_library": "pyro_manifold", "inference_library_version": pyro_manifold.__version__}
-        if hasattr(arviz, "InferenceData"):
+        if int(arviz.__version__.split(".")[0]) < 1:
             return arviz.from_dict(**groups, coords=coords, dims=dims, attrs=attributes)
         return arviz.from_dict(groups, coords=coords, dims=dims, attrs={"/": attributes})

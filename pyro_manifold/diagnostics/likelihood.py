@@ -55,7 +55,7 @@ def pointwise_log_likelihood(
         if missing:
             raise ValueError(f"there are no draws of {missing}")
         trace.compute_log_prob()
-        return {name: site["unscaled_log_prob"] for name, site in _observed(trace).items()}
+        return {name: site["unscaled_log_prob"] for name, site in _observed(trace).items() if name not in samples}
 
     columns = [samples[name].detach() for name in names]
     with torch.no_grad(), pyro.validation_enabled(False):
