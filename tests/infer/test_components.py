@@ -50,8 +50,10 @@ def test_both_components_are_visited_with_their_weights(kernel):
     assert constraints.stiefel.check(X).all()
     assert_mean(torch.linalg.det(X), *truths()["det"])
     assert_mean((torch.as_tensor(F) * X).sum((-2, -1)), *truths()["trace"])
-    flips = mcmc.kernel.chain_diagnostics()[0]["sample stats"]["reflected"]
-    assert 0.02 < float(flips.double().mean()) < 0.5
+    statistics = mcmc.kernel.chain_diagnostics()[0]["sample stats"]
+    assert 0.02 < float(statistics["reflected"].double().mean()) < 0.5
+    log_density = (torch.as_tensor(F) * X[0]).sum((-2, -1)) + TILT * torch.linalg.det(X[0])
+    assert torch.allclose(statistics["lp"], log_density)
 
 
 def test_without_reflections_the_component_of_the_start_is_kept_and_said():

@@ -75,7 +75,7 @@ def test_length_grows_where_only_long_trajectories_change_modes():
     def two_modes(position, length, _):
         jump = torch.rand(len(position), 1) < min(0.5, (length / 12) ** 2 / 2)
         sign = torch.where(jump, -position.sign(), position.sign())
-        return sign * (5 + torch.randn_like(position))
+        return sign * (2 + torch.randn_like(position))
 
     assert 6 < chosen(math.pi, torch.ones(2), two_modes) < 20
 

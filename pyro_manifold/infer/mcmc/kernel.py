@@ -208,12 +208,13 @@ class HamiltonianKernel(MCMCKernel):
             return {}
         # Trajectories may leave the support while they diverge; that is for Metropolis to judge.
         with pyro.validation_enabled(False):
+            # First, so that what is recorded of the trajectory belongs to the draw.
+            reflected = self._reflect()
             before = self._state
             self.last_num_steps = self._warmup.next_num_steps(self._iteration)
             self._state, info = self._dynamics.transition(
                 before, self.step_size, self.last_num_steps, self._warmup.masses.metrics
             )
-            reflected = self._reflect()
             self._learn_and_record(before, self._state, info, reflected)
             # At iterations 1, 2, 4, 8, … and when warm-up ends: where the chains are, not only where they began.
             if self._iteration & (self._iteration - 1) == 0 or self._iteration == self._warmup_steps:

@@ -52,7 +52,7 @@ class OHMC(HamiltonianKernel):
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
         manifolds: for ``potential_fn``: the manifold of each site that has one, such as ``{"U": Stiefel()}``.
         trajectory_jitter: lengths vary evenly within this share of their mean, against periodic orbits.
-        reflection_probability: how often a square Stiefel site (n = p) is offered a reflection after a trajectory,
+        reflection_probability: how often a square Stiefel site (n = p) is offered a reflection before a trajectory,
             so that both signs of its determinant are visited; one more evaluation of the density each time.
         min_stepsize: lower bound of ε.
         max_stepsize: upper bound of ε; a trajectory's length is another.
