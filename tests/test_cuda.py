@@ -7,7 +7,7 @@ import torch
 from pyro.infer import NUTS
 
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
-from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.infer import GHMC, MCMC, OHMC
 from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel, polar_factor
 from tests.infer.phase_space import System, langevin_bingham
@@ -18,23 +18,27 @@ pytestmark = pytest.mark.gpu
 TARGET = LANGEVIN["V(3,2)"]
 
 
+@pytest.mark.parametrize("kernel", [OHMC, GHMC])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_kernel(dtype, jit_compile):
+def test_kernel(kernel, dtype, jit_compile):
     F = torch.as_tensor(TARGET.F, dtype=dtype, device="cuda")
 
     def model():
         X = pyro.sample("X", StiefelUniform(3, 2, dtype=dtype, device="cuda"))
         pyro.sample("s", dist.HalfNormal(torch.ones((), dtype=dtype, device="cuda")))
+        pyro.sample("R", StiefelUniform(2, 2, dtype=dtype, device="cuda"))
+        pyro.sample("direction", dist.ProjectedNormal(torch.ones(3, dtype=dtype, device="cuda")))
         pyro.factor("langevin", (F * X).sum())
 
-    mcmc = MCMC(OHMC(model, jit_compile=jit_compile), num_samples=400, warmup_steps=100, disable_progbar=True)
+    mcmc = MCMC(kernel(model, jit_compile=jit_compile), num_samples=400, warmup_steps=100, disable_progbar=True)
     mcmc.run()
     samples = mcmc.get_samples(group_by_chain=True)["X"]
     assert samples.device.type == "cuda"
     assert samples.dtype == dtype
     assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < (1e-5 if dtype == torch.float32 else 1e-13)
     assert_mean(TARGET.statistic(samples).cpu(), *TARGET.expectation())
+    assert mcmc.to_inferencedata().sample_stats["lp"].shape == (1, 400)
 
 
 @pytest.mark.parametrize("chart", ["polar", "householder"])
