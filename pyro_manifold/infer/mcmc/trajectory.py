@@ -87,10 +87,6 @@ class LengthChoice:
         self._iterations_between_choices = max(
             self._iterations_of_a_choice, math.ceil(self._transitions_of_a_choice / len(state.energy))
         )
-        self.forget()
-
-    def forget(self) -> None:
-        """Start anew: new masses have changed the unit of time."""
         self._jumps: dict[int, _Jumps] = {}
         self._iterations = 0
         self._means: Tensor | float = 0.0

@@ -24,8 +24,8 @@ _ACCEPTANCE_OF_FIRST_STEP = 0.8  # the step size search looks for this, as Stan'
 class WarmUp:
     """Step size, masses and trajectory length; the first iterations adapt them, on all chains together.
 
-    Windows and dual averaging are Pyro's (and Stan's): masses are estimated anew at the end of each window. Once there
-    are masses, transitions also serve to choose the length, if none was given.
+    Masses are estimated anew at the end of each window, as in Pyro and Stan. The transitions of the last of these windows
+    also serve to choose the length, if none was given.
 
     Args:
         step_size: ε to begin with.
@@ -129,22 +129,23 @@ class WarmUp:
         # At its upper bound the step size must not be pushed on: the dual average would lag behind.
         if self._adapter.step_size >= self.trajectory_length:
             probability = probability.clamp(max=self._adapter.target_accept_prob)
-        windows = self.masses.windows_completed
         self._adapter.step(iteration, after.position, probability, after.gradient)
-        if self._length_choice is not None and self.masses.windows_completed > windows:
-            self._length_choice.forget()
 
     @property
     def _masses_pending(self) -> bool:
         return self._adapter.adapt_mass_matrix and self.masses.windows_completed == 0
 
     def _listens(self, iteration: int) -> bool:
-        """Between the first masses and the last window, which settles ε for the lengths that will be used."""
+        """In the last window that estimates masses.
+
+        Not earlier: chains that still travel arrive sooner by long trajectories than by those that suit where they
+        are. Not later: the iterations that follow settle ε for the lengths that will be used.
+        """
         schedule = self._adapter.adaptation_schedule
         return (
             self._length_choice is not None
-            and len(schedule) > 1
-            and iteration < schedule[-1].start
+            and len(schedule) > 2
+            and schedule[-2].start <= iteration < schedule[-1].start
             and not self._masses_pending
         )
 
