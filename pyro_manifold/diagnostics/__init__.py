@@ -1,6 +1,22 @@
 """What draws say about themselves."""
 
 from pyro_manifold.diagnostics.agreement import disagreements
+from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, align_signs, align_signs_and_permutations
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.frechet import dispersion, frechet_mean
+from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 
-__all__ = ["disagreements", "to_inferencedata"]
+__all__ = [
+    "Alignment",
+    "SubspaceSummary",
+    "align_rotations",
+    "align_signs",
+    "align_signs_and_permutations",
+    "disagreements",
+    "dispersion",
+    "frechet_mean",
+    "mean_projector",
+    "principal_angles",
+    "subspace_summary",
+    "to_inferencedata",
+]

@@ -1,0 +1,199 @@
+r"""Draws that agree up to signs, permutations or rotations of columns, brought to agree.
+
+The likelihood of factor models, PCA and latent spaces does not change when loadings X become XT for a T in some group
+of orthogonal matrices. Draws then visit all XT, means tend to zero, and R-hat and effective sample size describe the
+group, not the loadings. Here each draw gets the T that brings it nearest to a reference.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from pyro_manifold.diagnostics.checks import check_draws, check_reference
+from pyro_manifold.manifolds.polar import polar_factor
+
+_MOST_ROUNDS = 200
+
+
+class Alignment(NamedTuple):
+    r"""Aligned draws and how they came about: ``aligned.draws = draws @ aligned.transformation``.
+
+    Companion parameters follow with the same T. Where :math:`Y = Z X^\top`, scores become ``Z @ T``; where
+    :math:`Y = X A X^\top`, the core becomes ``T.mT @ A @ T``; one value for each column goes through `reorder`.
+
+    Attributes:
+        draws: ``(chains, draws, ..., n, p)``.
+        transformation: orthogonal matrices T, ``(chains, draws, ..., p, p)``.
+        reference: what the draws were aligned to, ``(..., n, p)``.
+    """
+
+    draws: Tensor
+    transformation: Tensor
+    reference: Tensor
+
+    def reorder(self, values: Tensor) -> Tensor:
+        """Give positive companions of the columns (scales, eigenvalues) their columns' new order.
+
+        Args:
+            values: ``(chains, draws, ..., p)``.
+
+        Returns:
+            The same shape.
+
+        Raises:
+            ValueError: after a rotation, which mixes columns; for values of another shape.
+
+        Example:
+            >>> draws = torch.eye(3, 2)[:, [1, 0]].expand(1, 1, 3, 2)
+            >>> aligned = align_signs_and_permutations(draws, reference=torch.eye(3, 2))
+            >>> aligned.reorder(torch.tensor([[[5.0, 7.0]]])).tolist()
+            [[[7.0, 5.0]]]
+        """
+        order = self.transformation.abs()
+        if not bool((order.amax(-1) == 1).all()):
+            raise ValueError(
+                "Alignment.reorder: transformation rotates columns into each other, and values of single columns do "
+                "not survive that; use align_signs_and_permutations, or transform the p×p matrix as T.mT @ A @ T."
+            )
+        if values.shape != order.shape[:-1]:
+            raise ValueError(
+                f"Alignment.reorder: values has shape {tuple(values.shape)}, expected {tuple(order.shape[:-1])}, "
+                "one value for each column of each draw."
+            )
+        return values.gather(-1, order.argmax(-2))
+
+
+def align_signs(draws: Tensor, reference: Tensor | None = None) -> Alignment:
+    r"""Choose the signs of columns: the diagonal T of ±1 that minimises :math:`\lVert XT - R\rVert`.
+
+    Column j keeps its sign if :math:`x_j^\top r_j \ge 0`. For models whose columns have an order, such as PCA with
+    distinct eigenvalues.
+
+    Args:
+        draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not. Batch elements are aligned
+            independently of each other.
+        reference: R, ``(n, p)`` or ``(..., n, p)``. None aligns to the mean of the aligned draws, iterated from the
+            first draw until it no longer changes (generalised Procrustes analysis, Gower 1975, Psychometrika 40). The
+            first draw then keeps its orientation; give a reference to choose another.
+
+    Returns:
+        The aligned draws, T, and R, of the draws' dtype and detached from any graph.
+
+    Raises:
+        TypeError: for anything but a real floating point tensor.
+        ValueError: for non-finite entries or shapes that do not match.
+
+    Example:
+        >>> X = torch.eye(3, 2)
+        >>> draws = torch.stack([X, -X, X * torch.tensor([1.0, -1.0])]).unsqueeze(0)
+        >>> aligned = align_signs(draws)
+        >>> bool((aligned.draws == X).all())
+        True
+        >>> aligned.transformation[0, 2].tolist()
+        [[1.0, 0.0], [0.0, -1.0]]
+    """
+    return _align(draws, reference, _nearest_signs, "align_signs")
+
+
+def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None) -> Alignment:
+    r"""Choose signs and order of columns: the signed permutation T that minimises :math:`\lVert XT - R\rVert`.
+
+    Equivalently T maximises :math:`\mathrm{tr}(R^\top X T)`: a linear assignment problem with the gains
+    :math:`|X^\top R|`, solved exactly. For models whose columns are exchangeable, such as mixtures of directions,
+    independent components, or factors after a varimax rotation (Papastamoulis & Ntzoufras 2022, Statistics and
+    Computing 32:23).
+
+    Arguments, result and errors are those of `align_signs`. `Alignment.reorder` takes scales or eigenvalues along.
+
+    Example:
+        >>> X = torch.eye(3, 2)
+        >>> draws = torch.stack([X, -X[:, [1, 0]]]).unsqueeze(0)
+        >>> bool((align_signs_and_permutations(draws).draws == X).all())
+        True
+    """
+    return _align(draws, reference, _nearest_signed_permutations, "align_signs_and_permutations")
+
+
+def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment:
+    r"""Choose the orthogonal T that minimises :math:`\lVert XT - R\rVert`, reflections included.
+
+    T is the polar factor of :math:`X^\top R` (orthogonal Procrustes; Schönemann 1966, Psychometrika 31). For models
+    that know only the span of the columns, or only :math:`XX^\top`: factor analysis, latent spaces.
+
+    Arguments, result and errors are those of `align_signs`.
+
+    Example:
+        >>> X = torch.eye(3, 2)
+        >>> quarter_turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+        >>> aligned = align_rotations(torch.stack([X, X @ quarter_turn]).unsqueeze(0))
+        >>> torch.allclose(aligned.draws, X.expand(1, 2, 3, 2))
+        True
+    """
+    return _align(draws, reference, _nearest_rotations, "align_rotations")
+
+
+def _align(draws: Tensor, reference: Tensor | None, nearest: Callable[[Tensor], Tensor], owner: str) -> Alignment:
+    """Align by ``nearest``: the matrix of inner products XᵀR to the T of the group with the largest tr(Rᵀ X T)."""
+    check_draws(draws, owner)
+    draws = draws.detach()
+    if reference is None:
+        reference = _common_reference(draws, nearest, owner)
+    else:
+        reference = check_reference(reference, draws, owner)
+    transformation = nearest(draws.mT @ reference)
+    return Alignment(draws @ transformation, transformation, reference)
+
+
+def _common_reference(draws: Tensor, nearest: Callable[[Tensor], Tensor], owner: str) -> Tensor:
+    """Mean of the draws aligned to it, oriented so that the first draw stays as it is.
+
+    Each round raises the norm of the mean. Over signs and permutations it therefore ends after finitely many; over
+    rotations it converges linearly, the faster the more concentrated the draws.
+    """
+    tolerance = float(torch.finfo(draws.dtype).eps) ** 0.75
+    reference = draws[0, 0]
+    for _ in range(_MOST_ROUNDS):
+        updated = (draws @ nearest(draws.mT @ reference)).mean((0, 1))
+        change = float((updated - reference).norm())
+        reference = updated
+        if change <= tolerance * float(updated.norm()):
+            break
+    else:
+        warnings.warn(
+            f"{owner}: the common reference of draws still changes after {_MOST_ROUNDS} rounds, so the draws hardly "
+            "agree on one; give a reference, or look at invariants instead.",
+            stacklevel=4,
+        )
+    return reference @ nearest(draws[0, 0].mT @ reference).mT
+
+
+def _nearest_signs(products: Tensor) -> Tensor:
+    return torch.diag_embed(_signs(products.diagonal(dim1=-2, dim2=-1)))
+
+
+def _nearest_signed_permutations(products: Tensor) -> Tensor:
+    p = products.shape[-1]
+    gains = products.abs().reshape(-1, p, p)
+    # Where each column's favourite is another one, all have what they want most, and no assignment gains more.
+    places = gains.argmax(-1)
+    contested = (places.sort(-1).values != torch.arange(p, device=places.device)).any(-1).nonzero().squeeze(-1)
+    if len(contested):
+        solved = [linear_sum_assignment(gain, maximize=True)[1].tolist() for gain in gains[contested].cpu().numpy()]
+        places[contested] = torch.tensor(solved, device=places.device)
+    permutation = torch.nn.functional.one_hot(places, p).to(products.dtype).reshape(products.shape)
+    return permutation * _signs(products)
+
+
+def _nearest_rotations(products: Tensor) -> Tensor:
+    return polar_factor(products)
+
+
+def _signs(values: Tensor) -> Tensor:
+    """Signs that are never 0, so that a column orthogonal to its reference is not lost."""
+    return torch.where(values < 0, -1.0, 1.0).to(values.dtype)

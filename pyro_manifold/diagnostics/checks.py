@@ -1,0 +1,73 @@
+"""What the functions on draws expect of their arguments, each failure in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.manifolds.stiefel import Stiefel
+
+
+def _check_matrices(values: Tensor, name: str, owner: str) -> None:
+    if not isinstance(values, Tensor):
+        raise TypeError(
+            f"{owner}: {name} is a {type(values).__name__}, expected a torch tensor; wrap it in torch.as_tensor."
+        )
+    if values.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{owner}: {name} has dtype {values.dtype}, expected float32 or float64; use .double().")
+    if values.numel() == 0:
+        raise ValueError(f"{owner}: {name} is empty, its shape is {tuple(values.shape)}; give at least one matrix.")
+    if not torch.isfinite(values).all():
+        raise ValueError(f"{owner}: {name} has entries that are not finite; drop the draws that contain them.")
+
+
+def check_matrices(values: Tensor, name: str, owner: str) -> None:
+    """Finite real matrices ``(..., n, p)``."""
+    if isinstance(values, Tensor) and values.dim() < 2:
+        raise ValueError(f"{owner}: {name} has shape {tuple(values.shape)}, expected matrices (..., n, p).")
+    _check_matrices(values, name, owner)
+
+
+def check_draws(draws: Tensor, owner: str) -> None:
+    """Finite real draws ``(chains, draws, ..., n, p)``."""
+    if isinstance(draws, Tensor) and draws.dim() < 4:
+        raise ValueError(
+            f"{owner}: draws has shape {tuple(draws.shape)}, expected (chains, draws, ..., n, p); "
+            "take them from mcmc.get_samples(group_by_chain=True) or add the missing dimension with draws[None]."
+        )
+    _check_matrices(draws, "draws", owner)
+
+
+def check_tall(values: Tensor, name: str, owner: str) -> None:
+    """Matrices that can have p independent columns, p ≤ n."""
+    n, p = values.shape[-2:]
+    if p > n:
+        raise ValueError(
+            f"{owner}: {name} has shape {tuple(values.shape)}, but p = {p} columns of length n = {n} cannot be "
+            "independent; transpose the matrices."
+        )
+
+
+def check_frames(values: Tensor, name: str, owner: str) -> None:
+    """Matrices with orthonormal columns."""
+    check_tall(values, name, owner)
+    error = float(Stiefel().membership_error(values.detach()).max())
+    if error > Stiefel.membership_tolerance(values.dtype):
+        raise ValueError(
+            f"{owner}: {name} must have orthonormal columns, but |XᵀX − I| reaches {error:.1e}; "
+            "project with Stiefel().projection first if only rounding has gathered."
+        )
+
+
+def check_reference(reference: Tensor, draws: Tensor, owner: str, name: str = "reference") -> Tensor:
+    """The reference ``(n, p)`` or ``(..., n, p)``, of the draws' dtype and with one matrix for each batch element."""
+    check_matrices(reference, name, owner)
+    expected: Sequence[int] = draws.shape[2:]
+    if tuple(reference.shape) not in (tuple(expected), tuple(expected[-2:])):
+        raise ValueError(
+            f"{owner}: {name} has shape {tuple(reference.shape)}, expected {tuple(expected)} to match draws of shape "
+            f"{tuple(draws.shape)}."
+        )
+    return reference.detach().to(draws).expand(expected)

@@ -1,0 +1,97 @@
+"""Mean and spread of draws on the Stiefel manifold, in the distance of the surrounding matrices."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.diagnostics.checks import check_draws, check_frames, check_reference
+from pyro_manifold.manifolds.polar import polar_factor
+
+_STANDARD_ERRORS = 4.0
+
+
+def frechet_mean(draws: Tensor) -> Tensor:
+    r"""The frame with the smallest mean squared chordal distance :math:`E\lVert X - M\rVert_F^2` to the draws.
+
+    .. math::
+        \arg\min_{M^\top M = I} E\lVert X - M\rVert_F^2 = \arg\max_M \mathrm{tr}(M^\top E X)
+        = \text{polar factor of } EX .
+
+    It is the maximum likelihood estimate of the mode of a matrix Langevin law (Khatri & Mardia 1977, Journal of the
+    Royal Statistical Society B 39), and unique if the arithmetic mean has full rank. Frames known up to signs or
+    rotations have a mean near zero: align them first.
+
+    Args:
+        draws: frames, ``(chains, draws, ..., n, p)``, float32 or float64.
+
+    Returns:
+        ``(..., n, p)``, orthonormal columns.
+
+    Raises:
+        TypeError: for anything but a real floating point tensor.
+        ValueError: if the arithmetic mean is rank deficient, for non-finite entries, a wrong shape, or draws that are
+            not orthonormal.
+
+    Warns:
+        UserWarning: if the mean is within 4 standard errors (of independent draws) of rank deficiency.
+
+    Example:
+        >>> cosine, sine = 0.96, 0.28
+        >>> draws = torch.tensor([[cosine, sine], [cosine, -sine]]).reshape(1, 2, 2, 1)
+        >>> frechet_mean(draws).tolist()
+        [[1.0], [0.0]]
+    """
+    check_draws(draws, "frechet_mean")
+    check_frames(draws, "draws", "frechet_mean")
+    draws = draws.detach()
+    mean = draws.mean((0, 1))
+    smallest = torch.linalg.svdvals(mean)[..., -1]
+    if bool((smallest <= max(mean.shape[-2:]) * float(torch.finfo(mean.dtype).eps)).any()):
+        raise ValueError(
+            "frechet_mean: draws have a rank deficient arithmetic mean, so no frame is nearest to them, as happens "
+            "when signs or rotations of columns are unknown; align them first with align_signs, "
+            "align_signs_and_permutations or align_rotations."
+        )
+    total = draws.shape[0] * draws.shape[1]
+    standard_error = ((draws - mean).square().sum((-2, -1)).mean((0, 1)) / total).sqrt()
+    if bool((smallest < _STANDARD_ERRORS * standard_error).any()):
+        warnings.warn(
+            "frechet_mean: the arithmetic mean of draws cannot be told from a rank deficient one, so their Fréchet "
+            "mean may be noise; align them first if signs or rotations of columns are unknown, or take more draws.",
+            stacklevel=2,
+        )
+    return polar_factor(mean)
+
+
+def dispersion(draws: Tensor, mean: Tensor | None = None) -> Tensor:
+    r"""Mean squared chordal distance :math:`E\lVert X - M\rVert_F^2` of frames to a frame M.
+
+    The metric is that of the surrounding matrices, not the geodesic one: for p = 1 and an angle θ to the mean it
+    averages :math:`4 \sin^2(\theta / 2)`. Between 0 and 4p; for uniform draws 2p.
+
+    Args:
+        draws: frames, ``(chains, draws, ..., n, p)``, float32 or float64.
+        mean: M, ``(n, p)`` or ``(..., n, p)``; `frechet_mean` if None.
+
+    Returns:
+        ``(...)``, one number for each batch element.
+
+    Raises:
+        TypeError, ValueError: as `frechet_mean`; for a ``mean`` of another shape or not orthonormal.
+
+    Example:
+        >>> draws = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).reshape(1, 2, 2, 1)
+        >>> float(dispersion(draws, mean=torch.tensor([[1.0], [0.0]])))
+        1.0
+    """
+    check_draws(draws, "dispersion")
+    check_frames(draws, "draws", "dispersion")
+    if mean is None:
+        mean = frechet_mean(draws)
+    else:
+        mean = check_reference(mean, draws, "dispersion", name="mean")
+        check_frames(mean, "mean", "dispersion")
+    return (draws.detach() - mean).square().sum((-2, -1)).mean((0, 1))
