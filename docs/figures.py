@@ -14,6 +14,12 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # tests and examples are not installed
 
 from examples import bayesian_pca
+from pyro_manifold.diagnostics import (
+    align_signs_and_permutations,
+    plot_frames,
+    plot_loadings,
+    plot_principal_angles,
+)
 from pyro_manifold.distributions import MatrixLangevin
 from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel
@@ -22,6 +28,7 @@ from tests.monte_carlo import standard_error
 from tests.targets import LANGEVIN
 
 IMAGES = Path(__file__).parent / "images"
+TITLES = ("as sampled", "aligned")
 PAIRINGS = {"OHMC": CayleyMechanics(), "momentum Z − XZᵀX": WrongMomentum(), "energy ½‖r‖²": WrongEnergy()}
 
 
@@ -87,6 +94,36 @@ def langevin():
     save(fig, "langevin.png")
 
 
+def alignment():
+    F = torch.zeros(3, 2)
+    F[0, 0] = F[1, 1] = 30.0
+    draws = MatrixLangevin(F).sample((4, 250)) * torch.tensor([1.0, -1.0])[torch.randint(2, (4, 250, 1, 2))]
+    draws[2:] = draws[2:].flip(-1)
+    fig, axes = plt.subplots(1, 2, figsize=(8, 3.9), subplot_kw={"projection": "3d"})
+    for ax, values, title in zip(axes, (draws, align_signs_and_permutations(draws).draws), TITLES, strict=True):
+        plot_frames(values, ax=ax).set_title(title, y=-0.1)
+        ax.view_init(elev=25, azim=35)
+    save(fig, "alignment.png")
+
+
+def principal_angles():
+    """Random walks around one plane; chain 2 starts far away."""
+    centre = torch.eye(8, 2)
+    noise, walk = torch.zeros(4, 8, 2), []
+    noise[2, -2:] = 2 * torch.eye(2)
+    for _ in range(300):
+        noise = 0.98 * noise + 0.03 * torch.randn(4, 8, 2)
+        walk.append(Stiefel().projection(centre + noise))
+    save(plot_principal_angles(torch.stack(walk, 1)).figure, "principal_angles.png")
+
+
+def wine_loadings(mcmc):
+    _, names, _ = bayesian_pca.load()
+    draws = mcmc.get_samples(group_by_chain=True)["loadings"]
+    ax = plot_loadings(draws, [name.replace("_", " ") for name in names], ["axis 1", "axis 2"])
+    save(ax.figure, "loadings.png")
+
+
 def main():
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)
@@ -94,7 +131,9 @@ def main():
     pairings()
     order()
     langevin()
-    bayesian_pca.main(["--output", str(IMAGES)])
+    alignment()
+    principal_angles()
+    wine_loadings(bayesian_pca.main(["--output", str(IMAGES)]))
     (IMAGES / "bayesian_pca.nc").unlink()
 
 

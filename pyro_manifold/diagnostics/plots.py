@@ -1,0 +1,243 @@
+"""Pictures of draws of frames and loadings, beside those of ArviZ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.diagnostics.checks import check_draws, check_frames, check_reference
+from pyro_manifold.diagnostics.subspaces import principal_angles, subspace_summary
+
+# Okabe & Ito 2008: told apart by all common forms of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_CERTAIN = 0.95
+_MOST_CELLS_WITH_TEXT = 120
+
+
+def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300) -> Any:
+    r"""Columns of frames as points on the circle (n = 2) or the sphere (n = 3), an arrow for the mean of each.
+
+    The arrow is the arithmetic mean :math:`E\,x_j`: on the circle or sphere if all draws are equal, short if they
+    spread, and zero if they have no direction, as when signs are not aligned.
+
+    Args:
+        draws: frames, ``(chains, draws, n, p)`` with n = 2 or 3, one site outside plates.
+        ax: axes to draw on, three-dimensional for n = 3; None makes new ones.
+        most_draws: how many draws are shown, evenly spaced; the means are those of all.
+
+    Returns:
+        The matplotlib axes.
+
+    Raises:
+        ImportError: without matplotlib.
+        TypeError, ValueError: for draws that are not finite frames of such a shape, or axes of the other dimension.
+
+    Example:
+        >>> import matplotlib
+        >>> matplotlib.use("Agg")
+        >>> ax = plot_frames(torch.eye(3, 2).expand(1, 10, 3, 2))
+        >>> ax.name
+        '3d'
+    """
+    check_draws(draws, "plot_frames")
+    _check_one_site(draws, "plot_frames")
+    check_frames(draws, "draws", "plot_frames")
+    n, p = draws.shape[-2:]
+    if n not in (2, 3):
+        raise ValueError(
+            f"plot_frames: draws has shape {tuple(draws.shape)}, but only columns of length 2 or 3 can be drawn; "
+            "use plot_loadings or plot_principal_angles."
+        )
+    ax = _axes(ax, "plot_frames", three_dimensional=n == 3, size=(4.2, 4.2))
+    columns = draws.detach().flatten(0, 1).cpu().double()
+    shown = columns[:: max(1, -(-len(columns) // most_draws))]
+    (_circle if n == 2 else _sphere)(ax)
+    # Points of a narrow cloud hide each other; transparent ones show where it is dense. On a sphere those at the back
+    # are faded already.
+    opacity = 0.35 if n == 2 else 0.75
+    for j in range(p):
+        colour, mean = COLOURS[j % len(COLOURS)], columns[..., j].mean(0)
+        ax.scatter(*shown[..., j].T.numpy(), s=9, color=colour, alpha=opacity, linewidths=0, label=f"column {j + 1}")
+        if n == 2:
+            ax.annotate("", mean.tolist(), (0, 0), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2})
+        else:
+            ax.quiver(0, 0, 0, *mean.tolist(), color=colour, lw=2, arrow_length_ratio=0.12)
+    legend = ax.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 0.98), ncols=p, handletextpad=0.1)
+    for handle in legend.legend_handles:
+        handle.set(alpha=1.0, sizes=[25])
+    return ax
+
+
+def plot_principal_angles(draws: Tensor, reference: Tensor | None = None, ax: Any = None) -> Any:
+    r"""Trace of the largest principal angle between the span of each draw and a reference, a line for each chain.
+
+    The angle does not depend on signs, order or rotations of columns. A chain that sits elsewhere, or has not
+    arrived, is above the others. In high dimension no draw is near the mean: the level is the spread of the posterior.
+
+    Args:
+        draws: ``(chains, draws, n, p)``, one site outside plates, orthonormal or not.
+        reference: ``(n, p)``; None takes the mean subspace of `subspace_summary`.
+        ax: axes to draw on; None makes new ones.
+
+    Returns:
+        The matplotlib axes, angles in degrees.
+
+    Raises:
+        ImportError: without matplotlib.
+        TypeError, ValueError: as `principal_angles`; for draws of a site in a plate.
+
+    Example:
+        >>> import matplotlib
+        >>> matplotlib.use("Agg")
+        >>> ax = plot_principal_angles(torch.eye(4, 2).expand(2, 10, 4, 2))
+        >>> len(ax.lines)
+        2
+    """
+    owner = "plot_principal_angles"
+    check_draws(draws, owner)
+    _check_one_site(draws, owner)
+    if reference is None:
+        angles, target = subspace_summary(draws).angles, "the mean subspace"
+    else:
+        angles, target = principal_angles(draws, check_reference(reference, draws, owner)), "the reference"
+    ax = _axes(ax, owner, size=(6.4, 2.8))
+    for chain, values in enumerate(torch.rad2deg(angles[..., -1]).cpu()):
+        ax.plot(values.numpy(), color=COLOURS[chain % len(COLOURS)], lw=0.9, alpha=0.8, label=f"chain {chain}")
+    ax.set(xlabel="draw", ylim=(0, None), xlim=(0, max(1, draws.shape[1] - 1)))
+    ax.set_ylabel(f"{'' if draws.shape[-1] == 1 else 'largest '}angle to\n{target} (°)")
+    ax.spines[["top", "right"]].set_visible(False)
+    if 1 < len(draws) <= len(COLOURS):
+        ax.legend(frameon=False, ncols=len(draws), loc="lower center", fontsize="small", bbox_to_anchor=(0.5, 0.98))
+    return ax
+
+
+def plot_loadings(
+    draws: Tensor,
+    row_names: Sequence[str] | None = None,
+    column_names: Sequence[str] | None = None,
+    ax: Any = None,
+) -> Any:
+    r"""Heat map of posterior means of loadings, with their uncertainty.
+
+    The colour is the mean, and in small tables the text is mean ± standard deviation. Where the sign of an entry has a
+    posterior probability below 95 %, the text is grey; in larger tables, which have no text, a dot marks these cells.
+    Align the draws first if signs, order or rotation of columns are unknown.
+
+    Args:
+        draws: ``(chains, draws, n, p)``, one site outside plates.
+        row_names: n names; None numbers the rows.
+        column_names: p names; None numbers the columns.
+        ax: axes to draw on; None makes new ones.
+
+    Returns:
+        The matplotlib axes.
+
+    Raises:
+        ImportError: without matplotlib.
+        TypeError, ValueError: for draws that are not finite or not of such a shape, or names of another number.
+
+    Example:
+        >>> import matplotlib
+        >>> matplotlib.use("Agg")
+        >>> ax = plot_loadings(torch.eye(3, 2).expand(2, 10, 3, 2), row_names=["a", "b", "c"])
+        >>> [label.get_text() for label in ax.get_yticklabels()]
+        ['a', 'b', 'c']
+    """
+    owner = "plot_loadings"
+    check_draws(draws, owner)
+    _check_one_site(draws, owner)
+    n, p = draws.shape[-2:]
+    rows = _names(row_names, n, "row_names", owner)
+    columns = _names(column_names, p, "column_names", owner)
+    # Room in inches for names, cells and colour bar.
+    width = 1.4 + 0.085 * max(map(len, rows)) + 1.05 * min(p, 10)
+    ax = _axes(ax, owner, size=(width, 0.8 + 0.3 * min(n, 30)))
+    values = draws.detach().flatten(0, 1).cpu().double()
+    mean = values.mean(0)
+    largest = float(mean.abs().max()) or 1.0
+    image = ax.imshow(mean.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
+    ax.set_xticks(range(p), columns)
+    ax.set_yticks(*_thinned(rows))
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.xaxis.tick_top()
+    scale = ax.figure.colorbar(image, ax=ax, pad=0.12 / p**0.5)
+    scale.ax.set_title("mean", fontsize="medium")
+    scale.outline.set_visible(False)
+    certain = torch.maximum((values > 0).double().mean(0), (values < 0).double().mean(0)) >= _CERTAIN
+    if n * p <= _MOST_CELLS_WITH_TEXT:
+        _write_cells(ax, mean, values.std(0, correction=0), certain, largest)
+    else:
+        doubtful = (~certain).nonzero().numpy()
+        ax.scatter(doubtful[:, 1], doubtful[:, 0], s=6, color="0.35", linewidths=0)
+    return ax
+
+
+def _write_cells(ax: Any, mean: Tensor, deviation: Tensor, certain: Tensor, largest: float) -> None:
+    # Two decimals unless all entries are so small or so large that they say nothing.
+    decimals = 2 if 0.1 <= largest < 100 else max(0, 1 - math.floor(math.log10(largest)))
+    for i, j in torch.cartesian_prod(*map(torch.arange, mean.shape)).tolist():
+        dark = abs(float(mean[i, j])) > 0.6 * largest
+        colour = "0.5" if not certain[i, j] else "white" if dark else "black"
+        middle = round(float(mean[i, j]), decimals) + 0.0  # no negative zero
+        text = f"{middle:.{decimals}f} ± {float(deviation[i, j]):.{decimals}f}".replace("-", "−")
+        ax.text(j, i, text, ha="center", va="center", color=colour, fontsize="small")
+
+
+def _circle(ax: Any) -> None:
+    angle = torch.linspace(0, 2 * torch.pi, 200, dtype=torch.float64)
+    ax.plot(angle.cos().numpy(), angle.sin().numpy(), color="0.8", lw=1, zorder=0)
+    ax.set(aspect="equal", xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), xticks=[-1, 0, 1], yticks=[-1, 0, 1])
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _sphere(ax: Any) -> None:
+    """A faint sphere; its lines of latitude and longitude tell the eye which side a point is on."""
+    around = torch.linspace(0, 2 * torch.pi, 25, dtype=torch.float64)
+    down = torch.linspace(0, torch.pi, 13, dtype=torch.float64).unsqueeze(-1)
+    x, y, z = down.sin() * around.cos(), down.sin() * around.sin(), down.cos().expand(-1, 25)
+    ax.plot_wireframe(x.numpy(), y.numpy(), z.numpy(), color="0.88", lw=0.5, zorder=0)
+    ax.set(xlim=(-1, 1), ylim=(-1, 1), zlim=(-1, 1))
+    ax.set_box_aspect((1, 1, 1), zoom=1.5)
+    ax.set_axis_off()
+
+
+def _axes(ax: Any, owner: str, size: tuple[float, float], three_dimensional: bool = False) -> Any:
+    """The given axes if they fit, or new ones."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError(f"{owner}: matplotlib is not installed; pip install matplotlib.") from error
+    if ax is None:
+        projection = {"projection": "3d"} if three_dimensional else {}
+        return plt.subplots(figsize=size, subplot_kw=projection, layout="tight")[1]
+    if (getattr(ax, "name", None) == "3d") != three_dimensional:
+        wanted = 'plt.subplots(subplot_kw={"projection": "3d"})' if three_dimensional else "plt.subplots()"
+        raise ValueError(f"{owner}: ax has the wrong number of dimensions for these draws; make it with {wanted}.")
+    return ax
+
+
+def _check_one_site(draws: Tensor, owner: str) -> None:
+    if draws.dim() != 4:
+        raise ValueError(
+            f"{owner}: draws has shape {tuple(draws.shape)}, expected (chains, draws, n, p); plot the elements of a "
+            "plate one at a time, draws[:, :, k]."
+        )
+
+
+def _names(names: Sequence[str] | None, count: int, name: str, owner: str) -> list[str]:
+    if names is None:
+        return [str(k + 1) for k in range(count)]
+    if isinstance(names, str) or len(names) != count:
+        raise ValueError(f"{owner}: {name} is {names!r}, expected a list of {count} names.")
+    return [str(each) for each in names]
+
+
+def _thinned(names: list[str]) -> tuple[list[int], list[str]]:
+    """At most 40 tick labels: more of them overlap."""
+    places = list(range(0, len(names), -(-len(names) // 40)))
+    return places, [names[k] for k in places]

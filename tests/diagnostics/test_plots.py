@@ -1,0 +1,134 @@
+"""Pictures hold what they say: the right artists, at the right places, with the right labels."""
+
+import sys
+
+import matplotlib
+import pytest
+import torch
+from matplotlib.colors import to_rgba
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+
+from pyro_manifold.diagnostics import plot_frames, plot_loadings, plot_principal_angles
+from pyro_manifold.manifolds import Stiefel
+
+PLOTS = {"plot_frames": plot_frames, "plot_loadings": plot_loadings, "plot_principal_angles": plot_principal_angles}
+
+
+def cloud(chains, draws, n, p, noise=0.1):
+    return Stiefel().projection(torch.eye(n, p) + noise * torch.randn(chains, draws, n, p))
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def draw(ax):
+    """Layout errors and missing glyphs appear only now."""
+    ax.figure.canvas.draw()
+    return ax
+
+
+class TestFrames:
+    def test_circle_has_a_cloud_and_an_arrow_for_each_column(self):
+        draws = cloud(2, 100, 2, 2)
+        ax = draw(plot_frames(draws))
+        assert [cloud.get_label() for cloud in ax.collections] == ["column 1", "column 2"]
+        for j, shown in enumerate(ax.collections):
+            torch.testing.assert_close(torch.as_tensor(shown.get_offsets().data), draws[..., j].reshape(-1, 2))
+            torch.testing.assert_close(torch.tensor(ax.texts[j].xy), draws[..., j].mean((0, 1)))
+
+    def test_sphere_shows_at_most_the_draws_asked_for(self):
+        ax = draw(plot_frames(cloud(4, 100, 3, 2), most_draws=90))
+        clouds = [artist for artist in ax.collections if artist.get_label().startswith("column")]
+        assert len(clouds) == 2
+        assert all(len(shown._offsets3d[0]) == 80 for shown in clouds)  # every fifth
+
+    def test_other_sizes_and_axes_are_refused(self):
+        with pytest.raises(ValueError, match=r"^plot_frames: draws has shape .* only columns of length 2 or 3"):
+            plot_frames(cloud(1, 5, 4, 2))
+        with pytest.raises(ValueError, match=r"^plot_frames: ax has the wrong number of dimensions .*projection"):
+            plot_frames(cloud(1, 5, 3, 2), ax=plt.subplots()[1])
+        with pytest.raises(ValueError, match=r"^plot_frames: draws must have orthonormal columns"):
+            plot_frames(torch.ones(1, 5, 3, 2))
+
+
+class TestPrincipalAngles:
+    def test_a_line_for_each_chain_in_degrees(self):
+        turned = torch.tensor([0.0, 30.0, 90.0]).deg2rad()
+        draws = torch.stack([turned.cos(), turned.sin()], -1).reshape(3, 1, 2, 1).expand(3, 7, 2, 1)
+        ax = draw(plot_principal_angles(draws, reference=torch.tensor([[1.0], [0.0]])))
+        assert [line.get_label() for line in ax.lines] == ["chain 0", "chain 1", "chain 2"]
+        for line, degrees in zip(ax.lines, (0.0, 30.0, 90.0), strict=True):
+            assert line.get_ydata() == pytest.approx([degrees] * 7)
+        assert ax.get_ylabel() == "angle to\nthe reference (°)"
+
+    def test_a_chain_elsewhere_is_above_the_others(self):
+        draws = cloud(4, 50, 6, 2)
+        draws[2] = Stiefel().projection(draws[2] + torch.ones(6, 2))
+        ax = draw(plot_principal_angles(draws))
+        heights = [line.get_ydata().mean() for line in ax.lines]
+        assert heights.index(max(heights)) == 2
+        assert ax.get_ylabel() == "largest angle to\nthe mean subspace (°)"
+
+
+class TestLoadings:
+    def test_cells_hold_mean_and_deviation(self):
+        signs = torch.tensor([1.0, -1.0]).reshape(1, 2, 1, 1)
+        draws = torch.tensor([[2.0, -1.0], [0.0, 1.0], [0.5, 0.1]]) + 0.25 * signs
+        ax = draw(plot_loadings(draws, row_names=["a", "b", "c"], column_names=["x", "y"]))
+        assert [text.get_text() for text in ax.texts[:3]] == ["2.00 ± 0.25", "−1.00 ± 0.25", "0.00 ± 0.25"]
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "c"]
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["x", "y"]
+        # Grey where the sign is in doubt: 0 ± 0.25 and 0.1 ± 0.25.
+        assert [to_rgba(text.get_color()) == to_rgba("0.5") for text in ax.texts] == [
+            False, False, True, False, False, True,
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(("size", "text"), [(1e-3, "0.0020 ± 0.0000"), (1e3, "2000 ± 0")])
+    def test_digits_follow_the_size(self, size, text):
+        ax = draw(plot_loadings(torch.full((1, 4, 2, 1), 2 * size)))
+        assert ax.texts[0].get_text() == text
+
+    def test_colour_scale_is_symmetric(self):
+        image = draw(plot_loadings(torch.tensor([[3.0], [-1.0]]).expand(1, 4, 2, 1))).images[0]
+        assert image.get_clim() == (-3.0, 3.0)
+        assert image.get_array().tolist() == [[3.0], [-1.0]]
+
+    def test_large_tables_mark_doubtful_signs_by_dots(self):
+        mean = torch.ones(100, 3)
+        mean[[7, 50], [2, 0]] = 0.0
+        ax = draw(plot_loadings(mean + 0.1 * torch.randn(2, 100, 100, 3)))
+        assert not ax.texts
+        assert ax.collections[0].get_offsets().tolist() == [[2, 7], [0, 50]]
+        assert len(ax.get_yticks()) <= 40
+
+    @pytest.mark.parametrize("names", [["a"], "abc"])
+    def test_wrong_names_get_one_sentence(self, names):
+        with pytest.raises(ValueError, match=r"^plot_loadings: row_names is .* expected a list of 3 names"):
+            plot_loadings(cloud(1, 5, 3, 2), row_names=names)
+
+
+@pytest.mark.parametrize("name", PLOTS)
+class TestAll:
+    def test_draws_on_given_axes_and_returns_them(self, name):
+        ax = plt.subplots()[1]
+        draws = cloud(2, 10, 2, 1).float().requires_grad_()
+        assert PLOTS[name](draws, ax=ax) is ax
+        assert len(plt.get_fignums()) == 1
+        draw(ax)
+
+    def test_sites_in_plates_and_single_draws_are_refused(self, name):
+        with pytest.raises(ValueError, match=rf"^{name}: draws has shape .* plate one at a time"):
+            PLOTS[name](cloud(2, 10, 3, 2).unsqueeze(2))
+        with pytest.raises(ValueError, match=rf"^{name}: draws has shape \(3, 2\)"):
+            PLOTS[name](torch.eye(3, 2))
+
+    def test_says_what_to_install(self, name, monkeypatch):
+        monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+        with pytest.raises(ImportError, match=f"^{name}: matplotlib is not installed; pip install matplotlib"):
+            PLOTS[name](cloud(2, 10, 2, 1))
