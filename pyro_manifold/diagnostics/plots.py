@@ -144,8 +144,8 @@ def plot_loadings(
         >>> import matplotlib
         >>> matplotlib.use("Agg")
         >>> ax = plot_loadings(torch.eye(3, 2).expand(2, 10, 3, 2), row_names=["a", "b", "c"])
-        >>> [label.get_text() for label in ax.get_yticklabels()]
-        ['a', 'b', 'c']
+        >>> " ".join(label.get_text() for label in ax.get_yticklabels())
+        'a b c'
     """
     owner = "plot_loadings"
     check_draws(draws, owner)

@@ -47,6 +47,13 @@ def test_pivot_rows_avoid_dependent_rows():
     torch.testing.assert_close(products, X @ X[[0, 2]].mT)
 
 
+def test_pivot_rows_are_compared_by_what_they_add():
+    """The fourth row adds more to the first two than the last does, though all of it overlaps with them."""
+    X = torch.tensor([[4.0, 0.0, 0.0], [3.0, 2.0, 0.0], [3.0, 1.9, 0.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.5]])
+    products = invariants(X.expand(1, 1, 5, 3))["row products"][0, 0]
+    torch.testing.assert_close(products, X @ X[[0, 1, 3]].mT)
+
+
 @every_kind
 def test_rhat_does_not_see_the_group(kind):
     draws = frames(4, 200, noise=0.1)

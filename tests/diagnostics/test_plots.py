@@ -67,6 +67,12 @@ class TestPrincipalAngles:
             assert line.get_ydata() == pytest.approx([degrees] * 7)
         assert ax.get_ylabel() == "angle to\nthe reference (°)"
 
+    def test_the_largest_angle_is_shown(self):
+        """One direction is shared, the other turned by 30 degrees."""
+        turned = torch.tensor([[1.0, 0.0], [0.0, 0.75**0.5], [0.0, 0.5]]).expand(1, 4, 3, 2)
+        ax = draw(plot_principal_angles(turned, reference=torch.eye(3, 2)))
+        assert ax.lines[0].get_ydata() == pytest.approx([30.0] * 4)
+
     def test_a_chain_elsewhere_is_above_the_others(self):
         draws = cloud(4, 50, 6, 2)
         draws[2] = Stiefel().projection(draws[2] + torch.ones(6, 2))

@@ -99,6 +99,14 @@ class TestMeanSubspace:
         torch.testing.assert_close(projector @ summary.mean, summary.mean * summary.concentration)
         torch.testing.assert_close(summary.concentration, torch.linalg.eigvalsh(projector)[-3:].flip(-1))
 
+    def test_long_columns_need_no_square_matrix(self):
+        """300,000² numbers would be 720 GB."""
+        axis = torch.zeros(300_000, 1)
+        axis[0] = 1.0
+        summary = subspace_summary(axis.expand(2, 3, 300_000, 1))
+        assert summary.angles.max() < 1e-12
+        torch.testing.assert_close(summary.concentration, torch.ones(1))
+
     def test_no_subspace_nearby_is_nearer(self):
         draws = cloud(2, 20)
         summary = subspace_summary(draws)
