@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.checks import check_draws, check_frames, check_reference
-from pyro_manifold.diagnostics.subspaces import principal_angles, subspace_summary
+from pyro_manifold.diagnostics.subspaces import orthonormal_basis, principal_angles, subspace_summary
 
 # Okabe & Ito 2008: told apart by all common forms of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -100,10 +100,12 @@ def plot_principal_angles(draws: Tensor, reference: Tensor | None = None, ax: An
     owner = "plot_principal_angles"
     check_draws(draws, owner)
     _check_one_site(draws, owner)
+    basis = orthonormal_basis(draws, "draws", owner)
     if reference is None:
-        angles, target = subspace_summary(draws).angles, "the mean subspace"
+        angles, target = subspace_summary(basis).angles, "the mean subspace"
     else:
-        angles, target = principal_angles(draws, check_reference(reference, draws, owner)), "the reference"
+        other = orthonormal_basis(check_reference(reference, draws, owner), "reference", owner)
+        angles, target = principal_angles(basis, other), "the reference"
     ax = _axes(ax, owner, size=(6.4, 2.8))
     for chain, values in enumerate(torch.rad2deg(angles[..., -1]).cpu()):
         ax.plot(values.numpy(), color=COLOURS[chain % len(COLOURS)], lw=0.9, alpha=0.8, label=f"chain {chain}")

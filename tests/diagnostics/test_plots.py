@@ -73,6 +73,12 @@ class TestPrincipalAngles:
         ax = draw(plot_principal_angles(turned, reference=torch.eye(3, 2)))
         assert ax.lines[0].get_ydata() == pytest.approx([30.0] * 4)
 
+    def test_dependent_columns_are_named(self):
+        with pytest.raises(ValueError, match=r"^plot_principal_angles: draws has linearly dependent"):
+            plot_principal_angles(torch.ones(1, 5, 3, 2))
+        with pytest.raises(ValueError, match=r"^plot_principal_angles: reference has linearly dependent"):
+            plot_principal_angles(cloud(1, 5, 3, 2), reference=torch.ones(3, 2))
+
     def test_a_chain_elsewhere_is_above_the_others(self):
         draws = cloud(4, 50, 6, 2)
         draws[2] = Stiefel().projection(draws[2] + torch.ones(6, 2))
