@@ -24,7 +24,6 @@ import matplotlib
 matplotlib.use("Agg")
 warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
 
-import arviz
 import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
@@ -117,9 +116,7 @@ def main(argv=None):
     mcmc.summary()
 
     arguments.output.mkdir(parents=True, exist_ok=True)
-    idata = arviz.from_pyro(
-        mcmc,
-        log_likelihood=False,
+    idata = mcmc.to_inferencedata(
         coords={"measurement": names, "axis": range(1, RANK + 1)},
         dims={"loadings": ["measurement", "axis"], "scales": ["axis"]},
     )
