@@ -2,10 +2,10 @@
 
     python -m benchmarks.paper_tables
 
-HMC moves in the polar chart, GHMC and OHMC on the manifold; all three are the kernel of this package, so that they differ
-by the mechanics alone. Each is tuned to its best: of a grid of step sizes and mean numbers of steps (lengths jittered by
-half), the pair with the largest smallest ESS for each gradient, from 32 chains of 300 draws. Masses stay at 1 in the
-chart and d/p on the manifold. The 10,000 draws of one chain are then made with `jit_compile=True`.
+HMC moves in the polar chart, GHMC and OHMC on the manifold; all three are the kernel of this package, so that they
+differ by the mechanics alone. Each is tuned to its best: of a grid of step sizes and mean numbers of steps (lengths
+jittered by half), the pair with the largest smallest ESS for each gradient, from 32 chains of 300 draws. Masses stay at
+1 in the chart and at d/p on the manifold. The 10,000 draws of one chain are then made with `jit_compile=True`.
 
 The paper has, ESS as minimum / median: 20.3 / 63.8 for HMC, 50.2 / 80.4 for GHMC, 103.8 / 139.7 for OHMC, in 13.9, 21.2
 and 14.7 s (Yanush & Kropotov, arXiv 1901.08045).

@@ -24,8 +24,8 @@ _ACCEPTANCE_OF_FIRST_STEP = 0.8  # the step size search looks for this, as Stan'
 class WarmUp:
     """Step size, masses and trajectory length; the first iterations adapt them, on all chains together.
 
-    Masses are estimated anew at the end of each window, as in Pyro and Stan. The transitions of the last of these windows
-    also serve to choose the length, if none was given.
+    Masses are estimated anew at the end of each window, as in Pyro and Stan. The transitions of the last of these
+    windows also serve to choose the length, if none was given.
 
     Args:
         step_size: ε to begin with.
