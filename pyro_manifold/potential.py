@@ -114,14 +114,14 @@ class BatchedPotential:
             # Some chain failed to factorise a matrix: find out which, chain by chain.
             return self._chain_by_chain(sites)
 
-    def holds_at(self, sites: Sites) -> bool:
-        """Whether the graph agrees with the model at these positions; if not, the model is looped over from now on."""
+    def holds_at(self, sites: Sites, chains: list[int]) -> bool:
+        """Whether the graph agrees with the model where these chains are; if not, all are looped over from now on."""
         try:
             fast, _ = self._batched(sites)
         except FactorisationError:
             return True
-        slow, _ = self._chain_by_chain({name: value[:2] for name, value in sites.items()})
-        if agrees(fast[:2], slow):
+        slow, _ = self._chain_by_chain({name: value[chains] for name, value in sites.items()})
+        if agrees(fast[chains], slow):
             return True
         self._batched, self.mode = self._chain_by_chain, "loop"
         return False

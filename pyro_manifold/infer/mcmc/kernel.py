@@ -25,6 +25,7 @@ from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
 from pyro_manifold.infer.mcmc.record import Record
 from pyro_manifold.infer.mcmc.reflection import reflect
 from pyro_manifold.infer.mcmc.system import HamiltonianSystem
+from pyro_manifold.infer.mcmc.trajectory import golden_phase
 from pyro_manifold.infer.mcmc.warmup import Estimators, WarmUp
 from pyro_manifold.log_density import Target, finite_starts, starts, target_from_model, target_from_potential
 from pyro_manifold.manifolds import Manifold
@@ -216,8 +217,7 @@ class HamiltonianKernel(MCMCKernel):
                 before, self.step_size, self.last_num_steps, self._warmup.masses.metrics
             )
             self._learn_and_record(before, self._state, info, reflected)
-            # At iterations 1, 2, 4, 8, … and when warm-up ends: where the chains are, not only where they began.
-            if self._iteration & (self._iteration - 1) == 0 or self._iteration == self._warmup_steps:
+            if self._iteration % (8 if self._iteration <= self._warmup_steps else 64) == 1:
                 self._watch_graph()
         return self._layout.unpack(self._state.position)
 
@@ -231,9 +231,14 @@ class HamiltonianKernel(MCMCKernel):
         return flips
 
     def _watch_graph(self) -> None:
-        """A branch on values may be frozen in a trace though both sides agreed near the start."""
+        """A branch on values may be frozen in a trace though both sides agreed near the start.
+
+        So the graph is compared with the model where chains are, two of them at a time.
+        """
         assert self._state is not None
-        if self._potential is None or self._potential.holds_at(self._layout.unpack(self._state.position)):
+        some = int(golden_phase(self._iteration) * self._chains)
+        chains = sorted({some, (some + 1) % self._chains})
+        if self._potential is None or self._potential.holds_at(self._layout.unpack(self._state.position), chains):
             return
         self._dynamics.forget_compiled()
         self._state = self._dynamics.state_at(self._state.position)

@@ -41,7 +41,7 @@ class TrajectoryLength:
 
     def draw(self, iteration: int) -> float:
         """Length of one trajectory."""
-        return self.mean * (1 + self.jitter * (2 * _phase(iteration) - 1))
+        return self.mean * (1 + self.jitter * (2 * golden_phase(iteration) - 1))
 
     def steps_of(self, length: float, step_size: float, longest: int = MAXIMUM_STEPS) -> int:
         """Number of leapfrog steps of a trajectory of this length."""
@@ -95,7 +95,7 @@ class LengthChoice:
     def draw(self, iteration: int) -> float:
         """Length of one trajectory while listening."""
         shortest, longest = self._range
-        return self._lengths.mean * shortest * (longest / shortest) ** _phase(iteration)
+        return self._lengths.mean * shortest * (longest / shortest) ** golden_phase(iteration)
 
     def update(self, length: float, num_steps: int, before: State, after: State) -> None:
         """File a transition of all chains; now and then choose."""
@@ -161,5 +161,6 @@ def _functionals(state: State) -> Tensor:
     return torch.cat([*parts, state.energy.unsqueeze(1)], 1)
 
 
-def _phase(iteration: int) -> float:
+def golden_phase(iteration: int) -> float:
+    """A number in [0, 1) for each iteration; any run of them fills the interval evenly."""
     return (iteration * _GOLDEN_RATIO) % 1
