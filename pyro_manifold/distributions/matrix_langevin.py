@@ -10,9 +10,11 @@ from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
+from pyro_manifold.distributions.langevin_normaliser import langevin_mean, log_langevin_normaliser
+from pyro_manifold.distributions.sphere_mean import log_sphere_mean
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
 from pyro_manifold.distributions.transforms.householder import HouseholderTransform
-from pyro_manifold.distributions.von_mises_fisher import log_sphere_mean, sample_von_mises_fisher
+from pyro_manifold.distributions.von_mises_fisher import sample_von_mises_fisher
 from pyro_manifold.manifolds.reflector import rotate_rows
 from pyro_manifold.manifolds.stiefel import check_shape
 
@@ -21,13 +23,15 @@ _ROUNDS_WITHOUT_ACCEPTANCE = 20
 
 
 class MatrixLangevin(TorchDistribution):
-    r"""Matrix Langevin law on the Stiefel manifold, :math:`p(X) \propto e^{\operatorname{tr} F^\top X}`.
+    r"""Matrix Langevin law, :math:`p(X) = e^{\operatorname{tr} F^\top X} / {}_0F_1(n/2; F^\top F/4)` on V(n, p).
 
     The mode is the polar factor of F, the singular values of F are the concentrations along its columns.
     p = 1 is the von Mises–Fisher law.
 
-    **``log_prob`` leaves out the normalising constant** :math:`{}_0F_1(n/2; F^\top F/4)`: use it for X given F,
-    not to infer F; it raises if F requires a gradient. The base measure is the normalised Haar measure.
+    ``log_prob`` is normalised with respect to the normalised Haar measure and has a first derivative in F, so F may
+    depend on sites and parameters. The constant is exact for p ≤ 2 and an approximation for p ≥ 3 with errors
+    listed at `pyro_manifold.distributions.langevin_normaliser.log_langevin_normaliser`; so is ``mean``, its
+    derivative. Where F is fixed, build the law outside the model: the constant is then computed once.
 
     ``sample`` is exact: columns are proposed one after the other from von Mises–Fisher laws on the
     complement of those before, and the product of the neglected normalisers is corrected by rejection
@@ -43,7 +47,7 @@ class MatrixLangevin(TorchDistribution):
 
     Raises:
         ValueError: if F is not a floating-point matrix with n ≥ p.
-        NotImplementedError: by ``log_prob``, if F depends on a site or parameter that is inferred.
+        NotImplementedError: when a second derivative of ``log_prob`` in F is asked for.
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
     Example:
@@ -72,6 +76,8 @@ class MatrixLangevin(TorchDistribution):
         check_shape(n, p, "MatrixLangevin")
         self.concentration, self.chart = concentration, chart
         self._support = stiefel_support(n, p, chart)
+        # With a gradient it belongs to the graph of one log_prob, not to the law.
+        self._log_normaliser = None if concentration.requires_grad else log_langevin_normaliser(concentration)
         super().__init__(concentration.shape[:-2], concentration.shape[-2:], validate_args=validate_args)
 
     @torch_constraints.dependent_property(is_discrete=False, event_dim=2)
@@ -79,19 +85,28 @@ class MatrixLangevin(TorchDistribution):
         return self._support
 
     def expand(self, batch_shape: Size | tuple[int, ...], _instance: Any = None) -> MatrixLangevin:
-        concentration = self.concentration.expand(Size(batch_shape) + self.event_shape)
-        return type(self)(concentration, chart=self.chart, validate_args=self._validate_args)
+        law: MatrixLangevin = self._get_checked_instance(MatrixLangevin, _instance)
+        shape = Size(batch_shape)
+        law.concentration, law.chart = self.concentration.expand(shape + self.event_shape), self.chart
+        law._support = self._support
+        law._log_normaliser = None if self._log_normaliser is None else self._log_normaliser.expand(shape)
+        super(MatrixLangevin, law).__init__(shape, self.event_shape, validate_args=False)
+        law._validate_args = self._validate_args
+        return law
+
+    @property
+    def mean(self) -> Tensor:
+        """E X, ``batch_shape + (n, p)``: inside the manifold's convex hull, not on the manifold."""
+        return langevin_mean(self.concentration)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        r""":math:`\operatorname{tr} F^\top X`, of shape ``sample_shape + batch_shape``; not normalised."""
+        r""":math:`\operatorname{tr} F^\top X - \log {}_0F_1(n/2; F^\top F/4)`, ``sample_shape + batch_shape``."""
         if self._validate_args:
             self._validate_sample(value)
-        if self.concentration.requires_grad:
-            raise NotImplementedError(
-                "MatrixLangevin.log_prob is not normalised in F, so a concentration that is itself inferred would get "
-                "a wrong posterior: give F a fixed value, or F.detach() for the law of X given F."
-            )
-        return (self.concentration * value).sum((-2, -1))
+        normaliser = self._log_normaliser
+        if normaliser is None:
+            normaliser = log_langevin_normaliser(self.concentration)
+        return (self.concentration * value).sum((-2, -1)) - normaliser
 
     @torch.no_grad()
     def sample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:

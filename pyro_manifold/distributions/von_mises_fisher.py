@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from torch.distributions import Beta
 
 from pyro_manifold.manifolds.reflector import rotate_rows
-
-_TERMS_PER_BLOCK = 256
 
 
 @torch.no_grad()
@@ -62,54 +58,3 @@ def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
         deficit[pending[accepted]] = proposal[accepted]
         pending = pending[~accepted]
     return deficit.reshape(shape)
-
-
-def log_sphere_mean(concentration: Tensor, m: int) -> Tensor:
-    r"""Logarithm of :math:`E\,e^{\kappa x_1}` for x uniform on the unit sphere of :math:`\mathbb{R}^m`.
-
-    It is :math:`\log {}_0F_1(m/2; \kappa^2/4) = \log \Gamma(m/2) (2/\kappa)^{m/2-1} I_{m/2-1}(\kappa)`, in float64: by
-    its power series, whose terms are positive, and for κ beyond :math:`\max(500, 5m^2)` by Hankel's expansion of I.
-    The relative error is near machine precision; the work grows with the largest κ of the first kind.
-
-    Args:
-        concentration: κ ≥ 0, any shape.
-        m: dimension of the ambient space, at least 1.
-
-    Returns:
-        The shape of ``concentration``, float64.
-
-    Example:
-        >>> round(log_sphere_mean(torch.tensor(2.0), 1).exp().item(), 6)  # cosh(2)
-        3.762196
-    """
-    kappa = concentration.double()
-    large = kappa > max(500, 5 * m**2)
-    return torch.where(
-        large,
-        _hankel_expansion(torch.where(large, kappa, torch.inf), m),
-        _power_series(torch.where(large, 0.0, kappa), m),
-    )
-
-
-def _power_series(kappa: Tensor, m: int) -> Tensor:
-    log_x = 2 * (kappa / 2).clamp(min=torch.finfo(kappa.dtype).tiny).log()
-    # The terms peak near k = κ/2 with a width of √κ/2; beyond this count they are below 1e-17 of the sum.
-    largest = float(kappa.max())
-    count = int(largest / 2 + 6 * largest**0.5 + 40)
-    total = torch.full_like(kappa, -torch.inf)
-    for start in range(0, count, _TERMS_PER_BLOCK):
-        k = torch.arange(start, min(count, start + _TERMS_PER_BLOCK), dtype=kappa.dtype, device=kappa.device)
-        log_coefficient = -torch.lgamma(k + 1) - torch.lgamma(k + m / 2)
-        block = torch.logsumexp(k * log_x.unsqueeze(-1) + log_coefficient, -1)
-        total = torch.logaddexp(total, block)
-    return total + math.lgamma(m / 2)
-
-
-def _hankel_expansion(kappa: Tensor, m: int) -> Tensor:
-    order = m / 2 - 1
-    term, total = torch.ones_like(kappa), torch.ones_like(kappa)
-    for j in range(1, 9):
-        term = term * ((2 * j - 1) ** 2 - 4 * order**2) / (8 * j * kappa)
-        total = total + term
-    log_bessel = kappa - 0.5 * (2 * math.pi * kappa).log() + total.log()
-    return math.lgamma(m / 2) + order * (2 / kappa).log() + log_bessel

@@ -1,0 +1,190 @@
+"""The normaliser of the matrix Langevin law against high precision, importance sampling and draws."""
+
+import math
+
+import mpmath
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.autograd import gradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyro_manifold.distributions import MatrixLangevin
+from pyro_manifold.distributions.langevin_normaliser import log_langevin_normaliser
+from pyro_manifold.distributions.sphere_mean import log_sphere_mean, sphere_mean_and_slope
+from pyro_manifold.infer import MCMC, OHMC
+from tests.monte_carlo import assert_mean
+from tests.targets import LANGEVIN, haar
+
+
+def diagonal(n, *singular_values):
+    F = torch.zeros(n, len(singular_values))
+    F[range(len(singular_values)), range(len(singular_values))] = torch.tensor(singular_values, dtype=F.dtype)
+    return F
+
+
+def series(n, d, e):
+    """0F1 of a 2×2 matrix by its series in vector ones (Koev & Edelman 2006; Muirhead 1975), 30 digits."""
+    with mpmath.workdps(30):
+        a, x, y = mpmath.mpf(n) / 2, mpmath.mpf(d) ** 2 / 4, mpmath.mpf(e) ** 2 / 4
+        total, term, k = mpmath.mpf(0), mpmath.mpf(1), 0
+        while k < 4 or term > total * mpmath.mpf(10) ** -20:
+            term = (x * y) ** k / (mpmath.rf(a, 2 * k) * mpmath.rf(a - 0.5, k) * mpmath.factorial(k))
+            term *= mpmath.hyp0f1(a + 2 * k, x + y)
+            total, k = total + term, k + 1
+        return float(mpmath.log(total))
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 7, 50, 200])
+def test_mean_over_the_sphere_against_high_precision(m):
+    for kappa in (0.0, 1e-3, 1.0, 50.0, 501.0, 3000.0, 1e6):
+        half, k = mpmath.mpf(m) / 2, mpmath.mpf(kappa)
+        exact = float(mpmath.log(mpmath.hyp0f1(half, k**2 / 4)))
+        slope = float(mpmath.besseli(half, k) / mpmath.besseli(half - 1, k)) if kappa else 0.0
+        found, found_slope = sphere_mean_and_slope(torch.tensor(kappa), m)
+        assert abs(float(found) - exact) <= 1e-13 * max(1.0, exact)
+        assert abs(float(found_slope) - slope) <= 1e-13 * slope
+        assert found == log_sphere_mean(torch.tensor(kappa), m)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 300])
+@pytest.mark.parametrize("d", [(0.0, 0.0), (1e-6, 0.0), (1.0, 0.5), (5.0, 5.0), (60.0, 2.0), (500.0, 500.0)])
+def test_two_columns_against_high_precision(n, d):
+    exact = series(n, *d)
+    rotation = torch.as_tensor(haar(np.random.default_rng(4), 1, n, n)[0])
+    found = log_langevin_normaliser(rotation @ diagonal(n, *d))
+    assert abs(float(found) - exact) <= 1e-12 * max(1.0, exact)
+
+
+def test_square_matrices_have_both_determinants():
+    found = log_langevin_normaliser(diagonal(2, 3.0, 1.5))
+    exact = mpmath.log((mpmath.besseli(0, 4.5) + mpmath.besseli(0, 1.5)) / 2)
+    assert abs(float(found) - float(exact)) < 1e-13
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "allowed"),
+    [
+        (3, (2.0, 1.0), 0.0),
+        (3, (1.0, 1.0, 1.0), 0.05),
+        (3, (3.0, 2.0, 1.0), 0.05),
+        (6, (4.0, 3.0, 2.0), 0.01),
+        (10, (4.0, 3.0, 2.0, 1.0), 0.005),
+        (12, (4.0,) * 6, 0.02),
+    ],
+)
+def test_importance_sampling(n, d, allowed):
+    """The weights' mean is the normaliser; ``allowed`` is the error that the docstring states for p ≥ 3."""
+    X = haar(np.random.default_rng(6), 200_000, n, len(d))
+    weights = np.exp(np.einsum("sii,i->s", X[:, : len(d)], d))
+    error = weights.std() / weights.mean() / len(X) ** 0.5
+    found = float(log_langevin_normaliser(diagonal(n, *d)))
+    assert abs(found - np.log(weights.mean())) < 4 * error + allowed
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "allowed"),
+    [
+        (3, (10.0, 10.0, 10.0), 0.05),
+        (5, (10.0, 8.0, 5.0), 0.01),
+        (8, (1000.0, 700.0, 30.0, 5.0), 0.02),
+        (8, (30.0, 25.0, 20.0, 15.0), 0.02),
+        (10, (30.0,) * 5, 0.05),
+    ],
+)
+def test_many_columns_when_concentrated(n, d, allowed):
+    """E q(X)/p(X) = 1 over draws of p for any density q: here that of columns drawn one after the other."""
+    law = MatrixLangevin(diagonal(n, *d))
+    draws = law.sample((4000,))
+    log_q = sequential_log_density(draws.numpy(), d)
+    ratio = torch.exp(torch.as_tensor(log_q) - law.log_prob(draws))
+    assert abs(math.log(ratio.mean())) < allowed + 4 * float(ratio.std()) / len(ratio) ** 0.5
+
+
+def sequential_log_density(X, d):
+    """Log density of columns that each follow, given those before, their own von Mises–Fisher law."""
+    n, p = X.shape[1:]
+    log_density = np.zeros(len(X))
+    for k in range(p):
+        before = X[:, :, :k]
+        seen = 1 - (before[:, k] ** 2).sum(-1) if k else np.ones(len(X))
+        kappa = torch.as_tensor(d[k] * np.sqrt(seen.clip(0)))
+        log_density += d[k] * X[:, k, k] - log_sphere_mean(kappa, n - k).numpy()
+    return log_density
+
+
+GRADIENT_CASES = {
+    "vector": lambda: torch.randn(4, 1),
+    "two columns": lambda: 3 * torch.randn(2, 5, 2),
+    "square": lambda: torch.randn(3, 3),
+    "repeated": lambda: 2 * torch.eye(5, 4),
+    "zero": lambda: torch.zeros(5, 3),
+    "rank one": lambda: torch.randn(4, 1) @ torch.randn(1, 3),
+    "concentrated": lambda: 300 * torch.randn(6, 3),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENT_CASES)
+def test_derivative(name):
+    F = GRADIENT_CASES[name]().requires_grad_()
+    assert gradcheck(log_langevin_normaliser, (F,), check_forward_ad=True)
+
+
+@pytest.mark.parametrize("name", ["sphere", "V(3,2)", "V(12,2), concentrated", "V(10,4)"])
+def test_mean_is_that_of_draws(name):
+    law = LANGEVIN[name].law()
+    draws = law.sample((20_000,))
+    for entry in [(0, 0), (-1, 0), (1, -1)]:
+        assert_mean(draws[(..., *entry)], float(law.mean[entry]), truth_error=1e-4)
+
+
+def test_vectorised_and_traced():
+    F = 3 * torch.randn(4, 5, 3)
+    value, gradient = torch.func.vmap(torch.func.grad_and_value(log_langevin_normaliser))(F)[::-1]
+    leaf = F.clone().requires_grad_()
+    expected = log_langevin_normaliser(leaf)
+    (expected_gradient,) = torch.autograd.grad(expected.sum(), leaf)
+    assert torch.allclose(value, expected)
+    assert torch.allclose(gradient, expected_gradient)
+    traced = make_fx(torch.func.grad(lambda x: log_langevin_normaliser(x).sum()))(torch.randn(4, 5, 3))
+    assert torch.allclose(traced(F), expected_gradient)
+
+
+def test_second_derivative_is_refused():
+    F = torch.randn(4, 2, requires_grad=True)
+    (gradient,) = torch.autograd.grad(log_langevin_normaliser(F), F, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative in F"):
+        gradient.sum().backward()
+
+
+def test_not_finite_is_nan_and_single_precision_is_accurate():
+    F = torch.stack([torch.eye(3, 2), torch.full((3, 2), torch.nan), torch.full((3, 2), torch.inf)])
+    assert torch.isnan(log_langevin_normaliser(F)).tolist() == [False, True, True]
+    single = log_langevin_normaliser(torch.eye(3, 2, dtype=torch.float32))
+    assert single.dtype == torch.float32
+    assert abs(float(single) - series(3, 1, 1)) < 1e-7
+
+
+def test_a_concentration_is_inferred():
+    """With κ ~ Gamma and F = κF₀ the posterior is known by quadrature over κ, with the series as normaliser."""
+    F0, count = diagonal(3, 1.0, 0.5), 12
+    observed = MatrixLangevin(6.0 * F0).sample((count,))
+
+    def model():
+        kappa = pyro.sample("kappa", dist.Gamma(2.0, 0.2))
+        with pyro.plate("data", count):
+            pyro.sample("X", MatrixLangevin(kappa * F0), obs=observed)
+
+    grid = np.linspace(0.05, 30.0, 400)
+    fit = float((F0 * observed).sum())
+    log_posterior = np.array([np.log(k) - 0.2 * k + k * fit - count * series(3, k, k / 2) for k in grid])
+    posterior = np.exp(log_posterior - log_posterior.max())
+    law = MatrixLangevin(torch.as_tensor(grid)[:, None, None] * F0)
+    found = law.log_prob(observed[:, None]).sum(0) + torch.as_tensor(np.log(grid) - 0.2 * grid)
+    assert torch.allclose(found, torch.as_tensor(log_posterior))
+    mcmc = MCMC(OHMC(model), num_samples=400, warmup_steps=200, num_chains=4, disable_progbar=True)
+    mcmc.run()
+    kappa = mcmc.get_samples(group_by_chain=True)["kappa"]
+    assert_mean(kappa, (posterior * grid).sum() / posterior.sum(), truth_error=1e-3)
