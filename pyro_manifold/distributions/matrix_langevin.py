@@ -11,6 +11,7 @@ from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions.langevin_normaliser import langevin_mean, log_langevin_normaliser
+from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
 from pyro_manifold.distributions.sphere_mean import log_sphere_mean
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
 from pyro_manifold.distributions.transforms.householder import HouseholderTransform
@@ -18,7 +19,6 @@ from pyro_manifold.distributions.von_mises_fisher import sample_von_mises_fisher
 from pyro_manifold.manifolds.reflector import rotate_rows
 from pyro_manifold.manifolds.stiefel import check_shape
 
-_PROPOSALS_PER_ROUND = 1024
 _ROUNDS_WITHOUT_ACCEPTANCE = 20
 
 
@@ -115,33 +115,32 @@ class MatrixLangevin(TorchDistribution):
             raise ValueError("MatrixLangevin.sample: F has entries that are not finite.")
         if not shape.numel():
             return self.concentration.new_empty(shape)
-        left, singular, right = torch.linalg.svd(self.concentration, full_matrices=False)
-        # Columns in the order of falling concentration: each is drawn given those before it.
-        columns = (left * singular.unsqueeze(-2)).expand(shape).reshape(-1, *self.event_shape)
-        aligned = self._sample_aligned(columns).reshape(shape)
-        return aligned @ right
-
-    def _sample_aligned(self, columns: Tensor) -> Tensor:
-        """One draw for each F in ``(count, n, p)`` whose columns are orthogonal, in falling length."""
-        draws = torch.empty_like(columns)
-        pending = torch.arange(len(columns), device=columns.device)
-        fruitless = 0
-        while len(pending) and fruitless < _ROUNDS_WITHOUT_ACCEPTANCE:
-            # A few matrices still missing are each proposed many times: rounds cost more than their size.
-            repeats = max(1, _PROPOSALS_PER_ROUND // len(pending))
-            proposal, log_ratio = _propose(columns[pending].expand(repeats, -1, -1, -1))
-            accepted = torch.rand_like(log_ratio).log() <= log_ratio
-            found, first = accepted.any(0), accepted.int().argmax(0)
-            draws[pending[found]] = proposal[first[found], found.nonzero().squeeze(-1)]
-            pending = pending[~found]
-            fruitless = 0 if found.any() else fruitless + 1
-        if len(pending):
+        concentration = self.concentration.reshape(-1, *self.event_shape)
+        draws, missing = sample_langevin(concentration, Size(sample_shape).numel())
+        if missing.any():
             raise RuntimeError(
-                f"MatrixLangevin.sample: {len(pending)} of {len(columns)} draws found no accepted proposal; exact "
-                f"rejection is too slow for p={columns.shape[-1]} columns this concentrated: draw with OHMC, started "
+                f"MatrixLangevin.sample: {int(missing.sum())} of {missing.numel()} draws found no accepted proposal; "
+                f"exact rejection is too slow for p={shape[-1]} columns this concentrated: draw with OHMC, started "
                 "by init_to_value at the polar factor of F."
             )
-        return draws
+        return draws.reshape(shape)
+
+
+@torch.no_grad()
+def sample_langevin(concentration: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Draws ``(count, laws, n, p)`` for F ``(laws, n, p)``, and which of them ``(count, laws)`` were not found."""
+    left, singular, right = torch.linalg.svd(concentration, full_matrices=False)
+    # Columns in the order of falling concentration: each is drawn given those before it.
+    columns = left * singular.unsqueeze(-2)
+
+    def propose(pending: Tensor, repeats: int) -> Proposals:
+        return _propose(columns[pending % len(columns)].expand(repeats, -1, -1, -1))
+
+    empty = columns.new_empty(count * len(columns), *columns.shape[1:])
+    draws, pending = sample_by_rejection(propose, empty, _ROUNDS_WITHOUT_ACCEPTANCE)
+    missing = torch.zeros(len(draws), dtype=torch.bool, device=draws.device)
+    missing[pending] = True
+    return draws.reshape(count, *columns.shape) @ right, missing.reshape(count, -1)
 
 
 def _propose(columns: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,15 +7,34 @@ import torch
 from torch.distributions import transform_to
 
 from pyro_manifold import constraints
-from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
+from pyro_manifold.distributions import (
+    MatrixAngularCentralGaussian,
+    MatrixBingham,
+    MatrixBinghamVonMisesFisher,
+    MatrixLangevin,
+    StiefelUniform,
+)
 from pyro_manifold.distributions.von_mises_fisher import sample_von_mises_fisher
 from tests.monte_carlo import assert_mean
 from tests.targets import LANGEVIN
+
+
+def covariance(batch):
+    root = torch.randn(*batch, 4, 4)
+    return root @ root.mT + torch.eye(4)
+
 
 LAWS = {
     "uniform": lambda batch: StiefelUniform(4, 2, batch),
     "uniform, Householder": lambda batch: StiefelUniform(4, 2, batch, chart="householder"),
     "Langevin": lambda batch: MatrixLangevin(torch.randn(*batch, 4, 2)),
+    "Langevin, Householder": lambda batch: MatrixLangevin(torch.randn(*batch, 4, 2), chart="householder"),
+    "angular central Gaussian": lambda batch: MatrixAngularCentralGaussian(covariance(batch), 2),
+    "Bingham": lambda batch: MatrixBingham(covariance(batch) / 4, p=2),
+    "Bingham, Householder": lambda batch: MatrixBingham(covariance(batch) / 4, torch.eye(2), chart="householder"),
+    "Bingham–von Mises–Fisher": lambda batch: MatrixBinghamVonMisesFisher(
+        torch.randn(4, 4), torch.eye(2), torch.randn(*batch, 4, 2)
+    ),
 }
 
 
@@ -32,14 +51,27 @@ def test_shapes_and_support(name, batch):
     wider = law.expand((7, *batch))
     assert wider.sample().shape == (7, *batch, 4, 2)
     assert wider.log_prob(draws[0]).shape == (7, *batch)
+    assert (repr(wider.support), wider.chart) == (repr(law.support), law.chart)
+    assert torch.equal(wider.log_prob(draws[0])[3], law.log_prob(draws[0]))
     event = law.expand((7, *batch)).to_event(1 + len(batch))
     assert event.log_prob(event.sample()).shape == ()
 
 
+DTYPE_LAWS = {
+    "uniform": lambda dtype: StiefelUniform(3, 2, dtype=dtype),
+    "Langevin": lambda dtype: MatrixLangevin(torch.randn(3, 2, dtype=dtype)),
+    "angular central Gaussian": lambda dtype: MatrixAngularCentralGaussian(torch.eye(3, dtype=dtype), 2),
+    "Bingham": lambda dtype: MatrixBingham(100 * torch.eye(3, dtype=dtype), p=2),
+    "Bingham–von Mises–Fisher": lambda dtype: MatrixBinghamVonMisesFisher(
+        torch.ones(3, 3, dtype=dtype), torch.eye(2, dtype=dtype), torch.ones(3, 2, dtype=dtype)
+    ),
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_dtype(dtype):
-    assert StiefelUniform(3, 2, dtype=dtype).sample().dtype == dtype
-    law = MatrixLangevin(torch.randn(3, 2, dtype=dtype))
+@pytest.mark.parametrize("name", DTYPE_LAWS)
+def test_dtype(name, dtype):
+    law = DTYPE_LAWS[name](dtype)
     X = law.sample((10,))
     assert X.dtype == law.log_prob(X).dtype == dtype
     assert constraints.stiefel.check(X).all()
