@@ -6,7 +6,7 @@ import pytest
 import torch
 from pyro.infer import NUTS
 
-from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
+from pyro_manifold.distributions import MatrixBinghamVonMisesFisher, MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel, polar_factor
@@ -59,6 +59,16 @@ def test_exact_draws():
     draws = law.sample((20_000,))
     assert draws.device.type == "cuda"
     assert_mean(TARGET.statistic(draws).cpu(), *TARGET.expectation())
+
+
+def test_density_and_draws_of_other_laws():
+    F, A = torch.randn(5, 4, 3), torch.randn(4, 4)
+    X = Stiefel().random_point(5, 4, 3)
+    found = MatrixLangevin(F.cuda()).log_prob(X.cuda())
+    assert torch.allclose(found.cpu(), MatrixLangevin(F).log_prob(X))
+    law = MatrixBinghamVonMisesFisher(A.cuda(), torch.eye(3, device="cuda"), F.cuda())
+    assert law.support.check(law.sample((10,))).all()
+    assert law.sample().device.type == "cuda"
 
 
 def test_law_of_many_chains():

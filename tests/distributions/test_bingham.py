@@ -43,6 +43,11 @@ MODERATE = {
     "O(3)": parameters(3, 3, 0.7),
     "V(5,3) with linear part": parameters(5, 3, 0.4, linear=0.7),
     "V(4,2), mostly linear": parameters(4, 2, 0.1, linear=3.0),
+    "V(3,2), both signs and linear part": (
+        parameters(3, 2, 0.5)[0],
+        np.diag([1.0, -1.0]),
+        parameters(3, 2, 0.0, linear=2.0)[2],
+    ),
     "flat": parameters(4, 2, 0.0),
 }
 
@@ -60,7 +65,9 @@ def test_draws_against_importance_sampling(name):
         assert_mean(found[statistic], *weighted_mean(truth[statistic], log_weight))
 
 
-@pytest.mark.parametrize("name", ["sphere with linear part", "V(4,2), mostly linear", "V(5,3) with linear part"])
+@pytest.mark.parametrize(
+    "name", ["sphere with linear part", "V(3,2), both signs and linear part", "V(5,3) with linear part"]
+)
 @pytest.mark.parametrize("kind", ["_SpanEnvelope", "_TangentEnvelope"])
 def test_each_envelope_bounds_the_density_and_has_the_density_it_claims(name, kind):
     """log_ratio ≤ 0 always, and its mean weights proposals to the law: importance sampling with the envelope."""
