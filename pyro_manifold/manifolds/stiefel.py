@@ -89,7 +89,10 @@ def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple
         \begin{bmatrix} e^{-tA} & 0 \\ 0 & e^{-tA} \end{bmatrix},
         \quad A = X^\top r, \; S = r^\top r .
 
-    A great circle for p = 1. Edelman, Arias & Smith 1998, eq. 2.42; Byrne & Girolami 2013, arXiv 1301.6064.
+    The formula holds for exact points and tangents alone: rounding grows exponentially from step to step, to order 1 in
+    some thirty steps of size 0.6. So what has been gathered is removed at the end of each. A great circle for p = 1.
+
+    Edelman, Arias & Smith 1998, eq. 2.42; Byrne & Girolami 2013, arXiv 1301.6064.
 
     Args:
         point: X, ``(..., n, p)``.
@@ -107,7 +110,15 @@ def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple
     generator = torch.cat([torch.cat([inner, -square], -1), torch.cat([identity, inner], -1)], -2)
     moved = torch.cat([point, tangent], -1) @ torch.linalg.matrix_exp(time * generator)
     unwind = torch.linalg.matrix_exp(-time * inner)
-    return moved[..., :p] @ unwind, moved[..., p:] @ unwind
+    end, velocity = newton_schulz(moved[..., :p] @ unwind), moved[..., p:] @ unwind
+    inner = end.mT @ velocity
+    return end, velocity - end @ ((inner + inner.mT) / 2)
+
+
+def newton_schulz(matrix: Tensor) -> Tensor:
+    """One Newton–Schulz step towards the polar factor: it squares an orthogonality error near rounding."""
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return matrix @ (1.5 * identity - 0.5 * (matrix.mT @ matrix))
 
 
 @dataclass(frozen=True)
@@ -186,9 +197,8 @@ class Stiefel(Manifold):
         return geodesic_flow(point, tangent, time)
 
     def restoration(self, point: Tensor) -> Tensor:
-        """One Newton–Schulz step towards the polar factor: it squares an orthogonality error near rounding."""
-        identity = torch.eye(point.shape[-1], dtype=point.dtype, device=point.device)
-        return point @ (1.5 * identity - 0.5 * (point.mT @ point))
+        """One Newton–Schulz step towards the polar factor."""
+        return newton_schulz(point)
 
     def membership_error(self, point: Tensor) -> Tensor:
         r""":math:`\max |X^\top X - I|`; infinite where X is not finite."""

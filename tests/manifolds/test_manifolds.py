@@ -171,6 +171,20 @@ def test_a_frame_of_one_column_moves_as_a_unit_vector():
 
 
 @over_frames
+@pytest.mark.parametrize("flow", [cayley_flow, geodesic_flow])
+@pytest.mark.parametrize("speed", [1.0, 10.0])
+def test_rounding_does_not_grow_along_a_flow(flow, speed, n, p):
+    X = Stiefel().random_point(50, n, p)
+    r = Stiefel().tangent_projection(X, speed * torch.randn(50, n, p))
+    length = r.norm(dim=(-2, -1))
+    for _ in range(1000):
+        X, r = flow(X, r, 0.2)
+    assert Stiefel().membership_error(X).max() < 1e-11
+    assert (Stiefel().tangent_projection(X, r) - r).abs().max() < 1e-11 * speed
+    assert torch.allclose(r.norm(dim=(-2, -1)), length, rtol=1e-9)
+
+
+@over_frames
 def test_uniform_points_have_the_moments_of_haar_measure(n, p):
     X = Stiefel().random_point(40_000, n, p)
     rotation = Stiefel().random_point(n, n)
