@@ -36,8 +36,8 @@ SMALL = [
 ]
 MICI = ("Mici constrained NUTS", 4, 300, 1000)  # its chains are a Python loop: small problems only
 NETWORK = [
-    (OURS, 8, 350, 400),
     (COMPILED, 8, 350, 400),
+    (COMPILED, 8, 600, 600),
     ("NumPyro NUTS, sequential", 4, 400, 400),
 ]
 
