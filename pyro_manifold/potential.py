@@ -144,14 +144,16 @@ def _trace(potential_fn: PotentialFunction, example: Sites) -> BatchedFunction:
         return energy, *gradient.values()
 
     # Distinct storage for each input: make_fx merges inputs that are the same tensor object.
-    graph = make_fx(one_chain)(*[value[0].clone() for value in example.values()])
+    in_order = [value.clone(memory_format=torch.contiguous_format) for value in example.values()]
+    graph = make_fx(one_chain)(*[value[0].clone() for value in in_order])
     # Traced once more, so that vectorising costs nothing at each call.
-    batched = make_fx(torch.vmap(graph))(*[value.clone() for value in example.values()])
+    batched = make_fx(torch.vmap(graph))(*in_order)
     batched.graph.eliminate_dead_code()
     transpose_narrow_products(batched)
 
     def traced(sites: Sites) -> tuple[Tensor, Sites]:
-        energy, *gradient = batched(*[sites[name] for name in names])
+        # Backward formulas of some factorisations look at the memory layout, which a trace freezes: one for all calls.
+        energy, *gradient = batched(*[sites[name].contiguous() for name in names])
         return energy, dict(zip(names, gradient, strict=True))
 
     return traced

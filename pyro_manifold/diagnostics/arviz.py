@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyro.infer
 import torch
 from torch import Tensor
@@ -41,14 +42,18 @@ def to_inferencedata(
             ``(chains, draws, ...)``.
         constant_data: ``{name: array}``, such as covariates.
         log_likelihood: compute the likelihood of each observation under each draw, which ``loo`` needs.
-        coords: ``{dimension: labels}``.
+        coords: ``{dimension: labels}``, of dimensions that ``dims`` names.
         dims: ``{site: [dimension, ...]}``, without chain and draw.
+
+    Masked observations have log likelihood 0 and count as observations in ``loo``; models with discrete sites that were
+    summed out have no ``log_likelihood``, with a warning.
 
     Returns:
         ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree`` with the same groups.
 
     Raises:
-        ValueError: before ``run``, or for posterior predictive draws of another number.
+        ValueError: before ``run``, for posterior predictive draws of another number, or ``dims`` and ``coords`` that
+            name nothing or do not fit.
 
     Example:
         >>> import pyro, torch, pyro.distributions as dist
@@ -80,7 +85,8 @@ def to_inferencedata(
         if log_likelihood:
             groups["log_likelihood"] = _log_likelihood(model, args, kwargs, posterior, chains, draws)
     arrays = {name: _arrays(group) for name, group in groups.items() if group}
-    return _inference_data(arrays, dict(coords or {}), {name: list(names) for name, names in (dims or {}).items()})
+    named = _checked_dims(arrays, dims or {}, coords or {})
+    return _inference_data(arrays, dict(coords or {}), named)
 
 
 def _sample_stats(mcmc: pyro.infer.MCMC, chains: int, draws: int) -> Group:
@@ -122,6 +128,31 @@ def _log_likelihood(
         warnings.warn(f"log_likelihood is left out: {error}; log_likelihood=False avoids this.", stacklevel=3)
         return {}
     return {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in values.items()}
+
+
+def _checked_dims(
+    groups: dict[str, Group], dims: Mapping[str, Sequence[str]], coords: Mapping[str, Sequence[Any]]
+) -> dict[str, list[str]]:
+    for argument, value in {"dims": dims, "coords": coords}.items():
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{argument}={value!r}, expected a dictionary.")
+    variables: dict[str, int] = {}
+    for group, values in groups.items():
+        in_front = 2 if group in ("posterior", "posterior_predictive", "sample_stats") else 0
+        if group != "log_likelihood":  # an event has one likelihood, so fewer dimensions than its value
+            variables |= {name: np.ndim(value) - in_front for name, value in values.items()}
+    for name, names in dims.items():
+        if name not in variables:
+            raise ValueError(f"dims names '{name}', but there are only {sorted(variables)}.")
+        labels = [] if isinstance(names, str) else list(names)
+        if len(labels) > variables[name] or len(set(labels)) < len(labels) or {"chain", "draw"} & set(labels):
+            raise ValueError(
+                f"dims['{name}'] is {names!r}, expected up to {variables[name]} different names without chain and draw."
+            )
+    unknown = sorted(set(coords) - {label for names in dims.values() for label in names})
+    if unknown:
+        raise ValueError(f"coords names the dimensions {unknown}, which no entry of dims has.")
+    return {name: list(names) for name, names in dims.items()}
 
 
 def _arrays(group: Group) -> Group:

@@ -9,6 +9,7 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -29,7 +30,7 @@ def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: di
 def pointwise_log_likelihood(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
 ) -> Values:
-    r""":math:`\log p(y_i \mid \theta)` for each observation and draw, masks applied and scales left out.
+    r""":math:`\log p(y_i \mid \theta)` for each observation and draw: 0 where masked, scales left out.
 
     The model is traced once and vectorised over draws; where that is not possible it is run draw by draw.
 
@@ -55,7 +56,8 @@ def pointwise_log_likelihood(
         if missing:
             raise ValueError(f"there are no draws of {missing}")
         trace.compute_log_prob()
-        return {name: site["unscaled_log_prob"] for name, site in _observed(trace).items() if name not in samples}
+        observed = {name: site for name, site in _observed(trace).items() if name not in samples}
+        return {name: scale_and_mask(site["unscaled_log_prob"], mask=site["mask"]) for name, site in observed.items()}
 
     columns = [samples[name].detach() for name in names]
     with torch.no_grad(), pyro.validation_enabled(False):

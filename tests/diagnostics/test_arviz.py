@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import pyro.infer
 import pytest
 import torch
+from pyro import poutine
 from pyro.infer import NUTS, Predictive
 
 from pyro_manifold.diagnostics import to_inferencedata
@@ -154,6 +155,41 @@ def test_models_that_cannot_be_traced_are_run_draw_by_draw():
     values = pointwise_log_likelihood(branching, (torch.tensor(0.3),), {}, {"x": x})["y"]
     expected = dist.Normal(x, torch.where(x > 0, 1.0, 2.0)).log_prob(torch.tensor(0.3))
     assert torch.allclose(values, expected)
+
+
+@pytest.mark.parametrize("way", ["handler", "distribution", "obs_mask"])
+def test_masked_observations_have_no_likelihood(way):
+    y, mask = torch.tensor([0.5, 100.0, -0.2]), torch.tensor([True, False, True])
+
+    def masked():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        law, options = dist.Normal(x, 1.0), {}
+        if way == "distribution":
+            law = law.mask(mask)
+        if way == "obs_mask":
+            options = {"obs_mask": mask}
+        with pyro.plate("rows", 3), poutine.mask(mask=mask if way == "handler" else True):
+            pyro.sample("y", law, obs=y, **options)
+
+    samples = {"x": torch.tensor([0.0, 1.0])}
+    if way == "obs_mask":
+        samples["y_unobserved"] = torch.zeros(2, 3)
+    (values,) = pointwise_log_likelihood(masked, (), {}, samples).values()
+    expected = dist.Normal(samples["x"][:, None], 1.0).log_prob(y) * mask
+    assert torch.allclose(values, expected)
+
+
+def test_names_that_do_not_fit_are_refused():
+    mcmc = run(OHMC(directions), DATA)
+    for options, sentence in [
+        ({"dims": {"V": ["a"]}}, r"dims names 'V'.*'u'"),
+        ({"dims": {"u": ["a", "b", "c"]}}, r"dims\['u'\].*up to 2"),
+        ({"dims": {"u": ["chain", "b"]}}, r"dims\['u'\].*without chain"),
+        ({"dims": "u"}, r"dims='u', expected a dictionary"),
+        ({"coords": {"axis": ["x", "y", "z"]}}, r"coords names the dimensions \['axis'\]"),
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            mcmc.to_inferencedata(**options)
 
 
 def test_before_a_run_there_is_nothing_to_export():

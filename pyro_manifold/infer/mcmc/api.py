@@ -141,6 +141,8 @@ class MCMC(pyro.infer.MCMC):
         furthest from the others: it may sit in another mode, or not have arrived yet. Sites that the model knows only
         up to sign or rotation disagree by nature; ``"log density"``, the last entry, does not.
         """
+        if self._samples is None:
+            raise ValueError("MCMC.diagnostics: there are no draws yet, call mcmc.run(...) first.")
         report = super().diagnostics()
         statistics = report.pop("sample stats", {})
         log_densities = [chain["lp"] for chain in statistics.values() if chain]

@@ -7,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import pyro
@@ -77,8 +78,14 @@ class HamiltonianKernel(MCMCKernel):
             raise ValueError(f"target_accept_prob={target_accept_prob}, expected a number between 0 and 1.")
         if not 0 <= trajectory_jitter < 1:
             raise ValueError(f"trajectory_jitter={trajectory_jitter}, expected a number in [0, 1).")
-        if not 0 <= reflection_probability <= 1:
-            raise ValueError(f"reflection_probability={reflection_probability}, expected a number in [0, 1].")
+        if not _is_a(Integral, num_steps):
+            raise ValueError(f"num_steps={num_steps!r}, expected an integer.")
+        if not (
+            reflection_probability is not None
+            and _is_a(Real, reflection_probability)
+            and 0 <= reflection_probability <= 1
+        ):
+            raise ValueError(f"reflection_probability={reflection_probability!r}, expected a number in [0, 1].")
         self.model = model
         self.potential_fn = potential_fn
         self.transforms = transforms if model is None else None
@@ -367,7 +374,12 @@ class HamiltonianKernel(MCMCKernel):
         return {**self.__dict__, "_system": None, "_potential": None}
 
 
+def _is_a(kind: type, value: object) -> bool:
+    """Whether an argument is a number of this kind, or left out."""
+    return value is None or isinstance(value, kind)
+
+
 def _check_positive(**arguments: float | None) -> None:
     for name, value in arguments.items():
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name}={value}, expected a positive number.")
+        if value is not None and not (_is_a(Real, value) and 0 < value < math.inf):
+            raise ValueError(f"{name}={value!r}, expected a positive number.")
