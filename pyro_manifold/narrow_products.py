@@ -51,6 +51,4 @@ def _is_narrow(left: Tensor | None, right: Tensor | None) -> bool:
 
 def _value(argument: object) -> Tensor | None:
     value = argument.meta.get("val") if isinstance(argument, Node) else None
-    if value is None and isinstance(argument, Node):
-        value = argument.meta.get("tensor_meta")
     return value if isinstance(value, Tensor) else None

@@ -78,13 +78,9 @@ class HamiltonianKernel(MCMCKernel):
             raise ValueError(f"target_accept_prob={target_accept_prob}, expected a number between 0 and 1.")
         if not 0 <= trajectory_jitter < 1:
             raise ValueError(f"trajectory_jitter={trajectory_jitter}, expected a number in [0, 1).")
-        if not _is_a(Integral, num_steps):
+        if num_steps is not None and not _is_a(Integral, num_steps):
             raise ValueError(f"num_steps={num_steps!r}, expected an integer.")
-        if not (
-            reflection_probability is not None
-            and _is_a(Real, reflection_probability)
-            and 0 <= reflection_probability <= 1
-        ):
+        if not (_is_a(Real, reflection_probability) and 0 <= reflection_probability <= 1):
             raise ValueError(f"reflection_probability={reflection_probability!r}, expected a number in [0, 1].")
         self.model = model
         self.potential_fn = potential_fn
@@ -375,8 +371,8 @@ class HamiltonianKernel(MCMCKernel):
 
 
 def _is_a(kind: type, value: object) -> bool:
-    """Whether an argument is a number of this kind, or left out."""
-    return value is None or isinstance(value, kind)
+    """`isinstance`, for types like Real that type checkers do not know floats to have."""
+    return isinstance(value, kind)
 
 
 def _check_positive(**arguments: float | None) -> None:

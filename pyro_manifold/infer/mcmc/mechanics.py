@@ -87,7 +87,24 @@ class EuclideanMechanics(Mechanics):
         return momentum @ inverse_mass if inverse_mass.dim() == 2 else momentum * inverse_mass
 
 
-class CayleyMechanics(Mechanics):
+class ManifoldMechanics(Mechanics):
+    r"""What metrics of one manifold share: the force :math:`P_x(\nabla U)`, and the removal of rounding.
+
+    Args:
+        manifold: gives the orthogonal projection :math:`P_x`.
+    """
+
+    def __init__(self, manifold: Manifold) -> None:
+        self._manifold = manifold
+
+    def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
+        return momentum - time * self._manifold.tangent_projection(position, gradient)
+
+    def restore(self, position: Tensor) -> Tensor:
+        return self._manifold.restoration(position)
+
+
+class CayleyMechanics(ManifoldMechanics):
     r"""Stiefel sites in the canonical metric, the momentum a **covector**, the drift a Cayley rotation.
 
     For :math:`r = XA + X_\perp B` tangent at X and a scalar mass m:
@@ -105,7 +122,8 @@ class CayleyMechanics(Mechanics):
     Yanush & Kropotov, arXiv 1901.08045, which leaves the pairing open.
     """
 
-    _manifold = Stiefel()
+    def __init__(self) -> None:
+        super().__init__(Stiefel())
 
     def draw_momentum(self, position: Tensor, metric: Metric) -> Tensor:
         noise = torch.randn_like(position)
@@ -118,17 +136,11 @@ class CayleyMechanics(Mechanics):
         squares = momentum.square().flatten(1).sum(1) + inner.square().flatten(1).sum(1)
         return 0.5 * metric.inverse_mass * squares
 
-    def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
-        return momentum - time * self._manifold.tangent_projection(position, gradient)
-
     def drift(self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float) -> tuple[Tensor, Tensor]:
         return cayley_flow(position, momentum, time * metric.inverse_mass)
 
-    def restore(self, position: Tensor) -> Tensor:
-        return self._manifold.restoration(position)
 
-
-class GeodesicMechanics(Mechanics):
+class GeodesicMechanics(ManifoldMechanics):
     r"""Any manifold in its embedded (Euclidean) metric, the drift a geodesic.
 
     - :math:`K = \tfrac12 \|r\|^2 / m`, r tangent at x; momentum draw :math:`\sqrt m\,P_x(Z)`, Z standard normal;
@@ -141,9 +153,6 @@ class GeodesicMechanics(Mechanics):
         manifold: gives the projection :math:`P_x` and the geodesics.
     """
 
-    def __init__(self, manifold: Manifold) -> None:
-        self._manifold = manifold
-
     def draw_momentum(self, position: Tensor, metric: Metric) -> Tensor:
         noise = torch.randn_like(position)
         return metric.mass_factor * self._manifold.tangent_projection(position, noise)
@@ -151,11 +160,5 @@ class GeodesicMechanics(Mechanics):
     def kinetic_energy(self, position: Tensor, momentum: Tensor, metric: Metric) -> Tensor:
         return 0.5 * metric.inverse_mass * momentum.square().flatten(1).sum(1)
 
-    def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
-        return momentum - time * self._manifold.tangent_projection(position, gradient)
-
     def drift(self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float) -> tuple[Tensor, Tensor]:
         return self._manifold.geodesic_flow(position, momentum, time * metric.inverse_mass)
-
-    def restore(self, position: Tensor) -> Tensor:
-        return self._manifold.restoration(position)
