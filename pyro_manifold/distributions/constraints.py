@@ -2,7 +2,8 @@
 
 `stiefel` is the constraint of matrices with orthonormal columns, in the polar chart; `householder_stiefel`
 is the same set in the Householder chart. The chart is what `biject_to` and `transform_to` return, as with
-Pyro's `positive` and `softplus_positive`; samplers that walk on the manifold itself do not use it.
+Pyro's `positive` and `softplus_positive`; samplers that walk on the manifold itself do not use it. `grassmann` holds the
+same matrices, for what depends on the span of their columns alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pyro.distributions.constraints import *  # noqa: F403
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
+from pyro_manifold.manifolds import Grassmann, Manifold, Sphere, Stiefel
 from pyro_manifold.manifolds.stiefel import check_shape
 
 
@@ -36,6 +37,25 @@ class StiefelConstraint(Constraint):
 
     def __repr__(self) -> str:
         return "stiefel"
+
+
+class GrassmannConstraint(StiefelConstraint):
+    r"""Subspaces of dimension p, each given by a matrix of shape ``(..., n, p)`` with orthonormal columns.
+
+    For densities and losses that are the same at X and XR for every orthogonal R: optimisers then move horizontally,
+    and never turn the basis within its span.
+
+    Example:
+        >>> import torch
+        >>> from pyro_manifold import constraints
+        >>> constraints.grassmann, bool(constraints.grassmann.check(torch.eye(3, 2)))
+        (grassmann, True)
+    """
+
+    manifold = Grassmann()
+
+    def __repr__(self) -> str:
+        return "grassmann"
 
 
 class HouseholderStiefelConstraint(StiefelConstraint):
@@ -66,6 +86,7 @@ class HouseholderStiefelConstraint(StiefelConstraint):
 
 
 stiefel = StiefelConstraint()
+grassmann = GrassmannConstraint()
 householder_stiefel = HouseholderStiefelConstraint
 
 
@@ -78,4 +99,4 @@ def manifold_of(constraint: Constraint) -> Manifold | None:
     return getattr(constraint, "manifold", None)
 
 
-__all__ = [*pyro_constraints.__all__, "householder_stiefel", "manifold_of", "stiefel"]
+__all__ = [*pyro_constraints.__all__, "grassmann", "householder_stiefel", "manifold_of", "stiefel"]

@@ -108,6 +108,8 @@ def test_constraint_check():
     assert constraints.stiefel.check(X).tolist() == [True] * 4
     assert not constraints.stiefel.check(X * 1.001).any()
     assert not constraints.stiefel.check(X.mT).any()
+    assert constraints.grassmann.check(X).all()
+    assert not constraints.grassmann.check(X * 1.001).any()
     assert not constraints.stiefel.check(torch.randn(5)).any()
     assert not constraints.householder_stiefel(4, 2).check(X).any()
     assert repr(constraints.householder_stiefel(5, 2)) == "householder_stiefel(5, 2)"

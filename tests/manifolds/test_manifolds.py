@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.manifolds import Euclidean, Sphere, Stiefel
+from pyro_manifold.manifolds import Euclidean, Grassmann, Sphere, Stiefel
 from pyro_manifold.manifolds.stiefel import cayley_flow, geodesic_flow, positive_qr
 from tests.monte_carlo import assert_mean
 
@@ -13,7 +13,7 @@ CASES = [
     (Euclidean(2), (3, 2)),
     (Sphere(), (2,)),
     (Sphere(), (6,)),
-    *[(Stiefel(), shape) for shape in STIEFEL_SHAPES],
+    *[(manifold, shape) for manifold in (Stiefel(), Grassmann()) for shape in STIEFEL_SHAPES],
 ]
 BATCHES = [(), (6,), (2, 3)]
 
@@ -53,7 +53,7 @@ def test_tangent_space_has_the_stated_dimension(manifold, shape):
     point = manifold.random_point(*shape)
     ambient = torch.eye(point.numel()).reshape(-1, *shape)
     projected = manifold.tangent_projection(point, ambient).flatten(1)
-    assert torch.linalg.matrix_rank(projected) == manifold.dimension(*shape)
+    assert torch.linalg.matrix_rank(projected, atol=1e-9) == manifold.dimension(*shape)
 
 
 @over_manifolds
@@ -113,6 +113,16 @@ def test_tangent_vectors_of_frames_keep_orthonormality_to_first_order(n, p):
     r = Stiefel().tangent_projection(X, torch.randn(n, p))
     gram = torch.func.jvp(lambda Y: Y.mT @ Y, (X,), (r,))[1]
     assert gram.abs().max() < 1e-12
+
+
+@over_frames
+def test_motion_of_subspaces_does_not_depend_on_the_basis(n, p):
+    """X and XR are one subspace: a tangent r at X is rR at XR, and a move along it ends in the same subspace."""
+    X, R = Grassmann().random_point(n, p), Stiefel().random_point(p, p)
+    r = Grassmann().tangent_projection(X, torch.randn(n, p))
+    assert (X.mT @ r).abs().max() < 1e-12
+    for move in (Grassmann().retraction, Grassmann().exponential):
+        assert torch.allclose(move(X @ R, r @ R), move(X, r) @ R)
 
 
 @over_frames

@@ -7,7 +7,11 @@ from pyro.distributions import constraints as pyro_constraints
 from torch.distributions import biject_to, transform_to
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.distributions.constraints import HouseholderStiefelConstraint, StiefelConstraint
+from pyro_manifold.distributions.constraints import (
+    GrassmannConstraint,
+    HouseholderStiefelConstraint,
+    StiefelConstraint,
+)
 from pyro_manifold.distributions.transforms.householder import HouseholderTransform
 from pyro_manifold.distributions.transforms.polar import PolarTransform
 from pyro_manifold.distributions.transforms.sphere import SphereTransform
@@ -17,8 +21,10 @@ __all__ = ["HouseholderTransform", "PolarTransform", "SphereTransform"]
 
 @biject_to.register(StiefelConstraint)
 @transform_to.register(StiefelConstraint)
+@biject_to.register(GrassmannConstraint)
+@transform_to.register(GrassmannConstraint)
 def _polar_chart(constraint: StiefelConstraint) -> PolarTransform:
-    return PolarTransform()
+    return PolarTransform(constraint)
 
 
 @biject_to.register(HouseholderStiefelConstraint)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributions import Transform, constraints
 
-from pyro_manifold.distributions.constraints import stiefel
+from pyro_manifold.distributions.constraints import StiefelConstraint, stiefel
 from pyro_manifold.manifolds.polar import polar_factor
 from pyro_manifold.manifolds.stiefel import check_shape
 
@@ -31,6 +31,12 @@ class PolarTransform(Transform):
 
     Shapes: ``(..., n, p)`` on both sides; dtype and device are the input's.
 
+    Args:
+        codomain: `constraints.stiefel` or `constraints.grassmann`, which have the same elements.
+
+    Raises:
+        ValueError: for a matrix with n < p.
+
     Example:
         >>> import torch
         >>> from torch.distributions import biject_to
@@ -42,16 +48,22 @@ class PolarTransform(Transform):
     """
 
     domain = constraints.independent(constraints.real, 2)
-    codomain = stiefel
     bijective = False
 
+    def __init__(self, codomain: StiefelConstraint = stiefel, cache_size: int = 0) -> None:
+        super().__init__(cache_size)
+        self.codomain = codomain
+
+    def with_cache(self, cache_size: int = 1) -> PolarTransform:
+        return PolarTransform(self.codomain, cache_size)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PolarTransform)
+        return isinstance(other, PolarTransform) and type(self.codomain) is type(other.codomain)
 
     __hash__ = None  # type: ignore[assignment]
 
     def _call(self, x: Tensor) -> Tensor:
-        check_shape(x.shape[-2], x.shape[-1], "constraints.stiefel")
+        check_shape(x.shape[-2], x.shape[-1], f"constraints.{self.codomain}")
         return polar_factor(x)
 
     def _inverse(self, y: Tensor) -> Tensor:

@@ -1,0 +1,40 @@
+"""The Grassmann manifold of p-dimensional subspaces of n-dimensional space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pyro_manifold.manifolds.stiefel import RetractionMethod, Stiefel
+
+
+@dataclass(frozen=True)
+class Grassmann(Stiefel):
+    r"""Subspaces, each represented by an orthonormal n×p basis X; XR for an orthogonal R is the same point.
+
+    Tangent vectors at X are the *horizontal* matrices, :math:`X^\top r = 0`: those that turn no basis vector within the
+    subspace. They are Stiefel tangents too, and their Stiefel geodesics are those of the Grassmann manifold, so only
+    what removes the rotations differs from `Stiefel`. Edelman, Arias & Smith 1998, section 2.5.
+
+    Example:
+        >>> import torch
+        >>> manifold = Grassmann()
+        >>> X = manifold.random_point(5, 2)
+        >>> r = manifold.tangent_projection(X, torch.randn(5, 2))
+        >>> bool((X.mT @ r).abs().max() < 1e-6), manifold.dimension(5, 2)
+        (True, 6)
+    """
+
+    def dimension(self, *shape: int) -> int:
+        r""":math:`p(n-p)`."""
+        n, p = shape
+        return p * (n - p)
+
+    def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
+        r""":math:`P_X(G) = (I - XX^\top)G`, orthogonal in the Euclidean inner product."""
+        return ambient - point @ (point.mT @ ambient)
+
+    def retraction(self, point: Tensor, tangent: Tensor, method: RetractionMethod = "polar") -> Tensor:
+        """As for `Stiefel`; the polar factor does not depend on the basis: :math:`R_{XQ}(rQ) = R_X(r)Q`."""
+        return super().retraction(point, tangent, method)
