@@ -2,8 +2,8 @@
 
 `stiefel` is the constraint of matrices with orthonormal columns, in the polar chart; `householder_stiefel`
 is the same set in the Householder chart. The chart is what `biject_to` and `transform_to` return, as with
-Pyro's `positive` and `softplus_positive`; samplers that walk on the manifold itself do not use it. `grassmann` holds the
-same matrices, for what depends on the span of their columns alone.
+Pyro's `positive` and `softplus_positive`; samplers that walk on the manifold itself do not use it. `grassmann` holds
+the same matrices, for what depends on the span of their columns alone.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 from torch.distributions import Transform, constraints
+from torch.distributions.constraints import Constraint
 
-from pyro_manifold.distributions.constraints import StiefelConstraint, stiefel
+from pyro_manifold.distributions.constraints import stiefel
 from pyro_manifold.manifolds.polar import polar_factor
 from pyro_manifold.manifolds.stiefel import check_shape
 
@@ -50,7 +51,7 @@ class PolarTransform(Transform):
     domain = constraints.independent(constraints.real, 2)
     bijective = False
 
-    def __init__(self, codomain: StiefelConstraint = stiefel, cache_size: int = 0) -> None:
+    def __init__(self, codomain: Constraint = stiefel, cache_size: int = 0) -> None:
         super().__init__(cache_size)
         self.codomain = codomain
 

@@ -1,0 +1,15 @@
+"""Riemannian optimisers, for `SVI` and as plain torch optimisers.
+
+`RiemannianAdam` here is a `PyroOptim`; the `torch.optim.Optimizer` under it is
+`pyro_manifold.optim.riemannian_adam.RiemannianAdam`, and so for the others.
+"""
+
+from pyro_manifold.optim.pyro_optim import (
+    RiemannianAdaDelta,
+    RiemannianAdam,
+    RiemannianMomentum,
+    RiemannianRMSProp,
+    RiemannianSGD,
+)
+
+__all__ = ["RiemannianAdaDelta", "RiemannianAdam", "RiemannianMomentum", "RiemannianRMSProp", "RiemannianSGD"]

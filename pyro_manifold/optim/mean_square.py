@@ -1,0 +1,47 @@
+r"""Running mean squares of gradients, by which RMSProp, AdaDelta and Adam scale coordinates.
+
+On a manifold there are two readings. With g the tangent gradient at X and T the transport,
+
+- ``"ambient"``: :math:`V \leftarrow \rho V + (1 - \rho)\, g \circ g`, a non-negative matrix that stays where it is;
+- ``"transported"``: :math:`V \leftarrow \rho\, T(V) + (1 - \rho)\, P_X(g \circ g)`, a tangent vector, as in Zhou, Gao,
+  Tran & Gerlach, arXiv 1902.03718. Its entries may be negative, and a negative entry reverses its coordinate.
+
+The step is :math:`P_X(g \oslash (\mathrm{sign}(V) \circ \sqrt{|V|} + \delta))` for both. Where V is near zero and
+negative, the divisor of the second passes through zero. On Euclidean space the two are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from pyro_manifold.manifolds import Manifold
+
+SecondMoment = Literal["ambient", "transported"]
+
+
+def accumulate(
+    manifold: Manifold, point: Tensor, past: Tensor, tangent: Tensor, decay: float, kind: SecondMoment
+) -> Tensor:
+    r""":math:`\rho V + (1 - \rho)\, g \circ g`, the square projected if it is to be transported."""
+    square = tangent * tangent
+    if kind == "transported":
+        square = manifold.tangent_projection(point, square)
+    return past.lerp(square, 1 - decay)
+
+
+def carry(manifold: Manifold, start: Tensor, end: Tensor, mean_square: Tensor, kind: SecondMoment) -> Tensor:
+    """What the next step remembers of V."""
+    return manifold.transport(start, end, mean_square) if kind == "transported" else mean_square
+
+
+def root(mean_square: Tensor) -> Tensor:
+    r""":math:`\mathrm{sign}(V) \circ \sqrt{|V|}`."""
+    return mean_square.sign() * mean_square.abs().sqrt()
+
+
+def check_kind(kind: str, owner: str) -> None:
+    """Raise one sentence for another name."""
+    if kind not in get_args(SecondMoment):
+        raise ValueError(f"{owner}: second_moment={kind!r}, expected one of {get_args(SecondMoment)}.")

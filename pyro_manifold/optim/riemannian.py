@@ -1,0 +1,129 @@
+"""What every Riemannian optimiser shares: which parameter lives where, and the loop over parameters."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from pyro_manifold.distributions.constraints import HouseholderStiefelConstraint, manifold_of
+from pyro_manifold.manifolds import Euclidean, Manifold
+
+State = dict[str, Tensor]
+
+
+class RiemannianOptimizer(Optimizer):
+    r"""A `torch.optim.Optimizer` whose points stay on manifolds.
+
+    A subclass states one update in terms of a `Manifold`: gradients are projected onto the tangent space, steps are
+    taken by the retraction, and what is remembered is transported. On the Euclidean manifold the same lines are the
+    usual optimiser, so one optimiser serves all the parameters of a model.
+
+    A parameter's manifold is the ``manifold`` option of its group, or else that of its constraint in Pyro's param
+    store (stiefel, grassmann, sphere), or else Euclidean. In the store a parameter is its own unconstrained value as
+    long as it lies on the manifold; the gradient that Pyro computes there is the Riemannian one, since the
+    differential of the polar factor at an orthonormal matrix is the tangent projection.
+
+    Raises:
+        ValueError: for a parameter that is not on its manifold, or a loaded state that does not fit.
+    """
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        self._manifolds: dict[Tensor, Manifold] = {}
+        super().__init__(params, defaults)
+
+    @abstractmethod
+    def initial_state(self, point: Tensor, options: dict[str, Any]) -> State:
+        """What is remembered before the first step, for one parameter."""
+
+    @abstractmethod
+    def update(
+        self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
+    ) -> tuple[Tensor, State]:
+        """The next point and state, for one parameter and its tangent gradient."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch, with the option ``manifold``."""
+        # Outside the options of the group, since those end up in state_dict, which should hold plain data.
+        manifold = param_group.pop("manifold", None)
+        super().add_param_group(param_group)
+        for point in self.param_groups[-1]["params"]:
+            self._manifolds[point] = _manifold_of_parameter(point) if manifold is None else manifold
+            _bring_to(self._manifolds[point], point, known_to_pyro=manifold is None)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
+        """One step of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for point in group["params"]:
+                if point.grad is None:
+                    continue
+                manifold = self._manifolds[point]
+                state = self.state[point] or self.initial_state(point, group)
+                gradient = manifold.tangent_projection(point, point.grad)
+                end, self.state[point] = self.update(manifold, point, gradient, state, group)
+                point.copy_(end)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in torch, after a look whether names and shapes are those of this optimiser and its parameters."""
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=False):
+            for point, index in zip(group["params"], saved["params"], strict=False):
+                self._check_state(point, state_dict["state"].get(index, {}), group)
+        super().load_state_dict(state_dict)
+
+    def _check_state(self, point: Tensor, state: State, options: dict[str, Any]) -> None:
+        owner = f"{type(self).__name__}: the loaded state of {_name(point)}"
+        expected = self.initial_state(point, options)
+        if state and state.keys() != expected.keys():
+            raise ValueError(
+                f"{owner} holds {sorted(state)}, expected {sorted(expected)}: it was saved by another optimiser."
+            )
+        for key, value in state.items():
+            if value.shape != expected[key].shape:
+                raise ValueError(
+                    f"{owner} has '{key}' of shape {tuple(value.shape)}, expected {tuple(expected[key].shape)}: "
+                    "it was saved for another rank or model; load the parameters that belong to it first."
+                )
+
+
+def _manifold_of_parameter(point: Tensor) -> Manifold:
+    store = pyro.get_param_store()
+    constraint = store._constraints.get(store.param_name(point))
+    # In a chart of its own the unconstrained value is a vector of free numbers.
+    if constraint is None or isinstance(constraint, HouseholderStiefelConstraint):
+        return Euclidean(0)
+    return manifold_of(constraint) or Euclidean(0)
+
+
+def _bring_to(manifold: Manifold, point: Tensor, *, known_to_pyro: bool) -> None:
+    """Pyro's parameter may be any matrix with the right polar factor; a plain one is the user's to place."""
+    shape = point.shape[point.ndim - manifold.event_dim :]
+    if not manifold.accepts_shape(*shape):
+        raise ValueError(
+            f"{_name(point)} has shape {tuple(point.shape)}, but points of {manifold!r} are {manifold.shape_in_words}: "
+            "transpose it, or choose a lower rank."
+        )
+    if bool(manifold.contains(point.detach()).all()):
+        return
+    if not known_to_pyro:
+        raise ValueError(
+            f"{_name(point)} is not on {manifold!r}: it is off by {float(manifold.membership_error(point).max()):.1e}; "
+            f"start at {type(manifold).__name__}().projection(value)."
+        )
+    with torch.no_grad():
+        point.copy_(manifold.projection(point))
+
+
+def _name(point: Tensor) -> str:
+    name = pyro.get_param_store().param_name(point)
+    return f"parameter '{name}'" if name else f"a parameter of shape {tuple(point.shape)}"

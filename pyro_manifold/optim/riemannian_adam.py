@@ -1,0 +1,74 @@
+"""Adam on manifolds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.manifolds import Manifold
+from pyro_manifold.optim.checks import check_at_least_zero, check_decay
+from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, check_kind, root
+from pyro_manifold.optim.riemannian import RiemannianOptimizer, State
+
+
+class RiemannianAdam(RiemannianOptimizer):
+    r"""Momentum and running mean squares together, without the bias of their start.
+
+    .. math::
+        m \leftarrow \beta_1 T(m) + (1 - \beta_1) g, \quad V \leftarrow \beta_2 V + (1 - \beta_2)\, g \circ g, \quad
+        X \leftarrow R_X\!\left(-\eta\, P_X\!\left(
+        \frac{m}{1 - \beta_1^t} \oslash \Big(\sqrt{\tfrac{V}{1 - \beta_2^t}} + \delta\Big)\right)\right) .
+
+    On Euclidean parameters this is `torch.optim.Adam`. Kingma & Ba 2015 (arXiv 1412.6980), with the geometry of
+    `RiemannianSGD` and the mean square of `RiemannianRMSProp`.
+
+    Args:
+        params: tensors or groups; the group option ``manifold`` names their manifold.
+        lr: η.
+        betas: β₁, β₂ in [0, 1).
+        eps: δ.
+        second_moment: see `pyro_manifold.optim.mean_square`.
+
+    Raises:
+        ValueError: for options out of range, and as `RiemannianOptimizer`.
+
+    Example:
+        >>> optimizer = RiemannianAdam([torch.zeros(3, requires_grad=True)], lr=0.01)
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        second_moment: SecondMoment = "ambient",
+    ) -> None:
+        owner = type(self).__name__
+        check_at_least_zero(owner, lr=lr, eps=eps)
+        check_decay(owner, **{"betas[0]": betas[0], "betas[1]": betas[1]})
+        check_kind(second_moment, owner)
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "second_moment": second_moment})
+
+    def initial_state(self, point: Tensor, options: dict[str, Any]) -> State:
+        # The count stays on the CPU, where reading it waits for nothing.
+        return {"momentum": torch.zeros_like(point), "mean_square": torch.zeros_like(point), "step": torch.tensor(0.0)}
+
+    def update(
+        self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
+    ) -> tuple[Tensor, State]:
+        (beta1, beta2), kind = options["betas"], options["second_moment"]
+        count = state["step"] + 1
+        momentum = state["momentum"].lerp(gradient, 1 - beta1)
+        mean_square = accumulate(manifold, point, state["mean_square"], gradient, beta2, kind)
+        scale = root(mean_square) / float(1 - beta2**count) ** 0.5 + options["eps"]
+        direction = manifold.tangent_projection(point, momentum / scale)
+        end = manifold.retraction(point, -options["lr"] / float(1 - beta1**count) * direction)
+        return end, {
+            "momentum": manifold.transport(point, end, momentum),
+            "mean_square": carry(manifold, point, end, mean_square, kind),
+            "step": count,
+        }

@@ -1,0 +1,65 @@
+"""RMSProp on manifolds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.manifolds import Manifold
+from pyro_manifold.optim.checks import check_at_least_zero, check_decay
+from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, check_kind, root
+from pyro_manifold.optim.riemannian import RiemannianOptimizer, State
+
+
+class RiemannianRMSProp(RiemannianOptimizer):
+    r"""Gradient steps in coordinates scaled by their running root mean square.
+
+    .. math::
+        V \leftarrow \rho V + (1 - \rho)\, g \circ g, \qquad
+        X \leftarrow R_X\!\left(-\eta\, P_X\!\left(g \oslash (\sqrt{V} + \delta)\right)\right), \qquad g = P_X(G) .
+
+    On Euclidean parameters this is `torch.optim.RMSprop`. Zhou, Gao, Tran & Gerlach (arXiv 1902.03718); for their form
+    of V see `pyro_manifold.optim.mean_square`.
+
+    Args:
+        params: tensors or groups; the group option ``manifold`` names their manifold.
+        lr: η.
+        alpha: ρ in [0, 1).
+        eps: δ.
+        second_moment: ``"ambient"``, the formula above, or ``"transported"``, the paper's.
+
+    Raises:
+        ValueError: for options out of range, and as `RiemannianOptimizer`.
+
+    Example:
+        >>> optimizer = RiemannianRMSProp([torch.zeros(3, requires_grad=True)], lr=0.1)
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        second_moment: SecondMoment = "ambient",
+    ) -> None:
+        owner = type(self).__name__
+        check_at_least_zero(owner, lr=lr, eps=eps)
+        check_decay(owner, alpha=alpha)
+        check_kind(second_moment, owner)
+        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, "second_moment": second_moment})
+
+    def initial_state(self, point: Tensor, options: dict[str, Any]) -> State:
+        return {"mean_square": torch.zeros_like(point)}
+
+    def update(
+        self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
+    ) -> tuple[Tensor, State]:
+        kind = options["second_moment"]
+        mean_square = accumulate(manifold, point, state["mean_square"], gradient, options["alpha"], kind)
+        scaled = manifold.tangent_projection(point, gradient / (root(mean_square) + options["eps"]))
+        end = manifold.retraction(point, -options["lr"] * scaled)
+        return end, {"mean_square": carry(manifold, point, end, mean_square, kind)}
