@@ -27,6 +27,10 @@ class Manifold(ABC):
         """Whether there are points with this event shape."""
         return len(shape) == self.event_dim
 
+    def entry_scale(self, *shape: int) -> float:
+        """Root mean square of the entries of a `random_point` with this event shape: the unit of a coordinate."""
+        return 1.0
+
     @abstractmethod
     def random_point(
         self,

@@ -51,6 +51,10 @@ class Sphere(Manifold):
         """One size, at least 2."""
         return len(shape) == 1 and shape[0] >= 2
 
+    def entry_scale(self, *shape: int) -> float:
+        r""":math:`1/\sqrt{n}`."""
+        return float(shape[0] ** -0.5)
+
     def random_point(
         self,
         *shape: int,

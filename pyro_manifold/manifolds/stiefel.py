@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.manifolds.base import Manifold
-from pyro_manifold.manifolds.polar import polar_factor
+from pyro_manifold.manifolds.polar import polar_factor, well_conditioned_polar_factor
 from pyro_manifold.manifolds.sphere import great_circle_flow
 
 RetractionMethod = Literal["qr", "polar", "cayley"]
@@ -148,6 +148,10 @@ class Stiefel(Manifold):
         """Two sizes with 1 ≤ p ≤ n."""
         return len(shape) == 2 and 1 <= shape[1] <= shape[0]
 
+    def entry_scale(self, *shape: int) -> float:
+        r""":math:`1/\sqrt{n}`."""
+        return float(shape[0] ** -0.5)
+
     def random_point(
         self,
         *shape: int,
@@ -187,7 +191,7 @@ class Stiefel(Manifold):
         if method == "qr":
             return positive_qr(point + tangent)
         if method == "polar":
-            return polar_factor(point + tangent)
+            return well_conditioned_polar_factor(point + tangent)
         if method == "cayley":
             halved = tangent - point @ (point.mT @ tangent) / 2
             return cayley_flow(point, halved, 1.0)[0]

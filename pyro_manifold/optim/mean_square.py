@@ -36,9 +36,9 @@ def carry(manifold: Manifold, start: Tensor, end: Tensor, mean_square: Tensor, k
     return manifold.transport(start, end, mean_square) if kind == "transported" else mean_square
 
 
-def root(mean_square: Tensor) -> Tensor:
-    r""":math:`\mathrm{sign}(V) \circ \sqrt{|V|}`."""
-    return mean_square.sign() * mean_square.abs().sqrt()
+def root(mean_square: Tensor, kind: SecondMoment) -> Tensor:
+    r""":math:`\sqrt{V}`, and :math:`\mathrm{sign}(V) \circ \sqrt{|V|}` where V may be negative."""
+    return mean_square.sqrt() if kind == "ambient" else mean_square.sign() * mean_square.abs().sqrt()
 
 
 def check_kind(kind: str, owner: str) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from pyro_manifold.distributions.constraints import HouseholderStiefelConstraint, manifold_of
-from pyro_manifold.manifolds import Euclidean, Manifold
+from pyro_manifold.manifolds import Euclidean, Grassmann, Manifold
 
 State = dict[str, Tensor]
 
@@ -26,8 +26,9 @@ class RiemannianOptimizer(Optimizer):
 
     A parameter's manifold is the ``manifold`` option of its group, or else that of its constraint in Pyro's param
     store (stiefel, grassmann, sphere), or else Euclidean. In the store a parameter is its own unconstrained value as
-    long as it lies on the manifold; the gradient that Pyro computes there is the Riemannian one, since the
-    differential of the polar factor at an orthonormal matrix is the tangent projection.
+    long as it lies on the manifold; the gradient that Pyro computes there is the Riemannian one already, since the
+    differential of the polar factor at an orthonormal matrix is the tangent projection (on Grassmann, up to rotations
+    of the basis).
 
     Raises:
         ValueError: for a parameter that is not on its manifold, or a loaded state that does not fit.
@@ -35,6 +36,7 @@ class RiemannianOptimizer(Optimizer):
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self._manifolds: dict[Tensor, Manifold] = {}
+        self._given_tangents: set[Tensor] = set()
         super().__init__(params, defaults)
 
     @abstractmethod
@@ -55,6 +57,8 @@ class RiemannianOptimizer(Optimizer):
         for point in self.param_groups[-1]["params"]:
             self._manifolds[point] = _manifold_of_parameter(point) if manifold is None else manifold
             _bring_to(self._manifolds[point], point, known_to_pyro=manifold is None)
+            if manifold is None and not isinstance(self._manifolds[point], Grassmann):
+                self._given_tangents.add(point)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
@@ -69,7 +73,8 @@ class RiemannianOptimizer(Optimizer):
                     continue
                 manifold = self._manifolds[point]
                 state = self.state[point] or self.initial_state(point, group)
-                gradient = manifold.tangent_projection(point, point.grad)
+                given = point in self._given_tangents
+                gradient = point.grad if given else manifold.tangent_projection(point, point.grad)
                 end, self.state[point] = self.update(manifold, point, gradient, state, group)
                 point.copy_(end)
         return loss
@@ -94,6 +99,15 @@ class RiemannianOptimizer(Optimizer):
                     f"{owner} has '{key}' of shape {tuple(value.shape)}, expected {tuple(expected[key].shape)}: "
                     "it was saved for another rank or model; load the parameters that belong to it first."
                 )
+
+
+def entry_scale(manifold: Manifold, point: Tensor) -> float:
+    """What methods that give each coordinate a step of size η measure it in.
+
+    An orthonormal n×p matrix has entries of size 1/√n, so steps of 0.01 in each would turn every column of a 10⁴×p
+    matrix by a radian, while 0.01 suits the other parameters of the same model.
+    """
+    return manifold.entry_scale(*point.shape[point.ndim - manifold.event_dim :])
 
 
 def _manifold_of_parameter(point: Tensor) -> Manifold:

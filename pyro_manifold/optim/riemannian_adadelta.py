@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.optim.checks import check_at_least_zero, check_decay
 from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, check_kind
-from pyro_manifold.optim.riemannian import RiemannianOptimizer, State
+from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_scale
 
 
 class RiemannianAdaDelta(RiemannianOptimizer):
@@ -19,17 +19,18 @@ class RiemannianAdaDelta(RiemannianOptimizer):
 
     .. math::
         V \leftarrow \rho V + (1 - \rho)\, g \circ g, \quad
-        s = P_X\!\left(\sqrt{W + \delta} \oslash \sqrt{V + \delta} \circ g\right), \quad
+        s = P_X\!\left(\sqrt{W + u^2 \delta} \oslash \sqrt{V + \delta} \circ g\right), \quad
         W \leftarrow \rho W + (1 - \rho)\, s \circ s, \quad X \leftarrow R_X(-\eta s) .
 
-    On Euclidean parameters this is `torch.optim.Adadelta`. Zeiler 2012 (arXiv 1212.5701); Zhou, Gao, Tran & Gerlach
-    (arXiv 1902.03718), whose form of V is ``second_moment="transported"``; W stays ambient in either.
+    u is the size of an entry, as in `RiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adadelta`. Zeiler
+    2012 (arXiv 1212.5701); Zhou, Gao, Tran & Gerlach (arXiv 1902.03718), whose form of V is
+    ``second_moment="transported"``; W stays ambient in either.
 
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
         lr: η, a factor of the steps that the method chooses.
         rho: ρ in [0, 1).
-        eps: δ; it sets the size of the first steps, about :math:`\sqrt{\delta}`.
+        eps: δ; it sets the size of the first steps, about :math:`u\sqrt{\delta}`.
         second_moment: see `pyro_manifold.optim.mean_square`.
 
     Raises:
@@ -61,7 +62,7 @@ class RiemannianAdaDelta(RiemannianOptimizer):
     ) -> tuple[Tensor, State]:
         rho, eps, kind = options["rho"], options["eps"], options["second_moment"]
         mean_square = accumulate(manifold, point, state["mean_square"], gradient, rho, kind)
-        size = (state["mean_square_step"] + eps).sqrt()
+        size = (state["mean_square_step"] + eps * entry_scale(manifold, point) ** 2).sqrt()
         step = manifold.tangent_projection(point, size * gradient / _offset_root(mean_square, eps))
         end = manifold.retraction(point, -options["lr"] * step)
         return end, {

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.optim.checks import check_at_least_zero, check_decay
 from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, check_kind, root
-from pyro_manifold.optim.riemannian import RiemannianOptimizer, State
+from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_scale
 
 
 class RiemannianAdam(RiemannianOptimizer):
@@ -19,11 +19,11 @@ class RiemannianAdam(RiemannianOptimizer):
 
     .. math::
         m \leftarrow \beta_1 T(m) + (1 - \beta_1) g, \quad V \leftarrow \beta_2 V + (1 - \beta_2)\, g \circ g, \quad
-        X \leftarrow R_X\!\left(-\eta\, P_X\!\left(
+        X \leftarrow R_X\!\left(-\eta u\, P_X\!\left(
         \frac{m}{1 - \beta_1^t} \oslash \Big(\sqrt{\tfrac{V}{1 - \beta_2^t}} + \delta\Big)\right)\right) .
 
-    On Euclidean parameters this is `torch.optim.Adam`. Kingma & Ba 2015 (arXiv 1412.6980), with the geometry of
-    `RiemannianSGD` and the mean square of `RiemannianRMSProp`.
+    u is the size of an entry, as in `RiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adam`. Kingma &
+    Ba 2015 (arXiv 1412.6980), with the geometry of `RiemannianSGD` and the mean square of `RiemannianRMSProp`.
 
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
@@ -64,9 +64,10 @@ class RiemannianAdam(RiemannianOptimizer):
         count = state["step"] + 1
         momentum = state["momentum"].lerp(gradient, 1 - beta1)
         mean_square = accumulate(manifold, point, state["mean_square"], gradient, beta2, kind)
-        scale = root(mean_square) / float(1 - beta2**count) ** 0.5 + options["eps"]
+        scale = root(mean_square, kind).div_(float(1 - beta2**count) ** 0.5).add_(options["eps"])
         direction = manifold.tangent_projection(point, momentum / scale)
-        end = manifold.retraction(point, -options["lr"] / float(1 - beta1**count) * direction)
+        rate = options["lr"] * entry_scale(manifold, point) / float(1 - beta1**count)
+        end = manifold.retraction(point, -rate * direction)
         return end, {
             "momentum": manifold.transport(point, end, momentum),
             "mean_square": carry(manifold, point, end, mean_square, kind),

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.optim.checks import check_at_least_zero, check_decay
 from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, check_kind, root
-from pyro_manifold.optim.riemannian import RiemannianOptimizer, State
+from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_scale
 
 
 class RiemannianRMSProp(RiemannianOptimizer):
@@ -19,10 +19,11 @@ class RiemannianRMSProp(RiemannianOptimizer):
 
     .. math::
         V \leftarrow \rho V + (1 - \rho)\, g \circ g, \qquad
-        X \leftarrow R_X\!\left(-\eta\, P_X\!\left(g \oslash (\sqrt{V} + \delta)\right)\right), \qquad g = P_X(G) .
+        X \leftarrow R_X\!\left(-\eta u\, P_X\!\left(g \oslash (\sqrt{V} + \delta)\right)\right), \qquad g = P_X(G) .
 
-    On Euclidean parameters this is `torch.optim.RMSprop`. Zhou, Gao, Tran & Gerlach (arXiv 1902.03718); for their form
-    of V see `pyro_manifold.optim.mean_square`.
+    u is the size of an entry, 1/√n for orthonormal n×p matrices and 1 for Euclidean parameters: columns turn by about η
+    radians a step, whatever n is (the paper has u = 1). On Euclidean parameters this is `torch.optim.RMSprop`. Zhou,
+    Gao, Tran & Gerlach (arXiv 1902.03718); for their form of V see `pyro_manifold.optim.mean_square`.
 
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
@@ -60,6 +61,6 @@ class RiemannianRMSProp(RiemannianOptimizer):
     ) -> tuple[Tensor, State]:
         kind = options["second_moment"]
         mean_square = accumulate(manifold, point, state["mean_square"], gradient, options["alpha"], kind)
-        scaled = manifold.tangent_projection(point, gradient / (root(mean_square) + options["eps"]))
-        end = manifold.retraction(point, -options["lr"] * scaled)
+        scaled = manifold.tangent_projection(point, gradient / root(mean_square, kind).add_(options["eps"]))
+        end = manifold.retraction(point, -options["lr"] * entry_scale(manifold, point) * scaled)
         return end, {"mean_square": carry(manifold, point, end, mean_square, kind)}

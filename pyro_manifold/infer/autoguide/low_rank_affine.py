@@ -39,8 +39,6 @@ class LowRankAffineTransform(Transform):
         identity = torch.eye(factor.shape[-1], dtype=loc.dtype, device=loc.device)
         self._root = torch.linalg.cholesky(identity + self._ratio.mT @ self._ratio)
         self._core = torch.linalg.inv(identity + self._root)
-        # (C⁻¹ + VᵀV)⁻¹ of the inverse map is (K + KKᵀ)⁻¹ = (I + Kᵀ)⁻¹ K⁻¹.
-        self._inverse_core = self._core.mT @ torch.linalg.inv(self._root)
 
     def with_cache(self, cache_size: int = 1) -> LowRankAffineTransform:
         return LowRankAffineTransform(self.loc, self.factor, self.scale, cache_size)
@@ -50,7 +48,9 @@ class LowRankAffineTransform(Transform):
 
     def _inverse(self, y: Tensor) -> Tensor:
         whitened = (y - self.loc) / self.scale
-        return whitened - (whitened @ self._ratio) @ self._inverse_core.mT @ self._ratio.mT
+        # Woodbury's core, transposed: (C⁻¹ + VᵀV)⁻ᵀ = (K + KKᵀ)⁻ᵀ = K⁻ᵀ(I + K)⁻¹.
+        inner = torch.linalg.solve_triangular(self._root.mT, self._core, upper=True, left=True)
+        return whitened - (whitened @ self._ratio) @ inner @ self._ratio.mT
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         volume = self.scale.log().sum(-1) + self._root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
