@@ -91,7 +91,7 @@ def step(posterior, x, y, *, total, rate, decay, samples, exact_hessian):
 
 
 def slang(
-    x, y, rank=1, *, steps=3000, batch=None, rate=0.05, decay=0.05, samples=10, half_life=500, exact_hessian=False
+    x, y, rank=1, *, steps=1000, batch=None, rate=0.05, decay=0.05, samples=10, half_life=500, exact_hessian=False
 ):
     """Fit SLANG to logistic regression with prior N(0, 10 I).
 

@@ -102,6 +102,16 @@ def diagnostics(draws):
     }
 
 
+def moments_apart(draws, truth):
+    """How far an approximation's moments are from the posterior's, both by draws ``(draws, n)``.
+
+    Root mean square over coordinates of the means' difference in posterior standard deviations, and the median over
+    coordinates of the ratio of standard deviations, approximation to posterior.
+    """
+    apart = (draws.mean(0) - truth.mean(0)) / truth.std(0)
+    return float(apart.square().mean().sqrt()), float((draws.std(0) / truth.std(0)).median())
+
+
 def ionosphere_truth(discretise="all", baseline="most frequent"):
     """``(split, draws of the coefficients, figures)`` of each fold."""
     results = []
