@@ -109,6 +109,7 @@ def leukemia():
     if checksum(*arrays) != LEUKEMIA_SHA256:
         raise RuntimeError(
             "The leukemia data are not those of Golub et al. with 38 + 34 patients in the order of their numbers and "
-            "7129 genes: name a folder with leukemia/leukemia.npz by PYRO_MANIFOLD_DATA, or delete the cached copy."
+            "7129 genes: name a folder with leukemia/leukemia.npz by PYRO_MANIFOLD_DATA, or empty the folder "
+            "pooch.os_cache('pyro_manifold') and try again."
         )
     return tuple(arrays)
