@@ -39,7 +39,7 @@ def numpyro_logistic(x, y):
 
 
 def numpyro_spline(x, y):
-    """``problems.spline`` for NumPyro, the random walk by its standardised steps."""
+    """``problems.spline`` for NumPyro."""
     import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
@@ -47,9 +47,9 @@ def numpyro_spline(x, y):
     smoothing = numpyro.sample("smoothing", dist.HalfNormal(1.0))
     noise = numpyro.sample("noise", dist.HalfNormal(1.0))
     outliers = numpyro.sample("outliers", dist.Beta(1.0, 9.0))
-    steps = numpyro.sample("steps", dist.Normal(0.0, 1.0).expand([COEFFICIENTS]).to_event(1))
     scales = jnp.full(COEFFICIENTS, smoothing).at[:2].set(PRIOR_VARIANCE**0.5)
-    mean = x @ numpyro.deterministic("coefficients", jnp.asarray(SUMS.numpy()) @ (scales * steps))
+    prior = dist.MultivariateNormal(jnp.zeros(COEFFICIENTS), scale_tril=jnp.asarray(SUMS.numpy()) * scales)
+    mean = x @ numpyro.sample("coefficients", prior)
     usual = jnp.log1p(-outliers) + dist.Normal(mean, noise).log_prob(y)
     outlying = jnp.log(outliers) + dist.Normal(mean, INFLATION * noise).log_prob(y)
     numpyro.factor("y", jnp.logaddexp(usual, outlying).sum())
