@@ -5,15 +5,14 @@ A density is over an orthonormal X (n×p) and a vector of unconstrained real coo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.gibbs import matrix_langevin
+from examples.datasets import data_folder
 
 SIGMA = 0.3
 
@@ -112,11 +111,6 @@ def langevin(n, p):
 
 
 # ---- the network eigenmodel of Hoff 2009 --------------------------------------------------------------------
-
-
-def data_folder():
-    here = Path(__file__).resolve().parents[2] / "shared" / "data"
-    return Path(os.environ.get("PYRO_MANIFOLD_DATA", here))
 
 
 def network():

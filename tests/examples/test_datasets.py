@@ -1,0 +1,68 @@
+"""Where data come from, without network: a folder, or a download that is replaced here."""
+
+import numpy as np
+import pytest
+
+from examples import datasets
+
+pooch = pytest.importorskip("pooch")
+
+
+@pytest.fixture
+def no_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYRO_MANIFOLD_DATA", str(tmp_path / "absent"))
+
+
+def golub_file(path, patients, values):
+    """A file as the Broad Institute has them: calls between values, a tab at the end of rows but not of the header."""
+    header = ["Gene Description", "Gene Accession Number", *(f"{k}\tcall" for k in patients)]
+    rows = [[f"gene {k}", f"G{k}_at", *(f"{v}\tA" for v in row), ""] for k, row in enumerate(values)]
+    path.write_text("\r\n".join("\t".join(row) for row in [header, *rows]) + "\r\n", encoding="latin-1")
+    return path
+
+
+@pytest.mark.usefixtures("no_folder")
+@pytest.mark.parametrize("load", [datasets.ionosphere, datasets.leukemia])
+def test_failed_download_says_what_to_do(monkeypatch, load):
+    def fail(*arguments, **options):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(pooch, "retrieve", fail)
+    with pytest.raises(RuntimeError, match=r"download of http.* failed \(no route to host\).*PYRO_MANIFOLD_DATA"):
+        load()
+
+
+def test_expression_of_a_file(tmp_path):
+    path = golub_file(tmp_path / "train.txt", [2, 1], [[5, -3], [7, 8], [0, 1]])
+    patients, values = datasets.expression(path)
+    np.testing.assert_array_equal(patients, [2, 1])
+    np.testing.assert_array_equal(values, [[5, 7, 0], [-3, 8, 1]])
+
+
+@pytest.mark.usefixtures("no_folder")
+def test_download_of_leukemia_is_sorted_and_checked(monkeypatch, tmp_path):
+    files = {
+        "train": golub_file(tmp_path / "train.txt", [38, 1], [[5, -3], [7, 8]]),
+        "independent": golub_file(tmp_path / "independent.txt", [50, 39], [[1, 2], [3, 4]]),
+    }
+    monkeypatch.setattr(pooch, "retrieve", lambda url, **options: files[url.rsplit("_", 1)[-1].removesuffix(".txt")])
+    with pytest.raises(RuntimeError, match="not those of Golub"):
+        datasets.leukemia()
+    expected = np.array([[-3, 8], [5, 7]]), np.array([0, 1]), np.array([[2, 4], [1, 3]]), np.array([0, 1])
+    monkeypatch.setattr(datasets, "LEUKEMIA_SHA256", datasets.checksum(*expected))
+    for found, array in zip(datasets.leukemia(), expected, strict=True):
+        np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.usefixtures("no_folder")
+def test_other_content_is_refused(monkeypatch, tmp_path):
+    path = tmp_path / "ionosphere.data"
+    path.write_text("1,0,g\n")
+    monkeypatch.setattr(pooch, "retrieve", lambda url, **options: path)
+    with pytest.raises(RuntimeError, match="is not UCI's"):
+        datasets.ionosphere()
+    page = tmp_path / "page.html"
+    page.write_text("<html>12</html>\n<p>moved</p>\n")
+    monkeypatch.setattr(pooch, "retrieve", lambda url, **options: page)
+    with pytest.raises(RuntimeError, match="not"):
+        datasets.leukemia()
