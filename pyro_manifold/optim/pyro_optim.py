@@ -33,10 +33,11 @@ class RiemannianPyroOptim(PyroOptim):
 
     torch_optimizer: ClassVar[type[RiemannianOptimizer]]
 
-    def __init__(self, optim_args: Options, clip_args: Options | None = None) -> None:
-        if not (callable(optim_args) or isinstance(optim_args, dict)):
+    def __init__(self, optim_args: Options, clip_args: Options | None = None, **misplaced: Any) -> None:
+        if misplaced or not (callable(optim_args) or isinstance(optim_args, dict)):
+            given = f"{optim_args!r:.60}" + (f" with {misplaced}" if misplaced else "")
             raise ValueError(
-                f"{type(self).__name__}: optim_args is {optim_args!r:.60}, expected a dict of options like "
+                f"{type(self).__name__}: optim_args is {given}, expected a dict of options like "
                 "{'lr': 0.01} or a function from a parameter's name to one; where a torch optimiser is wanted, as in "
                 f"Pyro's schedulers, give {self.torch_optimizer.__module__}.{self.torch_optimizer.__name__}."
             )

@@ -130,8 +130,9 @@ def _bring_to(manifold: Manifold, point: Tensor, *, known_to_pyro: bool) -> None
     if bool(manifold.contains(point.detach()).all()):
         return
     if not known_to_pyro:
+        error = float(manifold.membership_error(point.detach()).max())
         raise ValueError(
-            f"{_name(point)} is not on {manifold!r}: it is off by {float(manifold.membership_error(point).max()):.1e}; "
+            f"{_name(point)} is not on {manifold!r}: it is off by {error:.1e}; "
             f"start at {type(manifold).__name__}().projection(value)."
         )
     with torch.no_grad():

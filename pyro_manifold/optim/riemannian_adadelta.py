@@ -73,4 +73,5 @@ class RiemannianAdaDelta(RiemannianOptimizer):
 
 def _offset_root(mean_square: Tensor, eps: float) -> Tensor:
     r""":math:`\sqrt{V + \delta}`, with the sign of V where V is transported and negative."""
-    return torch.where(mean_square < 0, -1.0, 1.0) * (mean_square.abs() + eps).sqrt()
+    size = (mean_square.abs() + eps).sqrt()
+    return torch.where(mean_square < 0, -size, size)

@@ -56,7 +56,7 @@ def identify(
     factor, factor_scale = factor[:, order], factor_scale[order]
     if factor.shape[-1]:
         largest = factor.gather(0, factor.abs().argmax(0, keepdim=True))
-        factor = factor * torch.where(largest < 0, -1.0, 1.0)
+        factor = torch.where(largest < 0, -factor, factor)
     variance = factor_scale.square()
     sizes = [torch.Size(shape).numel() for shape in shapes.values()]
     parts = factor.mT.split(sizes, -1)

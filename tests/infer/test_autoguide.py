@@ -1,0 +1,309 @@
+"""Low-rank guides: known Gaussians, their family, and Pyro's own ways with guides."""
+
+import pickle
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import HMC, SVI, Predictive, Trace_ELBO
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal, init_to_value
+from pyro.infer.reparam import NeuTraReparam
+
+from pyro_manifold import constraints
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC
+from pyro_manifold.infer.autoguide import (
+    AutoGrassmannLowRankMultivariateNormal,
+    AutoStiefelLowRankMultivariateNormal,
+)
+from pyro_manifold.manifolds import Stiefel
+from pyro_manifold.optim import RiemannianAdam
+from pyro_manifold.optim.riemannian_adam import RiemannianAdam as TorchRiemannianAdam
+from tests.monte_carlo import assert_mean
+
+GUIDES = [AutoStiefelLowRankMultivariateNormal, AutoGrassmannLowRankMultivariateNormal]
+over_guides = pytest.mark.parametrize("guide_type", GUIDES)
+LATENT = 12
+
+
+def target(factor_scale):
+    """A Gaussian with known covariance, seen through two sites of different shape."""
+    generator = torch.Generator().manual_seed(1)
+    factor = Stiefel().random_point(LATENT, 2, dtype=torch.float64, generator=generator)
+    scale = 0.3 + 0.5 * torch.rand(LATENT, dtype=torch.float64, generator=generator)
+    loc = torch.randn(LATENT, dtype=torch.float64, generator=generator)
+    return dist.LowRankMultivariateNormal(loc, factor * torch.as_tensor(factor_scale), scale.square()), factor, scale
+
+
+def model(law):
+    """Sites without a density of their own, and the density of both together."""
+    a = pyro.sample("a", dist.Normal(0.0, 1.0).expand([2, 3]).to_event(2).mask(False))
+    b = pyro.sample("b", dist.Normal(0.0, 1.0).expand([6]).to_event(1).mask(False))
+    pyro.factor("law", law.log_prob(torch.cat([a.flatten(-2), b], -1)))
+
+
+def fit(guide, law, steps=2500, lr=0.05):
+    args = {"optimizer": TorchRiemannianAdam, "optim_args": {"lr": lr}, "gamma": 0.01 ** (1 / steps)}
+    schedule = pyro.optim.ExponentialLR(args)
+    loss = Trace_ELBO(num_particles=8, vectorize_particles=True, max_plate_nesting=0)
+    svi = SVI(guide.model, guide, schedule, loss)
+    for _ in range(steps):
+        svi.step(law)
+        schedule.step()
+    return guide
+
+
+def start_anywhere(guide_type, **options):
+    start = init_to_value(values={"a": torch.randn(2, 3), "b": torch.randn(6)})
+    return guide_type(model, init_loc_fn=start, **options)
+
+
+def small(guide_type=AutoStiefelLowRankMultivariateNormal, **options):
+    law, _, _ = target([2.0, 1.0])
+    guide = start_anywhere(guide_type, **{"rank": 2, "init_scale": 0.5, **options})
+    guide(law)
+    return guide, law
+
+
+def test_stiefel_guide_recovers_a_gaussian_and_its_factor_from_any_start():
+    law, factor, scale = target([3.0, 1.5])
+    fits = []
+    for _ in range(2):
+        pyro.clear_param_store()
+        guide = fit(start_anywhere(AutoStiefelLowRankMultivariateNormal, rank=2), law)
+        fits.append(guide.identified_covariance())
+        assert ((guide.loc.detach() - law.loc).abs() < 0.25 * law.stddev).all()
+        assert torch.distributions.kl_divergence(guide.get_posterior(), law) < 0.1
+    for found in fits:
+        cosines = (found.factor * factor).sum(0).abs()  # column by column: no rotation, no exchange
+        assert cosines.min() > 0.99
+        torch.testing.assert_close(found.factor_scale, torch.tensor([3.0, 1.5]), rtol=0.1, atol=0)
+        torch.testing.assert_close(found.scale, scale, rtol=0.15, atol=0)
+        explained = torch.tensor([9.0, 2.25]) / law.variance.sum()
+        torch.testing.assert_close(found.explained, explained, rtol=0.2, atol=0)
+        assert found.directions["a"].shape == (2, 2, 3)
+        torch.testing.assert_close(found.directions["b"], found.factor[6:].mT)
+    assert (fits[0].factor - fits[1].factor).abs().max() < 0.1
+
+
+def test_unconstrained_factors_depend_on_the_start():
+    """The contrast that the orthonormal factor is for: the covariance agrees, the factor does not."""
+    law, _, _ = target([3.0, 1.5])
+    factors, covariances = [], []
+    for _ in range(2):
+        pyro.clear_param_store()
+        guide = fit(start_anywhere(AutoLowRankMultivariateNormal, rank=2), law)
+        covariances.append(guide.get_posterior().covariance_matrix.detach())
+        factors.append((guide.cov_factor * guide.scale.unsqueeze(-1)).detach())
+    assert (covariances[0] - covariances[1]).norm() < 0.15 * covariances[0].norm()
+    columns = [factor / factor.norm(dim=0) for factor in factors]
+    assert (columns[0].mT @ columns[1]).abs().amax(0).min() < 0.98
+
+
+def test_grassmann_guide_recovers_its_subspace():
+    law, factor, scale = target([2.0, 2.0])
+    found = fit(start_anywhere(AutoGrassmannLowRankMultivariateNormal, rank=2), law).identified_covariance()
+    assert torch.linalg.svdvals(found.factor.mT @ factor).min() > 0.99
+    torch.testing.assert_close(found.factor_scale, torch.tensor([2.0, 2.0]), rtol=0.1, atol=0)
+    torch.testing.assert_close(found.scale, scale, rtol=0.15, atol=0)
+
+
+def test_a_fixed_factor_scale_stays():
+    law, _, _ = target([2.0, 2.0])
+    guide = fit(start_anywhere(AutoGrassmannLowRankMultivariateNormal, rank=2, factor_scale=1.0), law, steps=20)
+    assert float(guide.factor_scale) == 1.0
+    assert "factor_scale" not in dict(guide.named_parameters())
+    assert guide.identified_covariance().factor_scale.tolist() == [1.0, 1.0]
+
+
+@over_guides
+def test_subspace_guides_do_not_depend_on_the_basis(guide_type):
+    """Turning the basis leaves the Grassmann posterior alone and changes the Stiefel one."""
+    guide, _ = small(guide_type)
+    guide.scale = 0.5 + torch.rand(LATENT)
+    if guide_type is AutoStiefelLowRankMultivariateNormal:
+        guide.factor_scale = torch.tensor([2.0, 0.5])
+    before, identified = guide.get_posterior().covariance_matrix, guide.identified_covariance()
+    guide.cov_factor = guide.cov_factor.detach() @ Stiefel().random_point(2, 2)
+    after = guide.get_posterior().covariance_matrix
+    same = torch.allclose(before, after)
+    assert same == (guide_type is AutoGrassmannLowRankMultivariateNormal)
+    if same:
+        torch.testing.assert_close(guide.identified_covariance().factor, identified.factor)
+
+
+@over_guides
+@pytest.mark.parametrize("rank", [0, 1, 3, LATENT])
+def test_draws_are_from_the_posterior(guide_type, rank):
+    """Draws come through another root of the covariance than `get_posterior`: the laws must be one."""
+    guide, _ = small(guide_type, rank=rank)
+    posterior, transform = guide.get_posterior(), guide.get_transform()
+    noise = guide.get_base_dist().sample((5,))
+    latent = transform(noise)
+    log_prob = guide.get_base_dist().log_prob(noise) - transform.log_abs_det_jacobian(noise, latent)
+    torch.testing.assert_close(log_prob, posterior.log_prob(latent))
+    torch.testing.assert_close(transform._inverse(latent), noise)
+    torch.testing.assert_close(guide._loc_scale()[1], posterior.variance.sqrt())
+
+
+@over_guides
+def test_gradient_of_the_elbo_is_unbiased(guide_type):
+    """Against the closed form of the divergence between two Gaussians."""
+    guide, law = small(guide_type)
+    parameters = dict(guide.named_parameters())
+    exact = torch.autograd.grad(
+        torch.distributions.kl_divergence(guide.get_posterior(), law), list(parameters.values())
+    )
+    estimates = []
+    for _ in range(400):
+        loss = Trace_ELBO().differentiable_loss(model, guide, law)
+        estimates.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(parameters.values()))]))
+    estimates, exact = torch.stack(estimates), torch.cat([g.flatten() for g in exact])
+    direction = torch.randn(len(exact))
+    assert_mean(estimates @ direction, float(exact @ direction))
+    assert_mean(estimates @ exact, float(exact @ exact))
+
+
+def test_rank_zero_is_the_mean_field():
+    guide, law = small(rank=0)
+    mean_field = AutoNormal(model, init_loc_fn=init_to_value(values=guide.median()), init_scale=0.5 * 0.5**0.5)
+    losses = [torch.stack([Trace_ELBO().differentiable_loss(model, g, law) for _ in range(500)]).detach()
+              for g in (guide, mean_field)]  # fmt: skip
+    assert_mean(losses[0] - losses[1], 0.0)
+    found = guide.identified_covariance()
+    assert found.factor.shape == (LATENT, 0)
+    assert found.explained.shape == (0,)
+
+
+def hierarchical(y):
+    """Constrained sites, a plate with latents, and a frame through its chart."""
+    frame = pyro.sample("frame", StiefelUniform(4, 2))
+    spread = pyro.sample("spread", dist.HalfNormal(1.0))
+    with pyro.plate("groups", 3):
+        mean = pyro.sample("mean", dist.Normal(0.0, spread))
+        with pyro.plate("data", 4):
+            pyro.sample("y", dist.Normal(mean + frame.prod(-1).sum(-1), 1.0), obs=y)
+
+
+@over_guides
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_any_pyro_model(guide_type, vectorised):
+    y = torch.randn(4, 3)
+    guide = guide_type(hierarchical, rank=2)
+    loss = Trace_ELBO(num_particles=3, vectorize_particles=vectorised, max_plate_nesting=2)
+    svi = SVI(hierarchical, guide, RiemannianAdam({"lr": 0.05}), loss)
+    losses = [svi.step(y) for _ in range(200)]
+    assert sum(losses[-20:]) < sum(losses[:20])
+    draws = Predictive(hierarchical, guide=guide, num_samples=7)(y)
+    assert draws["mean"].shape[0] == 7
+    assert constraints.stiefel.check(draws["frame"]).all()
+    assert (draws["spread"] > 0).all()
+    low, high = guide.quantiles([0.1, 0.9])["spread"]
+    assert low < guide.median()["spread"] < high
+    assert guide.identified_covariance().directions["frame"].shape == (2, 4, 2)
+
+
+@over_guides
+def test_neutra(guide_type):
+    """Pyro's NeuTra samples in the coordinates in which the guide, fitted or not, is standard."""
+    guide, law = small(guide_type)
+    neutra = NeuTraReparam(guide)
+    mcmc = MCMC(HMC(neutra.reparam(model), step_size=0.5, num_steps=6), 400, 50, disable_progbar=True)
+    mcmc.run(law)
+    latent = next(iter(mcmc.get_samples(group_by_chain=True).values()))
+    with torch.no_grad():
+        sites = neutra.transform_sample(latent)
+    assert_mean(sites["a"][..., 1, 2], float(law.loc[5]))
+    assert_mean((sites["b"][..., 0] - law.loc[6]).square(), float(law.variance[6]))
+
+
+@over_guides
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtype_of_the_model(guide_type, dtype):
+    def flat():
+        pyro.sample("x", dist.Normal(torch.zeros(6, dtype=dtype), torch.ones(6, dtype=dtype)).to_event(1))
+
+    guide = guide_type(flat, rank=2)
+    svi = SVI(flat, guide, RiemannianAdam({"lr": 0.05}), Trace_ELBO())
+    for _ in range(3):
+        svi.step()
+    assert {parameter.dtype for parameter in guide.parameters()} == {dtype}
+    assert guide()["x"].dtype == dtype
+    assert guide.identified_covariance().factor.dtype == dtype
+
+
+@over_guides
+def test_no_matrix_with_a_side_for_each_pair_of_dimensions(guide_type):
+    """M = 200,000: an m×m matrix would take 320 GB."""
+
+    def flat():
+        pyro.sample("x", dist.Normal(torch.zeros(200_000), 1.0).to_event(1))
+
+    guide = guide_type(flat, rank=2)
+    svi = SVI(flat, guide, RiemannianAdam({"lr": 0.01}), Trace_ELBO())
+    assert svi.step() > svi.step() - 1e5
+    assert guide.quantiles([0.5])["x"][0].shape == (200_000,)
+    guide.get_posterior().log_prob(guide.loc)
+
+
+@over_guides
+def test_saved_guides(guide_type, tmp_path):
+    guide, law = small(guide_type)
+    before = guide.get_posterior().covariance_matrix
+    pyro.get_param_store().save(tmp_path / "params")
+    pyro.clear_param_store()
+    pyro.get_param_store().load(tmp_path / "params")
+    restored = start_anywhere(guide_type, rank=2)
+    restored(law)
+    torch.testing.assert_close(restored.get_posterior().covariance_matrix, before)
+    copied = pickle.loads(pickle.dumps(guide))
+    torch.testing.assert_close(copied.get_posterior().covariance_matrix, before)
+
+
+@over_guides
+def test_loaded_parameters_of_another_rank(guide_type, tmp_path):
+    _, law = small(guide_type)
+    pyro.get_param_store().save(tmp_path / "params")
+    pyro.clear_param_store()
+    pyro.get_param_store().load(tmp_path / "params")
+    with pytest.raises(ValueError, match=r"cov_factor has shape \(12, 2\), expected \(12, 3\).*another rank"):
+        start_anywhere(guide_type, rank=3)(law)
+
+
+@over_guides
+def test_default_rank(guide_type):
+    guide, _ = small(guide_type, rank=None)
+    assert guide.cov_factor.shape == (LATENT, 3)
+
+
+@over_guides
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rank": -1}, "rank=-1"),
+        ({"rank": 1.5}, "rank=1.5"),
+        ({"rank": True}, "rank=True"),
+        ({"init_scale": 0.0}, "init_scale=0.0"),
+        ({"init_scale": float("nan")}, "init_scale=nan"),
+    ],
+)
+def test_options_out_of_range(guide_type, options, words):
+    with pytest.raises(ValueError, match=rf"^{guide_type.__name__}: {words}, expected .*\.$"):
+        guide_type(model, **options)
+
+
+def test_factor_scale_out_of_range():
+    with pytest.raises(ValueError, match="factor_scale=0"):
+        AutoGrassmannLowRankMultivariateNormal(model, 2, 0)
+
+
+@over_guides
+def test_more_columns_than_latent_dimensions(guide_type):
+    with pytest.raises(ValueError, match=r"rank=13, but the model has 12 latent dimensions.*smaller rank\."):
+        small(guide_type, rank=13)
+
+
+def test_a_report_before_the_guide_has_run():
+    with pytest.raises(RuntimeError, match=r"call it, or SVI\.step"):
+        AutoStiefelLowRankMultivariateNormal(model).identified_covariance()

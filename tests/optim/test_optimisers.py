@@ -1,0 +1,210 @@
+"""The torch optimisers: known minima, membership, and torch's own optimisers on Euclidean parameters."""
+
+import pytest
+import torch
+
+from pyro_manifold.manifolds import Grassmann, Sphere, Stiefel
+from pyro_manifold.optim.riemannian_adadelta import RiemannianAdaDelta
+from pyro_manifold.optim.riemannian_adam import RiemannianAdam
+from pyro_manifold.optim.riemannian_rmsprop import RiemannianRMSProp
+from pyro_manifold.optim.riemannian_sgd import RiemannianMomentum, RiemannianSGD
+
+# (class, options, its counterpart in torch)
+METHODS = {
+    "sgd": (RiemannianSGD, {"lr": 0.02}, torch.optim.SGD, {"lr": 0.02}),
+    "momentum": (RiemannianMomentum, {"lr": 0.005}, torch.optim.SGD, {"lr": 0.005, "momentum": 0.9}),
+    "rmsprop": (RiemannianRMSProp, {"lr": 0.02}, torch.optim.RMSprop, {"lr": 0.02}),
+    "adadelta": (RiemannianAdaDelta, {"eps": 1e-4}, torch.optim.Adadelta, {"eps": 1e-4}),
+    "adam": (RiemannianAdam, {"lr": 0.02}, torch.optim.Adam, {"lr": 0.02}),
+}
+over_methods = pytest.mark.parametrize("method", METHODS)
+over_second_moments = pytest.mark.parametrize("kind", ["ambient", "transported"])
+over_manifolds = pytest.mark.parametrize("manifold", [Stiefel(), Grassmann()])
+
+
+def optimiser(method, point, manifold, **more):
+    build, options, _, _ = METHODS[method]
+    return build([{"params": [point], "manifold": manifold}], **options, **more)
+
+
+@over_methods
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4)])
+def test_euclidean_parameters_take_the_steps_of_torch(method, shape):
+    ours, options, theirs, their_options = METHODS[method]
+    points = [torch.ones(shape, requires_grad=True), torch.ones(shape, requires_grad=True)]
+    pair = [ours([points[0]], **options), theirs([points[1]], **their_options)]
+    for _ in range(60):
+        gradient = torch.randn(shape)
+        for point, each in zip(points, pair, strict=True):
+            point.grad = gradient.clone()
+            each.step()
+    torch.testing.assert_close(*points, rtol=1e-12, atol=1e-12)
+
+
+def symmetric(*eigenvalues):
+    basis = Stiefel().random_point(len(eigenvalues), len(eigenvalues))
+    return basis, basis * torch.tensor(eigenvalues) @ basis.mT
+
+
+@over_methods
+def test_stiefel_minimum_is_the_leading_eigenvectors_in_order(method):
+    r"""tr(XᵀAXN) with N = diag(3, 1) is largest at the first two eigenvectors, in order (Brockett 1991)."""
+    basis, A = symmetric(4.0, 2.0, 1.0, 0.5, 0.2)
+    X = Stiefel().random_point(5, 2).requires_grad_()
+    optim = optimiser(method, X, Stiefel())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optim, 0.998)
+    for _ in range(3000):
+        optim.zero_grad()
+        (-(X.mT @ A @ X) * torch.diag(torch.tensor([3.0, 1.0]))).sum().backward()
+        optim.step()
+        schedule.step()
+    assert ((X.mT @ basis[:, :2]).diagonal().abs() > 1 - 1e-4).all()
+
+
+@over_methods
+def test_grassmann_minimum_is_the_leading_subspace(method):
+    basis, A = symmetric(4.0, 3.0, 1.0, 0.5, 0.2)
+    X = Grassmann().random_point(5, 2).requires_grad_()
+    optim = optimiser(method, X, Grassmann())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optim, 0.998)
+    for _ in range(3000):
+        optim.zero_grad()
+        (-(X.mT @ A @ X)).diagonal().sum().backward()
+        optim.step()
+        schedule.step()
+    assert torch.linalg.svdvals(X.detach().mT @ basis[:, :2]).min() > 1 - 1e-4
+
+
+@over_methods
+def test_a_subspace_is_moved_without_turning_its_basis(method):
+    """A gradient within the span says nothing about the subspace."""
+    X = Grassmann().random_point(6, 2).requires_grad_()
+    start = X.detach().clone()
+    optim = optimiser(method, X, Grassmann())
+    for _ in range(5):
+        X.grad = X.detach() @ torch.randn(2, 2)
+        optim.step()
+    if method in ("sgd", "momentum"):  # adaptive methods divide rounding errors by their own size
+        torch.testing.assert_close(X.detach(), start)
+
+
+@over_methods
+@over_manifolds
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_points_stay_on_the_manifold(method, manifold, dtype):
+    X = manifold.random_point(4, 7, 3, dtype=dtype).requires_grad_()
+    optim = optimiser(method, X, manifold)
+    for _ in range(500):
+        X.grad = torch.randn(4, 7, 3, dtype=dtype) * 10 ** torch.randn(4, 1, 1, dtype=dtype)
+        optim.step()
+    assert X.dtype == dtype
+    assert manifold.membership_error(X.detach()).max() < 20 * torch.finfo(dtype).eps
+
+
+@over_manifolds
+def test_a_hundred_thousand_steps(manifold):
+    """Only the retraction could drift, so one method with each retraction says it for all."""
+    X = manifold.random_point(6, 2).requires_grad_()
+    optim = RiemannianSGD([{"params": [X], "manifold": manifold}], lr=0.05)
+    gradients = torch.randn(1000, 6, 2)
+    for step in range(100_000):
+        X.grad = gradients[step % 1000]
+        optim.step()
+    assert manifold.membership_error(X.detach()) < 1e-10
+
+
+@over_methods
+def test_unit_vectors(method):
+    target = Sphere().random_point(5)
+    x = Sphere().random_point(5).requires_grad_()
+    optim = optimiser(method, x, Sphere())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optim, 0.998)
+    for _ in range(2000):
+        optim.zero_grad()
+        (-(x @ target)).backward()
+        optim.step()
+        schedule.step()
+    assert (x.detach() - target).abs().max() < 0.02
+
+
+@over_second_moments
+@pytest.mark.parametrize("method", ["rmsprop", "adadelta", "adam"])
+def test_steps_turn_columns_by_the_same_angle_whatever_their_length(method, kind):
+    """With η in units of an entry, one step of 4×2 and of 4000×2 matrices is about as large an angle."""
+    lengths = []
+    for n in (10, 4000):
+        X = Stiefel().random_point(n, 2).requires_grad_()
+        start = X.detach().clone()
+        optim = optimiser(method, X, Stiefel(), second_moment=kind)
+        X.grad = torch.randn(n, 2)
+        optim.step()
+        lengths.append(float((X.detach() - start).norm()))
+    assert 0.3 < lengths[0] / lengths[1] < 3
+
+
+def test_closure_and_missing_gradients():
+    x, untouched = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    optim = RiemannianSGD([x, untouched], lr=0.25)
+
+    def closure():
+        optim.zero_grad()
+        loss = x.square().sum()
+        loss.backward()
+        return loss
+
+    assert optim.step(closure).item() == 2.0
+    assert x.tolist() == [0.5, 0.5]
+    assert untouched.tolist() == [1.0, 1.0]
+
+
+def test_a_gradient_that_is_not_finite_shows_in_the_point():
+    X = Stiefel().random_point(4, 2).requires_grad_()
+    optim = RiemannianSGD([{"params": [X], "manifold": Stiefel()}], lr=0.1)
+    X.grad = torch.full((4, 2), torch.nan)
+    optim.step()
+    assert not Stiefel().contains(X.detach())
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "words"),
+    [
+        (RiemannianSGD, {"lr": -1.0}, "lr=-1.0"),
+        (RiemannianSGD, {"lr": float("nan")}, "lr=nan"),
+        (RiemannianMomentum, {"momentum": 1.0}, "momentum=1.0"),
+        (RiemannianRMSProp, {"alpha": -0.1}, "alpha=-0.1"),
+        (RiemannianAdaDelta, {"eps": -1e-6}, "eps=-1e-06"),
+        (RiemannianAdam, {"betas": (0.9, 1.0)}, r"betas\[1\]=1.0"),
+        (RiemannianAdam, {"second_moment": "paper"}, "second_moment='paper'"),
+    ],
+)
+def test_options_out_of_range(build, options, words):
+    with pytest.raises(ValueError, match=words) as error:
+        build([torch.zeros(2, requires_grad=True)], **options)
+    assert str(error.value).endswith(".")
+    assert build.__name__ in str(error.value)
+
+
+def test_points_that_are_not_on_their_manifold():
+    wide = torch.randn(2, 3, requires_grad=True)
+    with pytest.raises(ValueError, match=r"shape \(2, 3\).*n ≥ p"):
+        RiemannianSGD([{"params": [wide], "manifold": Stiefel()}])
+    free = torch.randn(3, 2, requires_grad=True)
+    with pytest.raises(ValueError, match=r"not on Stiefel.*projection"):
+        RiemannianSGD([{"params": [free], "manifold": Stiefel()}])
+
+
+def test_loaded_states_must_fit():
+    def state(build, n):
+        X = Stiefel().random_point(n, 2).requires_grad_()
+        optim = build([{"params": [X], "manifold": Stiefel()}])
+        X.grad = torch.randn(n, 2)
+        optim.step()
+        return optim.state_dict()
+
+    X = Stiefel().random_point(5, 2).requires_grad_()
+    optim = RiemannianRMSProp([{"params": [X], "manifold": Stiefel()}])
+    optim.load_state_dict(state(RiemannianRMSProp, 5))
+    with pytest.raises(ValueError, match=r"\(6, 2\), expected \(5, 2\)"):
+        optim.load_state_dict(state(RiemannianRMSProp, 6))
+    with pytest.raises(ValueError, match="another optimiser"):
+        optim.load_state_dict(state(RiemannianAdam, 5))

@@ -1,0 +1,170 @@
+"""The Riemannian optimisers in Pyro's SVI."""
+
+import pickle
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from torch.distributions import transform_to
+
+from pyro_manifold import constraints, optim
+from pyro_manifold.manifolds import Grassmann, Sphere, Stiefel
+from pyro_manifold.optim.riemannian_adam import RiemannianAdam as TorchRiemannianAdam
+
+METHODS = {
+    "RiemannianSGD": {"lr": 0.02},
+    "RiemannianMomentum": {"lr": 0.005},
+    "RiemannianRMSProp": {"lr": 0.02},
+    "RiemannianAdaDelta": {"eps": 1e-4},
+    "RiemannianAdam": {"lr": 0.02},
+}
+over_methods = pytest.mark.parametrize("method", METHODS)
+CONSTRAINTS = {"stiefel": constraints.stiefel, "grassmann": constraints.grassmann, "sphere": constraints.sphere}
+A = torch.diag(torch.tensor([4.0, 3.0, 1.0, 0.5, 0.2], dtype=torch.float64))
+
+
+def make(method, **more):
+    return getattr(optim, method)({**METHODS[method], **more})
+
+
+def no_guide(*args):
+    pass
+
+
+def model(constraint=constraints.stiefel):
+    """Maximum likelihood: a subspace, and a scale that has nothing to do with it."""
+    X = pyro.param("X", lambda: Stiefel().random_point(5, 2), constraint=constraint)
+    scale = pyro.param("scale", torch.tensor(3.0), constraint=constraints.positive)
+    pyro.factor("fit", (X.mT @ A @ X).diagonal().sum())
+    pyro.sample("y", dist.Normal(0.0, scale).expand([4]).to_event(1), obs=torch.tensor([1.0, -1.0, 1.0, -1.0]))
+
+
+def fit(optimiser, steps, *args):
+    svi = SVI(model, no_guide, optimiser, Trace_ELBO())
+    for _ in range(steps):
+        svi.step(*args)
+
+
+def found(X):
+    """Smallest cosine between the span of X and that of the first two axes."""
+    return torch.linalg.svdvals(X[:2]).min()
+
+
+@pytest.mark.parametrize("kind", CONSTRAINTS)
+def test_gradient_of_an_unconstrained_value_on_the_manifold_is_the_riemannian_one(kind):
+    """What spares the optimisers the difference between a parameter and its unconstrained value."""
+    sphere = kind == "sphere"
+    point = (Sphere().random_point(6) if sphere else Stiefel().random_point(6, 3)).requires_grad_()
+    ambient = torch.randn_like(point)
+    (transform_to(CONSTRAINTS[kind])(point) * ambient).sum().backward()
+    manifold = Sphere() if sphere else Stiefel()
+    torch.testing.assert_close(point.grad, manifold.tangent_projection(point.detach(), ambient))
+
+
+@over_methods
+@pytest.mark.parametrize("kind", ["stiefel", "grassmann"])
+def test_svi_finds_the_subspace_and_the_scale(method, kind):
+    fit(make(method), 1500, CONSTRAINTS[kind])
+    X, scale = pyro.param("X").detach(), pyro.param("scale").detach()
+    assert found(X) > 0.98
+    assert abs(scale - 1) < 0.05
+    # The unconstrained value is the point itself.
+    assert Stiefel().contains(dict(pyro.get_param_store().named_parameters())["X"])
+
+
+def test_stock_optimisers_find_the_same():
+    fit(pyro.optim.ClippedAdam({"lr": 0.02}), 1500)
+    assert found(pyro.param("X").detach()) > 0.995
+
+
+def test_other_parameters_take_the_steps_of_pyro():
+    fit(make("RiemannianAdam"), 50)
+    ours = pyro.param("scale").detach()
+    pyro.clear_param_store()
+    fit(pyro.optim.Adam({"lr": 0.02}), 50)
+    torch.testing.assert_close(ours, pyro.param("scale").detach(), rtol=1e-12, atol=0)
+
+
+def test_options_for_each_parameter_and_clipping():
+    frozen = optim.RiemannianSGD(lambda name: {"lr": 0.0 if name == "X" else 0.1}, {"clip_norm": 1e-3})
+    pyro.param("X", Stiefel().random_point(5, 2), constraint=constraints.stiefel)
+    start = pyro.param("X").detach()
+    fit(frozen, 3)
+    torch.testing.assert_close(pyro.param("X").detach(), start)
+    assert 0 < 3.0 - pyro.param("scale") < 3 * 1e-3
+
+
+def test_learning_rate_schedules_of_pyro():
+    schedule = pyro.optim.ExponentialLR({"optimizer": TorchRiemannianAdam, "optim_args": {"lr": 0.05}, "gamma": 0.99})
+    svi = SVI(model, no_guide, schedule, Trace_ELBO())
+    for _ in range(800):
+        svi.step()
+        schedule.step()
+    assert found(pyro.param("X").detach()) > 1 - 1e-5
+    assert Stiefel().contains(dict(pyro.get_param_store().named_parameters())["X"])
+
+
+@over_methods
+def test_a_saved_run_goes_on_as_if_nothing_had_happened(method, tmp_path):
+    first = make(method)
+    fit(first, 20)
+    pyro.get_param_store().save(tmp_path / "params")
+    first.save(tmp_path / "optimiser")
+    fit(first, 20)
+    uninterrupted = pyro.param("X").detach()
+
+    pyro.clear_param_store()
+    pyro.get_param_store().load(tmp_path / "params")
+    second = make(method)
+    second.load(tmp_path / "optimiser")
+    fit(second, 20)
+    torch.testing.assert_close(pyro.param("X").detach(), uninterrupted, rtol=0, atol=0)
+
+
+def test_a_state_of_another_rank():
+    first = make("RiemannianAdam")
+    fit(first, 2)
+    state = first.get_state()
+    pyro.clear_param_store()
+    pyro.param("X", Stiefel().random_point(5, 3), constraint=constraints.stiefel)
+    second = make("RiemannianAdam")
+    second.set_state(state)
+    with pytest.raises(ValueError, match=r"parameter 'X' has 'momentum' of shape \(5, 2\), expected \(5, 3\)"):
+        fit(second, 1)
+
+
+def test_a_value_off_the_manifold_is_brought_back_with_the_parameter_unchanged():
+    X = Stiefel().random_point(5, 2)
+    pyro.param("X", X @ torch.tensor([[3.0, 0.5], [0.5, 1.0]]), constraint=constraints.grassmann)
+    before = pyro.param("X").detach()
+    fit(optim.RiemannianSGD({"lr": 0.0}), 1)
+    torch.testing.assert_close(pyro.param("X").detach(), before)
+    assert Stiefel().contains(dict(pyro.get_param_store().named_parameters())["X"])
+
+
+def test_charts_with_coordinates_of_their_own_are_euclidean():
+    householder = constraints.householder_stiefel(5, 2)
+    fit(make("RiemannianAdam"), 800, householder)
+    assert found(pyro.param("X").detach()) > 0.995
+
+
+@pytest.mark.parametrize("kind", ["stiefel", "grassmann"])
+def test_a_constraint_on_a_matrix_with_more_columns_than_rows(kind):
+    with pytest.raises(ValueError, match=rf"constraints.{kind}: got n=2, p=3.*transpose the matrix\."):
+        pyro.param("X", torch.randn(2, 3), constraint=CONSTRAINTS[kind])
+
+
+def test_the_pyro_class_where_the_torch_class_belongs():
+    schedule = pyro.optim.ExponentialLR({"optimizer": optim.RiemannianAdam, "optim_args": {"lr": 0.05}, "gamma": 0.9})
+    with pytest.raises(ValueError, match=r"riemannian_adam\.RiemannianAdam"):
+        fit(schedule, 1)
+    with pytest.raises(ValueError, match=r"riemannian_adam\.RiemannianAdam"):
+        optim.RiemannianAdam([torch.zeros(2)])
+
+
+def test_optimisers_can_be_pickled():
+    restored = pickle.loads(pickle.dumps(make("RiemannianRMSProp")))
+    fit(restored, 2)
+    assert Grassmann().contains(pyro.param("X").detach())
