@@ -1,0 +1,119 @@
+"""The guides and optimisers that are compared, each with three step sizes to choose from, and one fit of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pyro
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal
+
+from pyro_manifold import optim
+from pyro_manifold.infer.autoguide import (
+    AutoGrassmannLowRankMultivariateNormal,
+    AutoStiefelLowRankMultivariateNormal,
+)
+
+MEAN_FIELD, VAFC = "mean field", "VAFC (Pyro's low-rank guide)"
+LARGEST_SCORE = 1e12  # a loss beyond this has diverged
+
+
+@dataclass(frozen=True)
+class Method:
+    """``guide(model, rank)``, ``optimiser(step size)`` and the step sizes to try."""
+
+    guide: Callable
+    optimiser: Callable
+    step_sizes: tuple[float, ...]
+
+
+def vafc(model, rank):
+    return AutoLowRankMultivariateNormal(model, rank=rank)
+
+
+def mean_field(model, rank):
+    return AutoStiefelLowRankMultivariateNormal(model, rank=0)
+
+
+def learning_rate(build):
+    return lambda size: build({"lr": size})
+
+
+def adadelta(size):
+    """AdaDelta has no learning rate; δ sets the size of its first steps."""
+    return optim.RiemannianAdaDelta({"eps": size})
+
+
+FAMILIES = {"Stiefel": AutoStiefelLowRankMultivariateNormal, "Grassmann": AutoGrassmannLowRankMultivariateNormal}
+UNIT_SCALE = partial(AutoGrassmannLowRankMultivariateNormal, factor_scale=1.0)  # the paper's Grassmann family
+ADAPTIVE = (0.003, 0.01, 0.03)
+STEPS = {
+    "basic": (learning_rate(optim.RiemannianSGD), (1e-5, 1e-4, 1e-3)),
+    "momentum": (learning_rate(optim.RiemannianMomentum), (1e-6, 1e-5, 1e-4)),
+    "RMSProp": (learning_rate(optim.RiemannianRMSProp), ADAPTIVE),
+    "AdaDelta": (adadelta, (1e-6, 1e-5, 1e-4)),
+    "Adam": (learning_rate(optim.RiemannianAdam), ADAPTIVE),
+}
+METHODS = {
+    MEAN_FIELD: Method(mean_field, learning_rate(pyro.optim.Adam), ADAPTIVE),
+    VAFC: Method(vafc, learning_rate(pyro.optim.Adam), ADAPTIVE),
+    **{
+        f"{family} {steps}": Method(guide, optimiser, sizes)
+        for family, guide in FAMILIES.items()
+        for steps, (optimiser, sizes) in STEPS.items()
+    },
+    "Grassmann s=1 RMSProp": Method(UNIT_SCALE, *STEPS["RMSProp"]),
+    "Grassmann s=1 Adam": Method(UNIT_SCALE, *STEPS["Adam"]),
+}
+
+
+@dataclass
+class Fit:
+    """A trained guide, its ELBO and how it came there: ``curve`` has pairs of seconds and mean ELBO since the last."""
+
+    guide: object
+    elbo: float
+    curve: list[tuple[float, float]]
+    steps: int
+    seconds: float
+
+
+def fit(method, model, data, rank, step_size, seconds, seed=0, particles=1):
+    """Train for a wall time, first call of the model included, evaluations not."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(seed)
+    guide = method.guide(model, rank)
+    svi = SVI(model, guide, method.optimiser(step_size), Trace_ELBO(num_particles=particles))
+    curve, losses, steps, start = [], [], 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        losses.append(svi.step(*data))
+        steps += 1
+        if not abs(losses[-1]) < LARGEST_SCORE:
+            return Fit(guide, -float("inf"), curve, steps, elapsed)
+        if elapsed > (len(curve) + 1) * seconds / 60:
+            curve.append((elapsed, -sum(losses) / len(losses)))
+            losses = []
+    return Fit(guide, elbo(model, guide, data), curve, steps, elapsed)
+
+
+def elbo(model, guide, data, draws=500):
+    """Mean over single draws; its standard error is a few tenths on these problems."""
+    losses = torch.tensor([Trace_ELBO().loss(model, guide, *data) for _ in range(draws)])
+    return -float(losses.mean())
+
+
+def best_step_size(method, model, data, rank, seconds):
+    """The step size with the highest ELBO after the same wall time."""
+    fits = {size: fit(method, model, data, rank, size, seconds).elbo for size in method.step_sizes}
+    return max(fits, key=fits.get), fits
+
+
+def draws(guide, data, count=1000):
+    """``{site: (count, ...)}`` from the guide."""
+    with torch.no_grad():
+        samples = [guide(*data) for _ in range(count)]
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
