@@ -16,26 +16,26 @@ import statistics
 
 import torch
 
-from benchmarks.variational import problems
+from benchmarks.variational import problems, splines
 from benchmarks.variational.methods import MEAN_FIELD, METHODS, best_step_size, draws, fit
 from benchmarks.variational.slang import slang
 from benchmarks.variational.truth import CACHE, ionosphere_truth, spline_truth
 
 
-def spline_rows(names, ranks, seconds, _):
+def spline_rows(names, ranks, seconds, *_):
     """One row a method and rank: ELBO, error to the true curve, test log density."""
     split, truth = problems.spline_data()
     data = (split.x_train, split.y_train)
     for name, rank in pairs(names, ranks):
-        size, _ = best_step_size(METHODS[name], problems.spline, data, rank, seconds)
-        done = fit(METHODS[name], problems.spline, data, rank, size, seconds, seed=1)
+        size, _ = best_step_size(METHODS[name], splines.model, data, rank, seconds)
+        done = fit(METHODS[name], splines.model, data, rank, size, seconds, seed=1)
         samples = draws(done.guide, data)
         error, _ = problems.evaluate_spline(samples, split.x_test, split.y_test, truth)
         _, density = problems.evaluate_spline(samples, split.x_test, split.y_test)
         yield row(name, rank, size, [done], {"error to the curve": [error], "test log density": [density]})
 
 
-def ionosphere_rows(names, ranks, seconds, _):
+def ionosphere_rows(names, ranks, seconds, *_):
     """Means over five folds, and their standard errors."""
     folds = problems.ionosphere_folds()
     for name, rank in pairs(names, ranks):
@@ -49,9 +49,9 @@ def ionosphere_rows(names, ranks, seconds, _):
         yield row(name, rank, size, fits, figures)
 
 
-def leukemia_rows(names, ranks, seconds, seeds):
+def leukemia_rows(names, ranks, seconds, seeds, transform):
     """Means over seeds."""
-    split = problems.leukemia_split()
+    split = problems.leukemia_split(transform)
     data = (split.x_train, split.y_train)
     for name, rank in pairs(names, ranks):
         size, _ = best_step_size(METHODS[name], problems.horseshoe, data, rank, seconds / 3)
@@ -152,6 +152,7 @@ def main(argv=None):
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--ranks", type=int, nargs="+", default=[4])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--transform", default="log", help="of the leukemia expressions")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--name", default="", help="added to the name of the file of figures")
     arguments = parser.parse_args(argv)
@@ -160,7 +161,8 @@ def main(argv=None):
     run, peers = PROBLEMS[arguments.problem]
     rows = list(peers())
     print(table(rows), flush=True)
-    for each in run(arguments.methods, arguments.ranks, arguments.seconds, arguments.seeds):
+    chosen = (arguments.methods, arguments.ranks, arguments.seconds, arguments.seeds, arguments.transform)
+    for each in run(*chosen):
         rows.append(each)
         print({key: value for key, value in each.items() if key not in HIDDEN}, flush=True)
         CACHE.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import torch
 from pyro import poutine
 from pyro.poutine.util import prune_subsample_sites
 
-from benchmarks.variational import problems
+from benchmarks.variational import problems, splines
 from examples.datasets import data_folder
 
 
@@ -34,16 +34,16 @@ def test_evaluate_averages_probabilities():
 
 def test_spline_basis_sums_to_one_and_reproduces_lines():
     x = np.linspace(0, 1, 50)
-    basis = problems.spline_basis(x)
-    assert basis.shape == (50, problems.COEFFICIENTS)
+    basis = splines.basis(x)
+    assert basis.shape == (50, splines.COEFFICIENTS)
     torch.testing.assert_close(basis.sum(-1), torch.ones(50))
-    line = torch.arange(-1.0, problems.COEFFICIENTS - 1) / (problems.COEFFICIENTS - problems.DEGREE)
+    line = torch.arange(-1.0, splines.COEFFICIENTS - 1) / (problems.COEFFICIENTS - problems.DEGREE)
     torch.testing.assert_close(basis @ line, torch.as_tensor(x))
 
 
 def test_random_walk_sums_invert_second_differences():
-    steps = torch.randn(problems.COEFFICIENTS)
-    theta = problems.SUMS @ steps
+    steps = torch.randn(splines.COEFFICIENTS)
+    theta = splines.SUMS @ steps
     torch.testing.assert_close(theta.diff(n=2), steps[2:])
     torch.testing.assert_close(theta[0], steps[0])
     torch.testing.assert_close(theta[1] - 2 * theta[0], steps[1] - 2 * steps[0])
@@ -51,11 +51,11 @@ def test_random_walk_sums_invert_second_differences():
 
 def test_spline_density():
     split, _ = problems.spline_data(points=7)
-    theta = torch.randn(problems.COEFFICIENTS)
+    theta = torch.randn(splines.COEFFICIENTS)
     values = {"smoothing": torch.tensor(0.7), "noise": torch.tensor(0.3), "outliers": torch.tensor(0.2)}
     values = {**values, "coefficients": theta}
     normal = torch.distributions.Normal
-    variance = math.sqrt(problems.PRIOR_VARIANCE)
+    variance = math.sqrt(splines.PRIOR_VARIANCE)
     residuals = split.y_train - split.x_train @ theta
     usual, outlying = (normal(0.0, scale).log_prob(residuals).exp() for scale in (0.3, 3.0))
     expected = (
@@ -64,8 +64,8 @@ def test_spline_density():
         + normal(0.0, variance).log_prob(theta[:2]).sum() + normal(0.0, 0.7).log_prob(theta.diff(n=2)).sum()
         + (0.8 * usual + 0.2 * outlying).log().sum()
     )  # fmt: skip
-    torch.testing.assert_close(log_density(problems.spline, values, split.x_train, split.y_train), expected)
-    assert latent_dimensions(problems.spline, split.x_train, split.y_train) == 29
+    torch.testing.assert_close(log_density(splines.model, values, split.x_train, split.y_train), expected)
+    assert latent_dimensions(splines.model, split.x_train, split.y_train) == 29
 
 
 def test_horseshoe_parametrisations_agree():

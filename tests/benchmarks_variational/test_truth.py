@@ -5,7 +5,7 @@ import pytest
 import torch
 from pyro import poutine
 
-from benchmarks.variational import problems, truth
+from benchmarks.variational import problems, splines, truth
 
 numpyro = pytest.importorskip("numpyro")
 
@@ -37,8 +37,8 @@ def test_logistic_densities_agree():
 def test_spline_densities_agree():
     split, _ = problems.spline_data(points=9)
     scales = {"smoothing": torch.tensor(0.6), "noise": torch.tensor(0.3), "outliers": torch.tensor(0.2)}
-    values = {**scales, "coefficients": torch.randn(problems.COEFFICIENTS)}
-    ours = pyro_density(problems.spline, values, split.x_train, split.y_train)
+    values = {**scales, "coefficients": torch.randn(splines.COEFFICIENTS)}
+    ours = pyro_density(splines.model, values, split.x_train, split.y_train)
     theirs = numpyro_density(truth.numpyro_spline, values, split.x_train, split.y_train)
     assert ours == pytest.approx(theirs)
 

@@ -1,0 +1,79 @@
+"""P-spline regression with outliers (Eilers & Marx 1996), simulated, as a Pyro model.
+
+The mean is a cubic spline of 26 coefficients θ with a second-order random walk as prior, whose scale is inferred. One
+point in ten has ten times the noise, and the likelihood is a mixture of the two. 29 latent variables in all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from scipy.interpolate import BSpline
+
+FLOAT = torch.float64
+COEFFICIENTS, DEGREE = 26, 3
+PRIOR_VARIANCE = 10.0
+INFLATION = 10.0  # an outlier has ten times the standard deviation
+
+
+def curve(x):
+    """Slow at the left, fast at the right: one bandwidth is a compromise."""
+    return torch.sin(3 * torch.pi * x**2)
+
+
+def simulate(points=250, noise=0.2, outliers=0.1, seed=0):
+    """Two sets of ``points``, for training and test: x, y and the true mean, each ``(2, points)``."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(size=(2, points))
+    scale = noise * np.where(rng.uniform(size=x.shape) < outliers, INFLATION, 1.0)
+    mean = curve(torch.as_tensor(x))
+    return torch.as_tensor(x), mean + torch.as_tensor(scale * rng.standard_normal(x.shape)), mean
+
+
+def basis(x):
+    """Cubic B-splines ``(points, 26)`` with equidistant knots on [0, 1]."""
+    step = 1 / (COEFFICIENTS - DEGREE)
+    knots = step * np.arange(-DEGREE, COEFFICIENTS + 1)
+    return torch.as_tensor(BSpline.design_matrix(np.asarray(x), knots, DEGREE).toarray(), dtype=FLOAT)
+
+
+def second_sums():
+    """The unit lower triangular A with θ = A e, where e holds θ₁, θ₂ and then the second differences of θ."""
+    identity = torch.eye(COEFFICIENTS, dtype=FLOAT)
+    differences = identity.clone()
+    rows = torch.arange(2, COEFFICIENTS)
+    differences[rows, rows - 1] = -2.0
+    differences[rows, rows - 2] = 1.0
+    return torch.linalg.solve_triangular(differences, identity, upper=False, unitriangular=True)
+
+
+SUMS = second_sums()
+
+
+def random_walk_scales(smoothing):
+    """Standard deviations ``(..., 26)`` of θ₁, θ₂ ~ N(0, 10) and of the second differences."""
+    first = torch.full((*smoothing.shape, 2), PRIOR_VARIANCE**0.5, dtype=FLOAT)
+    return torch.cat([first, smoothing.unsqueeze(-1).expand(*smoothing.shape, COEFFICIENTS - 2)], -1)
+
+
+def noise_law(mean, noise, outliers):
+    """Contaminated normal (1 − ω) N(mean, σ²) + ω N(mean, (10 σ)²)."""
+    weights = torch.stack([1 - outliers, outliers], -1).unsqueeze(-2)
+    scales = torch.stack([noise, INFLATION * noise], -1).unsqueeze(-2)
+    component = dist.Normal(mean.unsqueeze(-1), scales.expand(*mean.shape, 2))
+    return dist.MixtureSameFamily(dist.Categorical(weights.expand(*mean.shape, 2)), component)
+
+
+def model(splines, y=None):
+    """Latent: smoothing ~ half-N(1), noise ~ half-N(1), outliers ~ Beta(1, 9), coefficients | smoothing."""
+    one = torch.ones((), dtype=FLOAT)
+    smoothing = pyro.sample("smoothing", dist.HalfNormal(one))
+    noise = pyro.sample("noise", dist.HalfNormal(one))
+    outliers = pyro.sample("outliers", dist.Beta(one, 9 * one))
+    scale_tril = SUMS * random_walk_scales(smoothing).unsqueeze(-2)
+    prior = dist.MultivariateNormal(torch.zeros(COEFFICIENTS, dtype=FLOAT), scale_tril=scale_tril)
+    coefficients = pyro.sample("coefficients", prior)
+    with pyro.plate("points", len(splines)):
+        return pyro.sample("y", noise_law((splines @ coefficients.unsqueeze(-1)).squeeze(-1), noise, outliers), obs=y)
