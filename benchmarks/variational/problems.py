@@ -13,10 +13,10 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
-from examples.robust_splines import FLOAT, PRIOR_VARIANCE, basis, noise_law, simulate
 from torch.nn.functional import logsigmoid
 
 from benchmarks.variational.discretise import Discretiser
+from benchmarks.variational.splines import FLOAT, PRIOR_VARIANCE, basis, noise_law, simulate
 from examples.datasets import ionosphere, leukemia
 
 

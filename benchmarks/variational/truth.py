@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from examples.robust_splines import COEFFICIENTS, INFLATION, PRIOR_VARIANCE, SUMS
 
 from benchmarks.variational.problems import evaluate, evaluate_spline, ionosphere_folds, spline_data
+from benchmarks.variational.splines import COEFFICIENTS, INFLATION, PRIOR_VARIANCE, SUMS
 
 CACHE = Path("results") / "variational"
 CHAINS, WARMUP, DRAWS = 4, 1000, 2500

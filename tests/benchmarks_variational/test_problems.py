@@ -37,7 +37,7 @@ def test_spline_basis_sums_to_one_and_reproduces_lines():
     basis = splines.basis(x)
     assert basis.shape == (50, splines.COEFFICIENTS)
     torch.testing.assert_close(basis.sum(-1), torch.ones(50))
-    line = torch.arange(-1.0, splines.COEFFICIENTS - 1) / (problems.COEFFICIENTS - problems.DEGREE)
+    line = torch.arange(-1.0, splines.COEFFICIENTS - 1) / (splines.COEFFICIENTS - splines.DEGREE)
     torch.testing.assert_close(basis @ line, torch.as_tensor(x))
 
 
