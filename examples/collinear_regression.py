@@ -86,8 +86,9 @@ def figure(losses, intervals, names, found):
     for name, values in losses.items():
         smooth = -torch.tensor(values).unfold(0, window, window).mean(-1)
         left.plot(window * torch.arange(1, len(smooth) + 1), smooth, label=name, color=colours[name])
-    highest = max(-min(values) for values in losses.values())
-    left.set(xlabel="step", ylabel="ELBO", title="Training", ylim=(highest - 60, highest))
+        left.set_ylim(smooth[-1] - 30, smooth[-1] + 5)
+    left.locator_params(axis="x", nbins=4)
+    left.set(xlabel="step", ylabel="ELBO", title="Training")
     left.legend(frameon=False, loc="lower right")
 
     rows = torch.arange(len(names))
