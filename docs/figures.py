@@ -13,7 +13,7 @@ import torch
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # tests and examples are not installed
 
-from examples import bayesian_pca
+from examples import bayesian_pca, collinear_regression
 from pyro_manifold.diagnostics import (
     align_signs_and_permutations,
     plot_frames,
@@ -135,6 +135,7 @@ def main():
     principal_angles()
     wine_loadings(bayesian_pca.main(["--output", str(IMAGES)]))
     (IMAGES / "bayesian_pca.nc").unlink()
+    collinear_regression.main(["--output", str(IMAGES)])
 
 
 if __name__ == "__main__":

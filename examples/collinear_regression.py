@@ -20,6 +20,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -51,7 +52,7 @@ def exact_slopes(x, y, noise):
     """Mean and standard deviation of the slopes given the noise."""
     precision = x.mT @ x / noise**2 + torch.eye(x.shape[-1]) / PRIOR_SCALE**2
     covariance = torch.linalg.inv(precision)
-    return covariance @ x.mT @ y / noise**2, covariance.diagonal().sqrt()
+    return (covariance @ x.mT @ y / noise**2).numpy(), covariance.diagonal().sqrt().numpy()
 
 
 def train(guide, optimiser, data, most_steps, window=500, patience=4):
@@ -84,14 +85,14 @@ def figure(losses, intervals, names, found):
     colours = dict(zip(intervals, ("#333333", "#D55E00", "#0072B2"), strict=True))
     window = 100
     for name, values in losses.items():
-        smooth = -torch.tensor(values).unfold(0, window, window).mean(-1)
-        left.plot(window * torch.arange(1, len(smooth) + 1), smooth, label=name, color=colours[name])
+        smooth = -torch.tensor(values).unfold(0, window, window).mean(-1).numpy()
+        left.plot(range(window, window * len(smooth) + 1, window), smooth, label=name, color=colours[name])
         left.set_ylim(smooth[-1] - 30, smooth[-1] + 5)
     left.locator_params(axis="x", nbins=4)
     left.set(xlabel="step", ylabel="ELBO", title="Training")
     left.legend(frameon=False, loc="lower right")
 
-    rows = torch.arange(len(names))
+    rows = np.arange(len(names))
     for shift, (name, (mean, deviation)) in zip((0.25, 0, -0.25), intervals.items(), strict=True):
         middle.errorbar(mean, rows + shift, xerr=1.88 * deviation, fmt="o", ms=3, color=colours[name], label=name)
     middle.axvline(0, color="0.8", lw=1, zorder=0)
@@ -99,7 +100,7 @@ def figure(losses, intervals, names, found):
     middle.set(xlabel="slope", title="94 % intervals")
     middle.legend(frameon=False)
 
-    direction, share = found.directions["slopes"][0], found.explained[0]
+    direction, share = found.directions["slopes"][0].numpy(), float(found.explained[0])
     right.barh(rows, direction, color=colours["rank 1"])
     right.axvline(0, color="0.8", lw=1)
     right.set_yticks(rows, names)
@@ -123,7 +124,7 @@ def main(argv=None):
     intervals = {"exact": exact_slopes(x, y, guide.median()["noise"])}
     for name, (each, _) in fits.items():
         law = each.get_posterior()  # unconstrained: the logarithm of the noise, then the slopes
-        intervals[name] = law.mean.detach()[1:], law.stddev.detach()[1:]
+        intervals[name] = law.mean.detach()[1:].numpy(), law.stddev.detach()[1:].numpy()
     for attribute, *deviations in zip(names, *(deviation for _, deviation in intervals.values()), strict=True):
         columns = "".join(f"{name:>12s} {float(s):.3f}" for name, s in zip(intervals, deviations, strict=True))
         print(f"s.d. of the slope of {attribute:4s}{columns}")

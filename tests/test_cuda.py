@@ -4,10 +4,12 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import NUTS
+from pyro.infer import NUTS, SVI, Trace_ELBO
 
+from pyro_manifold import optim
 from pyro_manifold.distributions import MatrixBinghamVonMisesFisher, MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
+from pyro_manifold.infer.autoguide import AutoGrassmannLowRankMultivariateNormal, AutoStiefelLowRankMultivariateNormal
 from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel, polar_factor
 from tests.infer.phase_space import System, langevin_bingham
@@ -85,3 +87,20 @@ def test_polar_derivatives():
     assert torch.autograd.gradcheck(polar_factor, (Z,))
     X = Stiefel().random_point(5, 2, device="cuda").requires_grad_()
     assert torch.autograd.gradgradcheck(polar_factor, (X,))
+
+
+@pytest.mark.parametrize("guide_type", [AutoStiefelLowRankMultivariateNormal, AutoGrassmannLowRankMultivariateNormal])
+@pytest.mark.parametrize("method", optim.__all__)
+def test_guides_and_optimisers(guide_type, method):
+    mean = torch.arange(6.0, device="cuda")
+
+    def model():
+        pyro.sample("x", dist.Normal(mean, 0.5).to_event(1))
+
+    guide = guide_type(model, rank=2)
+    svi = SVI(model, guide, getattr(optim, method)({}), Trace_ELBO())
+    losses = [svi.step() for _ in range(100)]
+    assert losses[-1] < losses[0]
+    assert {parameter.device.type for parameter in guide.parameters()} == {"cuda"}
+    assert Stiefel().contains(guide.cov_factor.detach())
+    assert guide.identified_covariance().factor.device.type == "cuda"

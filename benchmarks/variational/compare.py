@@ -17,47 +17,47 @@ import statistics
 import torch
 
 from benchmarks.variational import problems, splines
-from benchmarks.variational.methods import MEAN_FIELD, METHODS, best_step_size, draws, fit
+from benchmarks.variational.methods import MEAN_FIELD, METHODS, Budget, best_step_size, draws, fit
 from benchmarks.variational.slang import slang
 from benchmarks.variational.truth import CACHE, ionosphere_truth, spline_truth
 
 
-def spline_rows(names, ranks, seconds, *_):
+def spline_rows(names, ranks, budget, *_):
     """One row a method and rank: ELBO, error to the true curve, test log density."""
     split, truth = problems.spline_data()
     data = (split.x_train, split.y_train)
     for name, rank in pairs(names, ranks):
-        size, _ = best_step_size(METHODS[name], splines.model, data, rank, seconds)
-        done = fit(METHODS[name], splines.model, data, rank, size, seconds, seed=1)
+        size, _ = best_step_size(METHODS[name], splines.model, data, rank, budget)
+        done = fit(METHODS[name], splines.model, data, rank, size, budget, seed=1)
         samples = draws(done.guide, data)
         error, _ = problems.evaluate_spline(samples, split.x_test, split.y_test, truth)
         _, density = problems.evaluate_spline(samples, split.x_test, split.y_test)
         yield row(name, rank, size, [done], {"error to the curve": [error], "test log density": [density]})
 
 
-def ionosphere_rows(names, ranks, seconds, *_):
+def ionosphere_rows(names, ranks, budget, *_):
     """Means over five folds, and their standard errors."""
     folds = problems.ionosphere_folds()
     for name, rank in pairs(names, ranks):
         first = (folds[0].x_train, folds[0].y_train)
-        size, _ = best_step_size(METHODS[name], problems.logistic, first, rank, seconds)
+        size, _ = best_step_size(METHODS[name], problems.logistic, first, rank, budget)
         fits, figures = [], {}
         for fold in folds:
             data = (fold.x_train, fold.y_train)
-            fits.append(fit(METHODS[name], problems.logistic, data, rank, size, seconds, seed=1))
+            fits.append(fit(METHODS[name], problems.logistic, data, rank, size, budget, seed=1))
             collect(figures, classification(draws(fits[-1].guide, data)["coefficients"], fold))
         yield row(name, rank, size, fits, figures)
 
 
-def leukemia_rows(names, ranks, seconds, seeds, transform):
+def leukemia_rows(names, ranks, budget, seeds, transform):
     """Means over seeds."""
     split = problems.leukemia_split(transform)
     data = (split.x_train, split.y_train)
     for name, rank in pairs(names, ranks):
-        size, _ = best_step_size(METHODS[name], problems.horseshoe, data, rank, seconds / 3)
+        size, _ = best_step_size(METHODS[name], problems.horseshoe, data, rank, budget.part(1 / 3))
         fits, figures = [], {}
         for seed in range(1, seeds + 1):
-            fits.append(fit(METHODS[name], problems.horseshoe, data, rank, size, seconds, seed))
+            fits.append(fit(METHODS[name], problems.horseshoe, data, rank, size, budget, seed))
             samples = draws(fits[-1].guide, data, 300)
             found = classification(problems.horseshoe_slopes(samples), split, samples["intercept"])
             found["test errors of 34"] = 34 * found.pop("test error %") / 100
@@ -150,6 +150,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("problem", choices=PROBLEMS)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--steps", type=int, help="the same number of steps for all, in place of the same time")
     parser.add_argument("--ranks", type=int, nargs="+", default=[4])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--transform", default="log", help="of the leukemia expressions")
@@ -158,10 +159,11 @@ def main(argv=None):
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
+    budget = Budget(arguments.seconds, arguments.steps)
     run, peers = PROBLEMS[arguments.problem]
     rows = list(peers())
     print(table(rows), flush=True)
-    chosen = (arguments.methods, arguments.ranks, arguments.seconds, arguments.seeds, arguments.transform)
+    chosen = (arguments.methods, arguments.ranks, budget, arguments.seeds, arguments.transform)
     for each in run(*chosen):
         rows.append(each)
         print({key: value for key, value in each.items() if key not in HIDDEN}, flush=True)

@@ -95,20 +95,35 @@ class Fit:
     seconds: float
 
 
-def fit(method, model, data, rank, step_size, seconds, seed=0):
-    """Train for a wall time, first call of the model included, evaluations not."""
+@dataclass(frozen=True)
+class Budget:
+    """A wall time, first call of the model included, evaluations not; or a number of steps."""
+
+    seconds: float
+    steps: int | None = None
+
+    def share(self, elapsed, steps):
+        """How much of it is spent."""
+        return elapsed / self.seconds if self.steps is None else steps / self.steps
+
+    def part(self, share):
+        return Budget(self.seconds * share, None if self.steps is None else round(self.steps * share))
+
+
+def fit(method, model, data, rank, step_size, budget, seed=0):
+    """Train until the budget is spent."""
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)
     guide, optimiser = method.guide(model, rank), method.optimiser(step_size)
     svi = SVI(model, guide, optimiser, Trace_ELBO())
     curve, losses, steps, start = [], [], 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds:
-        cool(optimiser, elapsed / seconds)
+    while (share := budget.share(elapsed := time.perf_counter() - start, steps)) < 1:
+        cool(optimiser, share)
         losses.append(svi.step(*data))
         steps += 1
         if not abs(losses[-1]) < LARGEST_SCORE:
             return Fit(guide, -float("inf"), curve, steps, elapsed)
-        if elapsed > (len(curve) + 1) * seconds / 60:
+        if share > (len(curve) + 1) / 60:
             curve.append((elapsed, -sum(losses) / len(losses)))
             losses = []
     return Fit(guide, elbo(model, guide, data), curve, steps, elapsed)
@@ -128,9 +143,9 @@ def elbo(model, guide, data, draws=500):
     return -float(losses.mean())
 
 
-def best_step_size(method, model, data, rank, seconds):
-    """The step size with the highest ELBO after the same wall time."""
-    fits = {size: fit(method, model, data, rank, size, seconds).elbo for size in method.step_sizes}
+def best_step_size(method, model, data, rank, budget):
+    """The step size with the highest ELBO for the same budget."""
+    fits = {size: fit(method, model, data, rank, size, budget).elbo for size in method.step_sizes}
     return max(fits, key=fits.get), fits
 
 

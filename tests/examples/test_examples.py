@@ -3,7 +3,7 @@
 import arviz
 import torch
 
-from examples import bayesian_pca
+from examples import bayesian_pca, collinear_regression
 
 
 def test_bayesian_pca(tmp_path, capsys):
@@ -18,3 +18,13 @@ def test_bayesian_pca(tmp_path, capsys):
     plane = torch.linalg.svd(mcmc.get_samples()["loadings"].mean(0), full_matrices=False)
     cosines = torch.linalg.svdvals((plane.U @ plane.Vh).mT @ bayesian_pca.principal_axes(y, 2))
     assert cosines.min() > 0.95
+
+
+def test_collinear_regression(tmp_path, capsys):
+    intervals, found = collinear_regression.main(["--output", str(tmp_path), "--most-steps", "4000"])
+    assert "s.d. of the slope of s1" in capsys.readouterr().out
+    assert (tmp_path / "collinear_regression.png").stat().st_size > 10_000
+    exact, mean_field, rank_one = (deviation[4] for _, deviation in intervals.values())
+    assert mean_field < 0.3 * exact
+    assert rank_one > 1.5 * mean_field  # 0.94 of the exact one when the fit has settled, which takes 13,000 steps
+    assert abs(found.directions["slopes"][0, 4]) > 0.6
