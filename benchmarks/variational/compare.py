@@ -1,10 +1,10 @@
-"""Variational families and optimisers at equal wall time, against NUTS where it can be run.
+"""Variational families and optimisers with the same time of one core, against NUTS where it can be run.
 
     python -m benchmarks.variational.compare spline --seconds 10 --ranks 0 1 2 4
     python -m benchmarks.variational.compare ionosphere --seconds 5 --ranks 1 2 4
     python -m benchmarks.variational.compare leukemia --seconds 60 --ranks 4 --seeds 5
 
-Each method gets the best of its three step sizes, chosen by the ELBO of the training data after the same wall time (on
+Each method gets the best of its three step sizes, chosen by the ELBO of the training data after the same time (on
 the first fold, with the first seed). Prints a Markdown table and keeps all figures in results/variational/.
 """
 

@@ -97,7 +97,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Budget:
-    """A wall time, first call of the model included, evaluations not; or a number of steps."""
+    """Seconds of one core, first call of the model included, evaluations not; or a number of steps."""
 
     seconds: float
     steps: int | None = None
@@ -116,8 +116,8 @@ def fit(method, model, data, rank, step_size, budget, seed=0):
     pyro.set_rng_seed(seed)
     guide, optimiser = method.guide(model, rank), method.optimiser(step_size)
     svi = SVI(model, guide, optimiser, Trace_ELBO())
-    curve, losses, steps, start = [], [], 0, time.perf_counter()
-    while (share := budget.share(elapsed := time.perf_counter() - start, steps)) < 1:
+    curve, losses, steps, start = [], [], 0, time.process_time()
+    while (share := budget.share(elapsed := time.process_time() - start, steps)) < 1:
         cool(optimiser, share)
         losses.append(svi.step(*data))
         steps += 1

@@ -118,14 +118,14 @@ def slang(
     )
     losses, seconds = [], 0.0
     for t in range(steps):
-        started = time.perf_counter()
+        started = time.process_time()
         chosen = slice(None) if batch is None else torch.randint(len(y), (batch,))
         slowing = 1 / (1 + t / half_life)
         posterior, draws = step(
             posterior, x[chosen], y[chosen], total=len(y), rate=rate * slowing, decay=decay * slowing, samples=samples,
             exact_hessian=exact_hessian,
         )  # fmt: skip
-        seconds += time.perf_counter() - started
+        seconds += time.process_time() - started
         if t % 10 == 9:
             losses.append(float(negative_bound(posterior, posterior.sample(len(draws)), x, y)))
     return posterior, losses, seconds
