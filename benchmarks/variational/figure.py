@@ -1,4 +1,4 @@
-"""Draw ELBO against the time of one core from the figures that `benchmarks.variational.compare` has left in results/variational/.
+"""Draw ELBO against time from the figures that `benchmarks.variational.compare` has left in results/variational/.
 
 python -m benchmarks.variational.figure docs/images/variational_elbo.png
 """

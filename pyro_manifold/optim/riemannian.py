@@ -52,13 +52,16 @@ class RiemannianOptimizer(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in torch, with the option ``manifold``."""
         # Outside the options of the group, since those end up in state_dict, which should hold plain data.
-        manifold = param_group.pop("manifold", None)
-        super().add_param_group(param_group)
+        manifold = param_group.get("manifold")
+        super().add_param_group({key: value for key, value in param_group.items() if key != "manifold"})
         for point in self.param_groups[-1]["params"]:
             self._manifolds[point] = _manifold_of_parameter(point) if manifold is None else manifold
             _bring_to(self._manifolds[point], point, known_to_pyro=manifold is None)
             if manifold is None and not isinstance(self._manifolds[point], Grassmann):
                 self._given_tangents.add(point)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_manifolds": self._manifolds, "_given_tangents": self._given_tangents}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]

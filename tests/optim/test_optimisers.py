@@ -1,5 +1,8 @@
 """The torch optimisers: known minima, membership, and torch's own optimisers on Euclidean parameters."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -163,6 +166,18 @@ def test_a_gradient_that_is_not_finite_shows_in_the_point():
     X.grad = torch.full((4, 2), torch.nan)
     optim.step()
     assert not Stiefel().contains(X.detach())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda optim: pickle.loads(pickle.dumps(optim))])
+def test_copies_know_their_manifolds(copied):
+    X = Stiefel().random_point(4, 2).requires_grad_()
+    group = {"params": [X], "manifold": Stiefel()}
+    optim = RiemannianAdam([group], lr=0.1)
+    for each in (optim, copied(optim), RiemannianAdam([group], lr=0.1)):
+        point = each.param_groups[0]["params"][0]
+        point.grad = torch.randn(4, 2)
+        each.step()
+        assert Stiefel().contains(point.detach())
 
 
 @pytest.mark.parametrize(
