@@ -104,7 +104,7 @@ def figure(losses, intervals, names, found):
     right.barh(rows, direction, color=colours["rank 1"])
     right.axvline(0, color="0.8", lw=1)
     right.set_yticks(rows, names)
-    right.set(xlabel="entry", title=f"The direction: {100 * share:.0f} % of the posterior variance")
+    right.set(xlabel="entry", title=f"The direction: {100 * share:.0f} % of the guide's variance")
     fig.tight_layout()
     return fig
 

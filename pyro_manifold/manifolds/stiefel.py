@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.manifolds.base import Manifold
-from pyro_manifold.manifolds.polar import polar_factor, well_conditioned_polar_factor
+from pyro_manifold.manifolds.polar import polar_factor
 from pyro_manifold.manifolds.sphere import great_circle_flow
 
 RetractionMethod = Literal["qr", "polar", "cayley"]
@@ -191,7 +191,7 @@ class Stiefel(Manifold):
         if method == "qr":
             return positive_qr(point + tangent)
         if method == "polar":
-            return well_conditioned_polar_factor(point + tangent)
+            return polar_factor(point + tangent)
         if method == "cayley":
             halved = tangent - point @ (point.mT @ tangent) / 2
             return cayley_flow(point, halved, 1.0)[0]

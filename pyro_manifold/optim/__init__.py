@@ -11,5 +11,13 @@ from pyro_manifold.optim.pyro_optim import (
     RiemannianRMSProp,
     RiemannianSGD,
 )
+from pyro_manifold.optim.riemannian import parameter_groups
 
-__all__ = ["RiemannianAdaDelta", "RiemannianAdam", "RiemannianMomentum", "RiemannianRMSProp", "RiemannianSGD"]
+__all__ = [
+    "RiemannianAdaDelta",
+    "RiemannianAdam",
+    "RiemannianMomentum",
+    "RiemannianRMSProp",
+    "RiemannianSGD",
+    "parameter_groups",
+]

@@ -8,11 +8,13 @@ from typing import Any
 
 import pyro
 import torch
+from pyro.nn import PyroModule
 from torch import Tensor
+from torch.distributions.constraints import Constraint
 from torch.optim import Optimizer
 
 from pyro_manifold.distributions.constraints import HouseholderStiefelConstraint, manifold_of
-from pyro_manifold.manifolds import Euclidean, Grassmann, Manifold
+from pyro_manifold.manifolds import Euclidean, Manifold
 
 State = dict[str, Tensor]
 
@@ -25,10 +27,9 @@ class RiemannianOptimizer(Optimizer):
     usual optimiser, so one optimiser serves all the parameters of a model.
 
     A parameter's manifold is the ``manifold`` option of its group, or else that of its constraint in Pyro's param
-    store (stiefel, grassmann, sphere), or else Euclidean. In the store a parameter is its own unconstrained value as
-    long as it lies on the manifold; the gradient that Pyro computes there is the Riemannian one already, since the
-    differential of the polar factor at an orthonormal matrix is the tangent projection (on Grassmann, up to rotations
-    of the basis).
+    store at its first step (stiefel, grassmann, sphere), or else Euclidean. In the store a parameter is its own
+    unconstrained value as long as it lies on the manifold, and the differential of the polar factor there is the
+    tangent projection, so the gradient of the one is that of the other.
 
     Raises:
         ValueError: for a parameter that is not on its manifold, or a loaded state that does not fit.
@@ -36,7 +37,7 @@ class RiemannianOptimizer(Optimizer):
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self._manifolds: dict[Tensor, Manifold] = {}
-        self._given_tangents: set[Tensor] = set()
+        self._versions: dict[Tensor, int] = {}
         super().__init__(params, defaults)
 
     @abstractmethod
@@ -54,14 +55,16 @@ class RiemannianOptimizer(Optimizer):
         # Outside the options of the group, since those end up in state_dict, which should hold plain data.
         manifold = param_group.get("manifold")
         super().add_param_group({key: value for key, value in param_group.items() if key != "manifold"})
+        if manifold is None:
+            return
+        if not isinstance(manifold, Manifold):
+            raise ValueError(f"{type(self).__name__}: manifold={manifold!r}, expected a manifold like Stiefel().")
         for point in self.param_groups[-1]["params"]:
-            self._manifolds[point] = _manifold_of_parameter(point) if manifold is None else manifold
-            _bring_to(self._manifolds[point], point, known_to_pyro=manifold is None)
-            if manifold is None and not isinstance(self._manifolds[point], Grassmann):
-                self._given_tangents.add(point)
+            _check_point(manifold, point)
+            self._manifolds[point] = manifold
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_manifolds": self._manifolds, "_given_tangents": self._given_tangents}
+        return {**super().__getstate__(), "_manifolds": self._manifolds, "_versions": {}}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
@@ -74,19 +77,31 @@ class RiemannianOptimizer(Optimizer):
             for point in group["params"]:
                 if point.grad is None:
                     continue
-                manifold = self._manifolds[point]
+                manifold = self._place(point)
                 state = self.state[point] or self.initial_state(point, group)
-                given = point in self._given_tangents
-                gradient = point.grad if given else manifold.tangent_projection(point, point.grad)
+                gradient = manifold.tangent_projection(point, point.grad)
                 end, self.state[point] = self.update(manifold, point, gradient, state, group)
                 point.copy_(end)
+                self._versions[point] = point._version
         return loss
+
+    def _place(self, point: Tensor) -> Manifold:
+        """The manifold of a point, which is brought there if it was set since the last step."""
+        if point not in self._manifolds:
+            self._manifolds[point] = _manifold_of_parameter(point)
+        manifold = self._manifolds[point]
+        if self._versions.get(point) != point._version:
+            _check_shape(manifold, point)
+            # The value of a parameter of Pyro is the nearest point: moving there changes no value.
+            if not bool(manifold.contains(point).all()):
+                point.copy_(manifold.projection(point))
+        return manifold
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As in torch, after a look whether names and shapes are those of this optimiser and its parameters."""
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=False):
             for point, index in zip(group["params"], saved["params"], strict=False):
-                self._check_state(point, state_dict["state"].get(index, {}), group)
+                self._check_state(point, state_dict["state"].get(index, {}), {**group, **saved})
         super().load_state_dict(state_dict)
 
     def _check_state(self, point: Tensor, state: State, options: dict[str, Any]) -> None:
@@ -113,33 +128,57 @@ def entry_scale(manifold: Manifold, point: Tensor) -> float:
     return manifold.entry_scale(*point.shape[point.ndim - manifold.event_dim :])
 
 
+def parameter_groups(module: PyroModule) -> list[dict[str, Any]]:
+    """The parameters of a `PyroModule`, such as a guide, with their manifolds, for a torch optimiser.
+
+    Needed where Pyro's param store does not hold them, under ``pyro.settings.set(module_local_params=True)``.
+
+    Example:
+        >>> from pyro.nn import PyroParam
+        >>> from pyro_manifold import constraints
+        >>> module = PyroModule()
+        >>> module.frame = PyroParam(torch.eye(3, 2), constraint=constraints.stiefel)
+        >>> [(group["manifold"], len(group["params"])) for group in parameter_groups(module)]
+        [(Stiefel(), 1)]
+    """
+    charts = {
+        getattr(part, f"{name}_unconstrained"): constraint
+        for part in module.modules()
+        if isinstance(part, PyroModule)
+        for name, (constraint, _) in part._pyro_params.items()
+    }
+    manifolds = {point: _manifold_of_constraint(charts.get(point)) for point in module.parameters()}
+    return [{"params": [point], "manifold": manifold} for point, manifold in manifolds.items()]
+
+
 def _manifold_of_parameter(point: Tensor) -> Manifold:
     store = pyro.get_param_store()
-    constraint = store._constraints.get(store.param_name(point))
+    return _manifold_of_constraint(store._constraints.get(store.param_name(point)))
+
+
+def _manifold_of_constraint(constraint: Constraint | None) -> Manifold:
     # In a chart of its own the unconstrained value is a vector of free numbers.
     if constraint is None or isinstance(constraint, HouseholderStiefelConstraint):
         return Euclidean(0)
     return manifold_of(constraint) or Euclidean(0)
 
 
-def _bring_to(manifold: Manifold, point: Tensor, *, known_to_pyro: bool) -> None:
-    """Pyro's parameter may be any matrix with the right polar factor; a plain one is the user's to place."""
-    shape = point.shape[point.ndim - manifold.event_dim :]
-    if not manifold.accepts_shape(*shape):
+def _check_shape(manifold: Manifold, point: Tensor) -> None:
+    if not manifold.accepts_shape(*point.shape[point.ndim - manifold.event_dim :]):
         raise ValueError(
             f"{_name(point)} has shape {tuple(point.shape)}, but points of {manifold!r} are {manifold.shape_in_words}: "
-            "transpose it, or choose a lower rank."
+            "transpose it, choose a lower rank, or give it no manifold."
         )
-    if bool(manifold.contains(point.detach()).all()):
-        return
-    if not known_to_pyro:
-        error = float(manifold.membership_error(point.detach()).max())
+
+
+def _check_point(manifold: Manifold, point: Tensor) -> None:
+    _check_shape(manifold, point)
+    error = float(manifold.membership_error(point.detach()).max())
+    if not error <= manifold.membership_tolerance(point.dtype):
         raise ValueError(
             f"{_name(point)} is not on {manifold!r}: it is off by {error:.1e}; "
             f"start at {type(manifold).__name__}().projection(value)."
         )
-    with torch.no_grad():
-        point.copy_(manifold.projection(point))
 
 
 def _name(point: Tensor) -> str:

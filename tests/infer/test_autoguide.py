@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -286,6 +287,7 @@ def test_default_rank(guide_type):
         ({"rank": True}, "rank=True"),
         ({"init_scale": 0.0}, "init_scale=0.0"),
         ({"init_scale": float("nan")}, "init_scale=nan"),
+        ({"init_scale": float("inf")}, "init_scale=inf"),
     ],
 )
 def test_options_out_of_range(guide_type, options, words):
@@ -296,6 +298,24 @@ def test_options_out_of_range(guide_type, options, words):
 def test_factor_scale_out_of_range():
     with pytest.raises(ValueError, match="factor_scale=0"):
         AutoGrassmannLowRankMultivariateNormal(model, 2, 0)
+
+
+@over_guides
+def test_numbers_of_numpy_and_sites_without_elements(guide_type):
+    def with_empty_site():
+        pyro.sample("nothing", dist.Normal(torch.zeros(0), 1.0).to_event(1))
+        pyro.sample("x", dist.Normal(torch.zeros(4), 1.0).to_event(1))
+
+    guide = guide_type(with_empty_site, rank=np.int64(1), init_scale=np.float32(0.1))
+    guide()
+    assert guide.identified_covariance().directions["nothing"].shape == (1, 0)
+
+
+def test_a_covariance_that_does_not_determine_its_split():
+    """[[2, 1], [1, 3]] is c²bbᵀ + D for many b."""
+    guide, _ = small(rank=6)
+    with pytest.warns(UserWarning, match="12 latent dimensions with rank 6 leave the split.*from 13 dimensions on"):
+        guide.identified_covariance()
 
 
 @over_guides

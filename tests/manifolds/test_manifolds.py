@@ -71,6 +71,24 @@ def test_retraction_and_exponential_start_along_the_tangent(manifold, shape, bat
         assert remainder.abs().max() < 1e-6
 
 
+@over_frames
+@pytest.mark.parametrize("manifold", [Stiefel(), Grassmann()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_retraction_of_long_tangents(n, p, manifold, dtype):
+    """A tangent that is long in one direction must not spoil the others."""
+    X = manifold.random_point(n, p, dtype=dtype)
+    tangent = manifold.tangent_projection(X, torch.randn(n, 1, dtype=dtype) * torch.randn(p, dtype=dtype))
+    for length in (1e2, 1e4, 1e6):
+        assert manifold.membership_error(manifold.retraction(X, length * tangent)) < 20 * torch.finfo(dtype).eps
+
+
+@over_manifolds
+def test_entry_scale_is_that_of_random_points(manifold, shape):
+    if manifold.random_point(*shape).numel() > 1:
+        squares = manifold.random_point(4000, *shape).square().flatten(1).mean(1)
+        assert abs(float(squares.mean()) ** 0.5 - manifold.entry_scale(*shape)) < 0.05
+
+
 @over_manifolds
 def test_exponential_has_no_tangential_acceleration(manifold, shape):
     point = manifold.random_point(*shape)

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 
+from pyro_manifold import constraints
 from pyro_manifold.manifolds import Grassmann, Sphere, Stiefel
 from pyro_manifold.optim.riemannian_adadelta import RiemannianAdaDelta
 from pyro_manifold.optim.riemannian_adam import RiemannianAdam
@@ -197,6 +198,33 @@ def test_options_out_of_range(build, options, words):
         build([torch.zeros(2, requires_grad=True)], **options)
     assert str(error.value).endswith(".")
     assert build.__name__ in str(error.value)
+
+
+def test_a_state_brings_its_own_options():
+    """As in torch: a state saved with momentum restores it."""
+    point = torch.zeros(3, requires_grad=True)
+    first = RiemannianSGD([point], lr=0.1, momentum=0.9)
+    point.grad = torch.ones(3)
+    first.step()
+    second = RiemannianSGD([point], lr=0.1)
+    second.load_state_dict(first.state_dict())
+    second.step()
+    torch.testing.assert_close(point.detach(), torch.full((3,), -0.1 - 0.19))
+
+
+def test_gradients_are_projected_whatever_was_done_to_them():
+    X = Stiefel().random_point(5, 2).requires_grad_()
+    optim = RiemannianMomentum([{"params": [X], "manifold": Stiefel()}], lr=0.0)
+    X.grad = torch.randn(5, 2).clamp(-0.1, 0.1)
+    optim.step()
+    velocity = optim.state[X]["velocity"]
+    torch.testing.assert_close(velocity, Stiefel().tangent_projection(X.detach(), X.grad))
+
+
+@pytest.mark.parametrize("wrong", ["stiefel", Stiefel, constraints.stiefel])
+def test_a_manifold_of_another_kind(wrong):
+    with pytest.raises(ValueError, match=r"expected a manifold like Stiefel\(\)\."):
+        RiemannianSGD([{"params": [Stiefel().random_point(4, 2).requires_grad_()], "manifold": wrong}])
 
 
 def test_points_that_are_not_on_their_manifold():

@@ -7,9 +7,11 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO
+from pyro.nn import PyroModule, PyroParam
 from torch.distributions import transform_to
 
 from pyro_manifold import constraints, optim
+from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal
 from pyro_manifold.manifolds import Grassmann, Sphere, Stiefel
 from pyro_manifold.optim.riemannian_adam import RiemannianAdam as TorchRiemannianAdam
 
@@ -142,6 +144,54 @@ def test_a_value_off_the_manifold_is_brought_back_with_the_parameter_unchanged()
     fit(optim.RiemannianSGD({"lr": 0.0}), 1)
     torch.testing.assert_close(pyro.param("X").detach(), before)
     assert Stiefel().contains(dict(pyro.get_param_store().named_parameters())["X"])
+
+
+def test_a_value_set_between_steps_is_kept():
+    optimiser = optim.RiemannianSGD({"lr": 0.0})
+    fit(optimiser, 1)
+    unconstrained = dict(pyro.get_param_store().named_parameters())["X"]
+    with torch.no_grad():
+        unconstrained.copy_(torch.randn(5, 2))
+    before = pyro.param("X").detach()
+    fit(optimiser, 1)
+    torch.testing.assert_close(pyro.param("X").detach(), before)
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_torch_optimisers_of_a_guide(local):
+    """Pyro's other way to train: the ELBO as a module, with or without the param store."""
+
+    def flat():
+        pyro.sample("x", dist.Normal(torch.zeros(5), 1.0).to_event(1))
+
+    with pyro.settings.context(module_local_params=local):
+        guide = AutoStiefelLowRankMultivariateNormal(flat, rank=2)
+        loss = Trace_ELBO()(flat, guide)
+        loss()
+        build = TorchRiemannianAdam(optim.parameter_groups(guide) if local else loss.parameters(), lr=0.1)
+        for _ in range(20):
+            build.zero_grad()
+            loss().backward()
+            build.step()
+        assert Stiefel().contains(guide.cov_factor_unconstrained.detach())
+
+
+def test_an_optimiser_built_before_the_first_call_of_a_module():
+    module = PyroModule()
+    module.frame = PyroParam(Stiefel().random_point(5, 2), constraint=constraints.stiefel)
+    optimiser = TorchRiemannianAdam(module.parameters(), lr=0.1)
+
+    class Caller(PyroModule):
+        def forward(self):
+            return self.inner.frame[0, 0]
+
+    caller = Caller("caller")
+    caller.inner = module
+    for _ in range(10):
+        optimiser.zero_grad()
+        caller().backward()
+        optimiser.step()
+    assert Stiefel().contains(module.frame_unconstrained.detach())
 
 
 def test_charts_with_coordinates_of_their_own_are_euclidean():

@@ -9,7 +9,10 @@ from torch import Tensor
 
 
 class IdentifiedCovariance(NamedTuple):
-    r"""The covariance :math:`B\,\mathrm{diag}(c^2)B^\top + \mathrm{diag}(d^2)` in a form that two fits can share.
+    r"""A covariance :math:`B\,\mathrm{diag}(c^2)B^\top + \mathrm{diag}(d^2)` in a form that two fits can share.
+
+    B, c and d follow from the covariance (up to what is fixed here) if, whichever row of B is taken out, the others
+    hold two separate sets of ``rank`` linearly independent rows (Anderson & Rubin 1956), which needs m ≥ 2·rank + 1.
 
     Columns of B are in falling order and have their entry of largest modulus positive. All is in the unconstrained
     space of Pyro's guides, in the order in which the model's sites appear; ``directions`` has B cut into sites.
@@ -18,8 +21,9 @@ class IdentifiedCovariance(NamedTuple):
         factor: B, ``(latent_dim, rank)``, orthonormal columns.
         factor_scale: c, ``(rank,)``, standard deviations along the columns.
         scale: d, ``(latent_dim,)``, standard deviations of what is left, independent in each coordinate.
-        explained: :math:`c_j^2 / \mathrm{tr}\,\Sigma`, ``(rank,)``: the share of the total variance that each column
-            explains; what is missing to 1 is the diagonal's.
+        explained: :math:`c_j^2 / \mathrm{tr}\,\Sigma`, ``(rank,)``: the share of the guide's total variance that each
+            column explains; what is missing to 1 is the diagonal's. How much of the posterior's variance the guide has
+            found is another question.
         directions: ``{site: (rank, *unconstrained shape)}``.
     """
 
@@ -60,6 +64,8 @@ def identify(
     variance = factor_scale.square()
     sizes = [torch.Size(shape).numel() for shape in shapes.values()]
     parts = factor.mT.split(sizes, -1)
-    directions = {name: part.reshape(-1, *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    directions = {
+        name: part.reshape(part.shape[0], *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
     explained = variance / (variance.sum() + scale.square().sum())
     return IdentifiedCovariance(factor, factor_scale, scale, explained, directions)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any
 
 import pyro
@@ -35,13 +38,13 @@ class _AutoOrthonormalLowRank(AutoContinuous):
         init_scale: float = 0.1,
     ) -> None:
         owner = type(self).__name__
-        if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 0):
+        if rank is not None and (isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 0):
             raise ValueError(
                 f"{owner}: rank={rank!r}, expected a whole number ≥ 0 (0 is the mean field), or None for about "
                 "√(latent dimensions)."
             )
         _check_positive(owner, "init_scale", init_scale)
-        self.rank = rank
+        self.rank = None if rank is None else int(rank)
         self._init_scale = float(init_scale)
         super().__init__(model, init_loc_fn=init_loc_fn)
 
@@ -60,11 +63,11 @@ class _AutoOrthonormalLowRank(AutoContinuous):
         if self.rank:
             start = Stiefel().random_point(self.latent_dim, self.rank, dtype=self.loc.dtype, device=self.loc.device)
             self.cov_factor = PyroParam(start, constraint=self.factor_constraint)
-            self._setup_factor_scale(part)
+            self._setup_factor_scale(self.loc.new_full((self.rank,), part))
 
     @abstractmethod
-    def _setup_factor_scale(self, start: float) -> None:
-        """Give the guide its ``factor_scale``."""
+    def _setup_factor_scale(self, start: Tensor) -> None:
+        """Give the guide its ``factor_scale``, from one start for each column."""
 
     def _scaled_factor(self) -> Tensor:
         """W, ``(latent_dim, rank)``."""
@@ -111,6 +114,13 @@ class _AutoOrthonormalLowRank(AutoContinuous):
         Raises:
             RuntimeError: before the guide has seen the model's arguments.
         """
+        if self.rank and self.prototype_trace and self.latent_dim <= 2 * self.rank:
+            warnings.warn(
+                f"{type(self).__name__}.identified_covariance: {self.latent_dim} latent dimensions with rank "
+                f"{self.rank} leave the split of the covariance into factor and diagonal open; it is determined from "
+                f"{2 * self.rank + 1} dimensions on.",
+                stacklevel=2,
+            )
         if self.prototype_trace is None:
             raise RuntimeError(
                 f"{type(self).__name__}.identified_covariance: the guide knows no sites yet; call it, or SVI.step, "
@@ -131,9 +141,10 @@ class AutoStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
         \Sigma = B\,\mathrm{diag}(c^2)\,B^\top + \mathrm{diag}(d^2), \qquad B^\top B = I,
 
     z and ε standard normal, in Pyro's unconstrained space. The family is that of `AutoLowRankMultivariateNormal`, all
-    covariances that are diagonal plus rank p, but the columns of B are determined by Σ up to order and sign where the
-    c differ. Densities by Woodbury's formula: time and memory O(m·rank²) for m dimensions. Zhou, Gao, Tran & Gerlach,
-    arXiv 1902.03718.
+    covariances that are diagonal plus rank p. Its free factor can be turned by any rotation; the columns of B are
+    determined up to order and sign, where the c differ and Σ determines the split into its two parts (see
+    `IdentifiedCovariance`). Densities by Woodbury's formula: time and memory O(m·rank²) for m dimensions. Zhou, Gao,
+    Tran & Gerlach, arXiv 1902.03718.
 
     Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``cov_factor`` B, ``(m, rank)``, `constraints.stiefel`;
     ``factor_scale`` c > 0, ``(rank,)``. dtype and device are the model's. `pyro_manifold.optim` steps on the manifold;
@@ -163,10 +174,8 @@ class AutoStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
 
     factor_constraint = constraints.stiefel
 
-    def _setup_factor_scale(self, start: float) -> None:
-        self.factor_scale = PyroParam(
-            self.loc.new_full(self.cov_factor.shape[1:], start), constraint=self.scale_constraint
-        )
+    def _setup_factor_scale(self, start: Tensor) -> None:
+        self.factor_scale = PyroParam(start, constraint=self.scale_constraint)
 
 
 class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
@@ -216,13 +225,13 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
         self._fixed_factor_scale = factor_scale
         super().__init__(model, rank, init_loc_fn, init_scale)
 
-    def _setup_factor_scale(self, start: float) -> None:
+    def _setup_factor_scale(self, start: Tensor) -> None:
         if self._fixed_factor_scale is None:
-            self.factor_scale = PyroParam(self.loc.new_tensor(start), constraint=self.scale_constraint)
+            self.factor_scale = PyroParam(start[0].clone(), constraint=self.scale_constraint)
         else:
             self.register_buffer("factor_scale", self.loc.new_tensor(self._fixed_factor_scale))
 
 
 def _check_positive(owner: str, name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{owner}: {name}={value!r}, expected a number > 0.")
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
+        raise ValueError(f"{owner}: {name}={value!r}, expected a finite number > 0.")
