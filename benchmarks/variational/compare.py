@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 
 import torch
@@ -29,6 +30,9 @@ def spline_rows(names, ranks, budget, *_):
     for name, rank in pairs(names, ranks):
         size, _ = best_step_size(METHODS[name], splines.model, data, rank, budget)
         done = fit(METHODS[name], splines.model, data, rank, size, budget, seed=1)
+        if done.diverged:
+            yield row(name, rank, size, [done], {})
+            continue
         samples = draws(done.guide, data)
         error, _ = problems.evaluate_spline(samples, split.x_test, split.y_test, truth)
         _, density = problems.evaluate_spline(samples, split.x_test, split.y_test)
@@ -45,7 +49,8 @@ def ionosphere_rows(names, ranks, budget, *_):
         for fold in folds:
             data = (fold.x_train, fold.y_train)
             fits.append(fit(METHODS[name], problems.logistic, data, rank, size, budget, seed=1))
-            collect(figures, classification(draws(fits[-1].guide, data)["coefficients"], fold))
+            if not fits[-1].diverged:
+                collect(figures, classification(draws(fits[-1].guide, data)["coefficients"], fold))
         yield row(name, rank, size, fits, figures)
 
 
@@ -58,6 +63,8 @@ def leukemia_rows(names, ranks, budget, seeds, transform):
         fits, figures = [], {}
         for seed in range(1, seeds + 1):
             fits.append(fit(METHODS[name], problems.horseshoe, data, rank, size, budget, seed))
+            if fits[-1].diverged:
+                continue
             samples = draws(fits[-1].guide, data, 300)
             found = classification(problems.horseshoe_slopes(samples), split, samples["intercept"])
             found["test errors of 34"] = 34 * found.pop("test error %") / 100
@@ -140,6 +147,9 @@ def table(rows):
 def cell(value):
     if not isinstance(value, list):
         return f"{value}"
+    diverged = value.count(-math.inf)
+    if diverged:
+        return f"{diverged} of {len(value)} diverged"
     mean = statistics.fmean(value)
     digits = 1 if abs(mean) >= 20 else 2 if abs(mean) >= 1 else 3
     spread = f" ({statistics.stdev(value):.{digits}f})" if len(value) > 1 else ""

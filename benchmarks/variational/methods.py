@@ -57,8 +57,8 @@ FAMILIES = {"Stiefel": AutoStiefelLowRankMultivariateNormal, "Grassmann": AutoGr
 UNIT_SCALE = partial(AutoGrassmannLowRankMultivariateNormal, factor_scale=1.0)  # the paper's Grassmann family
 ADAPTIVE = (0.01, 0.03, 0.1)
 STEPS = {
-    "basic": (learning_rate(optim.RiemannianSGD), (1e-4, 1e-3, 3e-3)),
-    "momentum": (learning_rate(optim.RiemannianMomentum), (1e-5, 1e-4, 3e-4)),
+    "basic": (learning_rate(optim.RiemannianSGD), (1e-5, 3e-4, 3e-3)),
+    "momentum": (learning_rate(optim.RiemannianMomentum), (1e-6, 3e-5, 3e-4)),
     "RMSProp": (learning_rate(optim.RiemannianRMSProp), ADAPTIVE),
     "AdaDelta": (adadelta, (1e-6, 1e-5, 1e-4)),
     "Adam": (learning_rate(optim.RiemannianAdam), ADAPTIVE),
@@ -93,6 +93,10 @@ class Fit:
     curve: list[tuple[float, float]]
     steps: int
     seconds: float
+
+    @property
+    def diverged(self):
+        return self.elbo == -float("inf")
 
 
 @dataclass(frozen=True)
