@@ -1,6 +1,6 @@
 """Inference; each name stands where Pyro has its own."""
 
 from pyro_manifold.infer import autoguide
-from pyro_manifold.infer.mcmc import GHMC, MCMC, OHMC
+from pyro_manifold.infer.mcmc import GHMC, MCMC, MSD, OHMC
 
-__all__ = ["GHMC", "MCMC", "OHMC", "autoguide"]
+__all__ = ["GHMC", "MCMC", "MSD", "OHMC", "autoguide"]

@@ -42,23 +42,30 @@ def metropolis(
     Returns:
         The next states and what happened.
     """
-    energy_error = proposal_energy - current_energy
-    energy_error = torch.where(torch.isfinite(energy_error), energy_error, torch.inf)
-    probability = (-energy_error).exp().clamp(max=1)
-    accepted = torch.rand_like(probability) < probability
-
-    def choose(new: Tensor, old: Tensor) -> Tensor:
-        return torch.where(accepted.reshape(-1, *[1] * (new.dim() - 1)), new, old)
+    energy_error, probability, accepted = judge(current_energy, proposal_energy)
 
     def choose_blocks(new: Blocks, old: Blocks) -> Blocks:
-        return {block: choose(new[block], old[block]) for block in new}
+        return {block: select(accepted, new[block], old[block]) for block in new}
 
     state = State(
         choose_blocks(proposal.position, current.position),
         choose_blocks(proposal.momentum, current.momentum),
-        choose(proposal.energy, current.energy),
+        select(accepted, proposal.energy, current.energy),
         choose_blocks(proposal.gradient, current.gradient),
     )
     diverging = energy_error > DIVERGENCE_THRESHOLD
-    energy = choose(proposal_energy, current_energy)
+    energy = select(accepted, proposal_energy, current_energy)
     return state, TransitionInfo(probability, accepted, diverging, energy_error, energy, -state.energy)
+
+
+def judge(current_energy: Tensor, proposal_energy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Energy error (infinite where it is not finite), acceptance probability and decision, each ``(chains,)``."""
+    energy_error = proposal_energy - current_energy
+    energy_error = torch.where(torch.isfinite(energy_error), energy_error, torch.inf)
+    probability = (-energy_error).exp().clamp(max=1)
+    return energy_error, probability, torch.rand_like(probability) < probability
+
+
+def select(accepted: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """The new value of each chain that accepted, the old of each other."""
+    return torch.where(accepted.reshape(-1, *[1] * (new.dim() - 1)), new, old)

@@ -1,0 +1,160 @@
+"""Dynamics in a changing metric as a transition of all chains: refresh, steps, and what becomes of their end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyro_manifold.infer.mcmc.lagrangian import (
+    FlatPotential,
+    Point,
+    draw_velocity,
+    explicit_kick,
+    kinetic_energy,
+    lagrangian_kick,
+    leapfrog,
+    point_at,
+    refresh,
+)
+from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks
+from pyro_manifold.infer.mcmc.metric_field import MetricField
+from pyro_manifold.infer.mcmc.metropolis import DIVERGENCE_THRESHOLD, TransitionInfo, judge, select
+from pyro_manifold.potential import agrees
+
+RUNAWAY_THRESHOLD = 10.0
+"""Energy error of one trajectory that the uncorrected dynamics does not follow.
+
+Nothing else would stop it: where a step is too long for the metric, energy grows from step to step without bound.
+"""
+
+FlatStep = Callable[..., tuple[Tensor, ...]]
+"""``(step_size, velocity, *point)`` to ``(log_volume, velocity, *point)``."""
+
+
+class LagrangianState(NamedTuple):
+    """Where every chain is and how it moves; all sites are one flat block."""
+
+    block: Block
+    point: Point
+    velocity: Tensor
+
+    @property
+    def position(self) -> Blocks:
+        return {self.block: self.point.position}
+
+    @property
+    def gradient(self) -> Blocks:
+        return {self.block: self.point.gradient}
+
+
+class LagrangianSystem:
+    """Potential and metric together; has the part of `HamiltonianSystem` that a kernel uses.
+
+    Args:
+        potential: energies and gradients of flat positions.
+        field: the metric.
+        block: the name of the flat block.
+        persistence: share of the velocity that a refreshment keeps.
+        with_volume: whether φ includes ½ log|G|.
+        exact: whether ends of trajectories are accepted or rejected, with the Jacobian of the steps.
+    """
+
+    def __init__(
+        self,
+        potential: FlatPotential,
+        field: MetricField,
+        block: Block,
+        *,
+        persistence: float,
+        with_volume: bool,
+        exact: bool,
+    ) -> None:
+        self._block = block
+        self._persistence = persistence
+        self._with_volume = with_volume
+        self._exact = exact
+        self._point_at = partial(point_at, potential=potential, field=field, with_volume=with_volume)
+        self._leapfrog = partial(
+            leapfrog,
+            kick=lagrangian_kick if exact else explicit_kick,
+            potential=potential,
+            field=field,
+            with_volume=with_volume,
+        )
+        self._step: FlatStep = self._eager_step
+
+    def state_at(self, position: Blocks) -> LagrangianState:
+        """A state with a velocity from its law."""
+        point = self._point_at(position[self._block])
+        return LagrangianState(self._block, point, draw_velocity(point))
+
+    def energy(self, point: Point, velocity: Tensor) -> Tensor:
+        r"""Minus the log of the law that is kept, ``(chains,)``.
+
+        In position and velocity, φ − log|G| + ½ vᵀGv. Without the Jacobian of the steps, which makes up for the
+        volume |G| that they move in, φ + ½ vᵀGv is what they keep.
+        """
+        multiple = float(self._with_volume) - (2.0 if self._exact else 0.0)
+        return point.energy + multiple * point.half_log_determinant + kinetic_energy(point, velocity)
+
+    def transition(
+        self, state: LagrangianState, step_size: Tensor | float, num_steps: int, _metrics: object = None
+    ) -> tuple[LagrangianState, TransitionInfo]:
+        """Refresh velocities in part, follow a trajectory, keep its end or turn back where it began.
+
+        A rejected chain goes on with its velocity reversed, as partial refreshment asks for.
+        """
+        start = state.point
+        velocity = refresh(start, state.velocity, self._persistence)
+        step_size = torch.as_tensor(step_size, dtype=velocity.dtype, device=velocity.device)
+        end, moved, log_volume = start, velocity, torch.zeros_like(start.energy)
+        for _ in range(num_steps):
+            change, moved, *values = self._step(step_size, moved, *end)
+            end, log_volume = Point(*values), log_volume + change
+        before, after = self.energy(start, velocity), self.energy(end, moved)
+        energy_error, probability, accepted = judge(before, after - log_volume)
+        diverging = energy_error > (DIVERGENCE_THRESHOLD if self._exact else RUNAWAY_THRESHOLD)
+        if not self._exact:
+            accepted = ~diverging
+        point = Point(*(select(accepted, new, old) for new, old in zip(end, start, strict=True)))
+        energy = select(accepted, after, before)
+        info = TransitionInfo(probability, accepted, diverging, energy_error, energy, -point.energy)
+        return state._replace(point=point, velocity=select(accepted, moved, -velocity)), info
+
+    def trace(self, state: LagrangianState, *, compiled: bool, options: dict[str, Any] | None, warn: bool) -> None:
+        """Replace the step by its graph, compiled or not; keeps the eager step, with a warning, if that fails.
+
+        The transforms of torch.func cost much more than the arithmetic of a step if they are done at each call.
+        """
+        example = [value.clone() for value in (state.velocity.new_tensor(1e-2), state.velocity, *state.point)]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # deprecations inside torch's own compiler
+                step: FlatStep = make_fx(self._eager_step)(*example)
+                if compiled:
+                    step = torch.compile(step, **{"dynamic": False, **(options or {})})
+                # Elsewhere than where it was traced: a branch on values would be frozen in the graph.
+                elsewhere = [example[0] * 3, -2 * example[1], *example[2:]]
+                pairs = zip(step(*elsewhere), self._eager_step(*elsewhere), strict=True)
+            if not all(agrees(found, expected) for found, expected in pairs):
+                raise ValueError("the traced step differs from the model's")
+        except Exception as error:  # a tracer or compiler can fail in any way; sampling goes on without it
+            if warn:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                warnings.warn(f"The step cannot be traced, going on without, which is slow: {reason}", stacklevel=2)
+            return
+        self._step = step
+
+    def forget_compiled(self) -> None:
+        """Step without a graph from now on."""
+        self._step = self._eager_step
+
+    def _eager_step(self, step_size: Tensor, velocity: Tensor, *point: Tensor) -> tuple[Tensor, ...]:
+        moved, velocity, log_volume = self._leapfrog(Point(*point), velocity, step_size)
+        return (log_volume, velocity, *moved)
