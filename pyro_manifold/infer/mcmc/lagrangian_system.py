@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
+from pyro_manifold.infer.mcmc.folding import folded_graph
 from pyro_manifold.infer.mcmc.lagrangian import (
     FlatPotential,
     Point,
@@ -136,7 +136,7 @@ class LagrangianSystem:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # deprecations inside torch's own compiler
-                step: FlatStep = make_fx(self._eager_step)(*example)
+                step: FlatStep = folded_graph(self._eager_step, *example)
                 if compiled:
                     step = torch.compile(step, **{"dynamic": False, **(options or {})})
                 # Elsewhere than where it was traced: a branch on values would be frozen in the graph.

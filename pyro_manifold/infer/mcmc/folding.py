@@ -1,0 +1,110 @@
+"""Smaller graphs: what differentiating forwards leaves behind in a traced step.
+
+Forward-mode tangents of constants are traced as tensors of zeros, with all the arithmetic on them. In a step that has
+derivatives of derivatives, these are most of the nodes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+_ATEN, _PRIMS = torch.ops.aten, torch.ops.prims
+_IDENTITIES = {_ATEN.alias.default, _ATEN.expand.default, _ATEN.view.default, _ATEN._to_copy.default}
+_PRODUCTS = {_ATEN.mul.Tensor, _PRIMS.mul.default}
+_SUMS = {_ATEN.add.Tensor, _PRIMS.add.default}
+_QUOTIENTS = {_ATEN.div.Tensor, _PRIMS.div.default}
+
+
+class _Folder(fx.Interpreter):
+    """Runs the graph once; notes the values that no input enters, and the nodes that equal one of their inputs."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.constants: dict[fx.Node, Tensor] = {}
+        self.same: dict[fx.Node, fx.Node] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if torch.is_tensor(result) and result._is_zerotensor():
+            result = torch.zeros(result.shape, dtype=result.dtype, device=result.device)
+        if not torch.is_tensor(result) or result.is_meta or n.op not in ("get_attr", "call_function") or n.target is operator.getitem:
+            return result
+        if all(node in self.constants for node in n.all_input_nodes) or self._vanishes(n):
+            self.constants[n] = result.resolve_neg().clone()
+            return result
+        source = self._source(n)
+        if source is not None and _alike(self.env[source], result):
+            self.same[n] = source
+        return result
+
+    def _is_zero(self, argument: object) -> bool:
+        return isinstance(argument, fx.Node) and argument in self.constants and not self.constants[argument].any()
+
+    def _vanishes(self, node: fx.Node) -> bool:
+        """A product with a tangent that is zero is zero, whatever the input."""
+        if node.target in _PRODUCTS:
+            return any(self._is_zero(argument) for argument in node.args[:2])
+        return node.target in _QUOTIENTS and self._is_zero(node.args[0])
+
+    def _source(self, node: fx.Node) -> fx.Node | None:
+        if node.target in _IDENTITIES and isinstance(node.args[0], fx.Node):
+            return node.args[0]
+        if node.target in _SUMS and len(node.args) == 2 and not node.kwargs:
+            for argument, other in (node.args, node.args[::-1]):
+                if self._is_zero(other) and isinstance(argument, fx.Node):
+                    return argument
+        return None
+
+
+def _alike(found: object, expected: Tensor) -> bool:
+    return (
+        torch.is_tensor(found)
+        and found.shape == expected.shape
+        and found.dtype == expected.dtype
+        and found.stride() == expected.stride()
+    )
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a node changes a tensor in place, so that equal names need not mean equal values."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def folded_graph(function: Callable[..., Any], *example: Tensor) -> fx.GraphModule:
+    """A function of tensors like the example as a graph, without the nodes that constants decide.
+
+    Args:
+        function: makes no random numbers.
+        *example: inputs to trace with; their shapes are frozen in the graph.
+    """
+    # Functional, so that no constant is written to later.
+    module = make_fx(functionalize(make_fx(function)(*example), remove="mutations"))(*example)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    if any(_writes(node) for node in module.graph.nodes):
+        return module
+    folder = _Folder(module)
+    folder.run(*example)
+    graph = module.graph
+    for index, (node, value) in enumerate(folder.constants.items()):
+        if node.op == "get_attr" or all(user in folder.constants for user in node.users):
+            continue
+        name = f"_folded{index}"
+        module.register_buffer(name, value)
+        with graph.inserting_before(node):
+            node.replace_all_uses_with(graph.get_attr(name))
+    for node, source in folder.same.items():
+        while source in folder.same:
+            source = folder.same[source]
+        node.replace_all_uses_with(source)
+    graph.eliminate_dead_code()
+    module.recompile()
+    return module
