@@ -34,7 +34,12 @@ class _Folder(fx.Interpreter):
         result = super().run_node(n)
         if torch.is_tensor(result) and result._is_zerotensor():
             result = torch.zeros(result.shape, dtype=result.dtype, device=result.device)
-        if not torch.is_tensor(result) or result.is_meta or n.op not in ("get_attr", "call_function") or n.target is operator.getitem:
+        if (
+            not torch.is_tensor(result)
+            or result.is_meta
+            or n.op not in ("get_attr", "call_function")
+            or n.target is operator.getitem
+        ):
             return result
         if all(node in self.constants for node in n.all_input_nodes) or self._vanishes(n):
             self.constants[n] = result.resolve_neg().clone()
@@ -85,10 +90,9 @@ def folded_graph(function: Callable[..., Any], *example: Tensor) -> fx.GraphModu
         function: makes no random numbers.
         *example: inputs to trace with; their shapes are frozen in the graph.
     """
+    module = _without_dead_code(make_fx(function)(*example))
     # Functional, so that no constant is written to later.
-    module = make_fx(functionalize(make_fx(function)(*example), remove="mutations"))(*example)
-    module.graph.eliminate_dead_code()
-    module.recompile()
+    module = _without_dead_code(make_fx(functionalize(module, remove="mutations"))(*example))
     if any(_writes(node) for node in module.graph.nodes):
         return module
     folder = _Folder(module)
@@ -105,6 +109,10 @@ def folded_graph(function: Callable[..., Any], *example: Tensor) -> fx.GraphModu
         while source in folder.same:
             source = folder.same[source]
         node.replace_all_uses_with(source)
-    graph.eliminate_dead_code()
+    return _without_dead_code(module)
+
+
+def _without_dead_code(module: fx.GraphModule) -> fx.GraphModule:
+    module.graph.eliminate_dead_code()
     module.recompile()
     return module

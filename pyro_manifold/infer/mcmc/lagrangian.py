@@ -91,7 +91,7 @@ def draw_velocity(point: Point) -> Tensor:
 
 
 def refresh(point: Point, velocity: Tensor, persistence: float) -> Tensor:
-    r"""Part of the velocity, drawn again: :math:`v \leftarrow v\cos\theta + \xi\sin\theta`, :math:`\xi\sim N(0,G^{-1})`.
+    r"""Part of the velocity, drawn again: :math:`v \leftarrow v\cos\theta + \xi\sin\theta` with ξ ~ N(0, G⁻¹).
 
     Leaves N(0, G⁻¹) as it is. ``persistence`` is cos θ.
     """

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import jacfwd, jacrev, jvp, vjp, vmap
+from torch.func import jacfwd, jacrev, vmap
+
+# Their types do not tell pairs from triples with an auxiliary output.
+jvp: Any = torch.func.jvp
+vjp: Any = torch.func.vjp
 
 Field = Callable[[Tensor], Tensor]
 """A function of the flat position ``(d,)`` of one chain."""

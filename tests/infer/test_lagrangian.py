@@ -1,0 +1,208 @@
+"""Theorems about steps in a changing metric: order, reversal, Jacobian, law of velocities, laws of the draws."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from pyro_manifold.infer.mcmc.folding import folded_graph
+from pyro_manifold.infer.mcmc.lagrangian import (
+    Point,
+    draw_velocity,
+    explicit_kick,
+    factorise,
+    kinetic_energy,
+    lagrangian_kick,
+    leapfrog,
+    point_at,
+    refresh,
+)
+from tests.infer import curved_space as space
+from tests.monte_carlo import STANDARD_ERRORS, assert_mean, deviation
+
+KICKS = {"explicit": explicit_kick, "Lagrangian": lagrangian_kick}
+over_kicks = pytest.mark.parametrize("kick", KICKS.values(), ids=KICKS)
+over_fields = pytest.mark.parametrize("field", space.FIELDS.values(), ids=space.FIELDS)
+
+
+def start(field, chains=16, with_volume=True):
+    point = point_at(torch.randn(chains, 2), potential=space.potential, field=field, with_volume=with_volume)
+    return point, draw_velocity(point)
+
+
+def stepper(kick, field, with_volume=True):
+    return partial(leapfrog, kick=kick, potential=space.potential, field=field, with_volume=with_volume)
+
+
+def energy_order(kick, field, with_volume=True):
+    """Slope of log energy error, φ + ½ vᵀGv, against log step over a fixed time."""
+    point, velocity = start(field, with_volume=with_volume)
+    step = stepper(kick, field, with_volume)
+    traced = folded_graph(lambda e, v, *p: step(Point(*p), v, e), torch.tensor(0.1), velocity, *point)
+
+    def total(point, velocity):
+        return point.energy + with_volume * point.half_log_determinant + kinetic_energy(point, velocity)
+
+    errors, counts = [], [64, 128]
+    for count in counts:
+        end, moved = point, velocity
+        for _ in range(count):
+            end, moved, _ = traced(torch.tensor(1 / count), moved, *end)
+            end = Point(*end)
+        errors.append(float((total(end, moved) - total(point, velocity)).abs().mean().log2()))
+    return (errors[0] - errors[-1]) / (len(counts) - 1)
+
+
+@over_kicks
+@over_fields
+def test_energy_error_is_of_second_order(kick, field):
+    assert abs(energy_order(kick, field) - 2) < 0.15
+
+
+def test_energy_error_is_of_second_order_without_the_volume():
+    assert abs(energy_order(lagrangian_kick, space.FIELDS["pull-back"], with_volume=False) - 2) < 0.15
+
+
+@over_kicks
+def test_a_wrong_connection_has_an_energy_error_that_does_not_shrink(kick):
+    assert energy_order(kick, space.WithoutConnection(space.embedding, 2, 7)) < 0.3
+
+
+@over_fields
+def test_forward_flip_forward_returns_to_the_start(field):
+    step = stepper(lagrangian_kick, field)
+    point, velocity = start(field)
+    end, moved, volume = point, velocity, 0.0
+    for _ in range(5):
+        end, moved, change = step(end, moved, 0.1)
+        volume = volume + change
+    back, returned, back_volume = end, -moved, 0.0
+    for _ in range(5):
+        back, returned, change = step(back, returned, 0.1)
+        back_volume = back_volume + change
+    assert torch.allclose(back.position, point.position, rtol=0, atol=1e-10)
+    assert torch.allclose(returned, -velocity, rtol=0, atol=1e-10)
+    assert torch.allclose(back_volume, -volume, rtol=0, atol=1e-10)
+    assert volume.abs().max() > 0.01
+
+
+def jacobian_mismatch(kick, field):
+    """Tracked log volume change less the log determinant of the step by autograd, for one chain."""
+    step = stepper(kick, field)
+
+    def mapped(z):
+        point = point_at(z[None, :2], potential=space.potential, field=field, with_volume=True)
+        moved, velocity, log_volume = step(point, z[None, 2:], 0.3)
+        return torch.cat([moved.position[0], velocity[0]]), log_volume[0]
+
+    jacobian, tracked = torch.func.jacfwd(mapped, has_aux=True)(torch.randn(4))
+    return abs(float(tracked - torch.linalg.slogdet(jacobian).logabsdet))
+
+
+@over_fields
+def test_the_jacobian_of_a_step_is_that_of_autograd(field):
+    assert jacobian_mismatch(lagrangian_kick, field) < 1e-10
+
+
+@pytest.mark.parametrize("kick", [space.kick_with_half_a_jacobian, explicit_kick])
+def test_the_jacobian_test_can_fail(kick):
+    assert jacobian_mismatch(kick, space.FIELDS["pull-back"]) > 1e-3
+
+
+def test_both_ways_to_give_a_metric_agree_on_all_that_follows_from_it():
+    """The lower connection of a pull-back is Jᵀf'': Gauss's formula, against Christoffel's."""
+    position, first, second = torch.randn(3, 20, 2)
+    pull_back, dense = space.FIELDS.values()
+    metric, pull = pull_back.at(position)
+    assert torch.allclose(metric, dense.at(position)[0])
+    weights = metric + torch.eye(2)
+    assert torch.allclose(pull(weights), dense.at(position)[1](weights))
+    for field in (pull_back, dense):
+        matrix = field.connection_matrix(position, first)
+        assert torch.allclose(matrix, pull_back.connection_matrix(position, first))
+        assert torch.allclose((matrix @ first.unsqueeze(-1)).squeeze(-1), field.connection(position, first))
+        swapped = field.connection_matrix(position, second) @ first.unsqueeze(-1)
+        assert torch.allclose(matrix @ second.unsqueeze(-1), swapped)
+
+
+@over_fields
+def test_the_gradient_of_the_volume_is_that_of_the_log_determinant(field):
+    position = torch.randn(20, 2)
+    point = point_at(position, potential=space.potential, field=field, with_volume=True)
+    expected = torch.func.vmap(torch.func.grad(lambda q: space.energy(q) + 0.5 * torch.logdet(space.metric(q))))
+    assert torch.allclose(point.gradient, expected(position))
+
+
+def test_velocities_have_the_inverse_metric_as_covariance_and_refreshing_keeps_it():
+    count = 200_000
+    q = torch.tensor([1.0, 0.5])
+    one = point_at(q[None], potential=space.potential, field=space.FIELDS["dense"], with_volume=True)
+    point = Point(*(value.expand(count, *value.shape[1:]) for value in one))
+    drawn = draw_velocity(point)
+    refreshed = refresh(point, drawn, 0.7)
+    error = 5 * math.sqrt(2 / count)
+    root = torch.linalg.cholesky(space.metric(q))
+    for velocity in (drawn, refreshed):
+        whitened = velocity @ root
+        assert torch.allclose(whitened.mT @ whitened / count, torch.eye(2), rtol=0, atol=error)
+    correlation = (drawn @ root).mT @ (refreshed @ root) / count
+    assert torch.allclose(correlation, 0.7 * torch.eye(2), rtol=0, atol=error)
+
+
+# ---- factorisation ----------------------------------------------------------------------------------------------
+
+
+def test_a_singular_metric_is_moved_and_says_so():
+    singular = torch.ones(3, 3)
+    indefinite = torch.diag(torch.tensor([1.0, -1.0, 1.0]))
+    broken = torch.full((3, 3), torch.nan)
+    metrics = torch.stack([torch.eye(3), singular, indefinite, broken])
+    factor, moved, jitter = factorise(metrics)
+    assert torch.equal(factor[0], torch.eye(3))
+    assert jitter[0] == 0
+    assert 0 < jitter[1] < 1e-6
+    assert torch.allclose(factor[1] @ factor[1].mT, moved[1])
+    assert factor[2:].diagonal(dim1=-2, dim2=-1).isnan().any(-1).all()
+
+
+# ---- laws -------------------------------------------------------------------------------------------------------
+
+
+def draws(law, chains=1500, iterations=40, **options):
+    dynamics = space.system(law=law, **options)
+    return space.sample(dynamics, 0.35, 4, iterations, burn_in=20, chains=chains)
+
+
+@pytest.mark.parametrize("persistence", [0.0, 0.9])
+@pytest.mark.parametrize("law", ["posterior", "jeffreys"])
+def test_law_of_the_exact_version(law, persistence):
+    statistics, acceptance = draws(law, persistence=persistence)
+    assert acceptance < 0.97  # rejections, or there would be nothing to correct
+    for values, truth in zip(statistics, space.expectations(law), strict=True):
+        assert_mean(values, truth)
+
+
+def test_law_of_the_exact_version_in_a_dense_metric():
+    statistics, _ = draws("posterior", field="dense")
+    for values, truth in zip(statistics, space.expectations("posterior"), strict=True):
+        assert_mean(values, truth)
+
+
+@pytest.mark.parametrize("kind", [space.WithoutJacobian, space.WithoutVolume, space.WithoutReversal])
+def test_the_law_test_can_fail(kind):
+    statistics, acceptance = draws("posterior", kind=kind, persistence=0.9)
+    truths = space.expectations("posterior")
+    assert acceptance > 0.5
+    worst = max(abs(deviation(values, truth)) for values, truth in zip(statistics, truths, strict=True))
+    assert worst > STANDARD_ERRORS
+
+
+@pytest.mark.parametrize("law", ["posterior", "jeffreys"])
+def test_the_uncorrected_law_is_near_and_the_targets_differ_by_the_root_of_the_determinant(law):
+    dynamics = space.system(law=law, exact=False, persistence=0.9)
+    statistics, _ = space.sample(dynamics, 0.08, 3, iterations=50, burn_in=50, chains=1000)
+    truths = {name: space.expectations(name) for name in ("posterior", "jeffreys")}
+    for index, values in enumerate(statistics):
+        apart = abs(truths["posterior"][index] - truths["jeffreys"][index])
+        assert abs(float(values.mean()) - truths[law][index]) < apart / 8
