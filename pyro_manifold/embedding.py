@@ -30,6 +30,7 @@ def embedding_from_model(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     target: Target,
+    start: Sites,
     metric_scale: Mapping[str, float] | None = None,
 ) -> Embedding:
     r"""Whitened predictions and parameters of a model, one after the other in a vector.
@@ -54,6 +55,7 @@ def embedding_from_model(
         args: its arguments.
         kwargs: its keyword arguments.
         target: what `log_density.target_from_model` made of them.
+        start: unconstrained values of one chain, to look at the model with.
         metric_scale: multiplies the share of the named sites in the metric.
 
     Raises:
@@ -73,7 +75,7 @@ def embedding_from_model(
 
     # Once with gradients on, to see which laws have a scale that moves, and which data say nothing of the sites.
     with torch.enable_grad():
-        probe = parts({name: value.requires_grad_() for name, value in target.draw_start().items()}, None)
+        probe = parts({name: value.clone().requires_grad_() for name, value in start.items()}, None)
     unknown = sorted(set(weights) - set(probe))
     if unknown:
         raise ValueError(f"metric_scale names {unknown}, but the model's sites are {sorted(probe)}.")

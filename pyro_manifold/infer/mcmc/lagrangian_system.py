@@ -127,12 +127,15 @@ class LagrangianSystem:
         info = TransitionInfo(probability, accepted, diverging, energy_error, energy, -point.energy)
         return state._replace(point=point, velocity=select(accepted, moved, -velocity)), info
 
-    def trace(self, state: LagrangianState, *, compiled: bool, options: dict[str, Any] | None, warn: bool) -> None:
+    def trace(self, position: Tensor, *, compiled: bool, options: dict[str, Any] | None, warn: bool) -> None:
         """Replace the step by its graph, compiled or not; keeps the eager step, with a warning, if that fails.
 
         The transforms of torch.func cost much more than the arithmetic of a step if they are done at each call.
         """
-        example = [value.clone() for value in (state.velocity.new_tensor(1e-2), state.velocity, *state.point)]
+        point = self._point_at(position)
+        # Of the size of a draw, but not drawn: looking at the model must not change the draws of a seeded run.
+        velocity = point.metric.diagonal(dim1=-2, dim2=-1).rsqrt()
+        example = [value.clone() for value in (velocity.new_tensor(1e-2), velocity, *point)]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # deprecations inside torch's own compiler

@@ -152,8 +152,8 @@ class MSD(HamiltonianKernel):
 
     def chain_diagnostics(self) -> list[dict[str, Any]]:
         """What `diagnostics` reports, for each chain; with the number of draws whose metric needed a jitter."""
-        counts = torch.as_tensor(self._jittered).expand(self._chains)
         reports = super().chain_diagnostics()
+        counts = torch.as_tensor(self._jittered).expand(len(reports))
         return [{**report, "jittered metrics": int(count)} for report, count in zip(reports, counts, strict=True)]
 
     def _learn_and_record(self, before: Any, state: Any, info: TransitionInfo, reflected: Tensor | None) -> None:
@@ -190,7 +190,7 @@ class MSD(HamiltonianKernel):
             exact=self._metropolis,
         )
         warn = not self._ignore_jit_warnings
-        system.trace(system.state_at({block: start}), compiled=self._jit_compile, options=self._jit_options, warn=warn)
+        system.trace(start, compiled=self._jit_compile, options=self._jit_options, warn=warn)
         # What a kernel asks of its system is there; only the state has other parts.
         return cast(HamiltonianSystem, system)
 
@@ -214,7 +214,8 @@ class MSD(HamiltonianKernel):
     def _embedding_of_sites(self) -> Embedding:
         if self._metric is None:
             assert self.model is not None
-            return embedding_from_model(self.model, *self._model_arguments, self._target, self._metric_scale)
+            start = self.initial_params or {}
+            return embedding_from_model(self.model, *self._model_arguments, self._target, start, self._metric_scale)
         metric, transforms = self._metric, self._target.transforms
 
         def of_unconstrained(sites: Sites) -> Tensor:

@@ -1,0 +1,274 @@
+"""MSD end to end: exact posteriors, posteriors by quadrature, and what it says of input that it cannot take."""
+
+import pickle
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pyro.infer
+import pytest
+import torch
+from pyro.infer.autoguide.initialization import init_to_sample, init_to_value
+
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.distributions.transforms import HouseholderTransform
+from pyro_manifold.infer import MCMC, MSD
+from tests.monte_carlo import assert_mean
+
+INPUTS = np.linspace(-1.0, 2.0, 12)
+NOISE = np.array([0.4, -1.1, 0.3, 0.9, -0.2, 0.1, -0.6, 1.2, 0.5, -0.9, 0.2, -0.3])
+
+
+def run(kernel, num_samples=60, warmup_steps=40, num_chains=400, runner=MCMC, **options):
+    mcmc = runner(kernel, num_samples, warmup_steps, num_chains=num_chains, disable_progbar=True, **options)
+    mcmc.run()
+    return mcmc
+
+
+def draws(*arguments, **options):
+    return run(*arguments, **options).get_samples(group_by_chain=True)
+
+
+def tensor(values):
+    return torch.as_tensor(np.asarray(values, dtype=float))
+
+
+# ---- a linear model: the posterior is Gaussian and known ------------------------------------------------------
+
+
+def linear():
+    with pyro.plate("weights", 2):
+        w = pyro.sample("w", dist.Normal(1.0, 0.5))
+    with pyro.plate("data", len(INPUTS)):
+        pyro.sample("y", dist.Normal(w[0] + w[1] * tensor(INPUTS), 0.8), obs=tensor(INPUTS + NOISE))
+
+
+def linear_posterior():
+    """Mean and covariance, by the normal equations."""
+    design = np.column_stack([np.ones_like(INPUTS), INPUTS])
+    precision = design.T @ design / 0.8**2 + np.eye(2) / 0.5**2
+    mean = np.linalg.solve(precision, design.T @ (INPUTS + NOISE) / 0.8**2 + 1 / 0.5**2)
+    return mean, np.linalg.inv(precision)
+
+
+def assert_linear_posterior(w):
+    mean, covariance = linear_posterior()
+    centred = w - tensor(mean)
+    for i, j in ((0, 0), (0, 1), (1, 1)):
+        assert_mean(centred[..., i] * centred[..., j], covariance[i, j])
+    for i in range(2):
+        assert_mean(w[..., i], mean[i])
+
+
+@pytest.mark.parametrize("options", [{"step_size": 0.1, "num_steps": 5}, {"step_size": 0.8, "metropolis": True}])
+def test_linear_model(options):
+    assert_linear_posterior(draws(MSD(linear, persistence=0.5, init_strategy=init_to_sample, **options))["w"])
+
+
+def test_under_pyros_mcmc():
+    kernel = MSD(linear, 1.0, persistence=0.5, metropolis=True)
+    mcmc = run(kernel, 1500, 100, num_chains=1, runner=pyro.infer.MCMC)
+    assert_linear_posterior(mcmc.get_samples(group_by_chain=True)["w"])
+    assert mcmc.diagnostics()["jittered metrics"] == {"chain 0": 0}
+
+
+def test_the_metric_of_a_linear_model_makes_one_step_size_fit_all():
+    """G is the posterior's precision: in its units the motion is a circle, and nothing is rejected at small ε."""
+    mcmc = run(MSD(linear, 0.05, metropolis=True), num_samples=20, num_chains=50)
+    rates = mcmc.diagnostics()["acceptance rate"]
+    assert min(rates.values()) > 0.9
+
+
+# ---- two unconstrained parameters: quadrature -------------------------------------------------------------------
+
+
+def logistic():
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 2.0).to_event(1))
+    outcomes = tensor(INPUTS + NOISE > 0.3)
+    pyro.sample("y", dist.Bernoulli(logits=w[0] + w[1] * tensor(INPUTS)).to_event(1), obs=outcomes)
+
+
+def poisson():
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("data", len(INPUTS)):
+        counts = tensor(np.round(np.exp(0.3 + 0.6 * INPUTS + 0.3 * NOISE)))
+        pyro.sample("y", dist.Poisson((w[0] + w[1] * tensor(INPUTS)).exp()), obs=counts)
+
+
+def banana():
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    pyro.sample("y", dist.Normal(w[0] + w[1] ** 2, 0.4).expand([2]).to_event(1), obs=tensor([0.8, 1.1]))
+
+
+def location_and_scale():
+    """Coordinates are the location and the log of the scale."""
+    location = pyro.sample("a", dist.Normal(0.0, 2.0))
+    scale = pyro.sample("b", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("data", 4):
+        pyro.sample("y", dist.Normal(location, scale), obs=tensor(NOISE[:4]))
+
+
+def log_logistic(a, b):
+    eta = a + b * INPUTS
+    return ((INPUTS + NOISE > 0.3) * eta - np.logaddexp(0, eta)).sum(-1) - (a[..., 0] ** 2 + b[..., 0] ** 2) / 8
+
+
+def log_poisson(a, b):
+    eta = a + b * INPUTS
+    counts = np.round(np.exp(0.3 + 0.6 * INPUTS + 0.3 * NOISE))
+    return (counts * eta - np.exp(eta)).sum(-1) - (a[..., 0] ** 2 + b[..., 0] ** 2) / 2
+
+
+def log_banana(a, b):
+    residual = (np.array([0.8, 1.1]) - a - b**2) / 0.4
+    return -0.5 * (residual**2).sum(-1) - (a[..., 0] ** 2 + b[..., 0] ** 2) / 2
+
+
+def log_location_and_scale(a, b):
+    residual = (NOISE[:4] - a) * np.exp(-b)
+    return -0.5 * (residual**2).sum(-1) - 4 * b[..., 0] - a[..., 0] ** 2 / 8 - b[..., 0] ** 2 / 2
+
+
+MODELS = {
+    "logistic": (logistic, log_logistic),
+    "Poisson": (poisson, log_poisson),
+    "banana": (banana, log_banana),
+    "location and scale": (location_and_scale, log_location_and_scale),
+}
+
+
+def quadrature(log_density):
+    """Means of a, b, a², ab, b²."""
+    grid = np.linspace(-9, 9, 901)
+    a, b = np.meshgrid(grid, grid, indexing="ij")
+    log_weight = log_density(a[..., None], b[..., None])
+    weight = np.exp(log_weight - log_weight.max())
+    return [float((weight * f).sum() / weight.sum()) for f in (a, b, a * a, a * b, b * b)]
+
+
+def moments(samples):
+    a, b = samples["w"].unbind(-1) if "w" in samples else (samples["a"], samples["b"].log())
+    return a, b, a * a, a * b, b * b
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_exact_version_against_quadrature(name):
+    model, log_density = MODELS[name]
+    kernel = MSD(model, 0.25, persistence=0.5, metropolis=True, num_steps=4)
+    for values, truth in zip(moments(draws(kernel, num_chains=600)), quadrature(log_density), strict=True):
+        assert_mean(values, truth)
+
+
+def test_uncorrected_dynamics_is_near_the_posterior():
+    kernel = MSD(logistic, 0.1, num_steps=6, persistence=0.5)
+    samples = draws(kernel, num_chains=600)
+    truths = quadrature(log_logistic)
+    for index in (0, 1):
+        spread = (truths[2 + 2 * index] - truths[index] ** 2) ** 0.5
+        assert abs(float(moments(samples)[index].mean()) - truths[index]) < 0.05 * spread
+
+
+# ---- metrics of the user's ---------------------------------------------------------------------------------------
+
+
+def standardised(sites):
+    w = sites["w"]
+    return torch.cat([w / 2.0, 2 * torch.atan(torch.tanh((w[0] + w[1] * tensor(INPUTS)) / 4))])
+
+
+def information(sites):
+    w = sites["w"]
+    design = torch.stack([torch.ones(len(INPUTS)), tensor(INPUTS)], -1)
+    p = torch.sigmoid(design @ w)
+    return design.mT @ (design * (p * (1 - p))[:, None]) + torch.eye(2) / 4
+
+
+@pytest.mark.parametrize("metropolis", [False, True])
+def test_the_same_metric_given_in_any_form_gives_the_same_draws(metropolis):
+    found = []
+    for metric in (None, standardised, information):
+        pyro.set_rng_seed(1)
+        kernel = MSD(logistic, 0.2, metric=metric, metropolis=metropolis)
+        found.append(draws(kernel, num_samples=5, warmup_steps=0, num_chains=3)["w"])
+    assert torch.allclose(found[0], found[1])
+    assert torch.allclose(found[0], found[2])
+
+
+def test_a_potential_function_with_a_metric():
+    kernel = MSD(
+        potential_fn=lambda sites: 0.5 * sites["w"].square().sum(),
+        metric=lambda s: s["w"],
+        step_size=1,
+        metropolis=True,
+    )
+    w = draws(kernel, initial_params={"w": torch.randn(400, 2)})["w"]
+    assert_mean(w[..., 0] ** 2, 1.0)
+
+
+def test_a_frame_moves_in_a_chart():
+    def model():
+        U = pyro.sample("U", StiefelUniform(3, 1))
+        pyro.sample("y", dist.Normal(U[..., 0], 0.5).to_event(1), obs=tensor([1.0, 0.0, 0.0]))
+
+    with pytest.raises(ValueError, match="Site 'U'.*transforms"):
+        run(MSD(model, 0.1))
+    kernel = MSD(model, 0.2, metropolis=True, transforms={"U": HouseholderTransform(3, 1).inv})
+    U = draws(kernel, num_samples=100)["U"]
+    kappa = 4.0  # |y - U|²/(2 · ½²) is -4 yᵀU but for a constant: von Mises–Fisher on the sphere
+    assert_mean(U[..., 0, 0], 1 / np.tanh(kappa) - 1 / kappa)
+
+
+# ---- what can go wrong ----------------------------------------------------------------------------------------
+
+
+def test_a_step_that_is_too_long_diverges_is_counted_and_is_never_followed_away():
+    mcmc = run(MSD(banana, 3.0), num_samples=100, num_chains=20)
+    assert mcmc.get_samples()["w"].isfinite().all()
+    assert sum(len(found) for found in mcmc.diagnostics()["divergences"].values()) > 0
+
+
+def test_jitter_is_reported():
+    kernel = MSD(linear, 0.1, metric=lambda sites: sites["w"].sum().unsqueeze(0), metropolis=True)
+    mcmc = run(kernel, num_samples=5, warmup_steps=2, num_chains=3)
+    assert mcmc.get_samples()["w"].isfinite().all()
+    assert [report["jittered metrics"] for report in kernel.chain_diagnostics()] == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"persistence": 1.0}, "persistence=1.0, expected"),
+        ({"persistence": "high"}, "persistence='high', expected"),
+        ({"target": "prior"}, "target='prior', expected"),
+        ({"step_size": -1}, "step_size=-1, expected"),
+        ({"num_steps": 0}, "num_steps=0, expected"),
+        ({"metric": 3}, "metric=3, expected"),
+        ({"metric_scale": {"w": 0}}, r"metric_scale\['w'\]=0, expected"),
+        ({"metric_scale": {"w": 2}, "metric": standardised}, "metric_scale is for the automatic"),
+        ({"metric": lambda sites: torch.eye(3)}, r"shape \(3, 3\), expected a vector"),
+    ],
+)
+def test_arguments_out_of_range_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        run(MSD(linear, **options))
+
+
+def test_kernels_can_be_pickled_during_a_run():
+    kernel = MSD(linear, 0.1, init_strategy=init_to_value(values={"w": torch.zeros(2)}))
+    kernel.setup(0)
+    params = kernel.sample(kernel.initial_params)
+    copy = pickle.loads(pickle.dumps(kernel))
+    found = []
+    for each in (kernel, copy):
+        pyro.set_rng_seed(1)
+        found.append(each.sample(params)["w"])
+    assert torch.allclose(*found)
+
+
+def test_a_compiled_step_has_the_same_draws():
+    found = []
+    for compiled in (False, True):
+        pyro.set_rng_seed(1)
+        kernel = MSD(linear, 0.1, jit_compile=compiled)
+        found.append(draws(kernel, num_samples=5, warmup_steps=0, num_chains=3)["w"])
+    assert torch.allclose(*found)
