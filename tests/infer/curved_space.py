@@ -97,8 +97,8 @@ def kick_with_half_a_jacobian(point, velocity, time, field):
 
 
 class WithoutJacobian(LagrangianSystem):
-    def _eager_step(self, step_size, velocity, *point):
-        log_volume, *rest = super()._eager_step(step_size, velocity, *point)
+    def _eager_step(self, step_size, velocity, *point, **options):
+        log_volume, *rest = super()._eager_step(step_size, velocity, *point, **options)
         return (torch.zeros_like(log_volume), *rest)
 
 

@@ -174,8 +174,7 @@ def draws(law, chains=1500, iterations=40, **options):
     return space.sample(dynamics, 0.35, 4, iterations, burn_in=20, chains=chains)
 
 
-@pytest.mark.parametrize("persistence", [0.0, 0.9])
-@pytest.mark.parametrize("law", ["posterior", "jeffreys"])
+@pytest.mark.parametrize(("law", "persistence"), [("posterior", 0.0), ("posterior", 0.9), ("jeffreys", 0.9)])
 def test_law_of_the_exact_version(law, persistence):
     statistics, acceptance = draws(law, persistence=persistence)
     assert acceptance < 0.97  # rejections, or there would be nothing to correct

@@ -183,12 +183,11 @@ def information(sites):
     return design.mT @ (design * (p * (1 - p))[:, None]) + torch.eye(2) / 4
 
 
-@pytest.mark.parametrize("metropolis", [False, True])
-def test_the_same_metric_given_in_any_form_gives_the_same_draws(metropolis):
+def test_the_same_metric_given_in_any_form_gives_the_same_draws():
     found = []
     for metric in (None, standardised, information):
         pyro.set_rng_seed(1)
-        kernel = MSD(logistic, 0.2, metric=metric, metropolis=metropolis)
+        kernel = MSD(logistic, 0.2, metric=metric, metropolis=True)
         found.append(draws(kernel, num_samples=5, warmup_steps=0, num_chains=3)["w"])
     assert torch.allclose(found[0], found[1])
     assert torch.allclose(found[0], found[2])
@@ -210,10 +209,10 @@ def test_a_frame_moves_in_a_chart():
         U = pyro.sample("U", StiefelUniform(3, 1))
         pyro.sample("y", dist.Normal(U[..., 0], 0.5).to_event(1), obs=tensor([1.0, 0.0, 0.0]))
 
-    with pytest.raises(ValueError, match="Site 'U'.*transforms"):
+    with pytest.raises(ValueError, match=r"Site 'U'.*transforms"):
         run(MSD(model, 0.1))
     kernel = MSD(model, 0.2, metropolis=True, transforms={"U": HouseholderTransform(3, 1).inv})
-    U = draws(kernel, num_samples=100)["U"]
+    U = draws(kernel)["U"]
     kappa = 4.0  # |y - U|²/(2 · ½²) is -4 yᵀU but for a constant: von Mises–Fisher on the sphere
     assert_mean(U[..., 0, 0], 1 / np.tanh(kappa) - 1 / kappa)
 

@@ -90,7 +90,8 @@ def folded_graph(function: Callable[..., Any], *example: Tensor) -> fx.GraphModu
         function: makes no random numbers.
         *example: inputs to trace with; their shapes are frozen in the graph.
     """
-    module = _without_dead_code(make_fx(function)(*example))
+    # Behind a lambda, because the tracer would count the self of a method among the inputs.
+    module = _without_dead_code(make_fx(lambda *values: function(*values))(*example))
     # Functional, so that no constant is written to later.
     module = _without_dead_code(make_fx(functionalize(module, remove="mutations"))(*example))
     if any(_writes(node) for node in module.graph.nodes):

@@ -23,7 +23,7 @@ from pyro_manifold.infer.mcmc.lagrangian import (
     refresh,
 )
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks
-from pyro_manifold.infer.mcmc.metric_field import MetricField
+from pyro_manifold.infer.mcmc.metric_field import Field, MetricField
 from pyro_manifold.infer.mcmc.metropolis import DIVERGENCE_THRESHOLD, TransitionInfo, judge, select
 from pyro_manifold.potential import agrees
 
@@ -80,11 +80,11 @@ class LagrangianSystem:
         self._with_volume = with_volume
         self._exact = exact
         self._point_at = partial(point_at, potential=potential, field=field, with_volume=with_volume)
+        self._field = field
         self._leapfrog = partial(
             leapfrog,
             kick=lagrangian_kick if exact else explicit_kick,
             potential=potential,
-            field=field,
             with_volume=with_volume,
         )
         self._step: FlatStep = self._eager_step
@@ -139,7 +139,8 @@ class LagrangianSystem:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # deprecations inside torch's own compiler
-                step: FlatStep = folded_graph(self._eager_step, *example)
+                field = _TracedField(self._field, position, velocity, self._exact)
+                step: FlatStep = folded_graph(lambda *values: self._eager_step(*values, field=field), *example)
                 if compiled:
                     step = torch.compile(step, **{"dynamic": False, **(options or {})})
                 # Elsewhere than where it was traced: a branch on values would be frozen in the graph.
@@ -158,6 +159,26 @@ class LagrangianSystem:
         """Step without a graph from now on."""
         self._step = self._eager_step
 
-    def _eager_step(self, step_size: Tensor, velocity: Tensor, *point: Tensor) -> tuple[Tensor, ...]:
-        moved, velocity, log_volume = self._leapfrog(Point(*point), velocity, step_size)
+    def _eager_step(
+        self, step_size: Tensor, velocity: Tensor, *point: Tensor, field: MetricField | None = None
+    ) -> tuple[Tensor, ...]:
+        moved, velocity, log_volume = self._leapfrog(Point(*point), velocity, step_size, field=field or self._field)
         return (log_volume, velocity, *moved)
+
+
+class _TracedField(MetricField):
+    """A metric field whose connection is a graph: a step uses it four times, and tracing it is what takes time."""
+
+    def __init__(self, field: MetricField, position: Tensor, velocity: Tensor, as_matrix: bool) -> None:
+        self._field = field
+        connection = field.connection_matrix if as_matrix else field.connection
+        self._connection = folded_graph(connection, position.clone(), velocity.clone())
+
+    def at(self, position: Tensor) -> tuple[Tensor, Field]:
+        return self._field.at(position)
+
+    def connection(self, position: Tensor, velocity: Tensor) -> Tensor:
+        return self._connection(position, velocity)
+
+    def connection_matrix(self, position: Tensor, velocity: Tensor) -> Tensor:
+        return self._connection(position, velocity)
