@@ -41,9 +41,10 @@ class MSD(HamiltonianKernel):
       posterior under another prior: times the Jeffreys prior of the metric, in which q is unconstrained;
 
     up to a bias of order ε², or exactly with ``metropolis=True``, where the step is the explicit Lagrangian one and
-    its end is accepted or rejected with the step's Jacobian. Without it, a trajectory whose energy error exceeds
-    10 is not followed and counts as divergent. A step that is too long for the metric gives a wrong law in
-    silence otherwise: look at the energy errors among the statistics, or compare with half the step.
+    its end is accepted or rejected with the step's Jacobian. Without it, a trajectory whose energy error exceeds 10
+    and what friction takes away, sin²θ of the kinetic energy, is not followed and counts as divergent. A step that
+    is too long for the metric gives a wrong law in silence otherwise: compare with half the step, or with the exact
+    version.
 
     A step costs O(l d²) for l predictions plus d of them for the Jacobian, O(d³) for factorisations, all by products
     of Jacobians with vectors; ``metropolis=True`` costs about four Jacobians more. Where G is not positive

@@ -1,0 +1,25 @@
+"""Folded graphs are the function that was traced, with fewer nodes."""
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyro_manifold.infer.mcmc.folding import folded_graph
+
+
+def second_derivative(q, v):
+    def curve(q):
+        written = torch.zeros(3)
+        written[1:] = q.sin() * torch.arange(2.0)
+        return (written.exp() + 0.0 * q.sum()) * torch.eye(3)
+
+    return torch.func.jvp(lambda q: torch.func.jvp(curve, (q,), (v,))[1], (q,), (v,))[1]
+
+
+def test_a_folded_graph_is_the_function_elsewhere_too():
+    example = torch.randn(2), torch.randn(2)
+    graph = folded_graph(second_derivative, *example)
+    assert len(graph.graph.nodes) < len(make_fx(second_derivative)(*example).graph.nodes) / 2
+    for _ in range(2):  # twice, so that a constant that was written to would show
+        q, v = torch.randn(2, 2)
+        assert torch.allclose(graph(q, v), second_derivative(q, v))
+        assert graph(q, v).abs().sum() > 0
