@@ -44,7 +44,7 @@ def energy_order(kick, field, with_volume=True):
     def total(point, velocity):
         return point.energy + with_volume * point.half_log_determinant + kinetic_energy(point, velocity)
 
-    errors, counts = [], [64, 128]
+    errors, counts = [], [48, 96]
     for count in counts:
         end, moved = point, velocity
         for _ in range(count):
@@ -169,12 +169,12 @@ def test_a_singular_metric_is_moved_and_says_so():
 # ---- laws -------------------------------------------------------------------------------------------------------
 
 
-def draws(law, chains=1500, iterations=40, **options):
+def draws(law, chains=1000, iterations=40, **options):
     dynamics = space.system(law=law, **options)
     return space.sample(dynamics, 0.35, 4, iterations, burn_in=20, chains=chains)
 
 
-@pytest.mark.parametrize(("law", "persistence"), [("posterior", 0.0), ("posterior", 0.9), ("jeffreys", 0.9)])
+@pytest.mark.parametrize(("law", "persistence"), [("posterior", 0.0), ("jeffreys", 0.9)])
 def test_law_of_the_exact_version(law, persistence):
     statistics, acceptance = draws(law, persistence=persistence)
     assert acceptance < 0.97  # rejections, or there would be nothing to correct

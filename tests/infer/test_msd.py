@@ -19,7 +19,7 @@ INPUTS = np.linspace(-1.0, 2.0, 12)
 NOISE = np.array([0.4, -1.1, 0.3, 0.9, -0.2, 0.1, -0.6, 1.2, 0.5, -0.9, 0.2, -0.3])
 
 
-def run(kernel, num_samples=60, warmup_steps=40, num_chains=400, runner=MCMC, **options):
+def run(kernel, num_samples=40, warmup_steps=25, num_chains=400, runner=MCMC, **options):
     mcmc = runner(kernel, num_samples, warmup_steps, num_chains=num_chains, disable_progbar=True, **options)
     mcmc.run()
     return mcmc
@@ -211,7 +211,9 @@ def test_a_frame_moves_in_a_chart():
 
     with pytest.raises(ValueError, match=r"Site 'U'.*transforms"):
         run(MSD(model, 0.1))
-    kernel = MSD(model, 0.2, metropolis=True, transforms={"U": HouseholderTransform(3, 1).inv})
+    kernel = MSD(
+        model, 0.25, persistence=0.5, metropolis=True, num_steps=4, transforms={"U": HouseholderTransform(3, 1).inv}
+    )
     U = draws(kernel)["U"]
     kappa = 4.0  # |y - U|²/(2 · ½²) is -4 yᵀU but for a constant: von Mises–Fisher on the sphere
     assert_mean(U[..., 0, 0], 1 / np.tanh(kappa) - 1 / kappa)
