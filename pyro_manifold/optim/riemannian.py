@@ -48,7 +48,11 @@ class RiemannianOptimizer(Optimizer):
     def update(
         self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
     ) -> tuple[Tensor, State]:
-        """The next point and state, for one parameter and its tangent gradient."""
+        """The next point and state, for one parameter and its gradient in ambient coordinates.
+
+        Transport is projection onto the new tangent space. So what is carried may be stored as it was and projected at
+        the next step together with the gradient there.
+        """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in torch, with the option ``manifold``."""
@@ -79,8 +83,7 @@ class RiemannianOptimizer(Optimizer):
                     continue
                 manifold = self._place(point)
                 state = self.state[point] or self.initial_state(point, group)
-                gradient = manifold.tangent_projection(point, point.grad)
-                end, self.state[point] = self.update(manifold, point, gradient, state, group)
+                end, self.state[point] = self.update(manifold, point, point.grad, state, group)
                 point.copy_(end)
                 self._versions[point] = point._version
         return loss

@@ -61,6 +61,7 @@ class RiemannianAdaDelta(RiemannianOptimizer):
         self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
     ) -> tuple[Tensor, State]:
         rho, eps, kind = options["rho"], options["eps"], options["second_moment"]
+        gradient = manifold.tangent_projection(point, gradient)
         mean_square = accumulate(manifold, point, state["mean_square"], gradient, rho, kind)
         size = (state["mean_square_step"] + eps * entry_scale(manifold, point) ** 2).sqrt()
         step = manifold.tangent_projection(point, size * gradient / _offset_root(mean_square, eps))

@@ -18,7 +18,7 @@ class RiemannianAdam(RiemannianOptimizer):
     r"""Momentum and running mean squares together, without the bias of their start.
 
     .. math::
-        m \leftarrow \beta_1 T(m) + (1 - \beta_1) g, \quad V \leftarrow \beta_2 V + (1 - \beta_2)\, g \circ g, \quad
+        m \leftarrow P_X(\beta_1 m + (1 - \beta_1) G), \quad V \leftarrow \beta_2 V + (1 - \beta_2)\, G \circ G, \quad
         X \leftarrow R_X\!\left(-\eta u\, P_X\!\left(
         \frac{m}{1 - \beta_1^t} \oslash \Big(\sqrt{\tfrac{V}{1 - \beta_2^t}} + \delta\Big)\right)\right) .
 
@@ -62,14 +62,14 @@ class RiemannianAdam(RiemannianOptimizer):
     ) -> tuple[Tensor, State]:
         (beta1, beta2), kind = options["betas"], options["second_moment"]
         count = state["step"] + 1
-        momentum = state["momentum"].lerp(gradient, 1 - beta1)
+        momentum = manifold.tangent_projection(point, state["momentum"].lerp(gradient, 1 - beta1))
         mean_square = accumulate(manifold, point, state["mean_square"], gradient, beta2, kind)
         scale = root(mean_square, kind).div_(float(1 - beta2**count) ** 0.5).add_(options["eps"])
         direction = manifold.tangent_projection(point, momentum / scale)
         rate = options["lr"] * entry_scale(manifold, point) / float(1 - beta1**count)
         end = manifold.retraction(point, -rate * direction)
         return end, {
-            "momentum": manifold.transport(point, end, momentum),
+            "momentum": momentum,
             "mean_square": carry(manifold, point, end, mean_square, kind),
             "step": count,
         }

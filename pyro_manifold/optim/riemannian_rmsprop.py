@@ -60,6 +60,7 @@ class RiemannianRMSProp(RiemannianOptimizer):
         self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
     ) -> tuple[Tensor, State]:
         kind = options["second_moment"]
+        gradient = manifold.tangent_projection(point, gradient)
         mean_square = accumulate(manifold, point, state["mean_square"], gradient, options["alpha"], kind)
         scaled = manifold.tangent_projection(point, gradient / root(mean_square, kind).add_(options["eps"]))
         end = manifold.retraction(point, -options["lr"] * entry_scale(manifold, point) * scaled)

@@ -54,11 +54,11 @@ class RiemannianSGD(RiemannianOptimizer):
     def update(
         self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
     ) -> tuple[Tensor, State]:
-        if not state:
-            return manifold.retraction(point, -options["lr"] * gradient), state
-        velocity = options["momentum"] * state["velocity"] + gradient
+        if state:
+            gradient = options["momentum"] * state["velocity"] + gradient
+        velocity = manifold.tangent_projection(point, gradient)
         end = manifold.retraction(point, -options["lr"] * velocity)
-        return end, {"velocity": manifold.transport(point, end, velocity)}
+        return end, {"velocity": velocity} if state else {}
 
 
 class RiemannianMomentum(RiemannianSGD):

@@ -214,7 +214,7 @@ def test_a_state_brings_its_own_options():
 
 def test_gradients_are_projected_whatever_was_done_to_them():
     X = Stiefel().random_point(5, 2).requires_grad_()
-    optim = RiemannianMomentum([{"params": [X], "manifold": Stiefel()}], lr=0.0)
+    optim = RiemannianMomentum([{"params": [X], "manifold": Stiefel()}], lr=0.0)  # the point stays
     X.grad = torch.randn(5, 2).clamp(-0.1, 0.1)
     optim.step()
     velocity = optim.state[X]["velocity"]
