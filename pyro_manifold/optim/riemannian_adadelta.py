@@ -63,8 +63,9 @@ class RiemannianAdaDelta(RiemannianOptimizer):
         rho, eps, kind = options["rho"], options["eps"], options["second_moment"]
         gradient = manifold.tangent_projection(point, gradient)
         mean_square = accumulate(manifold, point, state["mean_square"], gradient, rho, kind)
-        size = (state["mean_square_step"] + eps * entry_scale(manifold, point) ** 2).sqrt()
-        step = manifold.tangent_projection(point, size * gradient / _offset_root(mean_square, eps))
+        size = (state["mean_square_step"] + eps * entry_scale(manifold, point) ** 2).sqrt_()
+        scaled = size.mul_(gradient).div_(_offset_root(mean_square, eps, kind))
+        step = manifold.tangent_projection(point, scaled)
         end = manifold.retraction(point, -options["lr"] * step)
         return end, {
             "mean_square": carry(manifold, point, end, mean_square, kind),
@@ -72,7 +73,9 @@ class RiemannianAdaDelta(RiemannianOptimizer):
         }
 
 
-def _offset_root(mean_square: Tensor, eps: float) -> Tensor:
+def _offset_root(mean_square: Tensor, eps: float, kind: SecondMoment) -> Tensor:
     r""":math:`\sqrt{V + \delta}`, with the sign of V where V is transported and negative."""
-    size = (mean_square.abs() + eps).sqrt()
+    if kind == "ambient":
+        return (mean_square + eps).sqrt_()
+    size = (mean_square.abs() + eps).sqrt_()
     return torch.where(mean_square < 0, -size, size)
