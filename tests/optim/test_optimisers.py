@@ -31,6 +31,17 @@ def optimiser(method, point, manifold, **more):
     return build([{"params": [point], "manifold": manifold}], **options, **more)
 
 
+def minimise(loss, point, manifold, method, steps=3000):
+    """Steps with a falling learning rate, so that methods of constant step length arrive too."""
+    optim = optimiser(method, point, manifold)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optim, 0.998)
+    for _ in range(steps):
+        optim.zero_grad()
+        loss().backward()
+        optim.step()
+        schedule.step()
+
+
 @over_methods
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4)])
 def test_euclidean_parameters_take_the_steps_of_torch(method, shape):
@@ -55,13 +66,8 @@ def test_stiefel_minimum_is_the_leading_eigenvectors_in_order(method):
     r"""tr(XᵀAXN) with N = diag(3, 1) is largest at the first two eigenvectors, in order (Brockett 1991)."""
     basis, A = symmetric(4.0, 2.0, 1.0, 0.5, 0.2)
     X = Stiefel().random_point(5, 2).requires_grad_()
-    optim = optimiser(method, X, Stiefel())
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optim, 0.998)
-    for _ in range(3000):
-        optim.zero_grad()
-        (-(X.mT @ A @ X) * torch.diag(torch.tensor([3.0, 1.0]))).sum().backward()
-        optim.step()
-        schedule.step()
+    weights = torch.diag(torch.tensor([3.0, 1.0]))
+    minimise(lambda: (-(X.mT @ A @ X) * weights).sum(), X, Stiefel(), method)
     assert ((X.mT @ basis[:, :2]).diagonal().abs() > 1 - 1e-4).all()
 
 
@@ -69,13 +75,7 @@ def test_stiefel_minimum_is_the_leading_eigenvectors_in_order(method):
 def test_grassmann_minimum_is_the_leading_subspace(method):
     basis, A = symmetric(4.0, 3.0, 1.0, 0.5, 0.2)
     X = Grassmann().random_point(5, 2).requires_grad_()
-    optim = optimiser(method, X, Grassmann())
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optim, 0.998)
-    for _ in range(3000):
-        optim.zero_grad()
-        (-(X.mT @ A @ X)).diagonal().sum().backward()
-        optim.step()
-        schedule.step()
+    minimise(lambda: (-(X.mT @ A @ X)).diagonal().sum(), X, Grassmann(), method)
     assert torch.linalg.svdvals(X.detach().mT @ basis[:, :2]).min() > 1 - 1e-4
 
 
@@ -121,13 +121,7 @@ def test_a_hundred_thousand_steps(manifold):
 def test_unit_vectors(method):
     target = Sphere().random_point(5)
     x = Sphere().random_point(5).requires_grad_()
-    optim = optimiser(method, x, Sphere())
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optim, 0.998)
-    for _ in range(2000):
-        optim.zero_grad()
-        (-(x @ target)).backward()
-        optim.step()
-        schedule.step()
+    minimise(lambda: -(x @ target), x, Sphere(), method)
     assert (x.detach() - target).abs().max() < 0.02
 
 
