@@ -150,7 +150,7 @@ def elbo(model, guide, data, draws=500):
 def best_step_size(method, model, data, rank, budget):
     """The step size with the highest ELBO for the same budget."""
     fits = {size: fit(method, model, data, rank, size, budget).elbo for size in method.step_sizes}
-    return max(fits, key=fits.get), fits
+    return max(fits, key=fits.get)
 
 
 def draws(guide, data, count=1000):

@@ -157,6 +157,13 @@ def test_a_value_set_between_steps_is_kept():
     torch.testing.assert_close(pyro.param("X").detach(), before)
 
 
+def train(optimiser, loss, steps):
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss().backward()
+        optimiser.step()
+
+
 @pytest.mark.parametrize("local", [False, True])
 def test_torch_optimisers_of_a_guide(local):
     """Pyro's other way to train: the ELBO as a module, with or without the param store."""
@@ -169,10 +176,7 @@ def test_torch_optimisers_of_a_guide(local):
         loss = Trace_ELBO()(flat, guide)
         loss()
         build = TorchRiemannianAdam(optim.parameter_groups(guide) if local else loss.parameters(), lr=0.1)
-        for _ in range(20):
-            build.zero_grad()
-            loss().backward()
-            build.step()
+        train(build, loss, 20)
         assert Stiefel().contains(guide.cov_factor_unconstrained.detach())
 
 
@@ -187,10 +191,7 @@ def test_an_optimiser_built_before_the_first_call_of_a_module():
 
     caller = Caller("caller")
     caller.inner = module
-    for _ in range(10):
-        optimiser.zero_grad()
-        caller().backward()
-        optimiser.step()
+    train(optimiser, caller, 10)
     assert Stiefel().contains(module.frame_unconstrained.detach())
 
 

@@ -114,17 +114,17 @@ class _AutoOrthonormalLowRank(AutoContinuous):
         Raises:
             RuntimeError: before the guide has seen the model's arguments.
         """
-        if self.rank and self.prototype_trace and self.latent_dim <= 2 * self.rank:
+        if self.prototype_trace is None:
+            raise RuntimeError(
+                f"{type(self).__name__}.identified_covariance: the guide knows no sites yet; call it, or SVI.step, "
+                "with the model's arguments first."
+            )
+        if self.rank and self.latent_dim <= 2 * self.rank:
             warnings.warn(
                 f"{type(self).__name__}.identified_covariance: {self.latent_dim} latent dimensions with rank "
                 f"{self.rank} leave the split of the covariance into factor and diagonal open; it is determined from "
                 f"{2 * self.rank + 1} dimensions on.",
                 stacklevel=2,
-            )
-        if self.prototype_trace is None:
-            raise RuntimeError(
-                f"{type(self).__name__}.identified_covariance: the guide knows no sites yet; call it, or SVI.step, "
-                "with the model's arguments first."
             )
         if self.rank:
             factor, factor_scale = self.cov_factor, self.factor_scale
