@@ -65,7 +65,7 @@ def system(field="pull-back", *, kind=LagrangianSystem, persistence=0.0, law="po
 def sample(dynamics, step_size, num_steps, iterations, burn_in, chains):
     """q₁² and cos q₁ of each draw, ``(chains, iterations)`` each, and mean acceptance."""
     state = dynamics.state_at({BLOCK: 0.3 * torch.randn(chains, 2)})
-    dynamics.trace(state.point.position, compiled=False, options=None, warn=True)
+    dynamics.trace(state.point.position, compile=False, options=None, warn=True)
     draws, accepted = [], []
     for iteration in range(burn_in + iterations):
         state, info = dynamics.transition(state, step_size, num_steps)
@@ -92,7 +92,7 @@ class WithoutConnection(PullBackMetric):
 def kick_with_half_a_jacobian(point, velocity, time, field):
     """Forgets |G - tC(v⁺)|."""
     kicked, _ = lagrangian.lagrangian_kick(point, velocity, time, field)
-    before = point.metric + time * field.connection_matrix(point.position, velocity)
+    before = point.metric + time[:, None, None] * field.connection_matrix(point.position, velocity)
     return kicked, -torch.linalg.slogdet(before).logabsdet
 
 

@@ -1,9 +1,9 @@
-"""A whole leapfrog step as one compiled graph."""
+"""Steps as graphs, traced or compiled, and trusted only after a comparison."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,38 @@ from pyro_manifold.potential import FactorisationError, agrees
 
 Metrics = Mapping[Block, Metric]
 Step = Callable[[State, Tensor, Metrics], State]
+FlatFunction = Callable[..., tuple[Tensor, ...]]
+"""Tensors to a tuple of tensors."""
+
+
+def checked(make: Callable[[], FlatFunction], reference: FlatFunction, *inputs: Tensor) -> FlatFunction:
+    """A graph that has been compared with what it stands for.
+
+    Args:
+        make: traces or compiles; it can fail in any way.
+        reference: the function itself.
+        *inputs: where to compare; elsewhere than where it was traced, if a branch on values is to be noticed.
+
+    Raises:
+        Exception: whatever ``make`` raises; a ValueError if the graph differs.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations inside torch's own compiler
+        graph = make()
+        found = graph(*inputs)
+    if not all(agrees(value, expected) for value, expected in zip(found, reference(*inputs), strict=True)):
+        raise ValueError("the graph of a step differs from the model's")
+    return graph
+
+
+def compiled(graph: Callable[..., Any], options: Mapping[str, Any] | None) -> Callable[..., Any]:
+    """The graph by `torch.compile`; shapes are those of its inputs unless ``options`` say otherwise."""
+    return torch.compile(graph, **{"dynamic": False, **(options or {})})
+
+
+def reason(error: Exception) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def compile_step(
@@ -39,7 +71,7 @@ def compile_step(
     blocks = list(state.position)
     count = len(blocks)
 
-    def unflatten(values: tuple[Tensor, ...]) -> State:
+    def unflatten(values: Sequence[Tensor]) -> State:
         parts = [dict(zip(blocks, values[k * count : (k + 1) * count], strict=True)) for k in range(3)]
         return State(parts[0], parts[1], values[3 * count], parts[2])
 
@@ -62,22 +94,15 @@ def compile_step(
 
     try:
         example = [value.clone() for value in inputs(state, torch.full_like(state.energy[0], 1e-2), metrics)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations inside torch's own compiler
-            graph = make_fx(flat_step)(*example)
-            compiled = torch.compile(graph, **{"dynamic": False, **(options or {})})
-            result = compiled(*example)
-        if not all(agrees(found, expected) for found, expected in zip(result, flat_step(*example), strict=True)):
-            raise ValueError("the compiled step differs from the model's")
+        graph = checked(lambda: compiled(make_fx(flat_step)(*example), options), flat_step, *example)
     except Exception as error:  # a compiler can fail in any way; sampling goes on without it
         if warn:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            warnings.warn(f"jit_compile=True had no effect, going on without compiling: {reason}", stacklevel=2)
+            warnings.warn(f"jit_compile=True had no effect, going on without compiling: {reason(error)}", stacklevel=2)
         return step
 
     def compiled_step(state: State, step_size: Tensor, metrics: Metrics) -> State:
         try:
-            return unflatten(compiled(*inputs(state, step_size, metrics)))
+            return unflatten(graph(*inputs(state, step_size, metrics)))
         except FactorisationError:
             return step(state, step_size, metrics)
 

@@ -20,12 +20,12 @@ from torch.distributions.constraints import Constraint
 
 from pyro_manifold.infer.mcmc.adaptation import CurvatureEstimator, MassAdaptation, VarianceEstimator
 from pyro_manifold.infer.mcmc.layout import Layout, block_mechanics, square_blocks
-from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, State
+from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, ChainState, State
 from pyro_manifold.infer.mcmc.mechanics import Mechanics
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
 from pyro_manifold.infer.mcmc.record import Record
 from pyro_manifold.infer.mcmc.reflection import reflect
-from pyro_manifold.infer.mcmc.system import HamiltonianSystem
+from pyro_manifold.infer.mcmc.system import Dynamics, HamiltonianSystem
 from pyro_manifold.infer.mcmc.trajectory import golden_phase
 from pyro_manifold.infer.mcmc.warmup import Estimators, WarmUp
 from pyro_manifold.log_density import Target, finite_starts, starts, target_from_model, target_from_potential
@@ -110,8 +110,8 @@ class HamiltonianKernel(MCMCKernel):
     def _reset(self) -> None:
         self._given_params: Sites | None = None
         self._starts: Sites | None = None
-        self._state: State | None = None
-        self._system: HamiltonianSystem | None = None
+        self._state: ChainState | None = None
+        self._system: Dynamics[Any] | None = None
         self._potential: BatchedPotential | None = None
         self._iteration = 0
         self.last_num_steps = 0
@@ -226,10 +226,13 @@ class HamiltonianKernel(MCMCKernel):
 
     def _reflect(self) -> Tensor | None:
         """Whether each chain's determinant changed sign; None if there is no such site."""
-        assert self._state is not None
         flips = None
         for block in self._square_blocks:
-            self._state, moved = reflect(self._state, block, self._dynamics.potential, self._reflection_probability)
+            system = self._dynamics
+            # No other system moves a site on its manifold.
+            assert isinstance(system, HamiltonianSystem)
+            assert isinstance(self._state, State)
+            self._state, moved = reflect(self._state, block, system.potential, self._reflection_probability)
             flips = moved if flips is None else flips ^ moved
         return flips
 
@@ -293,7 +296,9 @@ class HamiltonianKernel(MCMCKernel):
         _, info = self._dynamics.transition(self._state, step_size, 1, self._warmup.masses.metrics)
         return float(info.acceptance_probability.mean())
 
-    def _learn_and_record(self, before: State, state: State, info: TransitionInfo, reflected: Tensor | None) -> None:
+    def _learn_and_record(
+        self, before: ChainState, state: ChainState, info: TransitionInfo, reflected: Tensor | None
+    ) -> None:
         warming_up = self._iteration <= self._warmup_steps
         probability = info.acceptance_probability.mean()
         done = self._iteration if warming_up else self._iteration - self._warmup_steps
@@ -314,7 +319,7 @@ class HamiltonianKernel(MCMCKernel):
     # ---- construction ---------------------------------------------------------------------------------------
 
     @property
-    def _dynamics(self) -> HamiltonianSystem:
+    def _dynamics(self) -> Dynamics[Any]:
         if self._system is None:
             # After unpickling: graphs do not travel, they are made again on first use.
             self._system = self._build_system(self._build_potential())
@@ -351,7 +356,7 @@ class HamiltonianKernel(MCMCKernel):
         warn = not self._ignore_jit_warnings
         return BatchedPotential(self._target.potential_fn, self._starts, self._target.manifolds, warn=warn)
 
-    def _build_system(self, potential: BatchedPotential) -> HamiltonianSystem:
+    def _build_system(self, potential: BatchedPotential) -> Dynamics[Any]:
         layout, self._potential = self._layout, potential
 
         def of_blocks(position: Blocks) -> tuple[Tensor, Blocks]:

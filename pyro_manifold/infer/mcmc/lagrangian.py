@@ -46,8 +46,8 @@ class Point(NamedTuple):
         return self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-Kick = Callable[[Point, Tensor, "Tensor | float", MetricField], tuple[Tensor, Tensor]]
-"""Velocity after a time at a fixed point, and the log of the volume change of velocities."""
+Kick = Callable[[Point, Tensor, Tensor, MetricField], tuple[Tensor, Tensor]]
+"""Velocity after a time ``(chains,)`` at a fixed point, and the log of the volume change of velocities."""
 
 
 def factorise(metric: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,8 +101,9 @@ def refresh(point: Point, velocity: Tensor, persistence: float) -> Tensor:
 # ---- kicks: the velocity moves, the position does not ---------------------------------------------------------
 
 
-def explicit_kick(point: Point, velocity: Tensor, time: Tensor | float, field: MetricField) -> tuple[Tensor, Tensor]:
+def explicit_kick(point: Point, velocity: Tensor, time: Tensor, field: MetricField) -> tuple[Tensor, Tensor]:
     """The kick by the midpoint rule, at the cost of two second derivatives along a velocity; volume not tracked."""
+    time = time.unsqueeze(-1)
     middle = velocity + time / 2 * _acceleration(point, velocity, field)
     return velocity + time * _acceleration(point, middle, field), torch.zeros_like(point.energy)
 
@@ -112,7 +113,7 @@ def _acceleration(point: Point, velocity: Tensor, field: MetricField) -> Tensor:
     return -torch.cholesky_solve(force.unsqueeze(-1), point.factor).squeeze(-1)
 
 
-def lagrangian_kick(point: Point, velocity: Tensor, time: Tensor | float, field: MetricField) -> tuple[Tensor, Tensor]:
+def lagrangian_kick(point: Point, velocity: Tensor, time: Tensor, field: MetricField) -> tuple[Tensor, Tensor]:
     r"""The kick that is linear in the new velocity: :math:`(G + tC(v))\,v^+ = Gv - t\nabla\varphi`.
 
     C(v) w = C(w) v makes it its own inverse under reversal of time, and its Jacobian
@@ -121,10 +122,11 @@ def lagrangian_kick(point: Point, velocity: Tensor, time: Tensor | float, field:
     Source: Lan, Stathopoulos, Shahbaba & Girolami 2015, arXiv 1211.3759, with G multiplied out.
     """
     momentum = (point.metric @ velocity.unsqueeze(-1)).squeeze(-1)
-    before = point.metric + time * field.connection_matrix(point.position, velocity)
+    of_vectors, of_matrices = time[:, None], time[:, None, None]
+    before = point.metric + of_matrices * field.connection_matrix(point.position, velocity)
     factors, pivots, _ = torch.linalg.lu_factor_ex(before)
-    kicked = torch.linalg.lu_solve(factors, pivots, (momentum - time * point.gradient).unsqueeze(-1)).squeeze(-1)
-    after = point.metric - time * field.connection_matrix(point.position, kicked)
+    kicked = torch.linalg.lu_solve(factors, pivots, (momentum - of_vectors * point.gradient).unsqueeze(-1)).squeeze(-1)
+    after = point.metric - of_matrices * field.connection_matrix(point.position, kicked)
     return kicked, _log_determinant(torch.linalg.lu_factor_ex(after).LU) - _log_determinant(factors)
 
 
@@ -147,7 +149,7 @@ def leapfrog(
     Args:
         point: where the chains are.
         velocity: v, ``(chains, d)``.
-        step_size: ε.
+        step_size: ε, a number or ``(chains,)``.
         kick: `explicit_kick` or `lagrangian_kick`; with the second the step is reversible.
         potential: E and its gradient.
         field: the metric.
@@ -156,7 +158,10 @@ def leapfrog(
     Returns:
         The point and velocity a time ε later, and the log volume change of ``(q, v)``, ``(chains,)``.
     """
-    velocity, first = kick(point, velocity, step_size / 2, field)
-    moved = point_at(point.position + step_size * velocity, potential=potential, field=field, with_volume=with_volume)
-    velocity, second = kick(moved, velocity, step_size / 2, field)
+    time = torch.as_tensor(step_size, dtype=velocity.dtype, device=velocity.device).expand_as(point.energy)
+    velocity, first = kick(point, velocity, time / 2, field)
+    moved = point_at(
+        point.position + time[:, None] * velocity, potential=potential, field=field, with_volume=with_volume
+    )
+    velocity, second = kick(moved, velocity, time / 2, field)
     return moved, velocity, first + second

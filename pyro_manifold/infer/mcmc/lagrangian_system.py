@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyro_manifold.infer.mcmc.compiled import FlatFunction, checked, compiled, reason
 from pyro_manifold.infer.mcmc.folding import folded_graph
 from pyro_manifold.infer.mcmc.lagrangian import (
     FlatPotential,
@@ -25,7 +25,6 @@ from pyro_manifold.infer.mcmc.lagrangian import (
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks
 from pyro_manifold.infer.mcmc.metric_field import Field, MetricField
 from pyro_manifold.infer.mcmc.metropolis import DIVERGENCE_THRESHOLD, TransitionInfo, judge, select
-from pyro_manifold.potential import agrees
 
 RUNAWAY_THRESHOLD = 10.0
 """Energy error of a trajectory that the uncorrected dynamics does not follow, on top of what friction takes away.
@@ -35,28 +34,49 @@ sin²θ of the kinetic energy goes at each refreshment, so errors of that size c
 a far start, fast and with errors to match, is let through.
 """
 
-FlatStep = Callable[..., tuple[Tensor, ...]]
-"""``(step_size, velocity, *point)`` to ``(log_volume, velocity, *point)``."""
-
 
 class LagrangianState(NamedTuple):
-    """Where every chain is and how it moves; all sites are one flat block."""
+    """Where every chain is and how it moves; all sites are one flat block.
+
+    Attributes:
+        block: its name.
+        point: the position and what depends on it.
+        velocity: ``(chains, d)``.
+        share: of the step size that each chain takes, ``(chains,)``; see `with_caution`.
+    """
 
     block: Block
     point: Point
     velocity: Tensor
+    share: Tensor
 
     @property
     def position(self) -> Blocks:
         return {self.block: self.point.position}
 
     @property
+    def energy(self) -> Tensor:
+        return self.point.energy
+
+    @property
     def gradient(self) -> Blocks:
         return {self.block: self.point.gradient}
 
+    def with_caution(self, info: TransitionInfo) -> LagrangianState:
+        """After a step that went wrong, a chain takes half of it; after each that did not, a fifth more of its own.
+
+        For warm-up: where chains start, the metric can turn within a fraction of the step that suits the posterior.
+        """
+        wrong = info.energy_error > RUNAWAY_THRESHOLD
+        return self._replace(share=torch.where(wrong & ~info.accepted, self.share / 2, 1.2 * self.share).clamp(max=1))
+
+    def without_caution(self) -> LagrangianState:
+        """All chains take the whole step."""
+        return self._replace(share=torch.ones_like(self.share))
+
 
 class LagrangianSystem:
-    """Potential and metric together; has the part of `HamiltonianSystem` that a kernel uses.
+    """Potential and metric together, as a system that a kernel can run.
 
     Args:
         potential: energies and gradients of flat positions.
@@ -89,12 +109,13 @@ class LagrangianSystem:
             potential=potential,
             with_volume=with_volume,
         )
-        self._step: FlatStep = self._eager_step
+        # (step size, velocity, *point) to (log volume, velocity, *point).
+        self._step: FlatFunction = self._eager_step
 
     def state_at(self, position: Blocks) -> LagrangianState:
         """A state with a velocity from its law."""
         point = self._point_at(position[self._block])
-        return LagrangianState(self._block, point, draw_velocity(point))
+        return LagrangianState(self._block, point, draw_velocity(point), torch.ones_like(point.energy))
 
     def energy(self, point: Point, velocity: Tensor) -> Tensor:
         r"""Minus the log of the law that is kept, ``(chains,)``.
@@ -114,7 +135,7 @@ class LagrangianSystem:
         """
         start = state.point
         velocity = refresh(start, state.velocity, self._persistence)
-        step_size = torch.as_tensor(step_size, dtype=velocity.dtype, device=velocity.device)
+        step_size = step_size * state.share
         end, moved, log_volume = start, velocity, torch.zeros_like(start.energy)
         for _ in range(num_steps):
             change, moved, *values = self._step(step_size, moved, *end)
@@ -132,33 +153,31 @@ class LagrangianSystem:
         info = TransitionInfo(probability, accepted, diverging, energy_error, energy, -point.energy)
         return state._replace(point=point, velocity=select(accepted, moved, -velocity)), info
 
-    def trace(self, position: Tensor, *, compiled: bool, options: dict[str, Any] | None, warn: bool) -> None:
-        """Replace the step by its graph, compiled or not; keeps the eager step, with a warning, if that fails.
+    def trace(self, position: Tensor, *, compile: bool, options: dict[str, Any] | None, warn: bool) -> None:
+        """Replace the step by its graph, and that by a compiled one; keeps what it has, with a warning, if that fails.
 
         The transforms of torch.func cost much more than the arithmetic of a step if they are done at each call.
         """
         point = self._point_at(position)
         # Of the size of a draw, but not drawn: looking at the model must not change the draws of a seeded run.
         velocity = point.metric.diagonal(dim1=-2, dim2=-1).rsqrt()
-        example = [value.clone() for value in (velocity.new_tensor(1e-2), velocity, *point)]
+        time = torch.full_like(point.energy, 1e-2)
+        example = [value.clone() for value in (time, velocity, *point)]
+        elsewhere = [3 * time, -2 * velocity, *point]
+        consequence = "The step cannot be traced, going on without, which is slow"
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # deprecations inside torch's own compiler
-                field = _TracedField(self._field, position, velocity, self._exact)
-                step: FlatStep = folded_graph(lambda *values: self._eager_step(*values, field=field), *example)
-                if compiled:
-                    step = torch.compile(step, **{"dynamic": False, **(options or {})})
-                # Elsewhere than where it was traced: a branch on values would be frozen in the graph.
-                elsewhere = [example[0] * 3, -2 * example[1], *example[2:]]
-                pairs = zip(step(*elsewhere), self._eager_step(*elsewhere), strict=True)
-            if not all(agrees(found, expected) for found, expected in pairs):
-                raise ValueError("the traced step differs from the model's")
+            graph = checked(lambda: self._graph(position, velocity, *example), self._eager_step, *elsewhere)
+            self._step = graph
+            if compile:
+                consequence = "jit_compile=True had no effect, going on without compiling"
+                self._step = checked(lambda: compiled(graph, options), graph, *elsewhere)
         except Exception as error:  # a tracer or compiler can fail in any way; sampling goes on without it
             if warn:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                warnings.warn(f"The step cannot be traced, going on without, which is slow: {reason}", stacklevel=2)
-            return
-        self._step = step
+                warnings.warn(f"{consequence}: {reason(error)}", stacklevel=2)
+
+    def _graph(self, position: Tensor, velocity: Tensor, *example: Tensor) -> FlatFunction:
+        field = _TracedField(self._field, position, velocity, self._exact)
+        return folded_graph(lambda *values: self._eager_step(*values, field=field), *example)
 
     def forget_compiled(self) -> None:
         """Step without a graph from now on."""

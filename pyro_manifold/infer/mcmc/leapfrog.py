@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,19 @@ Blocks = dict[Block, Tensor]
 
 Potential = Callable[[Blocks], tuple[Tensor, Blocks]]
 """Maps positions to the potential energy ``(chains,)`` and its Euclidean gradient."""
+
+
+class ChainState(Protocol):
+    """Where all chains are: what adaptation and diagnostics need to know of any state."""
+
+    @property
+    def position(self) -> Blocks: ...
+
+    @property
+    def energy(self) -> Tensor: ...
+
+    @property
+    def gradient(self) -> Blocks: ...
 
 
 class State(NamedTuple):

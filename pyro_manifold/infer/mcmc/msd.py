@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
@@ -14,9 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from pyro_manifold.embedding import Embedding, embedding_from_model
 from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.lagrangian_system import LagrangianState, LagrangianSystem
+from pyro_manifold.infer.mcmc.leapfrog import ChainState
 from pyro_manifold.infer.mcmc.metric_field import DenseMetric, Field, MetricField, PullBackMetric
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
-from pyro_manifold.infer.mcmc.system import HamiltonianSystem
 from pyro_manifold.log_density import Target
 from pyro_manifold.potential import BatchedPotential, Sites, agrees
 
@@ -70,7 +70,8 @@ class MSD(HamiltonianKernel):
         ignore_jit_warnings: do not warn when tracing or compiling falls back.
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
 
-    The step size is not adapted; warm-up iterations only forget the start.
+    The step size is not adapted. During warm-up a chain whose step goes wrong takes shorter ones until it is over the
+    rough ground of its start; all draws are made with ε itself.
     dtype and device are those of the model's tensors. Densities are with respect to Lebesgue measure in unconstrained
     space, so that draws of the sites follow the posterior.
 
@@ -157,10 +158,17 @@ class MSD(HamiltonianKernel):
         counts = torch.as_tensor(self._jittered).expand(len(reports))
         return [{**report, "jittered metrics": int(count)} for report, count in zip(reports, counts, strict=True)]
 
-    def _learn_and_record(self, before: Any, state: Any, info: TransitionInfo, reflected: Tensor | None) -> None:
+    def _learn_and_record(
+        self, before: ChainState, state: ChainState, info: TransitionInfo, reflected: Tensor | None
+    ) -> None:
         super()._learn_and_record(before, state, info, reflected)
+        assert isinstance(state, LagrangianState)
         if self._iteration > self._warmup_steps:
-            self._jittered = self._jittered + (cast(LagrangianState, state).point.jitter > 0)
+            self._jittered = self._jittered + (state.point.jitter > 0)
+        elif self._iteration < self._warmup_steps:
+            self._state = state.with_caution(info)
+        else:
+            self._state = state.without_caution()
 
     # ---- construction ---------------------------------------------------------------------------------------
 
@@ -168,7 +176,7 @@ class MSD(HamiltonianKernel):
         self._model_arguments = args, kwargs
         return super()._build_target(initial_params, args, kwargs)
 
-    def _build_system(self, potential: BatchedPotential) -> HamiltonianSystem:
+    def _build_system(self, potential: BatchedPotential) -> LagrangianSystem:
         assert self._starts is not None
         self._potential = potential
         layout = self._layout
@@ -191,9 +199,8 @@ class MSD(HamiltonianKernel):
             exact=self._metropolis,
         )
         warn = not self._ignore_jit_warnings
-        system.trace(start, compiled=self._jit_compile, options=self._jit_options, warn=warn)
-        # What a kernel asks of its system is there; only the state has other parts.
-        return cast(HamiltonianSystem, system)
+        system.trace(start, compile=self._jit_compile, options=self._jit_options, warn=warn)
+        return system
 
     def _build_field(self, sites_of: Callable[[Tensor], Sites], start: Tensor) -> MetricField:
         embedding = self._embedding_of_sites()

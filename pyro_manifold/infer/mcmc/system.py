@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from pyro_manifold.infer.mcmc.compiled import Metrics, Step, compile_step
 from pyro_manifold.infer.mcmc.leapfrog import (
     Block,
     Blocks,
+    ChainState,
     Potential,
     State,
     draw_momentum,
@@ -20,6 +21,23 @@ from pyro_manifold.infer.mcmc.leapfrog import (
 )
 from pyro_manifold.infer.mcmc.mechanics import Mechanics
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo, metropolis
+
+S = TypeVar("S", bound=ChainState)
+
+
+class Dynamics(Protocol[S]):
+    """What a kernel asks of the system that it runs."""
+
+    def state_at(self, position: Blocks) -> S:
+        """A state from which a run can start."""
+
+    def transition(
+        self, state: S, step_size: Tensor | float, num_steps: int, metrics: Metrics
+    ) -> tuple[S, TransitionInfo]:
+        """One iteration of all chains."""
+
+    def forget_compiled(self) -> None:
+        """Step without a graph from now on."""
 
 
 class HamiltonianSystem:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.leapfrog import State
+from pyro_manifold.infer.mcmc.leapfrog import ChainState
 
 MAXIMUM_STEPS = 1024
 MAXIMUM_STEPS_BEFORE_MASSES = 16
@@ -82,7 +82,7 @@ class LengthChoice:
     _transitions_of_a_choice = 200
     _iterations_of_a_choice = 25
 
-    def __init__(self, lengths: TrajectoryLength, state: State) -> None:
+    def __init__(self, lengths: TrajectoryLength, state: ChainState) -> None:
         self._lengths = lengths
         self._iterations_between_choices = max(
             self._iterations_of_a_choice, math.ceil(self._transitions_of_a_choice / len(state.energy))
@@ -97,7 +97,7 @@ class LengthChoice:
         shortest, longest = self._range
         return self._lengths.mean * shortest * (longest / shortest) ** golden_phase(iteration)
 
-    def update(self, length: float, num_steps: int, before: State, after: State) -> None:
+    def update(self, length: float, num_steps: int, before: ChainState, after: ChainState) -> None:
         """File a transition of all chains; now and then choose."""
         values, previous = _functionals(after), _functionals(before)
         self._iterations += 1
@@ -155,7 +155,7 @@ class _Jumps:
         self.moments = self.moments + moments
 
 
-def _functionals(state: State) -> Tensor:
+def _functionals(state: ChainState) -> Tensor:
     """All coordinates, then the potential energy, ``(chains, coordinates + 1)``."""
     parts = [x.flatten(1) for x in state.position.values()]
     return torch.cat([*parts, state.energy.unsqueeze(1)], 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyro_manifold.infer.mcmc.adaptation import InverseMassEstimator, MassAdaptation, StepSizeAdaptation
-from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, State
+from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, ChainState
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
 from pyro_manifold.infer.mcmc.trajectory import (
     INITIAL_LENGTH,
@@ -68,7 +68,7 @@ class WarmUp:
     def begin(
         self,
         warmup_steps: int,
-        state: State,
+        state: ChainState,
         estimators: Estimators,
         acceptance_of_one_step: Callable[[float], float],
     ) -> None:
@@ -120,7 +120,9 @@ class WarmUp:
             longest = MAXIMUM_STEPS_BEFORE_MASSES
         return self._lengths.steps_of(self._intended_length, self.step_size, longest)
 
-    def update(self, iteration: int, num_steps: int, before: State, after: State, info: TransitionInfo) -> None:
+    def update(
+        self, iteration: int, num_steps: int, before: ChainState, after: ChainState, info: TransitionInfo
+    ) -> None:
         """Learn from one transition of all chains."""
         if self._listens(iteration):
             assert self._length_choice is not None
