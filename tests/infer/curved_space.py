@@ -105,8 +105,8 @@ class WithoutJacobian(LagrangianSystem):
 class WithoutVolume(LagrangianSystem):
     """Accepts without the ½ log|G| of φ: the law of the other target from the posterior's steps."""
 
-    def energy(self, point, velocity):
-        return super().energy(point, velocity) - point.half_log_determinant
+    def energy(self, point, velocity, exact):
+        return super().energy(point, velocity, exact) - point.half_log_determinant
 
 
 class WithoutReversal(LagrangianSystem):

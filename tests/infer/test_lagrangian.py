@@ -69,6 +69,17 @@ def test_a_wrong_connection_has_an_energy_error_that_does_not_shrink(kick):
     assert energy_order(kick, space.WithoutConnection(space.embedding, 2, 7)) < 0.3
 
 
+@over_kicks
+def test_every_chain_may_have_a_step_of_its_own(kick):
+    step = stepper(kick, space.FIELDS["pull-back"])
+    point, velocity = start(space.FIELDS["pull-back"], chains=2)
+    together, _, volumes = step(point, velocity, torch.tensor([0.1, 0.4]))
+    for chain, step_size in enumerate((0.1, 0.4)):
+        alone, _, volume = step(point, velocity, step_size)
+        assert torch.allclose(together.position[chain], alone.position[chain])
+        assert torch.allclose(volumes[chain], volume[chain])
+
+
 @over_fields
 def test_forward_flip_forward_returns_to_the_start(field):
     step = stepper(lagrangian_kick, field)

@@ -228,6 +228,17 @@ def test_a_step_that_is_too_long_diverges_is_counted_and_is_never_followed_away(
     assert sum(len(found) for found in mcmc.diagnostics()["divergences"].values()) > 0
 
 
+@pytest.mark.parametrize("metropolis", [False, True])
+def test_chains_arrive_from_a_start_where_the_step_is_far_too_long(metropolis):
+    """A location off by a thousand of the scale: an energy of 2·10⁶, where steps of 0.3 are all rejected."""
+    start = init_to_value(values={"a": torch.tensor(20.0), "b": torch.tensor(0.02)})
+    kernel = MSD(location_and_scale, 0.3, metropolis=metropolis, init_strategy=start)
+    run(kernel, num_samples=20, warmup_steps=300, num_chains=20)
+    last = [report["sample stats"]["lp"][-1] for report in kernel.chain_diagnostics()]
+    assert min(last) > -30
+    assert all((report["sample stats"]["step_size"] == 0.3).all() for report in kernel.chain_diagnostics())
+
+
 def test_jitter_is_reported():
     kernel = MSD(linear, 0.1, metric=lambda sites: sites["w"].sum().unsqueeze(0), metropolis=True)
     mcmc = run(kernel, num_samples=5, warmup_steps=2, num_chains=3)

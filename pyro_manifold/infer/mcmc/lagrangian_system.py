@@ -43,12 +43,14 @@ class LagrangianState(NamedTuple):
         point: the position and what depends on it.
         velocity: ``(chains, d)``.
         share: of the step size that each chain takes, ``(chains,)``; see `with_caution`.
+        arriving: whether trajectories are followed without the Metropolis test.
     """
 
     block: Block
     point: Point
     velocity: Tensor
     share: Tensor
+    arriving: bool = False
 
     @property
     def position(self) -> Blocks:
@@ -62,17 +64,19 @@ class LagrangianState(NamedTuple):
     def gradient(self) -> Blocks:
         return {self.block: self.point.gradient}
 
-    def with_caution(self, info: TransitionInfo) -> LagrangianState:
+    def with_caution(self, info: TransitionInfo, *, arriving: bool) -> LagrangianState:
         """After a step that went wrong, a chain takes half of it; after each that did not, a fifth more of its own.
 
         For warm-up: where chains start, the metric can turn within a fraction of the step that suits the posterior.
+        And while they are ``arriving`` there is no Metropolis test, for they must lose energy faster than it lets them.
         """
-        wrong = info.energy_error > RUNAWAY_THRESHOLD
-        return self._replace(share=torch.where(wrong & ~info.accepted, self.share / 2, 1.2 * self.share).clamp(max=1))
+        wrong = (info.energy_error > RUNAWAY_THRESHOLD) & ~info.accepted
+        share = torch.where(wrong, self.share / 2, 1.2 * self.share).clamp(max=1)
+        return self._replace(share=share, arriving=arriving)
 
     def without_caution(self) -> LagrangianState:
-        """All chains take the whole step."""
-        return self._replace(share=torch.ones_like(self.share))
+        """All chains take the whole step, and the Metropolis test if there is one."""
+        return self._replace(share=torch.ones_like(self.share), arriving=False)
 
 
 class LagrangianSystem:
@@ -117,13 +121,13 @@ class LagrangianSystem:
         point = self._point_at(position[self._block])
         return LagrangianState(self._block, point, draw_velocity(point), torch.ones_like(point.energy))
 
-    def energy(self, point: Point, velocity: Tensor) -> Tensor:
+    def energy(self, point: Point, velocity: Tensor, exact: bool) -> Tensor:
         r"""Minus the log of the law that is kept, ``(chains,)``.
 
         In position and velocity, φ − log|G| + ½ vᵀGv. Without the Jacobian of the steps, which makes up for the
         volume |G| that they move in, φ + ½ vᵀGv is what they keep.
         """
-        multiple = float(self._with_volume) - (2.0 if self._exact else 0.0)
+        multiple = float(self._with_volume) - (2.0 if exact else 0.0)
         return point.energy + multiple * point.half_log_determinant + kinetic_energy(point, velocity)
 
     def transition(
@@ -140,9 +144,10 @@ class LagrangianSystem:
         for _ in range(num_steps):
             change, moved, *values = self._step(step_size, moved, *end)
             end, log_volume = Point(*values), log_volume + change
-        before, after = self.energy(start, velocity), self.energy(end, moved)
-        energy_error, probability, accepted = judge(before, after - log_volume)
-        if self._exact:
+        exact = self._exact and not state.arriving
+        before, after = self.energy(start, velocity, exact), self.energy(end, moved, exact)
+        energy_error, probability, accepted = judge(before, after - log_volume if exact else after)
+        if exact:
             diverging = energy_error > DIVERGENCE_THRESHOLD
         else:
             friction = (1 - self._persistence**2) * kinetic_energy(start, velocity)

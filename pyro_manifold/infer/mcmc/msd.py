@@ -71,7 +71,8 @@ class MSD(HamiltonianKernel):
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
 
     The step size is not adapted. During warm-up a chain whose step goes wrong takes shorter ones until it is over the
-    rough ground of its start; all draws are made with ε itself.
+    rough ground of its start, and in the first half of it there is no Metropolis test; all draws are made with ε
+    itself, and tested.
     dtype and device are those of the model's tensors. Densities are with respect to Lebesgue measure in unconstrained
     space, so that draws of the sites follow the posterior.
 
@@ -166,7 +167,7 @@ class MSD(HamiltonianKernel):
         if self._iteration > self._warmup_steps:
             self._jittered = self._jittered + (state.point.jitter > 0)
         elif self._iteration < self._warmup_steps:
-            self._state = state.with_caution(info)
+            self._state = state.with_caution(info, arriving=2 * self._iteration < self._warmup_steps)
         else:
             self._state = state.without_caution()
 
