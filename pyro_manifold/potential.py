@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.narrow_products import transpose_narrow_products
+from pyro_manifold.tracing import trace
 
 Sites = dict[str, Tensor]
 PotentialFunction = Callable[[Sites], Tensor]
@@ -143,11 +143,11 @@ def _trace(potential_fn: PotentialFunction, example: Sites) -> BatchedFunction:
         energy, gradient = value_and_gradient(potential_fn, dict(zip(names, values, strict=True)))
         return energy, *gradient.values()
 
-    # Distinct storage for each input: make_fx merges inputs that are the same tensor object.
+    # Distinct storage for each input: tracing merges inputs that are the same tensor object.
     in_order = [value.clone(memory_format=torch.contiguous_format) for value in example.values()]
-    graph = make_fx(one_chain)(*[value[0].clone() for value in in_order])
+    graph = trace(one_chain, *[value[0].clone() for value in in_order])
     # Traced once more, so that vectorising costs nothing at each call.
-    batched = make_fx(torch.vmap(graph))(*in_order)
+    batched = trace(torch.vmap(graph), *in_order)
     batched.graph.eliminate_dead_code()
     transpose_narrow_products(batched)
 

@@ -11,9 +11,9 @@ import torch
 from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.potential import agrees
+from pyro_manifold.tracing import trace
 
 Values = dict[str, Tensor]
 
@@ -76,7 +76,7 @@ def _over_draws(of_one_draw: Callable[..., Values], columns: tuple[Tensor, ...])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            graph = make_fx(of_one_draw)(*[column[0].clone() for column in columns])
+            graph = trace(of_one_draw, *[column[0].clone() for column in columns])
             found: Values = torch.vmap(graph)(*columns)
         checked = min(len(columns[0]), 3)
         expected = _draw_by_draw(of_one_draw, tuple(column[-checked:] for column in columns))

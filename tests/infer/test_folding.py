@@ -23,3 +23,15 @@ def test_a_folded_graph_is_the_function_elsewhere_too():
         q, v = torch.randn(2, 2)
         assert torch.allclose(graph(q, v), second_derivative(q, v))
         assert graph(q, v).abs().sum() > 0
+
+
+def test_what_is_computed_again_is_computed_once():
+    def curve(q):
+        return (q * torch.arange(2.0)).sin().exp()
+
+    q = torch.randn(2)
+    once, twice = folded_graph(curve, q), folded_graph(lambda q: curve(q) + 2 * curve(q), q)
+    assert len(twice.graph.nodes) == len(once.graph.nodes) + 2
+    assert torch.allclose(twice(q), 3 * curve(q))
+    apart = folded_graph(lambda q: (q * torch.arange(2.0)).sum() - (q * torch.ones(2)).sum(), q)
+    assert torch.allclose(apart(q), -q[0])

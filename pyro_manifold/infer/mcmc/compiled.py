@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.infer.mcmc.leapfrog import Block, State
 from pyro_manifold.infer.mcmc.mechanics import Metric
 from pyro_manifold.potential import FactorisationError, agrees
+from pyro_manifold.tracing import trace
 
 Metrics = Mapping[Block, Metric]
 Step = Callable[[State, Tensor, Metrics], State]
@@ -94,7 +94,7 @@ def compile_step(
 
     try:
         example = [value.clone() for value in inputs(state, torch.full_like(state.energy[0], 1e-2), metrics)]
-        graph = checked(lambda: compiled(make_fx(flat_step)(*example), options), flat_step, *example)
+        graph = checked(lambda: compiled(trace(flat_step, *example), options), flat_step, *example)
     except Exception as error:  # a compiler can fail in any way; sampling goes on without it
         if warn:
             warnings.warn(f"jit_compile=True had no effect, going on without compiling: {reason(error)}", stacklevel=2)

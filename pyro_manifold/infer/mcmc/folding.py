@@ -1,7 +1,7 @@
 """Smaller graphs: what differentiating forwards leaves behind in a traced step.
 
 Forward-mode tangents of constants are traced as tensors of zeros, with all the arithmetic on them. In a step that has
-derivatives of derivatives, these are most of the nodes.
+derivatives of derivatives, these are most of the nodes. And every derivative at one point computes the function anew.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyro_manifold.tracing import trace
 
 _ATEN, _PRIMS = torch.ops.aten, torch.ops.prims
 _IDENTITIES = {_ATEN.alias.default, _ATEN.expand.default, _ATEN.view.default, _ATEN._to_copy.default}
 _PRODUCTS = {_ATEN.mul.Tensor, _PRIMS.mul.default}
 _SUMS = {_ATEN.add.Tensor, _PRIMS.add.default}
 _QUOTIENTS = {_ATEN.div.Tensor, _PRIMS.div.default}
+
+_LARGEST_TO_COMPARE = 4096
 
 
 class _Folder(fx.Interpreter):
@@ -91,9 +94,9 @@ def folded_graph(function: Callable[..., Any], *example: Tensor) -> fx.GraphModu
         *example: inputs to trace with; their shapes are frozen in the graph.
     """
     # Behind a lambda, because the tracer would count the self of a method among the inputs.
-    module = _without_dead_code(make_fx(lambda *values: function(*values))(*example))
+    module = _without_dead_code(trace(lambda *values: function(*values), *example))
     # Functional, so that no constant is written to later.
-    module = _without_dead_code(make_fx(functionalize(module, remove="mutations"))(*example))
+    module = _without_dead_code(trace(functionalize(module, remove="mutations"), *example))
     if any(_writes(node) for node in module.graph.nodes):
         return module
     folder = _Folder(module)
@@ -110,7 +113,33 @@ def folded_graph(function: Callable[..., Any], *example: Tensor) -> fx.GraphModu
         while source in folder.same:
             source = folder.same[source]
         node.replace_all_uses_with(source)
+    _share_repeated_values(module)
     return _without_dead_code(module)
+
+
+def _share_repeated_values(module: fx.GraphModule) -> None:
+    """Compute once what is the same function of the same values; nothing in the graph is random or written to."""
+    firsts: dict[object, fx.Node] = {}
+    key: object
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            key = _identity(getattr(module, str(node.target)))
+        elif node.op == "call_function":
+            key = node.target, str(node.args), str(node.kwargs)  # nodes in them stand by names that are unique
+        else:
+            continue
+        first = firsts.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+
+
+def _identity(value: object) -> object:
+    """What is the same for equal constants; large ones, the data of the model, equal only themselves."""
+    if not torch.is_tensor(value):
+        return id(value)
+    small = value.numel() <= _LARGEST_TO_COMPARE
+    content = value.cpu().flatten().view(torch.uint8).numpy().tobytes() if small else value.data_ptr()
+    return value.dtype, value.device, value.shape, value.stride(), content
 
 
 def _without_dead_code(module: fx.GraphModule) -> fx.GraphModule:
