@@ -8,7 +8,10 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+import pyro
+import pyro.distributions as dist
 import torch
+from pyro.infer.autoguide.initialization import init_to_value
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # tests and examples are not installed
@@ -21,6 +24,7 @@ from pyro_manifold.diagnostics import (
     plot_principal_angles,
 )
 from pyro_manifold.distributions import MatrixLangevin
+from pyro_manifold.infer import MCMC, MSD
 from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.phase_space import System, WrongEnergy, WrongMomentum, langevin_bingham
@@ -117,6 +121,45 @@ def principal_angles():
     save(plot_principal_angles(torch.stack(walk, 1)).figure, "principal_angles.png")
 
 
+def ridge(noise=0.15):
+    """A curved ridge, w₀ + w₁² = 1 ± noise under standard normal priors."""
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    pyro.sample("y", dist.Normal(w[0] + w[1] ** 2, noise), obs=torch.tensor(1.0))
+
+
+def one_path(kernel, draws):
+    """Consecutive draws of one chain, from the left end of the ridge."""
+    torch.manual_seed(1)
+    mcmc = MCMC(kernel, draws, warmup_steps=0, num_chains=1, disable_progbar=True)
+    mcmc.run()
+    return mcmc.get_samples()["w"]
+
+
+def metric():
+    """One leapfrog step a draw, persistence 0.95, with the metric of the model and with none."""
+    start = init_to_value(values={"w": torch.tensor([-1.2, -1.5])})
+    common = {"model": ridge, "persistence": 0.95, "metropolis": True, "init_strategy": start}
+    flat = MSD(step_size=0.06, metric=lambda sites: sites["w"], **common)
+    curved = MSD(step_size=0.2, **common)
+    grid = torch.stack(torch.meshgrid(torch.linspace(-3.4, 2, 300), torch.linspace(-2.3, 2.3, 300), indexing="ij"))
+    height = -0.5 * (grid.square().sum(0) + ((1 - grid[0] - grid[1] ** 2) / 0.15).square())
+    fig, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharex=True, sharey=True)
+    for panel, (title, kernel) in zip(axes, {"no metric": flat, "MSD": curved}.items(), strict=True):
+        w = one_path(kernel, 300)
+        panel.contour(*grid, height, levels=[-8, -4.5, -2, -0.5], colors="0.75", linewidths=0.8, linestyles="solid")
+        panel.plot(w[:, 0], w[:, 1], ".-", color="#0072B2", markersize=3, linewidth=0.6)
+        panel.set(title=f"{title}, 300 draws", xlabel="w₀")
+    for second in torch.tensor([-1.6, -0.8, 0.0, 0.8, 1.6]):
+        place = torch.stack([1 - second**2, second])
+        slope = torch.stack([torch.tensor(1.0), 2 * second]) / 0.15
+        root = torch.linalg.inv(torch.linalg.cholesky(torch.outer(slope, slope) + torch.eye(2))).mT
+        angle = torch.linspace(0, 2 * torch.pi, 80)
+        ellipse = place[:, None] + 0.5 * root @ torch.stack([angle.cos(), angle.sin()])
+        axes[1].plot(*ellipse, color="#D55E00", linewidth=1)
+    axes[0].set_ylabel("w₁")
+    save(fig, "metric.png")
+
+
 def wine_loadings(mcmc):
     _, names, _ = bayesian_pca.load()
     draws = mcmc.get_samples(group_by_chain=True)["loadings"]
@@ -133,6 +176,7 @@ def main():
     langevin()
     alignment()
     principal_angles()
+    metric()
     wine_loadings(bayesian_pca.main(["--output", str(IMAGES)]))
     (IMAGES / "bayesian_pca.nc").unlink()
     collinear_regression.main(["--output", str(IMAGES)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -24,3 +25,27 @@ def trace(function: Callable[..., Any], *example: Tensor) -> fx.GraphModule:
     with tracing(TracingContext(FakeTensorMode())):
         graph: fx.GraphModule = make_fx(function)(*example)
     return graph
+
+
+_ATEN = torch.ops.aten
+_ARITHMETIC = {_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.mul.Tensor, _ATEN.div.Tensor}
+
+
+def forward_differentiable(module: fx.GraphModule) -> fx.GraphModule:
+    """The graph with numbers as tensors where they meet a tensor without dimensions; changed in place.
+
+    The tangent of x + 1.0, x a single float32, has float64 (pytorch issue 90065), and factorisations refuse what comes
+    of it.
+    """
+    for index, node in enumerate(module.graph.nodes):
+        if node.target not in _ARITHMETIC or not isinstance(node.args[1], int | float):
+            continue
+        value = node.args[0].meta["val"]
+        if value.dim() or not value.is_floating_point():
+            continue
+        name = f"_number{index}"
+        module.register_buffer(name, torch.tensor(node.args[1], dtype=value.dtype, device=value.device))
+        with module.graph.inserting_before(node):
+            node.update_arg(1, module.graph.get_attr(name))
+    module.recompile()
+    return module

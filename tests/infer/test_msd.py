@@ -159,6 +159,22 @@ def test_exact_version_against_quadrature(name):
         assert_mean(values, truth)
 
 
+def count():
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Poisson(w.exp()), obs=torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("target", ["posterior", "jeffreys"])
+def test_the_two_targets_differ_by_the_root_of_the_determinant(target):
+    """One parameter: Fisher information plus prior precision is eʷ + 1; the means are −0.119 and −0.004."""
+    w = np.linspace(-8, 6, 4001)
+    log_weight = w - np.exp(w) - w**2 / 2 + (target == "jeffreys") * 0.5 * np.log(np.exp(w) + 1)
+    weight = np.exp(log_weight) / np.exp(log_weight).sum()
+    found = draws(MSD(count, 0.3, persistence=0.5, metropolis=True, num_steps=5, target=target))["w"]
+    assert_mean(found, float(weight @ w))
+    assert_mean(found**2, float(weight @ w**2))
+
+
 def test_uncorrected_dynamics_is_near_the_posterior():
     kernel = MSD(logistic, 0.1, num_steps=6, persistence=0.5)
     samples = draws(kernel, num_chains=600)
@@ -166,6 +182,21 @@ def test_uncorrected_dynamics_is_near_the_posterior():
     for index in (0, 1):
         spread = (truths[2 + 2 * index] - truths[index] ** 2) ** 0.5
         assert abs(float(moments(samples)[index].mean()) - truths[index]) < 0.05 * spread
+
+
+def test_single_precision():
+    """Sites of no dimensions, whose tangents torch turns into double precision in sums with Python's numbers."""
+    torch.set_default_dtype(torch.float32)
+
+    def growth():
+        top, half = (pyro.sample(name, dist.LogNormal(0.0, 1.0)) for name in ("top", "half"))
+        x = torch.linspace(0.1, 1.0, 10)
+        with pyro.plate("data", 10):
+            pyro.sample("y", dist.Normal(1.0 + 2.0 * top * x / (half + x), 0.2), obs=1.0 + x)
+
+    samples = run(MSD(growth, 0.1), num_samples=10, num_chains=3).get_samples()
+    assert samples["top"].dtype == torch.float32
+    assert samples["top"].isfinite().all()
 
 
 # ---- metrics of the user's ---------------------------------------------------------------------------------------

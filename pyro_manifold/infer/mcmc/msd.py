@@ -18,7 +18,7 @@ from pyro_manifold.infer.mcmc.metric_field import DenseMetric, Field, MetricFiel
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
 from pyro_manifold.log_density import Target
 from pyro_manifold.potential import BatchedPotential, Sites, agrees
-from pyro_manifold.tracing import trace
+from pyro_manifold.tracing import forward_differentiable, trace
 
 TargetName = Literal["posterior", "jeffreys"]
 
@@ -236,7 +236,7 @@ class MSD(HamiltonianKernel):
 def _without_handlers(field: Field, start: Tensor) -> Field:
     """The field as a graph, so that Pyro's handlers do not run inside torch.func; itself if that is not the same."""
     try:
-        graph: Field = trace(field, start.clone())
+        graph: Field = forward_differentiable(trace(field, start.clone()))
         elsewhere = [start + 0.3, start - 1.0]
         if all(agrees(graph(position), field(position)) for position in elsewhere):
             return graph
