@@ -1,21 +1,21 @@
 """From a Pyro model to an embedding of its parameters, whose pull-back is a metric for sampling.
 
 Like `log_density.py`, this is a place where Pyro's handlers meet the samplers on the way in: what leaves it is a
-function of plain tensors.
+function of plain tensors. What a single law gives is in `fisher.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
-import pyro.distributions as dist
 import torch
 from pyro import poutine
-from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
 from torch import Tensor
 
+from pyro_manifold.fisher import Moves, NoEmbeddingError, fisher_embedding, masked
 from pyro_manifold.log_density import Target
 from pyro_manifold.potential import Sites
 
@@ -36,19 +36,37 @@ def embedding_from_model(
     r"""Whitened predictions and parameters of a model, one after the other in a vector.
 
     The pull-back of the vector to the unconstrained parameters is their Fisher information plus the precision of
-    their priors. Each observed site gives, element by element,
+    their priors. Each element of an observed site gives the numbers of its law. In the table z = (y - μ)/σ; what is
+    `fixed` does not depend on latent sites; after `or` is what a scale gives that is not, up to constant factors:
 
-    - Normal(μ, σ): :math:`(y-\mu)/\sigma`; and :math:`\log\sigma` beside it if σ depends on latent sites. Then the
-      pull-back depends on the data, and its mean over y is the Fisher metric
-      :math:`(d\mu^2 + 2\,d\sigma^2)/\sigma^2`. LogNormal the same in :math:`\log y`;
-    - MultivariateNormal(μ, LLᵀ), L known: :math:`L^{-1}(y-\mu)`;
-    - Bernoulli(π): :math:`2\arcsin\sqrt\pi`, Binomial(n, π): :math:`\sqrt n` times that;
-    - Poisson(λ): :math:`2\sqrt\lambda`; Exponential(λ): :math:`\log\lambda`;
-    - Categorical(π), OneHotCategorical(π): :math:`2\sqrt\pi`, one entry for each category.
+    | law | numbers | pull-back |
+    |---|---|---|
+    | Normal(μ, σ) | z, or z and log σ | (dμ² + 2 dσ²)/σ² |
+    | Logistic(μ, σ) | z/√3, or z and log σ | (dμ² + (1 + π²/3) dσ²)/3σ² |
+    | Laplace(μ, σ) | z, or asinh z and log σ | (dμ² + dσ²)/σ² |
+    | StudentT(ν, μ, σ), ν fixed | √((ν+1)/(ν+3)) z, or asinh(z/√ν) and log σ | ((ν+1) dμ² + 2ν dσ²)/(ν+3)σ² |
+    | Cauchy(μ, σ) | z/√2, or asinh z | (dμ² + dσ²)/2σ² |
+    | Gumbel(μ, σ), σ fixed | z | dμ²/σ² |
+    | MultivariateNormal(μ, LLᵀ), LowRankMultivariateNormal, L fixed | L⁻¹(y - μ) | \|L⁻¹dμ\|² |
+    | Exponential(λ) | log yλ | dλ²/λ² |
+    | Gamma(a, λ), a fixed | √a log yλ | a dλ²/λ² |
+    | Weibull(σ, k), k fixed | k log y/σ | k² dσ²/σ² |
+    | HalfNormal(σ), HalfCauchy(σ) | √2 log y/σ, √½ log y/σ | 2 dσ²/σ², ½ dσ²/σ² |
+    | Bernoulli(π), Binomial(n, π), n fixed | 2√n arcsin √π | n dπ²/π(1 - π) |
+    | Poisson(λ) | 2√λ | dλ²/λ |
+    | NegativeBinomial(r, mean ro), r fixed; Geometric: r = 1 | 2√r asinh √o | r do²/o(1 + o) |
+    | Categorical(π), OneHotCategorical(π), Multinomial(n, π) | 2√nπ, one for each category | n Σ dπ²/π |
 
-    Each latent site with a Normal, LogNormal or MultivariateNormal prior gives the same as if it were observed, any
-    other latent site its unconstrained coordinates, as if they had unit prior precision. Masked elements give zero,
-    scaled ones (`poutine.scale`) are multiplied by the root of their scale.
+    After `or` the pull-back depends on the data, and the table has its mean over y; for StudentT with ν < 1 it has
+    ν + 1 in place of 2ν. Fixed bijections of these laws, such as LogNormal, InverseGamma and Pareto of fixed scale,
+    give what the law itself gives. A site that does not depend on latent sites gives nothing; so does a `pyro.factor`.
+    One that does depend on them is an observed site of another law.
+
+    A latent site whose prior is in the upper part of the table, down to HalfCauchy, gives the same as if it were
+    observed: the precision of its prior, in log coordinates if it is positive. Any other latent site gives its
+    unconstrained coordinates, as if they had unit prior precision: Beta, Dirichlet, Uniform, ImproperUniform, and a
+    law of the table whose fixed parameter is not fixed; ``metric_scale`` changes their weight. Masked elements give
+    zero, scaled ones (`poutine.scale`) are multiplied by the root of their scale.
 
     Args:
         model: the Pyro model.
@@ -59,45 +77,60 @@ def embedding_from_model(
         metric_scale: multiplies the share of the named sites in the metric.
 
     Raises:
-        ValueError: for an observed site of another law, a discrete latent site, or an unknown name in
-            ``metric_scale``.
+        ValueError: for an observed site of another law, or with a parameter that should be fixed and is not; a
+            discrete latent site; an unknown name in ``metric_scale``.
     """
     weights = dict(metric_scale or {})
 
-    def parts(sites: Sites, with_scale: frozenset[str] | None) -> dict[str, _Part]:
-        values = {name: transform.inv(sites[name]) for name, transform in target.transforms.items()}
-        trace = poutine.block(poutine.trace(poutine.condition(model, data=values)).get_trace)(*args, **kwargs)
-        found = {}
-        for name, site in _likelihoods_and_priors(trace, values):
-            whitened = _whiten(name, site, sites.get(name), with_scale)
-            found[name] = whitened._replace(value=whitened.value * math.sqrt(weights.get(name, 1.0)))
-        return found
+    def share(name: str, site: dict[str, Any], sites: Sites, moves: Moves) -> Tensor:
+        return _share(name, site, sites.get(name), moves) * math.sqrt(weights.get(name, 1.0))
 
-    # Once with gradients on, to see which laws have a scale that moves, and which data say nothing of the sites.
+    # Once with gradients on, to see which parameters depend on latent sites, and which data say nothing of them.
+    moving: dict[str, dict[str, bool]] = {}
     with torch.enable_grad():
-        probe = parts({name: value.clone().requires_grad_() for name, value in start.items()}, None)
-    unknown = sorted(set(weights) - set(probe))
+        leaves = {name: value.clone().requires_grad_() for name, value in start.items()}
+        depends = partial(_depends, tuple(leaves.values()))
+        seen = _sites_of_model(model, args, kwargs, target, leaves)
+        for name, site in seen.items():
+            if name in leaves or depends(site["fn"].log_prob(site["value"])):
+                found: dict[str, bool] = {}
+                if depends(share(name, site, leaves, _remembering(depends, found))):
+                    moving[name] = found
+    unknown = sorted(set(weights) - set(seen))
     if unknown:
-        raise ValueError(f"metric_scale names {unknown}, but the model's sites are {sorted(probe)}.")
-    with_scale = frozenset(name for name, part in probe.items() if part.scale_moves)
-    informative = [name for name, part in probe.items() if part.value.requires_grad]
+        raise ValueError(f"metric_scale names {unknown}, but the model's sites are {sorted(seen)}.")
 
     def embedding(sites: Sites) -> Tensor:
-        found = parts(sites, with_scale)
-        return torch.cat([found[name].value.flatten() for name in informative])
+        current = _sites_of_model(model, args, kwargs, target, sites)
+        recalled = {name: _recalling(found) for name, found in moving.items()}
+        return torch.cat([share(name, current[name], sites, moves).flatten() for name, moves in recalled.items()])
 
     return embedding
 
 
-class _Part(NamedTuple):
-    """What one site contributes, ``(*batch, k)``, and whether its scale depends on latent sites."""
-
-    value: Tensor
-    scale_moves: bool = False
+def _remembering(depends: Callable[[Tensor], bool], found: dict[str, bool]) -> Moves:
+    return lambda parameter, value: found.setdefault(parameter, depends(value))
 
 
-def _likelihoods_and_priors(trace: poutine.Trace, values: Sites) -> list[tuple[str, dict[str, Any]]]:
-    sites = []
+def _recalling(found: dict[str, bool]) -> Moves:
+    return lambda parameter, value: found[parameter]
+
+
+def _depends(leaves: tuple[Tensor, ...], value: Any) -> bool:
+    """Whether a value depends on the leaves; that it requires a gradient may be due to the user's own parameters."""
+    if not (torch.is_tensor(value) and value.requires_grad):
+        return False
+    gradients = torch.autograd.grad(value.sum(), leaves, allow_unused=True, retain_graph=True)
+    return any(gradient is not None for gradient in gradients)
+
+
+def _sites_of_model(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], target: Target, sites: Sites
+) -> dict[str, dict[str, Any]]:
+    """The likelihoods and priors of a model at unconstrained values."""
+    values = {name: transform.inv(sites[name]) for name, transform in target.transforms.items()}
+    trace = poutine.block(poutine.trace(poutine.condition(model, data=values)).get_trace)(*args, **kwargs)
+    found = {}
     for name, site in trace.nodes.items():
         if site["type"] != "sample" or site["infer"].get("_deterministic") or _is_plate(site):
             continue
@@ -105,121 +138,24 @@ def _likelihoods_and_priors(trace: poutine.Trace, values: Sites) -> list[tuple[s
             raise ValueError(
                 f"Site '{name}' is summed out, and the automatic metric cannot see through sums: {_REMEDY}"
             )
-        sites.append((name, {**site, "latent": name in values}))
-    return sites
+        found[name] = site
+    return found
 
 
 def _is_plate(site: dict[str, Any]) -> bool:
     return hasattr(site["fn"], "subsample_size")
 
 
-def _whiten(name: str, site: dict[str, Any], coordinates: Tensor | None, with_scale: frozenset[str] | None) -> _Part:
-    part = _of_law(site["fn"], site["value"], None if with_scale is None else name in with_scale)
-    if site["latent"]:
-        assert coordinates is not None
-        if part is None or not _is_gaussian(site["fn"]):
-            return _Part(coordinates)
-    elif part is None:
-        kind = type(_base(site["fn"])).__name__
-        raise ValueError(f"Site '{name}': the automatic metric knows no embedding for the likelihood {kind}: {_REMEDY}")
-    value = part.value
+def _share(name: str, site: dict[str, Any], coordinates: Tensor | None, moves: Moves) -> Tensor:
+    """What one site contributes; ``coordinates`` are those of a latent site, None for data."""
+    try:
+        numbers = fisher_embedding(site["fn"], site["value"], moves)
+    except NoEmbeddingError as error:
+        if coordinates is not None:
+            return coordinates
+        raise ValueError(f"Site '{name}': the automatic metric {error}: {_REMEDY}") from None
     if site["mask"] is not None:
-        value = _masked(value, torch.as_tensor(site["mask"]))
+        numbers = masked(numbers, site["mask"])
     if torch.is_tensor(site["scale"]) or site["scale"] != 1:
-        value = value * torch.as_tensor(site["scale"]).to(value).sqrt().unsqueeze(-1)
-    return part._replace(value=value)
-
-
-def _base(law: Any) -> Any:
-    while isinstance(law, torch.distributions.Independent | MaskedDistribution | ExpandedDistribution):
-        law = law.base_dist
-    return law
-
-
-def _is_gaussian(law: Any) -> bool:
-    return isinstance(_base(law), torch.distributions.Normal | dist.LogNormal | torch.distributions.MultivariateNormal)
-
-
-def _masked(value: Tensor, mask: Tensor) -> Tensor:
-    return torch.where(mask.unsqueeze(-1), value, torch.zeros_like(value))
-
-
-def _of_law(law: Any, value: Tensor, with_scale: bool | None) -> _Part | None:
-    """The embedding of one law, ``(*batch, k)`` for k numbers a draw; None if there is none."""
-    if isinstance(law, torch.distributions.Independent):
-        part = _of_law(law.base_dist, value, with_scale)
-        return part and part._replace(value=part.value.flatten(-law.reinterpreted_batch_ndims - 1))
-    if isinstance(law, MaskedDistribution):
-        part = _of_law(law.base_dist, value, with_scale)
-        return part and part._replace(value=_masked(part.value, torch.as_tensor(law._mask)))
-    if isinstance(law, ExpandedDistribution):
-        return _of_law(law.base_dist, value, with_scale)
-    for kind, embed in _LAWS.items():
-        if isinstance(law, kind):
-            return embed(law, value, with_scale)
-    return None
-
-
-def _normal(law: Any, value: Tensor, with_scale: bool | None) -> _Part:
-    residual = (value - law.loc) / law.scale
-    if with_scale is None:
-        with_scale = law.scale.requires_grad
-    if with_scale:
-        return _Part(torch.stack([residual, law.scale.log().expand_as(residual)], -1), True)
-    return _Part(residual.unsqueeze(-1))
-
-
-def _log_normal(law: Any, value: Tensor, with_scale: bool | None) -> _Part:
-    return _normal(law.base_dist, value.log(), with_scale)
-
-
-def _multivariate_normal(law: Any, value: Tensor, with_scale: bool | None) -> _Part | None:
-    if law.scale_tril.requires_grad:
-        return None
-    residual = (value - law.loc).unsqueeze(-1)
-    return _Part(torch.linalg.solve_triangular(law.scale_tril, residual, upper=False).squeeze(-1))
-
-
-def _angle(logits: Tensor) -> Tensor:
-    """2 arcsin √π but for a constant, in a form that neither overflows nor has infinite derivatives."""
-    return 2 * torch.atan(torch.tanh(logits / 4))
-
-
-def _bernoulli(law: Any, value: Tensor, with_scale: bool | None) -> _Part:
-    return _Part(_like_data(_angle(law.logits), value))
-
-
-def _binomial(law: Any, value: Tensor, with_scale: bool | None) -> _Part:
-    return _Part(_like_data(law.total_count**0.5 * _angle(law.logits), value))
-
-
-def _poisson(law: Any, value: Tensor, with_scale: bool | None) -> _Part:
-    return _Part(_like_data(2 * law.rate.sqrt(), value))
-
-
-def _exponential(law: Any, value: Tensor, with_scale: bool | None) -> _Part:
-    return _Part(_like_data(law.rate.log(), value))
-
-
-def _categorical(law: Any, value: Tensor, with_scale: bool | None) -> _Part:
-    roots = 2 * (law.logits / 2).exp()
-    batch = value.shape[: value.dim() - len(law.event_shape)]
-    return _Part(roots.expand(*torch.broadcast_shapes(roots.shape[:-1], batch), roots.shape[-1]))
-
-
-def _like_data(parameter: Tensor, value: Tensor) -> Tensor:
-    """One entry for each observation, also where several share a parameter."""
-    return parameter.expand(torch.broadcast_shapes(parameter.shape, value.shape)).unsqueeze(-1)
-
-
-_LAWS: dict[type, Callable[[Any, Tensor, bool | None], _Part | None]] = {
-    torch.distributions.Normal: _normal,
-    dist.LogNormal: _log_normal,
-    torch.distributions.MultivariateNormal: _multivariate_normal,
-    torch.distributions.Bernoulli: _bernoulli,
-    torch.distributions.Binomial: _binomial,
-    torch.distributions.Poisson: _poisson,
-    torch.distributions.Exponential: _exponential,
-    torch.distributions.Categorical: _categorical,
-    torch.distributions.OneHotCategorical: _categorical,
-}
+        numbers = numbers * torch.as_tensor(site["scale"]).to(numbers).sqrt().unsqueeze(-1)
+    return numbers
