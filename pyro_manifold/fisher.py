@@ -177,8 +177,8 @@ def _angle(logits: Tensor) -> Tensor:
 
 
 def _hyperbolic_angle(logits: Tensor) -> Tensor:
-    """2 asinh √odds in a form that does not overflow: the information of the log odds of one failure is π."""
-    return 2 * torch.logaddexp(logits / 2, torch.logaddexp(logits, torch.zeros_like(logits)) / 2)
+    """2 asinh √odds: the information of the log odds is π for each failure. Overflows where the odds' root does."""
+    return 2 * (logits / 2).exp().asinh()
 
 
 def _poisson(law: Any, value: Tensor) -> Tensor:
