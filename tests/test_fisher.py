@@ -15,7 +15,7 @@ from pyro_manifold.infer.mcmc.metric_field import PullBackMetric
 
 def positive(law):
     """Double exponential: y = exp(½π sinh t), at home with any tail and with kinks at zero."""
-    t = torch.linspace(-4.0, 4.0, 601)
+    t = torch.linspace(-5.0, 5.0, 801)
     y = (torch.pi / 2 * t.sinh()).exp()
     return y, y * torch.pi / 2 * t.cosh() * (t[1] - t[0])
 
