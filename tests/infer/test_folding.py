@@ -33,6 +33,7 @@ def test_what_is_computed_again_is_computed_once():
     once, twice = folded_graph(curve, q), folded_graph(lambda q: curve(q) + 2 * curve(q), q)
     assert len(twice.graph.nodes) == len(once.graph.nodes) + 2
     assert torch.allclose(twice(q), 3 * curve(q))
-    assert folded_graph(lambda q: q * torch.ones(()).expand(2), q)(q).equal(q)
+    for size in (1, 2):
+        assert folded_graph(lambda q, size=size: q * torch.ones(()).expand(size), q)(q).equal(q)
     apart = folded_graph(lambda q: (q * torch.arange(2.0)).sum() - (q * torch.ones(2)).sum(), q)
     assert torch.allclose(apart(q), -q[0])
