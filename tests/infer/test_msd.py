@@ -224,6 +224,11 @@ def test_the_same_metric_given_in_any_form_gives_the_same_draws():
     assert torch.allclose(found[0], found[2])
 
 
+def test_a_metric_in_another_dtype_is_taken_in_that_of_the_sites():
+    kernel = MSD(logistic, 0.2, metric=lambda sites: standardised(sites).float())
+    assert draws(kernel, num_samples=3, warmup_steps=0, num_chains=2)["w"].dtype == torch.float64
+
+
 def test_a_potential_function_with_a_metric():
     kernel = MSD(
         potential_fn=lambda sites: 0.5 * sites["w"].square().sum(),
@@ -289,6 +294,13 @@ def test_jitter_is_reported():
         ({"metric_scale": {"w": 0}}, r"metric_scale\['w'\]=0, expected"),
         ({"metric_scale": {"w": 2}, "metric": standardised}, "metric_scale is for the automatic"),
         ({"metric": lambda sites: torch.eye(3)}, r"shape \(3, 3\), expected a vector"),
+        ({"metric": lambda sites: None}, "metric returns None, expected a tensor"),
+        ({"metric": lambda sites: sites["w"] * torch.nan}, "not finite at the start of chain 0"),
+        ({"metric": lambda sites: sites["w"].detach()}, "not positive definite"),
+        ({"metric": lambda sites: -torch.eye(2)}, "not positive definite"),
+        ({"metric": lambda sites: torch.ones(2, 2).tril()}, "not symmetric"),
+        ({"metric": lambda sites: sites["w"] * sites["w"][0].item()}, r"cannot be differentiated.*\.item\(\)"),
+        ({"metric": lambda sites: sites["w"] * torch.rand(2)}, "cannot be differentiated.*random"),
     ],
 )
 def test_arguments_out_of_range_are_named(options, words):

@@ -151,8 +151,8 @@ class LagrangianSystem:
             diverging = energy_error > DIVERGENCE_THRESHOLD
         else:
             friction = (1 - self._persistence**2) * kinetic_energy(start, velocity)
-            diverging = energy_error > RUNAWAY_THRESHOLD + friction
-            accepted = ~diverging
+            accepted = energy_error <= RUNAWAY_THRESHOLD + friction
+            diverging = ~accepted
         point = Point(*(select(accepted, new, old) for new, old in zip(end, start, strict=True)))
         energy = select(accepted, after, before)
         info = TransitionInfo(probability, accepted, diverging, energy_error, energy, -point.energy)

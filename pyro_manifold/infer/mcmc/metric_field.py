@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
+from pyro_manifold.potential import agrees
+from pyro_manifold.tracing import forward_differentiable, trace
+
 # Their types do not tell pairs from triples with an auxiliary output.
 jvp: Any = torch.func.jvp
 vjp: Any = torch.func.vjp
@@ -103,3 +106,51 @@ class DenseMetric(MetricField):
             return (change + lowered - lowered.mT) / 2
 
         return vmap(along)(position, velocity)
+
+
+def metric_field(function: Field, start: Tensor) -> MetricField:
+    """The field of a function that returns an embedding ``(l,)``, or the metric itself, ``(d, d)``.
+
+    Args:
+        function: of the flat position of one chain.
+        start: positions of all chains, ``(chains, d)``, to look at it with.
+
+    Raises:
+        ValueError: if the function returns something else, or cannot be differentiated.
+    """
+    dimension, example = start.shape[-1], start[0]
+    found: object = function(example)
+    if not torch.is_tensor(found):
+        raise ValueError(f"metric returns {found!r}, expected a tensor.")
+    if found.dim() != 1 and found.shape != (dimension, dimension):
+        raise ValueError(
+            f"metric returns a tensor of shape {tuple(found.shape)}, expected a vector, whose pull-back is the metric, "
+            f"or the metric itself, ({dimension}, {dimension})."
+        )
+
+    def in_dtype_of_sites(position: Tensor) -> Tensor:
+        return function(position).to(position.dtype)
+
+    graph = _without_handlers(in_dtype_of_sites, example)
+    field = PullBackMetric(graph, dimension, len(found)) if found.dim() == 1 else DenseMetric(graph)
+    try:
+        with torch.enable_grad():
+            field.at(start[:1])
+            field.connection(start[:1], torch.ones_like(start[:1]))
+    except Exception as error:
+        raise ValueError(
+            f"The metric cannot be differentiated twice by torch.func ({error}): write it, or the model that it is "
+            "found from, without branches on values, .item(), writes into tensors and random numbers; or pass metric=."
+        ) from error
+    return field
+
+
+def _without_handlers(function: Field, example: Tensor) -> Field:
+    """The function as a graph, so that Pyro's handlers do not run inside torch.func; itself if that is not the same."""
+    try:
+        graph: Field = forward_differentiable(trace(function, example.clone()))
+        if all(agrees(graph(position), function(position)) for position in (example + 0.3, example - 1.0)):
+            return graph
+    except Exception:  # a model can defeat a tracer in any way; whether torch.func can do without is seen next
+        pass
+    return function

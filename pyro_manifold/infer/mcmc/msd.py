@@ -12,13 +12,13 @@ from torch.distributions import Transform
 
 from pyro_manifold.embedding import Embedding, embedding_from_model
 from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
+from pyro_manifold.infer.mcmc.lagrangian import factorise
 from pyro_manifold.infer.mcmc.lagrangian_system import LagrangianState, LagrangianSystem
 from pyro_manifold.infer.mcmc.leapfrog import ChainState
-from pyro_manifold.infer.mcmc.metric_field import DenseMetric, Field, MetricField, PullBackMetric
+from pyro_manifold.infer.mcmc.metric_field import MetricField, metric_field
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
 from pyro_manifold.log_density import Target
 from pyro_manifold.potential import BatchedPotential, Sites, agrees
-from pyro_manifold.tracing import forward_differentiable, trace
 
 TargetName = Literal["posterior", "jeffreys"]
 
@@ -78,7 +78,8 @@ class MSD(HamiltonianKernel):
 
     Raises:
         ValueError: for arguments out of range; by ``MCMC.run`` for a site without an automatic metric, a site on a
-            manifold without a transform, or a ``metric`` that returns something else.
+            manifold without a transform, or a ``metric`` that returns something else, cannot be differentiated, or
+            is not positive definite where chains start.
 
     Source: Zlochin & Baram, Manifold stochastic dynamics for Bayesian learning, Neural Computation 13, 2001; for the
     exact version Lan, Stathopoulos, Shahbaba & Girolami, arXiv 1211.3759.
@@ -187,13 +188,17 @@ class MSD(HamiltonianKernel):
             energy, gradient = potential(layout.unpack({block: position}))
             return energy, layout.pack(gradient)[block]
 
-        def sites_of(position: Tensor) -> Sites:
-            return layout.unpack_chain({block: position.unsqueeze(0)}, 0)
+        embedding = self._embedding_of_sites()
+
+        def flat_embedding(position: Tensor) -> Tensor:
+            return embedding(layout.unpack_chain({block: position.unsqueeze(0)}, 0))
 
         start = layout.pack(self._starts)[block]
+        field = metric_field(flat_embedding, start)
+        _check_metric(field, start)
         system = LagrangianSystem(
             flat_potential,
-            self._build_field(sites_of, start[0]),
+            field,
             block,
             persistence=self._persistence,
             with_volume=self._law == "posterior",
@@ -202,23 +207,6 @@ class MSD(HamiltonianKernel):
         warn = not self._ignore_jit_warnings
         system.trace(start, compile=self._jit_compile, options=self._jit_options, warn=warn)
         return system
-
-    def _build_field(self, sites_of: Callable[[Tensor], Sites], start: Tensor) -> MetricField:
-        embedding = self._embedding_of_sites()
-        dimension = len(start)
-
-        def flat(position: Tensor) -> Tensor:
-            return embedding(sites_of(position))
-
-        found = flat(start)
-        if found.dim() == 1:
-            return PullBackMetric(_without_handlers(flat, start), dimension, len(found))
-        if found.shape == (dimension, dimension):
-            return DenseMetric(_without_handlers(flat, start))
-        raise ValueError(
-            f"metric returns a tensor of shape {tuple(found.shape)}, expected a vector, whose pull-back is the metric, "
-            f"or the metric itself, ({dimension}, {dimension})."
-        )
 
     def _embedding_of_sites(self) -> Embedding:
         if self._metric is None:
@@ -233,13 +221,16 @@ class MSD(HamiltonianKernel):
         return of_unconstrained
 
 
-def _without_handlers(field: Field, start: Tensor) -> Field:
-    """The field as a graph, so that Pyro's handlers do not run inside torch.func; itself if that is not the same."""
-    try:
-        graph: Field = forward_differentiable(trace(field, start.clone()))
-        elsewhere = [start + 0.3, start - 1.0]
-        if all(agrees(graph(position), field(position)) for position in elsewhere):
-            return graph
-    except Exception:  # a model can defeat a tracer in any way; the step is traced or not as a whole later
-        pass
-    return field
+def _check_metric(field: MetricField, start: Tensor) -> None:
+    metric, _ = field.at(start)
+    faults = {
+        "is not finite": ~metric.isfinite().flatten(1).all(1),
+        "is not symmetric": torch.tensor([not agrees(each.mT, each) for each in metric]),
+        "is not positive definite, nor with a jitter": ~factorise(metric)[0].isfinite().flatten(1).all(1),
+    }
+    for fault, chains in faults.items():
+        if chains.any():
+            raise ValueError(
+                f"The metric {fault} at the start of chain {int(chains.nonzero()[0])}, where unconstrained values are "
+                f"{start[chains][0].tolist()[:5]}: check metric=, or start elsewhere."
+            )
