@@ -275,6 +275,18 @@ def test_chains_arrive_from_a_start_where_the_step_is_far_too_long(metropolis):
     assert all((report["sample stats"]["step_size"] == 0.3).all() for report in kernel.chain_diagnostics())
 
 
+def test_a_branch_that_only_numpy_sees_is_not_frozen_in_the_step():
+    """Twice the density on one side; a graph of the step would have forgotten the other."""
+
+    def model():
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        pyro.factor("side", torch.tensor(np.log(2.0)) * float(w.detach().numpy() > 0), has_rsample=False)
+
+    kernel = MSD(model, 0.5, persistence=0.0, num_steps=3, metropolis=True, ignore_jit_warnings=True)
+    w = draws(kernel, num_samples=20, warmup_steps=5, num_chains=60)["w"]
+    assert_mean((w > 0).double(), 2 / 3)
+
+
 def test_jitter_is_reported():
     kernel = MSD(linear, 0.1, metric=lambda sites: sites["w"].sum().unsqueeze(0), metropolis=True)
     mcmc = run(kernel, num_samples=5, warmup_steps=2, num_chains=3)

@@ -364,12 +364,23 @@ class HamiltonianKernel(MCMCKernel):
             return energy, layout.pack(gradient)
 
         system = HamiltonianSystem(of_blocks, self._mechanics)
-        if self._jit_compile:
+        if self._jit_compile and self._can_be_traced(
+            potential, "jit_compile=True had no effect, going on without compiling"
+        ):
             assert self._starts is not None
             state = system.state_at(layout.pack(self._starts))
             metrics = MassAdaptation(self._estimators(state.position)).metrics
             system.compile(state, metrics, self._jit_options, warn=not self._ignore_jit_warnings)
         return system
+
+    def _can_be_traced(self, potential: BatchedPotential, consequence: str) -> bool:
+        """Whether a step may become a graph: not if the density could not.
+
+        What defeats a tracer there, a branch on values say, would be frozen in the graph of the step.
+        """
+        if potential.mode == "loop" and not self._ignore_jit_warnings:
+            warnings.warn(f"{consequence}: the model cannot be traced.", stacklevel=4)
+        return potential.mode != "loop"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_system": None, "_potential": None}

@@ -204,8 +204,9 @@ class MSD(HamiltonianKernel):
             with_volume=self._law == "posterior",
             exact=self._metropolis,
         )
-        warn = not self._ignore_jit_warnings
-        system.trace(start, compile=self._jit_compile, options=self._jit_options, warn=warn)
+        if self._can_be_traced(potential, "The step cannot be traced, going on without, which is slow"):
+            warn = not self._ignore_jit_warnings
+            system.trace(start, compile=self._jit_compile, options=self._jit_options, warn=warn)
         return system
 
     def _embedding_of_sites(self) -> Embedding:
