@@ -19,6 +19,9 @@ Step = Callable[[State, Tensor, Metrics], State]
 FlatFunction = Callable[..., tuple[Tensor, ...]]
 """Tensors to a tuple of tensors."""
 
+WITHOUT_COMPILING = "jit_compile=True had no effect, going on without compiling"
+WITHOUT_TRACING = "The step cannot be traced, going on without, which is slow"
+
 
 def checked(make: Callable[[], FlatFunction], reference: FlatFunction, *inputs: Tensor) -> FlatFunction:
     """A graph that has been compared with what it stands for.
