@@ -100,7 +100,7 @@ def compile_step(
         graph = checked(lambda: compiled(trace(flat_step, *example), options), flat_step, *example)
     except Exception as error:  # a compiler can fail in any way; sampling goes on without it
         if warn:
-            warnings.warn(f"jit_compile=True had no effect, going on without compiling: {reason(error)}", stacklevel=2)
+            warnings.warn(f"{WITHOUT_COMPILING}: {reason(error)}", stacklevel=2)
         return step
 
     def compiled_step(state: State, step_size: Tensor, metrics: Metrics) -> State:

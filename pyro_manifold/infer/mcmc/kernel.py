@@ -19,6 +19,7 @@ from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.infer.mcmc.adaptation import CurvatureEstimator, MassAdaptation, VarianceEstimator
+from pyro_manifold.infer.mcmc.compiled import WITHOUT_COMPILING
 from pyro_manifold.infer.mcmc.layout import Layout, block_mechanics, square_blocks
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks, ChainState, State
 from pyro_manifold.infer.mcmc.mechanics import Mechanics
@@ -364,9 +365,7 @@ class HamiltonianKernel(MCMCKernel):
             return energy, layout.pack(gradient)
 
         system = HamiltonianSystem(of_blocks, self._mechanics)
-        if self._jit_compile and self._can_be_traced(
-            potential, "jit_compile=True had no effect, going on without compiling"
-        ):
+        if self._jit_compile and self._can_be_traced(potential, WITHOUT_COMPILING):
             assert self._starts is not None
             state = system.state_at(layout.pack(self._starts))
             metrics = MassAdaptation(self._estimators(state.position)).metrics

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.compiled import FlatFunction, checked, compiled, reason
+from pyro_manifold.infer.mcmc.compiled import (
+    WITHOUT_COMPILING,
+    WITHOUT_TRACING,
+    FlatFunction,
+    checked,
+    compiled,
+    reason,
+)
 from pyro_manifold.infer.mcmc.folding import folded_graph
 from pyro_manifold.infer.mcmc.lagrangian import (
     FlatPotential,
@@ -169,12 +176,12 @@ class LagrangianSystem:
         time = torch.full_like(point.energy, 1e-2)
         example = [value.clone() for value in (time, velocity, *point)]
         elsewhere = [3 * time, -2 * velocity, *point]
-        consequence = "The step cannot be traced, going on without, which is slow"
+        consequence = WITHOUT_TRACING
         try:
             graph = checked(lambda: self._graph(position, velocity, *example), self._eager_step, *elsewhere)
             self._step = graph
             if compile:
-                consequence = "jit_compile=True had no effect, going on without compiling"
+                consequence = WITHOUT_COMPILING
                 self._step = checked(lambda: compiled(graph, options), graph, *elsewhere)
         except Exception as error:  # a tracer or compiler can fail in any way; sampling goes on without it
             if warn:

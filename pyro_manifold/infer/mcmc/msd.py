@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Transform
 
 from pyro_manifold.embedding import Embedding, embedding_from_model
+from pyro_manifold.infer.mcmc.compiled import WITHOUT_TRACING
 from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.lagrangian import factorise
 from pyro_manifold.infer.mcmc.lagrangian_system import LagrangianState, LagrangianSystem
@@ -204,7 +205,7 @@ class MSD(HamiltonianKernel):
             with_volume=self._law == "posterior",
             exact=self._metropolis,
         )
-        if self._can_be_traced(potential, "The step cannot be traced, going on without, which is slow"):
+        if self._can_be_traced(potential, WITHOUT_TRACING):
             warn = not self._ignore_jit_warnings
             system.trace(start, compile=self._jit_compile, options=self._jit_options, warn=warn)
         return system
