@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.distributions.torch_distribution import MaskedDistribution
 from torch import Tensor
 
 from pyro_manifold.fisher import Moves, NoEmbeddingError, fisher_embedding, masked
-from pyro_manifold.log_density import Target
+from pyro_manifold.log_density import Target, without_validation
 from pyro_manifold.potential import Sites
 
 Embedding = Callable[[Sites], Tensor]
@@ -64,9 +65,9 @@ def embedding_from_model(
 
     A latent site whose prior is in the upper part of the table, down to HalfCauchy, gives the same as if it were
     observed: the precision of its prior, in log coordinates if it is positive. Any other latent site gives its
-    unconstrained coordinates, as if they had unit prior precision: Beta, Dirichlet, Uniform, ImproperUniform, and a
-    law of the table whose fixed parameter is not fixed; ``metric_scale`` changes their weight. Masked elements give
-    zero, scaled ones (`poutine.scale`) are multiplied by the root of their scale.
+    unconstrained coordinates, as if they had unit prior precision: Beta, Dirichlet, Uniform, ImproperUniform, a law
+    of the table whose fixed parameter is not fixed, and any prior with a mask; ``metric_scale`` changes their weight.
+    Masked data give zero, scaled ones (`poutine.scale`) are multiplied by the root of their scale.
 
     Args:
         model: the Pyro model.
@@ -80,6 +81,7 @@ def embedding_from_model(
         ValueError: for an observed site of another law, or with a parameter that should be fixed and is not; a
             discrete latent site; an unknown name in ``metric_scale``.
     """
+    model = without_validation(model)
     weights = dict(metric_scale or {})
 
     def share(name: str, site: dict[str, Any], sites: Sites, moves: Moves) -> Tensor:
@@ -142,12 +144,23 @@ def _sites_of_model(
     return found
 
 
+def _is_masked(site: dict[str, Any]) -> bool:
+    law = site["fn"]
+    while law is not None:
+        if isinstance(law, MaskedDistribution):
+            return True
+        law = getattr(law, "base_dist", None)
+    return site["mask"] is not None
+
+
 def _is_plate(site: dict[str, Any]) -> bool:
     return hasattr(site["fn"], "subsample_size")
 
 
 def _share(name: str, site: dict[str, Any], coordinates: Tensor | None, moves: Moves) -> Tensor:
     """What one site contributes; ``coordinates`` are those of a latent site, None for data."""
+    if coordinates is not None and _is_masked(site):
+        return coordinates  # zero, as for masked data, would make the metric singular
     try:
         numbers = fisher_embedding(site["fn"], site["value"], moves)
     except NoEmbeddingError as error:

@@ -7,6 +7,7 @@ function of plain tensors, and where each of its arguments lives.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.infer.mcmc.util import initialize_model
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
@@ -117,6 +119,7 @@ def target_from_model(
         NotImplementedError: if a plate subsamples its data.
         ValueError: if an observed value is NaN, or ``transforms`` names a site that the model does not have.
     """
+    model = without_validation(model)
     with pyro.validation_enabled(False):
         draw_trace = partial(_draw_trace, model, args, kwargs, init_strategy)
         _check_observations_and_plates(draw_trace())
@@ -149,6 +152,33 @@ def target_from_model(
         for name in transforms or {}:
             _check_transform(name, site_transforms[name], prototype.nodes[name])
     return Target(potential_fn, manifolds, unconstrained, draw_trace)
+
+
+class _WithoutValidation(Messenger):
+    """Laws check neither values nor parameters, also those that were made outside the model when checks were on.
+
+    Such checks branch on values, so that they cannot be traced, and raise where a trajectory overflows.
+    """
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        msg["fn"] = _unvalidated(msg["fn"])
+
+
+def without_validation(model: Callable[..., Any]) -> Callable[..., Any]:
+    """The model, with laws that check nothing."""
+    wrapped: Callable[..., Any] = _WithoutValidation()(model)
+    return wrapped
+
+
+def _unvalidated(law: Any) -> Any:
+    """A copy where needed, for the law may be the user's."""
+    parts = {name: part for name, part in vars(law).items() if isinstance(part, torch.distributions.Distribution)}
+    replaced = {name: _unvalidated(part) for name, part in parts.items()}
+    if not getattr(law, "_validate_args", False) and all(replaced[name] is part for name, part in parts.items()):
+        return law
+    law = copy(law)
+    vars(law).update(replaced, _validate_args=False)
+    return law
 
 
 def _check_transform(name: str, transform: Transform, site: dict[str, Any]) -> None:
@@ -187,8 +217,8 @@ def _check_observations_and_plates(trace: poutine.Trace) -> None:
         subsample_size = getattr(site["fn"], "subsample_size", None)
         if subsample_size is not None and subsample_size < site["fn"].size:
             raise NotImplementedError(
-                f"Plate '{name}' draws {subsample_size} of {site['fn'].size} elements at each call, but a Metropolis "
-                "test needs the same density each time: remove subsample_size and condition on all of the data."
+                f"Plate '{name}' draws {subsample_size} of {site['fn'].size} elements at each call, but samplers "
+                "need the same density each time: remove subsample_size and condition on all of the data."
             )
         value = site["value"]
         if site["is_observed"] and torch.is_tensor(value) and value.is_floating_point() and value.isnan().any():

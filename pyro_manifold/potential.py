@@ -92,7 +92,7 @@ class BatchedPotential:
         if not agrees(again, once):
             raise ValueError(
                 f"The density is not the same at each call ({float(-once)}, then {float(-again)} at one point): "
-                "a Metropolis test needs a model without random numbers of its own."
+                "samplers need a model without random numbers of its own."
             )
         for mode, build in (("traced", _trace), ("vmapped", _vectorise)):
             try:

@@ -194,8 +194,16 @@ def test_masks_and_scales_count_data_as_they_should(name):
     expected = single(0) + single(2) + prior
     assert torch.allclose(pull_back(regression(lambda w: law(w).mask(mask), torch.ones(3)), w), expected)
     with_handler = poutine.mask(regression(law, torch.ones(3)), mask=mask)
-    # The handler's mask meets the prior's site too, whose density it counts twice by broadcasting.
-    assert torch.allclose(pull_back(with_handler, w), expected + prior)
+    # The handler's mask meets the prior's site too, and a latent site with a mask has unit precision.
+    assert torch.allclose(pull_back(with_handler, w), expected - prior + torch.eye(2))
+
+
+def test_a_flat_prior_leaves_the_metric_regular():
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 3.0).mask(False).to_event(1))
+        pyro.sample("y", dist.Normal(w[0], 0.5), obs=torch.tensor(1.0))
+
+    assert torch.allclose(pull_back(model, torch.zeros(2)), torch.diag(torch.tensor([5.0, 1.0])))
 
 
 def test_shared_parameters_count_each_datum():

@@ -13,7 +13,7 @@ from pyro.infer.autoguide.initialization import init_to_value
 from pyro_manifold import constraints
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.distributions.transforms import HouseholderTransform, PolarTransform
-from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.infer import MCMC, MSD, OHMC
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.models import concentrated
 
@@ -37,6 +37,26 @@ def test_a_branch_that_a_tracer_cannot_see():
         mcmc = run(OHMC(walled), num_samples=200, warmup_steps=200)
     assert (mcmc.get_samples()["x"] <= 20).all()
     assert any("branches on values" in str(warning.message) for warning in caught)
+
+
+def test_laws_made_outside_the_model_do_not_defeat_the_tracer():
+    """They were told to check their values when Pyro's checks were on, which is a branch; warnings are errors here."""
+    prior = dist.Normal(0.0, 1.0, validate_args=True).expand([2]).to_event(1)
+    half = dist.LogNormal(0.0, 1.0, validate_args=True)
+
+    def model():
+        w, scale = pyro.sample("w", prior), pyro.sample("scale", half)
+        pyro.sample("y", dist.Normal(w.sum(), scale), obs=torch.tensor(1.0))
+
+    for kernel in (OHMC(model), MSD(model)):
+        run(kernel, num_samples=2, warmup_steps=2, num_chains=2)
+    assert prior.base_dist._validate_args
+    assert half.base_dist._validate_args
+
+
+def test_no_draws_yet():
+    with pytest.raises(ValueError, match="get_samples: there are no draws yet"):
+        MCMC(OHMC(walled), 10).get_samples()
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

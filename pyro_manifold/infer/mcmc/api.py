@@ -134,6 +134,20 @@ class MCMC(pyro.infer.MCMC):
         else:
             super().run(*args, **kwargs)
 
+    def get_samples(self, num_samples: int | None = None, group_by_chain: bool = False) -> Sites:
+        """Draws of each site, as in Pyro.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        self._check_there_are_draws("get_samples")
+        samples: Sites = super().get_samples(num_samples, group_by_chain)
+        return samples
+
+    def _check_there_are_draws(self, method: str) -> None:
+        if self._samples is None:
+            raise ValueError(f"MCMC.{method}: there are no draws yet, call mcmc.run(...) first.")
+
     def diagnostics(self) -> dict[str, Any]:
         """Effective sizes and R-hat of each site, what the kernel counted, and which chains disagree.
 
@@ -141,8 +155,7 @@ class MCMC(pyro.infer.MCMC):
         furthest from the others: it may sit in another mode, or not have arrived yet. Sites that the model knows only
         up to sign or rotation disagree by nature; ``"log density"``, the last entry, does not.
         """
-        if self._samples is None:
-            raise ValueError("MCMC.diagnostics: there are no draws yet, call mcmc.run(...) first.")
+        self._check_there_are_draws("diagnostics")
         report = super().diagnostics()
         statistics = report.pop("sample stats", {})
         log_densities = [chain["lp"] for chain in statistics.values() if chain]

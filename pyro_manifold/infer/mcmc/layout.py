@@ -94,8 +94,9 @@ def block_mechanics(
         if not found:
             known = sorted(kind.__name__ for kind in table)
             raise ValueError(
-                f"Site '{name}': this kernel moves on {known}, not on {manifold!r}; "
-                "give the site a chart through transforms."
+                f"Site '{name}': this kernel moves {f'on {known}' if known else 'in unconstrained space'}, not on "
+                f"{manifold!r}; give the site a chart, such as transforms={{'{name}': HouseholderTransform(n, p).inv}} "
+                "for n×p frames."
             )
         mechanics[(name,)] = found[0]
     return mechanics

@@ -128,8 +128,12 @@ def metric_field(function: Field, start: Tensor) -> MetricField:
             f"or the metric itself, ({dimension}, {dimension})."
         )
 
+    if found.dim() == 2 and not agrees(found.mT, found):
+        raise ValueError("metric returns a matrix that is not symmetric, expected the metric itself.")
+
     def in_dtype_of_sites(position: Tensor) -> Tensor:
-        return function(position).to(position.dtype)
+        value = function(position).to(position.dtype)
+        return value if value.dim() == 1 else (value + value.mT) / 2
 
     graph = _without_handlers(in_dtype_of_sites, example)
     field = PullBackMetric(graph, dimension, len(found)) if found.dim() == 1 else DenseMetric(graph)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -19,9 +22,11 @@ from pyro_manifold.infer.mcmc.leapfrog import ChainState
 from pyro_manifold.infer.mcmc.metric_field import MetricField, metric_field
 from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
 from pyro_manifold.log_density import Target
-from pyro_manifold.potential import BatchedPotential, Sites, agrees
+from pyro_manifold.potential import BatchedPotential, Sites
 
 TargetName = Literal["posterior", "jeffreys"]
+
+_STUCK = 0.05  # of iterations
 
 
 class MSD(HamiltonianKernel):
@@ -117,19 +122,9 @@ class MSD(HamiltonianKernel):
         ignore_jit_warnings: bool = False,
         init_strategy: Callable[..., Any] = init_to_uniform,
     ) -> None:
-        if not (isinstance(persistence, int | float) and 0 <= persistence < 1):
-            raise ValueError(f"persistence={persistence!r}, expected a number in [0, 1).")
-        if target not in ("posterior", "jeffreys"):
-            raise ValueError(f"target={target!r}, expected 'posterior' or 'jeffreys'.")
-        if metric is not None and not callable(metric):
-            raise ValueError(f"metric={metric!r}, expected a function of the sites, or None for the automatic metric.")
+        _check_arguments(step_size, persistence, target, metropolis, num_steps, metric, metric_scale)
         if metric is None and potential_fn is not None:
             raise ValueError("potential_fn tells nothing of a metric: pass metric=.")
-        if metric is not None and metric_scale is not None:
-            raise ValueError("metric_scale is for the automatic metric: put the factors into metric= instead.")
-        for name, factor in (metric_scale or {}).items():
-            if not factor > 0:
-                raise ValueError(f"metric_scale['{name}']={factor!r}, expected a positive number.")
         super().__init__(
             model,
             potential_fn,
@@ -145,7 +140,7 @@ class MSD(HamiltonianKernel):
             init_strategy=init_strategy,
             manifolds=None if potential_fn is None else {},
         )
-        self._persistence = persistence
+        self._persistence = float(persistence)
         self._metric = metric
         self._metric_scale = metric_scale
         self._law: TargetName = target
@@ -156,9 +151,26 @@ class MSD(HamiltonianKernel):
         self._jittered: Tensor | int = 0
 
     def chain_diagnostics(self) -> list[dict[str, Any]]:
-        """What `diagnostics` reports, for each chain; with the number of draws whose metric needed a jitter."""
+        """What `diagnostics` reports, for each chain; with the number of draws whose metric needed a jitter.
+
+        Warns of chains that stood still, and of draws that may be wrong since their metric was singular.
+        """
         reports = super().chain_diagnostics()
         counts = torch.as_tensor(self._jittered).expand(len(reports))
+        stuck = [chain for chain, report in enumerate(reports) if report["acceptance rate"] < _STUCK]
+        if stuck and self._iteration > self._warmup_steps:
+            warnings.warn(
+                f"Of {len(reports)} chains {len(stuck)} moved in fewer than one iteration of twenty, such as chain "
+                f"{stuck[0]}: take a shorter step_size, more warm-up, or another start.",
+                stacklevel=2,
+            )
+        if counts.any() and not self._metropolis:
+            warnings.warn(
+                f"The metric was singular at {int(counts.sum())} draws. Where it turns singular from one place to "
+                "another the uncorrected dynamics has a wrong law at any step size: give a metric that is not, or pass "
+                "metropolis=True.",
+                stacklevel=2,
+            )
         return [{**report, "jittered metrics": int(count)} for report, count in zip(reports, counts, strict=True)]
 
     def _learn_and_record(
@@ -227,7 +239,6 @@ def _check_metric(field: MetricField, start: Tensor) -> None:
     metric, _ = field.at(start)
     faults = {
         "is not finite": ~metric.isfinite().flatten(1).all(1),
-        "is not symmetric": torch.tensor([not agrees(each.mT, each) for each in metric]),
         "is not positive definite, nor with a jitter": ~factorise(metric)[0].isfinite().flatten(1).all(1),
     }
     for fault, chains in faults.items():
@@ -236,3 +247,32 @@ def _check_metric(field: MetricField, start: Tensor) -> None:
                 f"The metric {fault} at the start of chain {int(chains.nonzero()[0])}, where unconstrained values are "
                 f"{start[chains][0].tolist()[:5]}: check metric=, or start elsewhere."
             )
+
+
+def _check_arguments(
+    step_size: object,
+    persistence: Any,
+    target: object,
+    metropolis: object,
+    num_steps: object,
+    metric: object,
+    metric_scale: object,
+) -> None:
+    if not (isinstance(persistence, Real) and 0 <= float(persistence) < 1):
+        raise ValueError(f"persistence={persistence!r}, expected a number in [0, 1).")
+    for name, value in {"step_size": step_size, "num_steps": num_steps}.items():
+        if value is None or isinstance(value, bool):
+            raise ValueError(f"{name}={value!r}, expected a positive number.")
+    if not isinstance(metropolis, bool):
+        raise ValueError(f"metropolis={metropolis!r}, expected True or False.")
+    if target not in ("posterior", "jeffreys"):
+        raise ValueError(f"target={target!r}, expected 'posterior' or 'jeffreys'.")
+    if metric is not None and not callable(metric):
+        raise ValueError(f"metric={metric!r}, expected a function of the sites, or None for the automatic metric.")
+    if metric is not None and metric_scale is not None:
+        raise ValueError("metric_scale is for the automatic metric: put the factors into metric= instead.")
+    if not isinstance(metric_scale, Mapping | None):
+        raise ValueError(f"metric_scale={metric_scale!r}, expected a dictionary {{site: factor}}.")
+    for name, factor in (metric_scale or {}).items():
+        if not (isinstance(factor, Real) and 0 < float(factor) < math.inf):
+            raise ValueError(f"metric_scale['{name}']={factor!r}, expected a positive number.")
