@@ -18,17 +18,26 @@ from benchmarks.problems import PROBLEMS
 warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
 
 
-def measure(problem_name, peer_name, chains, warmup, draws):
+def summary(values):
+    """Effective sizes, R-hat, and means with their standard errors, of ``{name: (chains, draws)}``."""
     import arviz
 
-    problem = PROBLEMS[problem_name]
-    run, options = CONFIGURATIONS[peer_name]
-    X, v, figures = run(problem, chains=chains, warmup=warmup, draws=draws, **options)
-    values = {name: f(X, v) for name, f in problem.functionals.items()}
     sizes = [float(arviz.ess(value, method="bulk")) for value in values.values()]
     means = {}
     for name, value in values.items():
         means[name] = [float(value.mean()), float(value.std() / np.sqrt(arviz.ess(value, method="mean")))]
+    return {
+        "ess_min": min(sizes),
+        "ess_median": float(np.median(sizes)),
+        "rhat": max(float(arviz.rhat(value)) for value in values.values()),
+        "means": means,
+    }
+
+
+def measure(problem_name, peer_name, chains, warmup, draws):
+    problem = PROBLEMS[problem_name]
+    run, options = CONFIGURATIONS[peer_name]
+    X, v, figures = run(problem, chains=chains, warmup=warmup, draws=draws, **options)
     return {
         "problem": problem_name,
         "peer": peer_name,
@@ -37,10 +46,7 @@ def measure(problem_name, peer_name, chains, warmup, draws):
         "draws": draws,
         "seconds": figures["seconds"],
         "gradients": figures["gradients"],
-        "ess_min": min(sizes),
-        "ess_median": float(np.median(sizes)),
-        "rhat": max(float(arviz.rhat(value)) for value in values.values()),
-        "means": means,
+        **summary({name: f(X, v) for name, f in problem.functionals.items()}),
         "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 

@@ -49,15 +49,21 @@ def plan(problem_name):
 
 
 def run_one(problem, peer, chains, warmup, draws, threads, limit):
+    found = run_apart("benchmarks.measure", problem, peer, chains, warmup, draws, threads=threads, limit=limit)
+    return {"problem": problem, "peer": peer, **found}
+
+
+def run_apart(module, *arguments, threads, limit):
+    """What a module prints as its last line, JSON, when run in a process of its own; ``{"failed": why}`` if it fails."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     environment["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
-    command = [sys.executable, "-m", "benchmarks.measure", problem, peer, *map(str, (chains, warmup, draws))]
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
-        return {"problem": problem, "peer": peer, "failed": f"over {limit} s"}
+        return {"failed": f"over {limit} s"}
     if done.returncode:
-        return {"problem": problem, "peer": peer, "failed": (done.stderr.strip().splitlines() or ["?"])[-1]}
+        return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1]}
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 

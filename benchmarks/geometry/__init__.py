@@ -1,0 +1,1 @@
+"""Benchmarks of MSD: sampling in the geometry of the model."""

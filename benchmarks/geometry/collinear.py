@@ -1,0 +1,202 @@
+"""Effective draws a second where the posterior is long and thin along axes that are not the coordinates'.
+
+    python -m benchmarks.geometry.collinear                         both posteriors, tables to standard output
+    python -m benchmarks.geometry.collinear --write docs/page.md    and into a file
+    python -m benchmarks.geometry.collinear --only MSD --limit 60   peers whose name contains MSD
+
+Each peer runs in a process of its own, and its seconds are of the whole run: compiling, warm-up and draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.geometry.posteriors import POSTERIORS, collinear_posteriors
+from benchmarks.geometry.truth import truth_of
+from benchmarks.measure import summary
+from benchmarks.run import machine, run_apart, worst_deviation
+
+warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+
+OURS = "pyro_manifold"
+CLOCKS = ("seconds", "cpu_seconds")
+RESULTS = Path("results") / "geometry"
+
+
+class Peer(NamedTuple):
+    """A row: how tables call it, the sampler, chains, warm-up and draws of each, and the sampler's options."""
+
+    name: str
+    sampler: str
+    chains: int
+    warmup: int
+    draws: int
+    options: dict[str, Any]
+
+
+# Chosen from ten pairs of step size and number of steps on 64 chains of the logistic posterior, by effective draws a step.
+EXACT = {"step_size": 0.6, "num_steps": 3, "persistence": 0.0, "metropolis": True}
+UNCORRECTED = {**EXACT, "step_size": 0.3, "num_steps": 5, "metropolis": False}
+
+
+def msd_peers():
+    for chains, draws in ((1, 2000), (64, 500), (512, 100)):
+        for compiled in (False, True):
+            name = f"{OURS} MSD exact{', compiled' if compiled else ''}"
+            yield Peer(name, "MSD", chains, 30, draws, {**EXACT, "jit_compile": compiled})
+    yield Peer(f"{OURS} MSD uncorrected, compiled", "MSD", 512, 30, 100, {**UNCORRECTED, "jit_compile": True})
+
+
+def other_peers():
+    for chains, warmup, draws in ((4, 300, 1000), (64, 300, 500), (512, 200, 200)):
+        yield Peer(f"{OURS} OHMC, full mass", "OHMC", chains, warmup, draws, {"full_mass": True})
+    yield Peer("Pyro NUTS", "Pyro NUTS", 1, 200, 200, {})
+    yield Peer("Pyro NUTS, full mass", "Pyro NUTS", 1, 400, 800, {"full_mass": True})
+    for dense in (False, True):
+        name = f"NumPyro NUTS{', dense mass' if dense else ''}"
+        for method, chains, warmup, draws in (
+            ("sequential", 4, 500, 2000),
+            ("vectorized", 64, 300, 500),
+            ("vectorized", 512, 200, 200),
+        ):
+            options = {"chain_method": method, "dense_mass": dense}
+            yield Peer(f"{name}, {method}", "NumPyro NUTS", chains, warmup, draws, options)
+
+
+def functionals(w, truth):
+    """Coordinates, and squares of projections on the longest and shortest principal axis, of ``(..., dimension)``."""
+    variances, axes = truth.principal_axes()
+    centred = w - truth.mean
+    found = {f"w{i}": w[..., i] for i in range(w.shape[-1])}
+    return found, {name: (centred @ axes[:, k]) ** 2 / variances[k] for name, k in (("longest", 0), ("shortest", -1))}
+
+
+def truths_of(truth):
+    """``{functional: (mean, standard error)}``; the squares are in units of their variances."""
+    variances, axes = truth.principal_axes()
+    known = {f"w{i}": pair for i, pair in enumerate(zip(truth.mean, truth.mean_error, strict=True))}
+    for name, k in (("longest", 0), ("shortest", -1)):
+        # Errors of entries of the covariance taken as independent; they are small beside the peers'.
+        weights = np.outer(axes[:, k], axes[:, k])
+        known[name] = (1.0, float(np.sqrt((weights**2 * truth.covariance_error**2).sum()) / variances[k]))
+    return known
+
+
+def run_peer(posterior, truth, peer, limit):
+    """The figures of a row, or why there are none."""
+    row = {"peer": peer.name, "chains": peer.chains, "warmup": peer.warmup, "draws": peer.draws}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "draws.npy"
+        numbers = (peer.chains, peer.warmup, peer.draws, json.dumps(peer.options), path)
+        module = "benchmarks.geometry.peers"
+        found = run_apart(module, posterior.name, peer.sampler, *numbers, threads=1, limit=limit)
+        if "failed" in found:
+            return row | found
+        return row | found | figures(np.load(path), truth)
+
+
+def figures(w, truth):
+    """What draws ``(chains, draws, dimension)`` say: sizes, R-hat, deviations and biases."""
+    coordinates, squares = functionals(w, truth)
+    of_coordinates, of_squares = summary(coordinates), summary(squares)
+    means, known = of_coordinates["means"] | of_squares["means"], truths_of(truth)
+    away = [(means[f"w{i}"][0] - truth.mean[i]) / truth.deviation[i] for i in range(w.shape[-1])]
+    return {
+        "ess_min": of_coordinates["ess_min"],
+        "ess_median": of_coordinates["ess_median"],
+        "ess_squares": of_squares["ess_min"],
+        "rhat": max(of_coordinates["rhat"], of_squares["rhat"]),
+        "z": worst_deviation(means, {name: known[name] for name in coordinates}),
+        "z_squares": worst_deviation(means, {name: known[name] for name in squares}),
+        "bias": float(np.abs(away).max()),
+        "variances": [means[name][0] for name in squares],
+    }
+
+
+HEADER = (
+    "| peer | chains × (warm-up + draws) | seconds | CPU s | min ESS/s | median ESS/s | squares' ESS/s | ratio | ratio, CPU s "
+    "| R-hat | worst z: means | squares | means' error / sd | variance longest, shortest | MB |\n" + "|---" * 15 + "|"
+)
+
+
+def rate(row, clock):
+    """Smallest effective draws a second of either clock, of coordinates and squares."""
+    return min(row["ess_min"], row["ess_squares"]) / row[clock]
+
+
+def table(rows):
+    """Ratios are of the smallest ESS a second, to the best of the other packages."""
+    others = [row for row in rows if "failed" not in row and not row["peer"].startswith(OURS)]
+    best = {clock: max((rate(row, clock) for row in others), default=np.nan) for clock in CLOCKS}
+    lines = [HEADER]
+    for row in rows:
+        sizes = f"{row['chains']} × ({row['warmup']} + {row['draws']})"
+        if "failed" in row:
+            lines.append(f"| {row['peer']} | {sizes} | {row['failed']} " + "|" * 13)
+            continue
+        cells = [
+            row["peer"],
+            sizes,
+            f"{row['seconds']:.1f}",
+            f"{row['cpu_seconds']:.1f}",
+            *(f"{row[key] / row['seconds']:.1f}" for key in ("ess_min", "ess_median", "ess_squares")),
+            *(f"{rate(row, clock) / best[clock]:.2f}" for clock in CLOCKS),
+            f"{row['rhat']:.3f}",
+            f"{row['z']:.1f}",
+            f"{row['z_squares']:.1f}",
+            f"{row['bias']:.3f}",
+            ", ".join(f"{ratio:.3f}" for ratio in row["variances"]),
+            f"{row['memory_mb']:.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def section(posterior, peers, limit):
+    """A heading, the measured condition number, and the table; keeps the figures of each row as it comes."""
+    truth = truth_of(posterior)
+    rows = []
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for peer in peers:
+        rows.append(run_peer(posterior, truth, peer, limit))
+        (RESULTS / f"{posterior.name}.json").write_text(json.dumps(rows))
+    _, axes = truth.principal_axes()
+    lines = [
+        f"\n## {posterior.name}\n",
+        f"{posterior.dimension} coefficients, {len(posterior.data)} cases; the covariance of the posterior has condition "
+        f"number {truth.condition:.0f}; the largest weight of a coordinate on the longest and shortest axis is "
+        f"{np.abs(axes[:, 0]).max():.2f} and {np.abs(axes[:, -1]).max():.2f}.\n",
+        table(rows),
+    ]
+    return "\n".join(lines)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="part of the names of peers")
+    parser.add_argument("--posteriors", nargs="*", default=[posterior.name for posterior in collinear_posteriors()])
+    parser.add_argument("--limit", type=int, default=120, help="seconds for each peer")
+    parser.add_argument("--draws", type=int, help="of each chain, in place of each peer's number")
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args(argv)
+    peers = [peer for peer in [*msd_peers(), *other_peers()] if arguments.only in peer.name]
+    if arguments.draws:
+        peers = [peer._replace(draws=arguments.draws) for peer in peers]
+    page = [machine(threads=1)]
+    print(page[0], flush=True)
+    for name in arguments.posteriors:
+        page.append(section(POSTERIORS[name], peers, arguments.limit))
+        print(page[-1], flush=True)
+    if arguments.write:
+        arguments.write.write_text("\n".join(page) + "\n")
+
+
+if __name__ == "__main__":
+    main()
