@@ -54,7 +54,7 @@ def run_one(problem, peer, chains, warmup, draws, threads, limit):
 
 
 def run_apart(module, *arguments, threads, limit):
-    """What a module prints as its last line, JSON, when run in a process of its own; ``{"failed": why}`` if it fails."""
+    """The JSON that a module prints last when it runs in a process of its own; ``{"failed": why}`` if it fails."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     environment["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     command = [sys.executable, "-m", module, *map(str, arguments)]

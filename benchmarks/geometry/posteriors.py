@@ -1,7 +1,7 @@
 """Posteriors of one vector of coefficients, each written once and read by Pyro, by NumPyro and by plain torch.
 
-The prior is N(0, s²I). "logistic", "Poisson" and "banana" are small; "collinear linear" and "collinear logistic" have 20
-predictors so correlated that standard deviations of the posterior differ by a hundred, along axes that are not the
+The prior is N(0, s²I). "logistic", "Poisson" and "banana" are small; "collinear linear" and "collinear logistic" have
+20 predictors so correlated that standard deviations of the posterior differ by a hundred, along axes that are not the
 coordinates'.
 """
 
@@ -24,8 +24,8 @@ class Posterior:
         dimension: of w.
         prior_scale: s.
         data: what is observed, ``(cases,)``.
-        likelihood: ``(distributions, array_module, w)`` to the law of the data, for ``w`` of shape ``(..., dimension)``;
-            for both packages, because their laws and arrays have the same names.
+        likelihood: ``(distributions, array_module, w)`` to the law of the data, ``w`` of shape ``(..., dimension)``;
+            serves both packages, because their laws and arrays have the same names.
         design: predictors ``(cases, dimension)``, where there are any.
     """
 
@@ -115,10 +115,10 @@ def small_posteriors():
 
 
 def collinear_posteriors(dimension=20, cases=200, condition=1e4):
-    """A Gaussian posterior with exactly this condition number but for its prior, and a logistic one with about it."""
+    """A Gaussian posterior with this condition number but for its weak prior, and a logistic one with about it."""
     rng = np.random.default_rng(1)
     design = correlated_design(rng, cases, dimension, longest=5.0, condition=condition)
-    weak = 100.0  # a prior that is felt by none of the directions would leave the conditions to the predictors
+    weak = 100.0  # felt by no direction, so that the data alone decide on the condition number
     # Coefficients of size 1/5 along the longest axis: logits of size 1 or so.
     coefficients = rng.standard_normal(dimension) / 5
     return [

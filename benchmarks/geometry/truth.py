@@ -90,13 +90,14 @@ def _weighted_moments(posterior, mode, precision, centre, rng, batches, batch):
         weights = np.exp(posterior.log_density(torch.as_tensor(w)).numpy() - highest - log_proposal)
         centred = w - centre
         values = np.hstack([centred, (centred[:, :, None] * centred[:, None, :]).reshape(batch, -1)])
-        ones = np.ones_like(values[0])
+        squares, ones = weights**2, np.ones_like(values[0])
         sums = sums + np.stack([
-            weights.sum() * ones, weights @ values, (weights**2).sum() * ones, weights**2 @ values, weights**2 @ values**2
+            *(weights.sum() * ones, weights @ values),
+            *(squares.sum() * ones, squares @ values, squares @ values**2),
         ])  # fmt: skip
-    total, first, *squares = sums
+    total, first, *second = sums
     mean = first / total
-    return mean, np.sqrt(squares[2] - 2 * mean * squares[1] + mean**2 * squares[0]) / total
+    return mean, np.sqrt(second[2] - 2 * mean * second[1] + mean**2 * second[0]) / total
 
 
 def mode_of(posterior, tolerance=1e-9):
