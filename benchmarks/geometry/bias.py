@@ -50,7 +50,7 @@ class Size(NamedTuple):
     """Chains and draws of each; of the exact version, which only tells its acceptance, a tenth."""
 
     chains: int = 1024
-    draws: int = 600
+    draws: int = 400
 
 
 def estimate(values):
@@ -85,9 +85,9 @@ def follow(system, state, step_size, warmup, draws):
     return torch.stack(positions, 1).numpy(), divergences, acceptance
 
 
-def rows_of(start_of, judge, step_sizes, size, **options):
+def rows_of(start_of, judge, step_sizes, size, compiled=True, **options):
     """A row for each step size; ``judge`` makes estimates of draws, ``start_of`` draws that many starts."""
-    system = dynamics(start_of(size.chains), jit_compile=True, **options)
+    system = dynamics(start_of(size.chains), jit_compile=compiled, **options)
     exact = dynamics(start_of(max(size.chains // 10, 2)), metropolis=True, **options)
     rows = []
     for step_size in step_sizes:
@@ -122,7 +122,7 @@ def rows_of_posterior(posterior, step_sizes, size, truth=None):
     return rows_of(start_of, judge, step_sizes, size, model=posterior.pyro_model)
 
 
-def rows_of_curved_problem(target, step_sizes, size):
+def rows_of_curved_problem(target, step_sizes, size, compiled=True):
     """Second moment of q₁ and its relative bias, beside quadrature."""
     truth, _ = curved_space.expectations(target)
 
@@ -138,7 +138,7 @@ def rows_of_curved_problem(target, step_sizes, size):
         "potential_fn": lambda sites: curved_space.energy(sites["q"]),
         "metric": lambda sites: curved_space.embedding(sites["q"]),
     }
-    return rows_of(start_of, judge, step_sizes, size, target=target, **functions)
+    return rows_of(start_of, judge, step_sizes, size, compiled, target=target, **functions)
 
 
 def table(rows):

@@ -122,8 +122,8 @@ def figures(w, truth):
 
 HEADER = (
     "| peer | chains × (warm-up + draws) | seconds | CPU s | min ESS/s | median ESS/s | squares' ESS/s | ratio "
-    "| ratio, CPU s | R-hat | worst z: means | squares | means' error / sd | variance longest, shortest | MB |\n"
-    + "|---" * 15
+    "| ratio, CPU s | R-hat | worst z: means | squares | means' error / sd | variance longest, shortest |\n"
+    + "|---" * 14
     + "|"
 )
 
@@ -141,7 +141,7 @@ def table(rows):
     for row in rows:
         sizes = f"{row['chains']} × ({row['warmup']} + {row['draws']})"
         if "failed" in row:
-            lines.append(f"| {row['peer']} | {sizes} | {row['failed']} " + "|" * 13)
+            lines.append(f"| {row['peer']} | {sizes} | {row['failed']} " + "|" * 12)
             continue
         cells = [
             row["peer"],
@@ -155,7 +155,6 @@ def table(rows):
             f"{row['z_squares']:.1f}",
             f"{row['bias']:.3f}",
             ", ".join(f"{ratio:.3f}" for ratio in row["variances"]),
-            f"{row['memory_mb']:.0f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
