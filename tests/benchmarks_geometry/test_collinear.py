@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.geometry import agreement, collinear, peers, pilot, step_cost
+from benchmarks.geometry import agreement, collinear, peers, pilot, starts, step_cost
 from benchmarks.geometry.posteriors import POSTERIORS, banana
 from benchmarks.geometry.truth import gaussian
 from benchmarks.run import run_apart
@@ -108,6 +108,13 @@ def test_comparisons_see_a_shift():
     assert min(sizes) > 2000
     found, _ = agreement.compare(ours + 0.2, theirs)
     assert found[0].z > 4.0
+
+
+def test_chains_that_never_accept_are_stuck(monkeypatch):
+    monkeypatch.setattr(starts, "DRAWS", 20)
+    monkeypatch.setattr(starts, "WARMUP", 2)
+    assert starts.stuck(POSTERIORS["Poisson"], 2.0, 0.5, 3, chains=50) > 0.2
+    assert starts.stuck(POSTERIORS["Poisson"], 0.1, 0.1, 1, chains=50) == 0
 
 
 def test_pilot_and_step_cost_print_a_row_each(capsys):

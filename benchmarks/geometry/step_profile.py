@@ -1,0 +1,53 @@
+"""Where a step of exact MSD spends its time on the collinear logistic posterior.
+
+    python -m benchmarks.geometry.step_profile CHAINS [compiled]
+
+Process time of the set-up, of an iteration and of its graph, number of nodes, shares of operators by torch.profiler.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.geometry.posteriors import POSTERIORS
+
+
+def seconds(function, repeats):
+    started = time.process_time()
+    for _ in range(repeats):
+        function()
+    return (time.process_time() - started) / repeats
+
+
+def main(chains, compiled=False, name="collinear logistic", shown=12):
+    from pyro_manifold.infer import MSD
+
+    warnings.filterwarnings("ignore")
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    kernel = MSD(POSTERIORS[name].pyro_model, 0.6, 0.0, metropolis=True, jit_compile=compiled)
+    print(f"set-up {seconds(lambda: kernel.setup_chains(chains, 10**6, None), 1):.1f} s")
+    kernel.advance()
+    state, step, repeats = kernel._state, kernel._dynamics._step, 5 if chains > 100 else 50
+
+    def once():
+        step(torch.tensor(0.6), state.velocity, *state.point)
+
+    print(f"iteration {1e6 * seconds(kernel.advance, repeats):.0f} µs, its graph {1e6 * seconds(once, repeats):.0f} µs")
+    if hasattr(step, "graph"):
+        print(f"{len(step.graph.nodes)} nodes")
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        seconds(once, repeats)
+    found = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)
+    total = sum(event.self_cpu_time_total for event in found)
+    for event in found[:shown]:
+        print(f"{100 * event.self_cpu_time_total / total:5.1f} %  {event.count // repeats:4d} calls  {event.key}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), "compiled" in sys.argv[2:])
