@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.geometry.robot_arm import table
-from benchmarks.geometry.robot_arm_model import SHAPES, model, simulate, starts
+from benchmarks.geometry.robot_arm_model import SHAPES, descended, model, simulate, small_weights
 from benchmarks.geometry.robot_arm_samplers import HMC_STEP, MSD_STEP, PERSISTENCE, hmc
 from pyro_manifold.infer import MSD, OHMC
 
@@ -28,15 +28,15 @@ APPROACH, ROUNDS = 5, 8
 
 
 def msd(jit_compile, **options):
-    return MSD(model, MSD_STEP / 2, PERSISTENCE, jit_compile=jit_compile, **options)
+    return MSD(model, MSD_STEP, PERSISTENCE, jit_compile=jit_compile, **options)
 
 
 # Kernels as functions of jit_compile, the number of steps of a draw, and draws of a round of about equal times.
 KERNELS = {
     "MSD": (msd, 1, 20),
     "MSD, Jeffreys": (lambda jit_compile: msd(jit_compile, target="jeffreys"), 1, 20),
-    "HMC30": (lambda jit_compile: hmc(OHMC, HMC_STEP / 2, 30, jit_compile), 30, 6),
-    "HMC100": (lambda jit_compile: hmc(OHMC, HMC_STEP / 2, 100, jit_compile), 100, 2),
+    "HMC30": (lambda jit_compile: hmc(OHMC, HMC_STEP, 30, jit_compile), 30, 6),
+    "HMC100": (lambda jit_compile: hmc(OHMC, HMC_STEP, 100, jit_compile), 100, 2),
 }
 
 
@@ -62,8 +62,9 @@ def ready(build, chains, jit_compile):
     arm = simulate(0)
     pyro.set_rng_seed(0)
     kernel = build(jit_compile)
+    start = descended(small_weights(chains, 0), arm)
     begin = time.process_time()
-    kernel.setup_chains(chains, 0, starts(chains, 0), arm.x_train, arm.y_train)
+    kernel.setup_chains(chains, 0, start, arm.x_train, arm.y_train)
     for _ in range(APPROACH):
         kernel.advance()
     return kernel, time.process_time() - begin

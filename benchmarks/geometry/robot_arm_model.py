@@ -12,6 +12,7 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from scipy.optimize import least_squares
 
 NOISE = 0.05
 """Standard deviation σ of the noise; β = 1/σ² = 400."""
@@ -69,7 +70,39 @@ def standard_normal(shape):
     return dist.Normal(torch.zeros(shape), 1.0).to_event(len(shape))
 
 
-def starts(runs, seed, scale=0.1):
-    """Small weights, a tenth of draws of the prior, one set a run: a far start is too hard for a fixed step."""
+def small_weights(runs, seed):
+    """A tenth of draws of the prior, one set a run, ``{site: (runs, *shape)}``."""
     generator = np.random.default_rng([seed, 1])  # another stream than the data's
-    return {name: scale * torch.as_tensor(generator.standard_normal((runs, *shape))) for name, shape in SHAPES.items()}
+    return {name: 0.1 * torch.as_tensor(generator.standard_normal((runs, *shape))) for name, shape in SHAPES.items()}
+
+
+def descended(weights, arm, evaluations=100):
+    """The weights after some trust-region steps towards a mode of the posterior, each run its own.
+
+    From small weights alone, runs of all samplers get stuck on the way, at steps that are right later.
+    """
+    starts = ({name: value[run] for name, value in weights.items()} for run in range(len(weights["output_bias"])))
+    ends = [_climb(start, arm, evaluations) for start in starts]
+    return {name: torch.stack([end[name] for end in ends]) for name in weights}
+
+
+def _climb(weights, arm, evaluations):
+    def residuals(vector):
+        sites = unflatten(vector)
+        misfit = (network(sites, arm.x_train) - arm.y_train) / NOISE
+        return np.concatenate([misfit.flatten().numpy(), vector])
+
+    found = least_squares(residuals, flatten(weights, 0).numpy(), max_nfev=evaluations)
+    return unflatten(found.x)
+
+
+def flatten(sites, leading):
+    """Sites ``(*leading, *shape)`` with a number of leading dimensions as one array ``(*leading, 42)``."""
+    return torch.cat([sites[name].flatten(leading) for name in SHAPES], -1)
+
+
+def unflatten(vectors):
+    """The sites of flat vectors ``(..., 42)``."""
+    sizes = [int(np.prod(shape)) for shape in SHAPES.values()]
+    parts = torch.as_tensor(vectors, dtype=torch.get_default_dtype()).split(sizes, -1)
+    return {name: part.reshape(*part.shape[:-1], *SHAPES[name]) for name, part in zip(SHAPES, parts, strict=True)}

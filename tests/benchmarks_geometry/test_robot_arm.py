@@ -64,14 +64,14 @@ def test_predictions_are_averaged_not_weights():
     opposite = {name: value if name == "output_bias" else -value for name, value in sites.items()}
     # tanh is odd: with both layers turned the network would be the same, so one is turned only.
     opposite["input_to_hidden"], opposite["hidden_bias"] = sites["input_to_hidden"], sites["hidden_bias"]
-    draws = torch.cat([robot_arm_samplers.flat(each) for each in (sites, opposite)], 1)
+    draws = torch.cat([robot_arm_model.flatten(each, 2) for each in (sites, opposite)], 1)
     found = robot_arm.mean_prediction(draws, torch.randn(5, 2))
     torch.testing.assert_close(found, sites["output_bias"][:, 0].unsqueeze(1).expand(1, 5, 2))
 
 
 def test_flat_draws_come_back():
     sites = {name: torch.randn(2, 3, *shape) for name, shape in robot_arm_model.SHAPES.items()}
-    torch.testing.assert_close(robot_arm_samplers.unflatten(robot_arm_samplers.flat(sites)), sites)
+    torch.testing.assert_close(robot_arm_model.unflatten(robot_arm_model.flatten(sites, 2)), sites)
 
 
 def test_autocorrelation_of_waves():
@@ -82,6 +82,22 @@ def test_autocorrelation_of_waves():
     found = robot_arm.autocorrelation(draws, "input_to_hidden")
     assert found[0, :5] == pytest.approx([1.0, -0.5, 0.0, -0.5, 1.0], abs=0.005)
     assert (found[1] == 1).all()
+
+
+# ---- starts ----------------------------------------------------------------------------------------------------
+
+
+def test_starts_are_near_modes_of_their_own():
+    """At a mode no weight has a gradient, and no two runs share a mode."""
+    arm = robot_arm_model.simulate(0, train=30)
+    weights = robot_arm_model.descended(robot_arm_model.small_weights(2, 0), arm, evaluations=300)
+    for value in weights.values():
+        value.requires_grad_()
+    misfit = robot_arm_model.network(weights, arm.x_train) - arm.y_train
+    energy = 0.5 * (misfit.square().sum() / 0.05**2 + sum(value.square().sum() for value in weights.values()))
+    gradients = torch.autograd.grad(energy, list(weights.values()))
+    assert max(float(gradient.abs().max()) for gradient in gradients) < 1e-2 * float(energy.detach())
+    assert not torch.allclose(*weights["output_bias"])
 
 
 # ---- samplers --------------------------------------------------------------------------------------------------
@@ -110,7 +126,7 @@ def test_momenta_persist():
     """Where the step is so short that nothing changes but momenta, these have autocorrelation cos θ."""
     kernel = robot_arm_samplers.hmc(robot_arm_samplers.PersistentHMC, 1e-9, 1, jit_compile=False)
     arm = robot_arm_model.simulate(0)
-    kernel.setup_chains(200, 0, robot_arm_model.starts(200, 0), arm.x_train, arm.y_train)
+    kernel.setup_chains(200, 0, robot_arm_model.small_weights(200, 0), arm.x_train, arm.y_train)
     momenta = []
     for _ in range(102):
         kernel.advance()
@@ -122,14 +138,14 @@ def test_momenta_persist():
 
 
 def test_the_comparison_runs_and_reads_its_draws_back(here, monkeypatch, capsys):
-    arguments = ["--runs", "2", "--draws", "24", "--dropped", "4", "--samplers", "HMC30", "HMC30, persistent"]
+    arguments = ["--runs", "2", "--draws", "24", "--dropped", "4", "--samplers", "HMC30, persistent"]
     compiled = robot_arm_samplers.hmc
     monkeypatch.setattr(robot_arm_samplers, "hmc", lambda *a, **_: compiled(*a, jit_compile=False))
     first = robot_arm.main([*arguments, "--write", str(here / "table.md")])
     monkeypatch.setattr(robot_arm_samplers, "sample", None)
     assert robot_arm.main(arguments) == first
     assert "| true function | 1.0" in capsys.readouterr().out
-    assert (here / "table.md").read_text().count("\n| HMC30 |") == 1
+    assert (here / "table.md").read_text().count("\n| HMC30, persistent |") == 1
 
 
 def test_operations_are_those_of_the_steps():
