@@ -87,10 +87,12 @@ def table(headings, rows):
     return "\n".join([*lines, *("| " + " | ".join(each) + " |" for each in rows)])
 
 
-def comparison(seed, names, options):
+def comparison(seed, names, options, hmc_step=None):
     """The table of one data set."""
-    arm = simulate(seed)
-    rows = [[*row(name, sample_once(name, seed, **options), arm), PAPER.get(name, "")] for name in names]
+    arm, rows = simulate(seed), []
+    for name in names:
+        step = {"step_size": hmc_step} if hmc_step and name.startswith("HMC") else {}
+        rows.append([*row(name, sample_once(name, seed, **options, **step), arm), PAPER.get(name, "")])
     truth = [f"{float(normalised_error(position(x), y)):.3f}" for x, y in (arm[2:], arm[:2])]
     rows.append(["true function", *truth, *[""] * (len(HEADINGS) - 1)])
     return f"Data set {seed}\n\n" + table(["sampler", *HEADINGS, "paper, test error"], rows)
@@ -121,6 +123,7 @@ def main(argv=None):
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--draws", type=int, default=3000, help="of a run, those dropped included")
     parser.add_argument("--dropped", type=int, default=1000)
+    parser.add_argument("--hmc-step", type=float, help="of HMC, where its usual one is too long for the data set")
     parser.add_argument("--steps", action="store_true", help="compare step sizes instead, with shorter runs")
     parser.add_argument("--write", type=Path, help="also write the tables here")
     arguments = parser.parse_args(argv)
@@ -130,7 +133,7 @@ def main(argv=None):
     if arguments.steps:
         tables = [step_sizes(arguments.seeds[0], options)]
     else:
-        tables = [comparison(seed, arguments.samplers, options) for seed in arguments.seeds]
+        tables = [comparison(seed, arguments.samplers, options, arguments.hmc_step) for seed in arguments.seeds]
     text = "\n\n".join(tables) + "\n"
     print(text)
     if arguments.write:
