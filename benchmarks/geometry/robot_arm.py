@@ -92,7 +92,7 @@ def comparison(seed, names, options, hmc_step=None):
     arm, rows = simulate(seed), []
     for name in names:
         step = {"step_size": hmc_step} if hmc_step and name.startswith("HMC") else {}
-        rows.append([*row(name, sample_once(name, seed, **options, **step), arm), PAPER.get(name, "")])
+        rows.append([*row(name, sample_once(name, seed, **options, **step), arm), PAPER[name.split(",")[0]]])
     truth = [f"{float(normalised_error(position(x), y)):.3f}" for x, y in (arm[2:], arm[:2])]
     rows.append(["true function", *truth, *[""] * (len(HEADINGS) - 1)])
     return f"Data set {seed}\n\n" + table(["sampler", *HEADINGS, "paper, test error"], rows)
