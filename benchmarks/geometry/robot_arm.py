@@ -87,11 +87,11 @@ def table(headings, rows):
     return "\n".join([*lines, *("| " + " | ".join(each) + " |" for each in rows)])
 
 
-def comparison(seed, names, options, hmc_step=None):
-    """The table of one data set."""
+def comparison(seed, names, options, steps):
+    """The table of one data set; ``steps`` has ε of HMC and MSD where it is not the usual one."""
     arm, rows = simulate(seed), []
     for name in names:
-        step = {"step_size": hmc_step} if hmc_step and name.startswith("HMC") else {}
+        step = {"step_size": steps[name[:3]]} if steps.get(name[:3]) else {}
         rows.append([*row(name, sample_once(name, seed, **options, **step), arm), PAPER[name.split(",")[0]]])
     truth = [f"{float(normalised_error(position(x), y)):.3f}" for x, y in (arm[2:], arm[:2])]
     rows.append(["true function", *truth, *[""] * (len(HEADINGS) - 1)])
@@ -124,6 +124,7 @@ def main(argv=None):
     parser.add_argument("--draws", type=int, default=3000, help="of a run, those dropped included")
     parser.add_argument("--dropped", type=int, default=1000)
     parser.add_argument("--hmc-step", type=float, help="of HMC, where its usual one is too long for the data set")
+    parser.add_argument("--msd-step", type=float, help="of MSD, in place of its usual one")
     parser.add_argument("--steps", action="store_true", help="compare step sizes instead, with shorter runs")
     parser.add_argument("--write", type=Path, help="also write the tables here")
     arguments = parser.parse_args(argv)
@@ -133,7 +134,8 @@ def main(argv=None):
     if arguments.steps:
         tables = [step_sizes(arguments.seeds[0], options)]
     else:
-        tables = [comparison(seed, arguments.samplers, options, arguments.hmc_step) for seed in arguments.seeds]
+        steps = {"HMC": arguments.hmc_step, "MSD": arguments.msd_step}
+        tables = [comparison(seed, arguments.samplers, options, steps) for seed in arguments.seeds]
     text = "\n\n".join(tables) + "\n"
     print(text)
     if arguments.write:
