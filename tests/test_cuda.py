@@ -8,7 +8,7 @@ from pyro.infer import NUTS, SVI, Trace_ELBO
 
 from pyro_manifold import optim
 from pyro_manifold.distributions import MatrixBinghamVonMisesFisher, MatrixLangevin, StiefelUniform
-from pyro_manifold.infer import GHMC, MCMC, OHMC
+from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC
 from pyro_manifold.infer.autoguide import AutoGrassmannLowRankMultivariateNormal, AutoStiefelLowRankMultivariateNormal
 from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel, polar_factor
@@ -41,6 +41,25 @@ def test_kernel(kernel, dtype, jit_compile):
     assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < (1e-5 if dtype == torch.float32 else 1e-13)
     assert_mean(TARGET.statistic(samples).cpu(), *TARGET.expectation())
     assert mcmc.to_inferencedata().sample_stats["lp"].shape == (1, 400)
+
+
+@pytest.mark.parametrize("options", [{}, {"jit_compile": True}, {"metropolis": True}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dynamics_in_the_geometry_of_the_model(options, dtype):
+    y = torch.tensor([0.5, 1.5], dtype=dtype, device="cuda")
+
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros((), dtype=dtype, device="cuda"), 1.0))
+        with pyro.plate("data", 2):
+            pyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    mcmc = MCMC(MSD(model, 0.1, 0.5, num_steps=10, **options), 50, 20, num_chains=200, disable_progbar=True)
+    mcmc.run()
+    w = mcmc.get_samples(group_by_chain=True)["w"]
+    assert w.device.type == "cuda"
+    assert w.dtype == dtype
+    assert_mean(w.cpu(), 2 / 3)
+    assert_mean((w - 2 / 3).square().cpu(), 1 / 3)
 
 
 @pytest.mark.parametrize("chart", ["polar", "householder"])
