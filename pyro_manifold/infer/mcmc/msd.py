@@ -57,7 +57,7 @@ class MSD(HamiltonianKernel):
     definite in floating point, √precision times its mean diagonal is added, and `diagnostics` counts the draws.
 
     Args:
-        model: a Pyro model; see `embedding_from_model` for the laws that have an automatic metric.
+        model: a Pyro model; `pyro_manifold.embedding.embedding_from_model` has the laws with an automatic metric.
         step_size: ε; G sets the scale, so that 1 is the scale of a Gaussian posterior.
         persistence: cos θ, in [0, 1); 0 draws fresh momenta.
         metric: in place of the automatic metric, a function of ``{site: value}`` of one chain, values as in the model.
