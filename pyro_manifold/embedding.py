@@ -60,9 +60,8 @@ def embedding_from_model(
 
     After `or` the pull-back depends on the data, and the table has its mean over y; for StudentT with ν < 1 it has
     ν + 1 in place of 2ν. Fixed bijections of these laws, such as LogNormal, InverseGamma and Pareto of fixed scale,
-    give what the law itself gives.
-    A site that does not depend on latent sites gives nothing, also a `pyro.factor`; one that does, and whose law is not in
-    the table, is refused.
+    give what the law itself gives. A site that does not depend on latent sites gives nothing, also a `pyro.factor`;
+    one that does, and whose law is not in the table, is refused.
 
     A latent site whose prior is in the upper part of the table, down to HalfCauchy, gives the same as if it were
     observed: the precision of its prior, in log coordinates if it is positive. Any other latent site gives its
