@@ -273,7 +273,18 @@ def test_chains_arrive_from_a_start_where_the_step_is_far_too_long(metropolis):
     run(kernel, num_samples=20, warmup_steps=300, num_chains=20)
     last = [report["sample stats"]["lp"][-1] for report in kernel.chain_diagnostics()]
     assert min(last) > -30
-    assert all((report["sample stats"]["step_size"] == 0.3).all() for report in kernel.chain_diagnostics())
+
+
+def test_draws_are_made_with_the_whole_step():
+    start = init_to_value(values={"a": torch.tensor(20.0), "b": torch.tensor(0.02)})
+    kernel = MSD(location_and_scale, 0.3, metropolis=True, init_strategy=start)
+    shares = []
+    hook = lambda kernel, *_: shares.append(kernel._state.share)  # noqa: E731
+    with pytest.warns(UserWarning, match="moved in fewer than one iteration of twenty"):  # too short a warm-up
+        run(kernel, num_samples=1, warmup_steps=6, num_chains=2, hook_fn=hook)
+    assert (shares[3] < 1).any()
+    assert (shares[5] == 1).all()
+    assert not kernel._state.arriving
 
 
 def test_a_branch_that_only_numpy_sees_is_not_frozen_in_the_step():
