@@ -37,8 +37,8 @@ RUNAWAY_THRESHOLD = 10.0
 """Energy error of a trajectory that the uncorrected dynamics does not follow, on top of what friction takes away.
 
 Nothing else would stop a chain where steps are too long for the metric: its energy would grow without bound. A share
-sin²θ of the kinetic energy goes at each refreshment, so errors of that size cannot add up; and a chain that falls from
-a far start, fast and with errors to match, is let through.
+sin²θ of the kinetic energy goes at each refreshment, so errors of that size cannot add up, and a chain that falls fast
+is let through. One that cannot begin to fall takes shorter steps, during warm-up: `LagrangianState.with_caution`.
 """
 
 
