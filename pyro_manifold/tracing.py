@@ -32,20 +32,32 @@ _ARITHMETIC = {_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.mul.Tensor, _ATEN.div.T
 
 
 def forward_differentiable(module: fx.GraphModule) -> fx.GraphModule:
-    """The graph with numbers as tensors where they meet a tensor without dimensions; changed in place.
+    """The graph without what torch cannot differentiate forwards; changed in place.
 
-    The tangent of x + 1.0, x a single float32, has float64 (pytorch issue 90065), and factorisations refuse what comes
-    of it.
+    Numbers become tensors where they meet a tensor without dimensions: the tangent of x + 1.0, x a single float32, has
+    float64 (pytorch issue 90065), and factorisations refuse what comes of it. And atanh x becomes a difference of
+    logarithms, for tracing the reverse derivative of its tangent ends the process (torch 2.13).
     """
     for index, node in enumerate(module.graph.nodes):
-        if node.target not in _ARITHMETIC or not isinstance(node.args[1], int | float):
-            continue
-        value = node.args[0].meta["val"]
-        if value.dim() or not value.is_floating_point():
-            continue
-        name = f"_number{index}"
-        module.register_buffer(name, torch.tensor(node.args[1], dtype=value.dtype, device=value.device))
         with module.graph.inserting_before(node):
-            node.update_arg(1, module.graph.get_attr(name))
+            if node.target is _ATEN.atanh.default:
+                _replace_inverse_tangent(module.graph, node)
+            elif node.target in _ARITHMETIC and isinstance(node.args[1], int | float):
+                value = node.args[0].meta["val"]
+                if not value.dim() and value.is_floating_point():
+                    name = f"_number{index}"
+                    number = torch.tensor(node.args[1], dtype=value.dtype, device=value.device)
+                    module.register_buffer(name, number)
+                    node.update_arg(1, module.graph.get_attr(name))
+    module.graph.eliminate_dead_code()
     module.recompile()
     return module
+
+
+def _replace_inverse_tangent(graph: fx.Graph, node: fx.Node) -> None:
+    above = graph.call_function(_ATEN.log1p.default, node.args)
+    below = graph.call_function(_ATEN.log1p.default, (graph.call_function(_ATEN.neg.default, node.args),))
+    difference = graph.call_function(_ATEN.sub.Tensor, (above, below))
+    half = graph.call_function(_ATEN.div.Scalar, (difference, 2))
+    half.meta = node.meta
+    node.replace_all_uses_with(half)
