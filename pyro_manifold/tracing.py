@@ -41,7 +41,7 @@ def forward_differentiable(module: fx.GraphModule) -> fx.GraphModule:
     for index, node in enumerate(module.graph.nodes):
         with module.graph.inserting_before(node):
             if node.target is _ATEN.atanh.default:
-                _replace_inverse_tangent(module.graph, node)
+                _replace_atanh(module.graph, node)
             elif node.target in _ARITHMETIC and isinstance(node.args[1], int | float):
                 value = node.args[0].meta["val"]
                 if not value.dim() and value.is_floating_point():
@@ -54,7 +54,7 @@ def forward_differentiable(module: fx.GraphModule) -> fx.GraphModule:
     return module
 
 
-def _replace_inverse_tangent(graph: fx.Graph, node: fx.Node) -> None:
+def _replace_atanh(graph: fx.Graph, node: fx.Node) -> None:
     above = graph.call_function(_ATEN.log1p.default, node.args)
     below = graph.call_function(_ATEN.log1p.default, (graph.call_function(_ATEN.neg.default, node.args),))
     difference = graph.call_function(_ATEN.sub.Tensor, (above, below))

@@ -127,7 +127,6 @@ def metric_field(function: Field, start: Tensor) -> MetricField:
             f"metric returns a tensor of shape {tuple(found.shape)}, expected a vector, whose pull-back is the metric, "
             f"or the metric itself, ({dimension}, {dimension})."
         )
-
     if found.dim() == 2 and not agrees(found.mT, found):
         raise ValueError("metric returns a matrix that is not symmetric, expected the metric itself.")
 
