@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.narrow_products import transpose_narrow_products
-from pyro_manifold.tracing import trace
+from pyro_manifold.tracing import reason, trace
 
 Sites = dict[str, Tensor]
 PotentialFunction = Callable[[Sites], Tensor]
@@ -100,9 +100,10 @@ class BatchedPotential:
                 _check_agreement(candidate, self._chain_by_chain, example, manifolds or {})
             except Exception as error:  # a model can defeat a tracer in any way; the next candidate goes on
                 if warn and chains > 1:
-                    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                     following = "torch.vmap" if mode == "traced" else "a loop over chains, which is slow"
-                    warnings.warn(f"The model cannot be {mode} ({reason}); going on with {following}.", stacklevel=2)
+                    warnings.warn(
+                        f"The model cannot be {mode} ({reason(error)}); going on with {following}.", stacklevel=2
+                    )
                 continue
             self._batched, self.mode = candidate, mode
             return

@@ -51,7 +51,7 @@ def exact_msd(posterior, chains=512, warmup=50, draws=200, step_size=0.5, num_st
     """Draws ``(chains, draws, dimension)`` of MSD with the Metropolis decision, and the mean acceptance.
 
     Chains start within 0.1 of the prior's mean: from Pyro's uniform starts in (-2, 2), where rates of the Poisson model
-    reach e¹⁰, many never accept a step of this size.
+    reach e¹⁰, so short a warm-up might not forget the start.
     """
     import pyro
     from pyro.infer.autoguide.initialization import init_to_uniform

@@ -23,15 +23,11 @@ def pyro_manifold(posterior, chains, warmup, draws, *, kernel, **options):
     """Vectorised chains of a kernel of this library."""
     import pyro
     import torch
-    from pyro.infer.autoguide.initialization import init_to_uniform
 
     from pyro_manifold import infer
 
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
-    if kernel == "MSD":
-        # A step that is right for the bulk of the posterior is refused again and again far from it.
-        options["init_strategy"] = partial(init_to_uniform, radius=0.1)
     mcmc = infer.MCMC(
         getattr(infer, kernel)(posterior.pyro_model, **options), draws, warmup, num_chains=chains, disable_progbar=True
     )

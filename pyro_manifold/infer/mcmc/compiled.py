@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.leapfrog import Block, State
 from pyro_manifold.infer.mcmc.mechanics import Metric
 from pyro_manifold.potential import FactorisationError, agrees
-from pyro_manifold.tracing import trace
+from pyro_manifold.tracing import reason, trace
 
 Metrics = Mapping[Block, Metric]
 Step = Callable[[State, Tensor, Metrics], State]
@@ -46,11 +46,6 @@ def checked(make: Callable[[], FlatFunction], reference: FlatFunction, *inputs: 
 def compiled(graph: Callable[..., Any], options: Mapping[str, Any] | None) -> Callable[..., Any]:
     """The graph by `torch.compile`; shapes are those of its inputs unless ``options`` say otherwise."""
     return torch.compile(graph, **{"dynamic": False, **(options or {})})
-
-
-def reason(error: Exception) -> str:
-    """The first line of what an error says."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def compile_step(

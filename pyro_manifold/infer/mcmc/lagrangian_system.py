@@ -15,7 +15,6 @@ from pyro_manifold.infer.mcmc.compiled import (
     FlatFunction,
     checked,
     compiled,
-    reason,
 )
 from pyro_manifold.infer.mcmc.folding import folded_graph
 from pyro_manifold.infer.mcmc.lagrangian import (
@@ -32,6 +31,7 @@ from pyro_manifold.infer.mcmc.lagrangian import (
 from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks
 from pyro_manifold.infer.mcmc.metric_field import Field, MetricField
 from pyro_manifold.infer.mcmc.metropolis import DIVERGENCE_THRESHOLD, TransitionInfo, judge, select
+from pyro_manifold.tracing import reason
 
 RUNAWAY_THRESHOLD = 10.0
 """Energy error of a trajectory that the uncorrected dynamics does not follow, on top of what friction takes away.
