@@ -12,8 +12,8 @@ from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from pyro_manifold.potential import agrees
-from pyro_manifold.tracing import trace
+from pyro_manifold.graphs.tracing import trace
+from pyro_manifold.graphs.trusted import agrees
 
 Values = dict[str, Tensor]
 

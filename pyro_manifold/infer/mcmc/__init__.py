@@ -1,9 +1,10 @@
-"""Hamiltonian Monte Carlo on manifolds."""
+"""Kernels and the loop that runs them."""
 
 from pyro_manifold.infer.mcmc.api import MCMC
-from pyro_manifold.infer.mcmc.ghmc import GHMC
-from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.msd import MSD
-from pyro_manifold.infer.mcmc.ohmc import OHMC
+from pyro_manifold.infer.mcmc.hmc.ghmc import GHMC
+from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
+from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
+from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.riemannian.msd import MSD
 
-__all__ = ["GHMC", "MCMC", "MSD", "OHMC", "HamiltonianKernel"]
+__all__ = ["GHMC", "MCMC", "MSD", "OHMC", "HamiltonianKernel", "Kernel"]

@@ -1,11 +1,10 @@
-"""MCMC with all chains in one process."""
+"""MCMC with all chains in one process: Pyro's face, nothing else."""
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyro
 import pyro.infer
@@ -13,17 +12,24 @@ import torch
 from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.util import optional
-from torch import Tensor
-from tqdm.auto import tqdm
 
 from pyro_manifold.diagnostics.agreement import disagreements
 from pyro_manifold.diagnostics.arviz import to_inferencedata
-from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
-from pyro_manifold.potential import Sites
+from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
+from pyro_manifold.infer.mcmc.run import Run
+from pyro_manifold.infer.mcmc.states import Statistics
+from pyro_manifold.target.batched import Sites
 
 ChainMethod = Literal["vectorized", "parallel", "sequential"]
 
-_SECONDS_BETWEEN_REPORTS = 0.2
+
+@runtime_checkable
+class Vectorised(Protocol):
+    """A kernel that can advance all chains together, such as every `Kernel` of this package."""
+
+    def prepare(
+        self, chains: int, warmup_steps: int, initial_params: Sites | None, *args: Any, **kwargs: Any
+    ) -> Run[Any, Any]: ...
 
 
 class MCMC(pyro.infer.MCMC):
@@ -31,11 +37,11 @@ class MCMC(pyro.infer.MCMC):
 
     With ``chain_method="vectorized"`` and a kernel of this package, chains are the leading dimension of every tensor:
     a leapfrog step moves all of them, and one warm-up adapts step size and masses on all of them together. Each
-    chain has its own start. Other kernels, such as Pyro's NUTS, run as in Pyro.
+    chain has initial values of its own. Other kernels, such as Pyro's NUTS, run as in Pyro.
 
     Args:
         kernel: the kernel.
-        num_samples: draws of each chain.
+        num_samples: iterations of each chain after warm-up; each is a draw unless ``thinning`` says otherwise.
         warmup_steps: iterations before them that adapt; ``num_samples`` if None.
         initial_params: ``{site: tensor}`` to start from, with a leading chain dimension if ``num_chains > 1``;
             manifold sites on their manifold, all others unconstrained.
@@ -49,6 +55,10 @@ class MCMC(pyro.infer.MCMC):
         save_params: names of the sites to keep, all if None.
         chain_method: ``"vectorized"``, or Pyro's own processes (``"parallel"``) or one chain after the other
             (``"sequential"``).
+        thinning: keep the end of every so many iterations after warm-up, ``num_samples // thinning`` draws of each
+            chain. For ``"vectorized"``.
+        consumers: called with every `Iteration` (stage, index, sites, statistics) as it comes, such as a running
+            mean; with ``save_params=[]`` no draw is kept. For ``"vectorized"``.
 
     An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning.
 
@@ -80,16 +90,23 @@ class MCMC(pyro.infer.MCMC):
         save_params: list[str] | None = None,
         *,
         chain_method: ChainMethod = "vectorized",
+        thinning: int = 1,
+        consumers: Sequence[Consumer] = (),
     ) -> None:
         self.num_samples: int
+        _check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
         if chain_method not in ("vectorized", "parallel", "sequential"):
             raise ValueError(f"chain_method={chain_method!r}, expected 'vectorized', 'parallel' or 'sequential'.")
-        for name, value in {"num_chains": num_chains, "num_samples": num_samples}.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r}, expected a positive integer.")
+        if thinning > num_samples:
+            raise ValueError(f"thinning={thinning} leaves no draw of num_samples={num_samples}, expected at most that.")
         if warmup_steps is not None and (not isinstance(warmup_steps, int) or warmup_steps < 0):
             raise ValueError(f"warmup_steps={warmup_steps!r}, expected an integer that is not negative.")
-        self._vectorised = chain_method == "vectorized" and isinstance(kernel, HamiltonianKernel)
+        self._vectorised = chain_method == "vectorized" and isinstance(kernel, Vectorised)
+        if not self._vectorised and (thinning > 1 or consumers):
+            raise ValueError(
+                "thinning and consumers are for chain_method='vectorized' and kernels of this package: thin the draws "
+                "of get_samples(group_by_chain=True) instead."
+            )
         arguments = {
             "warmup_steps": warmup_steps,
             "hook_fn": hook_fn,
@@ -111,6 +128,9 @@ class MCMC(pyro.infer.MCMC):
             super().__init__(kernel, num_samples, initial_params=initial_params, num_chains=num_chains, **arguments)
         self._hook = hook_fn
         self._requested_samples = num_samples
+        self._thinning = thinning
+        self._consumers = tuple(consumers)
+        self._saved_names = save_params
         self._disable_progbar = disable_progbar
 
     def _stacked(self, initial_params: Sites | None) -> Sites | None:
@@ -144,6 +164,24 @@ class MCMC(pyro.infer.MCMC):
         samples: Sites = super().get_samples(num_samples, group_by_chain)
         return samples
 
+    def get_extra_fields(self, group_by_chain: bool = False) -> Statistics:
+        """What happened at each draw: log density, energy, step size and whatever else the kernel told.
+
+        Args:
+            group_by_chain: ``{name: (chains, draws)}`` instead of ``{name: (chains · draws,)}``.
+
+        Returns:
+            By ArviZ's names; empty for kernels that record nothing.
+
+        Raises:
+            ValueError: before `run`.
+        """
+        self._check_there_are_draws("get_extra_fields")
+        reports: list[dict[str, Any]] = [report or {} for report in self._diagnostics]
+        recorded = [report.get("sample stats", {}) for report in reports]
+        grouped = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
+        return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
+
     def _check_there_are_draws(self, method: str) -> None:
         if self._samples is None:
             raise ValueError(f"MCMC.{method}: there are no draws yet, call mcmc.run(...) first.")
@@ -157,11 +195,11 @@ class MCMC(pyro.infer.MCMC):
         """
         self._check_there_are_draws("diagnostics")
         report = super().diagnostics()
-        statistics = report.pop("sample stats", {})
-        log_densities = [chain["lp"] for chain in statistics.values() if chain]
+        report.pop("sample stats", None)
         values = dict(self._samples)
-        if log_densities:
-            values["log density"] = torch.stack(log_densities)
+        statistics = self.get_extra_fields(group_by_chain=True)
+        if "lp" in statistics:
+            values["log density"] = statistics["lp"]
         report["disagreeing chains"] = disagreements(values)
         return report
 
@@ -172,79 +210,45 @@ class MCMC(pyro.infer.MCMC):
     @poutine.block
     def _run_vectorised(self, *args: Any, **kwargs: Any) -> None:
         self._args, self._kwargs = args, kwargs
-        self.num_samples = self._requested_samples  # an interrupt of an earlier run may have left fewer
         args = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
-            self.kernel.setup_chains(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
-            self._check_saved_names()
-            draws = self._draw()
+            run = self.kernel.prepare(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
+            self.kernel.run = run
+            draws, statistics = self._draw(run)
         transforms = self.kernel.transforms if self.transforms is None else self.transforms
         self._samples = {name: transforms[name].inv(z) if name in transforms else z for name, z in draws.items()}
-        self._diagnostics = self.kernel.chain_diagnostics()
+        self._diagnostics = self.kernel.reports(statistics, self.num_chains)
 
-    def _check_saved_names(self) -> None:
-        sites = sorted(self.kernel.initial_params or {})
-        unknown = sorted(set(getattr(self.kernel, "save_params", [])) - set(sites))
+    def _draw(self, run: Run[Any, Any]) -> tuple[Sites, Statistics]:
+        """Warm up and draw; an interrupt keeps what there is."""
+        wanted = self._requested_samples // self._thinning
+        buffers, recorder = Buffers(wanted, self._names_to_save(run)), Recorder()
+        consumers: list[Consumer] = [buffers, recorder, *self._consumers]
+        if self._hook is not None:
+            consumers.append(self._call_hook)
+        total = self.warmup_steps + self._requested_samples
+        with ProgressBar(total, self.kernel.logging, self._disable_progbar) as progress:
+            made = sample(run, self._requested_samples, self._thinning, [*consumers, progress])
+        # An interrupt can fall between the draw and its statistics.
+        made = min(made, recorder.record.draws)
+        if made < wanted:
+            warnings.warn(f"Interrupted: kept {made} of {wanted} draws of each chain.", stacklevel=5)
+        self.num_samples = made
+        return buffers.filled(made), {name: x[:, :made] for name, x in recorder.record.statistics().items()}
+
+    def _call_hook(self, iteration: Iteration) -> None:
+        self._hook(self.kernel, iteration.sites, iteration.stage, iteration.index)  # type: ignore[misc]
+
+    def _names_to_save(self, run: Run[Any, Any]) -> list[str]:
+        sites = sorted(run.problem.initial_values)
+        names = sites if self._saved_names is None else self._saved_names
+        unknown = sorted(set(names) - set(sites))
         if unknown:
             raise ValueError(f"save_params names {unknown}, but the sites are {sites}.")
-
-    def _draw(self) -> Sites:
-        """Warm up and draw into buffers of shape ``(chains, draws, ...)``; an interrupt keeps what there is."""
-        buffers: Sites = {}
-        done = 0
-        with _ProgressBar(self.warmup_steps + self.num_samples, self._disable_progbar) as progress:
-            try:
-                for iteration in range(self.warmup_steps + self.num_samples):
-                    stage = "Warmup" if iteration < self.warmup_steps else "Sample"
-                    params = self.kernel.advance()
-                    index = iteration if stage == "Warmup" else iteration - self.warmup_steps
-                    if stage == "Sample":
-                        buffers = buffers or self._allocate(params)
-                        for name, buffer in buffers.items():
-                            buffer[:, index] = params[name]
-                        done = index + 1
-                    if self._hook is not None:
-                        self._hook(self.kernel, params, stage, index)
-                    progress.update(stage, self.kernel.logging)
-            except KeyboardInterrupt:
-                if not done:
-                    raise
-                warnings.warn(f"Interrupted: kept {done} of {self.num_samples} draws of each chain.", stacklevel=4)
-                self.num_samples = done
-        return {name: buffer[:, :done] for name, buffer in buffers.items()}
-
-    def _allocate(self, params: Sites) -> Sites:
-        names = getattr(self.kernel, "save_params", sorted(params))
-        return {name: _buffer(params[name], self.num_samples) for name in names}
+        return names
 
 
-def _buffer(value: Tensor, draws: int) -> Tensor:
-    return value.new_empty(len(value), draws, *value.shape[1:])
-
-
-class _ProgressBar:
-    """A bar whose figures are read from the device only a few times a second."""
-
-    def __init__(self, total: int, disable: bool) -> None:
-        self._bar = tqdm(total=total, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
-        self._disable, self._total = disable, total
-        self._pending, self._reported = 0, 0.0
-
-    def __enter__(self) -> _ProgressBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.update(self._pending)
-        self._bar.close()
-
-    def update(self, stage: str, figures: Callable[[], dict[str, str]]) -> None:
-        self._pending += 1
-        now = time.monotonic()
-        if self._disable or (
-            now - self._reported < _SECONDS_BETWEEN_REPORTS and self._bar.n + self._pending < self._total
-        ):
-            return
-        self._bar.set_description(stage, refresh=False)
-        self._bar.set_postfix(figures(), refresh=False)
-        self._bar.update(self._pending)
-        self._pending, self._reported = 0, now
+def _check_counts(**counts: object) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}={value!r}, expected a positive integer.")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Size, Tensor
 
-from pyro_manifold.infer.mcmc.leapfrog import Block, Blocks
-from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Mechanics
-from pyro_manifold.log_density import Target
-from pyro_manifold.manifolds import Manifold, Stiefel
+from pyro_manifold.infer.mcmc.states import Block, Blocks
+from pyro_manifold.manifolds import Manifold
 
 
 @dataclass(frozen=True)
@@ -75,37 +74,11 @@ class Layout:
                 sites[name] = part.reshape(-1, *self.shapes[name])
         return sites
 
-    def unpack_chain(self, blocks: Blocks, chain: int) -> dict[str, Tensor]:
-        """``{site: ...}`` of one chain."""
-        return {name: value[chain] for name, value in self.unpack(blocks).items()}
 
-
-def block_mechanics(
-    layout: Layout, target: Target, table: Mapping[type[Manifold], Mechanics]
-) -> dict[Block, Mechanics]:
-    """How each block moves.
-
-    Raises:
-        ValueError: if the table has no mechanics for the manifold of a site.
-    """
-    mechanics: dict[Block, Mechanics] = {group: EuclideanMechanics() for group in layout.groups}
-    for name, manifold in target.manifolds.items():
-        found = [move for kind, move in table.items() if isinstance(manifold, kind)]
-        if not found:
-            known = sorted(kind.__name__ for kind in table)
-            raise ValueError(
-                f"Site '{name}': this kernel moves {f'on {known}' if known else 'in unconstrained space'}, not on "
-                f"{manifold!r}; give the site a chart, such as transforms={{'{name}': HouseholderTransform(n, p).inv}} "
-                "for n×p frames."
-            )
-        mechanics[(name,)] = found[0]
-    return mechanics
-
-
-def square_blocks(target: Target, starts: dict[str, Tensor]) -> list[Block]:
-    """Sites on O(n), whose two components no continuous path connects."""
-    return [
-        (name,)
-        for name, manifold in target.manifolds.items()
-        if isinstance(manifold, Stiefel) and starts[name].shape[-1] == starts[name].shape[-2]
-    ]
+def refuse_manifold(name: str, manifold: Manifold, known: list[str]) -> NoReturn:
+    """Raise the sentence for a site on a manifold that a kernel cannot move on."""
+    where = f"on {sorted(known)}" if known else "in unconstrained space"
+    raise ValueError(
+        f"Site '{name}': this kernel moves {where}, not on {manifold!r}; give the site a transform to unconstrained "
+        f"space, such as transforms={{'{name}': HouseholderTransform(n, p).inv}} for n×p orthonormal matrices."
+    )

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
-from pyro_manifold.potential import agrees
-from pyro_manifold.tracing import forward_differentiable, trace
+from pyro_manifold.graphs.tracing import forward_differentiable, trace
+from pyro_manifold.graphs.trusted import Trusted, agrees
 
 # Their types do not tell pairs from triples with an auxiliary output.
 jvp: Any = torch.func.jvp
@@ -150,10 +150,11 @@ def metric_field(function: Field, start: Tensor) -> MetricField:
 
 def _without_handlers(function: Field, example: Tensor) -> Field:
     """The function as a graph, so that Pyro's handlers do not run inside torch.func; itself if that is not the same."""
-    try:
-        graph: Field = forward_differentiable(trace(function, example.clone()))
-        if all(agrees(graph(position), function(position)) for position in (example + 0.3, example - 1.0)):
-            return graph
-    except Exception:  # a model can defeat a tracer in any way; whether torch.func can do without is seen next
-        pass
-    return function
+    trusted = Trusted(lambda position: (function(position),), "eager")
+    # Where a model defeats the tracer, whether torch.func can do without is seen next.
+    trusted.attempt(
+        "traced",
+        lambda _: forward_differentiable(trace(lambda position: (function(position),), example.clone())),
+        [(example + 0.3,), (example - 1.0,)],
+    )
+    return lambda position: trusted(position)[0]

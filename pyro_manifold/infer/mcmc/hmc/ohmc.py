@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, GeodesicMechanics, Mechanics
+from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
+from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
 
 class OHMC(HamiltonianKernel):
     r"""Hamiltonian Monte Carlo in which orthonormal matrices stay orthonormal, by Cayley rotations.
 
-    One trajectory moves all continuous sites together:
+    One trajectory moves all continuous sites together, a position with a momentum r that is drawn anew (or in part,
+    ``persistence``), pushed by half a kick of the force -∇U, carried along by a drift, pushed again:
 
     - a site whose support is `constraints.stiefel` moves on the manifold itself, for :math:`r` tangent at X
 
@@ -25,10 +26,11 @@ class OHMC(HamiltonianKernel):
     - a unit vector (``constraints.sphere``, such as Pyro's ``ProjectedNormal``) moves along great circles;
     - every other site moves by the ordinary leapfrog in Pyro's unconstrained space.
 
-    The step is symplectic and reversible, its energy error is O(ε²), and the draws have exactly the law of the
-    model (densities on the manifold are with respect to the normalised Haar measure). Warm-up adapts the step
-    size by dual averaging, a diagonal or dense mass matrix for the unconstrained sites, and one scalar mass for
-    each Stiefel site. Discrete sites are enumerated as in Pyro's HMC. Arguments are those of `pyro.infer.HMC`.
+    The step is symplectic and reversible, its energy error is O(ε²), and the draws have exactly the distribution of
+    the model (densities on the manifold are with respect to the normalised Haar measure, the uniform distribution).
+    Warm-up adapts the step size by dual averaging, a diagonal or dense mass matrix for the unconstrained sites, and one
+    scalar mass for each Stiefel site (the larger its mass, the slower a site moves). Discrete sites are enumerated as
+    in Pyro's HMC. Arguments are those of `pyro.infer.HMC`.
 
     Args:
         model: a Pyro model; give this or ``potential_fn``.
@@ -41,8 +43,8 @@ class OHMC(HamiltonianKernel):
         adapt_mass_matrix: adapt masses during warm-up.
         full_mass: True for a dense mass matrix over all unconstrained sites, or a list of tuples of site names,
             a dense block each. Stiefel sites keep a scalar.
-        transforms: maps to unconstrained space for some of the sites. Naming a Stiefel site moves it into that
-            chart.
+        transforms: maps to unconstrained space for some of the sites. A Stiefel site that is named moves there instead,
+            in the coordinates of that chart.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
         jit_compile: trace and compile the model's density and gradient with `torch.compile`; falls back with a
             warning.
@@ -54,6 +56,9 @@ class OHMC(HamiltonianKernel):
         trajectory_jitter: lengths vary evenly within this share of their mean, against periodic orbits.
         reflection_probability: how often a square Stiefel site (n = p) is offered a reflection before a trajectory,
             so that both signs of its determinant are visited; one more evaluation of the density each time.
+        persistence: cos θ in [0, 1), the share of the momentum that a trajectory takes over from the last one,
+            :math:`r \leftarrow r\cos\theta + \xi\sin\theta` with ξ a fresh draw; 0 draws momenta anew. A rejected chain
+            turns back. With short trajectories, chains travel further for it (Horowitz 1991).
         min_stepsize: lower bound of ε.
         max_stepsize: upper bound of ε; a trajectory's length is another.
 

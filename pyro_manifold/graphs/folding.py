@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 
-from pyro_manifold.tracing import trace
+from pyro_manifold.graphs.tracing import trace
 
 _ATEN, _PRIMS = torch.ops.aten, torch.ops.prims
 _IDENTITIES = {_ATEN.alias.default, _ATEN.expand.default, _ATEN.view.default, _ATEN._to_copy.default}

@@ -1,7 +1,7 @@
 """From a Pyro model to an embedding of its parameters, whose pull-back is a metric for sampling.
 
-Like `log_density.py`, this is a place where Pyro's handlers meet the samplers on the way in: what leaves it is a
-function of plain tensors. What a single law gives is in `fisher.py`.
+Like `model.py`, this is a place where Pyro's handlers meet the samplers on the way in: what leaves it is a
+function of plain tensors. What a single distribution gives is in `fisher.py`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import pyro
 import torch
 from pyro import poutine
 from pyro.distributions.torch_distribution import MaskedDistribution
 from torch import Tensor
 
-from pyro_manifold.fisher import Moves, NoEmbeddingError, fisher_embedding, masked
-from pyro_manifold.log_density import Target, without_validation
-from pyro_manifold.potential import Sites
+from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.fisher import Moves, NoEmbeddingError, fisher_embedding, masked
+from pyro_manifold.target.model import ModelTarget
 
 Embedding = Callable[[Sites], Tensor]
 """Unconstrained values ``{site: ...}`` of one chain to a vector ``(l,)``."""
@@ -27,20 +28,15 @@ _REMEDY = "pass metric=, a function of the sites to a vector whose pull-back is 
 
 
 def embedding_from_model(
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    target: Target,
-    start: Sites,
-    metric_scale: Mapping[str, float] | None = None,
+    target: ModelTarget, values: Sites, metric_scale: Mapping[str, float] | None = None
 ) -> Embedding:
     r"""Whitened predictions and parameters of a model, one after the other in a vector.
 
     The pull-back of the vector to the unconstrained parameters is their Fisher information plus the precision of
-    their priors. Each element of an observed site gives the numbers of its law. In the table z = (y - μ)/σ; what is
-    `fixed` does not depend on latent sites; after `or` is what a scale gives that is not, up to constant factors:
+    their priors. Each element of an observed site gives the numbers of its distribution. In the table z = (y - μ)/σ;
+    what is `fixed` does not depend on latent sites; after `or` is what a scale gives that is not, up to constant factors:
 
-    | law | numbers | pull-back |
+    | distribution | numbers | pull-back |
     |---|---|---|
     | Normal(μ, σ) | z, or z and log σ | (dμ² + 2 dσ²)/σ² |
     | Logistic(μ, σ) | z/√3, or z and log σ | (dμ² + (1 + π²/3) dσ²)/3σ² |
@@ -59,29 +55,26 @@ def embedding_from_model(
     | Categorical(π), OneHotCategorical(π), Multinomial(n, π) | 2√nπ, one for each category | n Σ dπ²/π |
 
     After `or` the pull-back depends on the data, and the table has its mean over y; for StudentT with ν < 1 it has
-    ν + 1 in place of 2ν. Fixed bijections of these laws, such as LogNormal, InverseGamma and Pareto of fixed scale,
-    give what the law itself gives. A site that does not depend on latent sites gives nothing, also a `pyro.factor`;
-    one that does, and whose law is not in the table, is refused.
+    ν + 1 in place of 2ν. Fixed bijections of these distributions, such as LogNormal, InverseGamma and Pareto of fixed
+    scale, give what the distribution itself gives. A site that does not depend on latent sites gives nothing, also a
+    `pyro.factor`; one that does, and whose distribution is not in the table, is refused.
 
     A latent site whose prior is in the upper part of the table, down to HalfCauchy, gives the same as if it were
     observed: the precision of its prior, in log coordinates if it is positive. Any other latent site gives its
-    unconstrained coordinates, as if they had unit prior precision: Beta, Dirichlet, Uniform, ImproperUniform, a law
-    of the table whose fixed parameter is not fixed, and any prior with a mask; ``metric_scale`` changes their weight.
+    unconstrained coordinates, as if they had unit prior precision: Beta, Dirichlet, Uniform, ImproperUniform, a
+    distribution of the table whose fixed parameter is not fixed, and any prior with a mask; ``metric_scale`` changes
+    their weight.
     Masked data give zero, scaled ones (`poutine.scale`) are multiplied by the root of their scale.
 
     Args:
-        model: the Pyro model.
-        args: its arguments.
-        kwargs: its keyword arguments.
-        target: what `log_density.target_from_model` made of them.
-        start: unconstrained values of one chain, to look at the model with.
+        target: what `target_from_model` made of the model and its arguments.
+        values: unconstrained values of one chain, to look at the model with.
         metric_scale: multiplies the share of the named sites in the metric.
 
     Raises:
-        ValueError: for an observed site of another law, or with a parameter that should be fixed and is not; a
+        ValueError: for an observed site of another distribution, or with a parameter that should be fixed and is not; a
             discrete latent site; an unknown name in ``metric_scale``.
     """
-    model = without_validation(model)
     weights = dict(metric_scale or {})
 
     def share(name: str, site: dict[str, Any], sites: Sites, moves: Moves) -> Tensor:
@@ -90,9 +83,9 @@ def embedding_from_model(
     # Once with gradients on, to see which parameters depend on latent sites, and which data say nothing of them.
     moving: dict[str, dict[str, bool]] = {}
     with torch.enable_grad():
-        leaves = {name: value.clone().requires_grad_() for name, value in start.items()}
+        leaves = {name: value.clone().requires_grad_() for name, value in values.items()}
         depends = partial(_depends, tuple(leaves.values()))
-        seen = _sites_of_model(model, args, kwargs, target, leaves)
+        seen = _sites_of_model(target, leaves)
         for name, site in seen.items():
             if name in leaves or depends(site["fn"].log_prob(site["value"])):
                 found: dict[str, bool] = {}
@@ -103,7 +96,7 @@ def embedding_from_model(
         raise ValueError(f"metric_scale names {unknown}, but the model's sites are {sorted(seen)}.")
 
     def embedding(sites: Sites) -> Tensor:
-        current = _sites_of_model(model, args, kwargs, target, sites)
+        current = _sites_of_model(target, sites)
         recalled = {name: _recalling(found) for name, found in moving.items()}
         return torch.cat([share(name, current[name], sites, moves).flatten() for name, moves in recalled.items()])
 
@@ -126,12 +119,11 @@ def _depends(leaves: tuple[Tensor, ...], value: Any) -> bool:
     return any(gradient is not None for gradient in gradients)
 
 
-def _sites_of_model(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], target: Target, sites: Sites
-) -> dict[str, dict[str, Any]]:
+def _sites_of_model(target: ModelTarget, sites: Sites) -> dict[str, dict[str, Any]]:
     """The likelihoods and priors of a model at unconstrained values."""
     values = {name: transform.inv(sites[name]) for name, transform in target.transforms.items()}
-    trace = poutine.block(poutine.trace(poutine.condition(model, data=values)).get_trace)(*args, **kwargs)
+    with pyro.validation_enabled(False):
+        trace = poutine.block(poutine.trace(poutine.condition(target.program, data=values)).get_trace)()
     found = {}
     for name, site in trace.nodes.items():
         if site["type"] != "sample" or site["infer"].get("_deterministic") or _is_plate(site):
@@ -145,11 +137,11 @@ def _sites_of_model(
 
 
 def _is_masked(site: dict[str, Any]) -> bool:
-    law = site["fn"]
-    while law is not None:
-        if isinstance(law, MaskedDistribution):
+    distribution = site["fn"]
+    while distribution is not None:
+        if isinstance(distribution, MaskedDistribution):
             return True
-        law = getattr(law, "base_dist", None)
+        distribution = getattr(distribution, "base_dist", None)
     return site["mask"] is not None
 
 

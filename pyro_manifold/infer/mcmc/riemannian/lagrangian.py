@@ -2,7 +2,7 @@ r"""Steps of dynamics in a metric that changes from point to point, in position 
 
 The motion is :math:`\ddot q = -G^{-1}(\nabla\varphi + C(q, \dot q)\,\dot q)`, C the lower connection of G. It keeps
 :math:`H = \varphi + \tfrac12 v^\top G v` and the volume :math:`|G|\,dq\,dv`, so it leaves
-:math:`e^{-\varphi}|G|\,e^{-v^\top G v/2}` alone, in which q has the law :math:`e^{-\varphi}\sqrt{|G|}`.
+:math:`e^{-\varphi}|G|\,e^{-v^\top G v/2}` alone, in which q has the density :math:`e^{-\varphi}\sqrt{|G|}`.
 
 All tensors are flat with a leading chain dimension, ``(chains, d)``; every function is pure.
 """
@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.metric_field import MetricField
+from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField
+from pyro_manifold.infer.mcmc.states import normal_like
 
 FlatPotential = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Positions ``(chains, d)`` to the potential energy E ``(chains,)`` and its gradient ``(chains, d)``."""
@@ -84,18 +85,18 @@ def kinetic_energy(point: Point, velocity: Tensor) -> Tensor:
     return 0.5 * (velocity.unsqueeze(-2) @ point.factor).square().sum((-2, -1))
 
 
-def draw_velocity(point: Point) -> Tensor:
+def draw_velocity(point: Point, random: torch.Generator | None = None) -> Tensor:
     """An exact draw of v ~ N(0, G⁻¹), that is of momenta Gv ~ N(0, G)."""
-    noise = torch.randn_like(point.position).unsqueeze(-1)
+    noise = normal_like(point.position, random).unsqueeze(-1)
     return torch.linalg.solve_triangular(point.factor.mT, noise, upper=True).squeeze(-1)
 
 
-def refresh(point: Point, velocity: Tensor, persistence: float) -> Tensor:
+def refresh(point: Point, velocity: Tensor, persistence: float, random: torch.Generator | None = None) -> Tensor:
     r"""Part of the velocity, drawn again: :math:`v \leftarrow v\cos\theta + \xi\sin\theta` with ξ ~ N(0, G⁻¹).
 
     Leaves N(0, G⁻¹) as it is. ``persistence`` is cos θ.
     """
-    return persistence * velocity + (1 - persistence**2) ** 0.5 * draw_velocity(point)
+    return persistence * velocity + (1 - persistence**2) ** 0.5 * draw_velocity(point, random)
 
 
 # ---- kicks: the velocity moves, the position does not ---------------------------------------------------------

@@ -27,11 +27,6 @@ def trace(function: Callable[..., Any], *example: Tensor) -> fx.GraphModule:
     return graph
 
 
-def reason(error: Exception) -> str:
-    """Why there is no graph: the first line of what a tracer or compiler said."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 _ATEN = torch.ops.aten
 _ARITHMETIC = {_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.mul.Tensor, _ATEN.div.Tensor}
 

@@ -8,28 +8,31 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, Literal
 
-import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 from torch.distributions import Transform
 
-from pyro_manifold.embedding import Embedding, embedding_from_model
-from pyro_manifold.infer.mcmc.compiled import WITHOUT_TRACING
-from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.lagrangian import factorise
-from pyro_manifold.infer.mcmc.lagrangian_system import LagrangianState, LagrangianSystem
-from pyro_manifold.infer.mcmc.leapfrog import ChainState
-from pyro_manifold.infer.mcmc.metric_field import MetricField, metric_field
-from pyro_manifold.infer.mcmc.metropolis import TransitionInfo
-from pyro_manifold.log_density import Target
-from pyro_manifold.potential import BatchedPotential, Sites
+from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share, is_a
+from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.layout import Layout, refuse_manifold
+from pyro_manifold.infer.mcmc.problem import Problem
+from pyro_manifold.infer.mcmc.riemannian.caution import Caution
+from pyro_manifold.infer.mcmc.riemannian.lagrangian import factorise
+from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField, metric_field
+from pyro_manifold.infer.mcmc.riemannian.step import LagrangianStep
+from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianState, LagrangianTrajectory, Settings
+from pyro_manifold.infer.mcmc.run import Parts
+from pyro_manifold.infer.mcmc.states import Block, Statistics
+from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.embedding import Embedding, embedding_from_model
+from pyro_manifold.target.model import ModelTarget
 
 TargetName = Literal["posterior", "jeffreys"]
 
 _STUCK = 0.05  # of iterations
 
 
-class MSD(HamiltonianKernel):
+class MSD(Kernel):
     r"""Dynamics with persistent momentum in a metric that follows the model from point to point.
 
     q holds all sites in unconstrained space, f(q) the model's predictions and parameters, whitened. The metric is
@@ -106,6 +109,7 @@ class MSD(HamiltonianKernel):
     def __init__(
         self,
         model: Callable[..., Any] | None = None,
+        potential_fn: Callable[[Sites], Tensor] | None = None,
         step_size: float = 0.1,
         persistence: float = 0.95,
         metric: Callable[[Sites], Tensor] | None = None,
@@ -114,7 +118,6 @@ class MSD(HamiltonianKernel):
         num_steps: int = 1,
         *,
         metric_scale: Mapping[str, float] | None = None,
-        potential_fn: Callable[[Sites], Tensor] | None = None,
         transforms: Mapping[str, Transform] | None = None,
         max_plate_nesting: int | None = None,
         jit_compile: bool = False,
@@ -122,117 +125,102 @@ class MSD(HamiltonianKernel):
         ignore_jit_warnings: bool = False,
         init_strategy: Callable[..., Any] = init_to_uniform,
     ) -> None:
-        _check_arguments(step_size, persistence, target, metropolis, num_steps, metric, metric_scale)
-        if metric is None and potential_fn is not None:
-            raise ValueError("potential_fn tells nothing of a metric: pass metric=.")
         super().__init__(
             model,
             potential_fn,
-            step_size,
-            num_steps=num_steps,
-            adapt_step_size=False,
-            adapt_mass_matrix=False,
             transforms=transforms,
             max_plate_nesting=max_plate_nesting,
-            jit_compile=jit_compile,
-            jit_options=jit_options,
-            ignore_jit_warnings=ignore_jit_warnings,
             init_strategy=init_strategy,
             manifolds=None if potential_fn is None else {},
+            ignore_jit_warnings=ignore_jit_warnings,
         )
+        check_positive(step_size=step_size)
+        check_positive_integer(num_steps=num_steps)
+        check_share(persistence=persistence, open_above=True)
+        if not isinstance(metropolis, bool):
+            raise ValueError(f"metropolis={metropolis!r}, expected True or False.")
+        if target not in ("posterior", "jeffreys"):
+            raise ValueError(f"target={target!r}, expected 'posterior' or 'jeffreys'.")
+        if metric is None and model is None:
+            raise ValueError("potential_fn tells nothing of a metric: pass metric=.")
+        _check_metric_arguments(metric, metric_scale)
+        self._step_size = float(step_size)
         self._persistence = float(persistence)
         self._metric = metric
         self._metric_scale = metric_scale
-        self._law: TargetName = target
+        self._with_volume = target == "posterior"
         self._metropolis = metropolis
+        self._num_steps = num_steps
+        self._jit_compile = jit_compile
+        self._jit_options = jit_options
 
-    def _reset(self) -> None:
-        super()._reset()
-        self._jittered: Tensor | int = 0
+    def compose(self, problem: Problem, warmup_steps: int) -> Parts[LagrangianState, Settings]:
+        """One trajectory in the metric, with steps that are careful during warm-up."""
+        for name, manifold in problem.target.manifolds.items():
+            refuse_manifold(name, manifold, [])
+        layout, position = problem.layout, problem.position
+        ((block, start),) = position.items()
 
-    def chain_diagnostics(self) -> list[dict[str, Any]]:
-        """What `diagnostics` reports, for each chain; with the number of draws whose metric needed a jitter.
+        def flat_potential(position: Tensor) -> tuple[Tensor, Tensor]:
+            energy, gradient = problem.potential({block: position})
+            return energy, gradient[block]
+
+        field = metric_field(_flat(self._embedding(problem), layout, block), start)
+        _check_metric(field, start)
+        step = LagrangianStep(flat_potential, field, with_volume=self._with_volume, reversible=self._metropolis)
+        trajectory = LagrangianTrajectory(step, block, num_steps=self._num_steps, persistence=self._persistence)
+        state = trajectory.state_at(position, problem.random)
+        density, options = problem.batched.graph, self._jit_options
+        step.trace(state.point, density, compile=self._jit_compile, options=options, warn=self._warn)
+        tuning = Caution(self._step_size, self._metropolis, warmup_steps, state.energy)
+        return Parts(state, [trajectory], tuning, trajectory.moved, {"step": step.graph})
+
+    def _embedding(self, problem: Problem) -> Embedding:
+        """The metric's function of unconstrained values."""
+        if self._metric is not None:
+            return _of_unconstrained(self._metric, problem.target.transforms)
+        first = {name: value[0] for name, value in problem.initial_values.items()}
+        target: ModelTarget = problem.target  # type: ignore[assignment]  # the constructor saw to it
+        return embedding_from_model(target, first, self._metric_scale)
+
+    def reports(self, statistics: Statistics, chains: int) -> list[dict[str, Any]]:
+        """What to tell of each chain; with the number of draws whose metric needed a jitter.
 
         Warns of chains that stood still, and of draws that may be wrong since their metric was singular.
         """
-        reports = super().chain_diagnostics()
-        counts = torch.as_tensor(self._jittered).expand(len(reports))
+        reports = super().reports(statistics, chains)
+        if not statistics:
+            return reports
         stuck = [chain for chain, report in enumerate(reports) if report["acceptance rate"] < _STUCK]
-        if stuck and self._iteration > self._warmup_steps:
+        if stuck:
             warnings.warn(
-                f"Of {len(reports)} chains {len(stuck)} moved in fewer than one iteration of twenty, such as chain "
+                f"Of {chains} chains {len(stuck)} moved in fewer than one iteration of twenty, such as chain "
                 f"{stuck[0]}: take a shorter step_size, more warm-up, or another start.",
                 stacklevel=2,
             )
-        if counts.any() and not self._metropolis:
+        counts = statistics["jittered"].sum(1).tolist()
+        if any(counts) and not self._metropolis:
             warnings.warn(
-                f"The metric was singular at {int(counts.sum())} draws. Where it turns singular from one place to "
-                "another the uncorrected dynamics has a wrong law at any step size: give a metric that is not, or pass "
-                "metropolis=True.",
+                f"The metric was singular at {sum(counts)} draws. Where it turns singular from one place to "
+                "another the unadjusted dynamics has a wrong distribution at any step size: give a metric that is not, "
+                "or pass metropolis=True.",
                 stacklevel=2,
             )
-        return [{**report, "jittered metrics": int(count)} for report, count in zip(reports, counts, strict=True)]
+        return [{**report, "jittered metrics": count} for report, count in zip(reports, counts, strict=True)]
 
-    def _learn_and_record(
-        self, before: ChainState, state: ChainState, info: TransitionInfo, reflected: Tensor | None
-    ) -> None:
-        super()._learn_and_record(before, state, info, reflected)
-        assert isinstance(state, LagrangianState)
-        if self._iteration > self._warmup_steps:
-            self._jittered = self._jittered + (state.point.jitter > 0)
-        elif self._iteration < self._warmup_steps:
-            self._state = state.with_caution(info, arriving=2 * self._iteration < self._warmup_steps)
-        else:
-            self._state = state.without_caution()
 
-    # ---- construction ---------------------------------------------------------------------------------------
+def _of_unconstrained(metric: Callable[[Sites], Tensor], transforms: Mapping[str, Transform]) -> Embedding:
+    def of_unconstrained(sites: Sites) -> Tensor:
+        return metric({name: transforms[name].inv(z) if name in transforms else z for name, z in sites.items()})
 
-    def _build_target(self, initial_params: Sites | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
-        self._model_arguments = args, kwargs
-        return super()._build_target(initial_params, args, kwargs)
+    return of_unconstrained
 
-    def _build_system(self, potential: BatchedPotential) -> LagrangianSystem:
-        assert self._starts is not None
-        self._potential = potential
-        layout = self._layout
-        (block,) = layout.groups
 
-        def flat_potential(position: Tensor) -> tuple[Tensor, Tensor]:
-            energy, gradient = potential(layout.unpack({block: position}))
-            return energy, layout.pack(gradient)[block]
+def _flat(embedding: Embedding, layout: Layout, block: Block) -> Callable[[Tensor], Tensor]:
+    def flat_embedding(position: Tensor) -> Tensor:
+        return embedding({name: value[0] for name, value in layout.unpack({block: position.unsqueeze(0)}).items()})
 
-        embedding = self._embedding_of_sites()
-
-        def flat_embedding(position: Tensor) -> Tensor:
-            return embedding(layout.unpack_chain({block: position.unsqueeze(0)}, 0))
-
-        start = layout.pack(self._starts)[block]
-        field = metric_field(flat_embedding, start)
-        _check_metric(field, start)
-        system = LagrangianSystem(
-            flat_potential,
-            field,
-            block,
-            persistence=self._persistence,
-            with_volume=self._law == "posterior",
-            exact=self._metropolis,
-        )
-        if self._can_be_traced(potential, WITHOUT_TRACING):
-            warn = not self._ignore_jit_warnings
-            system.trace(start, compile=self._jit_compile, options=self._jit_options, warn=warn)
-        return system
-
-    def _embedding_of_sites(self) -> Embedding:
-        if self._metric is None:
-            assert self.model is not None
-            start = self.initial_params or {}
-            return embedding_from_model(self.model, *self._model_arguments, self._target, start, self._metric_scale)
-        metric, transforms = self._metric, self._target.transforms
-
-        def of_unconstrained(sites: Sites) -> Tensor:
-            return metric({name: transforms[name].inv(z) if name in transforms else z for name, z in sites.items()})
-
-        return of_unconstrained
+    return flat_embedding
 
 
 def _check_metric(field: MetricField, start: Tensor) -> None:
@@ -249,24 +237,7 @@ def _check_metric(field: MetricField, start: Tensor) -> None:
             )
 
 
-def _check_arguments(
-    step_size: object,
-    persistence: Any,
-    target: object,
-    metropolis: object,
-    num_steps: object,
-    metric: object,
-    metric_scale: object,
-) -> None:
-    if not (isinstance(persistence, Real) and 0 <= float(persistence) < 1):
-        raise ValueError(f"persistence={persistence!r}, expected a number in [0, 1).")
-    for name, value in {"step_size": step_size, "num_steps": num_steps}.items():
-        if value is None or isinstance(value, bool):
-            raise ValueError(f"{name}={value!r}, expected a positive number.")
-    if not isinstance(metropolis, bool):
-        raise ValueError(f"metropolis={metropolis!r}, expected True or False.")
-    if target not in ("posterior", "jeffreys"):
-        raise ValueError(f"target={target!r}, expected 'posterior' or 'jeffreys'.")
+def _check_metric_arguments(metric: object, metric_scale: object) -> None:
     if metric is not None and not callable(metric):
         raise ValueError(f"metric={metric!r}, expected a function of the sites, or None for the automatic metric.")
     if metric is not None and metric_scale is not None:
@@ -274,5 +245,5 @@ def _check_arguments(
     if not isinstance(metric_scale, Mapping | None):
         raise ValueError(f"metric_scale={metric_scale!r}, expected a dictionary {{site: factor}}.")
     for name, factor in (metric_scale or {}).items():
-        if not (isinstance(factor, Real) and 0 < float(factor) < math.inf):
+        if not (is_a(Real, factor) and 0 < float(factor) < math.inf):
             raise ValueError(f"metric_scale['{name}']={factor!r}, expected a positive number.")

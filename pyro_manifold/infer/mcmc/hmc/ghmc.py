@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pyro_manifold.infer.mcmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.mechanics import GeodesicMechanics, Mechanics
+from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
+from pyro_manifold.infer.mcmc.hmc.mechanics import GeodesicMechanics, Mechanics
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
 
@@ -22,7 +22,7 @@ class GHMC(HamiltonianKernel):
 
     great circles for p = 1 and for unit vectors (``constraints.sphere``). Everything else, arguments and errors, is as
     in `OHMC`, which rotates by a Cayley transform instead of two matrix exponentials and so costs less a step. Draws
-    have exactly the law of the model (densities with respect to the normalised Haar measure).
+    have exactly the distribution of the model (densities with respect to the normalised Haar measure).
 
     Other libraries use these letters for *generalised* HMC, which keeps part of the momentum between trajectories; this
     kernel draws it anew.

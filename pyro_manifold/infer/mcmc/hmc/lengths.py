@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.leapfrog import ChainState
+from pyro_manifold.infer.mcmc.run import golden_phase
+from pyro_manifold.infer.mcmc.saving import Plain, Saved
+from pyro_manifold.infer.mcmc.states import ChainState
 
 MAXIMUM_STEPS = 1024
 MAXIMUM_STEPS_BEFORE_MASSES = 16
@@ -20,11 +22,9 @@ MAXIMUM_STEPS_OF_A_TRIAL = 128
 INITIAL_LENGTH = 2 * math.pi
 """Pyro's default, a period of a Gaussian at unit masses."""
 
-_GOLDEN_RATIO = (1 + 5**0.5) / 2
-
 
 @dataclass
-class TrajectoryLength:
+class TrajectoryLength(Saved):
     """Lengths spread evenly around their mean, lest they resonate with a periodic orbit.
 
     The spread follows a golden-ratio sequence: it fills an interval more evenly than random numbers, and needs none.
@@ -32,26 +32,26 @@ class TrajectoryLength:
     Attributes:
         mean: mean integration time.
         jitter: lengths lie within this share of the mean.
-        num_steps: the number of steps that was asked for, if one was.
+        longest: most leapfrog steps of a trajectory.
     """
+
+    changing = ("mean",)
 
     mean: float
     jitter: float
-    num_steps: int | None = None
+    longest: int = MAXIMUM_STEPS
 
     def draw(self, iteration: int) -> float:
         """Length of one trajectory."""
         return self.mean * (1 + self.jitter * (2 * golden_phase(iteration) - 1))
 
-    def steps_of(self, length: float, step_size: float, longest: int = MAXIMUM_STEPS) -> int:
+    def steps_of(self, length: float, step_size: float, longest: int | None = None) -> int:
         """Number of leapfrog steps of a trajectory of this length."""
-        if self.num_steps is not None and longest == MAXIMUM_STEPS:
-            longest = max(longest, self.num_steps)
         # A hair is added before rounding down: (ε·k)/ε may fall short of k.
-        return min(max(1, int(length / step_size + 1e-6)), longest)
+        return min(max(1, int(length / step_size + 1e-6)), self.longest if longest is None else longest)
 
 
-class LengthChoice:
+class LengthChoice(Saved):
     r"""Chooses the mean length that moves the chains furthest for its cost, from trajectories of many lengths.
 
     While it listens, lengths are spread log-uniformly over [0.25, 2.1] times the present mean, and each transition
@@ -77,6 +77,8 @@ class LengthChoice:
         state: states to begin with, for shapes.
     """
 
+    changing = ("_iterations", "_means", "_squares")
+
     _range = 0.25, 2.1  # what jitter around the candidates covers
     _octaves_of_a_bin = 0.25
     _transitions_of_a_choice = 200
@@ -89,8 +91,8 @@ class LengthChoice:
         )
         self._jumps: dict[int, _Jumps] = {}
         self._iterations = 0
-        self._means: Tensor | float = 0.0
-        self._squares: Tensor | float = 0.0
+        self._means = torch.zeros_like(_functionals(state))
+        self._squares = torch.zeros_like(self._means[0])
 
     def draw(self, iteration: int) -> float:
         """Length of one trajectory while listening."""
@@ -104,7 +106,7 @@ class LengthChoice:
         deviation = values - self._means
         self._means = self._means + deviation / self._iterations
         self._squares = self._squares + (deviation * (values - self._means)).mean(0)
-        jumps = self._jumps.setdefault(self._bin(length), _Jumps(0, 0, torch.zeros_like(values[0])))
+        jumps = self._jumps.setdefault(self._bin(length), self._no_jumps())
         squares = (values - previous).square()
         jumps.add(num_steps, torch.cat([squares[:, :-1].square(), squares[:, -1:]], 1).mean(0))
         if self._iterations % self._iterations_between_choices == 0:
@@ -122,7 +124,7 @@ class LengthChoice:
         filed = [(share / total, self._jumps[index]) for index, share in shares.items()]
         steps = sum(share * jumps.steps / jumps.count for share, jumps in filed)
         moments = torch.stack([share * jumps.moments / jumps.count for share, jumps in filed]).sum(0)
-        variances = torch.as_tensor(self._squares) / (self._iterations - 1)
+        variances = self._squares / (self._iterations - 1)
         draws = torch.cat([12 * variances[:-1].square(), 2 * variances[-1:]]) / moments
         coordinates = draws[:-1][moments[:-1] > 0]
         return (steps + 1) * float(coordinates.mean() + draws[-1]) if len(coordinates) else math.inf
@@ -140,10 +142,27 @@ class LengthChoice:
     def _bin(self, length: float) -> int:
         return math.floor(math.log2(length) / self._octaves_of_a_bin)
 
+    def _no_jumps(self) -> _Jumps:
+        return _Jumps(0, 0, torch.zeros_like(self._squares))
+
+    def state_dict(self) -> dict[str, Plain]:
+        return {
+            **super().state_dict(),
+            "jumps": {str(index): jumps.state_dict() for index, jumps in self._jumps.items()},
+        }
+
+    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        super().load_state_dict(saved)
+        self._jumps = {int(index): self._no_jumps() for index in saved["jumps"]}
+        for index, jumps in self._jumps.items():
+            jumps.load_state_dict(saved["jumps"][str(index)])
+
 
 @dataclass
-class _Jumps:
+class _Jumps(Saved):
     """Sums over the transitions of one bin of lengths; moments are those of coordinates, then of the energy."""
+
+    changing = ("count", "steps", "moments")
 
     count: int
     steps: int
@@ -159,8 +178,3 @@ def _functionals(state: ChainState) -> Tensor:
     """All coordinates, then the potential energy, ``(chains, coordinates + 1)``."""
     parts = [x.flatten(1) for x in state.position.values()]
     return torch.cat([*parts, state.energy.unsqueeze(1)], 1)
-
-
-def golden_phase(iteration: int) -> float:
-    """A number in [0, 1) for each iteration; any run of them fills the interval evenly."""
-    return (iteration * _GOLDEN_RATIO) % 1

@@ -17,7 +17,7 @@ def transpose_narrow_products(graph: GraphModule) -> GraphModule:
     r"""Replace :math:`AB` by :math:`(B^\top A^\top)^\top` where B has few columns, in place.
 
     The BLAS behind PyTorch on CPUs spends two to eight times as long on a row-major product with at most ten columns
-    as on its transpose, and gradients of models with a frame are such products: (n×n)(n×p).
+    as on its transpose, and gradients of models with orthonormal matrices are such products: (n×n)(n×p).
 
     Args:
         graph: as `make_fx` returns it, with example values in its nodes' metadata.

@@ -1,0 +1,136 @@
+"""The one place that builds a graph, compares it with what it stands for, and falls back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FlatFunction = Callable[..., tuple[Tensor, ...]]
+"""Tensors to a tuple of tensors."""
+
+FactorisationError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+
+
+class Trusted:
+    """A function of tensors, by the fastest of its forms that gives what the function itself gives.
+
+    It begins as the function. Each `attempt` builds another form of it, compares the two, and takes the new one if they
+    agree. Where a form raises because some chain failed to factorise a matrix, the function itself is asked.
+
+    Args:
+        function: what every form stands for, tensors to a tuple of tensors.
+        form: its name while no attempt has succeeded.
+
+    Attributes:
+        form: the name of the form in use.
+    """
+
+    def __init__(self, function: FlatFunction, form: str) -> None:
+        self._function = self._fastest = function
+        self._own_form = self.form = form
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        try:
+            return self._fastest(*inputs)
+        except FactorisationError:
+            return self._function(*inputs)
+
+    def attempt(
+        self,
+        form: str,
+        build: Callable[[FlatFunction], FlatFunction],
+        points: Iterable[Sequence[Tensor]],
+        *,
+        rows: list[int] | None = None,
+        contains: Trusted | None = None,
+        failure: str | None = None,
+    ) -> bool:
+        """Take another form, if it can be built and agrees with the function wherever they are compared.
+
+        Args:
+            form: its name.
+            build: from the form in use to the new one; it can fail in any way.
+            points: inputs to compare at; elsewhere than where the form was traced, if a branch on values is to be
+                noticed. One at which a matrix cannot be factorised is passed over.
+            rows: compare only these rows of inputs and outputs, where rows are chains and the function is slow.
+            contains: another function that becomes part of it: if that could not become a graph, neither can this.
+            failure: what to say in a warning if it fails, with ``{reason}`` in it; None to say nothing.
+
+        Returns:
+            Whether the new form is in use.
+        """
+        try:
+            if contains is not None and not contains.is_graph:
+                raise ValueError("the model cannot be traced")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # deprecations inside torch's own compiler
+                candidate = build(self._fastest)
+                self._compare(candidate, points, rows)
+        except Exception as error:  # a tracer or compiler can fail in any way; what there is goes on
+            if failure is not None:
+                warnings.warn(failure.format(reason=reason(error)), stacklevel=2)
+            return False
+        self._fastest, self.form = candidate, form
+        return True
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether another form than the function itself is in use."""
+        return self.form != self._own_form
+
+    def holds_at(self, inputs: Sequence[Tensor], rows: list[int]) -> bool:
+        """Whether the form in use agrees with the function at these rows of the inputs."""
+        if not self.is_graph:
+            return True
+        try:
+            return self._agrees_at(self._fastest, inputs, rows)
+        except FactorisationError:
+            return True
+
+    def forget(self) -> None:
+        """Use the function itself from now on."""
+        self._fastest, self.form = self._function, self._own_form
+
+    def _compare(self, candidate: FlatFunction, points: Iterable[Sequence[Tensor]], rows: list[int] | None) -> None:
+        compared = 0
+        for inputs in points:
+            try:
+                agree = self._agrees_at(candidate, inputs, rows)
+            except FactorisationError:
+                continue  # outside the support of some chain; another point decides
+            compared += 1
+            if not agree:
+                raise ValueError("its values differ from the model's; does the model branch on values of sites?")
+        if not compared:
+            raise ValueError("there is no point at which it can be compared with the model")
+
+    def _agrees_at(self, candidate: FlatFunction, inputs: Sequence[Tensor], rows: list[int] | None) -> bool:
+        if rows is None:
+            expected, found = self._function(*inputs), candidate(*inputs)
+        else:
+            expected = self._function(*[value[rows] for value in inputs])
+            found = tuple(value[rows] for value in candidate(*inputs))
+        return all(agrees(*pair) for pair in zip(found, expected, strict=True))
+
+
+def agrees(found: Tensor, expected: Tensor) -> bool:
+    """Equal up to half the digits of the dtype, relative to the largest entry, with NaN and infinities alike."""
+    tolerance = float(torch.finfo(expected.dtype).eps) ** 0.5
+    finite = expected[expected.isfinite()].abs()
+    scale = float(finite.max()) if len(finite) else 1.0
+    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * max(scale, 1.0), equal_nan=True)
+
+
+def compiled(graph: FlatFunction, options: Mapping[str, Any] | None) -> FlatFunction:
+    """The graph by `torch.compile`; shapes are those of its inputs unless ``options`` say otherwise."""
+    function: FlatFunction = torch.compile(graph, **{"dynamic": False, **(options or {})})
+    return function
+
+
+def reason(error: Exception) -> str:
+    """Why there is no graph: the first line of what a tracer or compiler said."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

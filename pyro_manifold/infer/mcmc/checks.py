@@ -1,0 +1,33 @@
+"""Checks of arguments that several kernels have."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+
+def is_a(kind: type, value: object) -> bool:
+    """`isinstance`, for types like Real that type checkers do not know floats to have; booleans are no numbers."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def check_positive(**arguments: object) -> None:
+    """Raise a sentence unless each is a positive finite number."""
+    for name, value in arguments.items():
+        if not (is_a(Real, value) and 0 < value < math.inf):  # type: ignore[operator]
+            raise ValueError(f"{name}={value!r}, expected a positive number.")
+
+
+def check_positive_integer(**arguments: object) -> None:
+    """Raise a sentence unless each is a positive integer."""
+    check_positive(**arguments)
+    for name, value in arguments.items():
+        if not is_a(Integral, value):
+            raise ValueError(f"{name}={value!r}, expected an integer.")
+
+
+def check_share(*, open_above: bool, **arguments: object) -> None:
+    """Raise a sentence unless each is in [0, 1], or in [0, 1) if that is open above."""
+    for name, value in arguments.items():
+        if not (is_a(Real, value) and 0 <= value <= 1) or (open_above and value == 1):  # type: ignore[operator]
+            raise ValueError(f"{name}={value!r}, expected a number in [0, 1{')' if open_above else ']'}.")

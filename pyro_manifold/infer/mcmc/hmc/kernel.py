@@ -1,0 +1,192 @@
+"""The base of the kernels of Hamiltonian Monte Carlo; what moves each site is left to mechanics."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from pyro.infer.autoguide.initialization import init_to_uniform
+from torch import Tensor
+from torch.distributions import Transform
+from torch.distributions.constraints import Constraint
+
+from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
+from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State, at_rest
+from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
+from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, Mechanics
+from pyro_manifold.infer.mcmc.hmc.reflection import Reflection
+from pyro_manifold.infer.mcmc.hmc.step import Step
+from pyro_manifold.infer.mcmc.hmc.trajectory import Settings, Trajectory
+from pyro_manifold.infer.mcmc.hmc.warmup import Plan, WarmUp
+from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.layout import refuse_manifold
+from pyro_manifold.infer.mcmc.problem import Problem
+from pyro_manifold.infer.mcmc.run import Parts
+from pyro_manifold.infer.mcmc.states import Block, Blocks, Transition
+from pyro_manifold.manifolds import Manifold, Stiefel
+from pyro_manifold.target.batched import Sites
+
+
+class HamiltonianKernel(Kernel):
+    """Hamiltonian Monte Carlo over sites of all kinds; arguments are those of `OHMC`.
+
+    A subclass says in ``manifold_mechanics`` how sites on each kind of manifold move.
+    """
+
+    manifold_mechanics: ClassVar[dict[type[Manifold], Mechanics]] = {}
+
+    def __init__(
+        self,
+        model: Callable[..., Any] | None = None,
+        potential_fn: Callable[[Sites], Tensor] | None = None,
+        step_size: float = 1,
+        trajectory_length: float | None = None,
+        num_steps: int | None = None,
+        adapt_step_size: bool = True,
+        adapt_mass_matrix: bool = True,
+        full_mass: bool | list[Block] = False,
+        transforms: Mapping[str, Transform] | None = None,
+        max_plate_nesting: int | None = None,
+        jit_compile: bool = False,
+        jit_options: dict[str, Any] | None = None,
+        ignore_jit_warnings: bool = False,
+        target_accept_prob: float = 0.8,
+        init_strategy: Callable[..., Any] = init_to_uniform,
+        *,
+        manifolds: Mapping[str, Manifold | Constraint] | None = None,
+        trajectory_jitter: float = 0.5,
+        reflection_probability: float = 0.5,
+        persistence: float = 0.0,
+        min_stepsize: float = 1e-10,
+        max_stepsize: float = 1e10,
+    ) -> None:
+        super().__init__(
+            model,
+            potential_fn,
+            transforms=transforms,
+            max_plate_nesting=max_plate_nesting,
+            init_strategy=init_strategy,
+            manifolds=manifolds,
+            ignore_jit_warnings=ignore_jit_warnings,
+        )
+        check_positive(step_size=step_size)
+        if trajectory_length is not None:
+            check_positive(trajectory_length=trajectory_length)
+        if num_steps is not None:
+            check_positive_integer(num_steps=num_steps)
+        if not 0 < min_stepsize <= max_stepsize:
+            raise ValueError(f"min_stepsize={min_stepsize}, max_stepsize={max_stepsize}, expected 0 < min ≤ max.")
+        if not 0 < target_accept_prob < 1:
+            raise ValueError(f"target_accept_prob={target_accept_prob}, expected a number between 0 and 1.")
+        check_share(reflection_probability=reflection_probability, open_above=False)
+        check_share(trajectory_jitter=trajectory_jitter, persistence=persistence, open_above=True)
+        self._plan = Plan(
+            step_size,
+            trajectory_length,
+            num_steps,
+            trajectory_jitter,
+            adapt_step_size,
+            adapt_mass_matrix,
+            target_accept_prob,
+            (min_stepsize, max_stepsize),
+            float(persistence),
+        )
+        self._full_mass = full_mass
+        self._reflection_probability = reflection_probability
+        self._jit_compile = jit_compile
+        self._jit_options = jit_options
+
+    def grouping(self) -> bool | list[Block]:
+        return self._full_mass
+
+    def compose(self, problem: Problem, warmup_steps: int) -> Parts[State, Settings]:
+        """Reflections of square sites, then a trajectory."""
+        mechanics = block_mechanics(problem, self.manifold_mechanics)
+        step = Step(problem.potential, mechanics)
+        state = at_rest(problem.position, problem.potential)
+        make = estimators(problem, mechanics)
+        if self._jit_compile:
+            step.compile(state, Masses(make).metrics, problem.batched.graph, self._jit_options, warn=self._warn)
+        trajectory = Trajectory(step)
+        tuning = WarmUp(
+            self._plan, warmup_steps, state, make, partial(_acceptance_of_one_step, trajectory), problem.random
+        )
+        transitions: list[Transition[State, Settings]] = [trajectory]
+        square = self._square_blocks(problem)
+        if square:
+            transitions.insert(0, Reflection(square, problem.potential, self._reflection_probability))
+        return Parts(state, transitions, tuning, partial(_moved, potential=problem.potential), {"step": step.graph})
+
+    def _square_blocks(self, problem: Problem) -> list[Block]:
+        """Sites on O(n), whose two components no continuous path connects."""
+        blocks = [
+            block
+            for block, manifold in problem.manifolds.items()
+            if isinstance(manifold, Stiefel) and len(set(problem.position[block].shape[-2:])) == 1
+        ]
+        if blocks and not self._reflection_probability:
+            names = ", ".join(f"'{name}'" for (name,) in blocks)
+            warnings.warn(
+                f"Site {names} is square: a continuous path never changes the sign of its determinant, so with "
+                "reflection_probability=0 the draws follow the posterior given the sign of the start.",
+                stacklevel=4,
+            )
+            return []
+        return blocks
+
+    # ---- what warm-up has found ---------------------------------------------------------------------------------
+
+    @property
+    def trajectory_length(self) -> float:
+        """Mean integration time of a trajectory."""
+        return self._tuning.trajectory_length
+
+    @property
+    def step_size(self) -> float:
+        """Current ε; never longer than a trajectory."""
+        return self._tuning.step_size
+
+    @property
+    def num_steps(self) -> int:
+        """Leapfrog steps of a trajectory of mean length."""
+        return self._tuning.num_steps
+
+    @property
+    def inverse_mass_matrix(self) -> Blocks:
+        """Inverse mass of each block: a scalar for a manifold site, a vector or matrix for a group of others."""
+        return self._tuning.masses.inverse_mass_matrix
+
+    @property
+    def _tuning(self) -> WarmUp:
+        tuning: Any = self.run.tuning  # what `compose` gave it
+        return tuning
+
+
+def block_mechanics(problem: Problem, table: Mapping[type[Manifold], Mechanics]) -> BlockMechanics:
+    """How each block moves.
+
+    Raises:
+        ValueError: if the table has no mechanics for the manifold of a site.
+    """
+    mechanics: dict[Block, Mechanics] = {group: EuclideanMechanics() for group in problem.layout.groups}
+    for block, manifold in problem.manifolds.items():
+        found = [move for kind, move in table.items() if isinstance(manifold, kind)]
+        if not found:
+            refuse_manifold(block[0], manifold, [kind.__name__ for kind in table])
+        mechanics[block] = found[0]
+    return mechanics
+
+
+def _acceptance_of_one_step(
+    trajectory: Trajectory, state: State, step_size: float, metrics: Metrics, random: torch.Generator
+) -> float:
+    _, statistics = trajectory(state, Settings(step_size, 1, metrics), random)
+    return float(statistics["acceptance_rate"].mean())
+
+
+def _moved(state: State, position: Blocks, *, potential: Any) -> State:
+    energy, gradient = potential(position)
+    return state._replace(position=position, energy=energy, gradient=gradient)

@@ -1,0 +1,172 @@
+"""Masses of every block, estimated from the states of warm-up."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics
+from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
+from pyro_manifold.infer.mcmc.problem import Problem
+from pyro_manifold.infer.mcmc.saving import Plain, Saved
+from pyro_manifold.infer.mcmc.states import Block, Blocks
+from pyro_manifold.manifolds import Manifold
+
+
+class InverseMassEstimator(Saved):
+    """Gathers the states of one warm-up window and turns them into an inverse mass, ``(1 or chains, ...)``."""
+
+    @abstractmethod
+    def initial(self) -> Tensor:
+        """The inverse mass to begin with."""
+
+    @abstractmethod
+    def update(self, position: Tensor, gradient: Tensor) -> None:
+        """Take in the states ``(chains, ...)`` of one iteration."""
+
+    @abstractmethod
+    def estimate(self) -> Tensor:
+        """The inverse mass for the next window."""
+
+
+class VarianceEstimator(InverseMassEstimator):
+    """Posterior (co)variance within chains, shrunk a little towards a small constant as in Stan.
+
+    Within chains: modes that different chains sit in must not pass for variance.
+
+    Args:
+        position: of the chains, ``(chains, size)``, for shapes.
+        dense: estimate a full covariance instead of variances.
+    """
+
+    changing = ("_count", "_mean", "_squares")
+
+    def __init__(self, position: Tensor, dense: bool) -> None:
+        self._dense = dense
+        ones = torch.ones_like(position[0])
+        self._identity = ones.diag() if dense else ones
+        self._count = 0
+        self._mean = torch.zeros_like(position)
+        self._squares = torch.zeros_like(self._identity)
+
+    def initial(self) -> Tensor:
+        return self._identity.unsqueeze(0)
+
+    def update(self, position: Tensor, gradient: Tensor) -> None:
+        self._count += 1
+        before = position - self._mean
+        self._mean = self._mean + before / self._count
+        after = position - self._mean
+        products = before.mT @ after if self._dense else (before * after).sum(0)
+        self._squares = self._squares + products / len(position)
+
+    def estimate(self) -> Tensor:
+        weight = self._count / (self._count + 5.0)
+        variance = self._squares / max(self._count - 1, 1)
+        return (weight * variance + 1e-3 * (1 - weight) * self._identity).unsqueeze(0)
+
+
+class CurvatureEstimator(InverseMassEstimator):
+    r"""One mass for a manifold block: mean curvature of the potential plus that of the manifold.
+
+    In equilibrium :math:`E[\nabla U\,\nabla U^\top] = E[\nabla^2 U]`, so the squared tangent gradient per degree
+    of freedom d estimates the mean curvature:
+
+    .. math:: m = \frac{E\,2K_1(X, P_X \nabla U)}{d} + \frac{d}{\mathrm{tr}\,X^\top X},
+
+    :math:`K_1` the kinetic energy at unit mass. The last term is the inverse variance of the uniform distribution,
+    which keeps m positive for a flat potential. The variance of X would not do instead: for a site that jumps
+    between symmetric modes it is that of the uniform distribution, however narrow each mode is.
+
+    Args:
+        position: of the chains, ``(chains, ..., *event)``, for shapes.
+        mechanics: of the block, for its kinetic energy.
+        manifold: of the block, for its dimension.
+    """
+
+    changing = ("_count", "_curvature")
+
+    def __init__(self, position: Tensor, mechanics: Mechanics, manifold: Manifold) -> None:
+        event = position.shape[position.dim() - manifold.event_dim :]
+        self._mechanics = mechanics
+        self._degrees_of_freedom = max(1, manifold.dimension(*event) * (position[0].numel() // event.numel()))
+        self._own_curvature = (self._degrees_of_freedom / position[0].square().sum()).unsqueeze(0)
+        self._count = 0
+        self._curvature = torch.zeros_like(self._own_curvature)
+
+    def initial(self) -> Tensor:
+        return 1 / self._own_curvature
+
+    def update(self, position: Tensor, gradient: Tensor) -> None:
+        self._count += 1
+        unit = torch.ones_like(self._own_curvature)
+        force = self._mechanics.kick(position, torch.zeros_like(position), gradient, 1.0)
+        squares = 2 * self._mechanics.kinetic_energy(position, force, Metric(unit, unit))
+        curvature = squares.mean() / self._degrees_of_freedom
+        self._curvature = self._curvature + (curvature - self._curvature) / self._count
+
+    def estimate(self) -> Tensor:
+        return 1 / (self._curvature + self._own_curvature)
+
+
+Estimators = dict[Block, Callable[[], InverseMassEstimator]]
+"""What makes an empty estimator for each block."""
+
+
+def estimators(problem: Problem, mechanics: BlockMechanics) -> Estimators:
+    """Variances for unconstrained blocks, a curvature for each block on a manifold."""
+    position, layout = problem.position, problem.layout
+    found: Estimators = {
+        group: partial(VarianceEstimator, position[group], group in layout.dense) for group in layout.groups
+    }
+    for block, manifold in problem.manifolds.items():
+        found[block] = partial(CurvatureEstimator, position[block], mechanics[block], manifold)
+    return found
+
+
+class Masses(Saved):
+    """Metrics of all blocks, and their estimation window by window.
+
+    Args:
+        make: an empty estimator for each block.
+
+    Attributes:
+        metrics: the masses in use.
+        windows_completed: how often they have been estimated.
+    """
+
+    changing = ("_inverse_masses", "_estimators", "windows_completed")
+
+    def __init__(self, make: Estimators) -> None:
+        self._make = make
+        self._estimators = {block: new() for block, new in make.items()}
+        self.windows_completed = 0
+        self._use({block: estimator.initial() for block, estimator in self._estimators.items()})
+
+    def _use(self, inverse_masses: Blocks) -> None:
+        self._inverse_masses = inverse_masses
+        self.metrics = {block: Metric.from_inverse_mass(value) for block, value in inverse_masses.items()}
+
+    @property
+    def inverse_mass_matrix(self) -> Blocks:
+        """Inverse mass of each block; without a chain dimension where all chains share it."""
+        return {block: value[0] if len(value) == 1 else value for block, value in self._inverse_masses.items()}
+
+    def update(self, position: Blocks, gradient: Blocks) -> None:
+        """Take in the states of one iteration."""
+        for block, estimator in self._estimators.items():
+            estimator.update(position[block], gradient[block])
+
+    def end_window(self) -> None:
+        """Use what the window says, and forget its states."""
+        self._use({block: estimator.estimate() for block, estimator in self._estimators.items()})
+        self._estimators = {block: new() for block, new in self._make.items()}
+        self.windows_completed += 1
+
+    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        super().load_state_dict(saved)
+        self._use(self._inverse_masses)

@@ -1,0 +1,186 @@
+"""All that HMC tunes, and when: step size, masses and trajectory length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pyro_manifold.infer.mcmc.hmc.leapfrog import Metrics, State
+from pyro_manifold.infer.mcmc.hmc.lengths import (
+    INITIAL_LENGTH,
+    MAXIMUM_STEPS,
+    MAXIMUM_STEPS_BEFORE_MASSES,
+    MAXIMUM_STEPS_OF_A_TRIAL,
+    LengthChoice,
+    TrajectoryLength,
+)
+from pyro_manifold.infer.mcmc.hmc.masses import Estimators, Masses
+from pyro_manifold.infer.mcmc.hmc.step_size import StepSize, windows
+from pyro_manifold.infer.mcmc.hmc.trajectory import Settings
+from pyro_manifold.infer.mcmc.saving import Saved
+from pyro_manifold.infer.mcmc.states import Statistics
+
+AcceptanceOfOneStep = Callable[[State, float, Metrics, torch.Generator], float]
+"""Mean acceptance probability of a trajectory of one step of size ε, with fresh momenta."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the user asked of step size, masses and lengths; see `OHMC`.
+
+    Attributes:
+        step_size: ε to begin with.
+        trajectory_length: mean length, None to choose it.
+        num_steps: a fixed number of steps instead, None for none.
+        trajectory_jitter: lengths vary within this share of their mean.
+        adapt_step_size: whether ε adapts.
+        adapt_mass_matrix: whether masses adapt.
+        target_accept_prob: acceptance probability that ε aims at.
+        step_size_bounds: bounds of ε; the length of a trajectory is another.
+        persistence: share of the momentum that is kept from one trajectory to the next.
+    """
+
+    step_size: float
+    trajectory_length: float | None
+    num_steps: int | None
+    trajectory_jitter: float
+    adapt_step_size: bool
+    adapt_mass_matrix: bool
+    target_accept_prob: float
+    step_size_bounds: tuple[float, float]
+    persistence: float
+
+    @property
+    def chooses_length(self) -> bool:
+        """Whether the length is left to warm-up."""
+        return self.trajectory_length is None and self.num_steps is None
+
+    def lengths(self) -> TrajectoryLength:
+        """Lengths to begin with."""
+        if self.num_steps is None:
+            return TrajectoryLength(self.trajectory_length or INITIAL_LENGTH, self.trajectory_jitter)
+        length = self.trajectory_length or self.step_size * self.num_steps
+        return TrajectoryLength(length, 0.0, max(MAXIMUM_STEPS, self.num_steps))
+
+
+class WarmUp(Saved):
+    """Step size, masses and trajectory length; the first iterations adapt them, on all chains together.
+
+    Masses are estimated anew at the end of each window, as in Pyro and Stan. The transitions of the last of these
+    windows also serve to choose the length, if none was given. Momenta are drawn anew whenever masses are new.
+
+    Args:
+        plan: what to adapt.
+        warmup_steps: iterations that adapt.
+        state: where the chains start.
+        estimators: makes an empty estimator of the inverse mass of each block.
+        acceptance_of_one_step: tries a step size.
+        random: for that.
+    """
+
+    changing = ("masses", "_step_size", "_lengths", "_length_choice", "_momenta_fit")
+
+    def __init__(
+        self,
+        plan: Plan,
+        warmup_steps: int,
+        state: State,
+        estimators: Estimators,
+        acceptance_of_one_step: AcceptanceOfOneStep,
+        random: torch.Generator,
+    ) -> None:
+        self._plan = plan
+        self._acceptance_of_one_step = acceptance_of_one_step
+        self._warmup_steps = warmup_steps
+        self._windows = windows(warmup_steps) if plan.adapt_step_size or plan.adapt_mass_matrix else []
+        self._lengths = plan.lengths()
+        self._length_choice = LengthChoice(self._lengths, state)
+        self._intended_length = self._lengths.mean
+        self._step_size = StepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds)
+        self.masses = Masses(estimators)
+        self._momenta_fit = False
+        if plan.adapt_step_size:
+            self._search(state, random)
+
+    @property
+    def trajectory_length(self) -> float:
+        """Mean integration time of a trajectory."""
+        return self._lengths.mean
+
+    @property
+    def step_size(self) -> float:
+        """Current ε; never longer than a trajectory."""
+        return self._step_size.bounded(self.trajectory_length)
+
+    @property
+    def num_steps(self) -> int:
+        """Leapfrog steps of a trajectory of mean length."""
+        return self._lengths.steps_of(self.trajectory_length, self.step_size)
+
+    def settings(self, iteration: int) -> Settings:
+        """Settings of the trajectory of this iteration, counted from 1."""
+        longest = None
+        self._intended_length = self._lengths.draw(iteration)
+        if self._listens(iteration):
+            self._intended_length, longest = self._length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
+        elif self._masses_pending and iteration <= self._warmup_steps:
+            longest = MAXIMUM_STEPS_BEFORE_MASSES
+        num_steps = self._lengths.steps_of(self._intended_length, self.step_size, longest)
+        persistence = self._plan.persistence if self._momenta_fit else 0.0
+        self._momenta_fit = True
+        return Settings(self.step_size, num_steps, self.masses.metrics, persistence)
+
+    def learn(
+        self, iteration: int, before: State, after: State, statistics: Statistics, random: torch.Generator
+    ) -> None:
+        """Learn from one trajectory of all chains."""
+        if self._listens(iteration):
+            self._length_choice.update(self._intended_length, int(statistics["n_steps"][0]), before, after)
+        if self._plan.adapt_step_size:
+            self._learn_step_size(statistics)
+        if self._plan.adapt_mass_matrix:
+            for window in self._windows[1:-1]:
+                if iteration - 1 in window:
+                    self.masses.update(after.position, after.gradient)
+                if iteration == window.stop:
+                    self._end_window(after, random)
+        if iteration == self._warmup_steps and self._plan.adapt_step_size:
+            self._step_size.settle()
+
+    def _learn_step_size(self, statistics: Statistics) -> None:
+        probability = float(statistics["acceptance_rate"].mean())
+        # At its upper bound the step size must not be pushed on: the dual average would lag behind.
+        if self._step_size.value >= self.trajectory_length:
+            probability = min(probability, self._plan.target_accept_prob)
+        self._step_size.update(probability)
+
+    def _end_window(self, state: State, random: torch.Generator) -> None:
+        self.masses.end_window()
+        self._momenta_fit = False
+        if self._plan.adapt_step_size:
+            self._search(state, random)
+
+    def _search(self, state: State, random: torch.Generator) -> None:
+        def acceptance(step_size: float) -> float:
+            return self._acceptance_of_one_step(state, step_size, self.masses.metrics, random)
+
+        self._step_size.search(acceptance, self.trajectory_length)
+
+    @property
+    def _masses_pending(self) -> bool:
+        return self._plan.adapt_mass_matrix and self.masses.windows_completed == 0
+
+    def _listens(self, iteration: int) -> bool:
+        """In the last window that estimates masses.
+
+        Not earlier: chains that still travel arrive sooner by long trajectories than by those that suit where they
+        are. Not later: the iterations that follow settle ε for the lengths that will be used.
+        """
+        return (
+            self._plan.chooses_length
+            and len(self._windows) > 2
+            and iteration - 1 in self._windows[-2]
+            and not self._masses_pending
+        )

@@ -1,0 +1,155 @@
+"""Iterations of a run, and those who want to know of each: buffers, records, callbacks, a progress bar."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from pyro_manifold.infer.mcmc.record import Record
+from pyro_manifold.infer.mcmc.run import Run
+from pyro_manifold.infer.mcmc.states import Statistics
+from pyro_manifold.target.batched import Sites
+
+_SECONDS_BETWEEN_REPORTS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration of all chains.
+
+    Attributes:
+        stage: ``"Warmup"`` or ``"Sample"``, as Pyro calls them.
+        index: from 0, within its stage.
+        draw: the number of the draw that it ends, from 0; -1 if it ends none.
+        sites: where the chains are, ``{site: (chains, ...)}``, manifold sites on their manifold, others unconstrained.
+        statistics: what the transitions told, ``{name: (chains,)}``.
+    """
+
+    stage: Literal["Warmup", "Sample"]
+    index: int
+    draw: int
+    sites: Sites
+    statistics: Statistics
+
+    @property
+    def kept(self) -> bool:
+        """Whether it ends a draw."""
+        return self.draw >= 0
+
+
+class Consumer(Protocol):
+    """Whoever is told of each iteration, in order: a buffer, a file, a running mean."""
+
+    def __call__(self, iteration: Iteration) -> None: ...
+
+
+def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer]) -> int:
+    """Advance a run to the end of its warm-up and ``num_samples`` iterations more, from wherever it is.
+
+    Args:
+        run: the run.
+        num_samples: iterations after warm-up.
+        thinning: every so many of these one is a draw.
+        consumers: told of each iteration.
+
+    Returns:
+        The number of draws; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C).
+
+    Raises:
+        KeyboardInterrupt: if there was no draw yet.
+    """
+    draws = 0
+    try:
+        while run.iteration < run.warmup_steps + num_samples:
+            sites = run.advance()
+            if run.warming_up:
+                iteration = Iteration("Warmup", run.iteration - 1, -1, sites, run.statistics)
+            else:
+                index = run.iteration - run.warmup_steps - 1
+                draw = index // thinning if (index + 1) % thinning == 0 else -1
+                iteration = Iteration("Sample", index, draw, sites, run.statistics)
+            for consumer in consumers:
+                consumer(iteration)
+                # Whoever interrupts, the first consumer, which keeps the draws, has this one.
+                draws = max(draws, iteration.draw + 1)
+    except KeyboardInterrupt:
+        if not draws:
+            raise
+    return draws
+
+
+class Buffers:
+    """Draws of all chains, in tensors ``(chains, draws, ...)``.
+
+    Args:
+        draws: how many there will be.
+        names: the sites to keep.
+    """
+
+    def __init__(self, draws: int, names: Sequence[str]) -> None:
+        self._draws, self._names = draws, names
+        self._buffers: Sites = {}
+
+    def __call__(self, iteration: Iteration) -> None:
+        if not iteration.kept:
+            return
+        if not self._buffers:
+            self._buffers = {name: self._empty(iteration.sites[name]) for name in self._names}
+        for name, buffer in self._buffers.items():
+            buffer[:, iteration.draw] = iteration.sites[name]
+
+    def filled(self, draws: int) -> Sites:
+        """The first draws, ``{site: (chains, draws, ...)}``."""
+        return {name: buffer[:, :draws] for name, buffer in self._buffers.items()}
+
+    def _empty(self, value: Tensor) -> Tensor:
+        return value.new_empty(len(value), self._draws, *value.shape[1:])
+
+
+class Recorder:
+    """Puts the statistics of iterations after warm-up into a record."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+
+    def __call__(self, iteration: Iteration) -> None:
+        if iteration.stage == "Sample":
+            self.record.add(iteration.statistics, kept=iteration.kept)
+
+
+class ProgressBar:
+    """A bar whose figures are read from the device only a few times a second.
+
+    Args:
+        total: number of iterations.
+        figures: what to show beside the bar.
+        disable: show nothing.
+    """
+
+    def __init__(self, total: int, figures: Any, disable: bool) -> None:
+        self._bar = tqdm(total=total, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
+        self._figures, self._disable, self._total = figures, disable, total
+        self._pending, self._reported = 0, 0.0
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.update(self._pending)
+        self._bar.close()
+
+    def __call__(self, iteration: Iteration) -> None:
+        self._pending += 1
+        now = time.monotonic()
+        recent = now - self._reported < _SECONDS_BETWEEN_REPORTS
+        if self._disable or (recent and self._bar.n + self._pending < self._total):
+            return
+        self._bar.set_description(iteration.stage, refresh=False)
+        self._bar.set_postfix(self._figures(), refresh=False)
+        self._bar.update(self._pending)
+        self._pending, self._reported = 0, now

@@ -1,0 +1,80 @@
+"""A target for a number of chains: positions to begin with, and the energy of all chains at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.layout import Layout
+from pyro_manifold.infer.mcmc.states import Block, Blocks
+from pyro_manifold.manifolds import Manifold
+from pyro_manifold.target.batched import BatchedPotential, Sites
+from pyro_manifold.target.initial_values import finite_values, initial_values
+from pyro_manifold.target.model import Target
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a kernel composes its transitions for.
+
+    Attributes:
+        target: what to sample from.
+        chains: how many chains.
+        initial_values: ``{site: (chains, ...)}`` with finite energy and gradient.
+        layout: how sites are joined to blocks.
+        batched: energies and gradients of all chains, by site.
+        random: where all random numbers of the run come from; seeded from torch's generator, and so by
+            `pyro.set_rng_seed`.
+    """
+
+    target: Target
+    chains: int
+    initial_values: Sites
+    layout: Layout
+    batched: BatchedPotential
+    random: torch.Generator
+
+    @classmethod
+    def build(
+        cls,
+        target: Target,
+        chains: int,
+        initial_params: Sites | None,
+        *,
+        full_mass: bool | list[Block] = False,
+        warn: bool = True,
+    ) -> Problem:
+        """The problem of a target.
+
+        Args:
+            target: what to sample from.
+            chains: how many chains.
+            initial_params: ``{site: (chains, ...)}``, or None to draw them.
+            full_mass: how unconstrained sites are grouped, see `Layout.build`.
+            warn: whether to say so when the density cannot be traced.
+        """
+        values = initial_values(target, chains, initial_params)
+        layout = Layout.build({name: value[0] for name, value in values.items()}, target.manifolds, full_mass)
+        batched = BatchedPotential(target.potential_fn, values, target.manifolds, warn=warn)
+        if values:
+            values = finite_values(target, values, initial_params is None, batched)
+        device = next((value.device for value in values.values()), torch.device("cpu"))
+        random = torch.Generator(device).manual_seed(int(torch.randint(2**63 - 1, ())))
+        return cls(target, chains, values, layout, batched, random)
+
+    @property
+    def position(self) -> Blocks:
+        """The initial values as blocks."""
+        return self.layout.pack(self.initial_values)
+
+    @property
+    def manifolds(self) -> dict[Block, Manifold]:
+        """The manifold of each block that has one."""
+        return {(name,): manifold for name, manifold in self.target.manifolds.items()}
+
+    def potential(self, position: Blocks) -> tuple[Tensor, Blocks]:
+        """Potential energy ``(chains,)`` and Euclidean gradient of blocks."""
+        energy, gradient = self.batched(self.layout.unpack(position))
+        return energy, self.layout.pack(gradient)

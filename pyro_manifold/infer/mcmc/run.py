@@ -1,0 +1,214 @@
+"""All that changes while chains are sampled."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from pyro_manifold.graphs.trusted import Trusted
+from pyro_manifold.infer.mcmc.problem import Problem
+from pyro_manifold.infer.mcmc.saving import Plain, Saved
+from pyro_manifold.infer.mcmc.states import Blocks, S, Statistics, Transition
+from pyro_manifold.target.batched import Sites
+
+T = TypeVar("T")
+S_contra = TypeVar("S_contra", contravariant=True)
+T_co = TypeVar("T_co", covariant=True)
+
+_ITERATIONS_BETWEEN_COMPARISONS = {"warm-up": 8, "sampling": 64}
+_GOLDEN_RATIO = (1 + 5**0.5) / 2
+
+
+def golden_phase(iteration: int) -> float:
+    """A number in [0, 1) for each iteration; any run of them fills the interval evenly."""
+    return (iteration * _GOLDEN_RATIO) % 1
+
+
+class Tuning(Protocol[S_contra, T_co]):
+    """What chooses the settings of transitions, and learns during warm-up."""
+
+    def settings(self, iteration: int) -> T_co:
+        """Settings of one iteration, counted from 1."""
+
+    def learn(
+        self, iteration: int, before: S_contra, after: S_contra, statistics: Statistics, random: torch.Generator
+    ) -> None:
+        """Take in one iteration of warm-up: the states around the last transition, and all statistics."""
+
+    def state_dict(self) -> dict[str, Plain]:
+        """Everything that it has learnt, as tensors, numbers and strings."""
+
+    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        """Take the place of the one that was saved."""
+
+
+class Fixed(Saved, Generic[T]):
+    """Settings that nothing changes."""
+
+    def __init__(self, settings: T) -> None:
+        self._settings = settings
+
+    def settings(self, iteration: int) -> T:
+        return self._settings
+
+    def learn(self, *_: object) -> None:
+        """Nothing to learn."""
+
+
+@dataclass
+class Parts(Generic[S, T]):
+    """What a kernel composes a run of.
+
+    Attributes:
+        state: where the chains begin.
+        transitions: one iteration, in this order; the last one is the one that is tuned.
+        tuning: chooses the settings of all of them.
+        renew: a state and a position to that state there, with all that depends on the density computed anew.
+        graphs: forms of functions that contain the density, beside the potential itself.
+    """
+
+    state: S
+    transitions: Sequence[Transition[S, T]]
+    tuning: Tuning[S, T]
+    renew: Callable[[S, Blocks], S]
+    graphs: dict[str, Trusted] = field(default_factory=dict)
+
+
+class Run(Saved, Generic[S, T]):
+    """Chains under way: their states, tuning, counters and random numbers. A kernel's `prepare` makes one.
+
+    Random numbers come from a generator of the run's own. So nothing else in the process changes the draws, and
+    `state_dict` holds all that they depend on.
+
+    Args:
+        problem: target, initial values and potential.
+        parts: what the kernel has composed.
+        warmup_steps: iterations that adapt.
+
+    Attributes:
+        iteration: iterations made so far, those of warm-up included.
+        statistics: what the transitions told of the last iteration, ``{name: (chains,)}``.
+        divergences: divergent iterations after warm-up, of all chains, ``()``.
+        mean_acceptance: mean acceptance probability of this stage so far, ``()``.
+    """
+
+    changing = ("iteration", "state", "tuning", "divergences", "mean_acceptance")
+
+    def __init__(self, problem: Problem, parts: Parts[S, T], warmup_steps: int) -> None:
+        self.problem = problem
+        self.chains = problem.chains
+        self.warmup_steps = warmup_steps
+        self.state = parts.state
+        self.tuning = parts.tuning
+        self._transitions = parts.transitions
+        self._renew = parts.renew
+        self._graphs = {"density": problem.batched.graph, **parts.graphs}
+        self.random = problem.random
+        self.iteration = 0
+        self.statistics: Statistics = {}
+        self.divergences = torch.zeros((), dtype=torch.long, device=parts.state.energy.device)
+        self.mean_acceptance = torch.zeros_like(parts.state.energy[0])
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the last iteration belonged to the warm-up."""
+        return self.iteration <= self.warmup_steps
+
+    @property
+    def sites(self) -> Sites:
+        """Where the chains are, ``{site: (chains, ...)}``: manifold sites on their manifold, others unconstrained."""
+        return self.problem.layout.unpack(self.state.position)
+
+    def advance(self) -> Sites:
+        """One iteration of every chain; returns `sites`."""
+        self.iteration += 1
+        settings = self.tuning.settings(self.iteration)
+        before, self.statistics = self.state, {}
+        for transition in self._transitions:
+            before = self.state
+            self.state, found = transition(before, settings, self.random)
+            self.statistics.update(found)
+        if self.warming_up:
+            self.tuning.learn(self.iteration, before, self.state, self.statistics, self.random)
+        self._count()
+        stage = "warm-up" if self.warming_up else "sampling"
+        if self.iteration % _ITERATIONS_BETWEEN_COMPARISONS[stage] == 1:
+            self._compare_graphs(stage)
+        return self.sites
+
+    def move_to(self, positions: Sites) -> None:
+        """Put the chains elsewhere."""
+        self.state = self._renew(self.state, self.problem.layout.pack(positions))
+
+    def _count(self) -> None:
+        if "acceptance_rate" in self.statistics:
+            done = self.iteration if self.warming_up else self.iteration - self.warmup_steps
+            previous = torch.zeros_like(self.mean_acceptance) if done == 1 else self.mean_acceptance
+            self.mean_acceptance = previous + (self.statistics["acceptance_rate"].mean() - previous) / done
+        if self.warming_up:
+            return
+        if "diverging" in self.statistics:
+            self.divergences = self.divergences + self.statistics["diverging"].sum()
+        errors = [
+            manifold.membership_error(self.state.position[block]).reshape(self.chains, -1).amax(1)
+            for block, manifold in self.problem.manifolds.items()
+        ]
+        if errors:
+            self.statistics["orthogonality_error"] = torch.stack(errors).amax(0)
+
+    def _compare_graphs(self, stage: str) -> None:
+        """A branch on values may be frozen in a trace though both sides agreed near the initial values.
+
+        So the density is compared with the model where chains are, two of them at a time.
+        """
+        some = int(golden_phase(self.iteration) * self.chains)
+        chains = sorted({some, (some + 1) % self.chains})
+        if self.problem.batched.holds_at(self.sites, chains):
+            return
+        for graph in self._graphs.values():
+            graph.forget()
+        self.move_to(self.sites)
+        where = stage if stage == "warm-up" else f"{stage}, draws so far may be wrong"
+        warnings.warn(
+            f"The traced density left the model's at iteration {self.iteration} (in {where}): the model branches on "
+            "values of sites; going on with a loop over chains, without tracing.",
+            stacklevel=3,
+        )
+
+    # ---- saving -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Plain]:
+        """Everything that later draws depend on, as tensors, numbers and strings in nested dictionaries.
+
+        A run of the same kernel, model, data, number of chains and warm-up that loads it goes on bit for bit as this
+        one would, in another process too, given the same machine and number of threads.
+        """
+        forms = {name: graph.form for name, graph in self._graphs.items()}
+        return {**super().state_dict(), "random": self.random.get_state(), "forms": forms}
+
+    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        """Take the place of the run that was saved.
+
+        Raises:
+            ValueError: if it was a run of another kernel, model or number of chains; the sentence says what differs.
+        """
+        missing = sorted({*self.changing, "random", "forms"} - set(saved))
+        if missing:
+            raise ValueError(f"The saved run lacks {missing}: expected what Run.state_dict() returns.")
+        super().load_state_dict(saved)
+        self.random.set_state(saved["random"].cpu())
+        for name, graph in self._graphs.items():
+            form = saved["forms"].get(name)
+            if form == graph.form:
+                continue
+            graph.forget()
+            if form != graph.form:
+                warnings.warn(
+                    f"The saved run had its {name} {form}, which cannot be done here: it goes on {graph.form}, and its "
+                    "draws may differ from an uninterrupted run's by rounding.",
+                    stacklevel=2,
+                )

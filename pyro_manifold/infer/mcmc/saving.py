@@ -1,0 +1,75 @@
+"""What changes while sampling, as tensors, numbers and strings, and back."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+Plain = Any
+"""Tensors, numbers and strings, and dictionaries of these with strings as keys."""
+
+
+class Saved:
+    """An object whose state is the attributes that its class names in ``changing``."""
+
+    changing: ClassVar[tuple[str, ...]] = ()
+
+    def state_dict(self) -> dict[str, Plain]:
+        """The attributes that change, as tensors, numbers and strings."""
+        return {name: plain(getattr(self, name)) for name in self.changing}
+
+    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        """Take the place of the object that was saved; the two must have been made alike.
+
+        Raises:
+            ValueError: if they were not.
+        """
+        for name in self.changing:
+            setattr(self, name, restored(getattr(self, name), saved[name], name))
+
+
+def plain(value: Any) -> Plain:
+    """A value as tensors, numbers and strings."""
+    if isinstance(value, Saved):
+        return value.state_dict()
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return {str(index): plain(part) for index, part in enumerate(value)}
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{value!r} cannot be saved: expected tensors, numbers and strings.")
+
+
+def restored(like: Any, saved: Plain, name: str) -> Any:
+    """What was saved, in the form of a value that was made alike, on its device.
+
+    Raises:
+        ValueError: if the two are not alike; the sentence says where.
+    """
+    if isinstance(like, Saved):
+        like.load_state_dict(saved)
+        return like
+    if isinstance(like, Tensor):
+        if not isinstance(saved, Tensor) or saved.shape != like.shape or saved.dtype != like.dtype:
+            found = f"{saved.dtype} {tuple(saved.shape)}" if isinstance(saved, Tensor) else repr(saved)
+            raise ValueError(
+                f"The saved '{name}' is {found}, but this run has {like.dtype} {tuple(like.shape)}: restore into a run "
+                "of the same model, data and number of chains."
+            )
+        return saved.to(like.device, copy=True)
+    if isinstance(like, dict | tuple):
+        keyed = like if isinstance(like, dict) else dict(enumerate(like))
+        if sorted(saved) != sorted(map(str, keyed)):
+            raise ValueError(
+                f"The saved '{name}' has the entries {sorted(saved)}, but this run has {sorted(map(str, keyed))}: "
+                "restore into a run of the same model and kernel."
+            )
+        values = {key: restored(part, saved[str(key)], f"{name}: {key}") for key, part in keyed.items()}
+        if isinstance(like, dict):
+            return values
+        return type(like)(*values.values()) if hasattr(like, "_fields") else tuple(values.values())
+    return type(like)(saved)
