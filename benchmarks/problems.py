@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.gibbs import matrix_langevin
 from examples.datasets import data_folder
+from problems.importance import haar, weighted_mean
 
 SIGMA = 0.3
 
@@ -44,11 +45,6 @@ def entries(n, p):
     return {f"X[{i},{j}]": (lambda X, v, i=i, j=j: X[..., i, j]) for i in range(n) for j in range(p)}
 
 
-def haar(rng, count, n, p):
-    q, r = np.linalg.qr(rng.standard_normal((count, n, p)))
-    return q * np.sign(np.einsum("...ii->...i", r))[:, None, :]
-
-
 def importance_truths(problem_name, log_density, draws=3_000_000):
     """Importance sampling from Haar measure, for problems without other coordinates."""
     problem = PROBLEMS[problem_name]
@@ -58,12 +54,8 @@ def importance_truths(problem_name, log_density, draws=3_000_000):
         values = np.stack([f(X, None) for f in problem.functionals.values()], -1)
         sums.append((log_density(X), values))
     log_weights = np.concatenate([w for w, _ in sums])
-    values = np.concatenate([v for _, v in sums])
-    weights = np.exp(log_weights - log_weights.max())
-    weights /= weights.sum()
-    mean = weights @ values
-    error = np.sqrt((weights**2) @ (values - mean) ** 2)
-    return {name: (float(m), float(e)) for name, m, e in zip(problem.functionals, mean, error, strict=True)}
+    values = np.concatenate([v for _, v in sums]).T
+    return {name: weighted_mean(x, log_weights) for name, x in zip(problem.functionals, values, strict=True)}
 
 
 # ---- the matrix mixture, as we read the OHMC paper: every entry near 1 or near 2 ----------------------------

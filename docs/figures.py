@@ -14,9 +14,12 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_value
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # tests and examples are not installed
+sys.path.insert(0, str(ROOT))  # problems and examples are not installed
 
 from examples import bayesian_pca, collinear_regression
+from problems.monte_carlo import standard_error
+from problems.phase_space import System, WrongEnergy, WrongMomentum, langevin_bingham
+from problems.targets import LANGEVIN
 from pyro_manifold.diagnostics import (
     align_signs_and_permutations,
     plot_frames,
@@ -27,9 +30,6 @@ from pyro_manifold.distributions import MatrixLangevin
 from pyro_manifold.infer import MCMC, MSD
 from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel
-from tests.infer.phase_space import System, WrongEnergy, WrongMomentum, langevin_bingham
-from tests.monte_carlo import standard_error
-from tests.targets import LANGEVIN
 
 IMAGES = Path(__file__).parent / "images"
 TITLES = ("as sampled", "aligned")

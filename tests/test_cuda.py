@@ -6,15 +6,15 @@ import pytest
 import torch
 from pyro.infer import NUTS, SVI, Trace_ELBO
 
+from problems.monte_carlo import STANDARD_ERRORS, assert_mean, deviation
+from problems.phase_space import System, langevin_bingham
+from problems.targets import LANGEVIN
 from pyro_manifold import optim
 from pyro_manifold.distributions import MatrixBinghamVonMisesFisher, MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC
 from pyro_manifold.infer.autoguide import AutoGrassmannLowRankMultivariateNormal, AutoStiefelLowRankMultivariateNormal
 from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel, polar_factor
-from tests.infer.phase_space import System, langevin_bingham
-from tests.monte_carlo import STANDARD_ERRORS, assert_mean, deviation
-from tests.targets import LANGEVIN
 
 pytestmark = pytest.mark.gpu
 TARGET = LANGEVIN["V(3,2)"]

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.geometry.posteriors import small_posteriors
 from benchmarks.geometry.truth import truth_of
-from tests.infer import curved_space
+from problems import curved_regression
 
 STEP_SIZES = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 TARGETS = ("posterior", "jeffreys")
@@ -124,7 +124,7 @@ def rows_of_posterior(posterior, step_sizes, size, truth=None):
 
 def rows_of_curved_problem(target, step_sizes, size, compiled=True):
     """Second moment of q₁ and its relative bias, beside quadrature."""
-    truth, _ = curved_space.expectations(target)
+    truth, _ = curved_regression.expectations(target)
 
     def start_of(chains):
         normal = np.random.default_rng(1).standard_normal((chains, 2))
@@ -135,8 +135,8 @@ def rows_of_curved_problem(target, step_sizes, size, compiled=True):
         return {"q₁²": found, "variance": Estimate(found.value / truth - 1, found.error / truth)}
 
     functions = {
-        "potential_fn": lambda sites: curved_space.energy(sites["q"]),
-        "metric": lambda sites: curved_space.embedding(sites["q"]),
+        "potential_fn": lambda sites: curved_regression.energy(sites["q"]),
+        "metric": lambda sites: curved_regression.embedding(sites["q"]),
     }
     return rows_of(start_of, judge, step_sizes, size, compiled, target=target, **functions)
 
@@ -192,7 +192,7 @@ def main(argv=None):
     for target in TARGETS:
         name = f'{CURVED}, target="{target}"'
         found[name] = rows_of_curved_problem(target, step_sizes, size)
-        truth = curved_space.expectations(target)[0]
+        truth = curved_regression.expectations(target)[0]
         print(f"\n### {name}: {truth:.3f} by quadrature\n\n{table(found[name])}", flush=True)
     if arguments.picture:
         picture(found, arguments.picture)

@@ -6,8 +6,8 @@ import torch
 
 from benchmarks.geometry import bias
 from benchmarks.geometry.bias import CURVED, Estimate, Row, Size, estimate, picture, rows_of_curved_problem, table
-from tests.infer import curved_space
-from tests.monte_carlo import STANDARD_ERRORS
+from problems import curved_regression
+from problems.monte_carlo import STANDARD_ERRORS
 
 
 def test_estimates_have_the_errors_of_independent_chains():
@@ -23,7 +23,7 @@ def test_a_long_step_has_the_bias_that_quadrature_tells_and_a_shorter_one_has_le
     at_long, at_short = (row.estimates["variance"] for row in (long, short))
     assert at_long.value > STANDARD_ERRORS * at_long.error
     assert abs(at_short.value) < abs(at_long.value)
-    truth, _ = curved_space.expectations("posterior")
+    truth, _ = curved_regression.expectations("posterior")
     assert at_long.value == pytest.approx(long.estimates["q₁²"].value / truth - 1)
     assert 0 < long.acceptance < short.acceptance <= 1
     for line in ("| ε | q₁² | variance | divergences | exact accepts |", "| 0.15 |"):

@@ -7,7 +7,7 @@ from pyro import poutine
 
 from benchmarks.geometry.posteriors import POSTERIORS, Posterior, collinear_posteriors, small_posteriors
 from benchmarks.geometry.truth import gaussian, importance, mode_of, quadrature
-from tests.monte_carlo import STANDARD_ERRORS
+from problems.monte_carlo import STANDARD_ERRORS
 
 numpyro = pytest.importorskip("numpyro")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.geometry import robot_arm, robot_arm_cost, robot_arm_model, robot_arm_samplers
-from tests.monte_carlo import assert_mean
+from problems.monte_carlo import assert_mean
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from benchmarks.variational.problems import PRIOR_VARIANCE
 from benchmarks.variational.slang import LowRankPrecision, leading_eigenvectors, negative_bound, slang, step
-from tests.monte_carlo import assert_mean
+from problems.monte_carlo import assert_mean
 
 
 @pytest.fixture

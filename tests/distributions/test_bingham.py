@@ -7,6 +7,8 @@ import scipy.stats
 import torch
 from torch.autograd import gradcheck
 
+from problems.importance import haar, weighted_mean
+from problems.monte_carlo import assert_mean
 from pyro_manifold import constraints
 from pyro_manifold.distributions import (
     MatrixAngularCentralGaussian,
@@ -15,8 +17,6 @@ from pyro_manifold.distributions import (
     MatrixLangevin,
 )
 from pyro_manifold.distributions import bingham_envelope as envelope
-from tests.monte_carlo import assert_mean, weighted_mean
-from tests.targets import haar
 
 
 def parameters(n, p, strength, linear=0.0, seed=0):

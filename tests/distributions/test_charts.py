@@ -5,10 +5,10 @@ import torch
 from torch.autograd import gradcheck
 from torch.distributions import biject_to, transform_to
 
+from problems.monte_carlo import assert_mean
 from pyro_manifold import constraints
 from pyro_manifold.distributions.transforms import HouseholderTransform, PolarTransform
 from pyro_manifold.manifolds import Stiefel
-from tests.monte_carlo import assert_mean
 
 SHAPES = [(1, 1), (3, 1), (3, 2), (4, 4), (9, 3)]
 CHARTS = {"polar": lambda n, p: constraints.stiefel, "householder": constraints.householder_stiefel}

@@ -6,6 +6,8 @@ import scipy.stats
 import torch
 from torch.distributions import transform_to
 
+from problems.monte_carlo import assert_mean
+from problems.targets import LANGEVIN
 from pyro_manifold import constraints
 from pyro_manifold.distributions import (
     MatrixAngularCentralGaussian,
@@ -15,8 +17,6 @@ from pyro_manifold.distributions import (
     StiefelUniform,
 )
 from pyro_manifold.distributions.von_mises_fisher import sample_von_mises_fisher
-from tests.monte_carlo import assert_mean
-from tests.targets import LANGEVIN
 
 
 def covariance(batch):
@@ -85,7 +85,7 @@ def test_values_off_the_manifold_are_refused():
 @pytest.mark.parametrize("name", LANGEVIN)
 def test_langevin_draws_are_exact(name):
     target = LANGEVIN[name]
-    draws = target.law().sample((20_000,))
+    draws = target.distribution().sample((20_000,))
     assert constraints.stiefel.check(draws).all()
     assert_mean(target.statistic(draws), *target.expectation())
 

@@ -11,12 +11,13 @@ import torch
 from torch.autograd import gradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from problems.importance import haar
+from problems.monte_carlo import assert_mean
+from problems.targets import LANGEVIN
 from pyro_manifold.distributions import MatrixLangevin
 from pyro_manifold.distributions.langevin_normaliser import log_langevin_normaliser
 from pyro_manifold.distributions.sphere_mean import log_sphere_mean, sphere_mean_and_slope
 from pyro_manifold.infer import MCMC, OHMC
-from tests.monte_carlo import assert_mean
-from tests.targets import LANGEVIN, haar
 
 
 def diagonal(n, *singular_values):
@@ -134,7 +135,7 @@ def test_derivative(name):
 
 @pytest.mark.parametrize("name", ["sphere", "V(3,2)", "V(12,2), concentrated", "V(10,4)"])
 def test_mean_is_that_of_draws(name):
-    law = LANGEVIN[name].law()
+    law = LANGEVIN[name].distribution()
     draws = law.sample((20_000,))
     for entry in [(0, 0), (-1, 0), (1, -1)]:
         assert_mean(draws[(..., *entry)], float(law.mean[entry]), truth_error=1e-4)

@@ -8,12 +8,13 @@ from pyro.infer import HMC, SVI, Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 from pyro.optim import ClippedAdam
 
+from problems.importance import haar
+from problems.monte_carlo import assert_mean
+from problems.targets import LANGEVIN
 from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC
 from pyro_manifold.manifolds import Stiefel
-from tests.monte_carlo import assert_mean
-from tests.targets import LANGEVIN, haar
 
 CHARTS = ["polar", "householder"]
 over_charts = pytest.mark.parametrize("chart", CHARTS)

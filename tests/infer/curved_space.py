@@ -1,60 +1,14 @@
-"""A small non-linear regression whose metric changes, its laws by quadrature, and dynamics that are wrong."""
+"""Dynamics of the curved regression, right and wrong."""
 
-import numpy as np
 import torch
 
+from problems.curved_regression import embedding, metric, potential
 from pyro_manifold.infer.mcmc import lagrangian
 from pyro_manifold.infer.mcmc.lagrangian_system import LagrangianSystem
 from pyro_manifold.infer.mcmc.metric_field import DenseMetric, PullBackMetric
 
-INPUTS = np.array([-1.0, 0.0, 0.5, 1.0, 2.0])
-DATA = np.array([0.3, -0.2, 0.1, 0.8, 0.4])
-ROOT_PRECISION = 2.0
 BLOCK = ("q",)
-
-
-def embedding(q):
-    """Predictions q₁ tanh(q₂ x) with precision 4 and a standard normal prior; |G| varies by a factor of hundreds."""
-    prediction = q[0] * torch.tanh(q[1] * torch.as_tensor(INPUTS))
-    return torch.cat([ROOT_PRECISION * prediction, q])
-
-
-def metric(q):
-    """The pull-back metric with derivatives taken by hand."""
-    x = torch.as_tensor(INPUTS)
-    tangent = torch.tanh(q[1] * x)
-    columns = ROOT_PRECISION * torch.stack([tangent, q[0] * x * (1 - tangent**2)], -1)
-    return columns.mT @ columns + torch.eye(2)
-
-
-def energy(q):
-    data = torch.cat([ROOT_PRECISION * torch.as_tensor(DATA), torch.zeros(2)])
-    return 0.5 * (embedding(q) - data).square().sum()
-
-
-def potential(q):
-    gradient, value = torch.func.vmap(torch.func.grad_and_value(energy))(q)
-    return value, gradient
-
-
 FIELDS = {"pull-back": PullBackMetric(embedding, 2, 7), "dense": DenseMetric(metric)}
-
-
-def expectations(law):
-    """Means of q₁² and cos q₁ by quadrature in NumPy, under e^{-E} ("posterior") or √|G| e^{-E} ("jeffreys")."""
-    grid = np.linspace(-7, 7, 801)
-    first, second = np.meshgrid(grid, grid, indexing="ij")
-    tangent = np.tanh(second[..., None] * INPUTS)
-    residual = first[..., None] * tangent - DATA
-    log_weight = -0.5 * ROOT_PRECISION**2 * (residual**2).sum(-1) - 0.5 * (first**2 + second**2)
-    if law == "jeffreys":
-        slope = first[..., None] * INPUTS * (1 - tangent**2)
-        precision = ROOT_PRECISION**2
-        a, b = 1 + precision * (tangent**2).sum(-1), 1 + precision * (slope**2).sum(-1)
-        c = precision * (tangent * slope).sum(-1)
-        log_weight = log_weight + 0.5 * np.log(a * b - c**2)
-    weight = np.exp(log_weight - log_weight.max())
-    return [float((weight * value).sum() / weight.sum()) for value in (first**2, np.cos(first))]
 
 
 def system(field="pull-back", *, kind=LagrangianSystem, persistence=0.0, law="posterior", exact=True):

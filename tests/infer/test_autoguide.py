@@ -11,6 +11,7 @@ from pyro.infer import HMC, SVI, Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal, init_to_value
 from pyro.infer.reparam import NeuTraReparam
 
+from problems.monte_carlo import assert_mean
 from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC
@@ -21,7 +22,6 @@ from pyro_manifold.infer.autoguide import (
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.optim import RiemannianAdam
 from pyro_manifold.optim.riemannian_adam import RiemannianAdam as TorchRiemannianAdam
-from tests.monte_carlo import assert_mean
 
 GUIDES = [AutoStiefelLowRankMultivariateNormal, AutoGrassmannLowRankMultivariateNormal]
 over_guides = pytest.mark.parametrize("guide_type", GUIDES)

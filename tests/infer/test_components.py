@@ -11,13 +11,13 @@ import torch
 from pyro.infer import NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 
+from problems.importance import haar, weighted_mean
+from problems.monte_carlo import assert_mean
 from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 from pyro_manifold.infer.mcmc.reflection import reflected
 from pyro_manifold.manifolds import Sphere, Stiefel
-from tests.monte_carlo import assert_mean, weighted_mean
-from tests.targets import haar
 
 F = np.array([[1.5, 0.2, 0.0], [0.0, 0.7, 0.3], [0.1, 0.0, -0.4]])
 TILT = 0.5

@@ -11,14 +11,14 @@ import torch
 from pyro.infer import HMC
 from pyro.infer.autoguide.initialization import init_to_value
 
+from problems.monte_carlo import assert_mean
+from problems.targets import LANGEVIN
 from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.distributions.transforms import HouseholderTransform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.models import concentrated, factor_model
-from tests.monte_carlo import assert_mean
-from tests.targets import LANGEVIN
 
 
 def run(kernel, *args, num_samples=50, warmup_steps=50, **options):

@@ -6,6 +6,8 @@ from functools import partial
 import pytest
 import torch
 
+from problems import curved_regression as curved
+from problems.monte_carlo import STANDARD_ERRORS, assert_mean, deviation
 from pyro_manifold.infer.mcmc.folding import folded_graph
 from pyro_manifold.infer.mcmc.lagrangian import (
     Point,
@@ -19,7 +21,6 @@ from pyro_manifold.infer.mcmc.lagrangian import (
     refresh,
 )
 from tests.infer import curved_space as space
-from tests.monte_carlo import STANDARD_ERRORS, assert_mean, deviation
 
 KICKS = {"explicit": explicit_kick, "Lagrangian": lagrangian_kick}
 over_kicks = pytest.mark.parametrize("kick", KICKS.values(), ids=KICKS)
@@ -27,12 +28,12 @@ over_fields = pytest.mark.parametrize("field", space.FIELDS.values(), ids=space.
 
 
 def start(field, chains=16, with_volume=True):
-    point = point_at(torch.randn(chains, 2), potential=space.potential, field=field, with_volume=with_volume)
+    point = point_at(torch.randn(chains, 2), potential=curved.potential, field=field, with_volume=with_volume)
     return point, draw_velocity(point)
 
 
 def stepper(kick, field, with_volume=True):
-    return partial(leapfrog, kick=kick, potential=space.potential, field=field, with_volume=with_volume)
+    return partial(leapfrog, kick=kick, potential=curved.potential, field=field, with_volume=with_volume)
 
 
 def energy_order(kick, field, with_volume=True):
@@ -66,7 +67,7 @@ def test_energy_error_is_of_second_order_without_the_volume():
 
 @over_kicks
 def test_a_wrong_connection_has_an_energy_error_that_does_not_shrink(kick):
-    assert energy_order(kick, space.WithoutConnection(space.embedding, 2, 7)) < 0.3
+    assert energy_order(kick, space.WithoutConnection(curved.embedding, 2, 7)) < 0.3
 
 
 @over_kicks
@@ -103,7 +104,7 @@ def jacobian_mismatch(kick, field):
     step = stepper(kick, field)
 
     def mapped(z):
-        point = point_at(z[None, :2], potential=space.potential, field=field, with_volume=True)
+        point = point_at(z[None, :2], potential=curved.potential, field=field, with_volume=True)
         moved, velocity, log_volume = step(point, z[None, 2:], 0.3)
         return torch.cat([moved.position[0], velocity[0]]), log_volume[0]
 
@@ -140,20 +141,20 @@ def test_both_ways_to_give_a_metric_agree_on_all_that_follows_from_it():
 @over_fields
 def test_the_gradient_of_the_volume_is_that_of_the_log_determinant(field):
     position = torch.randn(20, 2)
-    point = point_at(position, potential=space.potential, field=field, with_volume=True)
-    expected = torch.func.vmap(torch.func.grad(lambda q: space.energy(q) + 0.5 * torch.logdet(space.metric(q))))
+    point = point_at(position, potential=curved.potential, field=field, with_volume=True)
+    expected = torch.func.vmap(torch.func.grad(lambda q: curved.energy(q) + 0.5 * torch.logdet(curved.metric(q))))
     assert torch.allclose(point.gradient, expected(position))
 
 
 def test_velocities_have_the_inverse_metric_as_covariance_and_refreshing_keeps_it():
     count = 200_000
     q = torch.tensor([1.0, 0.5])
-    one = point_at(q[None], potential=space.potential, field=space.FIELDS["dense"], with_volume=True)
+    one = point_at(q[None], potential=curved.potential, field=space.FIELDS["dense"], with_volume=True)
     point = Point(*(value.expand(count, *value.shape[1:]) for value in one))
     drawn = draw_velocity(point)
     refreshed = refresh(point, drawn, 0.7)
     error = 5 * math.sqrt(2 / count)
-    root = torch.linalg.cholesky(space.metric(q))
+    root = torch.linalg.cholesky(curved.metric(q))
     for velocity in (drawn, refreshed):
         whitened = velocity @ root
         assert torch.allclose(whitened.mT @ whitened / count, torch.eye(2), rtol=0, atol=error)
@@ -189,20 +190,20 @@ def draws(law, chains=1000, iterations=40, **options):
 def test_law_of_the_exact_version(law, persistence):
     statistics, acceptance = draws(law, persistence=persistence)
     assert acceptance < 0.97  # rejections, or there would be nothing to correct
-    for values, truth in zip(statistics, space.expectations(law), strict=True):
+    for values, truth in zip(statistics, curved.expectations(law), strict=True):
         assert_mean(values, truth)
 
 
 def test_law_of_the_exact_version_in_a_dense_metric():
     statistics, _ = draws("posterior", field="dense")
-    for values, truth in zip(statistics, space.expectations("posterior"), strict=True):
+    for values, truth in zip(statistics, curved.expectations("posterior"), strict=True):
         assert_mean(values, truth)
 
 
 @pytest.mark.parametrize("kind", [space.WithoutJacobian, space.WithoutVolume, space.WithoutReversal])
 def test_the_law_test_can_fail(kind):
     statistics, acceptance = draws("posterior", kind=kind, persistence=0.9)
-    truths = space.expectations("posterior")
+    truths = curved.expectations("posterior")
     assert acceptance > 0.5
     worst = max(abs(deviation(values, truth)) for values, truth in zip(statistics, truths, strict=True))
     assert worst > STANDARD_ERRORS
@@ -212,7 +213,7 @@ def test_the_law_test_can_fail(kind):
 def test_the_uncorrected_law_is_near_and_the_targets_differ_by_the_root_of_the_determinant(law):
     dynamics = space.system(law=law, exact=False, persistence=0.9)
     statistics, _ = space.sample(dynamics, 0.08, 3, iterations=50, burn_in=50, chains=1000)
-    truths = {name: space.expectations(name) for name in ("posterior", "jeffreys")}
+    truths = {name: curved.expectations(name) for name in ("posterior", "jeffreys")}
     for index, values in enumerate(statistics):
         apart = abs(truths["posterior"][index] - truths["jeffreys"][index])
         assert abs(float(values.mean()) - truths[law][index]) < apart / 8

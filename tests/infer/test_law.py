@@ -3,9 +3,9 @@
 import pytest
 from pyro.infer import NUTS
 
+from problems.monte_carlo import assert_mean
+from problems.targets import LANGEVIN, NoisyMatrix
 from pyro_manifold.infer import GHMC, MCMC, OHMC
-from tests.monte_carlo import assert_mean
-from tests.targets import LANGEVIN, TwoFrames
 
 
 def draw(kernel, num_samples, warmup_steps=300):
@@ -32,6 +32,6 @@ def test_matrix_langevin(name, kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_two_frames_and_a_scale(kernel):
-    samples = KERNELS[kernel](TwoFrames)
-    for name, draws in TwoFrames.statistics(samples).items():
-        assert_mean(draws, *TwoFrames.expectations()[name])
+    samples = KERNELS[kernel](NoisyMatrix)
+    for name, draws in NoisyMatrix.statistics(samples).items():
+        assert_mean(draws, *NoisyMatrix.expectations()[name])

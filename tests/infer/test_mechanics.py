@@ -5,10 +5,8 @@ import math
 import pytest
 import torch
 
-from pyro_manifold.infer.mcmc.leapfrog import State
-from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
-from pyro_manifold.manifolds import Stiefel
-from tests.infer.phase_space import (
+from problems.monte_carlo import STANDARD_ERRORS, deviation
+from problems.phase_space import (
     System,
     WrongDrift,
     WrongEnergy,
@@ -20,8 +18,10 @@ from tests.infer.phase_space import (
     phase_space_map,
     tangent_basis,
 )
-from tests.monte_carlo import STANDARD_ERRORS, deviation
-from tests.targets import LANGEVIN
+from problems.targets import LANGEVIN
+from pyro_manifold.infer.mcmc.leapfrog import State
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
+from pyro_manifold.manifolds import Stiefel
 
 FRAME_MECHANICS = {"Cayley": CayleyMechanics(), "geodesic": GeodesicMechanics(Stiefel())}
 over_mechanics = pytest.mark.parametrize("mechanics", FRAME_MECHANICS.values(), ids=FRAME_MECHANICS)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from pyro.infer.autoguide.initialization import init_to_sample, init_to_value
 
+from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.distributions.transforms import HouseholderTransform
 from pyro_manifold.infer import MCMC, MSD
-from tests.monte_carlo import assert_mean
 
 INPUTS = np.linspace(-1.0, 2.0, 12)
 NOISE = np.array([0.4, -1.1, 0.3, 0.9, -0.2, 0.1, -0.6, 1.2, 0.5, -0.9, 0.2, -0.3])

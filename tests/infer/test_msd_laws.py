@@ -6,9 +6,9 @@ import pyro.distributions as dist
 import pytest
 import torch
 
+from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import MSD
 from tests.infer.test_msd import INPUTS, NOISE, draws, log_logistic, moments, quadrature, tensor
-from tests.monte_carlo import assert_mean
 
 COUNTS = np.round(np.exp(0.8 + 0.7 * INPUTS + 0.8 * NOISE))
 OUTLYING = 0.8 * INPUTS + 0.5 * NOISE + 4.0 * (np.arange(12) == 5)

@@ -6,14 +6,14 @@ import pytest
 import torch
 from pyro.infer import NUTS
 
+from problems.monte_carlo import assert_mean
+from problems.targets import LANGEVIN, NoisyMatrix
 from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.potential import BatchedPotential
 from tests.infer.models import concentrated, factor_model
-from tests.monte_carlo import assert_mean
-from tests.targets import LANGEVIN, TwoFrames
 
 
 def run(kernel, *args, num_samples=50, warmup_steps=50, **options):
@@ -33,9 +33,9 @@ def test_law(name, jit_compile):
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_law_of_a_joint_model(jit_compile):
-    mcmc = run(OHMC(TwoFrames.model(), jit_compile=jit_compile), num_chains=32, num_samples=300, warmup_steps=300)
-    for name, draws in TwoFrames.statistics(mcmc.get_samples(group_by_chain=True)).items():
-        assert_mean(draws, *TwoFrames.expectations()[name])
+    mcmc = run(OHMC(NoisyMatrix.model(), jit_compile=jit_compile), num_chains=32, num_samples=300, warmup_steps=300)
+    for name, draws in NoisyMatrix.statistics(mcmc.get_samples(group_by_chain=True)).items():
+        assert_mean(draws, *NoisyMatrix.expectations()[name])
 
 
 def test_shapes_are_those_of_pyro(capsys):

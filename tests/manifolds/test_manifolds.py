@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from problems.monte_carlo import assert_mean
 from pyro_manifold.manifolds import Euclidean, Grassmann, Sphere, Stiefel
 from pyro_manifold.manifolds.stiefel import cayley_flow, geodesic_flow, positive_qr
-from tests.monte_carlo import assert_mean
 
 STIEFEL_SHAPES = [(1, 1), (3, 1), (5, 2), (4, 4), (7, 5), (20, 3)]
 CASES = [

@@ -6,7 +6,6 @@ with probability 6e-5; the suite makes fewer than 700 of them, so it raises a fa
 under fresh seeds.
 """
 
-import torch
 from pyro.ops.stats import effective_sample_size
 
 STANDARD_ERRORS = 4.0
@@ -34,12 +33,3 @@ def assert_mean(draws, truth, truth_error=0.0):
     assert abs(z) < STANDARD_ERRORS, (
         f"mean {float(draws.mean()):.4f}, truth {float(truth):.4f}: {z:.1f} standard errors"
     )
-
-
-def weighted_mean(values, log_weights):
-    """Self-normalised importance sampling: the estimate and its standard error (delta method)."""
-    weights = torch.softmax(torch.as_tensor(log_weights), 0)
-    values = torch.as_tensor(values)
-    mean = (weights * values).sum()
-    error = (weights.square() * (values - mean).square()).sum().sqrt()
-    return float(mean), float(error)

@@ -10,19 +10,13 @@ import scipy.special
 import scipy.stats
 import torch
 
+from problems.importance import haar, weighted_mean
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
-from tests.monte_carlo import weighted_mean
-
-
-def haar(rng, count, n, p):
-    """Uniform orthonormal matrices by QR with positive diagonal."""
-    q, r = np.linalg.qr(rng.standard_normal((count, n, p)))
-    return q * np.sign(np.einsum("...ii->...i", r))[:, None, :]
 
 
 @dataclass(frozen=True)
 class Langevin:
-    """A matrix Langevin law, its statistic tr FᵀX and the truth of its mean."""
+    """A matrix Langevin distribution, its statistic tr FᵀX and the truth of its mean."""
 
     name: str
     F: np.ndarray
@@ -38,7 +32,7 @@ class Langevin:
 
         return langevin
 
-    def law(self):
+    def distribution(self):
         return MatrixLangevin(torch.as_tensor(self.F))
 
     def statistic(self, samples):
@@ -58,7 +52,7 @@ def bessel_truth(name):
 
 @cache
 def importance_truth(name):
-    """Importance sampling from the uniform law: for targets that are not concentrated."""
+    """Importance sampling from the uniform distribution: for targets that are not concentrated."""
     F = LANGEVIN[name].F
     rng = np.random.default_rng(1)
     values = np.concatenate([(F * haar(rng, 100_000, *F.shape)).sum((-2, -1)) for _ in range(10)])
@@ -67,7 +61,7 @@ def importance_truth(name):
 
 @cache
 def sequential_truth(name):
-    """Importance sampling from SciPy's von Mises–Fisher laws, column by column: for concentrated targets."""
+    """Importance sampling from SciPy's von Mises–Fisher distributions, column by column: for concentrated targets."""
     F, count = LANGEVIN[name].F, 4000
     n, p = F.shape
     assert np.allclose(F.T @ F, np.diag(np.diag(F.T @ F))), "needs orthogonal columns"
@@ -114,8 +108,8 @@ LANGEVIN = {
 }
 
 
-class TwoFrames:
-    """Two Stiefel sites with a scale between them: a noisy matrix s·U diag(1, ½) Vᵀ."""
+class NoisyMatrix:
+    """Two Stiefel sites with a scale between them: observations of the matrix s·U diag(1, ½) Vᵀ."""
 
     OBSERVED = 1.5 * np.array([[0.9, 0.1, -0.2], [0.2, 0.5, 0.1], [-0.1, 0.3, 0.2], [0.0, -0.1, 0.1]])
     WEIGHTS = np.array([1.0, 0.5])
@@ -125,14 +119,14 @@ class TwoFrames:
     def model(cls, chart="polar"):
         observed, weights = torch.as_tensor(cls.OBSERVED), torch.as_tensor(cls.WEIGHTS)
 
-        def two_frames():
+        def noisy_matrix():
             U = pyro.sample("U", StiefelUniform(4, 2, chart=chart))
             V = pyro.sample("V", StiefelUniform(3, 2, chart=chart))
             scale = pyro.sample("scale", dist.LogNormal(0.0, 0.5))
             mean = (U * weights) @ V.mT * scale
             pyro.sample("y", dist.Normal(mean, cls.NOISE).to_event(2), obs=observed)
 
-        return two_frames
+        return noisy_matrix
 
     @classmethod
     def statistics(cls, samples):
@@ -144,7 +138,7 @@ class TwoFrames:
     @cache
     def expectations():
         """``{statistic: (mean, standard error)}`` by importance sampling from the prior."""
-        rng, cls = np.random.default_rng(3), TwoFrames
+        rng, cls = np.random.default_rng(3), NoisyMatrix
         scale, fit, log_weight = [], [], []
         for _ in range(10):
             U, V = haar(rng, 100_000, 4, 2), haar(rng, 100_000, 3, 2)
