@@ -2,17 +2,20 @@
 
 import torch
 
-from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
-from pyro_manifold.infer.mcmc.system import HamiltonianSystem
+from pyro_manifold.infer.mcmc.hmc.leapfrog import at_rest, refresh, total_energy
+from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
+from pyro_manifold.infer.mcmc.hmc.step import Step
+from pyro_manifold.infer.mcmc.hmc.trajectory import Settings, Trajectory
+from pyro_manifold.infer.mcmc.states import per_chain
 from pyro_manifold.manifolds import Stiefel
 
 
 class WrongMomentum(CayleyMechanics):
     """Momentum Z - X Zᵀ X: its A block has eight times the variance that the kinetic energy asks for."""
 
-    def draw_momentum(self, position, metric):
+    def draw_momentum(self, position, metric, random=None):
         noise = torch.randn_like(position)
-        return metric.mass_factor * (noise - position @ noise.mT @ position)
+        return per_chain(metric.mass_factor, position) * (noise - position @ noise.mT @ position)
 
 
 class WrongEnergy(CayleyMechanics):
@@ -39,35 +42,42 @@ class WrongDrift(CayleyMechanics):
 
 
 class System:
-    """Blocks with a potential in closed form; every method works on all chains."""
+    """Blocks with a potential in closed form; every method works on all chains.
+
+    Masses are one for all chains: a scalar, a vector or a matrix for each block.
+    """
 
     def __init__(self, potential, mechanics, inverse_masses=None):
         self.potential = potential
         self.mechanics = mechanics
-        self.dynamics = HamiltonianSystem(potential, mechanics)
+        self.trajectory = Trajectory(Step(potential, mechanics))
         inverse_masses = inverse_masses or {}
         self.metrics = {
-            block: Metric.from_inverse_mass(torch.as_tensor(inverse_masses.get(block, 1.0))) for block in mechanics
+            block: Metric.from_inverse_mass(torch.as_tensor(inverse_masses.get(block, 1.0)).unsqueeze(0))
+            for block in mechanics
         }
 
     def state(self, position):
-        return self.refresh(self.dynamics.state_at(position))
+        return self.refresh(at_rest(position, self.potential))
 
-    def refresh(self, state):
-        return self.dynamics.refresh(state, self.metrics)
+    def refresh(self, state, persistence=0.0):
+        return refresh(state, mechanics=self.mechanics, metrics=self.metrics, persistence=persistence)
 
     def energy(self, state):
-        return self.dynamics.energy(state, self.metrics)
+        return total_energy(state, mechanics=self.mechanics, metrics=self.metrics)
 
     def integrate(self, state, step_size, num_steps):
-        return self.dynamics.integrate(state, step_size, num_steps, self.metrics)
+        return self.trajectory.integrate(state, step_size, num_steps, self.metrics)
 
-    def sample(self, state, step_size, num_steps, iterations, burn_in):
+    def sample(self, state, step_size, num_steps, iterations, burn_in, persistence=0.0):
         """Metropolised trajectories; positions of shape ``(chains, iterations, ...)`` and mean acceptance."""
+        device = state.energy.device
+        random = torch.Generator(device).manual_seed(int(torch.randint(2**62, ())))
+        settings = Settings(step_size, num_steps, self.metrics, persistence)
         kept, acceptance = [], 0.0
         for iteration in range(burn_in + iterations):
-            state, info = self.dynamics.transition(state, step_size, num_steps, self.metrics)
-            acceptance += float(info.acceptance_probability.mean()) / (burn_in + iterations)
+            state, statistics = self.trajectory(state, settings, random)
+            acceptance += float(statistics["acceptance_rate"].mean()) / (burn_in + iterations)
             if iteration >= burn_in:
                 kept.append(state.position)
         return {block: torch.stack([p[block] for p in kept], 1) for block in state.position}, acceptance

@@ -13,7 +13,7 @@ from pyro_manifold import optim
 from pyro_manifold.distributions import MatrixBinghamVonMisesFisher, MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC
 from pyro_manifold.infer.autoguide import AutoGrassmannLowRankMultivariateNormal, AutoStiefelLowRankMultivariateNormal
-from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
+from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel, polar_factor
 
 pytestmark = pytest.mark.gpu

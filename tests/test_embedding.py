@@ -13,9 +13,9 @@ from pyro import poutine
 from pyro.infer.autoguide.initialization import init_to_value
 from torch.distributions import AffineTransform
 
-from pyro_manifold.embedding import embedding_from_model
 from pyro_manifold.infer.mcmc.layout import Layout
-from pyro_manifold.log_density import target_from_model
+from pyro_manifold.target.embedding import embedding_from_model
+from pyro_manifold.target.model import target_from_model
 
 INPUTS = torch.tensor([[1.0, -0.7], [1.0, 0.2], [1.0, 1.5]], dtype=torch.float64)
 PRIOR_SCALE = 2.0
@@ -23,12 +23,16 @@ PRIOR_SCALE = 2.0
 
 def pull_back(model, position, metric_scale=None, **options):
     """``JᵀJ`` at a flat unconstrained position."""
-    target = target_from_model(model, (), {}, **options)
-    start = target.draw_start()
-    embedding = embedding_from_model(model, (), {}, target, start, metric_scale)
+    target = target_from_model(model, **options)
+    start = target.draw()
+    embedding = embedding_from_model(target, start, metric_scale)
     layout = Layout.build(start, (), False)
     (block,) = layout.groups
-    jacobian = torch.func.jacfwd(lambda q: embedding(layout.unpack_chain({block: q[None]}, 0)))(position)
+
+    def of_flat(q):
+        return embedding({name: value[0] for name, value in layout.unpack({block: q[None]}).items()})
+
+    jacobian = torch.func.jacfwd(of_flat)(position)
     return jacobian.mT @ jacobian
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributions as torch_dist
 
-from pyro_manifold.fisher import fisher_embedding
-from pyro_manifold.infer.mcmc.metric_field import PullBackMetric
+from pyro_manifold.infer.mcmc.riemannian.metric_field import PullBackMetric
+from pyro_manifold.target.fisher import fisher_embedding
 
 # ---- all draws of a law, with their weights in an integral -------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_manifold.narrow_products import transpose_narrow_products
+from pyro_manifold.graphs.narrow_products import transpose_narrow_products
 
 MM, BMM = torch.ops.aten.mm.default, torch.ops.aten.bmm.default
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from pyro_manifold.tracing import forward_differentiable, trace
+from pyro_manifold.graphs.tracing import forward_differentiable, trace
 
 
 def curve(x):

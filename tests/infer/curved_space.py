@@ -3,29 +3,42 @@
 import torch
 
 from problems.curved_regression import embedding, metric, potential
-from pyro_manifold.infer.mcmc import lagrangian
-from pyro_manifold.infer.mcmc.lagrangian_system import LagrangianSystem
-from pyro_manifold.infer.mcmc.metric_field import DenseMetric, PullBackMetric
+from pyro_manifold.infer.mcmc.riemannian import lagrangian
+from pyro_manifold.infer.mcmc.riemannian.metric_field import DenseMetric, PullBackMetric
+from pyro_manifold.infer.mcmc.riemannian.step import LagrangianStep
+from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianTrajectory, Settings
 
 BLOCK = ("q",)
 FIELDS = {"pull-back": PullBackMetric(embedding, 2, 7), "dense": DenseMetric(metric)}
 
 
-def system(field="pull-back", *, kind=LagrangianSystem, persistence=0.0, law="posterior", exact=True):
-    field = FIELDS.get(field, field)
-    return kind(potential, field, BLOCK, persistence=persistence, with_volume=law == "posterior", exact=exact)
-
-
-def sample(dynamics, step_size, num_steps, iterations, burn_in, chains):
-    """q₁² and cos q₁ of each draw, ``(chains, iterations)`` each, and mean acceptance."""
-    state = dynamics.state_at({BLOCK: 0.3 * torch.randn(chains, 2)})
-    dynamics.trace(state.point.position, compile=False, options=None, warn=True)
+def sample(
+    step_size,
+    num_steps,
+    iterations,
+    burn_in,
+    chains,
+    *,
+    field="pull-back",
+    kind=LagrangianTrajectory,
+    step=LagrangianStep,
+    persistence=0.0,
+    target="posterior",
+    adjusted=True,
+):
+    """q₁² and cos q₁ of each draw, ``(chains, iterations)`` each, and the share accepted."""
+    step = step(potential, FIELDS[field], with_volume=target == "posterior", reversible=adjusted)
+    trajectory = kind(step, BLOCK, num_steps=num_steps, persistence=persistence)
+    random = torch.default_generator
+    state = trajectory.state_at({BLOCK: 0.3 * torch.randn(chains, 2)}, random)
+    step.trace(state.point)
+    settings = Settings(torch.full_like(state.energy, step_size), adjusted)
     draws, accepted = [], []
     for iteration in range(burn_in + iterations):
-        state, info = dynamics.transition(state, step_size, num_steps)
+        state, statistics = trajectory(state, settings, random)
         if iteration >= burn_in:
             draws.append(state.point.position[:, 0])
-            accepted.append(info.accepted)
+            accepted.append(statistics["accepted"])
     first = torch.stack(draws, 1)
     return (first.square(), first.cos()), float(torch.stack(accepted).double().mean())
 
@@ -50,22 +63,23 @@ def kick_with_half_a_jacobian(point, velocity, time, field):
     return kicked, -torch.linalg.slogdet(before).logabsdet
 
 
-class WithoutJacobian(LagrangianSystem):
-    def _eager_step(self, step_size, velocity, *point, **options):
-        log_volume, *rest = super()._eager_step(step_size, velocity, *point, **options)
+class WithoutJacobian(LagrangianStep):
+    def _flat(self, step_size, velocity, *point, **options):
+        log_volume, *rest = super()._flat(step_size, velocity, *point, **options)
         return (torch.zeros_like(log_volume), *rest)
 
 
-class WithoutVolume(LagrangianSystem):
-    """Accepts without the ½ log|G| of φ: the law of the other target from the posterior's steps."""
+class WithoutVolume(LagrangianTrajectory):
+    """Accepts without the ½ log|G| of φ: the distribution of the other target from the posterior's steps."""
 
-    def energy(self, point, velocity, exact):
-        return super().energy(point, velocity, exact) - point.half_log_determinant
+    def energy(self, point, velocity, adjusted):
+        return super().energy(point, velocity, adjusted) - point.half_log_determinant
 
 
-class WithoutReversal(LagrangianSystem):
+class WithoutReversal(LagrangianTrajectory):
     """A rejected chain goes on in the direction in which it was rejected."""
 
-    def transition(self, state, *arguments):
-        after, info = super().transition(state, *arguments)
-        return after._replace(velocity=torch.where(info.accepted[:, None], after.velocity, -after.velocity)), info
+    def __call__(self, state, settings, random):
+        after, found = super().__call__(state, settings, random)
+        kept = torch.where(found["accepted"][:, None], after.velocity, -after.velocity)
+        return after._replace(velocity=kept), found

@@ -3,7 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_manifold.infer.mcmc.folding import folded_graph
+from pyro_manifold.graphs.folding import folded_graph
 
 
 def second_derivative(q, v):

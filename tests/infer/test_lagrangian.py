@@ -8,8 +8,8 @@ import torch
 
 from problems import curved_regression as curved
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean, deviation
-from pyro_manifold.infer.mcmc.folding import folded_graph
-from pyro_manifold.infer.mcmc.lagrangian import (
+from pyro_manifold.graphs.folding import folded_graph
+from pyro_manifold.infer.mcmc.riemannian.lagrangian import (
     Point,
     draw_velocity,
     explicit_kick,
@@ -178,42 +178,43 @@ def test_a_singular_metric_is_moved_and_says_so():
     assert factor[2:].diagonal(dim1=-2, dim2=-1).isnan().any(-1).all()
 
 
-# ---- laws -------------------------------------------------------------------------------------------------------
+# ---- distributions ----------------------------------------------------------------------------------------------
 
 
-def draws(law, chains=1000, iterations=40, **options):
-    dynamics = space.system(law=law, **options)
-    return space.sample(dynamics, 0.35, 4, iterations, burn_in=20, chains=chains)
+def draws(target, chains=1000, iterations=40, **options):
+    return space.sample(0.35, 4, iterations, burn_in=20, chains=chains, target=target, **options)
 
 
-@pytest.mark.parametrize(("law", "persistence"), [("posterior", 0.0), ("jeffreys", 0.9)])
-def test_law_of_the_exact_version(law, persistence):
-    statistics, acceptance = draws(law, persistence=persistence)
-    assert acceptance < 0.97  # rejections, or there would be nothing to correct
-    for values, truth in zip(statistics, curved.expectations(law), strict=True):
+@pytest.mark.parametrize(("target", "persistence"), [("posterior", 0.0), ("jeffreys", 0.9)])
+def test_distribution_of_the_adjusted_version(target, persistence):
+    statistics, acceptance = draws(target, persistence=persistence)
+    assert acceptance < 0.97  # rejections, or there would be nothing to adjust
+    for values, truth in zip(statistics, curved.expectations(target), strict=True):
         assert_mean(values, truth)
 
 
-def test_law_of_the_exact_version_in_a_dense_metric():
+def test_distribution_of_the_adjusted_version_in_a_dense_metric():
     statistics, _ = draws("posterior", field="dense")
     for values, truth in zip(statistics, curved.expectations("posterior"), strict=True):
         assert_mean(values, truth)
 
 
-@pytest.mark.parametrize("kind", [space.WithoutJacobian, space.WithoutVolume, space.WithoutReversal])
-def test_the_law_test_can_fail(kind):
-    statistics, acceptance = draws("posterior", kind=kind, persistence=0.9)
+@pytest.mark.parametrize(
+    "broken", [{"step": space.WithoutJacobian}, {"kind": space.WithoutVolume}, {"kind": space.WithoutReversal}]
+)
+def test_the_distribution_test_can_fail(broken):
+    statistics, acceptance = draws("posterior", persistence=0.9, **broken)
     truths = curved.expectations("posterior")
     assert acceptance > 0.5
     worst = max(abs(deviation(values, truth)) for values, truth in zip(statistics, truths, strict=True))
     assert worst > STANDARD_ERRORS
 
 
-@pytest.mark.parametrize("law", ["posterior", "jeffreys"])
-def test_the_uncorrected_law_is_near_and_the_targets_differ_by_the_root_of_the_determinant(law):
-    dynamics = space.system(law=law, exact=False, persistence=0.9)
-    statistics, _ = space.sample(dynamics, 0.08, 3, iterations=50, burn_in=50, chains=1000)
+@pytest.mark.parametrize("target", ["posterior", "jeffreys"])
+def test_the_unadjusted_distribution_is_near_and_the_targets_differ_by_the_root_of_the_determinant(target):
+    options = {"target": target, "adjusted": False, "persistence": 0.9}
+    statistics, _ = space.sample(0.08, 3, iterations=50, burn_in=50, chains=1000, **options)
     truths = {name: curved.expectations(name) for name in ("posterior", "jeffreys")}
     for index, values in enumerate(statistics):
         apart = abs(truths["posterior"][index] - truths["jeffreys"][index])
-        assert abs(float(values.mean()) - truths[law][index]) < apart / 8
+        assert abs(float(values.mean()) - truths[target][index]) < apart / 8

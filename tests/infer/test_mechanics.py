@@ -19,9 +19,12 @@ from problems.phase_space import (
     tangent_basis,
 )
 from problems.targets import LANGEVIN
-from pyro_manifold.infer.mcmc.leapfrog import State
-from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
-from pyro_manifold.manifolds import Stiefel
+from pyro_manifold.infer.mcmc.hmc.leapfrog import State, reversed_in_time
+from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
+from pyro_manifold.infer.mcmc.hmc.step import Step
+from pyro_manifold.infer.mcmc.hmc.trajectory import Trajectory
+from pyro_manifold.infer.mcmc.states import choose
+from pyro_manifold.manifolds import Sphere, Stiefel
 
 FRAME_MECHANICS = {"Cayley": CayleyMechanics(), "geodesic": GeodesicMechanics(Stiefel())}
 over_mechanics = pytest.mark.parametrize("mechanics", FRAME_MECHANICS.values(), ids=FRAME_MECHANICS)
@@ -115,7 +118,7 @@ def test_the_volume_test_can_fail():
 
 def whitened_covariance(mechanics, n, p, inverse_mass=0.3, draws=200_000):
     """Covariance of momentum draws times the Hessian of K, in tangent coordinates: I for a consistent pair."""
-    metric = Metric.from_inverse_mass(torch.tensor(inverse_mass))
+    metric = Metric.from_inverse_mass(torch.tensor([inverse_mass]))
     X = Stiefel().random_point(n, p)
     basis = tangent_basis(X)
 
@@ -148,12 +151,12 @@ def test_each_wrong_pairing_is_noticed(mechanics):
     assert (covariance - torch.eye(len(covariance))).abs().max() > 0.2
 
 
-@pytest.mark.parametrize("inverse_mass", [torch.tensor(0.3), torch.tensor([0.3, 2.0, 1.0]), None])
+@pytest.mark.parametrize("inverse_mass", [torch.tensor([0.3]), torch.tensor([0.3, 2.0, 1.0]), None])
 def test_momentum_of_flat_blocks_has_the_law_of_the_kinetic_energy(inverse_mass):
     if inverse_mass is None:
         root = torch.randn(3, 3)
         inverse_mass = root @ root.mT + torch.eye(3)
-    metric, mechanics = Metric.from_inverse_mass(inverse_mass), EuclideanMechanics()
+    metric, mechanics = Metric.from_inverse_mass(inverse_mass.unsqueeze(0)), EuclideanMechanics()
     draws = mechanics.draw_momentum(torch.zeros(200_000, 3), metric)
     hessian = torch.func.hessian(lambda r: mechanics.kinetic_energy(r[None], r[None], metric)[0])(torch.zeros(3))
     whitened = draws @ torch.linalg.cholesky(hessian)
@@ -203,3 +206,134 @@ def test_single_precision_stays_on_the_manifold_when_restored_once_a_trajectory(
         state = state._replace(position=restored)
         worst = max(worst, float(Stiefel().membership_error(restored[("X",)]).max()))
     assert worst < 1e-5
+
+
+# ---- times and masses of each chain, velocities, momenta that persist -------------------------------------------
+
+
+def kinds():
+    """Mechanics, a position of three chains, and inverse masses of each chain, for every kind of block."""
+    root = torch.randn(3, 4, 4)
+    scalars = torch.tensor([0.3, 1.0, 2.5])
+    sphere = Sphere().random_point(3, 4)
+    return {
+        "Cayley": (CayleyMechanics(), Stiefel().random_point(3, 5, 2), scalars),
+        "Cayley, in a plate": (CayleyMechanics(), Stiefel().random_point(3, 2, 4, 3), scalars),
+        "geodesic": (GeodesicMechanics(Stiefel()), Stiefel().random_point(3, 5, 2), scalars),
+        "great circle": (GeodesicMechanics(Sphere()), sphere, scalars),
+        "diagonal": (EuclideanMechanics(), torch.randn(3, 4), torch.rand(3, 4) + 0.5),
+        "dense": (EuclideanMechanics(), torch.randn(3, 4), root @ root.mT + torch.eye(4)),
+    }
+
+
+over_kinds = pytest.mark.parametrize(
+    "kind", ["Cayley", "Cayley, in a plate", "geodesic", "great circle", "diagonal", "dense"]
+)
+
+
+@over_kinds
+def test_each_chain_may_have_its_own_time_and_mass(kind):
+    mechanics, position, inverse_masses = kinds()[kind]
+    metric = Metric.from_inverse_mass(inverse_masses)
+    momentum = mechanics.draw_momentum(position, metric)
+    gradient, times = torch.randn_like(position), torch.tensor([0.2, -0.7, 0.0])
+    moved = mechanics.drift(position, momentum, metric, times)
+    kicked = mechanics.kick(position, momentum, gradient, times)
+    energy = mechanics.kinetic_energy(position, momentum, metric)
+    assert energy.shape == (3,)
+    for chain in range(3):
+        alone = slice(chain, chain + 1)
+        own = Metric.from_inverse_mass(inverse_masses[alone])
+        expected = mechanics.drift(position[alone], momentum[alone], own, float(times[chain]))
+        for found, value in zip(moved, expected, strict=True):
+            assert torch.allclose(found[alone], value, rtol=0, atol=1e-12)
+        expected = mechanics.kick(position[alone], momentum[alone], gradient[alone], float(times[chain]))
+        assert torch.allclose(kicked[alone], expected, rtol=0, atol=1e-12)
+        assert torch.allclose(energy[alone], mechanics.kinetic_energy(position[alone], momentum[alone], own))
+    back = mechanics.drift(*moved, metric, -times)
+    for found, value in zip(back, (position, momentum), strict=True):
+        assert torch.allclose(found, value, rtol=0, atol=1e-12)
+
+
+@over_kinds
+def test_the_velocity_is_that_of_the_drift_and_makes_twice_the_kinetic_energy(kind):
+    """K is quadratic in r, and r a covector: ⟨r, velocity⟩ = 2K."""
+    mechanics, position, inverse_masses = kinds()[kind]
+    metric = Metric.from_inverse_mass(inverse_masses)
+    momentum = mechanics.draw_momentum(position, metric)
+
+    def at(time):
+        return mechanics.drift(position, momentum, metric, time)[0]
+
+    _, velocity = torch.func.jvp(at, (torch.zeros(3),), (torch.ones(3),))
+    assert torch.allclose(mechanics.velocity(position, momentum, metric), velocity, rtol=0, atol=1e-10)
+    power = (momentum * velocity).flatten(1).sum(1)
+    assert torch.allclose(power, 2 * mechanics.kinetic_energy(position, momentum, metric))
+
+
+@over_mechanics
+def test_steps_of_either_sign_and_of_each_chain(mechanics):
+    system = joint_system(mechanics)
+    start = system.state(joint_position(4))
+    step_sizes = torch.tensor([0.1, -0.1, 0.03, 0.2])
+    end = system.integrate(start, step_sizes, 20)
+    back = system.integrate(end, -step_sizes, 20)
+    alone = system.integrate(start, 0.03, 20)
+    for block in start.position:
+        assert torch.allclose(back.position[block], start.position[block], rtol=0, atol=1e-10)
+        assert torch.allclose(end.position[block][2], alone.position[block][2], rtol=0, atol=1e-12)
+        assert not torch.allclose(end.position[block][0], alone.position[block][0], rtol=0, atol=1e-3)
+
+
+@over_mechanics
+def test_refreshing_in_part_keeps_the_distribution_and_that_share(mechanics):
+    """Of momenta at one point, in coordinates in which they are standard normal: covariance I, correlation cos θ."""
+    draws, persistence = 200_000, 0.8
+    metric = Metric.from_inverse_mass(torch.tensor([0.3]))
+    X = Stiefel().random_point(4, 2)
+    basis = tangent_basis(X)
+
+    def energy(coordinates):
+        return mechanics.kinetic_energy(X[None], torch.tensordot(coordinates, basis, 1)[None], metric)[0]
+
+    root = torch.linalg.cholesky(torch.func.hessian(energy)(torch.zeros(len(basis))))
+    position = X.expand(draws, 4, 2)
+    before = mechanics.draw_momentum(position, metric)
+    after = mechanics.refresh(position, before, metric, persistence)
+    before, after = (r.flatten(1) @ basis.flatten(1).mT @ root for r in (before, after))
+    error = 5 * math.sqrt(2 / draws)
+    identity = torch.eye(len(basis))
+    assert torch.allclose(after.mT @ after / draws, identity, rtol=0, atol=error)
+    assert torch.allclose(before.mT @ after / draws, persistence * identity, rtol=0, atol=error)
+
+
+class WithoutReversal(Trajectory):
+    """A rejected chain goes on in the direction in which it was rejected."""
+
+    def __call__(self, state, settings, random):
+        after, found = super().__call__(state, settings, random)
+        turned = reversed_in_time(after)
+        return choose(found["accepted"], after, turned), found
+
+
+def persistent_langevin(mechanics, kind=Trajectory):
+    """Steps so long that a third is rejected: then what becomes of the momentum decides."""
+    target = LANGEVIN["V(3,2)"]
+    F = torch.as_tensor(target.F)
+    system = System(langevin_bingham(F, torch.zeros(3, 3), torch.zeros(2, 2)), {("X",): mechanics})
+    system.trajectory = kind(Step(system.potential, system.mechanics))
+    state = system.state({("X",): Stiefel().random_point(1000, 3, 2)})
+    draws, acceptance = system.sample(state, 1.0, 1, iterations=300, burn_in=50, persistence=0.9)
+    return target.statistic(draws[("X",)]), acceptance
+
+
+@over_mechanics
+def test_distribution_with_persistent_momenta(mechanics):
+    draws, acceptance = persistent_langevin(mechanics)
+    assert acceptance < 0.9
+    assert abs(deviation(draws, *LANGEVIN["V(3,2)"].expectation())) < STANDARD_ERRORS
+
+
+def test_without_reversal_persistent_momenta_draw_from_another_distribution():
+    draws, _ = persistent_langevin(CayleyMechanics(), WithoutReversal)
+    assert abs(deviation(draws, *LANGEVIN["V(3,2)"].expectation())) > 10

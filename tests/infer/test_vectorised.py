@@ -12,7 +12,7 @@ from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.manifolds import Stiefel
-from pyro_manifold.potential import BatchedPotential
+from pyro_manifold.target.batched import BatchedPotential
 from tests.infer.models import concentrated, factor_model
 
 

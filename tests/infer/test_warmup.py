@@ -7,12 +7,12 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro_manifold.infer.mcmc.adaptation import StepSizeAdaptation
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
-from pyro_manifold.infer.mcmc.adaptation import StepSizeAdaptation
-from pyro_manifold.infer.mcmc.leapfrog import State
-from pyro_manifold.infer.mcmc.trajectory import LengthChoice, TrajectoryLength
+from pyro_manifold.infer.mcmc.hmc.leapfrog import State
+from pyro_manifold.infer.mcmc.hmc.lengths import LengthChoice, TrajectoryLength
 from tests.infer.models import concentrated
 
 

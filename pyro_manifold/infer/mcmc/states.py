@@ -72,7 +72,8 @@ def choose(accepted: Tensor, new: Any, old: Any) -> Any:
         return torch.where(accepted.reshape(-1, *[1] * (new.dim() - 1)), new, old)
     if isinstance(new, dict):
         return {key: choose(accepted, value, old[key]) for key, value in new.items()}
-    return type(new)(*(choose(accepted, *pair) for pair in zip(new, old, strict=True)))
+    chosen = tuple(choose(accepted, *pair) for pair in zip(new, old, strict=True))
+    return type(new)(*chosen) if hasattr(new, "_fields") else chosen
 
 
 def normal_like(tensor: Tensor, random: torch.Generator | None = None) -> Tensor:

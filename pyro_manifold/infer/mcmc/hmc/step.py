@@ -35,7 +35,13 @@ class Step:
         return leapfrog_step(state, step_size, potential=self.potential, mechanics=self.mechanics, metrics=metrics)
 
     def compile(
-        self, state: State, metrics: Metrics, density: Trusted, options: Mapping[str, Any] | None, *, warn: bool
+        self,
+        state: State,
+        metrics: Metrics,
+        density: Trusted | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        warn: bool = True,
     ) -> None:
         """Trace gradient, kick and drift into one graph and compile it with `torch.compile`.
 
@@ -44,7 +50,7 @@ class Step:
         Args:
             state: where the chains are, to trace and to compare at.
             metrics: masses to trace with.
-            density: the function that the potential calls.
+            density: the function that the potential calls, if that is to be a graph itself.
             options: keyword arguments for `torch.compile`.
             warn: whether to say so if it fails.
         """

@@ -48,7 +48,13 @@ class LagrangianStep:
         return Point(*values), velocity, log_volume
 
     def trace(
-        self, point: Point, density: Trusted, *, compile: bool, options: Mapping[str, Any] | None, warn: bool
+        self,
+        point: Point,
+        density: Trusted | None = None,
+        *,
+        compile: bool = False,
+        options: Mapping[str, Any] | None = None,
+        warn: bool = True,
     ) -> None:
         """Replace the step by its graph, and that by a compiled one.
 
@@ -56,7 +62,7 @@ class LagrangianStep:
 
         Args:
             point: where the chains are.
-            density: the function that the potential calls.
+            density: the function that the potential calls, if that is to be a graph itself.
             compile: whether to compile.
             options: keyword arguments for `torch.compile`.
             warn: whether to say so if it fails.
