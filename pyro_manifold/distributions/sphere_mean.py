@@ -1,4 +1,4 @@
-"""The mean of an exponential over a sphere: the normaliser of the von Mises–Fisher law."""
+"""The mean of an exponential over a sphere: the normalising constant of the von Mises–Fisher distribution."""
 
 from __future__ import annotations
 
