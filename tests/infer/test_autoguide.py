@@ -20,7 +20,7 @@ from pyro_manifold.infer.autoguide import (
 )
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.optim import RiemannianAdam
-from pyro_manifold.optim.riemannian_adam import RiemannianAdam as TorchRiemannianAdam
+from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
 from tests.monte_carlo import assert_mean
 
 GUIDES = [AutoStiefelLowRankMultivariateNormal, AutoGrassmannLowRankMultivariateNormal]
