@@ -21,7 +21,7 @@ def log_sphere_mean(concentration: Tensor, m: int) -> Tensor:
 
     Args:
         concentration: κ ≥ 0, any shape.
-        m: dimension of the ambient space, at least 1.
+        m: length of x, at least 1.
 
     Returns:
         The shape of ``concentration``, float64.
@@ -42,7 +42,7 @@ def sphere_mean_and_slope(concentration: Tensor, m: int) -> tuple[Tensor, Tensor
 
     Args:
         concentration: κ ≥ 0, any shape.
-        m: dimension of the ambient space, at least 1.
+        m: length of x, at least 1.
 
     Returns:
         Two tensors of the shape of ``concentration``, float64.

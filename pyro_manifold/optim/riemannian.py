@@ -50,7 +50,7 @@ class RiemannianOptimizer(Optimizer):
     def update(
         self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
     ) -> tuple[Tensor, State]:
-        """The next point and state, for one parameter and its gradient in ambient coordinates.
+        """The next point and state, for one parameter and the gradient of its entries.
 
         Transport is projection onto the new tangent space. So what is carried may be stored as it was and projected at
         the next step together with the gradient there.
