@@ -137,8 +137,8 @@ def one_path(kernel, draws):
 
 def metric():
     """One leapfrog step a draw, persistence 0.95, with the metric of the model and with none."""
-    start = init_to_value(values={"w": torch.tensor([-1.2, -1.5])})
-    common = {"model": ridge, "persistence": 0.95, "metropolis": True, "init_strategy": start}
+    initial = init_to_value(values={"w": torch.tensor([-1.2, -1.5])})
+    common = {"model": ridge, "persistence": 0.95, "metropolis": True, "init_strategy": initial}
     flat = MSD(step_size=0.06, metric=lambda sites: sites["w"], **common)
     curved = MSD(step_size=0.2, **common)
     grid = torch.stack(torch.meshgrid(torch.linspace(-3.4, 2, 300), torch.linspace(-2.3, 2.3, 300), indexing="ij"))

@@ -6,11 +6,13 @@ Here the loadings are an orthonormal 13×2 matrix with the uniform prior, so tha
 
     y_i ~ N(0, U diag(s²) Uᵀ + σ² I),   U uniform on the Stiefel manifold V(13, 2),
 
-with the latent scores integrated out (Tipping & Bishop 1999, with U constrained to be orthonormal). OHMC moves U
-on the manifold and s, σ in Pyro's unconstrained space, in one trajectory.
+with the latent scores integrated out (Tipping & Bishop 1999, with U constrained to be orthonormal). The Stiefel
+manifold is the set of 13×2 matrices with orthonormal columns. OHMC moves U on it and s, σ in Pyro's unconstrained
+space, in one trajectory.
 
-The law does not change when a column of U changes sign or the columns change places. All chains start at the
-classical axes, and the posterior is narrow enough for them to stay in that one of its symmetric modes.
+The likelihood does not change when a column of U changes sign or the columns and their scales change places. The
+initial values of all chains are the classical axes, and the posterior is narrow enough for them to stay in that one of
+its symmetric modes.
 
     python examples/bayesian_pca.py --output results
 """
@@ -43,8 +45,7 @@ def model(y, rank):
     scales = pyro.sample("scales", dist.HalfNormal(5.0).expand([rank]).to_event(1))
     noise = pyro.sample("noise", dist.HalfNormal(1.0))
     with pyro.plate("wines", len(y)):
-        law = dist.LowRankMultivariateNormal(torch.zeros(n), U * scales, noise**2 * torch.ones(n))
-        pyro.sample("y", law, obs=y)
+        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(n), U * scales, noise**2 * torch.ones(n)), obs=y)
 
 
 def load():
@@ -105,9 +106,9 @@ def main(argv=None):
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
     y, names, cultivar = load()
-    start = init_to_value(values={"loadings": principal_axes(y, RANK)})
+    initial = init_to_value(values={"loadings": principal_axes(y, RANK)})
     mcmc = MCMC(
-        OHMC(model, init_strategy=start),
+        OHMC(model, init_strategy=initial),
         num_samples=arguments.num_samples,
         warmup_steps=arguments.warmup_steps,
         num_chains=arguments.num_chains,

@@ -123,8 +123,8 @@ def main(argv=None):
     found = guide.identified_covariance()
     intervals = {"exact": exact_slopes(x, y, guide.median()["noise"])}
     for name, (each, _) in fits.items():
-        law = each.get_posterior()  # unconstrained: the logarithm of the noise, then the slopes
-        intervals[name] = law.mean.detach()[1:].numpy(), law.stddev.detach()[1:].numpy()
+        posterior = each.get_posterior()  # unconstrained: the logarithm of the noise, then the slopes
+        intervals[name] = posterior.mean.detach()[1:].numpy(), posterior.stddev.detach()[1:].numpy()
     for attribute, *deviations in zip(names, *(deviation for _, deviation in intervals.values()), strict=True):
         columns = "".join(f"{name:>12s} {float(s):.3f}" for name, s in zip(intervals, deviations, strict=True))
         print(f"s.d. of the slope of {attribute:4s}{columns}")

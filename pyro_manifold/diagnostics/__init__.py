@@ -1,4 +1,4 @@
-"""What draws say about themselves."""
+"""Diagnostics of draws: convergence and alignment of loadings, mean subspaces, plots, export to ArviZ."""
 
 from pyro_manifold.diagnostics.agreement import disagreements
 from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, align_signs, align_signs_and_permutations

@@ -1,8 +1,8 @@
 r"""Draws that agree up to signs, permutations or rotations of columns, brought to agree.
 
-The likelihood of factor models, PCA and latent spaces does not change when loadings X become XT for a T in some group
-of orthogonal matrices. Draws then visit all XT, means tend to zero, and R-hat and effective sample size describe the
-group, not the loadings. Here each draw gets the T that brings it nearest to a reference.
+The likelihood of factor models, PCA and latent spaces does not change when loadings X become XT for a T in some set of
+orthogonal matrices, such as all rotations. Draws then visit all XT, means tend to zero, and R-hat and effective sample
+size describe that set, not the loadings. Here each draw gets the T that brings it nearest to a reference.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None)
 def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment:
     r"""Choose the orthogonal T that minimises :math:`\lVert XT - R\rVert`, reflections included.
 
-    T is the polar factor of :math:`X^\top R` (orthogonal Procrustes; Schönemann 1966, Psychometrika 31). For models
-    that know only the span of the columns, or only :math:`XX^\top`: factor analysis, latent spaces.
+    T is the orthogonal matrix nearest to :math:`X^\top R` (orthogonal Procrustes; Schönemann 1966, Psychometrika 31).
+    For models that know only the span of the columns, or only :math:`XX^\top`: factor analysis, latent spaces.
 
     Arguments, result and errors are those of `align_signs`.
 
@@ -139,7 +139,7 @@ def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment
 
 
 def _align(draws: Tensor, reference: Tensor | None, nearest: Callable[[Tensor], Tensor], owner: str) -> Alignment:
-    """Align by ``nearest``: the matrix of inner products XᵀR to the T of the group with the largest tr(Rᵀ X T)."""
+    """Align by ``nearest``: the matrix of inner products XᵀR to the T allowed with the largest tr(Rᵀ X T)."""
     check_draws(draws, owner)
     draws = draws.detach()
     if reference is None:

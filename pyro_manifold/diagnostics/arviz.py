@@ -33,8 +33,8 @@ def to_inferencedata(
     ``reflected``; only ``diverging`` for kernels of other packages); ``observed_data`` and ``log_likelihood`` of the
     observed sites of the model; ``posterior_predictive`` and ``constant_data`` if given.
 
-    ``lp`` is the log density that was sampled (manifold sites on their manifold, others in unconstrained space, up to
-    a constant), ``energy`` the Hamiltonian: -lp plus kinetic energy.
+    ``lp`` is the log density that was sampled, up to a constant: of sites on a manifold with respect to the uniform
+    distribution there, of others in unconstrained space. ``energy`` is the Hamiltonian, -lp plus kinetic energy.
 
     Args:
         mcmc: after ``run``; `pyro_manifold.infer.MCMC` or `pyro.infer.MCMC`.

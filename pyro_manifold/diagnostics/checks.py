@@ -50,7 +50,7 @@ def check_tall(values: Tensor, name: str, owner: str) -> None:
         )
 
 
-def check_frames(values: Tensor, name: str, owner: str) -> None:
+def check_orthonormal(values: Tensor, name: str, owner: str) -> None:
     """Matrices with orthonormal columns."""
     check_tall(values, name, owner)
     error = float(Stiefel().membership_error(values.detach()).max())

@@ -1,4 +1,8 @@
-"""Mean and spread of draws on the Stiefel manifold, in the distance of the surrounding matrices."""
+"""Mean and spread of draws of orthonormal matrices, by the Euclidean distance of their entries.
+
+The arithmetic mean of orthonormal matrices is not orthonormal. A Fréchet mean of points on a manifold is the point of
+it with the smallest mean squared distance to them.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,25 @@ import warnings
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.checks import check_draws, check_frames, check_reference
+from pyro_manifold.diagnostics.checks import check_draws, check_orthonormal, check_reference
 from pyro_manifold.manifolds.polar import polar_factor
 
 _STANDARD_ERRORS = 4.0
 
 
 def frechet_mean(draws: Tensor) -> Tensor:
-    r"""The frame with the smallest mean squared chordal distance :math:`E\lVert X - M\rVert_F^2` to the draws.
+    r"""The orthonormal matrix M with the smallest mean squared distance :math:`E\lVert X - M\rVert_F^2` to the draws.
 
     .. math::
         \arg\min_{M^\top M = I} E\lVert X - M\rVert_F^2 = \arg\max_M \mathrm{tr}(M^\top E X)
         = \text{polar factor of } EX .
 
-    It is the maximum likelihood estimate of the mode of a matrix Langevin law (Khatri & Mardia 1977, Journal of the
-    Royal Statistical Society B 39), and unique if the arithmetic mean has full rank. Frames known up to signs or
-    rotations have a mean near zero: align them first.
+    The polar factor is the nearest orthonormal matrix. M is the maximum likelihood estimate of the mode of
+    `MatrixLangevin` (Khatri & Mardia 1977, Journal of the Royal Statistical Society B 39), and unique if the arithmetic
+    mean EX has full rank. Matrices known up to signs or rotations of columns have a mean near zero: align them first.
 
     Args:
-        draws: frames, ``(chains, draws, ..., n, p)``, float32 or float64.
+        draws: orthonormal matrices X, ``(chains, draws, ..., n, p)``, float32 or float64.
 
     Returns:
         ``(..., n, p)``, orthonormal columns.
@@ -45,14 +49,14 @@ def frechet_mean(draws: Tensor) -> Tensor:
         [[1.0], [0.0]]
     """
     check_draws(draws, "frechet_mean")
-    check_frames(draws, "draws", "frechet_mean")
+    check_orthonormal(draws, "draws", "frechet_mean")
     draws = draws.detach()
     mean = draws.mean((0, 1))
     smallest = torch.linalg.svdvals(mean)[..., -1]
     if bool((smallest <= max(mean.shape[-2:]) * float(torch.finfo(mean.dtype).eps)).any()):
         raise ValueError(
-            "frechet_mean: draws have a rank deficient arithmetic mean, so no frame is nearest to them, as happens "
-            "when signs or rotations of columns are unknown; align them first with align_signs, "
+            "frechet_mean: draws have a rank deficient arithmetic mean, so no one orthonormal matrix is nearest to "
+            "them, as happens when signs or rotations of columns are unknown; align them first with align_signs, "
             "align_signs_and_permutations or align_rotations."
         )
     total = draws.shape[0] * draws.shape[1]
@@ -67,13 +71,13 @@ def frechet_mean(draws: Tensor) -> Tensor:
 
 
 def dispersion(draws: Tensor, mean: Tensor | None = None) -> Tensor:
-    r"""Mean squared chordal distance :math:`E\lVert X - M\rVert_F^2` of frames to a frame M.
+    r"""Mean squared distance :math:`E\lVert X - M\rVert_F^2` of orthonormal matrices to an orthonormal matrix M.
 
-    The metric is that of the surrounding matrices, not the geodesic one: for p = 1 and an angle θ to the mean it
-    averages :math:`4 \sin^2(\theta / 2)`. Between 0 and 4p; for uniform draws 2p.
+    The distance is that of the entries, not of angles: for p = 1 and an angle θ to the mean it averages
+    :math:`4 \sin^2(\theta / 2)`. Between 0 and 4p; for uniform draws 2p.
 
     Args:
-        draws: frames, ``(chains, draws, ..., n, p)``, float32 or float64.
+        draws: orthonormal matrices X, ``(chains, draws, ..., n, p)``, float32 or float64.
         mean: M, ``(n, p)`` or ``(..., n, p)``; `frechet_mean` if None.
 
     Returns:
@@ -88,10 +92,10 @@ def dispersion(draws: Tensor, mean: Tensor | None = None) -> Tensor:
         1.0
     """
     check_draws(draws, "dispersion")
-    check_frames(draws, "draws", "dispersion")
+    check_orthonormal(draws, "draws", "dispersion")
     if mean is None:
         mean = frechet_mean(draws)
     else:
         mean = check_reference(mean, draws, "dispersion", name="mean")
-        check_frames(mean, "mean", "dispersion")
+        check_orthonormal(mean, "mean", "dispersion")
     return (draws.detach() - mean).square().sum((-2, -1)).mean((0, 1))

@@ -44,7 +44,7 @@ def invariants(draws: Tensor, kind: Invariance = "rotations") -> dict[str, Tenso
 
     Args:
         draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not.
-        kind: the group of the T: ``"signs"``, ``"permutations"`` or ``"rotations"``.
+        kind: what the T may do to the columns: ``"signs"``, ``"permutations"`` or ``"rotations"``.
 
     Returns:
         ``{name: (chains, draws, ..., n) or (chains, draws, ..., n, p)}``. None is n×n.
@@ -135,7 +135,7 @@ def _convergence(values: Tensor) -> Convergence:
     flat = values.flatten(2).double()
     rhat = flat.new_full((flat.shape[-1],), torch.nan)
     ess = rhat.clone()
-    # Row norms of a square frame are 1 up to rounding; the R-hat of rounding says nothing.
+    # Row norms of a square orthonormal matrix are 1 up to rounding; the R-hat of rounding says nothing.
     scale = torch.finfo(values.dtype).eps * 100 * flat.abs().amax((0, 1))
     varying = flat.flatten(0, 1).std(0) > scale
     if bool(varying.any()):

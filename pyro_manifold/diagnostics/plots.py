@@ -1,4 +1,4 @@
-"""Pictures of draws of frames and loadings, beside those of ArviZ."""
+"""Pictures of draws of orthonormal matrices and loadings, beside those of ArviZ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.checks import check_draws, check_frames, check_reference
+from pyro_manifold.diagnostics.checks import check_draws, check_orthonormal, check_reference
 from pyro_manifold.diagnostics.subspaces import orthonormal_basis, principal_angles, subspace_summary
 
 # Okabe & Ito 2008: told apart by all common forms of colour vision.
@@ -19,13 +19,14 @@ _MOST_CELLS_WITH_TEXT = 120
 
 
 def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300) -> Any:
-    r"""Columns of frames as points on the circle (n = 2) or the sphere (n = 3), an arrow for the mean of each.
+    r"""Columns of orthonormal matrices as points on the circle (n = 2) or sphere (n = 3), with an arrow for each mean.
 
-    The arrow is the arithmetic mean :math:`E\,x_j`: on the circle or sphere if all draws are equal, short if they
-    spread, and zero if they have no direction, as when signs are not aligned.
+    A frame is a set of orthonormal vectors, here the columns of one draw. The arrow is the arithmetic mean
+    :math:`E\,x_j`: on the circle or sphere if all draws are equal, short if they spread, and zero if they have no
+    direction, as when signs are not aligned.
 
     Args:
-        draws: frames, ``(chains, draws, n, p)`` with n = 2 or 3, one site outside plates.
+        draws: orthonormal matrices, ``(chains, draws, n, p)`` with n = 2 or 3, one site outside plates.
         ax: axes to draw on, three-dimensional for n = 3; None makes new ones.
         most_draws: how many draws are shown, evenly spaced; the means are those of all.
 
@@ -34,7 +35,8 @@ def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300) -> Any:
 
     Raises:
         ImportError: without matplotlib.
-        TypeError, ValueError: for draws that are not finite frames of such a shape, or axes of the other dimension.
+        TypeError, ValueError: for draws that are not orthonormal matrices of such a shape, or axes of the other
+            dimension.
 
     Example:
         >>> import matplotlib
@@ -45,7 +47,7 @@ def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300) -> Any:
     """
     check_draws(draws, "plot_frames")
     _check_one_site(draws, "plot_frames")
-    check_frames(draws, "draws", "plot_frames")
+    check_orthonormal(draws, "draws", "plot_frames")
     n, p = draws.shape[-2:]
     if n not in (2, 3):
         raise ValueError(
@@ -73,7 +75,7 @@ def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300) -> Any:
 
 
 def plot_principal_angles(draws: Tensor, reference: Tensor | None = None, ax: Any = None) -> Any:
-    r"""Trace of the largest principal angle between the span of each draw and a reference, a line for each chain.
+    r"""Trace of the largest angle between the span of each draw's columns and a reference's, a line for each chain.
 
     The angle does not depend on signs, order or rotations of columns. A chain that sits elsewhere, or has not
     arrived, is above the others. In high dimension no draw is near the mean: the level is the spread of the posterior.

@@ -1,4 +1,4 @@
-"""Spans of columns: what is left of a frame or of loadings when any rotation of the columns is allowed."""
+"""Spans of columns: what is left of loadings when any rotation of the columns is allowed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class SubspaceSummary(NamedTuple):
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:
     r"""Principal angles between the spans of the columns of two matrices, in radians, increasing.
 
-    With orthonormal bases Q and R of the spans,
+    The first is the smallest angle between a vector of one span and a vector of the other; each next one is the
+    smallest for vectors orthogonal to those before. With orthonormal bases Q and R of the spans,
 
     .. math::
         \theta_k = \mathrm{atan2}(\sigma_k, \gamma_k),
@@ -117,10 +118,10 @@ def mean_projector(draws: Tensor) -> Tensor:
 def subspace_summary(draws: Tensor) -> SubspaceSummary:
     r"""Mean subspace of draws, how well each of its directions is determined, and each draw's angles to it.
 
-    The mean subspace is spanned by the p leading eigenvectors of `mean_projector`; it minimises the mean squared
-    chordal distance :math:`\sum_k \sin^2 \theta_k` to the draws (Srivastava & Klassen 2002, IEEE Transactions on Signal
-    Processing 50, 299–308). With N draws in all the cost is that of an eigenvalue problem of size
-    min(n, Np), on a matrix no larger than the draws; if both are above a few thousand, thin the draws.
+    The mean subspace is spanned by the p leading eigenvectors of `mean_projector`; it minimises the mean of
+    :math:`\sum_k \sin^2 \theta_k`, θ the principal angles to a draw (Srivastava & Klassen 2002, IEEE Transactions on
+    Signal Processing 50, 299–308). With N draws in all the cost is that of an eigenvalue problem of size min(n, Np), on
+    a matrix no larger than the draws; if both are above a few thousand, thin the draws.
 
     Arguments and errors are those of `mean_projector`.
 

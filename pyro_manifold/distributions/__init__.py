@@ -1,4 +1,8 @@
-"""Laws on manifolds, constraints and charts; each name stands where Pyro has its own."""
+"""Distributions of matrices with orthonormal columns, constraints and transforms; names stand where Pyro has its own.
+
+The set of n×p matrices with orthonormal columns is the Stiefel manifold V(n, p). Densities on it are with respect to
+its uniform distribution, the normalised Haar measure.
+"""
 
 from pyro_manifold.distributions import constraints, transforms
 from pyro_manifold.distributions.matrix_angular_central_gaussian import MatrixAngularCentralGaussian

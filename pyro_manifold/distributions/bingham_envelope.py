@@ -29,21 +29,21 @@ _LEAST_HEIGHT = 0.01
 
 @torch.no_grad()
 def sample_bingham(A: Tensor, B: Tensor, C: Tensor, count: int) -> tuple[Tensor, int]:
-    """Draws ``(count, laws, n, p)`` for A ``(laws, n, n)``, B ``(laws, p, p)`` and C; and how many were not found."""
+    """Draws ``(count, batch, n, p)`` for A ``(batch, n, n)``, B ``(batch, p, p)`` and C; how many were not found."""
     dtype = C.dtype
-    # Both signs at once leave the law alone; columns that seek large eigenvalues are what the bounds are for.
+    # Both signs at once leave the distribution alone; columns that seek large eigenvalues are what the bounds are for.
     sign = torch.where(B.diagonal(dim1=-2, dim2=-1).sum(-1) < 0, -1.0, 1.0)[:, None, None].double()
     A, B, C = sign * A.double(), sign * B.double(), C.double()
     beta, basis = torch.linalg.eigh(B)
     beta, basis = beta.flip(-1), basis.flip(-1)
-    law = _Law((A + A.mT) / 2, beta, C @ basis)
-    mode = _mode(law)
-    span, tangent = _SpanEnvelope(law, mode), _TangentEnvelope(law, mode)
+    target = _Target((A + A.mT) / 2, beta, C @ basis)
+    mode = _mode(target)
+    span, tangent = _SpanEnvelope(target, mode), _TangentEnvelope(target, mode)
     has_linear_part = bool((C != 0).any()) and C.shape[-1] <= _WIDEST_LANGEVIN
     rounds = 0
 
     def propose(pending: Tensor, repeats: int) -> Proposals:
-        # Either envelope alone is exact; which of them serves is decided before anything is drawn.
+        # Either envelope alone gives exact draws; which of them serves is decided before anything is drawn.
         nonlocal rounds
         rounds += 1
         envelope = tangent if has_linear_part and rounds % 2 else span
@@ -54,7 +54,7 @@ def sample_bingham(A: Tensor, B: Tensor, C: Tensor, count: int) -> tuple[Tensor,
 
 
 @dataclass(frozen=True)
-class _Law:
+class _Target:
     A: Tensor
     beta: Tensor
     C: Tensor
@@ -64,39 +64,39 @@ class _Law:
         return (self.C[chosen] * X).sum((-2, -1)) + (self.beta[chosen] * quadratic).sum(-1)
 
 
-def _mode(law: _Law) -> Tensor:
+def _mode(target: _Target) -> Tensor:
     """A local mode: written as a convex function the log density lies above its tangents, so each step climbs.
 
     The envelopes are right at any point; near the mode they are tight.
     """
-    ends = torch.linalg.eigvalsh(law.A)[:, [0, -1]]
+    ends = torch.linalg.eigvalsh(target.A)[:, [0, -1]]
     lowest, highest = ends[:, :1, None], ends[:, 1:, None]
-    positive, negative = law.beta.clamp(min=0).unsqueeze(-2), (-law.beta).clamp(min=0).unsqueeze(-2)
+    positive, negative = target.beta.clamp(min=0).unsqueeze(-2), (-target.beta).clamp(min=0).unsqueeze(-2)
     # A little noise, because the polar factor of C may be a saddle point.
-    X = polar_factor(law.C + 0.1 * law.C.norm(dim=(-2, -1), keepdim=True) * torch.randn_like(law.C))
+    X = polar_factor(target.C + 0.1 * target.C.norm(dim=(-2, -1), keepdim=True) * torch.randn_like(target.C))
     for _ in range(_STEPS_TO_MODE):
-        image = law.A @ X
-        X = polar_factor(law.C + 2 * ((image - lowest * X) * positive + (highest * X - image) * negative))
+        image = target.A @ X
+        X = polar_factor(target.C + 2 * ((image - lowest * X) * positive + (highest * X - image) * negative))
     return X
 
 
 class _TangentEnvelope:
-    r"""A matrix Langevin law, for a linear part that dominates.
+    r"""A matrix Langevin distribution, for a linear part that dominates.
 
     With :math:`K = a_{\max} - A` the log density is :math:`\operatorname{tr} (C^\top X - B X^\top K X)` up to a
     constant, concave for B ≥ 0, and lies below its tangent at any :math:`X_0`; the mode is where to touch it.
     Negative entries of B go with :math:`A - a_{\min}`.
     """
 
-    def __init__(self, law: _Law, mode: Tensor) -> None:
-        ends = torch.linalg.eigvalsh(law.A)[:, [0, -1]]
-        identity = torch.eye(law.A.shape[-1], dtype=law.A.dtype, device=law.A.device)
-        self.above = ends[:, 1, None, None] * identity - law.A
-        self.below = law.A - ends[:, 0, None, None] * identity
-        self.positive, self.negative = law.beta.clamp(min=0), (-law.beta).clamp(min=0)
+    def __init__(self, target: _Target, mode: Tensor) -> None:
+        ends = torch.linalg.eigvalsh(target.A)[:, [0, -1]]
+        identity = torch.eye(target.A.shape[-1], dtype=target.A.dtype, device=target.A.device)
+        self.above = ends[:, 1, None, None] * identity - target.A
+        self.below = target.A - ends[:, 0, None, None] * identity
+        self.positive, self.negative = target.beta.clamp(min=0), (-target.beta).clamp(min=0)
         self.touch = mode
         slope = self.above @ mode * self.positive.unsqueeze(-2) + self.below @ mode * self.negative.unsqueeze(-2)
-        self.parameter = law.C - 2 * slope
+        self.parameter = target.C - 2 * slope
 
     def propose(self, pending: Tensor, repeats: int) -> Proposals:
         X, missing = sample_langevin(self.parameter[pending], repeats)
@@ -115,65 +115,65 @@ class _SpanEnvelope:
     are all replaced by the p-th in the proposal: more than one of them would make the bound loose.
     """
 
-    def __init__(self, law: _Law, mode: Tensor) -> None:
-        self.law = law
-        n, p = law.C.shape[-2:]
-        left, length, right = torch.linalg.svd(law.C, full_matrices=False)
+    def __init__(self, target: _Target, mode: Tensor) -> None:
+        self.target = target
+        n, p = target.C.shape[-2:]
+        left, length, right = torch.linalg.svd(target.C, full_matrices=False)
         height = (left.mT @ mode @ right.mT).diagonal(dim1=-2, dim2=-1).clamp(min=_LEAST_HEIGHT)
-        self.form = law.beta[:, -1, None, None] * law.A + (left * (length / height).unsqueeze(-2)) @ left.mT / 2
+        self.form = target.beta[:, -1, None, None] * target.A + (left * (length / height).unsqueeze(-2)) @ left.mT / 2
         self.offset = (length * height).sum(-1) / 2
         self.eigenvalues, self.basis = torch.linalg.eigh(self.form)
         self.top = self.eigenvalues[:, n - p :].sum(-1)
         cost = (self.eigenvalues[:, n - p, None] - self.eigenvalues).clamp(min=0)
         self.precision, self.log_bound = _angular_bound(cost)
         self.column_bound = torch.zeros_like(self.top)
-        steps, eigenvalues = law.beta[:, :-1] - law.beta[:, 1:], torch.linalg.eigvalsh(law.A).flip(-1)
+        steps, eigenvalues = target.beta[:, :-1] - target.beta[:, 1:], torch.linalg.eigvalsh(target.A).flip(-1)
         for k in range(p, 1, -1):
-            self.column_bound += _column_mass(eigenvalues[:, :k], steps[:, k - 2])
+            self.column_bound += _log_column_integral(eigenvalues[:, :k], steps[:, k - 2])
 
     def propose(self, pending: Tensor, repeats: int) -> Proposals:
-        frame, log_ratio = self._propose_span(pending, repeats)
+        orthonormal, log_ratio = self._propose_span(pending, repeats)
         # What the span alone decides is decided first: most rejections are there, and columns take longer.
         kept = torch.rand_like(log_ratio).log() <= log_ratio
         owner = pending.expand(repeats, -1)[kept]
-        X, log_columns = self._order_columns(frame[kept], owner)
-        rest = self.law.log_density(X, owner) - self._span_density(X, owner) - log_columns - self.column_bound[owner]
-        frame[kept], log_ratio[kept] = polar_factor(X), rest
-        return frame, torch.where(kept, log_ratio, -torch.inf)
+        X, log_columns = self._order_columns(orthonormal[kept], owner)
+        rest = self.target.log_density(X, owner) - self._span_density(X, owner) - log_columns - self.column_bound[owner]
+        orthonormal[kept], log_ratio[kept] = polar_factor(X), rest
+        return orthonormal, torch.where(kept, log_ratio, -torch.inf)
 
     def _propose_span(self, pending: Tensor, repeats: int) -> Proposals:
         """Orthonormal columns without order, in the basis of A; and how likely their span is to be kept."""
-        n, p = self.law.C.shape[-2:]
+        n, p = self.target.C.shape[-2:]
         noise = torch.randn(repeats, len(pending), n, p, dtype=self.precision.dtype, device=self.precision.device)
         Z = noise * self.precision[pending].rsqrt().unsqueeze(-1)
         (root, failed), noise_root = torch.linalg.cholesky_ex(Z.mT @ Z), torch.linalg.cholesky_ex(noise.mT @ noise)[0]
-        frame = torch.linalg.solve_triangular(root, Z.mT, upper=False).mT
-        # |frameᵀ Ω frame| = |noiseᵀ noise| / |Zᵀ Z|
+        orthonormal = torch.linalg.solve_triangular(root, Z.mT, upper=False).mT
+        # |XᵀΩX| for these X is |noiseᵀ noise| / |Zᵀ Z|
         log_determinant = 2 * (noise_root / root).diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        deficit = (self.eigenvalues[pending].unsqueeze(-1) * frame.square()).sum((-2, -1)) - self.top[pending]
+        deficit = (self.eigenvalues[pending].unsqueeze(-1) * orthonormal.square()).sum((-2, -1)) - self.top[pending]
         log_ratio = deficit + n / 2 * log_determinant - p * self.log_bound[pending]
-        return self.basis[pending] @ frame, torch.where(failed == 0, log_ratio, -torch.inf)
+        return self.basis[pending] @ orthonormal, torch.where(failed == 0, log_ratio, -torch.inf)
 
     def _span_density(self, X: Tensor, pending: Tensor) -> Tensor:
         return (X * (self.form[pending] @ X)).sum((-2, -1)) + self.offset[pending]
 
-    def _order_columns(self, frame: Tensor, owner: Tensor) -> Proposals:
-        """Columns for the span of ``frame``, and their log density given the span."""
-        A, beta = self.law.A[owner], self.law.beta[owner]
-        log_density = torch.zeros_like(frame[..., 0, 0])
+    def _order_columns(self, remaining: Tensor, owner: Tensor) -> Proposals:
+        """Columns for the span of ``remaining``, orthonormal columns, and their log density given it."""
+        A, beta = self.target.A[owner], self.target.beta[owner]
+        log_density = torch.zeros_like(remaining[..., 0, 0])
         columns: list[Tensor] = []
-        for k in range(frame.shape[-1], 1, -1):
-            eigenvalues, basis = torch.linalg.eigh(frame.mT @ A @ frame)
+        for k in range(remaining.shape[-1], 1, -1):
+            eigenvalues, basis = torch.linalg.eigh(remaining.mT @ A @ remaining)
             cost = (beta[:, k - 2] - beta[:, k - 1]).unsqueeze(-1) * (eigenvalues - eigenvalues[..., :1])
             precision, _ = _angular_bound(cost)
             x = torch.randn_like(cost) * precision.rsqrt()
             x = x / x.norm(dim=-1, keepdim=True)
             log_density += precision.log().sum(-1) / 2 - k / 2 * (precision * x.square()).sum(-1).log()
-            inside = frame @ basis
+            inside = remaining @ basis
             columns.insert(0, (inside @ x.unsqueeze(-1)).squeeze(-1))
-            frame = inside @ _complement(x)
-        sign = torch.where(torch.rand_like(log_density) < 0.5, -1.0, 1.0).to(frame.dtype)
-        return torch.stack([sign.unsqueeze(-1) * frame[..., 0], *columns], -1), log_density
+            remaining = inside @ _complement(x)
+        sign = torch.where(torch.rand_like(log_density) < 0.5, -1.0, 1.0).to(remaining.dtype)
+        return torch.stack([sign.unsqueeze(-1) * remaining[..., 0], *columns], -1), log_density
 
 
 def _angular_bound(cost: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,8 +187,8 @@ def _angular_bound(cost: Tensor) -> tuple[Tensor, Tensor]:
     return 1 + 2 * cost / high.unsqueeze(-1), -(n - high) / 2 + n / 2 * (n / high).log()
 
 
-def _column_mass(eigenvalues: Tensor, step: Tensor) -> Tensor:
-    """Log of the greatest mass of the envelope of one column, over the spans that may come up.
+def _log_column_integral(eigenvalues: Tensor, step: Tensor) -> Tensor:
+    """Log of the greatest integral of the envelope of one column, over the spans that may come up.
 
     It increases in every eigenvalue of A on the span (differentiate: b is at its best, and at least 1), and these
     are at most the largest ones of A (Cauchy interlacing).

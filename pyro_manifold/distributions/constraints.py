@@ -1,9 +1,10 @@
 """Pyro's constraints, and those of the manifolds of this package.
 
-`stiefel` is the constraint of matrices with orthonormal columns, in the polar chart; `householder_stiefel`
-is the same set in the Householder chart. The chart is what `biject_to` and `transform_to` return, as with
-Pyro's `positive` and `softplus_positive`; samplers that walk on the manifold itself do not use it. `grassmann` holds
-the same matrices, for what depends on the span of their columns alone.
+`stiefel` is the constraint of matrices with orthonormal columns, a set called the Stiefel manifold, and
+`householder_stiefel` is the same set. They differ, as Pyro's `positive` and `softplus_positive` do, in what `biject_to`
+and `transform_to` return: the chart, which is a smooth map from unconstrained numbers to the manifold, `PolarTransform`
+for the first and `HouseholderTransform` for the second. Samplers that walk on the manifold itself do not use it.
+`grassmann` holds the same matrices, for what depends on the span of their columns alone.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class StiefelConstraint(Constraint):
 class GrassmannConstraint(StiefelConstraint):
     r"""Subspaces of dimension p, each given by a matrix of shape ``(..., n, p)`` with orthonormal columns.
 
-    For densities and losses that are the same at X and XR for every orthogonal R: optimisers then move horizontally,
-    and never turn the basis within its span.
+    For densities and losses that are the same at X and XR for every orthogonal R: optimisers then never turn the
+    columns within their span.
 
     Example:
         >>> import torch
@@ -59,7 +60,7 @@ class GrassmannConstraint(StiefelConstraint):
 
 
 class HouseholderStiefelConstraint(StiefelConstraint):
-    """The Stiefel constraint whose chart is a product of p Householder reflectors.
+    """Matrices with orthonormal columns; `HouseholderTransform` is the transform from unconstrained space.
 
     The unconstrained vector does not tell n and p, so the constraint holds them.
 

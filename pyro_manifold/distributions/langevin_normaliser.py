@@ -1,4 +1,4 @@
-r"""The normaliser of the matrix Langevin law, :math:`{}_0F_1(n/2; F^\top F/4) = E\,e^{\operatorname{tr} F^\top X}`."""
+r"""The matrix Langevin normalising constant, :math:`{}_0F_1(n/2; F^\top F/4) = E\,e^{\operatorname{tr} F^\top X}`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _NO_SECOND_DERIVATIVE = (
 
 
 def log_langevin_normaliser(concentration: Tensor) -> Tensor:
-    r"""Logarithm of :math:`{}_0F_1(n/2; F^\top F/4) = E\,e^{\operatorname{tr} F^\top X}`, X uniform on V(n, p).
+    r"""Log normalising constant of `MatrixLangevin`, :math:`\log E\,e^{\operatorname{tr} F^\top X}` for uniform X.
 
-    With the singular values :math:`d_i` of F it is taken to be
+    X is uniform on the n×p matrices with orthonormal columns, and the mean is :math:`{}_0F_1(n/2; F^\top F/4)`. With
+    the singular values :math:`d_i` of F its logarithm is taken to be
 
     .. math::
         \sum_i s(d_i) + \sum_{i<j} c(d_i, d_j) + \sum_{k=3}^p a_k e_k(q_1, \dots, q_p),
         \qquad q_i = 1 - \big(1 + 4 d_i^2 / (n-1)^2\big)^{-1/2}.
 
-    s is the normaliser of the vector law, s + s + c that of two columns: a Bessel function and a one-dimensional
-    integral, both to about 1e-13 relative for any n and F. **p ≤ 2 is exact.** For p ≥ 3 the last sum is what the
+    s is the logarithm for one column, s + s + c that for two: a Bessel function and a one-dimensional integral, both to
+    about 1e-13 relative for any n and F. **p ≤ 2 is exact.** For p ≥ 3 the last sum is what the
     volumes of k columns say beyond those of fewer, e_k an elementary symmetric polynomial and :math:`a_k` the
     (k-1)-th difference of :math:`\log\Gamma((n-j)/2)` at j = 0. It vanishes with any of k singular values and has
     the right limit when any number of them are large; in between it follows the second-order saddlepoint
@@ -50,7 +51,7 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
     ======  =====  =====  =====  =====  ======
 
     They count once for each matrix observed: with many matrices of p ≥ 3 columns and n close to p, the posterior of F
-    is that of a slightly different law.
+    is that of a slightly different distribution.
 
     Args:
         concentration: F, ``(..., n, p)`` with n ≥ p.
@@ -71,7 +72,7 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
 
 
 def langevin_mean(concentration: Tensor) -> Tensor:
-    r"""Mean of the matrix Langevin law, :math:`\partial \log {}_0F_1 / \partial F`, of the shape of F.
+    r"""Mean of the matrix Langevin distribution, :math:`\partial \log {}_0F_1 / \partial F`, of the shape of F.
 
     Example:
         >>> langevin_mean(torch.tensor([[1e9], [0.0]])).tolist()

@@ -1,4 +1,4 @@
-"""The matrix angular central Gaussian law."""
+"""The matrix angular central Gaussian distribution."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class MatrixAngularCentralGaussian(TorchDistribution):
-    r"""Law of the polar factor of a Gaussian matrix, :math:`p(X) = |\Sigma|^{-p/2}\, |X^\top \Sigma^{-1} X|^{-n/2}`.
+    r"""Distribution of :math:`X = Z(Z^\top Z)^{-1/2}`, the matrix with orthonormal columns nearest to a Gaussian Z.
 
-    The columns of the Gaussian matrix are independent, each :math:`N(0, \Sigma)`. The law does not change under
-    :math:`X \to XR`, R orthogonal, nor with the scale of Σ; it is a law of the subspace that X spans. ``log_prob`` is
-    normalised with respect to the normalised Haar measure and differentiable in Σ; draws are exact, and ``rsample``
-    differentiates through them.
+    .. math::
+        p(X) = |\Sigma|^{-p/2}\, |X^\top \Sigma^{-1} X|^{-n/2}
+
+    The columns of Z ``(n, p)`` are independent, each :math:`N(0, \Sigma)`. The distribution does not change under
+    :math:`X \to XR`, R orthogonal, nor with the scale of Σ; it is one of the subspace that X spans. The base measure of
+    the density is the uniform distribution (the normalised Haar measure). ``log_prob`` is normalised and differentiable
+    in Σ; draws are exact, and ``rsample`` differentiates through them.
 
     Args:
         covariance: Σ, ``(..., n, n)``, positive definite; gives dtype and device. This or ``scale_tril``.
         p: number of columns, at most n.
         scale_tril: lower triangular L with :math:`\Sigma = LL^\top`.
-        chart: ``"polar"`` or ``"householder"``: the chart in which Pyro's own inference sees the site.
+        chart: the transform from unconstrained numbers to the manifold under Pyro's own inference, ``"polar"``
+            (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
 
     Shapes: batch ``(...)``, event ``(n, p)``.
 
@@ -39,8 +43,8 @@ class MatrixAngularCentralGaussian(TorchDistribution):
     Source: Chikuse 1990, J. Multivariate Anal. 33, 265–274.
 
     Example:
-        >>> law = MatrixAngularCentralGaussian(torch.diag(torch.tensor([1e12, 1e12, 1.0])), 2)
-        >>> law.sample()[2].abs().max().item() < 1e-3
+        >>> d = MatrixAngularCentralGaussian(torch.diag(torch.tensor([1e12, 1e12, 1.0])), 2)
+        >>> d.sample()[2].abs().max().item() < 1e-3
         True
     """
 

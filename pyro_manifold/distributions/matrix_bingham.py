@@ -1,4 +1,4 @@
-"""The matrix Bingham law."""
+"""The matrix Bingham distribution."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class MatrixBingham(MatrixBinghamVonMisesFisher):
-    r"""Matrix Bingham law on the Stiefel manifold, :math:`p(X) \propto e^{\operatorname{tr} B X^\top A X}`.
+    r"""Matrix Bingham distribution, :math:`p(X) \propto e^{\operatorname{tr} B X^\top A X}`, of orthonormal matrices.
 
     Signs of the columns of X do not matter (B diagonal); with B the identity only the subspace that X spans does. p = 1
-    is the Bingham law on the sphere.
+    is the Bingham distribution of unit vectors.
 
     **``log_prob`` leaves out the normalising constant**: use it for X given A and B, not to infer them; it raises if
-    one of them requires a gradient. The base measure is the normalised Haar measure. ``sample`` is exact, by
-    rejection from angular central Gaussian proposals, for the span of X and then for its columns. The acceptance rate
-    hardly falls with the concentration if the entries of B are of one sign and not far apart.
+    one of them requires a gradient. The base measure is the uniform distribution (the normalised Haar measure).
+    ``sample`` makes exact draws, by rejection from angular central Gaussian proposals, for the span of X and then for
+    its columns. The acceptance rate hardly falls with the concentration if the entries of B are of one sign and not far
+    apart.
 
     Args:
         A: ``(..., n, n)``; its symmetric part counts. Gives dtype and device.
         B: ``(..., p, p)``; its symmetric part counts. The identity if None.
         p: number of columns, at most n; needed if B is None.
-        chart: ``"polar"`` or ``"householder"``: the chart in which Pyro's own inference sees the site.
+        chart: the transform from unconstrained numbers to the manifold under Pyro's own inference, ``"polar"``
+            (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
 
     Shapes: batch: those of A and B broadcast; event ``(n, p)``.
 

@@ -1,4 +1,4 @@
-"""The matrix Bingham–von Mises–Fisher law."""
+"""The matrix Bingham–von Mises–Fisher distribution."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class MatrixBinghamVonMisesFisher(TorchDistribution):
-    r"""Law with a quadratic and a linear part, :math:`p(X) \propto e^{\operatorname{tr}(C^\top X + B X^\top A X)}`.
+    r"""Orthonormal matrices with density :math:`p(X) \propto e^{\operatorname{tr}(C^\top X + B X^\top A X)}`.
 
+    The log density has a linear part, as `MatrixLangevin`, and a quadratic one, as `MatrixBingham`.
     **``log_prob`` leaves out the normalising constant**: use it for X given A, B and C, not to infer them; it raises
-    if one of them requires a gradient. The base measure is the normalised Haar measure. The mean has no closed form.
+    if one of them requires a gradient. The base measure is the uniform distribution (the normalised Haar measure). The
+    mean has no closed form.
 
-    ``sample`` is exact, by rejection from two envelopes in turn:
+    ``sample`` makes exact draws, by rejection from two envelopes in turn:
 
     - angular central Gaussian, for the span of X and then for its columns one after the other. Without a linear part
       the acceptance rate hardly falls with the concentration, if the entries of B are of one sign and not far apart;
@@ -33,7 +35,8 @@ class MatrixBinghamVonMisesFisher(TorchDistribution):
         A: ``(..., n, n)``; its symmetric part counts. Gives dtype and device.
         B: ``(..., p, p)``; its symmetric part counts.
         C: ``(..., n, p)``, n ≥ p.
-        chart: ``"polar"`` or ``"householder"``: the chart in which Pyro's own inference sees the site.
+        chart: the transform from unconstrained numbers to the manifold under Pyro's own inference, ``"polar"``
+            (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
 
     Shapes: batch: those of A, B and C broadcast; event ``(n, p)``.
 
@@ -42,7 +45,8 @@ class MatrixBinghamVonMisesFisher(TorchDistribution):
         NotImplementedError: by ``log_prob``, if A, B or C depends on a site or parameter that is inferred.
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
-    Source: Kent, Ganeiber and Mardia 2018, J. Comput. Graph. Stat. 27, 291–301; the law: Khatri and Mardia 1977.
+    Source: Khatri and Mardia 1977 for the distribution; Kent, Ganeiber and Mardia 2018, J. Comput. Graph. Stat. 27,
+    291–301, for its draws.
 
     Example:
         >>> A, C = torch.diag(torch.tensor([0.0, 1e6, 0.0])), torch.tensor([[0.0], [9.0], [0.0]])
@@ -81,13 +85,13 @@ class MatrixBinghamVonMisesFisher(TorchDistribution):
         return self._support
 
     def expand(self, batch_shape: Size | tuple[int, ...], _instance: Any = None) -> MatrixBinghamVonMisesFisher:
-        law: MatrixBinghamVonMisesFisher = self._get_checked_instance(type(self), _instance)
+        new: MatrixBinghamVonMisesFisher = self._get_checked_instance(type(self), _instance)
         shape = Size(batch_shape)
-        law.A, law.B, law.C = (m.expand(shape + m.shape[-2:]) for m in (self.A, self.B, self.C))
-        law.chart, law._support = self.chart, self._support
-        super(MatrixBinghamVonMisesFisher, law).__init__(shape, self.event_shape, validate_args=False)
-        law._validate_args = self._validate_args
-        return law
+        new.A, new.B, new.C = (m.expand(shape + m.shape[-2:]) for m in (self.A, self.B, self.C))
+        new.chart, new._support = self.chart, self._support
+        super(MatrixBinghamVonMisesFisher, new).__init__(shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
 
     def log_prob(self, value: Tensor) -> Tensor:
         r""":math:`\operatorname{tr}(C^\top X + B X^\top A X)`, ``sample_shape + batch_shape``; not normalised."""
@@ -97,7 +101,7 @@ class MatrixBinghamVonMisesFisher(TorchDistribution):
             if getattr(self, name).requires_grad:
                 raise NotImplementedError(
                     f"{type(self).__name__}.log_prob is not normalised in {name}, so inferring {name} would give a "
-                    f"wrong posterior: give {name} a fixed value, or {name}.detach() for the law of X given {name}."
+                    f"wrong posterior: give {name} a fixed value, or {name}.detach() for X given {name}."
                 )
         linear = (self.C * value).sum((-2, -1))
         # XB is summed against AX, so that the symmetric parts alone count.

@@ -1,4 +1,4 @@
-"""The matrix Langevin (matrix von Mises–Fisher) law."""
+"""The matrix Langevin (matrix von Mises–Fisher) distribution."""
 
 from __future__ import annotations
 
@@ -23,25 +23,29 @@ _ROUNDS_WITHOUT_ACCEPTANCE = 20
 
 
 class MatrixLangevin(TorchDistribution):
-    r"""Matrix Langevin law, :math:`p(X) = e^{\operatorname{tr} F^\top X} / {}_0F_1(n/2; F^\top F/4)` on V(n, p).
+    r"""Matrix Langevin (matrix von Mises–Fisher) distribution of n×p matrices with orthonormal columns.
 
-    The mode is the polar factor of F, the singular values of F are the concentrations along its columns.
-    p = 1 is the von Mises–Fisher law.
+    .. math::
+        p(X) = e^{\operatorname{tr} F^\top X} / {}_0F_1(n/2; F^\top F/4)
 
-    ``log_prob`` is normalised with respect to the normalised Haar measure and has a first derivative in F, so F may
-    depend on sites and parameters. The constant is exact for p ≤ 2 and an approximation for p ≥ 3 with errors
-    listed at `pyro_manifold.distributions.langevin_normaliser.log_langevin_normaliser`; so is ``mean``, its
-    derivative. Where F is fixed, build the law outside the model: the constant is then computed once.
+    The mode is :math:`F(F^\top F)^{-1/2}`, the matrix with orthonormal columns nearest to F; the singular values of F
+    are the concentrations along its columns. p = 1 is the von Mises–Fisher distribution.
 
-    ``sample`` is exact: columns are proposed one after the other from von Mises–Fisher laws on the
-    complement of those before, and the product of the neglected normalisers is corrected by rejection
-    (Hoff 2009, J. Comput. Graph. Stat. 18, section 2.2). The acceptance rate does not fall with the
-    concentration; it falls with p, roughly as :math:`2^{-p(p-1)/4}` when all concentrations are equal and
-    large.
+    The base measure is the uniform distribution (the normalised Haar measure). ``log_prob`` is normalised and has a
+    first derivative in F, so F may depend on sites and parameters. The constant is exact for p ≤ 2 and an approximation
+    for p ≥ 3 with errors listed at `pyro_manifold.distributions.langevin_normaliser.log_langevin_normaliser`; so is
+    ``mean``, its derivative. Where F is fixed, build the distribution outside the model: the constant is then computed
+    once.
+
+    ``sample`` makes exact draws: columns are proposed one after the other, each von Mises–Fisher and orthogonal to
+    those before, and rejection makes up for the normalising constants that this leaves out (Hoff 2009, J. Comput.
+    Graph. Stat. 18, section 2.2). The acceptance rate does not fall with the concentration; it falls with p, roughly as
+    :math:`2^{-p(p-1)/4}` when all concentrations are equal and large.
 
     Args:
         concentration: F, ``(..., n, p)``, n ≥ p; gives dtype and device.
-        chart: ``"polar"`` or ``"householder"``: the chart in which Pyro's own inference sees the site.
+        chart: the transform from unconstrained numbers to the manifold under Pyro's own inference, ``"polar"``
+            (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
 
     Shapes: batch ``(...)``, event ``(n, p)``.
 
@@ -51,8 +55,8 @@ class MatrixLangevin(TorchDistribution):
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
     Example:
-        >>> law = MatrixLangevin(1e6 * torch.eye(3, 2))
-        >>> law.sample().abs().round().tolist()
+        >>> d = MatrixLangevin(1e6 * torch.eye(3, 2))
+        >>> d.sample().abs().round().tolist()
         [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
 
@@ -68,7 +72,7 @@ class MatrixLangevin(TorchDistribution):
         if not torch.is_tensor(concentration) or concentration.dim() < 2:
             raise ValueError(
                 f"MatrixLangevin: F has shape {tuple(getattr(concentration, 'shape', ()))}, "
-                "expected a tensor (..., n, p); for a vector law on the sphere pass F.unsqueeze(-1)."
+                "expected a tensor (..., n, p); for unit vectors pass F.unsqueeze(-1)."
             )
         if concentration.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"MatrixLangevin: F has dtype {concentration.dtype}, expected float32 or float64.")
@@ -76,7 +80,7 @@ class MatrixLangevin(TorchDistribution):
         check_shape(n, p, "MatrixLangevin")
         self.concentration, self.chart = concentration, chart
         self._support = stiefel_support(n, p, chart)
-        # With a gradient it belongs to the graph of one log_prob, not to the law.
+        # With a gradient it belongs to the graph of one log_prob, not to the distribution.
         self._log_normaliser = None if concentration.requires_grad else log_langevin_normaliser(concentration)
         super().__init__(concentration.shape[:-2], concentration.shape[-2:], validate_args=validate_args)
 
@@ -85,14 +89,14 @@ class MatrixLangevin(TorchDistribution):
         return self._support
 
     def expand(self, batch_shape: Size | tuple[int, ...], _instance: Any = None) -> MatrixLangevin:
-        law: MatrixLangevin = self._get_checked_instance(MatrixLangevin, _instance)
+        new: MatrixLangevin = self._get_checked_instance(MatrixLangevin, _instance)
         shape = Size(batch_shape)
-        law.concentration, law.chart = self.concentration.expand(shape + self.event_shape), self.chart
-        law._support = self._support
-        law._log_normaliser = None if self._log_normaliser is None else self._log_normaliser.expand(shape)
-        super(MatrixLangevin, law).__init__(shape, self.event_shape, validate_args=False)
-        law._validate_args = self._validate_args
-        return law
+        new.concentration, new.chart = self.concentration.expand(shape + self.event_shape), self.chart
+        new._support = self._support
+        new._log_normaliser = None if self._log_normaliser is None else self._log_normaliser.expand(shape)
+        super(MatrixLangevin, new).__init__(shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
 
     @property
     def mean(self) -> Tensor:
@@ -128,7 +132,7 @@ class MatrixLangevin(TorchDistribution):
 
 @torch.no_grad()
 def sample_langevin(concentration: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Draws ``(count, laws, n, p)`` for F ``(laws, n, p)``, and which of them ``(count, laws)`` were not found."""
+    """Draws ``(count, batch, n, p)`` for F ``(batch, n, p)``, and which of them ``(count, batch)`` were not found."""
     left, singular, right = torch.linalg.svd(concentration, full_matrices=False)
     # Columns in the order of falling concentration: each is drawn given those before it.
     columns = left * singular.unsqueeze(-2)
@@ -147,8 +151,8 @@ def _propose(columns: Tensor) -> tuple[Tensor, Tensor]:
     """Column-by-column proposals and their log acceptance probabilities.
 
     Rotating back by each direction turns the complement of the columns so far into the last rows,
-    so that the next column is a plain vector law in one dimension less, and the directions together are
-    the Householder coordinates of the draw.
+    so that the next column is von Mises–Fisher in one dimension less, and the directions together are
+    the unconstrained coordinates of the draw in `HouseholderTransform`.
     """
     n, p = columns.shape[-2:]
     directions = []

@@ -1,4 +1,4 @@
-"""The mean of an exponential over a sphere: the normaliser of the von Mises–Fisher law."""
+"""The mean of an exponential over a sphere: the normalising constant of the von Mises–Fisher distribution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def log_sphere_mean(concentration: Tensor, m: int) -> Tensor:
 
     Args:
         concentration: κ ≥ 0, any shape.
-        m: dimension of the ambient space, at least 1.
+        m: length of x, at least 1.
 
     Returns:
         The shape of ``concentration``, float64.
@@ -42,7 +42,7 @@ def sphere_mean_and_slope(concentration: Tensor, m: int) -> tuple[Tensor, Tensor
 
     Args:
         concentration: κ ≥ 0, any shape.
-        m: dimension of the ambient space, at least 1.
+        m: length of x, at least 1.
 
     Returns:
         Two tensors of the shape of ``concentration``, float64.

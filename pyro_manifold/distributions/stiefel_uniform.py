@@ -1,4 +1,4 @@
-"""The uniform law on the Stiefel manifold."""
+"""The uniform distribution on the Stiefel manifold, the set of n×p matrices with orthonormal columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Chart = Literal["polar", "householder"]
 
 
 def stiefel_support(n: int, p: int, chart: Chart) -> Constraint:
-    """The Stiefel constraint in the chart of that name."""
+    """The constraint to orthonormal columns, with the transform to unconstrained space that ``chart`` names."""
     if chart == "polar":
         return constraints.stiefel
     if chart == "householder":
@@ -27,16 +27,19 @@ def stiefel_support(n: int, p: int, chart: Chart) -> Constraint:
 
 
 class StiefelUniform(TorchDistribution):
-    r"""Uniform (Haar) law of n×p matrices with orthonormal columns.
+    r"""Uniform distribution of n×p matrices with orthonormal columns.
 
-    The base measure of every density of this package on a Stiefel manifold is this law itself, so
-    ``log_prob`` is 0.
+    The set of these matrices is the Stiefel manifold V(n, p), the distribution its normalised Haar measure: the only
+    one under which QX is distributed as X for every orthogonal Q. It is the base measure of every density of this
+    package on V(n, p), so ``log_prob`` is 0.
 
     Args:
         n: number of rows.
         p: number of columns, at most n.
         batch_shape: shape of a batch of independent matrices.
-        chart: ``"polar"`` or ``"householder"``: the chart in which Pyro's own inference sees the site.
+        chart: which smooth map from unconstrained numbers to the manifold (Pyro's transform) NUTS, HMC and guides of
+            Pyro use for the site, ``"polar"`` (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`). `OHMC`
+            and `GHMC` move on the manifold itself and use neither.
         dtype: of the draws; torch's default dtype if None.
         device: of the draws; torch's default device if None.
 

@@ -1,4 +1,4 @@
-"""Vectors on a sphere: the building block of draws on the Stiefel manifold."""
+"""Von Mises–Fisher unit vectors: the building block of draws of matrices with orthonormal columns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sample_von_mises_fisher(parameter: Tensor) -> Tensor:
 def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
     r"""One minus the cosine t of the angle to the mean direction: t has density :math:`e^{\kappa t}(1-t^2)^{(m-3)/2}`.
 
-    Wood's formulas in terms of :math:`1 - t`, which a concentrated law needs: its cosines all round to 1.
+    Wood's formulas in terms of :math:`1 - t`, which large concentrations need: their cosines all round to 1.
     """
     shape, kappa = concentration.shape, concentration.flatten()
     # b = (-2κ + √(4κ² + (m-1)²)) / (m-1), written without the difference of large numbers.

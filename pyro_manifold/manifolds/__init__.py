@@ -1,4 +1,7 @@
-"""Geometry: pure, batched functions on points and tangent vectors. Imports torch only."""
+"""Geometry of manifolds: smooth curved sets of vectors or matrices, such as the sphere and the Stiefel manifold.
+
+The Stiefel manifold is the set of n×p matrices with orthonormal columns. Pure, batched functions; imports torch only.
+"""
 
 from pyro_manifold.manifolds.base import Manifold
 from pyro_manifold.manifolds.euclidean import Euclidean

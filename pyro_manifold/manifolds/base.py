@@ -1,4 +1,9 @@
-"""What every manifold can do, as functions of points and tangent vectors."""
+"""What every manifold can do, as functions of points and tangent vectors.
+
+A manifold is a smooth curved set in the space of all vectors or matrices of one shape, its *ambient* space. A *tangent
+vector* at one of its points is the velocity of a curve that leaves the point within the set; the *tangent space* is the
+linear space of them all.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from torch import Tensor
 
 
 class Manifold(ABC):
-    """A set of tensors with a geometry; stateless, so one object serves sites of every size.
+    """A smooth set of tensors, such as the unit vectors; stateless, so one object serves sites of every size.
 
     Methods are pure functions of tensors: the last ``event_dim`` dimensions hold a point or a tangent
     vector, all dimensions in front are batch. dtype and device are those of the arguments.
@@ -43,19 +48,26 @@ class Manifold(ABC):
 
     @abstractmethod
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
-        """Orthogonal projection of ``ambient`` onto the tangent space at ``point``."""
+        """Orthogonal projection of ``ambient``, any tensor of the point's shape, onto the tangent space at ``point``.
+
+        It turns the gradient of a function of the entries into its gradient on the manifold.
+        """
 
     @abstractmethod
     def projection(self, ambient: Tensor) -> Tensor:
-        """Nearest point of the manifold."""
+        """Nearest point of the manifold, by the sum of squared differences of entries."""
 
     @abstractmethod
     def retraction(self, point: Tensor, tangent: Tensor) -> Tensor:
-        """A point near ``point + tangent``, equal to it to first order."""
+        """A step on the manifold: a point of it near ``point + tangent``, equal to that to first order."""
 
     @abstractmethod
     def geodesic_flow(self, point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
-        """End point and end velocity of the geodesic of the embedded metric that leaves ``point`` with ``tangent``."""
+        """End point and end velocity of the geodesic that leaves ``point`` with velocity ``tangent``.
+
+        A geodesic is the path of constant speed that bends no more than the manifold does, a great circle on the
+        sphere; lengths are those of the ambient space.
+        """
 
     def exponential(self, point: Tensor, tangent: Tensor) -> Tensor:
         """End of the unit-time geodesic that leaves ``point`` with velocity ``tangent``."""

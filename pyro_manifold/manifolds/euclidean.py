@@ -13,7 +13,7 @@ from pyro_manifold.manifolds.base import Manifold
 
 @dataclass(frozen=True)
 class Euclidean(Manifold):
-    """Real tensors with ``event_dim`` trailing event dimensions; every map is the obvious one.
+    """Real tensors with ``event_dim`` trailing event dimensions; a projection changes nothing, a step is a sum.
 
     Example:
         >>> Euclidean().retraction(torch.zeros(2), torch.ones(2)).tolist()
@@ -32,7 +32,7 @@ class Euclidean(Manifold):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Standard normal entries: flat space has no uniform law."""
+        """Standard normal entries: flat space has no uniform distribution."""
         return torch.randn(*shape, dtype=dtype, device=device, generator=generator)
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:

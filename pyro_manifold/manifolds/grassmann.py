@@ -1,4 +1,4 @@
-"""The Grassmann manifold of p-dimensional subspaces of n-dimensional space."""
+"""The Grassmann manifold: the set of p-dimensional subspaces of n-dimensional space."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pyro_manifold.manifolds.stiefel import RetractionMethod, Stiefel
 
 @dataclass(frozen=True)
 class Grassmann(Stiefel):
-    r"""Subspaces, each represented by an orthonormal n×p basis X; XR for an orthogonal R is the same point.
+    r"""Subspaces, each represented by an n×p matrix X with orthonormal columns that span it.
 
-    Tangent vectors at X are the *horizontal* matrices, :math:`X^\top r = 0`: those that turn no basis vector within the
-    subspace. They are Stiefel tangents too, and their Stiefel geodesics are those of the Grassmann manifold, so only
-    what removes the rotations differs from `Stiefel`. Edelman, Arias & Smith 1998, section 2.5.
+    XR for an orthogonal R spans the same subspace and is the same point. Tangent vectors (directions of movement) at X
+    are the *horizontal* matrices, :math:`X^\top r = 0`: those that turn no column within the subspace. They are tangent
+    vectors of `Stiefel` too, with the same geodesics, so only what removes the rotations differs from `Stiefel`.
+    Edelman, Arias & Smith 1998, section 2.5.
 
     Example:
         >>> import torch
@@ -32,7 +33,7 @@ class Grassmann(Stiefel):
         return p * (n - p)
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
-        r""":math:`P_X(G) = (I - XX^\top)G`, orthogonal in the Euclidean inner product."""
+        r""":math:`P_X(G) = (I - XX^\top)G`, orthogonal in the inner product :math:`\operatorname{tr} A^\top B`."""
         return ambient - point @ (point.mT @ ambient)
 
     def retraction(self, point: Tensor, tangent: Tensor, method: RetractionMethod = "polar") -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def polar_factor(matrix: Tensor) -> Tensor:
-    r"""Nearest orthonormal matrix, :math:`Q = Z (Z^\top Z)^{-1/2}`.
+    r"""Nearest matrix with orthonormal columns, :math:`Q = Z (Z^\top Z)^{-1/2}`.
 
     The derivative is the closed form for :math:`Z = QP`, with :math:`P` symmetric,
 
@@ -27,7 +27,7 @@ def polar_factor(matrix: Tensor) -> Tensor:
             matrix of NaN, and one without full rank some orthonormal matrix (its derivative is not finite).
 
     Returns:
-        ``(..., n, p)`` of the same dtype and device, orthonormal columns.
+        Q, ``(..., n, p)``, of the same dtype and device.
 
     Example:
         >>> Q = polar_factor(torch.tensor([[3.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))

@@ -1,4 +1,7 @@
-"""Rotations of the rows of a matrix, as pairs of Householder reflectors."""
+r"""Rotations of the rows of a matrix, as pairs of Householder reflectors.
+
+The reflector of u is the reflection :math:`H_u = I - 2 u u^\top / u^\top u`, which takes u to -u.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ def rotate_rows(matrix: Tensor, start: int, direction: Tensor, inverse: bool = F
 
     It is :math:`G = H_u H_{e_1}`, the reflector of :math:`u = v/\|v\| + e_1` after that of :math:`e_1`: the smallest
     rotation that does it, the identity for v along :math:`e_1`, and smooth except for v against :math:`e_1`, where
-    :math:`H_{e_1}` alone stands in (in one dimension, where no rotation exists, that is exact).
+    :math:`H_{e_1}` alone stands in (in one dimension, where no rotation takes :math:`e_1` to v, it does).
 
     Args:
         matrix: ``(..., n, p)``.

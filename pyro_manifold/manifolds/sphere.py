@@ -33,7 +33,7 @@ def great_circle_flow(point: Tensor, tangent: Tensor, time: Tensor | float, dim:
 
 @dataclass(frozen=True)
 class Sphere(Manifold):
-    r"""Unit vectors, :math:`\{x \in \mathbb{R}^n : \|x\| = 1\}`, n ≥ 2.
+    r"""Unit vectors, :math:`\{x \in \mathbb{R}^n : \|x\| = 1\}`, n ≥ 2; tangent vectors at x are orthogonal to x.
 
     Example:
         >>> Sphere().projection(torch.tensor([3.0, 4.0])).tolist()

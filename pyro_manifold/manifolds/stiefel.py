@@ -1,4 +1,4 @@
-"""The Stiefel manifold V(n, p) of n×p matrices with orthonormal columns."""
+"""The Stiefel manifold V(n, p): the set of n×p matrices with orthonormal columns."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def check_shape(n: int, p: int, owner: str) -> None:
 def positive_qr(matrix: Tensor) -> Tensor:
     r"""Orthonormal factor of :math:`Z = QR` with a positive diagonal of R, which makes it unique.
 
-    Uniform (Haar) when ``matrix`` has independent standard normal entries (Mezzadri 2007, arXiv
-    math-ph/0609050); without the sign fix it is not.
+    Its distribution is uniform (the Haar measure) when ``matrix`` has independent standard normal entries (Mezzadri
+    2007, arXiv math-ph/0609050); without the fixed signs it is not.
 
     Example:
         >>> positive_qr(torch.tensor([[-2.0], [0.0]])).tolist()
@@ -47,12 +47,12 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
         \quad W = r X^\top - X r^\top .
 
     Q is orthogonal, so orthonormality, tangency and every norm in the kinetic energy are kept; W is the
-    same before and after, so the flow with ``-time`` is the exact inverse. Wen & Yin 2013; Yanush &
-    Kropotov, arXiv 1901.08045.
+    same before and after, so the flow with ``-time`` is the inverse. Wen & Yin 2013; Yanush & Kropotov,
+    arXiv 1901.08045.
 
     With :math:`U = [r, X]` and :math:`V = [X, -r]` the inverse costs one 2p×2p solve, O(np²) in all. The
     products in :math:`V^\top U` are computed, not replaced by the identities :math:`X^\top X = I` and
-    :math:`r^\top X = -X^\top r` that hold for exact points: the replacements turn rounding into
+    :math:`r^\top X = -X^\top r` that hold without rounding: the replacements turn rounding into
     exponential growth of the orthogonality error. For p > n/2 the n×n system is the smaller one.
 
     Args:
@@ -82,15 +82,15 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
 
 
 def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
-    r"""Follow the geodesic of the embedded (Euclidean) metric for a given time.
+    r"""Follow the geodesic for a given time, with lengths of the surrounding Euclidean space.
 
     .. math::
         [X', r'] = [X, r] \exp\!\left(t \begin{bmatrix} A & -S \\ I & A \end{bmatrix}\right)
         \begin{bmatrix} e^{-tA} & 0 \\ 0 & e^{-tA} \end{bmatrix},
         \quad A = X^\top r, \; S = r^\top r .
 
-    The formula holds for exact points and tangents alone: rounding grows exponentially from step to step, to order 1 in
-    some thirty steps of size 0.6. So what has been gathered is removed at the end of each. A great circle for p = 1.
+    The formula needs X orthonormal and r tangent: rounding grows exponentially from step to step, to order 1 in some
+    thirty steps of size 0.6. So what has been gathered is removed at the end of each. A great circle for p = 1.
 
     Edelman, Arias & Smith 1998, eq. 2.42; Byrne & Girolami 2013, arXiv 1301.6064.
 
@@ -123,10 +123,10 @@ def newton_schulz(matrix: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Stiefel(Manifold):
-    r"""Orthonormal n×p matrices, :math:`V(n, p) = \{X \in \mathbb{R}^{n \times p} : X^\top X = I\}`.
+    r"""n×p matrices with orthonormal columns, :math:`V(n, p) = \{X \in \mathbb{R}^{n \times p} : X^\top X = I\}`.
 
-    Tangent vectors at X are the matrices r with :math:`X^\top r` skew-symmetric. p = 1 is the sphere,
-    p = n the orthogonal group.
+    Tangent vectors at X, the directions in which X can move without leaving the set, are the matrices r with
+    :math:`X^\top r` skew-symmetric. p = 1 gives unit vectors, p = n the orthogonal matrices O(n).
 
     Example:
         >>> manifold = Stiefel()
@@ -159,7 +159,7 @@ class Stiefel(Manifold):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Uniform (Haar) matrices of shape ``(..., n, p)``.
+        """Matrices of shape ``(..., n, p)`` from the uniform distribution on the manifold (the Haar measure).
 
         Raises:
             ValueError: unless 1 ≤ p ≤ n.
@@ -169,20 +169,23 @@ class Stiefel(Manifold):
         return positive_qr(torch.randn(*shape, dtype=dtype, device=device, generator=generator)).contiguous()
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
-        r""":math:`P_X(G) = G - X\,\mathrm{sym}(X^\top G)`, orthogonal in the Euclidean inner product."""
+        r""":math:`P_X(G) = G - X\,\mathrm{sym}(X^\top G)` with :math:`\mathrm{sym}(A) = (A + A^\top)/2`.
+
+        It is orthogonal in the inner product :math:`\operatorname{tr} A^\top B`.
+        """
         inner = point.mT @ ambient
         return ambient - point @ ((inner + inner.mT) / 2)
 
     def projection(self, ambient: Tensor) -> Tensor:
-        """Nearest orthonormal matrix: the polar factor."""
+        """Nearest matrix with orthonormal columns, the polar factor: see `polar_factor`."""
         check_shape(ambient.shape[-2], ambient.shape[-1], "Stiefel.projection")
         return polar_factor(ambient)
 
     def retraction(self, point: Tensor, tangent: Tensor, method: RetractionMethod = "qr") -> Tensor:
         r"""Move along ``tangent`` and return to the manifold.
 
-        ``"qr"`` takes the orthonormal factor of :math:`X + r`, ``"polar"`` its polar factor (second order
-        in the Euclidean metric), ``"cayley"`` rotates by the Cayley transform of
+        ``"qr"`` takes the orthonormal factor Q of :math:`X + r = QR`, ``"polar"`` its polar factor (the geodesic to
+        second order), ``"cayley"`` rotates by the Cayley transform :math:`(I - W/2)^{-1}(I + W/2)` of
         :math:`W = P r X^\top - X r^\top P` with :math:`P = I - XX^\top/2`, for which :math:`WX = r`.
 
         Raises:

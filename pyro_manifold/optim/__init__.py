@@ -1,7 +1,7 @@
-"""Riemannian optimisers, for `SVI` and as plain torch optimisers.
+"""Riemannian optimisers, which move a parameter along its manifold, for `SVI` and as plain torch optimisers.
 
-`RiemannianAdam` here is a `PyroOptim`; the `torch.optim.Optimizer` under it is
-`pyro_manifold.optim.riemannian_adam.RiemannianAdam`, and so for the others.
+A manifold is a smooth curved set, such as the matrices with orthonormal columns. `RiemannianAdam` is a `PyroOptim`, for
+`SVI`; `TorchRiemannianAdam` is the `torch.optim.Optimizer` that it wraps. So for the other methods.
 """
 
 from pyro_manifold.optim.pyro_optim import (
@@ -12,6 +12,10 @@ from pyro_manifold.optim.pyro_optim import (
     RiemannianSGD,
 )
 from pyro_manifold.optim.riemannian import parameter_groups
+from pyro_manifold.optim.riemannian_adadelta import TorchRiemannianAdaDelta
+from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
+from pyro_manifold.optim.riemannian_rmsprop import TorchRiemannianRMSProp
+from pyro_manifold.optim.riemannian_sgd import TorchRiemannianMomentum, TorchRiemannianSGD
 
 __all__ = [
     "RiemannianAdaDelta",
@@ -19,5 +23,10 @@ __all__ = [
     "RiemannianMomentum",
     "RiemannianRMSProp",
     "RiemannianSGD",
+    "TorchRiemannianAdaDelta",
+    "TorchRiemannianAdam",
+    "TorchRiemannianMomentum",
+    "TorchRiemannianRMSProp",
+    "TorchRiemannianSGD",
     "parameter_groups",
 ]

@@ -1,13 +1,15 @@
 r"""Running mean squares of gradients, by which RMSProp, AdaDelta and Adam scale coordinates.
 
-On a manifold there are two readings. With g the tangent gradient at X and T the transport,
+On a manifold there are two readings. With g the gradient at the point X, projected by :math:`P_X` onto the tangent
+space there, and T the transport, which projects onto the tangent space at the next point,
 
 - ``"ambient"``: :math:`V \leftarrow \rho V + (1 - \rho)\, g \circ g`, a non-negative matrix that stays where it is;
 - ``"transported"``: :math:`V \leftarrow \rho\, T(V) + (1 - \rho)\, P_X(g \circ g)`, a tangent vector, as in Zhou, Gao,
   Tran & Gerlach, arXiv 1902.03718. Its entries may be negative, and a negative entry reverses its coordinate.
 
-The step is :math:`P_X(g \oslash (\mathrm{sign}(V) \circ \sqrt{|V|} + \delta))` for both. Where V is near zero and
-negative, the divisor of the second passes through zero. On Euclidean space the two are the same.
+The step is :math:`P_X(g \oslash (\mathrm{sign}(V) \circ \sqrt{|V|} + \delta))` for both; products ∘ and quotients ⊘ are
+entry by entry. Where V is near zero and negative, the divisor of the second passes through zero. For parameters without
+a manifold the two are the same.
 """
 
 from __future__ import annotations

@@ -7,13 +7,11 @@ from typing import Any, ClassVar
 
 from pyro.optim import PyroOptim
 
-from pyro_manifold.optim import (
-    riemannian_adadelta,
-    riemannian_adam,
-    riemannian_rmsprop,
-    riemannian_sgd,
-)
 from pyro_manifold.optim.riemannian import RiemannianOptimizer
+from pyro_manifold.optim.riemannian_adadelta import TorchRiemannianAdaDelta
+from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
+from pyro_manifold.optim.riemannian_rmsprop import TorchRiemannianRMSProp
+from pyro_manifold.optim.riemannian_sgd import TorchRiemannianMomentum, TorchRiemannianSGD
 
 Options = dict[str, Any] | Callable[..., dict[str, Any]]
 
@@ -21,7 +19,7 @@ Options = dict[str, Any] | Callable[..., dict[str, Any]]
 class RiemannianPyroOptim(PyroOptim):
     """A `PyroOptim` that keeps parameters with a stiefel, grassmann or sphere constraint on their manifold.
 
-    Every other parameter takes the Euclidean steps of the same method.
+    Every other parameter takes the usual steps of the same method.
 
     Args:
         optim_args: options of the torch optimiser, or a function from the parameter's name to them.
@@ -39,56 +37,64 @@ class RiemannianPyroOptim(PyroOptim):
             raise ValueError(
                 f"{type(self).__name__}: optim_args is {given}, expected a dict of options like "
                 "{'lr': 0.01} or a function from a parameter's name to one; where a torch optimiser is wanted, as in "
-                f"Pyro's schedulers, give {self.torch_optimizer.__module__}.{self.torch_optimizer.__name__}."
+                f"Pyro's schedulers, give pyro_manifold.optim.{self.torch_optimizer.__name__}."
             )
         super().__init__(self.torch_optimizer, optim_args, clip_args)
 
 
 class RiemannianSGD(RiemannianPyroOptim):
-    """Wraps `pyro_manifold.optim.riemannian_sgd.RiemannianSGD`: ``lr``, ``momentum``.
+    """Gradient descent along the manifold, for `SVI`. Options are those of `TorchRiemannianSGD`: ``lr``, ``momentum``.
 
     Example:
         >>> optim = RiemannianSGD({"lr": 0.01})
     """
 
-    torch_optimizer = riemannian_sgd.RiemannianSGD
+    torch_optimizer = TorchRiemannianSGD
 
 
 class RiemannianMomentum(RiemannianPyroOptim):
-    """Wraps `pyro_manifold.optim.riemannian_sgd.RiemannianMomentum`: ``lr``, ``momentum`` (0.9).
+    """Gradient descent with momentum, for `SVI`.
+
+    Options are those of `TorchRiemannianMomentum`: ``lr``, ``momentum`` (0.9).
 
     Example:
         >>> optim = RiemannianMomentum({"lr": 0.01})
     """
 
-    torch_optimizer = riemannian_sgd.RiemannianMomentum
+    torch_optimizer = TorchRiemannianMomentum
 
 
 class RiemannianRMSProp(RiemannianPyroOptim):
-    """Wraps `pyro_manifold.optim.riemannian_rmsprop.RiemannianRMSProp`: ``lr``, ``alpha``, ``eps``, ``second_moment``.
+    """RMSProp along the manifold, for `SVI`.
+
+    Options are those of `TorchRiemannianRMSProp`: ``lr``, ``alpha``, ``eps``, ``second_moment``.
 
     Example:
         >>> optim = RiemannianRMSProp({"lr": 0.01})
     """
 
-    torch_optimizer = riemannian_rmsprop.RiemannianRMSProp
+    torch_optimizer = TorchRiemannianRMSProp
 
 
 class RiemannianAdaDelta(RiemannianPyroOptim):
-    """Wraps `pyro_manifold.optim.riemannian_adadelta.RiemannianAdaDelta`: ``lr``, ``rho``, ``eps``, ``second_moment``.
+    """AdaDelta along the manifold, for `SVI`.
+
+    Options are those of `TorchRiemannianAdaDelta`: ``lr``, ``rho``, ``eps``, ``second_moment``.
 
     Example:
         >>> optim = RiemannianAdaDelta({"rho": 0.9})
     """
 
-    torch_optimizer = riemannian_adadelta.RiemannianAdaDelta
+    torch_optimizer = TorchRiemannianAdaDelta
 
 
 class RiemannianAdam(RiemannianPyroOptim):
-    """Wraps `pyro_manifold.optim.riemannian_adam.RiemannianAdam`: ``lr``, ``betas``, ``eps``, ``second_moment``.
+    """Adam along the manifold, for `SVI`.
+
+    Options are those of `TorchRiemannianAdam`: ``lr``, ``betas``, ``eps``, ``second_moment``.
 
     Example:
         >>> optim = RiemannianAdam(lambda name: {"lr": 0.01 if name.endswith("cov_factor") else 0.001})
     """
 
-    torch_optimizer = riemannian_adam.RiemannianAdam
+    torch_optimizer = TorchRiemannianAdam

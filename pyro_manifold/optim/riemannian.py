@@ -22,14 +22,16 @@ State = dict[str, Tensor]
 class RiemannianOptimizer(Optimizer):
     r"""A `torch.optim.Optimizer` whose points stay on manifolds.
 
-    A subclass states one update in terms of a `Manifold`: gradients are projected onto the tangent space, steps are
-    taken by the retraction, and what is remembered is transported. On the Euclidean manifold the same lines are the
-    usual optimiser, so one optimiser serves all the parameters of a model.
+    A subclass states one update in terms of a `Manifold`. The gradient G of the entries is projected onto the tangent
+    space, the directions of movement within the manifold, :math:`g = P_X(G)`; steps are taken by the retraction
+    :math:`R_X(v)`, a point of the manifold near X + v; and what is remembered is transported, T(v), by projection onto
+    the tangent space at the new point. For parameters without a manifold (`Euclidean`) the same lines are the usual
+    optimiser, so one optimiser serves all the parameters of a model.
 
     A parameter's manifold is the ``manifold`` option of its group, or else that of its constraint in Pyro's param
     store at its first step (stiefel, grassmann, sphere), or else Euclidean. In the store a parameter is its own
-    unconstrained value as long as it lies on the manifold, and the differential of the polar factor there is the
-    tangent projection, so the gradient of the one is that of the other.
+    unconstrained value as long as it lies on the manifold, and the derivative of Pyro's transform there is the
+    projection onto the tangent space, so the gradient of the one is that of the other.
 
     Raises:
         ValueError: for a parameter that is not on its manifold, or a loaded state that does not fit.
@@ -48,7 +50,7 @@ class RiemannianOptimizer(Optimizer):
     def update(
         self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
     ) -> tuple[Tensor, State]:
-        """The next point and state, for one parameter and its gradient in ambient coordinates.
+        """The next point and state, for one parameter and the gradient of its entries.
 
         Transport is projection onto the new tangent space. So what is carried may be stored as it was and projected at
         the next step together with the gradient there.
@@ -140,17 +142,17 @@ def parameter_groups(module: PyroModule) -> list[dict[str, Any]]:
         >>> from pyro.nn import PyroParam
         >>> from pyro_manifold import constraints
         >>> module = PyroModule()
-        >>> module.frame = PyroParam(torch.eye(3, 2), constraint=constraints.stiefel)
+        >>> module.loadings = PyroParam(torch.eye(3, 2), constraint=constraints.stiefel)
         >>> [(group["manifold"], len(group["params"])) for group in parameter_groups(module)]
         [(Stiefel(), 1)]
     """
-    charts = {
+    constraint_of = {
         getattr(part, f"{name}_unconstrained"): constraint
         for part in module.modules()
         if isinstance(part, PyroModule)
         for name, (constraint, _) in part._pyro_params.items()
     }
-    manifolds = {point: _manifold_of_constraint(charts.get(point)) for point in module.parameters()}
+    manifolds = {point: _manifold_of_constraint(constraint_of.get(point)) for point in module.parameters()}
     return [{"params": [point], "manifold": manifold} for point, manifold in manifolds.items()]
 
 
@@ -160,7 +162,7 @@ def _manifold_of_parameter(point: Tensor) -> Manifold:
 
 
 def _manifold_of_constraint(constraint: Constraint | None) -> Manifold:
-    # In a chart of its own the unconstrained value is a vector of free numbers.
+    # Under HouseholderTransform the unconstrained value is a vector of free numbers.
     if constraint is None or isinstance(constraint, HouseholderStiefelConstraint):
         return Euclidean(0)
     return manifold_of(constraint) or Euclidean(0)

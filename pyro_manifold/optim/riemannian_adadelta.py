@@ -14,17 +14,18 @@ from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, che
 from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_scale
 
 
-class RiemannianAdaDelta(RiemannianOptimizer):
-    r"""`RiemannianRMSProp` with the running mean square of past steps in place of a learning rate.
+class TorchRiemannianAdaDelta(RiemannianOptimizer):
+    r"""`TorchRiemannianRMSProp` with the running mean square of past steps in place of a learning rate.
 
     .. math::
         V \leftarrow \rho V + (1 - \rho)\, g \circ g, \quad
         s = P_X\!\left(\sqrt{W + u^2 \delta} \oslash \sqrt{V + \delta} \circ g\right), \quad
         W \leftarrow \rho W + (1 - \rho)\, s \circ s, \quad X \leftarrow R_X(-\eta s) .
 
-    u is the size of an entry, as in `RiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adadelta`. Zeiler
-    2012 (arXiv 1212.5701); Zhou, Gao, Tran & Gerlach (arXiv 1902.03718), whose form of V is
-    ``second_moment="transported"``; W stays ambient in either.
+    g is the projected gradient, P and R are projection and retraction of `RiemannianOptimizer`, u is the size of an
+    entry as in `TorchRiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adadelta`. Zeiler 2012 (arXiv
+    1212.5701); Zhou, Gao, Tran & Gerlach (arXiv 1902.03718), whose form of V is ``second_moment="transported"``; W
+    stays a matrix of mean squares in either.
 
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
@@ -37,7 +38,7 @@ class RiemannianAdaDelta(RiemannianOptimizer):
         ValueError: for options out of range, and as `RiemannianOptimizer`.
 
     Example:
-        >>> optimizer = RiemannianAdaDelta([torch.zeros(3, requires_grad=True)], rho=0.95)
+        >>> optimizer = TorchRiemannianAdaDelta([torch.zeros(3, requires_grad=True)], rho=0.95)
     """
 
     def __init__(

@@ -14,16 +14,17 @@ from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, che
 from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_scale
 
 
-class RiemannianAdam(RiemannianOptimizer):
-    r"""Momentum and running mean squares together, without the bias of their start.
+class TorchRiemannianAdam(RiemannianOptimizer):
+    r"""Momentum and running mean squares together, freed from the bias of starting at zero.
 
     .. math::
         m \leftarrow P_X(\beta_1 m + (1 - \beta_1) G), \quad V \leftarrow \beta_2 V + (1 - \beta_2)\, G \circ G, \quad
         X \leftarrow R_X\!\left(-\eta u\, P_X\!\left(
         \frac{m}{1 - \beta_1^t} \oslash \Big(\sqrt{\tfrac{V}{1 - \beta_2^t}} + \delta\Big)\right)\right) .
 
-    u is the size of an entry, as in `RiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adam`. Kingma &
-    Ba 2015 (arXiv 1412.6980), with the geometry of `RiemannianSGD` and the mean square of `RiemannianRMSProp`.
+    G is the gradient, P and R are projection and retraction of `RiemannianOptimizer`, u is the size of an entry as in
+    `TorchRiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adam`. Kingma & Ba 2015 (arXiv 1412.6980),
+    with the geometry of `TorchRiemannianSGD` and the mean square of `TorchRiemannianRMSProp`.
 
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
@@ -36,7 +37,7 @@ class RiemannianAdam(RiemannianOptimizer):
         ValueError: for options out of range, and as `RiemannianOptimizer`.
 
     Example:
-        >>> optimizer = RiemannianAdam([torch.zeros(3, requires_grad=True)], lr=0.01)
+        >>> optimizer = TorchRiemannianAdam([torch.zeros(3, requires_grad=True)], lr=0.01)
     """
 
     def __init__(

@@ -14,16 +14,17 @@ from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, che
 from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_scale
 
 
-class RiemannianRMSProp(RiemannianOptimizer):
+class TorchRiemannianRMSProp(RiemannianOptimizer):
     r"""Gradient steps in coordinates scaled by their running root mean square.
 
     .. math::
         V \leftarrow \rho V + (1 - \rho)\, g \circ g, \qquad
         X \leftarrow R_X\!\left(-\eta u\, P_X\!\left(g \oslash (\sqrt{V} + \delta)\right)\right), \qquad g = P_X(G) .
 
-    u is the size of an entry, 1/√n for orthonormal n×p matrices and 1 for Euclidean parameters: columns turn by about η
-    radians a step, whatever n is (the paper has u = 1). On Euclidean parameters this is `torch.optim.RMSprop`. Zhou,
-    Gao, Tran & Gerlach (arXiv 1902.03718); for their form of V see `pyro_manifold.optim.mean_square`.
+    G is the gradient, P and R are projection and retraction of `RiemannianOptimizer`, u is the size of an entry: 1/√n
+    for orthonormal n×p matrices, so that columns turn by about η radians a step whatever n is (the paper has u = 1),
+    and 1 for Euclidean parameters, where this is `torch.optim.RMSprop`. Zhou, Gao, Tran & Gerlach (arXiv 1902.03718);
+    for their form of V see `pyro_manifold.optim.mean_square`.
 
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
@@ -36,7 +37,7 @@ class RiemannianRMSProp(RiemannianOptimizer):
         ValueError: for options out of range, and as `RiemannianOptimizer`.
 
     Example:
-        >>> optimizer = RiemannianRMSProp([torch.zeros(3, requires_grad=True)], lr=0.1)
+        >>> optimizer = TorchRiemannianRMSProp([torch.zeros(3, requires_grad=True)], lr=0.1)
     """
 
     def __init__(

@@ -13,8 +13,8 @@ from pyro_manifold.optim.checks import check_at_least_zero, check_decay
 from pyro_manifold.optim.riemannian import RiemannianOptimizer, State
 
 
-class RiemannianSGD(RiemannianOptimizer):
-    r"""Steps along the gradient, with retraction R and transport T.
+class TorchRiemannianSGD(RiemannianOptimizer):
+    r"""Steps along the gradient, with projection P, retraction R and transport T of `RiemannianOptimizer`.
 
     .. math::
         v \leftarrow \gamma\, T(v) + P_X(G), \qquad X \leftarrow R_X(-\eta v) .
@@ -34,7 +34,7 @@ class RiemannianSGD(RiemannianOptimizer):
         >>> from pyro_manifold.manifolds import Stiefel
         >>> target = torch.eye(4, 2)
         >>> X = Stiefel().random_point(4, 2).requires_grad_()
-        >>> optimizer = RiemannianSGD([{"params": [X], "manifold": Stiefel()}], lr=0.3)
+        >>> optimizer = TorchRiemannianSGD([{"params": [X], "manifold": Stiefel()}], lr=0.3)
         >>> for _ in range(200):
         ...     optimizer.zero_grad()
         ...     (X - target).square().sum().backward()
@@ -61,11 +61,11 @@ class RiemannianSGD(RiemannianOptimizer):
         return end, {"velocity": velocity} if state else {}
 
 
-class RiemannianMomentum(RiemannianSGD):
-    """`RiemannianSGD` with momentum 0.9 unless said otherwise.
+class TorchRiemannianMomentum(TorchRiemannianSGD):
+    """`TorchRiemannianSGD` with momentum 0.9 unless said otherwise.
 
     Example:
-        >>> optimizer = RiemannianMomentum([torch.zeros(3, requires_grad=True)], lr=0.1)
+        >>> optimizer = TorchRiemannianMomentum([torch.zeros(3, requires_grad=True)], lr=0.1)
         >>> optimizer.param_groups[0]["momentum"]
         0.9
     """

@@ -73,7 +73,7 @@ def test_each_envelope_bounds_the_density_and_has_the_density_it_claims(name, ki
     """log_ratio ≤ 0 always, and its mean weights proposals to the law: importance sampling with the envelope."""
     A, B, C = (torch.as_tensor(m) for m in MODERATE[name])
     beta, basis = torch.linalg.eigh(B)
-    law = envelope._Law(A[None], beta.flip(-1)[None], (C @ basis.flip(-1))[None])
+    law = envelope._Target(A[None], beta.flip(-1)[None], (C @ basis.flip(-1))[None])
     X, log_ratio = getattr(envelope, kind)(law, envelope._mode(law)).propose(torch.zeros(1, dtype=torch.long), 40_000)
     assert log_ratio.max() < 1e-9
     n, p = C.shape

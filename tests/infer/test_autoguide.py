@@ -21,7 +21,7 @@ from pyro_manifold.infer.autoguide import (
 )
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.optim import RiemannianAdam
-from pyro_manifold.optim.riemannian_adam import RiemannianAdam as TorchRiemannianAdam
+from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
 
 GUIDES = [AutoStiefelLowRankMultivariateNormal, AutoGrassmannLowRankMultivariateNormal]
 over_guides = pytest.mark.parametrize("guide_type", GUIDES)

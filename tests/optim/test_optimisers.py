@@ -8,18 +8,18 @@ import torch
 
 from pyro_manifold import constraints
 from pyro_manifold.manifolds import Grassmann, Sphere, Stiefel
-from pyro_manifold.optim.riemannian_adadelta import RiemannianAdaDelta
-from pyro_manifold.optim.riemannian_adam import RiemannianAdam
-from pyro_manifold.optim.riemannian_rmsprop import RiemannianRMSProp
-from pyro_manifold.optim.riemannian_sgd import RiemannianMomentum, RiemannianSGD
+from pyro_manifold.optim.riemannian_adadelta import TorchRiemannianAdaDelta
+from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
+from pyro_manifold.optim.riemannian_rmsprop import TorchRiemannianRMSProp
+from pyro_manifold.optim.riemannian_sgd import TorchRiemannianMomentum, TorchRiemannianSGD
 
 # (class, options, its counterpart in torch)
 METHODS = {
-    "sgd": (RiemannianSGD, {"lr": 0.02}, torch.optim.SGD, {"lr": 0.02}),
-    "momentum": (RiemannianMomentum, {"lr": 0.005}, torch.optim.SGD, {"lr": 0.005, "momentum": 0.9}),
-    "rmsprop": (RiemannianRMSProp, {"lr": 0.02}, torch.optim.RMSprop, {"lr": 0.02}),
-    "adadelta": (RiemannianAdaDelta, {"eps": 1e-4}, torch.optim.Adadelta, {"eps": 1e-4}),
-    "adam": (RiemannianAdam, {"lr": 0.02}, torch.optim.Adam, {"lr": 0.02}),
+    "sgd": (TorchRiemannianSGD, {"lr": 0.02}, torch.optim.SGD, {"lr": 0.02}),
+    "momentum": (TorchRiemannianMomentum, {"lr": 0.005}, torch.optim.SGD, {"lr": 0.005, "momentum": 0.9}),
+    "rmsprop": (TorchRiemannianRMSProp, {"lr": 0.02}, torch.optim.RMSprop, {"lr": 0.02}),
+    "adadelta": (TorchRiemannianAdaDelta, {"eps": 1e-4}, torch.optim.Adadelta, {"eps": 1e-4}),
+    "adam": (TorchRiemannianAdam, {"lr": 0.02}, torch.optim.Adam, {"lr": 0.02}),
 }
 over_methods = pytest.mark.parametrize("method", METHODS)
 over_second_moments = pytest.mark.parametrize("kind", ["ambient", "transported"])
@@ -109,7 +109,7 @@ def test_points_stay_on_the_manifold(method, manifold, dtype):
 def test_a_hundred_thousand_steps(manifold):
     """Only the retraction could drift, so one method with each retraction says it for all."""
     X = manifold.random_point(6, 2).requires_grad_()
-    optim = RiemannianSGD([{"params": [X], "manifold": manifold}], lr=0.05)
+    optim = TorchRiemannianSGD([{"params": [X], "manifold": manifold}], lr=0.05)
     gradients = torch.randn(1000, 6, 2)
     for step in range(100_000):
         X.grad = gradients[step % 1000]
@@ -142,7 +142,7 @@ def test_steps_turn_columns_by_the_same_angle_whatever_their_length(method, kind
 
 def test_closure_and_missing_gradients():
     x, untouched = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
-    optim = RiemannianSGD([x, untouched], lr=0.25)
+    optim = TorchRiemannianSGD([x, untouched], lr=0.25)
 
     def closure():
         optim.zero_grad()
@@ -157,7 +157,7 @@ def test_closure_and_missing_gradients():
 
 def test_a_gradient_that_is_not_finite_shows_in_the_point():
     X = Stiefel().random_point(4, 2).requires_grad_()
-    optim = RiemannianSGD([{"params": [X], "manifold": Stiefel()}], lr=0.1)
+    optim = TorchRiemannianSGD([{"params": [X], "manifold": Stiefel()}], lr=0.1)
     X.grad = torch.full((4, 2), torch.nan)
     optim.step()
     assert not Stiefel().contains(X.detach())
@@ -167,8 +167,8 @@ def test_a_gradient_that_is_not_finite_shows_in_the_point():
 def test_copies_know_their_manifolds(copied):
     X = Stiefel().random_point(4, 2).requires_grad_()
     group = {"params": [X], "manifold": Stiefel()}
-    optim = RiemannianAdam([group], lr=0.1)
-    for each in (optim, copied(optim), RiemannianAdam([group], lr=0.1)):
+    optim = TorchRiemannianAdam([group], lr=0.1)
+    for each in (optim, copied(optim), TorchRiemannianAdam([group], lr=0.1)):
         point = each.param_groups[0]["params"][0]
         point.grad = torch.randn(4, 2)
         each.step()
@@ -178,13 +178,13 @@ def test_copies_know_their_manifolds(copied):
 @pytest.mark.parametrize(
     ("build", "options", "words"),
     [
-        (RiemannianSGD, {"lr": -1.0}, "lr=-1.0"),
-        (RiemannianSGD, {"lr": float("nan")}, "lr=nan"),
-        (RiemannianMomentum, {"momentum": 1.0}, "momentum=1.0"),
-        (RiemannianRMSProp, {"alpha": -0.1}, "alpha=-0.1"),
-        (RiemannianAdaDelta, {"eps": -1e-6}, "eps=-1e-06"),
-        (RiemannianAdam, {"betas": (0.9, 1.0)}, r"betas\[1\]=1.0"),
-        (RiemannianAdam, {"second_moment": "paper"}, "second_moment='paper'"),
+        (TorchRiemannianSGD, {"lr": -1.0}, "lr=-1.0"),
+        (TorchRiemannianSGD, {"lr": float("nan")}, "lr=nan"),
+        (TorchRiemannianMomentum, {"momentum": 1.0}, "momentum=1.0"),
+        (TorchRiemannianRMSProp, {"alpha": -0.1}, "alpha=-0.1"),
+        (TorchRiemannianAdaDelta, {"eps": -1e-6}, "eps=-1e-06"),
+        (TorchRiemannianAdam, {"betas": (0.9, 1.0)}, r"betas\[1\]=1.0"),
+        (TorchRiemannianAdam, {"second_moment": "paper"}, "second_moment='paper'"),
     ],
 )
 def test_options_out_of_range(build, options, words):
@@ -197,10 +197,10 @@ def test_options_out_of_range(build, options, words):
 def test_a_state_brings_its_own_options():
     """As in torch: a state saved with momentum restores it."""
     point = torch.zeros(3, requires_grad=True)
-    first = RiemannianSGD([point], lr=0.1, momentum=0.9)
+    first = TorchRiemannianSGD([point], lr=0.1, momentum=0.9)
     point.grad = torch.ones(3)
     first.step()
-    second = RiemannianSGD([point], lr=0.1)
+    second = TorchRiemannianSGD([point], lr=0.1)
     second.load_state_dict(first.state_dict())
     second.step()
     torch.testing.assert_close(point.detach(), torch.full((3,), -0.1 - 0.19))
@@ -208,7 +208,7 @@ def test_a_state_brings_its_own_options():
 
 def test_gradients_are_projected_whatever_was_done_to_them():
     X = Stiefel().random_point(5, 2).requires_grad_()
-    optim = RiemannianMomentum([{"params": [X], "manifold": Stiefel()}], lr=0.0)  # the point stays
+    optim = TorchRiemannianMomentum([{"params": [X], "manifold": Stiefel()}], lr=0.0)  # the point stays
     X.grad = torch.randn(5, 2).clamp(-0.1, 0.1)
     optim.step()
     velocity = optim.state[X]["velocity"]
@@ -218,16 +218,16 @@ def test_gradients_are_projected_whatever_was_done_to_them():
 @pytest.mark.parametrize("wrong", ["stiefel", Stiefel, constraints.stiefel])
 def test_a_manifold_of_another_kind(wrong):
     with pytest.raises(ValueError, match=r"expected a manifold like Stiefel\(\)\."):
-        RiemannianSGD([{"params": [Stiefel().random_point(4, 2).requires_grad_()], "manifold": wrong}])
+        TorchRiemannianSGD([{"params": [Stiefel().random_point(4, 2).requires_grad_()], "manifold": wrong}])
 
 
 def test_points_that_are_not_on_their_manifold():
     wide = torch.randn(2, 3, requires_grad=True)
     with pytest.raises(ValueError, match=r"shape \(2, 3\).*n ≥ p"):
-        RiemannianSGD([{"params": [wide], "manifold": Stiefel()}])
+        TorchRiemannianSGD([{"params": [wide], "manifold": Stiefel()}])
     free = torch.randn(3, 2, requires_grad=True)
     with pytest.raises(ValueError, match=r"not on Stiefel.*projection"):
-        RiemannianSGD([{"params": [free], "manifold": Stiefel()}])
+        TorchRiemannianSGD([{"params": [free], "manifold": Stiefel()}])
 
 
 def test_loaded_states_must_fit():
@@ -239,9 +239,9 @@ def test_loaded_states_must_fit():
         return optim.state_dict()
 
     X = Stiefel().random_point(5, 2).requires_grad_()
-    optim = RiemannianRMSProp([{"params": [X], "manifold": Stiefel()}])
-    optim.load_state_dict(state(RiemannianRMSProp, 5))
+    optim = TorchRiemannianRMSProp([{"params": [X], "manifold": Stiefel()}])
+    optim.load_state_dict(state(TorchRiemannianRMSProp, 5))
     with pytest.raises(ValueError, match=r"\(6, 2\), expected \(5, 2\)"):
-        optim.load_state_dict(state(RiemannianRMSProp, 6))
+        optim.load_state_dict(state(TorchRiemannianRMSProp, 6))
     with pytest.raises(ValueError, match="another optimiser"):
-        optim.load_state_dict(state(RiemannianAdam, 5))
+        optim.load_state_dict(state(TorchRiemannianAdam, 5))

@@ -13,7 +13,7 @@ from torch.distributions import transform_to
 from pyro_manifold import constraints, optim
 from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal
 from pyro_manifold.manifolds import Grassmann, Sphere, Stiefel
-from pyro_manifold.optim.riemannian_adam import RiemannianAdam as TorchRiemannianAdam
+from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
 
 METHODS = {
     "RiemannianSGD": {"lr": 0.02},
@@ -209,9 +209,9 @@ def test_a_constraint_on_a_matrix_with_more_columns_than_rows(kind):
 
 def test_the_pyro_class_where_the_torch_class_belongs():
     schedule = pyro.optim.ExponentialLR({"optimizer": optim.RiemannianAdam, "optim_args": {"lr": 0.05}, "gamma": 0.9})
-    with pytest.raises(ValueError, match=r"riemannian_adam\.RiemannianAdam"):
+    with pytest.raises(ValueError, match=r"pyro_manifold\.optim\.TorchRiemannianAdam"):
         fit(schedule, 1)
-    with pytest.raises(ValueError, match=r"riemannian_adam\.RiemannianAdam"):
+    with pytest.raises(ValueError, match=r"pyro_manifold\.optim\.TorchRiemannianAdam"):
         optim.RiemannianAdam([torch.zeros(2)])
 
 

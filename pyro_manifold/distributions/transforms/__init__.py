@@ -1,6 +1,7 @@
-"""Charts: maps from unconstrained space that let Pyro's own inference see a manifold site.
+"""Charts: smooth maps from unconstrained numbers to a manifold, Pyro's transforms.
 
-Importing this package registers each chart with `biject_to` and `transform_to`.
+Through them Pyro's own inference sees a site on a manifold. Importing this package registers each with `biject_to` and
+`transform_to`.
 """
 
 from pyro.distributions import constraints as pyro_constraints
@@ -23,16 +24,16 @@ __all__ = ["HouseholderTransform", "PolarTransform", "SphereTransform"]
 @transform_to.register(StiefelConstraint)
 @biject_to.register(GrassmannConstraint)
 @transform_to.register(GrassmannConstraint)
-def _polar_chart(constraint: StiefelConstraint) -> PolarTransform:
+def _polar_transform(constraint: StiefelConstraint) -> PolarTransform:
     return PolarTransform(constraint)
 
 
 @biject_to.register(HouseholderStiefelConstraint)
 @transform_to.register(HouseholderStiefelConstraint)
-def _householder_chart(constraint: HouseholderStiefelConstraint) -> HouseholderTransform:
+def _householder_transform(constraint: HouseholderStiefelConstraint) -> HouseholderTransform:
     return HouseholderTransform(constraint.n, constraint.p)
 
 
-@biject_to.register(pyro_constraints.sphere)  # Pyro has a transform_to for it, but no chart for HMC and guides
-def _sphere_chart(constraint: Constraint) -> SphereTransform:
+@biject_to.register(pyro_constraints.sphere)  # Pyro has a transform_to for it, but none for HMC and guides
+def _sphere_transform(constraint: Constraint) -> SphereTransform:
     return SphereTransform()

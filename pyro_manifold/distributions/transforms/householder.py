@@ -1,4 +1,4 @@
-"""Householder reflectors: the chart of a Stiefel site without a singular value decomposition."""
+"""Vectors to a matrix with orthonormal columns by Householder reflectors, without a singular value decomposition."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class HouseholderTransform(Transform):
-    r"""Orthonormal matrix from p directions :math:`v_k \in \mathbb{R}^{n-k+1}`, a pair of Householder reflectors each.
+    r"""Matrix with orthonormal columns from p directions :math:`v_k \in \mathbb{R}^{n-k+1}`.
 
-    :math:`G_k`, on rows k..n, is the smallest rotation that takes :math:`e_1` to :math:`v_k / \|v_k\|`; X is the first
-    p columns of :math:`G_1 G_2 \cdots G_p`. With
+    :math:`G_k`, on rows k..n, is the smallest rotation that takes :math:`e_1` to :math:`v_k / \|v_k\|`, a pair of
+    Householder reflectors; X is the first p columns of :math:`G_1 G_2 \cdots G_p`. There are more numbers in v than X
+    has degrees of freedom, so that in place of a Jacobian determinant stands a parameter expansion: with
 
     .. math::
         \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I)
 
-    the image of Lebesgue measure is the **normalised** Haar measure (Stewart 1980; Mezzadri 2007): the
-    lengths of the v_k are expanded parameters, their directions are independent and uniform.
+    the density 1 of X becomes the standard normal density of v, under which X is uniform (Stewart 1980; Mezzadri 2007):
+    the lengths of the v_k are the expanded parameters, their directions are independent and uniform. The base measure
+    of densities of X is therefore the uniform distribution, the **normalised** Haar measure.
 
     The map is smooth except where some v_k points exactly against :math:`e_1`, or is zero.
     The pseudo-inverse gives the v_k unit length.
@@ -67,11 +69,11 @@ class HouseholderTransform(Transform):
     __hash__ = None  # type: ignore[assignment]
 
     def _call(self, x: Tensor) -> Tensor:
-        frame = torch.eye(self.n, self.p, dtype=x.dtype, device=x.device).expand(*x.shape[:-1], -1, -1)
+        matrix = torch.eye(self.n, self.p, dtype=x.dtype, device=x.device).expand(*x.shape[:-1], -1, -1)
         # Innermost rotation first: before G_k acts, only rows and columns k.. differ from the identity.
         for k, direction in reversed(list(enumerate(x.split(self._lengths, -1)))):
-            frame = rotate_rows(frame, k, direction)
-        return frame
+            matrix = rotate_rows(matrix, k, direction)
+        return matrix
 
     def _inverse(self, y: Tensor) -> Tensor:
         directions = []

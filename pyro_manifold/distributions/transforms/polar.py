@@ -1,4 +1,4 @@
-"""Polar expansion: the chart in which a Stiefel site is a Gaussian matrix."""
+"""Any matrix to the nearest one with orthonormal columns, by which uniform matrices are Gaussian matrices."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pyro_manifold.manifolds.stiefel import check_shape
 class PolarTransform(Transform):
     r"""Polar factor :math:`X = Z (Z^\top Z)^{-1/2}` of any full-rank matrix :math:`Z \in \mathbb{R}^{n \times p}`.
 
-    The map forgets the symmetric factor, so it has no Jacobian determinant. Parameter expansion takes its
-    place: with
+    X is the matrix with orthonormal columns that is nearest to Z. The map forgets the symmetric factor
+    :math:`(Z^\top Z)^{1/2}`, so it has no Jacobian determinant. Parameter expansion takes its place: with
 
     .. math::
         \texttt{log\_abs\_det\_jacobian}(Z, X) = \sum_{ij} \log N(Z_{ij}; 0, 1)
 
     the integral :math:`\int p(X(Z))\, e^{\texttt{log\_abs\_det\_jacobian}} dZ` equals
-    :math:`\int p(X)\, dX` over the **normalised** Haar measure, because the polar factor of a Gaussian matrix
-    is uniform and independent of the symmetric factor. A sampler over Z therefore has the right law for X,
-    and an ELBO over Z is a valid lower bound. Jauch, Hoff & Dunson 2021, arXiv 1906.07684.
+    :math:`\int p(X)\, dX` over the uniform distribution (the **normalised** Haar measure), because the polar factor of
+    a Gaussian matrix is uniform and independent of the symmetric factor. A sampler over Z therefore draws X from the
+    right distribution, and an ELBO over Z is a valid lower bound. Jauch, Hoff & Dunson 2021, arXiv 1906.07684.
 
     The pseudo-inverse is ``Z = X``. The derivative is not finite where Z has not full rank.
 

@@ -1,4 +1,4 @@
-"""The chart in which a unit vector is a Gaussian vector."""
+"""Any vector to the unit vector of its direction, by which uniform unit vectors are Gaussian vectors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pyro_manifold.manifolds import Sphere
 
 
 class SphereTransform(Transform):
-    r"""Direction :math:`x = z / \|z\|` of any vector :math:`z \ne 0`: the polar expansion for p = 1.
+    r"""Direction :math:`x = z / \|z\|` of any vector :math:`z \ne 0`: `PolarTransform` for p = 1.
 
-    ``log_abs_det_jacobian`` is :math:`\sum_i \log N(z_i; 0, 1)`, as in `PolarTransform`; the base measure of densities
-    over x is the normalised uniform law. The pseudo-inverse is ``z = x``.
+    ``log_abs_det_jacobian`` is :math:`\sum_i \log N(z_i; 0, 1)`, the parameter expansion of `PolarTransform`; the base
+    measure of densities over x is the uniform distribution. The pseudo-inverse is ``z = x``.
 
     Shapes: ``(..., n)`` on both sides; dtype and device are the input's.
 

@@ -61,13 +61,13 @@ class _AutoOrthonormalLowRank(AutoContinuous):
         part = 0.5**0.5 * self._init_scale  # the factor's scale and the diagonal's have equal shares
         self.scale = PyroParam(self.loc.new_full((self.latent_dim,), part), constraint=self.scale_constraint)
         if self.rank:
-            start = Stiefel().random_point(self.latent_dim, self.rank, dtype=self.loc.dtype, device=self.loc.device)
-            self.cov_factor = PyroParam(start, constraint=self.factor_constraint)
+            factor = Stiefel().random_point(self.latent_dim, self.rank, dtype=self.loc.dtype, device=self.loc.device)
+            self.cov_factor = PyroParam(factor, constraint=self.factor_constraint)
             self._setup_factor_scale(self.loc.new_full((self.rank,), part))
 
     @abstractmethod
-    def _setup_factor_scale(self, start: Tensor) -> None:
-        """Give the guide its ``factor_scale``, from one start for each column."""
+    def _setup_factor_scale(self, initial: Tensor) -> None:
+        """Give the guide its ``factor_scale``, from an initial value for each column."""
 
     def _scaled_factor(self) -> Tensor:
         """W, ``(latent_dim, rank)``."""
@@ -96,8 +96,8 @@ class _AutoOrthonormalLowRank(AutoContinuous):
         With the cached noise of a draw, log q is a function of the noise minus a log determinant: nothing of Woodbury's
         formula is left but one Cholesky root, and the entropy's gradient carries no Monte Carlo error.
         """
-        law = dist.TransformedDistribution(self.get_base_dist(), self.get_transform())
-        return pyro.sample(f"_{self._pyro_name}_latent", law, infer={"is_auxiliary": True})
+        posterior = dist.TransformedDistribution(self.get_base_dist(), self.get_transform())
+        return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer={"is_auxiliary": True})
 
     def get_posterior(self, *args: Any, **kwargs: Any) -> dist.Distribution:
         """The Gaussian over all latent coordinates."""
@@ -109,7 +109,7 @@ class _AutoOrthonormalLowRank(AutoContinuous):
         return self.loc, (self.scale.square() + self._scaled_factor().square().sum(-1)).sqrt()
 
     def identified_covariance(self) -> IdentifiedCovariance:
-        """Factor, scales and shares of variance in a form that does not depend on the start of the fit.
+        """Factor, scales and shares of variance in a form that does not depend on the fit's initial values.
 
         Raises:
             RuntimeError: before the guide has seen the model's arguments.
@@ -141,19 +141,20 @@ class AutoStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
         \Sigma = B\,\mathrm{diag}(c^2)\,B^\top + \mathrm{diag}(d^2), \qquad B^\top B = I,
 
     z and ε standard normal, in Pyro's unconstrained space. The family is that of `AutoLowRankMultivariateNormal`, all
-    covariances that are diagonal plus rank p. Its free factor can be turned by any rotation; the columns of B are
+    covariances that are diagonal plus low rank. Its free factor can be turned by any rotation; the columns of B are
     determined up to order and sign, where the c differ and Σ determines the split into its two parts (see
     `IdentifiedCovariance`). Densities by Woodbury's formula: time and memory O(m·rank²) for m dimensions. Zhou, Gao,
     Tran & Gerlach, arXiv 1902.03718.
 
-    Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``cov_factor`` B, ``(m, rank)``, `constraints.stiefel`;
-    ``factor_scale`` c > 0, ``(rank,)``. dtype and device are the model's. `pyro_manifold.optim` steps on the manifold;
-    other optimisers work through the polar factor.
+    Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``cov_factor`` B, ``(m, rank)``, with the constraint
+    `constraints.stiefel` (orthonormal columns); ``factor_scale`` c > 0, ``(rank,)``. dtype and device are the model's.
+    The optimisers of `pyro_manifold.optim` keep B orthonormal at every step; others move an unconstrained matrix, to
+    which B is the nearest orthonormal one.
 
     Args:
         model: a Pyro model with continuous latent variables.
         rank: columns of B, 0 to m; 0 is the mean field, None about √m.
-        init_loc_fn: where each site starts.
+        init_loc_fn: initial value of each site, as in Pyro.
         init_scale: initial standard deviation, √½ of it from the diagonal and √½ along each column.
 
     Raises:
@@ -174,8 +175,8 @@ class AutoStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
 
     factor_constraint = constraints.stiefel
 
-    def _setup_factor_scale(self, start: Tensor) -> None:
-        self.factor_scale = PyroParam(start, constraint=self.scale_constraint)
+    def _setup_factor_scale(self, initial: Tensor) -> None:
+        self.factor_scale = PyroParam(initial, constraint=self.scale_constraint)
 
 
 class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
@@ -185,9 +186,9 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
         \theta = \mu + sBz + d \circ \varepsilon, \qquad
         \Sigma = s^2 BB^\top + \mathrm{diag}(d^2), \qquad B^\top B = I .
 
-    Σ does not change when B becomes BR for an orthogonal R, so B is a point of the Grassmann manifold. A smaller family
-    than `AutoStiefelLowRankMultivariateNormal`, for the same cost. Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, fix
-    s = 1, which suits coordinates on the scale of their prior.
+    Σ does not change when B becomes BR for an orthogonal R: only the subspace that its columns span matters (the set of
+    these is the Grassmann manifold). A smaller family than `AutoStiefelLowRankMultivariateNormal`, for the same cost.
+    Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, fix s = 1, which suits coordinates on the scale of their prior.
 
     Parameters: as there, with ``cov_factor`` in `constraints.grassmann` and a scalar ``factor_scale``.
 
@@ -195,7 +196,7 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
         model: a Pyro model with continuous latent variables.
         rank: columns of B, 0 to m; 0 is the mean field, None about √m.
         factor_scale: s, held fixed; None learns it. The paper's family is ``factor_scale=1.0``.
-        init_loc_fn: where each site starts.
+        init_loc_fn: initial value of each site, as in Pyro.
         init_scale: initial standard deviation, √½ of it from the diagonal and √½ along each column (unless s is given).
 
     Raises:
@@ -225,9 +226,9 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
         self._fixed_factor_scale = factor_scale
         super().__init__(model, rank, init_loc_fn, init_scale)
 
-    def _setup_factor_scale(self, start: Tensor) -> None:
+    def _setup_factor_scale(self, initial: Tensor) -> None:
         if self._fixed_factor_scale is None:
-            self.factor_scale = PyroParam(start[0].clone(), constraint=self.scale_constraint)
+            self.factor_scale = PyroParam(initial[0].clone(), constraint=self.scale_constraint)
         else:
             self.register_buffer("factor_scale", self.loc.new_tensor(self._fixed_factor_scale))
 
