@@ -1,6 +1,6 @@
 """Time of one value-and-gradient of the network eigenmodel, ours and NumPyro's, over the same density.
 
-    python -m benchmarks.gradients
+    python -m benchmarks.gradients [CHAINS ...]
 
 Ours is what a kernel calls: the traced density, vectorised over chains, without and with `torch.compile`. NumPyro's is
 `jax.jit(jax.vmap(jax.value_and_grad(...)))` of its own potential, over the polar expansion.
@@ -13,7 +13,8 @@ import sys
 import warnings
 
 from benchmarks.problems import PROBLEMS
-from benchmarks.scaling import best_time
+from benchmarks.tables import show
+from benchmarks.timing import best_time
 
 NETWORK = "network 270×3"
 
@@ -22,13 +23,12 @@ def pyro_manifold_times(problem, chains):
     import pyro
     import torch
 
-    from benchmarks.peers import pyro_model
     from pyro_manifold.infer import OHMC
 
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     pyro.set_rng_seed(0)
-    kernel = OHMC(pyro_model(problem))
+    kernel = OHMC(problem.pyro_model)
     kernel.setup_chains(chains, 1, None)
     potential, starts = kernel._potential, kernel._starts
     names = list(starts)
@@ -49,28 +49,29 @@ def numpyro_time(problem, chains):
     import jax
     from numpyro.infer.util import initialize_model
 
-    from benchmarks.peers import numpyro_model
-
     jax.config.update("jax_enable_x64", True)
     keys = jax.random.split(jax.random.PRNGKey(0), chains)
-    info = initialize_model(keys, numpyro_model(problem))
+    info = initialize_model(keys, problem.numpyro_model)
     function = jax.jit(jax.vmap(jax.value_and_grad(info.potential_fn)))
     start = info.param_info.z
     return best_time(lambda: jax.block_until_ready(function(start)), 3.0)
 
 
-def main():
-    warnings.filterwarnings("ignore")
-    problem = PROBLEMS.get(NETWORK)
-    if problem is None:
-        sys.exit("This benchmark needs protein_network/hoff.dat in the folder PYRO_MANIFOLD_DATA.")
-    print("| chains | ours, traced µs | ours, compiled µs | NumPyro µs | compiled / NumPyro |\n|---|---|---|---|---|")
-    for chains in (1, 8, 32):
+def rows(problem, counts):
+    for chains in counts:
         traced, compiled = pyro_manifold_times(problem, chains)
         numpyro = numpyro_time(problem, chains)
-        figures = [str(chains), *(f"{1e6 * t:.0f}" for t in (traced, compiled, numpyro)), f"{compiled / numpyro:.2f}"]
-        print(f"| {' | '.join(figures)} |", flush=True)
+        yield [chains, *(f"{1e6 * t:.0f}" for t in (traced, compiled, numpyro)), f"{compiled / numpyro:.2f}"]
+
+
+def main(counts=(1, 8, 32), name=NETWORK):
+    warnings.filterwarnings("ignore")
+    problem = PROBLEMS.get(name)
+    if problem is None:
+        sys.exit("This benchmark needs protein_network/hoff.dat in the folder PYRO_MANIFOLD_DATA.")
+    columns = ("chains", "ours, traced µs", "ours, compiled µs", "NumPyro µs", "compiled / NumPyro")
+    show(columns, rows(problem, counts))
 
 
 if __name__ == "__main__":
-    main()
+    main(tuple(map(int, sys.argv[1:])) or (1, 8, 32))

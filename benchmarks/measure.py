@@ -1,56 +1,95 @@
-"""Measure one peer on one problem and print a line of JSON; `benchmarks.run` calls it in a process of its own.
+"""A peer on a problem, here or in a process of its own.
 
-python -m benchmarks.measure PROBLEM PEER CHAINS WARMUP DRAWS
+    python -m benchmarks.measure PROBLEMS PROBLEM SETTING FILE
+
+with PROBLEMS as `module:dictionary` and SETTING as JSON leaves the values of the problem's functionals in a file of
+NumPy's and prints a line of JSON; `measure_apart` calls it.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import pkgutil
 import resource
+import subprocess
 import sys
+import tempfile
 import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.peers import CONFIGURATIONS
-from benchmarks.problems import PROBLEMS
-
-warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+from benchmarks.peers import PEERS
 
 
-def summary(values):
-    """Effective sizes, R-hat, and means with their standard errors, of ``{name: (chains, draws)}``."""
-    import arviz
+class Setting(NamedTuple):
+    """A row of a table: how the table calls it, the peer, chains, warm-up and draws of each, and the peer's options."""
 
-    sizes = [float(arviz.ess(value, method="bulk")) for value in values.values()]
-    means = {}
-    for name, value in values.items():
-        means[name] = [float(value.mean()), float(value.std() / np.sqrt(arviz.ess(value, method="mean")))]
-    return {
-        "ess_min": min(sizes),
-        "ess_median": float(np.median(sizes)),
-        "rhat": max(float(arviz.rhat(value)) for value in values.values()),
-        "means": means,
-    }
+    name: str
+    peer: str
+    chains: int
+    warmup: int
+    draws: int
+    options: dict[str, Any]
+
+    @property
+    def sizes(self):
+        return f"{self.chains} × ({self.warmup} + {self.draws})"
 
 
-def measure(problem_name, peer_name, chains, warmup, draws):
-    problem = PROBLEMS[problem_name]
-    run, options = CONFIGURATIONS[peer_name]
-    X, v, figures = run(problem, chains=chains, warmup=warmup, draws=draws, **options)
-    return {
-        "problem": problem_name,
-        "peer": peer_name,
-        "chains": chains,
-        "warmup": warmup,
-        "draws": draws,
-        "seconds": figures["seconds"],
-        "gradients": figures["gradients"],
-        **summary({name: f(X, v) for name, f in problem.functionals.items()}),
-        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
+def measure(problem, setting):
+    """Values ``{functional: (chains, draws)}`` of the draws, and figures of the run."""
+    warnings.filterwarnings("ignore")
+    sizes = {"chains": setting.chains, "warmup": setting.warmup, "draws": setting.draws}
+    run = PEERS[setting.peer](problem, **sizes, **setting.options)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return problem.values(run.draws), {**run.figures, "memory_mb": memory}
+
+
+def measure_apart(problems, name, setting, threads, limit):
+    """`measure` in a process of its own, with so many threads and at most ``limit`` seconds.
+
+    Args:
+        problems: where the problem is, ``"module:dictionary"``.
+        name: of the problem.
+        setting: the peer and its sizes.
+        threads: of the process.
+        limit: in seconds.
+
+    Returns:
+        Values and figures; None and ``{"failed": why}`` if it failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "values.npz"
+        arguments = (problems, name, json.dumps(setting), str(path))
+        figures = run_apart("benchmarks.measure", *arguments, threads=threads, limit=limit)
+        if "failed" in figures:
+            return None, figures
+        with np.load(path) as values:
+            return dict(values), figures
+
+
+def run_apart(module, *arguments, threads, limit):
+    """The JSON that a module prints last when it runs in a process of its own; ``{"failed": why}`` if it fails."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    environment["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
+    command = [sys.executable, "-m", module, *arguments]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"over {limit} s"}
+    if done.returncode:
+        return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main(problems, name, setting, path):
+    values, figures = measure(pkgutil.resolve_name(problems)[name], Setting(*json.loads(setting)))
+    np.savez(path, **values)
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":
-    problem_name, peer_name, *numbers = sys.argv[1:]
-    print(json.dumps(measure(problem_name, peer_name, *map(int, numbers))))
+    main(*sys.argv[1:])

@@ -15,97 +15,79 @@ and 14.7 s (Yanush & Kropotov, arXiv 1901.08045).
 from __future__ import annotations
 
 import os
-import time
 import warnings
+from itertools import product
 
-import arviz
 import numpy as np
-import pyro
 import torch
 from torch.distributions import biject_to
 
-from benchmarks.peers import pyro_model
+from benchmarks.estimates import summary, worst_deviation
+from benchmarks.peers import pyro_manifold
 from benchmarks.problems import PROBLEMS
-from benchmarks.run import worst_deviation
+from benchmarks.tables import show
 from pyro_manifold import constraints
-from pyro_manifold.infer import GHMC, MCMC, OHMC
 
 STEP_SIZES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 STEPS = (1, 3, 6, 12, 24)
+PAIRS = tuple(product(STEP_SIZES, STEPS))
 DRAWS, BURN_IN = 10_000, 500
 
-KERNELS = {
-    "HMC, polar chart": lambda model, **options: OHMC(
-        model, transforms={"X": biject_to(constraints.stiefel).inv}, **options
-    ),
-    "GHMC": GHMC,
-    "OHMC": OHMC,
-}
+KERNELS = {"HMC, polar chart": "OHMC", "GHMC": "GHMC", "OHMC": "OHMC"}
 
 
-def run(problem, kernel, step_size, steps, *, chains=1, draws=DRAWS, burn_in=BURN_IN):
-    pyro.set_rng_seed(0)
-    kernel = KERNELS[kernel](
-        pyro_model(problem),
-        step_size=step_size,
-        trajectory_length=step_size * steps,
-        trajectory_jitter=0.5 if steps > 1 else 0.0,
-        adapt_step_size=False,
-        adapt_mass_matrix=False,
-        jit_compile=chains == 1,
-    )
-    mcmc = MCMC(kernel, draws, burn_in, num_chains=chains, disable_progbar=True)
-    started = time.perf_counter()
-    mcmc.run()
-    seconds = time.perf_counter() - started
-    X = mcmc.get_samples(group_by_chain=True)["X"].numpy()
-    values = {name: f(X, None) for name, f in problem.functionals.items()}
-    sizes = [float(arviz.ess(value)) for value in values.values()]
-    statistics = kernel.chain_diagnostics()[0]["sample stats"]
-    means = {name: (x.mean(), x.std() / np.sqrt(float(arviz.ess(x, method="mean")))) for name, x in values.items()}
+def run(problem, name, step_size, steps, *, chains=1, draws=DRAWS, burn_in=BURN_IN):
+    options = {"kernel": KERNELS[name], "step_size": step_size, "trajectory_length": step_size * steps}
+    options |= {"trajectory_jitter": 0.5 if steps > 1 else 0.0, "jit_compile": chains == 1}
+    if "chart" in name:
+        options["transforms"] = {"X": biject_to(constraints.stiefel).inv}
+    sizes = {"chains": chains, "warmup": burn_in, "draws": draws}
+    found = pyro_manifold(problem, **sizes, adapt_step_size=False, adapt_mass_matrix=False, **options)
+    summarised = summary(problem.values(found.draws))
     return {
-        "seconds": seconds,
-        "min": min(sizes),
-        "median": float(np.median(sizes)),
-        "steps": float(statistics["n_steps"].double().mean()),
-        "acceptance": float(statistics["acceptance_rate"].mean()),
-        "deviation": worst_deviation(means, problem.truths()),
+        "seconds": found.figures["seconds"],
+        "min": summarised["ess_min"],
+        "median": summarised["ess_median"],
+        "steps": found.figures["gradients"] / (chains * (burn_in + draws)),
+        "acceptance": float(np.mean(found.figures["acceptance"])),
+        "deviation": worst_deviation(summarised["means"], problem.truths()),
     }
 
 
-def tuned(problem, kernel):
+def tuned(problem, name, pairs, draws=300):
     """Step size and number of steps with the largest smallest ESS for their cost."""
 
     def efficiency(pair):
-        trial = run(problem, kernel, *pair, chains=32, draws=300, burn_in=100)
+        trial = run(problem, name, *pair, chains=32, draws=draws, burn_in=draws // 3)
         return trial["min"] / (trial["steps"] + 4) if np.isfinite(trial["min"]) else 0.0
 
-    return max(((step_size, steps) for step_size in STEP_SIZES for steps in STEPS), key=efficiency)
+    return max(pairs, key=efficiency)
 
 
-def main():
+COLUMNS = ("kernel", "ε", "steps", "acceptance", "min ESS", "median ESS", "seconds", "min ESS/s", "worst z")
+
+
+def rows(problem, pairs, draws):
+    for name in KERNELS:
+        step_size, steps = tuned(problem, name, pairs)
+        found = run(problem, name, step_size, steps, draws=draws)
+        yield [
+            name,
+            step_size,
+            steps,
+            f"{found['acceptance']:.2f}",
+            *(f"{found[key]:.1f}" for key in ("min", "median", "seconds")),
+            f"{found['min'] / found['seconds']:.1f}",
+            f"{found['deviation']:.1f}",
+        ]
+
+
+def main(draws=DRAWS, pairs=PAIRS):
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     for name in ("mixture V(2,2)", "mixture V(3,2)"):
-        problem = PROBLEMS[name]
-        print(f"\n## {name}, {DRAWS} draws of one chain\n")
-        print("| kernel | ε | steps | acceptance | min ESS | median ESS | seconds | min ESS/s | worst z |")
-        print("|---|---|---|---|---|---|---|---|---|")
-        for kernel in KERNELS:
-            step_size, steps = tuned(problem, kernel)
-            row = run(problem, kernel, step_size, steps)
-            figures = [
-                f"{step_size}",
-                f"{steps}",
-                f"{row['acceptance']:.2f}",
-                f"{row['min']:.1f}",
-                f"{row['median']:.1f}",
-                f"{row['seconds']:.1f}",
-                f"{row['min'] / row['seconds']:.1f}",
-                f"{row['deviation']:.1f}",
-            ]
-            print(f"| {kernel} | {' | '.join(figures)} |", flush=True)
+        print(f"\n## {name}, {draws} draws of one chain\n")
+        show(COLUMNS, rows(PROBLEMS[name], pairs, draws))
 
 
 if __name__ == "__main__":

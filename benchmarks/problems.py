@@ -6,13 +6,14 @@ A density is over an orthonormal X (n×p) and a vector of unconstrained real coo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 
-from benchmarks.gibbs import matrix_langevin
+from benchmarks.estimates import mean_and_error
 from examples.datasets import data_folder
+from problems.gibbs import matrix_langevin
 from problems.importance import haar, weighted_mean
 
 SIGMA = 0.3
@@ -29,7 +30,6 @@ class Problem:
         log_density: ``(X, v, array_module) -> scalar`` for torch and jax.numpy alike.
         functionals: ``{name: (X, v) -> values}`` on NumPy arrays ``(..., n, p)`` and ``(..., coordinates)``.
         truths: ``{functional: (mean, standard error)}``, those that are known.
-        settings: ``{peer: overrides}`` of chains, warm-up and draws.
     """
 
     name: str
@@ -38,43 +38,73 @@ class Problem:
     log_density: Callable
     functionals: dict[str, Callable]
     truths: Callable[[], dict[str, tuple[float, float]]] = dict
-    settings: dict[str, dict] = field(default_factory=dict)
+
+    def values(self, draws):
+        """``{functional: (chains, draws)}`` of draws ``{site: (chains, draws, ...)}``."""
+        return {name: f(draws["X"], draws.get("v")) for name, f in self.functionals.items()}
+
+    def pyro_model(self):
+        """For both packages that sample a Pyro model."""
+        import pyro
+        import pyro.distributions as dist
+        import torch
+
+        from pyro_manifold.distributions import StiefelUniform
+
+        X = pyro.sample("X", StiefelUniform(*self.shape))
+        v = None
+        if self.coordinates:
+            flat = dist.Normal(0.0, 1.0).expand([self.coordinates]).to_event(1).mask(False)
+            v = pyro.sample("v", flat)
+        pyro.factor("density", self.log_density(X, v, torch))
+
+    def numpyro_model(self):
+        """Over the polar expansion."""
+        import jax.numpy as jnp
+        import numpyro
+        import numpyro.distributions as dist
+
+        Z = numpyro.sample("Z", dist.Normal(0.0, 1.0).expand(self.shape).to_event(2))
+        # By the p×p eigenproblem, which JAX differentiates faster than an SVD of Z.
+        eigenvalues, basis = jnp.linalg.eigh(Z.T @ Z)
+        X = numpyro.deterministic("X", Z @ (basis / jnp.sqrt(eigenvalues)) @ basis.T)
+        v = None
+        if self.coordinates:
+            v = numpyro.sample("v", dist.ImproperUniform(dist.constraints.real_vector, (), (self.coordinates,)))
+        numpyro.factor("density", self.log_density(X, v, jnp))
 
 
 def entries(n, p):
     return {f"X[{i},{j}]": (lambda X, v, i=i, j=j: X[..., i, j]) for i in range(n) for j in range(p)}
 
 
-def importance_truths(problem_name, log_density, draws=3_000_000):
-    """Importance sampling from Haar measure, for problems without other coordinates."""
-    problem = PROBLEMS[problem_name]
-    rng, sums = np.random.default_rng(0), []
+def importance_truths(functionals, shape, log_density, draws=3_000_000):
+    """Importance sampling from Haar measure, for problems without other coordinates; ``log_density`` takes a batch."""
+    rng, batches = np.random.default_rng(0), []
     for _ in range(draws // 100_000):
-        X = haar(rng, 100_000, *problem.shape)
-        values = np.stack([f(X, None) for f in problem.functionals.values()], -1)
-        sums.append((log_density(X), values))
-    log_weights = np.concatenate([w for w, _ in sums])
-    values = np.concatenate([v for _, v in sums]).T
-    return {name: weighted_mean(x, log_weights) for name, x in zip(problem.functionals, values, strict=True)}
+        X = haar(rng, 100_000, *shape)
+        batches.append((log_density(X), np.stack([f(X, None) for f in functionals.values()])))
+    log_weights = np.concatenate([weights for weights, _ in batches])
+    values = np.concatenate([values for _, values in batches], axis=1)
+    return {name: weighted_mean(x, log_weights) for name, x in zip(functionals, values, strict=True)}
 
 
 # ---- the matrix mixture, as we read the OHMC paper: every entry near 1 or near 2 ----------------------------
 
 
-def mixture_log_density(X, v, xp):
-    near_one, near_two = -((X - 1) ** 2) / (2 * SIGMA**2), -((X - 2) ** 2) / (2 * SIGMA**2)
-    return xp.logaddexp(near_one, near_two).sum()
-
-
-def _mixture_numpy(X):
-    near_one, near_two = -((X - 1) ** 2) / (2 * SIGMA**2), -((X - 2) ** 2) / (2 * SIGMA**2)
-    return np.logaddexp(near_one, near_two).sum((-2, -1))
+def mixture_log_densities(X, xp):
+    """Of ``(..., n, p)``."""
+    near_one, near_two = (-((X - centre) ** 2) / (2 * SIGMA**2) for centre in (1, 2))
+    return xp.logaddexp(near_one, near_two).sum((-2, -1))
 
 
 def mixture(n, p):
-    name = f"mixture V({n},{p})"
-    truths = cache(lambda: importance_truths(name, _mixture_numpy))
-    return Problem(name, (n, p), 0, mixture_log_density, entries(n, p), truths)
+    def log_density(X, v, xp):
+        return mixture_log_densities(X, xp)
+
+    functionals = entries(n, p)
+    truths = cache(lambda: importance_truths(functionals, (n, p), partial(mixture_log_densities, xp=np)))
+    return Problem(f"mixture V({n},{p})", (n, p), 0, log_density, functionals, truths)
 
 
 # ---- matrix Langevin ----------------------------------------------------------------------------------------
@@ -92,12 +122,9 @@ def langevin(n, p):
 
     @cache
     def truths():
-        import arviz
-
         sweeps = matrix_langevin(F, chains=50 if n * p > 1000 else 200)
         values = np.array([[f(X, None) for f in functionals.values()] for X in sweeps]).transpose(1, 2, 0)
-        errors = [x.std() / np.sqrt(arviz.ess(x, method="mean")) for x in values]
-        return {name: (float(x.mean()), float(e)) for name, x, e in zip(functionals, values, errors, strict=True)}
+        return {name: tuple(mean_and_error(x)) for name, x in zip(functionals, values, strict=True)}
 
     return Problem(f"Langevin V({n},{p})", (n, p), 0, log_density, functionals, truths)
 
@@ -105,11 +132,22 @@ def langevin(n, p):
 # ---- the network eigenmodel of Hoff 2009 --------------------------------------------------------------------
 
 
-def network():
-    path = data_folder() / "protein_network" / "hoff.dat"
-    if not path.exists():
-        return None
-    adjacency = np.loadtxt(path)
+# NumPyro NUTS over the polar expansion, 4 chains of 1500 + 1500 draws, R-hat 1.001: mean and standard error.
+NETWORK_TRUTHS = {
+    "λ0": (-165.419, 0.155),
+    "λ1": (142.071, 0.244),
+    "λ2": (224.868, 0.188),
+    "intercept": (-4.811, 0.001),
+    "logit 0": (-4.823, 0.008),
+    "logit 5000": (-4.778, 0.007),
+    "logit 12000": (-4.067, 0.015),
+    "logit 20000": (-4.902, 0.010),
+    "logit 30000": (-4.993, 0.011),
+}
+
+
+def eigenmodel(name, adjacency, pairs=(), truths=dict):
+    """Links of a symmetric ``adjacency``; ``pairs`` of its upper triangle have their logits among the functionals."""
     rows, columns = np.triu_indices(len(adjacency), 1)
     observed = adjacency[rows, columns]
 
@@ -126,20 +164,17 @@ def network():
 
     functionals = {f"λ{k}": (lambda X, v, k=k: np.sort(v[..., :3], -1)[..., k]) for k in range(3)}
     functionals["intercept"] = lambda X, v: v[..., 3]
-    functionals |= {f"logit {k}": logit(k) for k in (0, 5000, 12000, 20000, 30000)}
-    # NumPyro NUTS over the polar expansion, 4 chains of 1500 + 1500 draws, R-hat 1.001: mean and standard error.
-    reference = {
-        "λ0": (-165.419, 0.155),
-        "λ1": (142.071, 0.244),
-        "λ2": (224.868, 0.188),
-        "intercept": (-4.811, 0.001),
-        "logit 0": (-4.823, 0.008),
-        "logit 5000": (-4.778, 0.007),
-        "logit 12000": (-4.067, 0.015),
-        "logit 20000": (-4.902, 0.010),
-        "logit 30000": (-4.993, 0.011),
-    }
-    return Problem("network 270×3", (270, 3), 4, log_density, functionals, lambda: reference)
+    functionals |= {f"logit {k}": logit(k) for k in pairs}
+    return Problem(name, (len(adjacency), 3), 4, log_density, functionals, truths)
+
+
+def network():
+    """The protein interactions of Hoff, where the data are there."""
+    path = data_folder() / "protein_network" / "hoff.dat"
+    if not path.exists():
+        return None
+    pairs = (0, 5000, 12000, 20000, 30000)
+    return eigenmodel("network 270×3", np.loadtxt(path), pairs, lambda: NETWORK_TRUTHS)
 
 
 PROBLEMS = {

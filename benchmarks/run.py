@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.metadata
-import json
-import math
-import os
-import platform
-import subprocess
-import sys
 from pathlib import Path
 
+from benchmarks.estimates import ratios, summary, worst_deviation
+from benchmarks.machine import machine
+from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems import PROBLEMS
+from benchmarks.tables import table
 
 OURS = "pyro_manifold OHMC"
 COMPILED = f"{OURS}, compiled"
-# (peer, chains, warm-up, draws). Both packages get few and many chains: which is better depends on the package.
+CONFIGURATIONS = {
+    OURS: ("pyro_manifold", {}),
+    COMPILED: ("pyro_manifold", {"jit_compile": True}),
+    "NumPyro NUTS, vectorised": ("NumPyro", {}),
+    "NumPyro NUTS, sequential": ("NumPyro", {"chain_method": "sequential"}),
+    "NumPyro HMC, vectorised": ("NumPyro", {"algorithm": "HMC"}),
+    "Pyro NUTS": ("Pyro NUTS", {}),
+    "Mici constrained NUTS": ("Mici", {}),
+}
+# (name, chains, warm-up, draws). Both packages get few and many chains: which is better depends on the package.
 SMALL = [
     (OURS, 4, 500, 1000),
     (OURS, 64, 300, 500),
@@ -43,82 +49,53 @@ NETWORK = [
 
 
 def plan(problem_name):
-    if problem_name.startswith("network"):
-        return NETWORK
-    return [*SMALL, MICI] if problem_name == "mixture V(3,2)" else SMALL
+    """The rows of a problem's table."""
+    rows = NETWORK if problem_name.startswith("network") else SMALL
+    if problem_name == "mixture V(3,2)":
+        rows = [*rows, MICI]
+    settings = []
+    for name, *sizes in rows:
+        peer, options = CONFIGURATIONS[name]
+        settings.append(Setting(name, peer, *sizes, options))
+    return settings
 
 
-def run_one(problem, peer, chains, warmup, draws, threads, limit):
-    found = run_apart("benchmarks.measure", problem, peer, chains, warmup, draws, threads=threads, limit=limit)
-    return {"problem": problem, "peer": peer, **found}
+def row(problem_name, setting, threads, limit):
+    """Figures of one peer on one problem; ``failed`` says why there are none."""
+    values, figures = measure_apart("benchmarks.problems:PROBLEMS", problem_name, setting, threads, limit)
+    known = {"peer": setting.name, "sizes": setting.sizes}
+    return known | figures if values is None else known | figures | summary(values)
 
 
-def run_apart(module, *arguments, threads, limit):
-    """The JSON that a module prints last when it runs in a process of its own; ``{"failed": why}`` if it fails."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    environment["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"over {limit} s"}
-    if done.returncode:
-        return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1]}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+COLUMNS = (
+    "peer", "chains × (warm-up + draws)", "seconds", "min ESS/s", "median ESS/s", "ratio", "R-hat", "worst z",
+    "gradients", "µs/gradient", "MB",
+)  # fmt: skip
 
 
-HEADER = (
-    "| peer | chains × (warm-up + draws) | seconds | min ESS/s | median ESS/s | ratio | R-hat | worst z | gradients "
-    "| µs/gradient | MB |\n|---|---|---|---|---|---|---|---|---|---|---|"
-)
-
-
-def worst_deviation(means, truths):
-    """Largest distance of an estimate from the truth, in standard errors of both."""
-    distances = [
-        abs(means[name][0] - truth) / math.hypot(means[name][1], error) for name, (truth, error) in truths.items()
-    ]
-    return max(distances, default=float("nan"))
-
-
-def table(rows, truths):
+def table_of(rows, truths):
     """Rows of one problem; the ratio is of smallest ESS per second, to the best of the other packages."""
-    done = [row for row in rows if "failed" not in row]
-    others = [row["ess_min"] / row["seconds"] for row in done if not row["peer"].startswith(OURS)]
-    best = max(others, default=float("nan"))
-    lines = [HEADER]
-    for row in rows:
-        if "failed" in row:
-            lines.append(f"| {row['peer']} | {row['failed']} |||||||||")
-            continue
-        seconds, rate = row["seconds"], row["ess_min"] / row["seconds"]
-        figures = [
-            row["peer"],
-            f"{row['chains']} × ({row['warmup']} + {row['draws']})",
-            f"{seconds:.1f}",
-            f"{rate:.1f}",
-            f"{row['ess_median'] / seconds:.1f}",
-            f"{rate / best:.2f}",
-            f"{row['rhat']:.3f}",
-            f"{worst_deviation(row['means'], truths):.1f}",
-            f"{row['gradients']:.3g}",
-            f"{1e6 * seconds / row['gradients']:.1f}",
-            f"{row['memory_mb']:.0f}",
-        ]
-        lines.append(f"| {' | '.join(figures)} |")
-    return "\n".join(lines)
+    shares = ratios(rows, lambda row: row["ess_min"] / row["seconds"], OURS)
+    return table(COLUMNS, [cells(row, share, truths) for row, share in zip(rows, shares, strict=True)])
 
 
-def machine(threads):
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        name = models[0] if models else name
-    packages = ", ".join(
-        f"{package} {importlib.metadata.version(package)}" for package in ("torch", "pyro-ppl", "numpyro", "jax")
-    )
-    return f"{name}, {os.cpu_count()} cores, {threads} thread(s) for each process, float64; {packages}"
+def cells(row, ratio, truths):
+    if "failed" in row:
+        return [row["peer"], row["sizes"], row["failed"]]
+    seconds = row["seconds"]
+    return [
+        row["peer"],
+        row["sizes"],
+        f"{seconds:.1f}",
+        f"{row['ess_min'] / seconds:.1f}",
+        f"{row['ess_median'] / seconds:.1f}",
+        f"{ratio:.2f}",
+        f"{row['rhat']:.3f}",
+        f"{worst_deviation(row['means'], truths):.1f}",
+        f"{row['gradients']:.3g}",
+        f"{1e6 * seconds / row['gradients']:.1f}",
+        f"{row['memory_mb']:.0f}",
+    ]
 
 
 def main(argv=None):
@@ -127,19 +104,19 @@ def main(argv=None):
     parser.add_argument("--peers", default="")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--limit", type=int, default=900, help="seconds for each peer on each problem")
+    parser.add_argument("--sizes", type=int, nargs=3, help="chains, warm-up and draws of all, in place of each's own")
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args(argv)
     page = [f"# Benchmarks of {datetime.date.today()}\n", machine(arguments.threads), "\n`make bench`\n"]
     print("\n".join(page), flush=True)
-    for problem in PROBLEMS:
-        if not any(part in problem for part in arguments.only):
+    for name, problem in PROBLEMS.items():
+        if not any(part in name for part in arguments.only):
             continue
-        rows = [
-            run_one(problem, peer, *numbers, arguments.threads, arguments.limit)
-            for peer, *numbers in plan(problem)
-            if arguments.peers in peer
-        ]
-        page.append(f"\n## {problem}\n\n{table(rows, PROBLEMS[problem].truths())}\n")
+        settings = [setting for setting in plan(name) if arguments.peers in setting.name]
+        if arguments.sizes:
+            settings = [Setting(each.name, each.peer, *arguments.sizes, each.options) for each in settings]
+        rows = [row(name, setting, arguments.threads, arguments.limit) for setting in settings]
+        page.append(f"\n## {name}\n\n{table_of(rows, problem.truths())}\n")
         print(page[-1], flush=True)
     if arguments.write:
         arguments.write.mkdir(parents=True, exist_ok=True)

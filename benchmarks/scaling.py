@@ -1,6 +1,7 @@
 """How the cost of one leapfrog step grows, beside copying its bytes and multiplying its matrices.
 
     python -m benchmarks.scaling
+    python -m benchmarks.scaling chains      cases whose title contains this
 
 The step is that of OHMC on one Stiefel site (two kicks and a drift) with a linear potential, whose gradient costs
 nothing. "products" are the matrix products that the step must do, with torch.matmul on tensors that are there already:
@@ -10,28 +11,18 @@ nothing. "products" are the matrix products that the step must do, with torch.ma
 
 from __future__ import annotations
 
-import time
+import sys
 
 import torch
 
+from benchmarks.tables import show
+from benchmarks.timing import best_time
 from pyro_manifold.infer.mcmc.leapfrog import State
 from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, Metric
 from pyro_manifold.infer.mcmc.system import HamiltonianSystem
 from pyro_manifold.manifolds import Stiefel
 
 BLOCK = ("X",)
-
-
-def best_time(function, seconds=0.3):
-    """Fastest of repeated calls: the one that nothing else disturbed."""
-    function()
-    best, spent = float("inf"), 0.0
-    while spent < seconds:
-        started = time.perf_counter()
-        function()
-        best = min(best, time.perf_counter() - started)
-        spent += time.perf_counter() - started
-    return best
 
 
 def step_times(chains, n, p, compiled):
@@ -68,22 +59,27 @@ CASES = {
 }
 
 
-def main():
+COLUMNS = (
+    "chains", "n", "p", "step µs", "compiled µs", "products µs", "copy µs", "step / products", "compiled / products",
+)  # fmt: skip
+
+
+def rows(cases):
+    for case in cases:
+        eager, products, copy = step_times(*case, compiled=False)
+        fast, _, _ = step_times(*case, compiled=True)
+        figures = [f"{1e6 * t:.0f}" for t in (eager, fast, products, copy)]
+        yield [*case, *figures, f"{eager / products:.1f}", f"{fast / products:.1f}"]
+
+
+def main(only=""):
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     for title, cases in CASES.items():
-        print(f"\n### {title}\n")
-        print(
-            "| chains | n | p | step µs | compiled µs | products µs | copy µs | step / products | compiled / products |"
-        )
-        print("|---|---|---|---|---|---|---|---|---|")
-        for chains, n, p in cases:
-            eager, products, copy = step_times(chains, n, p, compiled=False)
-            fast, _, _ = step_times(chains, n, p, compiled=True)
-            figures = [f"{1e6 * t:.0f}" for t in (eager, fast, products, copy)]
-            ratios = [f"{eager / products:.1f}", f"{fast / products:.1f}"]
-            print("| " + " | ".join([str(chains), str(n), str(p), *figures, *ratios]) + " |", flush=True)
+        if only in title:
+            print(f"\n### {title}\n")
+            show(COLUMNS, rows(cases))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

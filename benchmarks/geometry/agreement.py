@@ -15,10 +15,11 @@ from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from benchmarks.geometry.posteriors import small_posteriors
 from benchmarks.geometry.truth import long_nuts
+from benchmarks.peers import pyro_manifold
+from benchmarks.tables import table
 
 warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
 
@@ -53,19 +54,12 @@ def exact_msd(posterior, chains=512, warmup=50, draws=200, step_size=0.5, num_st
     Chains start within 0.1 of the prior's mean: from Pyro's uniform starts in (-2, 2), where rates of the Poisson model
     reach e¹⁰, so short a warm-up might not forget the start.
     """
-    import pyro
     from pyro.infer.autoguide.initialization import init_to_uniform
 
-    from pyro_manifold.infer import MCMC, MSD
-
-    torch.set_default_dtype(torch.float64)
-    pyro.set_rng_seed(0)
-    options = {"metropolis": True, "num_steps": num_steps, "init_strategy": partial(init_to_uniform, radius=0.1)}
-    kernel = MSD(posterior.pyro_model, step_size, 0.5, jit_compile=True, **options)
-    mcmc = MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True)
-    mcmc.run()
-    acceptance = np.mean(list(mcmc.diagnostics()["acceptance rate"].values()))
-    return mcmc.get_samples(group_by_chain=True)["w"].numpy(), float(acceptance)
+    options = {"metropolis": True, "step_size": step_size, "num_steps": num_steps, "persistence": 0.5}
+    options |= {"init_strategy": partial(init_to_uniform, radius=0.1), "jit_compile": True}
+    run = pyro_manifold(posterior, chains=chains, warmup=warmup, draws=draws, kernel="MSD", **options)
+    return run.draws["w"], float(np.mean(run.figures["acceptance"]))
 
 
 def compare(ours, theirs):
@@ -80,12 +74,10 @@ def compare(ours, theirs):
     return found, np.min(sizes, 0)
 
 
-def table(comparisons):
-    lines = ["| moment | MSD | NUTS | z |", "|---|---|---|---|"]
-    for each in comparisons:
-        ours, theirs = f"{each.ours:.4f} ± {each.our_error:.4f}", f"{each.theirs:.4f} ± {each.their_error:.4f}"
-        lines.append(f"| {each.moment} | {ours} | {theirs} | {each.z:+.1f} |")
-    return "\n".join(lines)
+def row(comparison):
+    ours = f"{comparison.ours:.4f} ± {comparison.our_error:.4f}"
+    theirs = f"{comparison.theirs:.4f} ± {comparison.their_error:.4f}"
+    return [comparison.moment, ours, theirs, f"{comparison.z:+.1f}"]
 
 
 def main(argv=None):
@@ -103,7 +95,7 @@ def main(argv=None):
         theirs = long_nuts(posterior, draws=arguments.nuts or NUTS_DRAWS[posterior.name])
         comparisons, sizes = compare(ours, theirs)
         zs += [each.z for each in comparisons]
-        print(f"\n### {posterior.name}\n\n{table(comparisons)}\n")
+        print(f"\n### {posterior.name}\n\n{table(('moment', 'MSD', 'NUTS', 'z'), map(row, comparisons))}\n")
         print(f"Smallest effective sample sizes {sizes[0]:.0f} and {sizes[1]:.0f}; MSD accepts {acceptance:.2f}.")
         print(f"Largest |z| {max(abs(each.z) for each in comparisons):.1f}.", flush=True)
     print(f"\n{len(zs)} moments, largest |z| {max(map(abs, zs)):.1f}, mean of z² {np.mean(np.square(zs)):.2f}.")

@@ -4,7 +4,7 @@
     python -m benchmarks.geometry.bias --picture docs/images/msd_bias.png
 
 With the defaults of MSD (one step an iteration, persistence 0.95), on the models of `benchmarks.geometry.agreement`,
-and for both targets on the curved problem of the tests. Chains start at draws with the moments of the truth, so what is
+and for both targets on `problems.curved_regression`. Chains start at draws with the moments of the truth, so what is
 left of the start is not taken for bias. Standard errors are from the spread of chains, which are independent.
 """
 
@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.geometry.posteriors import small_posteriors
 from benchmarks.geometry.truth import truth_of
+from benchmarks.tables import table
 from problems import curved_regression
 
 STEP_SIZES = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
@@ -141,13 +142,11 @@ def rows_of_curved_problem(target, step_sizes, size, compiled=True):
     return rows_of(start_of, judge, step_sizes, size, compiled, target=target, **functions)
 
 
-def table(rows):
-    names = list(rows[0].estimates)
-    lines = [f"| ε | {' | '.join(names)} | divergences | exact accepts |", "|---" * (len(names) + 3) + "|"]
-    for row in rows:
-        cells = [row.step_size, *row.estimates.values(), row.divergences, f"{row.acceptance:.2f}"]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
+def table_of(rows):
+    columns = ["ε", *rows[0].estimates, "divergences", "exact accepts"]
+    return table(
+        columns, [[row.step_size, *row.estimates.values(), row.divergences, f"{row.acceptance:.2f}"] for row in rows]
+    )
 
 
 def picture(found, path):
@@ -188,12 +187,12 @@ def main(argv=None):
     size, step_sizes, found = Size(*arguments.size), arguments.step_sizes, {}
     for posterior in small_posteriors():
         found[posterior.name] = rows_of_posterior(posterior, step_sizes, size)
-        print(f"\n### {posterior.name}\n\n{table(found[posterior.name])}", flush=True)
+        print(f"\n### {posterior.name}\n\n{table_of(found[posterior.name])}", flush=True)
     for target in TARGETS:
         name = f'{CURVED}, target="{target}"'
         found[name] = rows_of_curved_problem(target, step_sizes, size)
         truth = curved_regression.expectations(target)[0]
-        print(f"\n### {name}: {truth:.3f} by quadrature\n\n{table(found[name])}", flush=True)
+        print(f"\n### {name}: {truth:.3f} by quadrature\n\n{table_of(found[name])}", flush=True)
     if arguments.picture:
         picture(found, arguments.picture)
 

@@ -11,38 +11,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-import warnings
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.estimates import ratios, summary, worst_deviation
 from benchmarks.geometry.posteriors import POSTERIORS, collinear_posteriors
 from benchmarks.geometry.truth import truth_of
-from benchmarks.measure import summary
-from benchmarks.run import machine, run_apart, worst_deviation
-
-warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+from benchmarks.machine import machine
+from benchmarks.measure import Setting, measure_apart
+from benchmarks.tables import table
 
 OURS = "pyro_manifold"
 CLOCKS = ("seconds", "cpu_seconds")
 RESULTS = Path("results") / "geometry"
 
 
-class Peer(NamedTuple):
-    """A row: how tables call it, the sampler, chains, warm-up and draws of each, and the sampler's options."""
-
-    name: str
-    sampler: str
-    chains: int
-    warmup: int
-    draws: int
-    options: dict[str, Any]
-
-
 # Chosen by `benchmarks.geometry.pilot`.
-EXACT = {"step_size": 0.6, "num_steps": 3, "persistence": 0.0, "metropolis": True}
+EXACT = {"kernel": "MSD", "step_size": 0.6, "num_steps": 3, "persistence": 0.0, "metropolis": True}
 UNCORRECTED = {**EXACT, "step_size": 0.3, "num_steps": 5, "metropolis": False}
 
 
@@ -50,15 +37,15 @@ def msd_peers():
     for chains, draws in ((1, 500), (64, 150), (512, 30)):
         for compiled in (False, True):
             name = f"{OURS} MSD exact{', compiled' if compiled else ''}"
-            yield Peer(name, "MSD", chains, 20, draws, {**EXACT, "jit_compile": compiled})
-    yield Peer(f"{OURS} MSD uncorrected, compiled", "MSD", 512, 20, 30, {**UNCORRECTED, "jit_compile": True})
+            yield Setting(name, OURS, chains, 20, draws, {**EXACT, "jit_compile": compiled})
+    yield Setting(f"{OURS} MSD uncorrected, compiled", OURS, 512, 20, 30, {**UNCORRECTED, "jit_compile": True})
 
 
 def other_peers():
     for chains, warmup, draws in ((4, 300, 1000), (64, 300, 200), (512, 200, 50)):
-        yield Peer(f"{OURS} OHMC, full mass", "OHMC", chains, warmup, draws, {"full_mass": True})
-    yield Peer("Pyro NUTS", "Pyro NUTS", 1, 150, 150, {})
-    yield Peer("Pyro NUTS, full mass", "Pyro NUTS", 1, 300, 500, {"full_mass": True})
+        yield Setting(f"{OURS} OHMC, full mass", OURS, chains, warmup, draws, {"kernel": "OHMC", "full_mass": True})
+    yield Setting("Pyro NUTS", "Pyro NUTS", 1, 150, 150, {})
+    yield Setting("Pyro NUTS, full mass", "Pyro NUTS", 1, 300, 500, {"full_mass": True})
     for dense in (False, True):
         name = f"NumPyro NUTS{', dense mass' if dense else ''}"
         for method, chains, warmup, draws in (
@@ -67,7 +54,7 @@ def other_peers():
             ("vectorized", 512, 200, 50),
         ):
             options = {"chain_method": method, "dense_mass": dense}
-            yield Peer(f"{name}, {method}", "NumPyro NUTS", chains, warmup, draws, options)
+            yield Setting(f"{name}, {method}", "NumPyro", chains, warmup, draws, options)
 
 
 def functionals(w, truth):
@@ -91,15 +78,11 @@ def truths_of(truth):
 
 def run_peer(posterior, truth, peer, limit):
     """The figures of a row, or why there are none."""
-    row = {"peer": peer.name, "chains": peer.chains, "warmup": peer.warmup, "draws": peer.draws}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "draws.npy"
-        numbers = (peer.chains, peer.warmup, peer.draws, json.dumps(peer.options), path)
-        module = "benchmarks.geometry.peers"
-        found = run_apart(module, posterior.name, peer.sampler, *numbers, threads=1, limit=limit)
-        if "failed" in found:
-            return row | found
-        return row | found | figures(np.load(path), truth)
+    values, found = measure_apart(
+        "benchmarks.geometry.posteriors:POSTERIORS", posterior.name, peer, threads=1, limit=limit
+    )
+    row = {"peer": peer.name, "sizes": peer.sizes} | found
+    return row if values is None else row | figures(np.stack(list(values.values()), -1), truth)
 
 
 def figures(w, truth):
@@ -120,12 +103,10 @@ def figures(w, truth):
     }
 
 
-HEADER = (
-    "| peer | chains × (warm-up + draws) | seconds | CPU s | min ESS/s | median ESS/s | squares' ESS/s | ratio "
-    "| ratio, CPU s | R-hat | worst z: means | squares | means' error / sd | variance longest, shortest |\n"
-    + "|---" * 14
-    + "|"
-)
+COLUMNS = (
+    "peer", "chains × (warm-up + draws)", "seconds", "CPU s", "min ESS/s", "median ESS/s", "squares' ESS/s", "ratio",
+    "ratio, CPU s", "R-hat", "worst z: means", "squares", "means' error / sd", "variance longest, shortest",
+)  # fmt: skip
 
 
 def rate(row, clock):
@@ -133,31 +114,28 @@ def rate(row, clock):
     return min(row["ess_min"], row["ess_squares"]) / row[clock]
 
 
-def table(rows):
+def table_of(rows):
     """Ratios are of the smallest ESS a second, to the best of the other packages."""
-    others = [row for row in rows if "failed" not in row and not row["peer"].startswith(OURS)]
-    best = {clock: max((rate(row, clock) for row in others), default=np.nan) for clock in CLOCKS}
-    lines = [HEADER]
-    for row in rows:
-        sizes = f"{row['chains']} × ({row['warmup']} + {row['draws']})"
-        if "failed" in row:
-            lines.append(f"| {row['peer']} | {sizes} | {row['failed']} " + "|" * 12)
-            continue
-        cells = [
-            row["peer"],
-            sizes,
-            f"{row['seconds']:.1f}",
-            f"{row['cpu_seconds']:.1f}",
-            *(f"{row[key] / row['seconds']:.1f}" for key in ("ess_min", "ess_median", "ess_squares")),
-            *(f"{rate(row, clock) / best[clock]:.2f}" for clock in CLOCKS),
-            f"{row['rhat']:.3f}",
-            f"{row['z']:.1f}",
-            f"{row['z_squares']:.1f}",
-            f"{row['bias']:.3f}",
-            ", ".join(f"{ratio:.3f}" for ratio in row["variances"]),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    shares = zip(*(ratios(rows, partial(rate, clock=clock), OURS) for clock in CLOCKS), strict=True)
+    return table(COLUMNS, [cells(row, share) for row, share in zip(rows, shares, strict=True)])
+
+
+def cells(row, shares):
+    if "failed" in row:
+        return [row["peer"], row["sizes"], row["failed"]]
+    return [
+        row["peer"],
+        row["sizes"],
+        f"{row['seconds']:.1f}",
+        f"{row['cpu_seconds']:.1f}",
+        *(f"{row[key] / row['seconds']:.1f}" for key in ("ess_min", "ess_median", "ess_squares")),
+        *(f"{share:.2f}" for share in shares),
+        f"{row['rhat']:.3f}",
+        f"{row['z']:.1f}",
+        f"{row['z_squares']:.1f}",
+        f"{row['bias']:.3f}",
+        ", ".join(f"{ratio:.3f}" for ratio in row["variances"]),
+    ]
 
 
 def section(posterior, peers, limit):
@@ -174,7 +152,7 @@ def section(posterior, peers, limit):
         f"{posterior.dimension} coefficients, {len(posterior.data)} cases; the covariance of the posterior has "
         f"condition number {truth.condition:.0f}; the largest weight of a coordinate on the longest and shortest "
         f"axis is {np.abs(axes[:, 0]).max():.2f} and {np.abs(axes[:, -1]).max():.2f}.\n",
-        table(rows),
+        table_of(rows),
     ]
     return "\n".join(lines)
 

@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.geometry.peers import measure
-from benchmarks.measure import summary
+import numpy as np
+
+from benchmarks.estimates import summary
+from benchmarks.geometry.posteriors import POSTERIORS
+from benchmarks.measure import Setting, measure
+from benchmarks.tables import show
 
 CHAINS, WARMUP, DRAWS = 64, 40, 100
 GRID = [(0.4, 4), (0.5, 3), (0.6, 3), (0.7, 2), (0.8, 2), (1.0, 2), (1.0, 1)]
 
 
-def main(name, grid=GRID, chains=CHAINS, draws=DRAWS, warmup=WARMUP):
-    print("| ε | steps | acceptance | ESS a draw | ESS a step |\n|---|---|---|---|---|")
+def rows(posterior, grid, chains, draws, warmup):
     for step_size, num_steps in grid:
         options = {"step_size": step_size, "num_steps": num_steps, "persistence": 0.0, "metropolis": True}
-        w, figures = measure(name, "MSD", chains, warmup, draws, options)
-        smallest = summary({str(i): w[..., i] for i in range(w.shape[-1])})["ess_min"] / (chains * draws)
-        cells = [step_size, num_steps, *(f"{x:.2f}" for x in (figures["acceptance"], smallest, smallest / num_steps))]
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        setting = Setting("MSD", "pyro_manifold", chains, warmup, draws, {"kernel": "MSD", **options})
+        values, figures = measure(posterior, setting)
+        smallest = summary(values)["ess_min"] / (chains * draws)
+        shares = (np.mean(figures["acceptance"]), smallest, smallest / num_steps)
+        yield [step_size, num_steps, *(f"{share:.2f}" for share in shares)]
+
+
+def main(name, grid=GRID, chains=CHAINS, draws=DRAWS, warmup=WARMUP):
+    columns = ("ε", "steps", "acceptance", "ESS a draw", "ESS a step")
+    show(columns, rows(POSTERIORS[name], grid, chains, draws, warmup))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,10 @@ class Posterior:
     likelihood: Callable[..., Any]
     design: np.ndarray | None = None
 
+    def values(self, draws):
+        """``{coordinate: (chains, draws)}`` of draws ``{"w": (chains, draws, dimension)}``."""
+        return {f"w{i}": draws["w"][..., i] for i in range(self.dimension)}
+
     def pyro_model(self):
         import pyro
         import pyro.distributions as dist

@@ -22,6 +22,7 @@ import torch
 
 from benchmarks.geometry.robot_arm_model import NOISE, model, network, position, simulate, unflatten
 from benchmarks.geometry.robot_arm_samplers import PAPER, SAMPLERS, advance, sample_once
+from benchmarks.tables import table
 from pyro_manifold.infer import MSD
 
 warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
@@ -82,11 +83,6 @@ def spread(values):
     return f"{values.mean():.3f} ± {values.std(ddof=1):.3f}" if len(values) > 1 else f"{values.mean():.3f}"
 
 
-def table(headings, rows):
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    return "\n".join([*lines, *("| " + " | ".join(each) + " |" for each in rows)])
-
-
 def comparison(seed, names, options, steps):
     """The table of one data set; ``steps`` has ε of HMC and MSD where it is not the usual one."""
     arm, rows = simulate(seed), []
@@ -94,7 +90,7 @@ def comparison(seed, names, options, steps):
         step = {"step_size": steps[name[:3]]} if steps.get(name[:3]) else {}
         rows.append([*row(name, sample_once(name, seed, **options, **step), arm), PAPER[name.split(",")[0]]])
     truth = [f"{float(normalised_error(position(x), y)):.3f}" for x, y in (arm[2:], arm[:2])]
-    rows.append(["true function", *truth, *[""] * (len(HEADINGS) - 1)])
+    rows.append(["true function", *truth])
     return f"Data set {seed}\n\n" + table(["sampler", *HEADINGS, "paper, test error"], rows)
 
 

@@ -11,16 +11,16 @@ and compiling are left out and shown beside.
 from __future__ import annotations
 
 import argparse
-import time
 
 import pyro
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.geometry.robot_arm import table
 from benchmarks.geometry.robot_arm_model import SHAPES, descended, model, simulate, small_weights
 from benchmarks.geometry.robot_arm_samplers import HMC_STEP, MSD_STEP, PERSISTENCE, hmc
+from benchmarks.tables import table
+from benchmarks.timing import process_time
 from pyro_manifold.infer import MSD, OHMC
 
 DIMENSION = sum(torch.Size(shape).numel() for shape in SHAPES.values())
@@ -63,11 +63,13 @@ def ready(build, chains, jit_compile):
     pyro.set_rng_seed(0)
     kernel = build(jit_compile)
     start = descended(small_weights(chains, 0), arm)
-    begin = time.process_time()
-    kernel.setup_chains(chains, 0, start, arm.x_train, arm.y_train)
-    for _ in range(APPROACH):
-        kernel.advance()
-    return kernel, time.process_time() - begin
+
+    def set_up():
+        kernel.setup_chains(chains, 0, start, arm.x_train, arm.y_train)
+        for _ in range(APPROACH):
+            kernel.advance()
+
+    return kernel, process_time(set_up)
 
 
 def factorisations(name):
@@ -96,13 +98,7 @@ def milliseconds(name, chains, jit_compile):
     """Process time of a draw of all chains, fastest round; and seconds to build and compile."""
     build, _, draws = KERNELS[name]
     kernel, building = ready(build, chains, jit_compile)
-    times = []
-    for _ in range(ROUNDS):
-        begin = time.process_time()
-        for _ in range(draws):
-            kernel.advance()
-        times.append(1e3 * (time.process_time() - begin) / draws)
-    return min(times), building
+    return 1e3 * min(process_time(kernel.advance, draws) for _ in range(ROUNDS)), building
 
 
 def rows(measure):

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
+from itertools import product
 
 import numpy as np
-import torch
 
 from benchmarks.geometry.posteriors import POSTERIORS
+from benchmarks.peers import pyro_manifold
+from benchmarks.tables import show
 
 STEPS = ((0.5, 3), (0.25, 4), (0.1, 4))
 CHAINS, WARMUP, DRAWS = 256, 50, 100
@@ -21,28 +23,23 @@ CHAINS, WARMUP, DRAWS = 256, 50, 100
 
 def stuck(posterior, radius, step_size, num_steps, chains=CHAINS):
     """The share of chains that are stuck, from starts uniform in (-radius, radius)."""
-    import pyro
     from pyro.infer.autoguide.initialization import init_to_uniform
 
-    from pyro_manifold.infer import MCMC, MSD
+    options = {"metropolis": True, "step_size": step_size, "num_steps": num_steps, "persistence": 0.5}
+    options["init_strategy"] = partial(init_to_uniform, radius=radius)
+    run = pyro_manifold(posterior, chains=chains, warmup=WARMUP, draws=DRAWS, kernel="MSD", **options)
+    return float(np.mean([rate < 0.02 for rate in run.figures["acceptance"]]))
 
-    pyro.set_rng_seed(0)
-    options = {"num_steps": num_steps, "init_strategy": partial(init_to_uniform, radius=radius)}
-    kernel = MSD(posterior.pyro_model, step_size, 0.5, metropolis=True, **options)
-    mcmc = MCMC(kernel, DRAWS, WARMUP, num_chains=chains, disable_progbar=True)
-    mcmc.run()
-    return float(np.mean([rate < 0.02 for rate in mcmc.diagnostics()["acceptance rate"].values()]))
+
+def rows(names, radii, steps, chains):
+    for name, radius, (step_size, num_steps) in product(names, radii, steps):
+        share = stuck(POSTERIORS[name], radius, step_size, num_steps, chains)
+        yield [name, radius, step_size, num_steps, f"{100 * share:.1f} %"]
 
 
 def main(names=("logistic", "Poisson"), radii=(2.0, 0.1), steps=STEPS, chains=CHAINS):
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
-    print("| posterior | starts within | ε | steps | stuck |\n|---|---|---|---|---|")
-    for name in names:
-        for radius in radii:
-            for step_size, num_steps in steps:
-                share = stuck(POSTERIORS[name], radius, step_size, num_steps, chains)
-                print(f"| {name} | {radius} | {step_size} | {num_steps} | {100 * share:.1f} % |", flush=True)
+    show(("posterior", "starts within", "ε", "steps", "stuck"), rows(names, radii, steps, chains))
 
 
 if __name__ == "__main__":

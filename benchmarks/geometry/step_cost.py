@@ -1,6 +1,6 @@
 """How the cost of one step of MSD grows with the dimension d, at l = 10 d cases.
 
-    python -m benchmarks.geometry.step_cost
+    python -m benchmarks.geometry.step_cost [DIMENSION ...]
 
 Logistic regression, 16 chains, process time. "O(l d² + d³)" is the time of a chain's step over (l + d) d² + d³, in
 nanoseconds: constant where the order holds.
@@ -8,13 +8,16 @@ nanoseconds: constant where the order holds.
 
 from __future__ import annotations
 
-import time
+import sys
 import warnings
+from itertools import product
 
 import numpy as np
 import torch
 
 from benchmarks.geometry.posteriors import logistic, with_intercept
+from benchmarks.tables import show
+from benchmarks.timing import process_time
 
 DIMENSIONS = (10, 20, 50, 100)
 CHAINS, STEPS = 16, 8
@@ -31,30 +34,30 @@ def cost(dimension, *, exact, compiled, chains=CHAINS, steps=STEPS):
     posterior = logistic("scaling", design, 1.0, rng.standard_normal(dimension), rng)
     pyro.set_rng_seed(0)
     kernel = MSD(posterior.pyro_model, 0.1, metropolis=exact, jit_compile=compiled)
-    started = time.process_time()
-    kernel.setup_chains(chains, 0, {"w": torch.zeros(chains, dimension)})
-    kernel.advance()
-    ready, times = time.process_time(), []
-    for _ in range(steps):
-        before = time.process_time()
+
+    def set_up():
+        kernel.setup_chains(chains, 0, {"w": torch.zeros(chains, dimension)})
         kernel.advance()
-        times.append(time.process_time() - before)
-    return ready - started, min(times)
+
+    return process_time(set_up), min(process_time(kernel.advance) for _ in range(steps))
+
+
+def rows(dimensions, versions):
+    for (exact, compiled), d in product(versions, dimensions):
+        version = f"{'exact' if exact else 'uncorrected'}{', compiled' if compiled else ''}"
+        ready, step = cost(d, exact=exact, compiled=compiled)
+        operations = 11 * d * d**2 + d**3
+        each = step / CHAINS
+        yield [version, d, f"{ready:.1f}", f"{1e6 * each:.0f}", f"{1e9 * each / operations:.2f}"]
 
 
 def main(dimensions=DIMENSIONS, versions=((True, True), (False, True))):
     warnings.filterwarnings("ignore")
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    print("| version | d | set-up s | µs a chain's step | O(l d² + d³): ns |\n|---|---|---|---|---|")
-    for exact, compiled in versions:
-        version = f"{'exact' if exact else 'uncorrected'}{', compiled' if compiled else ''}"
-        for d in dimensions:
-            ready, step = cost(d, exact=exact, compiled=compiled)
-            operations = 11 * d * d**2 + d**3
-            each = step / CHAINS
-            print(f"| {version} | {d} | {ready:.1f} | {1e6 * each:.0f} | {1e9 * each / operations:.2f} |", flush=True)
+    columns = ("version", "d", "set-up s", "µs a chain's step", "O(l d² + d³): ns")
+    show(columns, rows(dimensions, versions))
 
 
 if __name__ == "__main__":
-    main()
+    main(tuple(map(int, sys.argv[1:])) or DIMENSIONS)

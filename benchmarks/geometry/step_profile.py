@@ -8,20 +8,13 @@ Process time of the set-up, of an iteration and of its graph, number of nodes, s
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.geometry.posteriors import POSTERIORS
-
-
-def seconds(function, repeats):
-    started = time.process_time()
-    for _ in range(repeats):
-        function()
-    return (time.process_time() - started) / repeats
+from benchmarks.timing import process_time
 
 
 def main(chains, compiled=False, name="collinear logistic", shown=12):
@@ -31,18 +24,19 @@ def main(chains, compiled=False, name="collinear logistic", shown=12):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     kernel = MSD(POSTERIORS[name].pyro_model, 0.6, 0.0, metropolis=True, jit_compile=compiled)
-    print(f"set-up {seconds(lambda: kernel.setup_chains(chains, 10**6, None), 1):.1f} s")
+    print(f"set-up {process_time(lambda: kernel.setup_chains(chains, 10**6, None), 1):.1f} s")
     kernel.advance()
     state, step, repeats = kernel._state, kernel._dynamics._step, 5 if chains > 100 else 50
 
     def once():
         step(torch.tensor(0.6), state.velocity, *state.point)
 
-    print(f"iteration {1e6 * seconds(kernel.advance, repeats):.0f} µs, its graph {1e6 * seconds(once, repeats):.0f} µs")
+    iteration, graph = (1e6 * process_time(each, repeats) for each in (kernel.advance, once))
+    print(f"iteration {iteration:.0f} µs, its graph {graph:.0f} µs")
     if hasattr(step, "graph"):
         print(f"{len(step.graph.nodes)} nodes")
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        seconds(once, repeats)
+        process_time(once, repeats)
     found = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)
     total = sum(event.self_cpu_time_total for event in found)
     for event in found[:shown]:

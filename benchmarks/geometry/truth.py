@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from benchmarks.peers import numpyro
+
 DEGREES_OF_FREEDOM = 10.0
 
 
@@ -121,12 +123,5 @@ def _derivatives(posterior, w):
 
 def long_nuts(posterior, chains=4, warmup=1000, draws=25_000):
     """Draws ``(chains, draws, dimension)`` of NumPyro's NUTS."""
-    import jax
-    from numpyro.infer import MCMC, NUTS
-
-    jax.config.update("jax_enable_x64", True)
-    kernel = NUTS(posterior.numpyro_model, target_accept_prob=0.95)
-    sizes = {"num_warmup": warmup, "num_samples": draws, "num_chains": chains}
-    mcmc = MCMC(kernel, **sizes, chain_method="sequential", progress_bar=False)
-    mcmc.run(jax.random.PRNGKey(0))
-    return np.asarray(mcmc.get_samples(group_by_chain=True)["w"])
+    options = {"chain_method": "sequential", "target_accept_prob": 0.95}
+    return numpyro(posterior, chains=chains, warmup=warmup, draws=draws, **options).draws["w"]

@@ -17,6 +17,7 @@ import statistics
 
 import torch
 
+from benchmarks.tables import table
 from benchmarks.variational import problems, splines
 from benchmarks.variational.methods import MEAN_FIELD, METHODS, Budget, best_step_size, draws, fit
 from benchmarks.variational.slang import slang
@@ -135,13 +136,10 @@ PROBLEMS = {
 HIDDEN = ("curve",)
 
 
-def table(rows):
+def table_of(rows):
     """Markdown, with the standard error of a mean over folds or the spread over seeds in brackets."""
     columns = list(dict.fromkeys(key for each in rows for key in each if key not in HIDDEN))
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    for each in rows:
-        lines.append("| " + " | ".join(cell(each.get(column, "")) for column in columns) + " |")
-    return "\n".join(lines)
+    return table(columns, [[cell(each.get(column, "")) for column in columns] for each in rows])
 
 
 def cell(value):
@@ -172,14 +170,14 @@ def main(argv=None):
     budget = Budget(arguments.seconds, arguments.steps)
     run, peers = PROBLEMS[arguments.problem]
     rows = list(peers())
-    print(table(rows), flush=True)
+    print(table_of(rows), flush=True)
     chosen = (arguments.methods, arguments.ranks, budget, arguments.seeds, arguments.transform)
     for each in run(*chosen):
         rows.append(each)
         print({key: value for key, value in each.items() if key not in HIDDEN}, flush=True)
         CACHE.mkdir(parents=True, exist_ok=True)
         (CACHE / f"{arguments.problem}{arguments.name}.json").write_text(json.dumps(rows))
-    print(table(rows))
+    print(table_of(rows))
     return rows
 
 

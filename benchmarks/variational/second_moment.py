@@ -1,6 +1,6 @@
 """The two readings of a running mean square on a manifold, on a Gaussian whose covariance the guides contain.
 
-    python -m benchmarks.variational.second_moment
+    python -m benchmarks.variational.second_moment [STEPS]
 
 Divergence KL(guide ‖ target) after the same number of steps, for the best of three step sizes; mean over seeds, and its
 standard deviation. The target has 60 dimensions, two long directions of standard deviation 3, and 0.3 to 0.8 elsewhere.
@@ -9,11 +9,14 @@ standard deviation. The target has 60 dimensions, two long directions of standar
 from __future__ import annotations
 
 import statistics
+import sys
+from itertools import product
 
 import pyro
 import pyro.distributions as dist
 import torch
 
+from benchmarks.tables import show
 from benchmarks.variational.methods import ADAPTIVE, FAMILIES, Budget, Method, fit
 from pyro_manifold import optim
 from pyro_manifold.manifolds import Stiefel
@@ -33,29 +36,31 @@ def target():
     return dist.LowRankMultivariateNormal(torch.zeros(DIMENSIONS), 3 * factor, scale.square())
 
 
-def divergences(family, build, option, size, kind):
+def divergences(family, build, option, size, kind, steps=STEPS, seeds=SEEDS):
     law = target()
 
     def model():
         pyro.sample("x", law)
 
     method = Method(FAMILIES[family], lambda size: build({option: size, "second_moment": kind}), (size,))
-    fits = [fit(method, model, (), RANK, size, Budget(0.0, STEPS), seed) for seed in range(SEEDS)]
+    fits = [fit(method, model, (), RANK, size, Budget(0.0, steps), seed) for seed in range(seeds)]
     return [torch.distributions.kl_divergence(each.guide.get_posterior(), law).item() for each in fits]
 
 
-def main():
+def cell(family, name, kind, steps):
+    """The best of the step sizes, its mean and standard deviation."""
+    build, option, sizes = METHODS[name]
+    found = min((divergences(family, build, option, size, kind, steps) for size in sizes), key=statistics.fmean)
+    return f"{statistics.fmean(found):.2f} ({statistics.stdev(found):.2f})"
+
+
+def main(steps=STEPS):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    print("| family | method | ambient | transported |\n|---|---|---|---|")
-    for family in FAMILIES:
-        for name, (build, option, sizes) in METHODS.items():
-            cells = []
-            for kind in ("ambient", "transported"):
-                found = min((divergences(family, build, option, size, kind) for size in sizes), key=statistics.fmean)
-                cells.append(f"{statistics.fmean(found):.2f} ({statistics.stdev(found):.2f})")
-            print(f"| {family} | {name} | " + " | ".join(cells) + " |", flush=True)
+    kinds = ("ambient", "transported")
+    rows = ([*row, *(cell(*row, kind, steps) for kind in kinds)] for row in product(FAMILIES, METHODS))
+    show(("family", "method", *kinds), rows)
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

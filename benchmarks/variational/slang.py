@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch.nn.functional import softplus
 
+from benchmarks.tables import show
 from benchmarks.variational.problems import FLOAT, PRIOR_VARIANCE, evaluate, ionosphere_folds
 
 
@@ -140,22 +142,26 @@ def report(splits, rank, exact_hessian):
         train = evaluate(draws, split.x_train, split.y_train)[0]
         rows.append([100 * train, *evaluate(draws, split.x_test, split.y_test), sum(losses[-20:]) / 20, seconds])
     train, test, log_likelihood, loss, seconds = torch.tensor(rows, dtype=FLOAT).mean(0).tolist()
-    return f"{train:.2f} | {100 * test:.2f} | {log_likelihood:.3f} | {loss:.1f} | {seconds:.1f}"
+    return [f"{train:.2f}", f"{100 * test:.2f}", f"{log_likelihood:.3f}", f"{loss:.1f}", f"{seconds:.1f}"]
+
+
+def rows():
+    for discretise in ("all", "within"):
+        splits = ionosphere_folds(discretise)
+        for exact_hessian, rank in product((False, True), (1, 2, 4)):
+            torch.manual_seed(0)
+            name = "Hessian" if exact_hessian else "squared gradients"
+            yield [discretise, name, rank, *report(splits, rank, exact_hessian)]
+
+
+COLUMNS = (
+    "cuts", "curvature", "rank", "training error %", "test error %", "test log-likelihood", "−ELBO", "seconds a fold",
+)  # fmt: skip
 
 
 def main():
     torch.set_num_threads(1)
-    print(
-        "| cuts | curvature | rank | training error % | test error % | test log-likelihood | −ELBO | seconds a fold |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    for discretise in ("all", "within"):
-        splits = ionosphere_folds(discretise)
-        for exact_hessian in (False, True):
-            for rank in (1, 2, 4):
-                torch.manual_seed(0)
-                name = "Hessian" if exact_hessian else "squared gradients"
-                print(f"| {discretise} | {name} | {rank} | {report(splits, rank, exact_hessian)} |", flush=True)
+    show(COLUMNS, rows())
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ prints, for each way to discretise, errors and test log-likelihood over the fold
 
 from __future__ import annotations
 
-import time
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 
+from benchmarks.peers import numpyro
+from benchmarks.tables import show
 from benchmarks.variational.problems import evaluate, evaluate_spline, ionosphere_folds, spline_data
 from benchmarks.variational.splines import COEFFICIENTS, INFLATION, PRIOR_VARIANCE, SUMS
 
@@ -48,34 +51,19 @@ def numpyro_spline(x, y):
 
 
 def sample(model, x, y):
-    """Draws ``{site: (chains, draws, ...)}``."""
-    import jax
-    from numpyro.infer import MCMC, NUTS
-
-    jax.config.update("jax_enable_x64", True)
-    kernel = NUTS(model, target_accept_prob=0.9)
-    mcmc = MCMC(
-        kernel,
-        num_warmup=WARMUP,
-        num_samples=DRAWS,
-        num_chains=CHAINS,
-        chain_method="sequential",
-        progress_bar=False,
-    )
-    mcmc.run(jax.random.PRNGKey(0), x.numpy(), y.numpy())
-    draws = {name: np.asarray(value) for name, value in mcmc.get_samples(group_by_chain=True).items()}
-    divergences = int(np.asarray(mcmc.get_extra_fields()["diverging"]).sum())
-    return draws | {"divergences": np.array(divergences)}
+    """Draws ``{site: (chains, draws, ...)}``, and seconds and divergences of the run."""
+    problem = SimpleNamespace(numpyro_model=lambda: model(x.numpy(), y.numpy()))
+    options = {"chain_method": "sequential", "target_accept_prob": 0.9}
+    run = numpyro(problem, chains=CHAINS, warmup=WARMUP, draws=DRAWS, **options)
+    return run.draws | {name: np.array(run.figures[name]) for name in ("seconds", "divergences")}
 
 
 def truth(name, model, x, y):
     """Draws ``{site: (draws, ...)}`` of all chains, and the worst R-hat and ESS; from the cache if there."""
     path = CACHE / f"{name}.npz"
     if not path.exists():
-        started = time.perf_counter()
-        draws = sample(model, x, y)
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, seconds=time.perf_counter() - started, **draws)
+        np.savez(path, **sample(model, x, y))
     with np.load(path) as stored:
         stored = dict(stored)
     figures = {"seconds": float(stored.pop("seconds")), "divergences": int(stored.pop("divergences"))}
@@ -128,24 +116,30 @@ def ionosphere_row(discretise, baseline):
     test = np.array([evaluate(draws, split.x_test, split.y_test) for split, draws, _ in results])
     figures = [figures for _, _, figures in results]
     columns = sorted({split.x_train.shape[-1] - 1 for split, _, _ in results})
-    return " | ".join([
-        f"| {discretise} | {baseline} | {'–'.join(map(str, dict.fromkeys((columns[0], columns[-1]))))}",
-        f"{100 * train[0]:.2f} | {100 * test[:, 0].mean():.2f} ± {100 * test[:, 0].std(ddof=1) / len(test) ** 0.5:.2f}",
-        f"{train[1]:.3f} | {test[:, 1].mean():.3f} ± {test[:, 1].std(ddof=1) / len(test) ** 0.5:.3f}",
-        f"{max(f['rhat'] for f in figures):.4f} | {min(f['ess'] for f in figures):.0f}",
-        f"{sum(f['divergences'] for f in figures)} | {sum(f['seconds'] for f in figures):.0f} |",
-    ])  # fmt: skip
+    return [
+        discretise,
+        baseline,
+        "–".join(map(str, dict.fromkeys((columns[0], columns[-1])))),
+        f"{100 * train[0]:.2f}",
+        f"{100 * test[:, 0].mean():.2f} ± {100 * test[:, 0].std(ddof=1) / len(test) ** 0.5:.2f}",
+        f"{train[1]:.3f}",
+        f"{test[:, 1].mean():.3f} ± {test[:, 1].std(ddof=1) / len(test) ** 0.5:.3f}",
+        f"{max(f['rhat'] for f in figures):.4f}",
+        f"{min(f['ess'] for f in figures):.0f}",
+        f"{sum(f['divergences'] for f in figures)}",
+        f"{sum(f['seconds'] for f in figures):.0f}",
+    ]
+
+
+COLUMNS = (
+    "cuts", "baseline", "indicators", "training error %", "test error %", "training log-lik.", "test log-lik.", "R-hat",
+    "min ESS", "divergences", "seconds",
+)  # fmt: skip
 
 
 def main():
     torch.set_num_threads(1)
-    print(
-        "| cuts | baseline | indicators | training error % | test error % | training log-lik. | test log-lik. "
-        "| R-hat | min ESS | divergences | seconds |\n|---|---|---|---|---|---|---|---|---|---|---|"
-    )
-    for discretise in ("all", "within"):
-        for baseline in ("most frequent", "lowest"):
-            print(ionosphere_row(discretise, baseline), flush=True)
+    show(COLUMNS, (ionosphere_row(*way) for way in product(("all", "within"), ("most frequent", "lowest"))))
     split, mean, draws, figures = spline_truth()
     train = evaluate_spline(draws, split.x_train, split.y_train)
     test = evaluate_spline(draws, split.x_test, split.y_test, truth=mean)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -13,7 +14,7 @@ Proposals = tuple[Tensor, Tensor]
 
 
 def sample_by_rejection(
-    propose: Callable[[Tensor, int], Proposals], draws: Tensor, fruitless_rounds: int
+    propose: Callable[[Tensor, int], Proposals], draws: Tensor, fruitless_rounds: float = math.inf
 ) -> tuple[Tensor, Tensor]:
     """Fill ``draws`` with accepted proposals.
 
@@ -21,7 +22,8 @@ def sample_by_rejection(
         propose: of the indices ``(pending,)`` of draws still missing and a number of repeats; returns proposals
             ``(repeats, pending, ...)`` and the logarithms of their acceptance probabilities ``(repeats, pending)``.
         draws: ``(count, ...)``, written to.
-        fruitless_rounds: after so many rounds in a row without any acceptance the search ends.
+        fruitless_rounds: after so many rounds in a row without any acceptance the search ends, which it need
+            not where the rate of acceptance has a lower bound.
 
     Returns:
         ``draws``, and the indices of those that are still missing.

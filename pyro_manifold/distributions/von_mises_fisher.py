@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Beta
 
+from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
 from pyro_manifold.manifolds.reflector import rotate_rows
 
 
@@ -45,16 +46,15 @@ def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
     mode, mode_deficit = (1 - b) / (1 + b), 2 * b / (1 + b)
     half = kappa.new_tensor((m - 1) / 2)
     envelope = Beta(half, half, validate_args=False)
-    deficit = torch.empty_like(kappa)
-    pending = torch.arange(kappa.numel(), device=kappa.device)
-    while pending.numel():
-        z, b_, mode_deficit_ = envelope.sample(pending.shape), b[pending], mode_deficit[pending]
+
+    def propose(pending: Tensor, repeats: int) -> Proposals:
+        z, b_, mode_deficit_ = envelope.sample(torch.Size((repeats, len(pending)))), b[pending], mode_deficit[pending]
         proposal = 2 * b_ * z / (1 - (1 - b_) * z)
         # 1 - mode·t over 1 - mode², both free of cancellation.
         spread = (mode_deficit_ + mode[pending] * proposal) * (1 + b_).square() / (4 * b_)
         log_ratio = kappa[pending] * (mode_deficit_ - proposal) + (m - 1) * spread.log()
         # A concentration that is not finite gives NaN at once; it would be rejected for ever.
-        accepted = (torch.rand_like(z).log() <= log_ratio) | ~torch.isfinite(kappa[pending])
-        deficit[pending[accepted]] = proposal[accepted]
-        pending = pending[~accepted]
+        return proposal, torch.where(torch.isfinite(kappa[pending]), log_ratio, 0.0)
+
+    deficit, _ = sample_by_rejection(propose, torch.empty_like(kappa))
     return deficit.reshape(shape)

@@ -48,7 +48,7 @@ def test_cache_is_read_back(monkeypatch, tmp_path):
 
     def sample(model, x, y):
         calls.append(model)
-        return {"coefficients": np.random.randn(4, 100, 3), "divergences": np.array(2)}
+        return {"coefficients": np.random.randn(4, 100, 3), "divergences": np.array(2), "seconds": np.array(1.0)}
 
     monkeypatch.setattr(truth, "CACHE", tmp_path)
     monkeypatch.setattr(truth, "sample", sample)

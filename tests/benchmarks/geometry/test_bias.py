@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks.geometry import bias
-from benchmarks.geometry.bias import CURVED, Estimate, Row, Size, estimate, picture, rows_of_curved_problem, table
+from benchmarks.geometry.bias import CURVED, Estimate, Row, Size, estimate, picture, rows_of_curved_problem, table_of
 from problems import curved_regression
 from problems.monte_carlo import STANDARD_ERRORS
 
@@ -27,7 +27,7 @@ def test_a_long_step_has_the_bias_that_quadrature_tells_and_a_shorter_one_has_le
     assert at_long.value == pytest.approx(long.estimates["q₁²"].value / truth - 1)
     assert 0 < long.acceptance < short.acceptance <= 1
     for line in ("| ε | q₁² | variance | divergences | exact accepts |", "| 0.15 |"):
-        assert line in table([short, long])
+        assert line in table_of([short, long])
 
 
 def test_the_picture_takes_biases_that_are_not_seen(tmp_path):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.geometry import agreement, collinear, peers, pilot, starts, step_cost
+from benchmarks.geometry import agreement, collinear, pilot, starts, step_cost
 from benchmarks.geometry.posteriors import POSTERIORS, banana
 from benchmarks.geometry.truth import gaussian
-from benchmarks.run import run_apart
+from benchmarks.peers import PEERS
 
 pytest.importorskip("numpyro")
 
@@ -43,15 +43,15 @@ def test_figures_see_a_law_that_is_too_narrow_along_one_axis():
 
 
 def test_ratios_are_to_the_best_of_the_other_packages():
-    row = {"chains": 1, "warmup": 1, "draws": 1, "rhat": 1.0, "z": 0.0, "z_squares": 0.0, "bias": 0.0, "memory_mb": 1.0}
+    row = {"sizes": "1 × (1 + 1)", "rhat": 1.0, "z": 0.0, "z_squares": 0.0, "bias": 0.0, "memory_mb": 1.0}
     row |= {"ess_median": 9.0, "ess_squares": 8.0, "variances": [1.0, 1.0], "seconds": 2.0, "cpu_seconds": 1.0}
     rows = [
         row | {"peer": "pyro_manifold MSD", "ess_min": 6.0},
         row | {"peer": "good", "ess_min": 4.0},
         row | {"peer": "poor", "ess_min": 1.0},
-        {"peer": "late", "chains": 1, "warmup": 1, "draws": 1, "failed": "over 1 s"},
+        {"peer": "late", "sizes": "1 × (1 + 1)", "failed": "over 1 s"},
     ]
-    lines = collinear.table(rows).splitlines()
+    lines = collinear.table_of(rows).splitlines()
     columns = [name.strip() for name in lines[0].split("|")]
     ratios = [line.split("|")[columns.index("ratio")].strip() for line in lines[2:5]]
     assert ratios == ["1.50", "1.00", "0.25"]
@@ -59,22 +59,12 @@ def test_ratios_are_to_the_best_of_the_other_packages():
     assert {line.count("|") for line in lines} == {len(columns) - 1}
 
 
-@pytest.mark.parametrize(
-    ("peer", "options"), [("MSD", {"step_size": 0.6, "metropolis": True}), ("OHMC", {}), ("Pyro NUTS", {})]
-)
-def test_peers_sample(peer, options, monkeypatch):
-    monkeypatch.setitem(peers.POSTERIORS, "banana", banana())
-    w, figures = peers.measure("banana", peer, 2, 3, 4, options)
-    assert w.shape == (2, 4, 2)
-    assert figures["seconds"] > 0
-
-
 def test_collinear_runs_end_to_end(capsys, monkeypatch, tmp_path):
-    def in_this_process(module, posterior, sampler, chains, warmup, draws, options, path, **limits):
-        np.save(path, draws_of(gaussian(LINEAR), chains, draws))
-        return {"seconds": 1.0, "cpu_seconds": 1.0, "memory_mb": 1.0}
+    def in_this_process(problems, name, setting, threads, limit):
+        values = LINEAR.values({"w": draws_of(gaussian(LINEAR), setting.chains, setting.draws)})
+        return values, {"seconds": 1.0, "cpu_seconds": 1.0, "memory_mb": 1.0}
 
-    monkeypatch.setattr(collinear, "run_apart", in_this_process)
+    monkeypatch.setattr(collinear, "measure_apart", in_this_process)
     monkeypatch.setattr(collinear, "RESULTS", tmp_path)
     page = tmp_path / "page.md"
     collinear.main(["--posteriors", "collinear linear", "--only", "OHMC", "--draws", "10", "--write", str(page)])
@@ -84,13 +74,8 @@ def test_collinear_runs_end_to_end(capsys, monkeypatch, tmp_path):
 
 def test_every_peer_is_known_and_names_its_options():
     rows = [*collinear.msd_peers(), *collinear.other_peers()]
-    assert {peer.sampler for peer in rows} == set(peers.PEERS)
+    assert {row.peer for row in rows} <= set(PEERS)
     assert all(json.loads(json.dumps(peer.options)) == peer.options for peer in rows)
-
-
-def test_a_process_that_fails_says_why():
-    found = run_apart("benchmarks.geometry.peers", "no such", threads=1, limit=60)
-    assert "ValueError" in found["failed"]
 
 
 def test_agreement_runs_end_to_end(capsys, monkeypatch):

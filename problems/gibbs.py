@@ -6,6 +6,9 @@ Given the others, a column follows a von Mises–Fisher law on the unit sphere o
 from __future__ import annotations
 
 import numpy as np
+import torch
+
+from pyro_manifold.distributions.rejection import sample_by_rejection
 
 
 def von_mises_fisher_cosines(rng, concentrations, dimension):
@@ -14,14 +17,18 @@ def von_mises_fisher_cosines(rng, concentrations, dimension):
     b = m / (2 * concentrations + np.sqrt(4 * concentrations**2 + m**2))
     x = (1 - b) / (1 + b)
     offset = concentrations * x + m * np.log1p(-(x**2))
-    cosines = np.full_like(concentrations, np.nan)
-    while (pending := np.isnan(cosines)).any():
-        z = rng.beta(m / 2, m / 2, len(cosines))
-        proposal = (1 - (1 + b) * z) / (1 - (1 - b) * z)
-        log_ratio = concentrations * proposal + m * np.log1p(-x * proposal) - offset
-        accepted = pending & (log_ratio >= np.log(rng.uniform(size=len(cosines))))
-        cosines[accepted] = proposal[accepted]
-    return cosines
+
+    def propose(pending, repeats):
+        k = pending.numpy()
+        z = rng.beta(m / 2, m / 2, (repeats, len(k)))
+        proposal = (1 - (1 + b[k]) * z) / (1 - (1 - b[k]) * z)
+        log_ratio = concentrations[k] * proposal + m * np.log1p(-x[k] * proposal) - offset[k]
+        return torch.as_tensor(proposal), torch.as_tensor(log_ratio)
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**63)))
+        cosines, _ = sample_by_rejection(propose, torch.empty(len(b), dtype=torch.float64))
+    return cosines.numpy()
 
 
 def unit(vectors):

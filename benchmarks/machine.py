@@ -1,0 +1,23 @@
+"""What a page of figures says of the machine they were taken on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+PACKAGES = ("torch", "pyro-ppl", "numpyro", "jax")
+
+
+def machine(threads):
+    """Processor, cores, threads of each process and versions of packages, in a line."""
+    packages = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)
+    return f"{processor()}, {os.cpu_count()} cores, {threads} thread(s) for each process, float64; {packages}"
+
+
+def processor():
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    return models[0] if models else platform.processor() or platform.machine()

@@ -1,0 +1,30 @@
+"""Tables in Markdown, written whole or printed row by row as figures come."""
+
+from __future__ import annotations
+
+
+def line(cells):
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def header(columns):
+    return f"{line(columns)}\n{'|---' * len(columns)}|"
+
+
+def table(columns, rows):
+    """Markdown of ``rows``; one with fewer cells than columns, because something failed, ends in empty cells."""
+    return "\n".join([header(columns), *(line(_filled(row, columns)) for row in rows)])
+
+
+def show(columns, rows):
+    """Print a table, each row as soon as the iterable ``rows`` has it."""
+    print(header(columns))
+    for row in rows:
+        print(line(_filled(row, columns)), flush=True)
+
+
+def _filled(row, columns):
+    row = list(row)
+    if len(row) > len(columns):
+        raise ValueError(f"A row has {len(row)} cells, expected at most {len(columns)}, one for each column: {row}.")
+    return row + [""] * (len(columns) - len(row))
