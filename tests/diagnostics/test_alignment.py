@@ -149,9 +149,10 @@ def test_one_reference_serves_all_batch_elements(kind):
 
 @every_group
 def test_float32_stays_float32(kind):
-    found = ALIGNERS[kind]((frames(4, 25) @ random_element(kind, 4, 25, p=3)).float())
+    draws = frames(4, 25) @ random_element(kind, 4, 25, p=3)
+    found = ALIGNERS[kind](draws.float())
     assert {value.dtype for value in found} == {torch.float32}
-    assert found.draws.var((0, 1)).sum() < 0.1
+    torch.testing.assert_close(found.draws.double(), ALIGNERS[kind](draws).draws, rtol=0, atol=1e-5)
 
 
 @every_group
