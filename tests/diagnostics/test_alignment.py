@@ -169,6 +169,21 @@ def test_rhat_is_that_of_the_loadings_afterwards(kind):
     assert worst(ALIGNERS[kind](scrambled).draws) < 1.05
 
 
+@every_group
+def test_columns_orthogonal_to_their_reference_are_kept(kind):
+    draws = torch.eye(6, 3).expand(1, 2, 6, 3)
+    found = ALIGNERS[kind](draws, reference=torch.eye(6).flip(0)[:, :3])
+    torch.testing.assert_close(found.transformation.mT @ found.transformation, torch.eye(3).expand(1, 2, 3, 3))
+    torch.testing.assert_close(found.draws.norm(dim=-2), torch.ones(1, 2, 3))
+
+
+@every_group
+def test_nothing_found_is_in_a_graph(kind):
+    draws, reference = frames(2, 3).requires_grad_(), torch.eye(6, 3).requires_grad_()
+    for found in (ALIGNERS[kind](draws), ALIGNERS[kind](draws, reference)):
+        assert not any(value.requires_grad for value in found)
+
+
 def test_companions_go_along():
     """X diag(s) Xᵀ and Z Xᵀ are the same before and after."""
     draws = loadings(2, 10) @ random_element("permutations", 2, 10, p=3)

@@ -67,6 +67,12 @@ class TestPrincipalAngles:
         assert angles.dtype == torch.float32
         torch.testing.assert_close(angles.double(), principal_angles(first, second), rtol=0, atol=1e-5)
 
+    def test_mixed_precision_is_the_higher_one(self):
+        first, second = torch.eye(9, 2, dtype=torch.float32), torch.randn(9, 3)
+        expected = principal_angles(first.double(), second)
+        for pair in ((first, second), (second, first)):
+            torch.testing.assert_close(principal_angles(*pair), expected)
+
     @pytest.mark.parametrize(
         ("first", "second", "error", "message"),
         [

@@ -136,6 +136,29 @@ def test_subspace_guides_do_not_depend_on_the_basis(guide_type):
 
 
 @over_guides
+def test_what_is_identified_is_the_covariance_in_a_fixed_form(guide_type):
+    guide, _ = small(guide_type, rank=3)
+    guide.scale = 0.5 + torch.rand(LATENT)
+    if guide_type is AutoStiefelLowRankMultivariateNormal:
+        guide.factor_scale = torch.tensor([0.5, 2.0, 1.0])
+    covariance, found = guide.get_posterior().covariance_matrix, guide.identified_covariance()
+    scaled = found.factor * found.factor_scale
+    torch.testing.assert_close(scaled @ scaled.mT + found.scale.square().diag(), covariance.detach())
+    torch.testing.assert_close(found.factor.mT @ found.factor, torch.eye(3))
+    torch.testing.assert_close(found.explained * covariance.trace(), found.factor_scale.square())
+    assert (found.factor.gather(0, found.factor.abs().argmax(0, keepdim=True)) > 0).all()
+    # Columns fall in scale, or where they share one, in what they say in units of what is left.
+    weighted = found.factor / found.scale.unsqueeze(-1)
+    products = weighted.mT @ weighted
+    share_one = guide_type is AutoGrassmannLowRankMultivariateNormal
+    assert ((products.diagonal() if share_one else found.factor_scale).diff() < 0).all()
+    if share_one:
+        torch.testing.assert_close(products, products.diagonal().diag())
+    flat = torch.cat([found.directions["a"].flatten(1), found.directions["b"]], -1)
+    torch.testing.assert_close(flat, found.factor.mT)
+
+
+@over_guides
 @pytest.mark.parametrize("rank", [0, 1, 3, LATENT])
 def test_draws_are_from_the_posterior(guide_type, rank):
     """Draws come through another root of the covariance than `get_posterior`: the laws must be one."""

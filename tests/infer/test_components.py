@@ -158,9 +158,17 @@ def test_unit_vectors_beside_frames_in_plates_and_single_precision():
         U = pyro.sample("U", StiefelUniform(3, 3))
         pyro.factor("alignment", 2 * (x @ U[..., :, 0]).sum(-1))
 
-    mcmc = run(GHMC(model), 50, 50, num_chains=4)
+    mcmc = run(GHMC(model), 50, 50, num_chains=32)
     samples = mcmc.get_samples(group_by_chain=True)
-    assert samples["x"].shape == (4, 50, 3, 3)
+    assert samples["x"].shape == (32, 50, 3, 3)
+    rng = np.random.default_rng(5)
+    x, u = np.array([1.0, 0.0, 0.0]) + rng.standard_normal((200_000, 3, 3)), haar(rng, 200_000, 3, 1)
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    cosines = (x @ u)[..., 0]
+    log_weights = 2 * cosines.sum(-1)
+    found = (samples["x"] @ samples["U"][..., :1]).squeeze(-1)
+    assert_mean(found[..., 1].double(), *weighted_mean(cosines[:, 1], log_weights))
+    assert_mean(samples["x"][..., 2, 0].double(), *weighted_mean(x[:, 2, 0], log_weights))
     assert samples["x"].dtype == torch.float32
     assert Sphere().contains(samples["x"]).all()
     assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < 1e-5
