@@ -19,8 +19,8 @@ from pyro_manifold.infer.autoguide import (
     AutoGrassmannLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
 )
-from pyro_manifold.manifolds import Stiefel
-from pyro_manifold.optim import RiemannianAdam
+from pyro_manifold.manifolds import Grassmann, Stiefel
+from pyro_manifold.optim import RiemannianAdam, parameter_groups
 from pyro_manifold.optim.riemannian_adam import RiemannianAdam as TorchRiemannianAdam
 from tests.monte_carlo import STANDARD_ERRORS, assert_mean
 
@@ -305,6 +305,14 @@ def test_loaded_parameters_of_another_rank(guide_type, tmp_path):
     pyro.get_param_store().load(tmp_path / "params")
     with pytest.raises(ValueError, match=r"cov_factor has shape \(12, 2\), expected \(12, 3\).*another rank"):
         start_anywhere(guide_type, rank=3)(law)
+
+
+def test_optimisers_find_the_manifold_of_each_factor():
+    for guide_type, manifold in zip(GUIDES, (Stiefel(), Grassmann()), strict=True):
+        pyro.clear_param_store()
+        guide, _ = small(guide_type)
+        points = {id(point): group["manifold"] for group in parameter_groups(guide) for point in group["params"]}
+        assert points[id(guide.cov_factor_unconstrained)] == manifold
 
 
 @over_guides
