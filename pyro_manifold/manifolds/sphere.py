@@ -80,4 +80,4 @@ class Sphere(Manifold):
 
     def membership_error(self, point: Tensor) -> Tensor:
         r""":math:`|x \cdot x - 1|`; infinite where x is not finite."""
-        return (point.square().sum(-1) - 1).abs().nan_to_num(nan=torch.inf)
+        return (point.square().sum(-1) - 1).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -211,4 +211,4 @@ class Stiefel(Manifold):
         r""":math:`\max |X^\top X - I|`; infinite where X is not finite."""
         gram = point.mT @ point
         identity = torch.eye(point.shape[-1], dtype=point.dtype, device=point.device)
-        return (gram - identity).abs().flatten(-2).amax(-1).nan_to_num(nan=torch.inf)
+        return (gram - identity).abs().flatten(-2).amax(-1).nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -149,9 +149,10 @@ def test_one_reference_serves_all_batch_elements(kind):
 
 @every_group
 def test_float32_stays_float32(kind):
-    found = ALIGNERS[kind]((frames(4, 25) @ random_element(kind, 4, 25, p=3)).float())
+    draws = frames(4, 25) @ random_element(kind, 4, 25, p=3)
+    found = ALIGNERS[kind](draws.float())
     assert {value.dtype for value in found} == {torch.float32}
-    assert found.draws.var((0, 1)).sum() < 0.1
+    torch.testing.assert_close(found.draws.double(), ALIGNERS[kind](draws).draws, rtol=0, atol=1e-5)
 
 
 @every_group
@@ -166,6 +167,21 @@ def test_rhat_is_that_of_the_loadings_afterwards(kind):
 
     assert worst(scrambled) > 1.5
     assert worst(ALIGNERS[kind](scrambled).draws) < 1.05
+
+
+@every_group
+def test_columns_orthogonal_to_their_reference_are_kept(kind):
+    draws = torch.eye(6, 3).expand(1, 2, 6, 3)
+    found = ALIGNERS[kind](draws, reference=torch.eye(6).flip(0)[:, :3])
+    torch.testing.assert_close(found.transformation.mT @ found.transformation, torch.eye(3).expand(1, 2, 3, 3))
+    torch.testing.assert_close(found.draws.norm(dim=-2), torch.ones(1, 2, 3))
+
+
+@every_group
+def test_nothing_found_is_in_a_graph(kind):
+    draws, reference = frames(2, 3).requires_grad_(), torch.eye(6, 3).requires_grad_()
+    for found in (ALIGNERS[kind](draws), ALIGNERS[kind](draws, reference)):
+        assert not any(value.requires_grad for value in found)
 
 
 def test_companions_go_along():

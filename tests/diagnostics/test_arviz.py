@@ -1,7 +1,5 @@
 """Runs exported to ArviZ."""
 
-import math
-
 import arviz
 import numpy as np
 import pyro
@@ -17,6 +15,7 @@ from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 from tests.infer.models import concentrated
+from tests.monte_carlo import assert_mean
 
 DATA = torch.tensor([[0.9, 0.1, -0.2], [0.2, 0.8, 0.1], [1.1, -0.1, 0.0], [0.7, 0.3, 0.2]])
 
@@ -83,7 +82,7 @@ def test_kinetic_energy_has_its_known_mean():
     mcmc = run(OHMC(concentrated, step_size=0.05, num_steps=20, adapt_step_size=False), num_chains=200)
     statistics = mcmc.to_inferencedata().sample_stats
     kinetic = (statistics["energy"] + statistics["lp"]).values
-    assert abs(kinetic.mean() - 5 / 2) < 4 * math.sqrt(5 / 2 / kinetic.size) * 3
+    assert_mean(torch.as_tensor(kinetic), 5 / 2)
 
 
 @pytest.mark.filterwarnings("ignore:Passing a dict or None as alias_mapping")  # ArviZ's call of Matplotlib

@@ -54,6 +54,13 @@ def test_pivot_rows_are_compared_by_what_they_add():
     torch.testing.assert_close(products, X @ X[[0, 1, 3]].mT)
 
 
+def test_column_products_are_with_the_row_that_is_largest_on_average():
+    """In the first draw other rows are."""
+    draws = torch.tensor([[[1.0, 3.0], [2.0, 1.0]], [[4.0, 1.0], [0.0, 4.0]], [[4.0, 1.0], [0.0, 4.0]]]).unsqueeze(0)
+    products = invariants(draws, "signs")["column products"]
+    torch.testing.assert_close(products, draws * torch.stack([draws[..., 0, 0], draws[..., 1, 1]], -1).unsqueeze(-2))
+
+
 @every_kind
 def test_rhat_does_not_see_the_group(kind):
     draws = frames(4, 200, noise=0.1)

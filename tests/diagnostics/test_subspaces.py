@@ -67,6 +67,12 @@ class TestPrincipalAngles:
         assert angles.dtype == torch.float32
         torch.testing.assert_close(angles.double(), principal_angles(first, second), rtol=0, atol=1e-5)
 
+    def test_mixed_precision_is_the_higher_one(self):
+        first, second = torch.eye(9, 2, dtype=torch.float32), torch.randn(9, 3)
+        expected = principal_angles(first.double(), second)
+        for pair in ((first, second), (second, first)):
+            torch.testing.assert_close(principal_angles(*pair), expected)
+
     @pytest.mark.parametrize(
         ("first", "second", "error", "message"),
         [
@@ -184,7 +190,7 @@ class TestFrechetMean:
     @pytest.mark.parametrize("function", [frechet_mean, dispersion])
     def test_bad_input_gets_one_sentence(self, function):
         with pytest.raises(ValueError, match=f"^{function.__name__}: draws must have orthonormal columns"):
-            function(2 * cloud(1, 3))
+            function((1 + 1e-6) * cloud(1, 3))
         with pytest.raises(ValueError, match=f"^{function.__name__}: draws has shape .* transpose"):
             function(cloud(1, 3).mT)
         with pytest.raises(TypeError, match=f"^{function.__name__}: draws is a ndarray"):

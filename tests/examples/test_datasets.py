@@ -1,11 +1,10 @@
 """Where data come from, without network: a folder, or a download that is replaced here."""
 
 import numpy as np
+import pooch
 import pytest
 
 from examples import datasets
-
-pooch = pytest.importorskip("pooch")
 
 
 @pytest.fixture
@@ -64,5 +63,5 @@ def test_other_content_is_refused(monkeypatch, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<html>12</html>\n<p>moved</p>\n")
     monkeypatch.setattr(pooch, "retrieve", lambda url, **options: page)
-    with pytest.raises(RuntimeError, match="not"):
+    with pytest.raises(RuntimeError, match="not those of Golub"):
         datasets.leukemia()

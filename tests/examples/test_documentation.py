@@ -12,9 +12,16 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
+def test_the_readme_has_blocks():
+    assert BLOCK.search(PAGES[0].read_text())
+    assert len(PAGES) > 1
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_run(page):
-    namespace = {}
-    for block in BLOCK.findall(page.read_text()):
+    namespace, text = {}, page.read_text()
+    blocks = BLOCK.findall(text)
+    assert len(blocks) == text.count("```python"), "each block is found"
+    for block in blocks:
         exec(compile(block, str(page), "exec"), namespace)

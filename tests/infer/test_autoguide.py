@@ -1,5 +1,6 @@
 """Low-rank guides: known Gaussians, their family, and Pyro's own ways with guides."""
 
+import math
 import pickle
 
 import numpy as np
@@ -11,7 +12,7 @@ from pyro.infer import HMC, SVI, Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal, init_to_value
 from pyro.infer.reparam import NeuTraReparam
 
-from problems.monte_carlo import assert_mean
+from problems.monte_carlo import STANDARD_ERRORS, assert_mean
 from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC
@@ -19,9 +20,10 @@ from pyro_manifold.infer.autoguide import (
     AutoGrassmannLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
 )
-from pyro_manifold.manifolds import Stiefel
-from pyro_manifold.optim import RiemannianAdam
+from pyro_manifold.manifolds import Grassmann, Stiefel
+from pyro_manifold.optim import RiemannianAdam, parameter_groups
 from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
+
 
 GUIDES = [AutoStiefelLowRankMultivariateNormal, AutoGrassmannLowRankMultivariateNormal]
 over_guides = pytest.mark.parametrize("guide_type", GUIDES)
@@ -135,10 +137,34 @@ def test_subspace_guides_do_not_depend_on_the_basis(guide_type):
 
 
 @over_guides
+def test_what_is_identified_is_the_covariance_in_a_fixed_form(guide_type):
+    guide, _ = small(guide_type, rank=3)
+    guide.scale = 0.5 + torch.rand(LATENT)
+    if guide_type is AutoStiefelLowRankMultivariateNormal:
+        guide.factor_scale = torch.tensor([0.5, 2.0, 1.0])
+    covariance, found = guide.get_posterior().covariance_matrix, guide.identified_covariance()
+    scaled = found.factor * found.factor_scale
+    torch.testing.assert_close(scaled @ scaled.mT + found.scale.square().diag(), covariance.detach())
+    torch.testing.assert_close(found.factor.mT @ found.factor, torch.eye(3))
+    torch.testing.assert_close(found.explained * covariance.trace(), found.factor_scale.square())
+    assert (found.factor.gather(0, found.factor.abs().argmax(0, keepdim=True)) > 0).all()
+    # Columns fall in scale, or where they share one, in what they say in units of what is left.
+    weighted = found.factor / found.scale.unsqueeze(-1)
+    products = weighted.mT @ weighted
+    share_one = guide_type is AutoGrassmannLowRankMultivariateNormal
+    assert ((products.diagonal() if share_one else found.factor_scale).diff() < 0).all()
+    if share_one:
+        torch.testing.assert_close(products, products.diagonal().diag())
+    flat = torch.cat([found.directions["a"].flatten(1), found.directions["b"]], -1)
+    torch.testing.assert_close(flat, found.factor.mT)
+
+
+@over_guides
 @pytest.mark.parametrize("rank", [0, 1, 3, LATENT])
 def test_draws_are_from_the_posterior(guide_type, rank):
     """Draws come through another root of the covariance than `get_posterior`: the laws must be one."""
     guide, _ = small(guide_type, rank=rank)
+    guide.scale = 0.5 + torch.rand(LATENT)  # with equal ones the columns are orthogonal in the metric of the rest too
     posterior, transform = guide.get_posterior(), guide.get_transform()
     noise = guide.get_base_dist().sample((5,))
     latent = transform(noise)
@@ -152,6 +178,7 @@ def test_draws_are_from_the_posterior(guide_type, rank):
 def test_gradient_of_the_elbo_is_unbiased(guide_type):
     """Against the closed form of the divergence between two Gaussians."""
     guide, law = small(guide_type)
+    guide.scale = 0.5 + torch.rand(LATENT)
     parameters = dict(guide.named_parameters())
     exact = torch.autograd.grad(
         torch.distributions.kl_divergence(guide.get_posterior(), law), list(parameters.values())
@@ -237,13 +264,22 @@ def test_dtype_of_the_model(guide_type, dtype):
 @over_guides
 def test_no_matrix_with_a_side_for_each_pair_of_dimensions(guide_type):
     """M = 200,000: an m×m matrix would take 320 GB."""
+    m, init_scale = 200_000, 0.1
 
     def flat():
-        pyro.sample("x", dist.Normal(torch.zeros(200_000), 1.0).to_event(1))
+        pyro.sample("x", dist.Normal(torch.zeros(m), 1.0).to_event(1))
 
-    guide = guide_type(flat, rank=2)
+    guide = guide_type(flat, rank=2, init_scale=init_scale)
+    guide()
+    # The start is N(μ, v(I + BBᵀ)) with 2v = init_scale²: its divergence from N(0, I), and the variance of one draw of
+    # log q - log p, that of ½(|x|² - |u|²) for u standard normal, which is ½ tr (Σ - I)² + μᵀΣμ.
+    v, square = init_scale**2 / 2, float(guide.loc.detach().square().sum())
+    divergence = 0.5 * ((m + 2) * v + square - m - m * math.log(v) - 2 * math.log(2))
+    variance = 0.5 * (m - 2) * (v - 1) ** 2 + (2 * v - 1) ** 2 + 2 * v * square
     svi = SVI(flat, guide, RiemannianAdam({"lr": 0.01}), Trace_ELBO())
-    assert svi.step() > svi.step() - 1e5
+    losses = [svi.step() for _ in range(6)]
+    assert abs(losses[0] - divergence) < STANDARD_ERRORS * variance**0.5
+    assert losses[0] - losses[-1] > STANDARD_ERRORS * (2 * variance) ** 0.5
     assert guide.quantiles([0.5])["x"][0].shape == (200_000,)
     guide.get_posterior().log_prob(guide.loc)
 
@@ -270,6 +306,14 @@ def test_loaded_parameters_of_another_rank(guide_type, tmp_path):
     pyro.get_param_store().load(tmp_path / "params")
     with pytest.raises(ValueError, match=r"cov_factor has shape \(12, 2\), expected \(12, 3\).*another rank"):
         start_anywhere(guide_type, rank=3)(law)
+
+
+def test_optimisers_find_the_manifold_of_each_factor():
+    for guide_type, manifold in zip(GUIDES, (Stiefel(), Grassmann()), strict=True):
+        pyro.clear_param_store()
+        guide, _ = small(guide_type)
+        points = {id(point): group["manifold"] for group in parameter_groups(guide) for point in group["params"]}
+        assert points[id(guide.cov_factor_unconstrained)] == manifold
 
 
 @over_guides

@@ -73,10 +73,15 @@ def test_under_pyros_mcmc():
 
 
 def test_the_metric_of_a_linear_model_makes_one_step_size_fit_all():
-    """G is the posterior's precision: in its units the motion is a circle, and nothing is rejected at small ε."""
-    mcmc = run(MSD(linear, 0.05, metropolis=True), num_samples=20, num_chains=50)
+    """G is the posterior's precision: in its units the motion is a circle, of which half a radian is a small step.
+
+    In those of the sites leapfrog steps of that size are unstable.
+    """
+    precision = np.linalg.inv(linear_posterior()[1])
+    assert 0.5 * np.linalg.eigvalsh(precision).max() ** 0.5 > 2
+    mcmc = run(MSD(linear, 0.5, metropolis=True), num_samples=20, num_chains=50)
     rates = mcmc.diagnostics()["acceptance rate"]
-    assert min(rates.values()) > 0.9
+    assert np.mean(list(rates.values())) > 0.9
 
 
 # ---- two unconstrained parameters: quadrature -------------------------------------------------------------------

@@ -65,11 +65,13 @@ def test_used_twice_in_one_graph():
 
 
 def test_non_finite_and_rank_deficient_input_does_not_raise():
-    Z = torch.randn(3, 4, 2)
+    Z = torch.randn(5, 4, 2)
     Z[1, 0, 0] = torch.nan
     Z[2] = 0
+    Z[3, 0, 0] = torch.inf
+    Z[4, 0] = torch.tensor([torch.inf, -torch.inf])
     Q = polar_factor(Z)
-    assert Q[1].isnan().all()
+    assert Q[[1, 3, 4]].isnan().all()
     assert Stiefel().contains(Q[[0, 2]]).all()
     Z = Z.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(polar_factor(Z)[:, 0, 0].sum(), Z)
