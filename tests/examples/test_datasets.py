@@ -1,11 +1,10 @@
 """Where data come from, without network: a folder, or a download that is replaced here."""
 
 import numpy as np
+import pooch
 import pytest
 
 from examples import datasets
-
-pooch = pytest.importorskip("pooch")
 
 
 @pytest.fixture
