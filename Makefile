@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: env
 	$(BIN)/python examples/bayesian_pca.py --output results
 
-test: env
+test: $(VENV)/.installed-for-tests
 	$(BIN)/python -m pytest -n auto --dist worksteal --durations=10
 
 lint: env
@@ -33,6 +33,11 @@ env: $(VENV)/.installed
 # Reinstalled when what it is made from changes.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	touch $@
+
+# NumPyro, whose models the tests compare with Pyro's, is large: the demo goes without.
+$(VENV)/.installed-for-tests: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
 	touch $@
 
 $(VENV)/bin/python:

@@ -11,8 +11,6 @@ from benchmarks.geometry.posteriors import POSTERIORS, banana
 from benchmarks.geometry.truth import gaussian
 from benchmarks.peers import PEERS
 
-pytest.importorskip("numpyro")
-
 LINEAR = POSTERIORS["collinear linear"]
 
 

@@ -1,6 +1,7 @@
 """Models have the densities and the condition number that are claimed, truths are right where they are known."""
 
 import numpy as np
+import numpyro
 import pytest
 import torch
 from pyro import poutine
@@ -8,8 +9,6 @@ from pyro import poutine
 from benchmarks.geometry.posteriors import POSTERIORS, Posterior, collinear_posteriors, small_posteriors
 from benchmarks.geometry.truth import gaussian, importance, mode_of, quadrature
 from problems.monte_carlo import STANDARD_ERRORS
-
-numpyro = pytest.importorskip("numpyro")
 
 
 @pytest.mark.parametrize("name", POSTERIORS)

@@ -1,13 +1,12 @@
 """NumPyro's models have the densities of Pyro's; what is said of draws."""
 
 import numpy as np
+import numpyro
 import pytest
 import torch
 from pyro import poutine
 
 from benchmarks.variational import problems, splines, truth
-
-numpyro = pytest.importorskip("numpyro")
 
 
 @pytest.fixture(autouse=True)
