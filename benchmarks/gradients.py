@@ -28,20 +28,13 @@ def pyro_manifold_times(problem, chains):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     pyro.set_rng_seed(0)
-    kernel = OHMC(problem.pyro_model)
-    kernel.setup_chains(chains, 1, None)
-    potential, starts = kernel._potential, kernel._starts
-    names = list(starts)
+    run = OHMC(problem.pyro_model).prepare(chains, 1, None)
+    flat, values = run.problem.batched.graph, [value.clone() for value in run.problem.initial_values.values()]
 
-    def flat(*values):
-        energy, gradient = potential(dict(zip(names, values, strict=True)))
-        return (energy, *gradient.values())
+    from pyro_manifold.graphs.tracing import trace
 
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    values = [starts[name].clone() for name in names]
     with pyro.validation_enabled(False):
-        compiled = torch.compile(make_fx(flat)(*values), dynamic=False)
+        compiled = torch.compile(trace(lambda *values: flat(*values), *values), dynamic=False)
         return best_time(lambda: flat(*values), 3.0), best_time(lambda: compiled(*values), 3.0)
 
 

@@ -40,7 +40,7 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
     steps = []
 
     def count(kernel, *_):
-        steps.append(kernel.last_num_steps)
+        steps.append(int(kernel.run.statistics["n_steps"][0]))
 
     with stopwatch() as times:
         kernel = getattr(infer, kernel)(problem.pyro_model, **options)

@@ -17,9 +17,9 @@ import torch
 
 from benchmarks.tables import show
 from benchmarks.timing import best_time
-from pyro_manifold.infer.mcmc.leapfrog import State
-from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, Metric
-from pyro_manifold.infer.mcmc.system import HamiltonianSystem
+from pyro_manifold.infer.mcmc.hmc.leapfrog import at_rest, refresh
+from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, Metric
+from pyro_manifold.infer.mcmc.hmc.step import Step
 from pyro_manifold.manifolds import Stiefel
 
 BLOCK = ("X",)
@@ -28,12 +28,13 @@ BLOCK = ("X",)
 def step_times(chains, n, p, compiled):
     gradient = torch.randn(chains, n, p)
     energy = torch.zeros(chains)
-    metrics = {BLOCK: Metric.from_inverse_mass(torch.tensor(1.0 / n))}
-    system = HamiltonianSystem(lambda position: (energy, {BLOCK: gradient}), {BLOCK: CayleyMechanics()})
+    metrics = {BLOCK: Metric.from_inverse_mass(torch.tensor([1.0 / n]))}
+    mechanics = {BLOCK: CayleyMechanics()}
+    step = Step(lambda position: (energy, {BLOCK: gradient}), mechanics)
     X = Stiefel().random_point(chains, n, p)
-    state = system.refresh(State({BLOCK: X}, {BLOCK: X}, energy, {BLOCK: gradient}), metrics)
+    state = refresh(at_rest({BLOCK: X}, step.potential), mechanics=mechanics, metrics=metrics)
     if compiled:
-        system.compile(state, metrics)
+        step.compile(state, metrics)
     step_size = torch.tensor(0.1)
     r = state.momentum[BLOCK]
 
@@ -46,7 +47,7 @@ def step_times(chains, n, p, compiled):
             X @ (X.mT @ gradient)
 
     return (
-        best_time(lambda: system.integrate(state, step_size, 1, metrics)),
+        best_time(lambda: step(state, step_size, metrics)),
         best_time(products),
         best_time(lambda: (X.clone(), r.clone(), gradient.clone())),
     )

@@ -28,7 +28,7 @@ from pyro_manifold.diagnostics import (
 )
 from pyro_manifold.distributions import MatrixLangevin
 from pyro_manifold.infer import MCMC, MSD
-from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
+from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel
 
 IMAGES = Path(__file__).parent / "images"

@@ -53,7 +53,13 @@ def test_dynamics_in_the_geometry_of_the_model(options, dtype):
         with pyro.plate("data", 2):
             pyro.sample("y", dist.Normal(w, 1.0), obs=y)
 
-    mcmc = MCMC(MSD(model, 0.1, 0.5, num_steps=10, **options), 50, 20, num_chains=200, disable_progbar=True)
+    mcmc = MCMC(
+        MSD(model, step_size=0.1, persistence=0.5, num_steps=10, **options),
+        50,
+        20,
+        num_chains=200,
+        disable_progbar=True,
+    )
     mcmc.run()
     w = mcmc.get_samples(group_by_chain=True)["w"]
     assert w.device.type == "cuda"

@@ -60,40 +60,42 @@ def estimate(values):
     return Estimate(float(means.mean()), float(means.std(ddof=1) / len(means) ** 0.5))
 
 
-def dynamics(start, **options):
-    """The dynamics of an MSD kernel, traced once for all step sizes, and its state at the start."""
+def prepared(start, **options):
+    """A run of an MSD kernel, whose step is traced once for all step sizes."""
     import pyro
 
     from pyro_manifold.infer import MSD
 
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
-    kernel = MSD(**options)
-    kernel.setup_chains(*{len(value) for value in start.values()}, 0, start)
-    return kernel._dynamics, kernel._state
+    return MSD(**options).prepare(*{len(value) for value in start.values()}, 0, start)
 
 
-def follow(system, state, step_size, warmup, draws):
+def follow(run, step_size, adjusted, warmup, draws):
     """Positions ``(chains, draws, dimension)`` after the warm-up, number of divergences, share of accepted ends."""
-    positions, infos = [], []
+    from pyro_manifold.infer.mcmc.riemannian.trajectory import Settings
+
+    state, (trajectory,) = run.state, run.transitions
+    settings = Settings(torch.full_like(state.energy, step_size), adjusted)
+    positions, found = [], []
     for iteration in range(warmup + draws):
-        state, info = system.transition(state, step_size, 1)
+        state, statistics = trajectory(state, settings, run.random)
         if iteration >= warmup:
             positions.append(state.point.position)
-            infos.append(info)
-    divergences = sum(int(info.diverging.sum()) for info in infos)
-    acceptance = np.mean([float(info.accepted.double().mean()) for info in infos])
+            found.append(statistics)
+    divergences = sum(int(statistics["diverging"].sum()) for statistics in found)
+    acceptance = np.mean([float(statistics["accepted"].double().mean()) for statistics in found])
     return torch.stack(positions, 1).numpy(), divergences, acceptance
 
 
 def rows_of(start_of, judge, step_sizes, size, compiled=True, **options):
     """A row for each step size; ``judge`` makes estimates of draws, ``start_of`` draws that many starts."""
-    system = dynamics(start_of(size.chains), jit_compile=compiled, **options)
-    exact = dynamics(start_of(max(size.chains // 10, 2)), metropolis=True, **options)
+    unadjusted = prepared(start_of(size.chains), jit_compile=compiled, **options)
+    adjusted = prepared(start_of(max(size.chains // 10, 2)), metropolis=True, **options)
     rows = []
     for step_size in step_sizes:
-        found, divergences, _ = follow(*system, step_size, WARMUP, size.draws)
-        _, _, acceptance = follow(*exact, step_size, WARMUP // 10, max(size.draws // 10, 1))
+        found, divergences, _ = follow(unadjusted, step_size, False, WARMUP, size.draws)
+        _, _, acceptance = follow(adjusted, step_size, True, WARMUP // 10, max(size.draws // 10, 1))
         rows.append(Row(step_size, judge(found), divergences, acceptance))
     return rows
 

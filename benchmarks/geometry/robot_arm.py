@@ -107,7 +107,7 @@ def step_sizes(seed, options):
 
 
 def exact_acceptance(runs, step_size, arm, draws=30):
-    kernel = MSD(model, step_size, persistence=0.0, metropolis=True)
+    kernel = MSD(model, step_size=step_size, persistence=0.0, metropolis=True)
     mcmc, _ = advance(kernel, arm, unflatten(runs.draws[:, -1]), 0, draws)
     return float(np.mean(list(mcmc.diagnostics()["acceptance rate"].values())))
 

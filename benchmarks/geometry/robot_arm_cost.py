@@ -21,22 +21,22 @@ from benchmarks.geometry.robot_arm_model import SHAPES, descended, model, simula
 from benchmarks.geometry.robot_arm_samplers import HMC_STEP, MSD_STEP, PERSISTENCE, hmc
 from benchmarks.tables import table
 from benchmarks.timing import process_time
-from pyro_manifold.infer import MSD, OHMC
+from pyro_manifold.infer import MSD
 
 DIMENSION = sum(torch.Size(shape).numel() for shape in SHAPES.values())
 APPROACH, ROUNDS = 5, 8
 
 
 def msd(jit_compile, **options):
-    return MSD(model, MSD_STEP, PERSISTENCE, jit_compile=jit_compile, **options)
+    return MSD(model, step_size=MSD_STEP, persistence=PERSISTENCE, jit_compile=jit_compile, **options)
 
 
 # Kernels as functions of jit_compile, the number of steps of a draw, and draws of a round of about equal times.
 KERNELS = {
     "MSD": (msd, 1, 20),
     "MSD, Jeffreys": (lambda jit_compile: msd(jit_compile, target="jeffreys"), 1, 20),
-    "HMC30": (lambda jit_compile: hmc(OHMC, HMC_STEP, 30, jit_compile), 30, 6),
-    "HMC100": (lambda jit_compile: hmc(OHMC, HMC_STEP, 100, jit_compile), 100, 2),
+    "HMC30": (lambda jit_compile: hmc(HMC_STEP, 30, jit_compile), 30, 6),
+    "HMC100": (lambda jit_compile: hmc(HMC_STEP, 100, jit_compile), 100, 2),
 }
 
 
@@ -65,9 +65,9 @@ def ready(build, chains, jit_compile):
     start = descended(small_weights(chains, 0), arm)
 
     def set_up():
-        kernel.setup_chains(chains, 0, start, arm.x_train, arm.y_train)
+        kernel.run = kernel.prepare(chains, 0, start, arm.x_train, arm.y_train)
         for _ in range(APPROACH):
-            kernel.advance()
+            kernel.run.advance()
 
     return kernel, process_time(set_up)
 
@@ -88,9 +88,9 @@ def operations(name):
     """Millions of operations of one draw of one chain: products, factorisations, entries written."""
     kernel, _ = ready(KERNELS[name][0], 1, False)
     with FlopCounterMode(display=False) as products:
-        kernel.advance()
+        kernel.run.advance()
     with Elementwise() as elementwise:
-        kernel.advance()
+        kernel.run.advance()
     return [count / 1e6 for count in (products.get_total_flops(), factorisations(name), elementwise.entries)]
 
 
@@ -98,7 +98,7 @@ def milliseconds(name, chains, jit_compile):
     """Process time of a draw of all chains, fastest round; and seconds to build and compile."""
     build, _, draws = KERNELS[name]
     kernel, building = ready(build, chains, jit_compile)
-    return 1e3 * min(process_time(kernel.advance, draws) for _ in range(ROUNDS)), building
+    return 1e3 * min(process_time(kernel.run.advance, draws) for _ in range(ROUNDS)), building
 
 
 def rows(measure):

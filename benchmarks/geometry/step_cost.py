@@ -33,13 +33,13 @@ def cost(dimension, *, exact, compiled, chains=CHAINS, steps=STEPS):
     design = with_intercept(rng, 10 * dimension, dimension) / dimension**0.5
     posterior = logistic("scaling", design, 1.0, rng.standard_normal(dimension), rng)
     pyro.set_rng_seed(0)
-    kernel = MSD(posterior.pyro_model, 0.1, metropolis=exact, jit_compile=compiled)
+    kernel = MSD(posterior.pyro_model, step_size=0.1, metropolis=exact, jit_compile=compiled)
 
     def set_up():
-        kernel.setup_chains(chains, 0, {"w": torch.zeros(chains, dimension)})
-        kernel.advance()
+        kernel.run = kernel.prepare(chains, 0, {"w": torch.zeros(chains, dimension)})
+        kernel.run.advance()
 
-    return process_time(set_up), min(process_time(kernel.advance) for _ in range(steps))
+    return process_time(set_up), min(process_time(kernel.run.advance) for _ in range(steps))
 
 
 def rows(dimensions, versions):

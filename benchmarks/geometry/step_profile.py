@@ -2,7 +2,7 @@
 
     python -m benchmarks.geometry.step_profile CHAINS [compiled]
 
-Process time of the set-up, of an iteration and of its graph, number of nodes, shares of operators by torch.profiler.
+Process time of the set-up, of an iteration and of its graph, shares of operators by torch.profiler.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ def main(chains, compiled=False, name="collinear logistic", shown=12):
     warnings.filterwarnings("ignore")
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    kernel = MSD(POSTERIORS[name].pyro_model, 0.6, 0.0, metropolis=True, jit_compile=compiled)
-    print(f"set-up {process_time(lambda: kernel.setup_chains(chains, 10**6, None), 1):.1f} s")
-    kernel.advance()
-    state, step, repeats = kernel._state, kernel._dynamics._step, 5 if chains > 100 else 50
+    kernel = MSD(POSTERIORS[name].pyro_model, step_size=0.6, persistence=0.0, metropolis=True, jit_compile=compiled)
+
+    def set_up():
+        kernel.run = kernel.prepare(chains, 0, None)
+
+    print(f"set-up {process_time(set_up, 1):.1f} s")
+    run = kernel.run
+    run.advance()
+    (trajectory,), state, repeats = run.transitions, run.state, 5 if chains > 100 else 50
+    step_sizes = torch.full_like(state.energy, 0.6)
 
     def once():
-        step(torch.tensor(0.6), state.velocity, *state.point)
+        trajectory.step(state.point, state.velocity, step_sizes)
 
-    iteration, graph = (1e6 * process_time(each, repeats) for each in (kernel.advance, once))
-    print(f"iteration {iteration:.0f} µs, its graph {graph:.0f} µs")
-    if hasattr(step, "graph"):
-        print(f"{len(step.graph.nodes)} nodes")
+    iteration, graph = (1e6 * process_time(each, repeats) for each in (run.advance, once))
+    print(f"iteration {iteration:.0f} µs, its graph ({trajectory.step.graph.form}) {graph:.0f} µs")
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         process_time(once, repeats)
     found = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)

@@ -34,7 +34,7 @@ def embedding_from_model(
 
     The pull-back of the vector to the unconstrained parameters is their Fisher information plus the precision of
     their priors. Each element of an observed site gives the numbers of its distribution. In the table z = (y - μ)/σ;
-    what is `fixed` does not depend on latent sites; after `or` is what a scale gives that is not, up to constant factors:
+    what is `fixed` does not depend on latent sites; after `or` is what a scale gives that is not, up to constants:
 
     | distribution | numbers | pull-back |
     |---|---|---|

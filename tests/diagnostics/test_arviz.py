@@ -10,12 +10,12 @@ import torch
 from pyro import poutine
 from pyro.infer import NUTS, Predictive
 
+from problems.monte_carlo import assert_mean
 from pyro_manifold.diagnostics import to_inferencedata
 from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 from tests.infer.models import concentrated
-from tests.monte_carlo import assert_mean
 
 DATA = torch.tensor([[0.9, 0.1, -0.2], [0.2, 0.8, 0.1], [1.1, -0.1, 0.0], [0.7, 0.3, 0.2]])
 

@@ -24,7 +24,6 @@ from pyro_manifold.manifolds import Grassmann, Stiefel
 from pyro_manifold.optim import RiemannianAdam, parameter_groups
 from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
 
-
 GUIDES = [AutoStiefelLowRankMultivariateNormal, AutoGrassmannLowRankMultivariateNormal]
 over_guides = pytest.mark.parametrize("guide_type", GUIDES)
 LATENT = 12

@@ -274,11 +274,11 @@ def test_transforms_may_name_some_sites_and_move_a_frame_into_a_chart():
 
 def test_num_steps_is_kept_and_lengths_are_jittered_otherwise():
     def lengths(kernel):
-        kernel.setup(0)
+        run = kernel.prepare(1, 0, None)
         counts = []
         for _ in range(40):
-            kernel.advance()
-            counts.append(kernel.last_num_steps)
+            run.advance()
+            counts.append(int(run.statistics["n_steps"]))
         return counts
 
     assert set(lengths(OHMC(concentrated, step_size=0.1, num_steps=7, adapt_step_size=False))) == {7}

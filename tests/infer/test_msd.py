@@ -66,7 +66,7 @@ def test_linear_model(options):
 
 
 def test_under_pyros_mcmc():
-    kernel = MSD(linear, 1.0, persistence=0.5, metropolis=True)
+    kernel = MSD(linear, step_size=1.0, persistence=0.5, metropolis=True)
     mcmc = run(kernel, 1500, 100, num_chains=1, runner=pyro.infer.MCMC)
     assert_linear_posterior(mcmc.get_samples(group_by_chain=True)["w"])
     assert mcmc.diagnostics()["jittered metrics"] == {"chain 0": 0}
@@ -79,7 +79,7 @@ def test_the_metric_of_a_linear_model_makes_one_step_size_fit_all():
     """
     precision = np.linalg.inv(linear_posterior()[1])
     assert 0.5 * np.linalg.eigvalsh(precision).max() ** 0.5 > 2
-    mcmc = run(MSD(linear, 0.5, metropolis=True), num_samples=20, num_chains=50)
+    mcmc = run(MSD(linear, step_size=0.5, metropolis=True), num_samples=20, num_chains=50)
     rates = mcmc.diagnostics()["acceptance rate"]
     assert np.mean(list(rates.values())) > 0.9
 
@@ -159,7 +159,7 @@ def moments(samples):
 @pytest.mark.parametrize("name", MODELS)
 def test_exact_version_against_quadrature(name):
     model, log_density = MODELS[name]
-    kernel = MSD(model, 0.25, persistence=0.5, metropolis=True, num_steps=4)
+    kernel = MSD(model, step_size=0.25, persistence=0.5, metropolis=True, num_steps=4)
     for values, truth in zip(moments(draws(kernel, num_chains=600)), quadrature(log_density), strict=True):
         assert_mean(values, truth)
 
@@ -175,13 +175,13 @@ def test_the_two_targets_differ_by_the_root_of_the_determinant(target):
     w = np.linspace(-8, 6, 4001)
     log_weight = w - np.exp(w) - w**2 / 2 + (target == "jeffreys") * 0.5 * np.log(np.exp(w) + 1)
     weight = np.exp(log_weight) / np.exp(log_weight).sum()
-    found = draws(MSD(count, 0.3, persistence=0.5, metropolis=True, num_steps=5, target=target))["w"]
+    found = draws(MSD(count, step_size=0.3, persistence=0.5, metropolis=True, num_steps=5, target=target))["w"]
     assert_mean(found, float(weight @ w))
     assert_mean(found**2, float(weight @ w**2))
 
 
 def test_uncorrected_dynamics_is_near_the_posterior():
-    kernel = MSD(logistic, 0.1, num_steps=6, persistence=0.5)
+    kernel = MSD(logistic, step_size=0.1, num_steps=6, persistence=0.5)
     samples = draws(kernel, num_chains=600)
     truths = quadrature(log_logistic)
     for index in (0, 1):
@@ -199,7 +199,7 @@ def test_single_precision():
         with pyro.plate("data", 10):
             pyro.sample("y", dist.Normal(1.0 + 2.0 * top * x / (half + x), 0.2), obs=1.0 + x)
 
-    samples = run(MSD(growth, 0.1), num_samples=10, num_chains=3).get_samples()
+    samples = run(MSD(growth, step_size=0.1), num_samples=10, num_chains=3).get_samples()
     assert samples["top"].dtype == torch.float32
     assert samples["top"].isfinite().all()
 
@@ -223,14 +223,14 @@ def test_the_same_metric_given_in_any_form_gives_the_same_draws():
     found = []
     for metric in (None, standardised, information):
         pyro.set_rng_seed(1)
-        kernel = MSD(logistic, 0.2, metric=metric, metropolis=True)
+        kernel = MSD(logistic, step_size=0.2, metric=metric, metropolis=True)
         found.append(draws(kernel, num_samples=5, warmup_steps=0, num_chains=3)["w"])
     assert torch.allclose(found[0], found[1])
     assert torch.allclose(found[0], found[2])
 
 
 def test_a_metric_in_another_dtype_is_taken_in_that_of_the_sites():
-    kernel = MSD(logistic, 0.2, metric=lambda sites: standardised(sites).float())
+    kernel = MSD(logistic, step_size=0.2, metric=lambda sites: standardised(sites).float())
     assert draws(kernel, num_samples=3, warmup_steps=0, num_chains=2)["w"].dtype == torch.float64
 
 
@@ -251,7 +251,7 @@ def test_a_frame_moves_in_a_chart():
         pyro.sample("y", dist.Normal(U[..., 0], 0.5).to_event(1), obs=tensor([1.0, 0.0, 0.0]))
 
     with pytest.raises(ValueError, match=r"Site 'U'.*transforms"):
-        run(MSD(model, 0.1))
+        run(MSD(model, step_size=0.1))
     kernel = MSD(
         model, 0.25, persistence=0.5, metropolis=True, num_steps=4, transforms={"U": HouseholderTransform(3, 1).inv}
     )
@@ -265,7 +265,7 @@ def test_a_frame_moves_in_a_chart():
 
 def test_a_step_that_is_too_long_diverges_is_counted_and_is_never_followed_away():
     with pytest.warns(UserWarning, match="chains .* moved in fewer than one iteration of twenty"):
-        mcmc = run(MSD(banana, 3.0), num_samples=100, num_chains=20)
+        mcmc = run(MSD(banana, step_size=3.0), num_samples=100, num_chains=20)
     assert mcmc.get_samples()["w"].isfinite().all()
     assert sum(len(found) for found in mcmc.diagnostics()["divergences"].values()) > 0
 
@@ -274,22 +274,21 @@ def test_a_step_that_is_too_long_diverges_is_counted_and_is_never_followed_away(
 def test_chains_arrive_from_a_start_where_the_step_is_far_too_long(metropolis):
     """A location off by a thousand of the scale: an energy of 2·10⁶, where steps of 0.3 are all rejected."""
     start = init_to_value(values={"a": torch.tensor(20.0), "b": torch.tensor(0.02)})
-    kernel = MSD(location_and_scale, 0.3, metropolis=metropolis, init_strategy=start)
+    kernel = MSD(location_and_scale, step_size=0.3, metropolis=metropolis, init_strategy=start)
     run(kernel, num_samples=20, warmup_steps=300, num_chains=20)
-    last = [report["sample stats"]["lp"][-1] for report in kernel.chain_diagnostics()]
-    assert min(last) > -30
+    assert kernel.run.statistics["lp"].min() > -30
 
 
 def test_draws_are_made_with_the_whole_step():
     start = init_to_value(values={"a": torch.tensor(20.0), "b": torch.tensor(0.02)})
-    kernel = MSD(location_and_scale, 0.3, metropolis=True, init_strategy=start)
+    kernel = MSD(location_and_scale, step_size=0.3, metropolis=True, init_strategy=start)
     shares = []
-    hook = lambda kernel, *_: shares.append(kernel._state.share)  # noqa: E731
+    hook = lambda kernel, *_: shares.append(kernel.run.statistics["step_size"] / 0.3)  # noqa: E731
     with pytest.warns(UserWarning, match="moved in fewer than one iteration of twenty"):  # too short a warm-up
         run(kernel, num_samples=1, warmup_steps=6, num_chains=2, hook_fn=hook)
-    assert (shares[3] < 1).any()
-    assert (shares[5] == 1).all()
-    assert not kernel._state.arriving
+    assert (shares[4] < 1).any()
+    assert torch.allclose(shares[6], torch.ones(2))
+    assert [kernel.run.tuning.settings(iteration).adjusted for iteration in (1, 3, 4, 7)] == [False, False, True, True]
 
 
 def test_a_branch_that_only_numpy_sees_is_not_frozen_in_the_step():
@@ -299,13 +298,13 @@ def test_a_branch_that_only_numpy_sees_is_not_frozen_in_the_step():
         w = pyro.sample("w", dist.Normal(0.0, 1.0))
         pyro.factor("side", torch.tensor(np.log(2.0)) * float(w.detach().numpy() > 0), has_rsample=False)
 
-    kernel = MSD(model, 0.5, persistence=0.0, num_steps=3, metropolis=True, ignore_jit_warnings=True)
+    kernel = MSD(model, step_size=0.5, persistence=0.0, num_steps=3, metropolis=True, ignore_jit_warnings=True)
     w = draws(kernel, num_samples=20, warmup_steps=5, num_chains=60)["w"]
     assert_mean((w > 0).double(), 2 / 3)
 
 
 def test_jitter_is_reported():
-    kernel = MSD(linear, 1e-6, metric=lambda sites: sites["w"].sum().unsqueeze(0))
+    kernel = MSD(linear, step_size=1e-6, metric=lambda sites: sites["w"].sum().unsqueeze(0))
     with pytest.warns(UserWarning, match="singular at 15 draws"):
         mcmc = run(kernel, num_samples=5, warmup_steps=2, num_chains=3)
     assert mcmc.get_samples()["w"].isfinite().all()
@@ -344,7 +343,7 @@ def test_arguments_out_of_range_are_named(options, words):
 
 
 def test_kernels_can_be_pickled_during_a_run():
-    kernel = MSD(linear, 0.1, init_strategy=init_to_value(values={"w": torch.zeros(2)}))
+    kernel = MSD(linear, step_size=0.1, init_strategy=init_to_value(values={"w": torch.zeros(2)}))
     kernel.setup(0)
     params = kernel.sample(kernel.initial_params)
     copy = pickle.loads(pickle.dumps(kernel))
@@ -359,6 +358,6 @@ def test_a_compiled_step_has_the_same_draws():
     found = []
     for compiled in (False, True):
         pyro.set_rng_seed(1)
-        kernel = MSD(linear, 0.1, jit_compile=compiled)
+        kernel = MSD(linear, step_size=0.1, jit_compile=compiled)
         found.append(draws(kernel, num_samples=5, warmup_steps=0, num_chains=3)["w"])
     assert torch.allclose(*found)

@@ -49,7 +49,7 @@ MODELS = {"NegativeBinomial": (overdispersed, log_overdispersed), "StudentT": (r
 @pytest.mark.parametrize("name", MODELS)
 def test_exact_version_against_quadrature(name):
     model, log_density = MODELS[name]
-    kernel = MSD(model, 0.25, persistence=0.5, metropolis=True, num_steps=4)
+    kernel = MSD(model, step_size=0.25, persistence=0.5, metropolis=True, num_steps=4)
     for values, truth in zip(moments(draws(kernel)), quadrature(log_density), strict=True):
         assert_mean(values, truth)
 
@@ -63,7 +63,7 @@ def logistic_in_float32():
 def test_float32_models_have_float32_draws_of_the_posterior():
     truths = quadrature(log_logistic)
     torch.set_default_dtype(torch.float32)
-    samples = draws(MSD(logistic_in_float32, 0.25, persistence=0.5, num_steps=4, metropolis=True))
+    samples = draws(MSD(logistic_in_float32, step_size=0.25, persistence=0.5, num_steps=4, metropolis=True))
     assert samples["w"].dtype == torch.float32
     for values, truth in zip(moments(samples), truths, strict=True):
         assert_mean(values.double(), truth)

@@ -157,7 +157,7 @@ def branching(sites):
 
 def test_a_density_that_can_be_traced_is_traced():
     potential = BatchedPotential(smooth, positions(5), {"X": Stiefel()})
-    assert potential.mode == "traced"
+    assert potential.graph.form == "traced"
     at = positions(5)
     energy, gradient = potential(at)
     assert torch.allclose(energy, torch.stack([smooth({k: v[i] for k, v in at.items()}) for i in range(5)]))
@@ -171,7 +171,7 @@ def test_a_density_that_cannot_be_traced_falls_back_and_says_so(density):
         pytest.warns(UserWarning, match=r"cannot be vmapped .*loop over chains"),
     ):
         potential = BatchedPotential(density, positions(5), {"X": Stiefel()})
-    assert potential.mode == "loop"
+    assert potential.graph.form == "loop"
     at = positions(5)
     expected = torch.stack([density({k: v[i] for k, v in at.items()}) for i in range(5)])
     assert torch.allclose(potential(at)[0], expected)

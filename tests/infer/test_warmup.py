@@ -5,14 +5,16 @@ import math
 
 import pyro
 import pyro.distributions as dist
+import pyro.ops.dual_averaging
 import pytest
 import torch
-from pyro_manifold.infer.mcmc.adaptation import StepSizeAdaptation
+from pyro.infer.mcmc.adaptation import WarmupAdapter
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.lengths import LengthChoice, TrajectoryLength
+from pyro_manifold.infer.mcmc.hmc.step_size import DualAveraging, windows
 from tests.infer.models import concentrated
 
 
@@ -24,15 +26,32 @@ def run(kernel, **options):
 
 @pytest.mark.parametrize("warmup_steps", [10, 60, 149, 150, 200, 351, 1000, 5000])
 def test_windows_cover_the_warm_up_and_grow(warmup_steps):
-    adapter = StepSizeAdaptation(1, adapt_step_size=True, adapt_mass_matrix=True)
-    adapter._warmup_steps = warmup_steps
-    windows = adapter._build_adaptation_schedule()
-    assert windows[0].start == 0
-    assert windows[-1].end == warmup_steps - 1
-    assert all(left.end + 1 == right.start for left, right in itertools.pairwise(windows))
-    sizes = [window.end - window.start + 1 for window in windows[1:-1]]
+    schedule = windows(warmup_steps)
+    assert [iteration for window in schedule for iteration in window] == list(range(warmup_steps))
+    sizes = [len(window) for window in schedule[1:-1]]
     assert all(size >= 25 for size in sizes) or warmup_steps < 100
     assert all(1.4 < right / left < 2.3 for left, right in itertools.pairwise(sizes))
+
+
+@pytest.mark.parametrize("warmup_steps", [10, 19, 20, 60, 149])
+def test_windows_of_short_warm_ups_are_those_of_pyro(warmup_steps):
+    adapter = WarmupAdapter(adapt_step_size=True, adapt_mass_matrix=True)
+    adapter.configure(warmup_steps, mass_matrix_shape={})
+    assert [(window[0], window[-1]) for window in windows(warmup_steps)] == [
+        tuple(w) for w in adapter.adaptation_schedule
+    ]
+
+
+def test_dual_averaging_is_that_of_pyro():
+    ours, theirs = DualAveraging(0.3, 0.8), pyro.ops.dual_averaging.DualAveraging(prox_center=math.log(10 * 0.3))
+    for probability in torch.rand(200).tolist():
+        ours.update(probability)
+        theirs.step(0.8 - probability)
+        step, average = theirs.get_state()
+        assert ours.step_size == pytest.approx(math.exp(step), rel=1e-12)
+        assert ours.average == pytest.approx(math.exp(average), rel=1e-12)
+    ours.restart(0.3)
+    assert (ours.step_size, ours.average) == (pytest.approx(0.3), pytest.approx(0.3))
 
 
 def oscillator(position, length, frequencies):
@@ -86,18 +105,18 @@ def test_length_is_chosen_by_the_kernel_and_kept_if_given():
     given = run(OHMC(concentrated, trajectory_length=1.0), num_samples=5, warmup_steps=150, num_chains=16).kernel
     assert given.trajectory_length == 1.0
     steps = run(OHMC(concentrated, step_size=0.1, num_steps=7), num_samples=5, warmup_steps=150).kernel
-    assert steps.last_num_steps == max(1, int(0.7 / steps.step_size + 1e-6))
+    assert int(steps.run.statistics["n_steps"][0]) == max(1, int(0.7 / steps.step_size + 1e-6))
 
 
 def test_a_second_run_starts_from_the_same_length():
     mcmc = run(OHMC(concentrated), num_samples=5, warmup_steps=200, num_chains=16)
-    mcmc.kernel.setup_chains(2, 100, None)
+    mcmc.kernel.run = mcmc.kernel.prepare(2, 100, None)
     assert mcmc.kernel.trajectory_length == pytest.approx(2 * math.pi)
 
 
 def test_every_iteration_is_recorded():
     mcmc = run(OHMC(concentrated), num_samples=40, warmup_steps=60, num_chains=3)
-    statistics = mcmc.kernel.chain_diagnostics()[1]["sample stats"]
+    statistics = {name: value[1] for name, value in mcmc.get_extra_fields(group_by_chain=True).items()}
     assert set(statistics) >= {"acceptance_rate", "diverging", "energy", "lp", "n_steps", "orthogonality_error"}
     assert {value.shape for value in statistics.values()} == {torch.Size([40])}
     draws = mcmc.get_samples(group_by_chain=True)["U"][1]

@@ -90,6 +90,7 @@ class Run(Saved, Generic[S, T]):
         warmup_steps: iterations that adapt.
 
     Attributes:
+        transitions: one iteration, in this order.
         iteration: iterations made so far, those of warm-up included.
         statistics: what the transitions told of the last iteration, ``{name: (chains,)}``.
         divergences: divergent iterations after warm-up, of all chains, ``()``.
@@ -104,7 +105,7 @@ class Run(Saved, Generic[S, T]):
         self.warmup_steps = warmup_steps
         self.state = parts.state
         self.tuning = parts.tuning
-        self._transitions = parts.transitions
+        self.transitions = parts.transitions
         self._renew = parts.renew
         self._graphs = {"density": problem.batched.graph, **parts.graphs}
         self.random = problem.random
@@ -128,7 +129,7 @@ class Run(Saved, Generic[S, T]):
         self.iteration += 1
         settings = self.tuning.settings(self.iteration)
         before, self.statistics = self.state, {}
-        for transition in self._transitions:
+        for transition in self.transitions:
             before = self.state
             self.state, found = transition(before, settings, self.random)
             self.statistics.update(found)

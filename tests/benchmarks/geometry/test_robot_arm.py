@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.geometry import robot_arm, robot_arm_cost, robot_arm_model, robot_arm_samplers
 from problems.monte_carlo import assert_mean
+from pyro_manifold.infer import OHMC
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_persistent_hmc_keeps_a_gaussian(step_size, num_steps):
         pyro.sample("z", dist.Normal(0.0, scales).to_event(1))
 
     options = {"adapt_step_size": False, "adapt_mass_matrix": False, "trajectory_jitter": 0}
-    kernel = robot_arm_samplers.PersistentHMC(model, step_size=step_size, num_steps=num_steps, **options)
+    kernel = OHMC(model, step_size=step_size, num_steps=num_steps, persistence=0.95, **options)
     start = {"z": scales * torch.randn(500, 2)}
     mcmc, _ = robot_arm_samplers.advance(kernel, robot_arm_model.simulate(0), start, 100, 100)
     z = mcmc.get_samples(group_by_chain=True)["z"]
@@ -124,13 +125,13 @@ def test_persistent_hmc_keeps_a_gaussian(step_size, num_steps):
 
 def test_momenta_persist():
     """Where the step is so short that nothing changes but momenta, these have autocorrelation cos θ."""
-    kernel = robot_arm_samplers.hmc(robot_arm_samplers.PersistentHMC, 1e-9, 1, jit_compile=False)
+    kernel = robot_arm_samplers.hmc(1e-9, 1, jit_compile=False, persistence=0.95)
     arm = robot_arm_model.simulate(0)
-    kernel.setup_chains(200, 0, robot_arm_model.small_weights(200, 0), arm.x_train, arm.y_train)
+    run = kernel.prepare(200, 0, robot_arm_model.small_weights(200, 0), arm.x_train, arm.y_train)
     momenta = []
     for _ in range(102):
-        kernel.advance()
-        momenta.append(torch.cat([p.flatten(1) for p in kernel._state.momentum.values()], 1))
+        run.advance()
+        momenta.append(torch.cat([p.flatten(1) for p in run.state.momentum.values()], 1))
     assert_mean((momenta[-2] * momenta[-1]).mean(1), 0.95)
 
 

@@ -109,9 +109,7 @@ class HamiltonianKernel(Kernel):
         state = at_rest(problem.position, problem.potential)
         make = estimators(problem, mechanics)
         if self._jit_compile:
-            step.compile(
-                state, Masses(make).metrics, problem.batched.graph, options=self._jit_options, warn=self._warn
-            )
+            step.compile(state, Masses(make).metrics, problem.batched.graph, options=self._jit_options, warn=self._warn)
         trajectory = Trajectory(step)
         tuning = WarmUp(
             self._plan, warmup_steps, state, make, partial(_acceptance_of_one_step, trajectory), problem.random

@@ -40,7 +40,7 @@ class Trajectory:
     """
 
     def __init__(self, step: Step) -> None:
-        self._step = step
+        self.step = step
         self._mechanics = step.mechanics
 
     def __call__(self, state: State, settings: Settings, random: torch.Generator) -> tuple[State, Statistics]:
@@ -65,5 +65,5 @@ class Trajectory:
         """``num_steps`` leapfrog steps."""
         step_size = torch.as_tensor(step_size, dtype=state.energy.dtype, device=state.energy.device)
         for _ in range(num_steps):
-            state = self._step(state, step_size, metrics)
+            state = self.step(state, step_size, metrics)
         return state

@@ -70,19 +70,19 @@ class LagrangianTrajectory:
     """
 
     def __init__(self, step: LagrangianStep, block: Block, *, num_steps: int, persistence: float) -> None:
-        self._step = step
+        self.step = step
         self._block = block
         self._num_steps = num_steps
         self._persistence = persistence
 
     def state_at(self, position: Blocks, random: torch.Generator) -> LagrangianState:
         """A state with a velocity from its distribution."""
-        point = self._step.point_at(position[self._block])
+        point = self.step.point_at(position[self._block])
         return LagrangianState(self._block, point, draw_velocity(point, random))
 
     def moved(self, state: LagrangianState, position: Blocks) -> LagrangianState:
         """The same velocities elsewhere."""
-        return state._replace(point=self._step.point_at(position[self._block]))
+        return state._replace(point=self.step.point_at(position[self._block]))
 
     def energy(self, point: Point, velocity: Tensor, adjusted: bool) -> Tensor:
         r"""Minus the log of the density that is kept, ``(chains,)``.
@@ -90,7 +90,7 @@ class LagrangianTrajectory:
         In position and velocity, φ − log|G| + ½ vᵀGv. Without the Jacobian of the steps, which makes up for the
         volume |G| that they move in, φ + ½ vᵀGv is what they keep.
         """
-        multiple = float(self._step.with_volume) - (2.0 if adjusted else 0.0)
+        multiple = float(self.step.with_volume) - (2.0 if adjusted else 0.0)
         return point.energy + multiple * point.half_log_determinant + kinetic_energy(point, velocity)
 
     def __call__(
@@ -100,7 +100,7 @@ class LagrangianTrajectory:
         velocity = refresh(start, state.velocity, self._persistence, random)
         end, moved, log_volume = start, velocity, torch.zeros_like(start.energy)
         for _ in range(self._num_steps):
-            end, moved, change = self._step(end, moved, settings.step_size)
+            end, moved, change = self.step(end, moved, settings.step_size)
             log_volume = log_volume + change
         before, after = (
             self.energy(point, speed, settings.adjusted) for point, speed in ((start, velocity), (end, moved))
