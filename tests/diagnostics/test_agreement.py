@@ -15,9 +15,11 @@ def test_the_furthest_chain_is_so_in_standard_deviations():
 
 
 def test_distances_are_from_the_median_of_chains_and_entries_that_do_not_move_are_passed_over():
-    draws = torch.stack([1000 + torch.randn(4, 200), torch.arange(4.0).unsqueeze(-1).expand(4, 200)], -1)
-    draws[3, :, 0] -= 6
-    assert disagreements({"x": draws})["x"].endswith("chain 3 is furthest from the others")
+    """The median is 1000, of which chain 5 is 10 off and chain 6 is 9; from the mean it would be 8.4 and 10.6."""
+    places = 1000 + torch.tensor([0.0, 0.0, 0.0, 5.0, 5.0, 10.0, -9.0])
+    draws = torch.stack([places, 100 * torch.arange(7.0)], -1).unsqueeze(1).repeat(1, 200, 1)
+    draws[..., 0] += torch.randn(7, 200)
+    assert disagreements({"x": draws})["x"].endswith("chain 5 is furthest from the others")
 
 
 def test_what_cannot_disagree():

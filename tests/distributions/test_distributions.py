@@ -16,6 +16,7 @@ from pyro_manifold.distributions import (
     MatrixLangevin,
     StiefelUniform,
 )
+from pyro_manifold.distributions.rejection import sample_by_rejection
 from pyro_manifold.distributions.von_mises_fisher import sample_von_mises_fisher
 
 
@@ -88,6 +89,25 @@ def test_langevin_draws_are_exact(name):
     draws = target.distribution().sample((20_000,))
     assert constraints.stiefel.check(draws).all()
     assert_mean(target.statistic(draws), *target.expectation())
+
+
+def test_few_draws_with_many_proposals_for_each():
+    """Uniform proposals that are accepted with probability x have density 2x, whichever of them is taken."""
+
+    def propose(pending, repeats):
+        x = torch.rand(repeats, len(pending))
+        return x, x.log()
+
+    draws = torch.cat([sample_by_rejection(propose, torch.zeros(8), 20)[0] for _ in range(1000)])
+    assert_mean(draws, 2 / 3)
+    assert_mean(draws**2, 1 / 2)
+
+    def refuse(pending, repeats):
+        return propose(pending, repeats)[0], torch.full((repeats, len(pending)), -torch.inf)
+
+    found, missing = sample_by_rejection(refuse, torch.zeros(8), 20)
+    assert missing.tolist() == list(range(8))
+    assert not found.any()
 
 
 def test_langevin_draws_when_very_concentrated():
