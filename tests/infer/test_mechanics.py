@@ -252,13 +252,13 @@ def test_each_chain_may_have_its_own_time_and_mass(kind):
         own = Metric.from_inverse_mass(inverse_masses[alone])
         expected = mechanics.drift(position[alone], momentum[alone], own, float(times[chain]))
         for found, value in zip(moved, expected, strict=True):
-            assert torch.allclose(found[alone], value, rtol=0, atol=1e-12)
+            assert torch.allclose(found[alone], value, rtol=0, atol=1e-10)
         expected = mechanics.kick(position[alone], momentum[alone], gradient[alone], float(times[chain]))
-        assert torch.allclose(kicked[alone], expected, rtol=0, atol=1e-12)
+        assert torch.allclose(kicked[alone], expected, rtol=0, atol=1e-10)
         assert torch.allclose(energy[alone], mechanics.kinetic_energy(position[alone], momentum[alone], own))
     back = mechanics.drift(*moved, metric, -times)
     for found, value in zip(back, (position, momentum), strict=True):
-        assert torch.allclose(found, value, rtol=0, atol=1e-12)
+        assert torch.allclose(found, value, rtol=0, atol=1e-10)
 
 
 @over_kinds
@@ -323,13 +323,13 @@ class WithoutReversal(Trajectory):
 
 
 def persistent_langevin(mechanics, kind=Trajectory):
-    """Steps so long that a third is rejected: then what becomes of the momentum decides."""
+    """Steps so long that half is rejected: then what becomes of the momentum decides."""
     target = LANGEVIN["V(3,2)"]
     F = torch.as_tensor(target.F)
     system = System(langevin_bingham(F, torch.zeros(3, 3), torch.zeros(2, 2)), {("X",): mechanics})
     system.trajectory = kind(Step(system.potential, system.mechanics))
     state = system.state({("X",): Stiefel().random_point(1000, 3, 2)})
-    draws, acceptance = system.sample(state, 1.0, 1, iterations=300, burn_in=50, persistence=0.9)
+    draws, acceptance = system.sample(state, 1.4, 1, iterations=300, burn_in=50, persistence=0.9)
     return target.statistic(draws[("X",)]), acceptance
 
 

@@ -253,7 +253,12 @@ def test_a_frame_moves_in_a_chart():
     with pytest.raises(ValueError, match=r"Site 'U'.*transforms"):
         run(MSD(model, step_size=0.1))
     kernel = MSD(
-        model, 0.25, persistence=0.5, metropolis=True, num_steps=4, transforms={"U": HouseholderTransform(3, 1).inv}
+        model,
+        step_size=0.25,
+        persistence=0.5,
+        metropolis=True,
+        num_steps=4,
+        transforms={"U": HouseholderTransform(3, 1).inv},
     )
     U = draws(kernel)["U"]
     kappa = 4.0  # |y - U|²/(2 · ½²) is -4 yᵀU but for a constant: von Mises–Fisher on the sphere
