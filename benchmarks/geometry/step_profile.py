@@ -29,7 +29,7 @@ def main(chains, compiled=False, name="collinear logistic", shown=12):
     state, step, repeats = kernel._state, kernel._dynamics._step, 5 if chains > 100 else 50
 
     def once():
-        step(torch.tensor(0.6), state.velocity, *state.point)
+        step(0.6 * state.share, state.velocity, *state.point)
 
     iteration, graph = (1e6 * process_time(each, repeats) for each in (kernel.advance, once))
     print(f"iteration {iteration:.0f} µs, its graph {graph:.0f} µs")
