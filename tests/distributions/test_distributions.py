@@ -151,6 +151,13 @@ def test_concentrated_draws_in_single_precision(kappa):
     assert_mean(kappa * draws[:, 1:].double().square().sum(-1), 2.0, truth_error=4 / kappa)
 
 
+@pytest.mark.parametrize("entry", [float("nan"), float("inf")])
+def test_a_parameter_that_is_not_finite_ends_the_search_and_leaves_the_others_alone(entry):
+    draws = sample_von_mises_fisher(torch.tensor([[entry, 0.0, 0.0], [1e8, 0.0, 0.0]]))
+    assert not draws[0].isfinite().all()
+    assert torch.allclose(draws[1], torch.tensor([1.0, 0.0, 0.0]), atol=1e-2)
+
+
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"F has dtype torch.int64"):
         MatrixLangevin(torch.ones(3, 2, dtype=torch.int64))
