@@ -109,7 +109,8 @@ def test_posterior_predictive_draws_of_pyro():
     mcmc = run(OHMC(directions), DATA, num_chains=2)
     predictive = Predictive(lambda: directions_without_data(4), mcmc.get_samples())()
     idata = mcmc.to_inferencedata(posterior_predictive={"y": predictive["y"]})
-    assert idata.posterior_predictive["y"].shape == (2, 40, 4, 3)
+    expected = predictive["y"].reshape(2, 40, 4, 3).numpy()
+    np.testing.assert_array_equal(idata.posterior_predictive["y"], expected)
     with pytest.raises(ValueError, match=r"posterior_predictive\['y'\].*80 draws"):
         mcmc.to_inferencedata(posterior_predictive={"y": torch.zeros(7, 3)})
 
@@ -122,8 +123,11 @@ def directions_without_data(count):
 
 
 def test_kernels_of_pyro_and_bare_potentials():
-    idata = to_inferencedata(run(NUTS(directions), DATA, mcmc_class=pyro.infer.MCMC))
+    mcmc = run(NUTS(directions), DATA, mcmc_class=pyro.infer.MCMC)
+    mcmc._diagnostics[0]["divergences"] = [3, 7]
+    idata = to_inferencedata(mcmc)
     assert set(idata.sample_stats.data_vars) == {"diverging"}
+    assert np.flatnonzero(idata.sample_stats["diverging"]).tolist() == [3, 7]
     assert idata.log_likelihood["y"].shape == (1, 40, 4)
     kernel = OHMC(potential_fn=lambda sites: 0.5 * sites["x"].square().sum(), manifolds={})
     idata = run(kernel, initial_params={"x": torch.zeros(2)}).to_inferencedata()
@@ -154,6 +158,30 @@ def test_models_that_cannot_be_traced_are_run_draw_by_draw():
     values = pointwise_log_likelihood(branching, (torch.tensor(0.3),), {}, {"x": x})["y"]
     expected = dist.Normal(x, torch.where(x > 0, 1.0, 2.0)).log_prob(torch.tensor(0.3))
     assert torch.allclose(values, expected)
+
+
+def test_branches_that_a_tracer_cannot_see_are_found_by_comparison():
+    def branching(y):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(x, 1.0 if x.tolist() > 0 else 2.0), obs=y)
+
+    x = torch.tensor([0.5, 1.0, -0.5, -1.0])
+    values = pointwise_log_likelihood(branching, (torch.tensor(0.3),), {}, {"x": x})["y"]
+    expected = dist.Normal(x, torch.where(x > 0, 1.0, 2.0)).log_prob(torch.tensor(0.3))
+    assert torch.allclose(values, expected)
+
+
+def test_scales_are_left_out_and_factors_are_no_observations():
+    def tempered():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("pull", -x)
+        with poutine.scale(scale=0.5):
+            pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(0.3))
+
+    x = torch.tensor([0.5, -0.5])
+    found = pointwise_log_likelihood(tempered, (), {}, {"x": x})
+    assert set(found) == {"y"}
+    assert torch.allclose(found["y"], dist.Normal(x, 1.0).log_prob(torch.tensor(0.3)))
 
 
 @pytest.mark.parametrize("way", ["handler", "distribution", "obs_mask"])

@@ -74,13 +74,20 @@ DTYPE_LAWS = {
 def test_dtype(name, dtype):
     law = DTYPE_LAWS[name](dtype)
     X = law.sample((10,))
-    assert X.dtype == law.log_prob(X).dtype == dtype
+    assert X.dtype == law.log_prob(X).dtype == law.expand((2,)).sample().dtype == dtype
     assert constraints.stiefel.check(X).all()
 
 
 def test_values_off_the_manifold_are_refused():
     with pytest.raises(ValueError, match="support"):
         StiefelUniform(3, 2, validate_args=True).log_prob(torch.ones(3, 2))
+
+
+def test_the_uniform_density_has_a_gradient_and_keeps_nan():
+    X = StiefelUniform(3, 2).sample().requires_grad_()
+    (gradient,) = torch.autograd.grad(StiefelUniform(3, 2).log_prob(X), X)
+    assert not gradient.any()
+    assert StiefelUniform(3, 2, validate_args=False).log_prob(torch.full((3, 2), torch.nan)).isnan()
 
 
 @pytest.mark.parametrize("name", LANGEVIN)
