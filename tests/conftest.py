@@ -6,6 +6,24 @@ import pyro
 import pytest
 import torch
 
+LONGEST = (
+    "test_examples.py::test_collinear_regression",
+    "test_autoguide.py::test_stiefel_guide_recovers_a_gaussian_and_its_factor_from_any_start",
+    "test_documentation.py::test_blocks_run",
+    "test_autoguide.py::test_unconstrained_factors_depend_on_the_start",
+    "test_kernel.py::test_several_processes",
+    "test_mechanics.py::test_a_hundred_thousand_steps_stay_on_the_manifold",
+    "test_attacks.py::test_gradients_that_depend_on_memory_layout",
+    "test_law.py::test_two_frames_and_a_scale",
+    "test_law.py::test_nuts_of_pyro_in_the_registered_charts",
+    "test_kernel.py::test_dense_masses_learn_a_correlated_posterior",
+    "test_autoguide.py::test_neutra",
+    "test_examples.py::test_bayesian_pca",
+    "test_law.py::test_matrix_langevin",
+    "test_langevin_normaliser.py::test_a_concentration_is_inferred",
+)
+"""Run first, so that no worker is left with one of them at the end."""
+
 
 @pytest.fixture(autouse=True)
 def _reproducible(request):
@@ -19,6 +37,8 @@ def _reproducible(request):
 
 
 def pytest_collection_modifyitems(items):
+    rank = {name: position for position, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(f"{item.path.name}::{getattr(item, 'originalname', '')}", len(rank)))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="no CUDA device here; CI has none")

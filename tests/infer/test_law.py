@@ -1,37 +1,63 @@
-"""Samplers against known laws, end to end through Pyro's MCMC."""
+"""Samplers against known laws, end to end through MCMC."""
 
 import pytest
 from pyro.infer import NUTS
+from pyro.infer.autoguide.initialization import init_to_sample
+from torch.distributions import biject_to
 
 from problems.monte_carlo import assert_mean
 from problems.targets import LANGEVIN, NoisyMatrix
+from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 
 
-def draw(kernel, num_samples, warmup_steps=300):
-    mcmc = MCMC(kernel, num_samples=num_samples, warmup_steps=warmup_steps, disable_progbar=True)
+def draw(kernel, num_samples, warmup_steps=300, num_chains=64):
+    mcmc = MCMC(kernel, num_samples, warmup_steps, num_chains=num_chains, disable_progbar=True)
     mcmc.run()
     return mcmc.get_samples(group_by_chain=True)
 
 
-KERNELS = {
-    "OHMC": lambda target: draw(OHMC(target.model()), 1500),
-    "GHMC": lambda target: draw(GHMC(target.model()), 1500),
-    "NUTS, polar chart": lambda target: draw(NUTS(target.model("polar")), 400, 200),
-    "NUTS, Householder chart": lambda target: draw(NUTS(target.model("householder")), 400, 200),
+def in_chart(target, chart, **options):
+    """All frames as coordinates of a chart, whose Jacobian the law then depends on."""
+    shapes = {"U": (4, 2), "V": (3, 2)} if target is NoisyMatrix else {"X": target.F.shape}
+    charts = {site: biject_to(StiefelUniform(*shape, chart=chart).support).inv for site, shape in shapes.items()}
+    return OHMC(target.model(chart), transforms=charts, **options)
+
+
+WAYS = {
+    "OHMC": lambda target, **options: draw(OHMC(target.model(), **options), 300),
+    "GHMC": lambda target, **options: draw(GHMC(target.model(), **options), 300),
+    "polar chart": lambda target, **options: draw(in_chart(target, "polar", **options), 50, 150),
+    "Householder chart": lambda target, **options: draw(in_chart(target, "householder", **options), 50, 150),
 }
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", LANGEVIN)
-def test_matrix_langevin(name, kernel):
+def test_matrix_langevin(name, way):
     target = LANGEVIN[name]
-    samples = KERNELS[kernel](target)
+    samples = WAYS[way](target)
     assert_mean(target.statistic(samples["X"]), *target.expectation())
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_two_frames_and_a_scale(kernel):
-    samples = KERNELS[kernel](NoisyMatrix)
+@pytest.mark.parametrize("way", WAYS)
+def test_two_frames_and_a_scale(way):
+    """Starts are draws of the prior: a chain that never leaves a start far out would widen the standard error."""
+    samples = WAYS[way](NoisyMatrix, init_strategy=init_to_sample)
+    assert (samples["scale"].std(1) > 0).all()
     for name, draws in NoisyMatrix.statistics(samples).items():
         assert_mean(draws, *NoisyMatrix.expectations()[name])
+
+
+@pytest.mark.parametrize("kernel", [OHMC, GHMC])
+def test_one_chain(kernel):
+    target = LANGEVIN["V(10,4)"]
+    samples = draw(kernel(target.model()), 1500, num_chains=1)
+    assert_mean(target.statistic(samples["X"]), *target.expectation())
+
+
+@pytest.mark.parametrize("chart", ["polar", "householder"])
+def test_nuts_of_pyro_in_the_registered_charts(chart):
+    target = LANGEVIN["V(3,2)"]
+    samples = draw(NUTS(target.model(chart)), 400, 200, num_chains=1)
+    assert_mean(target.statistic(samples["X"]), *target.expectation())

@@ -204,9 +204,9 @@ def test_a_hundred_thousand_steps_stay_on_the_manifold():
 def test_single_precision_stays_on_the_manifold_when_restored_once_a_trajectory(mechanics):
     torch.set_default_dtype(torch.float32)
     system = frame_system(10, 4, mechanics)
-    state = system.state({("X",): Stiefel().random_point(1, 10, 4)})
+    state = system.state({("X",): Stiefel().random_point(20, 10, 4)})
     worst = 0.0
-    for _ in range(1000):
+    for _ in range(50):
         state = system.integrate(system.refresh(state), 0.1, 100)
         restored = {block: move.restore(state.position[block]) for block, move in system.mechanics.items()}
         state = state._replace(position=restored)

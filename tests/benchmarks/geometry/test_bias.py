@@ -46,7 +46,7 @@ def test_biases_of_a_posterior_are_in_its_own_units(monkeypatch):
         normal = torch.randn(500, 100, 2).numpy()
         return truth.mean + truth.deviation * (0.5 + 2**0.5 * normal), 0, 1.0
 
-    monkeypatch.setattr(bias, "dynamics", lambda start, **options: (None, None))
+    monkeypatch.setattr(bias, "prepared", lambda start, **options: None)
     monkeypatch.setattr(bias, "follow", follow)
     (row,) = bias.rows_of_posterior(posterior, (0.1,), Size())
     for name, expected in (("mean", 0.5), ("variance", 2.0 + 0.25 - 1)):
