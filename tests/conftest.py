@@ -14,12 +14,12 @@ LONGEST = (
     "test_kernel.py::test_several_processes",
     "test_mechanics.py::test_a_hundred_thousand_steps_stay_on_the_manifold",
     "test_attacks.py::test_gradients_that_depend_on_memory_layout",
-    "test_law.py::test_two_frames_and_a_scale",
-    "test_law.py::test_nuts_of_pyro_in_the_registered_charts",
+    "test_distributions_of_draws.py::test_two_frames_and_a_scale",
+    "test_distributions_of_draws.py::test_nuts_of_pyro_in_the_registered_charts",
     "test_kernel.py::test_dense_masses_learn_a_correlated_posterior",
     "test_autoguide.py::test_neutra",
     "test_examples.py::test_bayesian_pca",
-    "test_law.py::test_matrix_langevin",
+    "test_distributions_of_draws.py::test_matrix_langevin",
     "test_langevin_normaliser.py::test_a_concentration_is_inferred",
 )
 """Run first, so that no worker is left with one of them at the end."""

@@ -12,7 +12,7 @@ import torch
 from pyro_manifold.graphs.trusted import Trusted
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.saving import Plain, Saved
-from pyro_manifold.infer.mcmc.states import Blocks, S, Statistics, Transition
+from pyro_manifold.infer.mcmc.states import Blocks, S, Statistics, Transition, in_rows
 from pyro_manifold.target.batched import Sites
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class Run(Saved, Generic[S, T]):
         self.problem = problem
         self.chains = problem.chains
         self.warmup_steps = warmup_steps
-        self.state = parts.state
+        self.state = in_rows(parts.state)
         self.tuning = parts.tuning
         self.transitions = parts.transitions
         self._renew = parts.renew
@@ -133,6 +133,7 @@ class Run(Saved, Generic[S, T]):
             before = self.state
             self.state, found = transition(before, settings, self.random)
             self.statistics.update(found)
+        self.state = in_rows(self.state)
         if self.warming_up:
             self.tuning.learn(self.iteration, before, self.state, self.statistics, self.random)
         self._count()

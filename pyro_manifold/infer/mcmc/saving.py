@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 Plain = Any
@@ -34,14 +35,20 @@ def plain(value: Any) -> Plain:
     if isinstance(value, Saved):
         return value.state_dict()
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        return value.detach().clone(memory_format=torch.contiguous_format)
     if isinstance(value, dict):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, tuple):
-        return {str(index): plain(part) for index, part in enumerate(value)}
+        return {name: plain(part) for name, part in _entries(value).items()}
     if isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{value!r} cannot be saved: expected tensors, numbers and strings.")
+
+
+def _entries(value: tuple[Any, ...]) -> dict[str, Any]:
+    """The parts of a tuple, by the names of its fields if it has any."""
+    names = getattr(value, "_fields", [str(index) for index in range(len(value))])
+    return dict(zip(names, value, strict=True))
 
 
 def restored(like: Any, saved: Plain, name: str) -> Any:
@@ -62,7 +69,7 @@ def restored(like: Any, saved: Plain, name: str) -> Any:
             )
         return saved.to(like.device, copy=True)
     if isinstance(like, dict | tuple):
-        keyed = like if isinstance(like, dict) else dict(enumerate(like))
+        keyed = like if isinstance(like, dict) else _entries(like)
         if sorted(saved) != sorted(map(str, keyed)):
             raise ValueError(
                 f"The saved '{name}' has the entries {sorted(saved)}, but this run has {sorted(map(str, keyed))}: "

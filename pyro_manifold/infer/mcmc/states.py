@@ -76,6 +76,20 @@ def choose(accepted: Tensor, new: Any, old: Any) -> Any:
     return type(new)(*chosen) if hasattr(new, "_fields") else chosen
 
 
+def in_rows(value: Any) -> Any:
+    """The same numbers, in memory row by row; for tensors, and dictionaries and tuples of them.
+
+    Matrix libraries round by the layout, so that draws would depend on whether a state has been saved and loaded.
+    """
+    if isinstance(value, Tensor):
+        return value.contiguous()
+    if isinstance(value, dict):
+        return {key: in_rows(part) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(in_rows, value))
+    return value
+
+
 def normal_like(tensor: Tensor, random: torch.Generator | None = None) -> Tensor:
     """Standard normal numbers of the shape, dtype and device of a tensor."""
     return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=random)

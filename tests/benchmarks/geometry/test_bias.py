@@ -42,7 +42,7 @@ def test_biases_of_a_posterior_are_in_its_own_units(monkeypatch):
     (posterior,) = [each for each in bias.small_posteriors() if each.name == "banana"]
     truth = bias.truth_of(posterior)
 
-    def follow(system, state, step_size, warmup, draws):
+    def follow(run, step_size, adjusted, warmup, draws):
         normal = torch.randn(500, 100, 2).numpy()
         return truth.mean + truth.deviation * (0.5 + 2**0.5 * normal), 0, 1.0
 

@@ -94,7 +94,9 @@ class CurvatureEstimator(InverseMassEstimator):
         event = position.shape[position.dim() - manifold.event_dim :]
         self._mechanics = mechanics
         self._degrees_of_freedom = max(1, manifold.dimension(*event) * (position[0].numel() // event.numel()))
-        self._own_curvature = (self._degrees_of_freedom / position[0].square().sum()).unsqueeze(0)
+        # tr XᵀX is the same at every point; not summed up at this one, which would be right up to rounding only.
+        squares = position[0].numel() * manifold.entry_scale(*event) ** 2
+        self._own_curvature = position.new_full((1,), self._degrees_of_freedom / squares)
         self._count = 0
         self._curvature = torch.zeros_like(self._own_curvature)
 

@@ -20,7 +20,7 @@ from pyro_manifold.infer.mcmc.riemannian.lagrangian import (
     point_at,
     refresh,
 )
-from tests.infer import curved_space as space
+from tests.infer.mcmc.riemannian import curved_space as space
 
 KICKS = {"explicit": explicit_kick, "Lagrangian": lagrangian_kick}
 over_kicks = pytest.mark.parametrize("kick", KICKS.values(), ids=KICKS)

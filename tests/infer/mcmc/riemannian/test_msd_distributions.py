@@ -8,7 +8,7 @@ import torch
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import MSD
-from tests.infer.test_msd import INPUTS, NOISE, draws, log_logistic, moments, quadrature, tensor
+from tests.infer.mcmc.riemannian.test_msd import INPUTS, NOISE, draws, log_logistic, moments, quadrature, tensor
 
 COUNTS = np.round(np.exp(0.8 + 0.7 * INPUTS + 0.8 * NOISE))
 OUTLYING = 0.8 * INPUTS + 0.5 * NOISE + 4.0 * (np.arange(12) == 5)

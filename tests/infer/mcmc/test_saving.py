@@ -1,0 +1,203 @@
+"""Runs that are saved and restored: bit for bit, in another process, at any iteration."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import Tensor
+
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import GHMC, MSD, OHMC
+from tests.infer.models import concentrated
+
+WARMUP = 170  # windows of masses at 25, 120; the lengths listen in between
+
+
+def square():
+    """Both signs of the determinant, and a group of sites with a dense mass."""
+    Q = pyro.sample("Q", StiefelUniform(3, 3))
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    pyro.factor("pull", 2 * Q[0, 0] + w[0] * Q[1, 1] + 0.5 * torch.linalg.det(Q))
+
+
+def mixture():
+    """The component of each datum is summed out."""
+    U = pyro.sample("U", StiefelUniform(3, 1))
+    with pyro.plate("data", 6):
+        z = pyro.sample("z", dist.Categorical(torch.tensor([0.3, 0.7])), infer={"enumerate": "parallel"})
+        pyro.sample("y", dist.Normal(U[0, 0] + 2.0 * z, 0.5), obs=torch.linspace(-1, 3, 6))
+
+
+def regression():
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    x = torch.linspace(-1, 1, 8)
+    pyro.sample("y", dist.Bernoulli(logits=w[0] + w[1] * x).to_event(1), obs=(x > 0.2).to(x))
+
+
+KERNELS = {
+    "OHMC": lambda: OHMC(concentrated),
+    "OHMC, square": lambda: OHMC(square, full_mass=True),
+    "OHMC, enumerated": lambda: OHMC(mixture),
+    "OHMC, persistent": lambda: OHMC(square, persistence=0.8, num_steps=3, step_size=0.3),
+    "OHMC, compiled": lambda: OHMC(concentrated, jit_compile=True),
+    "GHMC": lambda: GHMC(square),
+    "MSD": lambda: MSD(regression, step_size=0.4),
+    "MSD, adjusted": lambda: MSD(regression, step_size=0.9, metropolis=True, num_steps=2),
+}
+
+
+def run_of(name, chains=3, seed=0):
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    pyro.set_rng_seed(seed)
+    return KERNELS[name]().prepare(chains, WARMUP, None)
+
+
+def advance(run, iterations):
+    """All draws and statistics of the next iterations."""
+    found = []
+    for _ in range(iterations):
+        sites = run.advance()
+        found.append({**{name: value.clone() for name, value in sites.items()}, **run.statistics})
+    return found
+
+
+def same(found, expected):
+    """Bit for bit, which two runs of one graph on one machine promise."""
+    return len(found) == len(expected) and all(
+        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+        for a, b in zip(found, expected, strict=True)
+    )
+
+
+def is_plain(value):
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(part) for key, part in value.items())
+    return type(value) in (Tensor, int, float, bool, str)
+
+
+MOMENTS = (1, 24, 60, 125, WARMUP, WARMUP + 3)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_restored_run_goes_on_bit_for_bit(name):
+    """In warm-up before, at and after windows of masses, and after warm-up; into a run that began elsewhere."""
+    run, saved = run_of(name), {}
+    for moment in MOMENTS:
+        advance(run, moment - run.iteration)
+        saved[moment] = run.state_dict()
+        assert is_plain(saved[moment])
+    expected = advance(run, 20)
+    other = run_of(name, seed=1)
+    for moment, state in saved.items():
+        other.load_state_dict(state)
+        assert other.iteration == moment
+        if moment == MOMENTS[-1]:
+            assert same(advance(other, 20), expected)
+        else:
+            advance(other, MOMENTS[-1] - moment)
+            assert same(advance(other, 20), expected), moment
+
+
+def continue_in_another_process(path):
+    """What the child does: `python -c` calls it."""
+    name, saved, iterations = torch.load(path, weights_only=True)
+    run = run_of(name, seed=7)
+    run.load_state_dict(saved)
+    torch.save(advance(run, iterations), path + ".found")
+
+
+@pytest.mark.parametrize("name", ["OHMC, square", "OHMC, enumerated", "MSD, adjusted"])
+def test_another_process_goes_on_bit_for_bit(name, tmp_path):
+    path = str(tmp_path / "run")
+    run = run_of(name)
+    advance(run, 40)
+    torch.save((name, run.state_dict(), 150), path)
+    expected = advance(run, 150)
+    command = f"from tests.infer.mcmc.test_saving import continue_in_another_process as go; go({path!r})"
+    root = Path(__file__).parents[3]
+    subprocess.run([sys.executable, "-c", command], check=True, cwd=root, env=os.environ, timeout=250)
+    assert same(torch.load(path + ".found", weights_only=True), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [("OHMC, square", ("iteration", "state", "tuning", "random")), ("MSD", ("state", "random"))],
+)
+def test_what_is_left_out_would_be_missed(name, entries):
+    """Each thing that a run saves matters: without it the draws differ."""
+    run = run_of(name)
+    advance(run, 60)
+    saved = run.state_dict()
+    expected = advance(run, 120)
+    for entry in entries:
+        other = run_of(name, seed=1)
+        advance(other, 55)
+        other.load_state_dict({**saved, entry: other.state_dict()[entry]})
+        assert not same(advance(other, 120), expected), entry
+
+
+def test_nothing_else_in_the_process_changes_the_draws():
+    found = []
+    for disturbed in (False, True):
+        run = run_of("OHMC")
+        if disturbed:
+            torch.rand(7)
+        advance(run, 5)
+        if disturbed:
+            pyro.set_rng_seed(99)
+        found.append(advance(run, 5))
+    assert same(*found)
+
+
+def test_what_does_not_fit_is_named():
+    saved = run_of("OHMC").state_dict()
+    with pytest.raises(ValueError, match=r"state.*restore into a run of the same model, data and number of chains"):
+        run_of("OHMC", chains=4).load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"'state: position' has the entries .*'U'.* but this run has .*'Q'"):
+        run_of("GHMC").load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"lacks \['random'\]"):
+        run_of("OHMC").load_state_dict({name: value for name, value in saved.items() if name != "random"})
+
+
+def test_a_form_that_cannot_be_had_here_is_said(monkeypatch):
+    run = run_of("OHMC, compiled")
+    saved = run.state_dict()
+    assert saved["forms"] == {"density": "traced", "step": "compiled"}
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("no C++ compiler found")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
+        other = run_of("OHMC, compiled")
+    with pytest.warns(UserWarning, match="The saved run had its step compiled, which cannot be done here"):
+        other.load_state_dict(saved)
+
+
+def test_a_run_whose_trace_was_given_up_goes_on_without():
+    run = run_of("OHMC")
+    run.problem.batched.graph.forget()
+    other = run_of("OHMC")
+    other.load_state_dict(run.state_dict())
+    assert other.problem.batched.graph.form == "loop"
+    assert same(advance(run, 3), advance(other, 3))
+
+
+@pytest.mark.parametrize("name", ["OHMC", "MSD, adjusted"])
+def test_a_kernel_in_the_middle_of_a_run_can_be_pickled(name):
+    kernel = KERNELS[name]()
+    kernel.setup(10)
+    params = kernel.initial_params
+    for _ in range(15):
+        params = kernel.sample(params)
+    copy = pickle.loads(pickle.dumps(kernel))
+    for _ in range(5):
+        expected, found = kernel.sample(params), copy.sample(params)
+        assert all(torch.equal(found[site], expected[site]) for site in expected)
