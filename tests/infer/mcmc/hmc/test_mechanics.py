@@ -26,8 +26,8 @@ from pyro_manifold.infer.mcmc.hmc.trajectory import Trajectory
 from pyro_manifold.infer.mcmc.states import choose
 from pyro_manifold.manifolds import Sphere, Stiefel
 
-FRAME_MECHANICS = {"Cayley": CayleyMechanics(), "geodesic": GeodesicMechanics(Stiefel())}
-over_mechanics = pytest.mark.parametrize("mechanics", FRAME_MECHANICS.values(), ids=FRAME_MECHANICS)
+MECHANICS = {"Cayley": CayleyMechanics(), "geodesic": GeodesicMechanics(Stiefel())}
+over_mechanics = pytest.mark.parametrize("mechanics", MECHANICS.values(), ids=MECHANICS)
 
 
 def symmetric(size):
