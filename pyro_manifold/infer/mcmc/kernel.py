@@ -53,6 +53,9 @@ class Kernel(MCMCKernel):
         manifolds: Mapping[str, Manifold | Constraint] | None = None,
         ignore_jit_warnings: bool = False,
     ) -> None:
+        for name, function in {"model": model, "potential_fn": potential_fn}.items():
+            if function is not None and not callable(function):
+                raise ValueError(f"{name}={function!r}, expected a function; give other arguments by name.")
         if (model is None) == (potential_fn is None):
             raise ValueError(f"{type(self).__name__} takes one of model and potential_fn.")
         if model is not None and manifolds is not None:

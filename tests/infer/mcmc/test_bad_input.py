@@ -7,7 +7,7 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_value
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.infer import MCMC, MSD, OHMC
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.models import concentrated, factor_model
 
@@ -51,6 +51,7 @@ FRAME = torch.eye(3, 2)
     ("expected", "call"),
     [
         ("one of model and potential_fn", lambda: OHMC()),
+        ("potential_fn=0.2, expected a function; give other arguments by name", lambda: MSD(concentrated, 0.2)),
         ("one of model and potential_fn", lambda: OHMC(concentrated, potential)),
         ("manifolds is for potential_fn", lambda: OHMC(concentrated, manifolds=MANIFOLDS)),
         ("step_size=-1", lambda: OHMC(concentrated, step_size=-1)),

@@ -33,11 +33,11 @@ _STUCK = 0.05  # of iterations
 
 
 class MSD(Kernel):
-    r"""Dynamics with persistent momentum in a metric that follows the model from point to point.
+    r"""Hamiltonian dynamics with persistent momentum, in a mass matrix that follows the model from point to point.
 
-    q holds all sites in unconstrained space, f(q) the model's predictions and parameters, whitened. The metric is
-    the pull-back :math:`G = J^\top J`, J the Jacobian of f: Fisher information plus prior precision. One
-    iteration is
+    q holds all sites in unconstrained space, f(q) the model's predictions and parameters, in units of their standard
+    deviations. The position-dependent mass matrix is the metric :math:`G = J^\top J` that f pulls back, J the Jacobian
+    of f: Fisher information plus prior precision. With E the potential energy, minus the log density, one iteration is
 
     .. math::
         p \leftarrow p\cos\theta + \xi\sin\theta,\quad \xi\sim N(0, G), \qquad
@@ -49,29 +49,30 @@ class MSD(Kernel):
     - ``target="jeffreys"``, :math:`\varphi = E`: :math:`\sqrt{|G|}\,e^{-E}`, the paper's choice. That is the
       posterior under another prior: times the Jeffreys prior of the metric, in which q is unconstrained;
 
-    up to a bias of order ε², or exactly with ``metropolis=True``, where the step is the explicit Lagrangian one and
-    its end is accepted or rejected with the step's Jacobian. Without it, a trajectory whose energy error exceeds 10
-    and what friction takes away, sin²θ of the kinetic energy, is not followed and counts as divergent. A step that
-    is too long for the metric gives a wrong law in silence otherwise: compare with half the step, or with the exact
-    version.
+    up to a bias of order ε² (unadjusted), or without bias with ``metropolis=True`` (adjusted), where the step is the
+    explicit Lagrangian one and its end is accepted or rejected with the step's Jacobian. Unadjusted, a trajectory whose
+    energy error exceeds 10 and what friction takes away, sin²θ of the kinetic energy, is not followed and counts as
+    divergent. A step that is too long for the metric gives a wrong distribution in silence otherwise: compare with
+    half the step, or with the adjusted version.
 
     A step costs O(l d²) for l predictions plus d of them for the Jacobian, O(d³) for factorisations, all by products
     of Jacobians with vectors; ``metropolis=True`` costs about four Jacobians more. Where G is not positive
     definite in floating point, √precision times its mean diagonal is added, and `diagnostics` counts the draws.
 
     Args:
-        model: a Pyro model; `pyro_manifold.embedding.embedding_from_model` has the laws with an automatic metric.
+        model: a Pyro model; `pyro_manifold.target.embedding.embedding_from_model` has the distributions with an
+            automatic metric.
+        potential_fn: instead of a model, the potential energy of ``{site: value}``; needs ``metric``.
         step_size: ε; G sets the scale, so that 1 is the scale of a Gaussian posterior.
         persistence: cos θ, in [0, 1); 0 draws fresh momenta.
         metric: in place of the automatic metric, a function of ``{site: value}`` of one chain, values as in the model.
             It returns a vector, whose pull-back is G, or G itself, ``(d, d)``, in unconstrained coordinates with
             the sites in alphabetical order.
-        target: which law the draws follow.
+        target: which distribution the draws follow.
         metropolis: accept or reject.
         num_steps: leapfrog steps of an iteration.
         metric_scale: ``{site: factor}`` for the share of a site in the automatic metric, for numerical
-            stability; the law of the draws stays the posterior.
-        potential_fn: instead of a model, the potential energy of ``{site: value}``; needs ``metric``.
+            stability; the distribution of the draws stays the posterior.
         transforms: as in Pyro; a site on a manifold needs one.
         max_plate_nesting: as in Pyro.
         jit_compile: compile the step with `torch.compile`.
@@ -80,7 +81,7 @@ class MSD(Kernel):
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
 
     The step size is not adapted. During warm-up a chain whose step goes wrong takes shorter ones until it is over the
-    rough ground of its start, and in the first half of it there is no Metropolis test. All draws are made with ε
+    rough ground of its initial values, and in the first half of it there is no Metropolis test. All draws are made with ε
     itself, and with the test if ``metropolis=True``.
     dtype and device are those of the model's tensors. Densities are with respect to Lebesgue measure in unconstrained
     space, so that draws of the sites follow the posterior.
@@ -88,10 +89,10 @@ class MSD(Kernel):
     Raises:
         ValueError: for arguments out of range; by ``MCMC.run`` for a site without an automatic metric, a site on a
             manifold without a transform, or a ``metric`` that returns something else, cannot be differentiated, or
-            is not positive definite where chains start.
+            is not positive definite at the initial values.
 
     Source: Zlochin & Baram, Manifold stochastic dynamics for Bayesian learning, Neural Computation 13, 2001; for the
-    exact version Lan, Stathopoulos, Shahbaba & Girolami, arXiv 1211.3759.
+    adjusted version Lan, Stathopoulos, Shahbaba & Girolami, arXiv 1211.3759.
 
     Example:
         >>> import pyro, pyro.distributions as dist, torch
@@ -100,7 +101,7 @@ class MSD(Kernel):
         >>> def model():
         ...     w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
         ...     pyro.sample("y", dist.Bernoulli(logits=w[0] + w[1] * x).to_event(1), obs=(x > 0).to(x))
-        >>> mcmc = MCMC(MSD(model, 0.2, metropolis=True), 10, num_chains=2, disable_progbar=True)
+        >>> mcmc = MCMC(MSD(model, step_size=0.2, metropolis=True), 10, num_chains=2, disable_progbar=True)
         >>> mcmc.run()
         >>> mcmc.get_samples()["w"].shape
         torch.Size([20, 2])
