@@ -81,8 +81,8 @@ class MSD(Kernel):
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
 
     The step size is not adapted. During warm-up a chain whose step goes wrong takes shorter ones until it is over the
-    rough ground of its initial values, and in the first half of it there is no Metropolis test. All draws are made with ε
-    itself, and with the test if ``metropolis=True``.
+    rough ground of its initial values, and in the first half of it there is no Metropolis test. All draws are made with
+    ε itself, and with the test if ``metropolis=True``.
     dtype and device are those of the model's tensors. Densities are with respect to Lebesgue measure in unconstrained
     space, so that draws of the sites follow the posterior.
 
