@@ -11,7 +11,7 @@ import torch
 
 from pyro_manifold.graphs.trusted import Trusted
 from pyro_manifold.infer.mcmc.problem import Problem
-from pyro_manifold.infer.mcmc.saving import Plain, Saved
+from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, restored
 from pyro_manifold.infer.mcmc.states import Blocks, S, Statistics, Transition, in_rows
 from pyro_manifold.target.batched import Sites
 
@@ -198,13 +198,17 @@ class Run(Saved, Generic[S, T]):
         Raises:
             ValueError: if it was a run of another kernel, model or number of chains; the sentence says what differs.
         """
-        missing = sorted({*self.changing, "random", "forms"} - set(saved))
-        if missing:
-            raise ValueError(f"The saved run lacks {missing}: expected what Run.state_dict() returns.")
-        super().load_state_dict(saved)
-        self.random.set_state(saved["random"].cpu())
+        check_entries(saved, (*self.changing, "random", "forms"), "the run")
+        check_entries(saved["forms"], self._graphs, "the run's graphs")
+        present = self.state_dict()
+        try:
+            super().load_state_dict(saved)
+            self.random.set_state(restored(present["random"], saved["random"], "random"))
+        except ValueError:
+            super().load_state_dict(present)  # nothing is half loaded
+            raise
         for name, graph in self._graphs.items():
-            form = saved["forms"].get(name)
+            form = saved["forms"][name]
             if form == graph.form:
                 continue
             graph.forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -26,8 +27,18 @@ class Saved:
         Raises:
             ValueError: if they were not.
         """
+        check_entries(saved, self.changing, type(self).__name__)
         for name in self.changing:
             setattr(self, name, restored(getattr(self, name), saved[name], name))
+
+
+def check_entries(saved: Plain, names: Iterable[str], owner: str) -> None:
+    """Raise a sentence unless what was saved is a dictionary with at least these entries."""
+    if not isinstance(saved, dict):
+        raise ValueError(f"What was saved of {owner} is {saved!r}, expected a dictionary as state_dict() returns it.")
+    missing = sorted(set(names) - set(saved))
+    if missing:
+        raise ValueError(f"What was saved of {owner} lacks {missing}: expected what state_dict() returns.")
 
 
 def plain(value: Any) -> Plain:
@@ -69,6 +80,7 @@ def restored(like: Any, saved: Plain, name: str) -> Any:
             )
         return saved.to(like.device, copy=True)
     if isinstance(like, dict | tuple):
+        check_entries(saved, (), name)
         keyed = like if isinstance(like, dict) else _entries(like)
         if sorted(saved) != sorted(map(str, keyed)):
             raise ValueError(
@@ -79,4 +91,6 @@ def restored(like: Any, saved: Plain, name: str) -> Any:
         if isinstance(like, dict):
             return values
         return type(like)(*values.values()) if hasattr(like, "_fields") else tuple(values.values())
+    if type(saved) is not type(like) and not (type(like) is float and type(saved) is int):
+        raise ValueError(f"The saved '{name}' is {saved!r}, expected {type(like).__name__}.")
     return type(like)(saved)

@@ -82,6 +82,12 @@ def is_plain(value):
     return type(value) in (Tensor, int, float, bool, str)
 
 
+def is_same_state(found, expected):
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(is_same_state(found[key], expected[key]) for key in expected)
+    return torch.equal(found, expected) if isinstance(expected, Tensor) else found == expected
+
+
 MOMENTS = (1, 24, 60, 125, WARMUP, WARMUP + 3)
 
 
@@ -162,8 +168,20 @@ def test_what_does_not_fit_is_named():
         run_of("OHMC", chains=4).load_state_dict(saved)
     with pytest.raises(ValueError, match=r"'state: position' has the entries .*'U'.* but this run has .*'Q'"):
         run_of("GHMC").load_state_dict(saved)
-    with pytest.raises(ValueError, match=r"lacks \['random'\]"):
-        run_of("OHMC").load_state_dict({name: value for name, value in saved.items() if name != "random"})
+    run = run_of("OHMC")
+    advance(run, 3)
+    expected = run.state_dict()
+    for broken, words in (
+        ({name: value for name, value in saved.items() if name != "random"}, r"lacks \['random'\]"),
+        ({**saved, "iteration": "7"}, "'iteration' is '7', expected int"),
+        ({**saved, "tuning": {}}, "of WarmUp lacks"),
+        ({**saved, "random": torch.zeros(3)}, "'random' is torch.float64"),
+        ({**saved, "state": None}, "of state is None, expected a dictionary"),
+        ({**saved, "forms": {}}, "of the run's graphs lacks"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run.load_state_dict(broken)
+        assert is_same_state(run.state_dict(), expected), "nothing is half loaded"
 
 
 def test_a_form_that_cannot_be_had_here_is_said(monkeypatch):

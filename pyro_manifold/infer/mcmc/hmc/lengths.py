@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.run import golden_phase
-from pyro_manifold.infer.mcmc.saving import Plain, Saved
+from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, restored
 from pyro_manifold.infer.mcmc.states import ChainState
 
 MAXIMUM_STEPS = 1024
@@ -152,10 +152,10 @@ class LengthChoice(Saved):
         }
 
     def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        check_entries(saved, ["jumps"], "the choice of lengths")
         super().load_state_dict(saved)
-        self._jumps = {int(index): self._no_jumps() for index in saved["jumps"]}
-        for index, jumps in self._jumps.items():
-            jumps.load_state_dict(saved["jumps"][str(index)])
+        jumps = {int(index): self._no_jumps() for index in saved["jumps"]}
+        self._jumps = restored(jumps, saved["jumps"], "jumps")
 
 
 @dataclass
