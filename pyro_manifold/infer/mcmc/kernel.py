@@ -67,6 +67,8 @@ class Kernel(MCMCKernel):
         self._init_strategy = init_strategy
         self._manifolds = manifolds
         self._warn = not ignore_jit_warnings
+        # Maps of the sites that are not on a manifold to unconstrained space; Pyro asks for them after `cleanup` too.
+        self.transforms = transforms if model is None else None
         self._run: Run[Any, Any] | None = None
         self._record = Record()
         self._given_params: Sites | None = None
@@ -141,13 +143,7 @@ class Kernel(MCMCKernel):
     def run(self, run: Run[Any, Any]) -> None:
         self._run = run
         self._record = Record()
-
-    @property
-    def transforms(self) -> Mapping[str, Transform] | None:
-        """Maps of the sites that are not on a manifold to unconstrained space; None if that is not known yet."""
-        if self._run is not None:
-            return self._run.problem.target.transforms
-        return self._given_transforms if self.model is None else None
+        self.transforms = run.problem.target.transforms
 
     @property
     def initial_params(self) -> Sites | None:

@@ -308,3 +308,14 @@ def test_models_without_latent_sites_run():
     kernel = OHMC(model)
     kernel.setup(1)
     assert kernel.sample(kernel.initial_params) == {}
+
+
+def test_pyros_mcmc_prepares_one_run(monkeypatch):
+    """It asks a kernel for its transforms after cleaning up, and would set it up again to learn them."""
+    prepared = []
+    prepare = OHMC.prepare
+    monkeypatch.setattr(OHMC, "prepare", lambda *args, **kwargs: prepared.append(1) or prepare(*args, **kwargs))
+    mcmc = pyro.infer.MCMC(OHMC(factor_model), 5, 5, disable_progbar=True)
+    mcmc.run(torch.randn(10, 4))
+    assert (mcmc.get_samples()["noise"] > 0).all()
+    assert len(prepared) == 1
