@@ -7,9 +7,9 @@ import torch
 from pyro_manifold.distributions import StiefelUniform
 
 
-def concentrated(n=4, p=2):
+def concentrated(n=4, p=2, pull=4.0):
     U = pyro.sample("U", StiefelUniform(n, p))
-    pyro.factor("pull", 4 * U[0, 0] + 3 * U[1, 1])
+    pyro.factor("pull", pull * U[0, 0] + 3 * U[1, 1])
 
 
 def factor_model(y, n=4, p=2):

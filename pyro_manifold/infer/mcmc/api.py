@@ -60,7 +60,7 @@ class MCMC(pyro.infer.MCMC):
         consumers: called with every `Iteration` (stage, index, sites, statistics) as it comes, such as a running
             mean; with ``save_params=[]`` no draw is kept. For ``"vectorized"``.
 
-    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning.
+    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised.
 
     Raises:
         ValueError: for another ``chain_method``, or ``initial_params`` without the right leading dimension.
@@ -129,7 +129,7 @@ class MCMC(pyro.infer.MCMC):
         self._hook = hook_fn
         self._requested_samples = num_samples
         self._thinning = thinning
-        self._consumers = tuple(consumers)
+        self._consumers = _functions(consumers)
         self._saved_names = save_params
         self._disable_progbar = disable_progbar
 
@@ -181,6 +181,15 @@ class MCMC(pyro.infer.MCMC):
         recorded = [report.get("sample stats", {}) for report in reports]
         grouped = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
+
+    def summary(self, prob: float = 0.9) -> None:
+        """Print a table of the draws, as in Pyro.
+
+        Raises:
+            ValueError: before `run`.
+        """
+        self._check_there_are_draws("summary")
+        super().summary(prob)
 
     def _check_there_are_draws(self, method: str) -> None:
         if self._samples is None:
@@ -246,6 +255,12 @@ class MCMC(pyro.infer.MCMC):
         if unknown:
             raise ValueError(f"save_params names {unknown}, but the sites are {sites}.")
         return names
+
+
+def _functions(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
+    if not isinstance(consumers, Sequence) or not all(callable(consumer) for consumer in consumers):
+        raise ValueError(f"consumers={consumers!r}, expected a list of functions of an Iteration.")
+    return tuple(consumers)
 
 
 def _check_counts(**counts: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from pyro_manifold.manifolds import Manifold
 from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.model import Target, target_from_model, target_from_potential
 
+_NOT_SETTINGS = ("_run", "_record", "_given_params", "_from_params", "_warn", "_jit_compile")
+"""Attributes of a kernel that do not say which distribution of draws it has, nor how it moves."""
+
 
 class Kernel(MCMCKernel):
     """Configuration of a sampler. It knows nothing of chains: all that changes is in the `Run` that `prepare` makes.
@@ -31,7 +35,8 @@ class Kernel(MCMCKernel):
 
     Args:
         model: a Pyro model; give this or ``potential_fn``.
-        potential_fn: ``{site: tensor}`` to the potential energy; needs ``manifolds``, and ``initial_params`` of MCMC.
+        potential_fn: ``{site: tensor}`` to the potential energy; needs ``manifolds`` (``{}`` if no site has one), and
+            ``initial_params`` of MCMC.
         transforms: maps to unconstrained space for some of the sites.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
@@ -105,9 +110,22 @@ class Kernel(MCMCKernel):
         """A run on a target; arguments as in `prepare`."""
         problem = Problem.build(target, chains, initial_params, full_mass=self.grouping(), warn=self._warn)
         if problem.initial_values:
-            return Run(problem, self.compose(problem, warmup_steps), warmup_steps)
-        nothing = PlainState({}, torch.zeros(chains), {})
-        return Run(problem, Parts(nothing, (), Fixed(None), lambda state, _: state), warmup_steps)
+            parts = self.compose(problem, warmup_steps)
+        else:
+            parts = Parts(PlainState({}, torch.zeros(chains), {}), (), Fixed(None), lambda state, _: state)
+        if not isinstance(parts, Parts):
+            raise TypeError(f"{type(self).__name__}.compose returns {type(parts).__name__}, expected Parts.")
+        return Run(problem, parts, warmup_steps, self._configuration())
+
+    def _configuration(self) -> dict[str, str]:
+        """The settings that are numbers and words, by name."""
+        settings: dict[str, Any] = {"kernel": type(self).__name__}
+        for name, value in vars(self).items():
+            if is_dataclass(value) and not isinstance(value, type):
+                settings |= asdict(value)
+            elif name not in _NOT_SETTINGS and isinstance(value, bool | int | float | str | list):
+                settings[name.lstrip("_")] = value
+        return {name: repr(value) for name, value in settings.items()}
 
     def _target(self, initial_params: Sites | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
         if self.potential_fn is not None:

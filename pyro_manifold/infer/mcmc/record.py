@@ -54,7 +54,7 @@ def reports(statistics: Statistics, chains: int) -> list[dict[str, Any]]:
 
 
 def _report(statistics: dict[str, Tensor]) -> dict[str, Any]:
-    report: dict[str, Any] = {"divergences": [], "acceptance rate": 0.0}
+    report: dict[str, Any] = {"divergences": []}
     if "diverging" in statistics:
         report["divergences"] = statistics["diverging"].nonzero().flatten().tolist()
     if "accepted" in statistics:

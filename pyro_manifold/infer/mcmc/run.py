@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
-from pyro_manifold.graphs.trusted import Trusted
+from pyro_manifold.graphs.trusted import Trusted, agrees
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, restored
 from pyro_manifold.infer.mcmc.states import Blocks, S, Statistics, Transition, in_rows
@@ -88,6 +89,7 @@ class Run(Saved, Generic[S, T]):
         problem: target, initial values and potential.
         parts: what the kernel has composed.
         warmup_steps: iterations that adapt.
+        configuration: the kernel's settings in words, to know them again when a saved run is loaded.
 
     Attributes:
         transitions: one iteration, in this order.
@@ -99,8 +101,11 @@ class Run(Saved, Generic[S, T]):
 
     changing = ("iteration", "state", "tuning", "divergences", "mean_acceptance")
 
-    def __init__(self, problem: Problem, parts: Parts[S, T], warmup_steps: int) -> None:
+    def __init__(
+        self, problem: Problem, parts: Parts[S, T], warmup_steps: int, configuration: Mapping[str, str] | None = None
+    ) -> None:
         self.problem = problem
+        self._made_with = {**(configuration or {}), "chains": str(problem.chains), "warmup_steps": str(warmup_steps)}
         self.chains = problem.chains
         self.warmup_steps = warmup_steps
         self.state = in_rows(parts.state)
@@ -124,6 +129,12 @@ class Run(Saved, Generic[S, T]):
         """Where the chains are, ``{site: (chains, ...)}``: manifold sites on their manifold, others unconstrained."""
         return self.problem.layout.unpack(self.state.position)
 
+    @property
+    def values(self) -> Sites:
+        """Where the chains are, ``{site: (chains, ...)}``, as the model has it."""
+        transforms = self.problem.target.transforms
+        return {name: transforms[name].inv(x) if name in transforms else x for name, x in self.sites.items()}
+
     def advance(self) -> Sites:
         """One iteration of every chain; returns `sites`."""
         self.iteration += 1
@@ -133,6 +144,8 @@ class Run(Saved, Generic[S, T]):
             before = self.state
             self.state, found = transition(before, settings, self.random)
             self.statistics.update(found)
+        if self.iteration == 1:
+            self._check_statistics()
         self.state = in_rows(self.state)
         if self.warming_up:
             self.tuning.learn(self.iteration, before, self.state, self.statistics, self.random)
@@ -141,6 +154,15 @@ class Run(Saved, Generic[S, T]):
         if self.iteration % _ITERATIONS_BETWEEN_COMPARISONS[stage] == 1:
             self._compare_graphs(stage)
         return self.sites
+
+    def _check_statistics(self) -> None:
+        for name, value in self.statistics.items():
+            if not isinstance(value, Tensor) or value.shape != (self.chains,):
+                found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+                raise ValueError(
+                    f"A transition tells '{name}' as {found}, expected a tensor of one number for each chain, "
+                    f"({self.chains},)."
+                )
 
     def move_to(self, positions: Sites) -> None:
         """Put the chains elsewhere."""
@@ -181,6 +203,23 @@ class Run(Saved, Generic[S, T]):
             stacklevel=3,
         )
 
+    def _check_made_alike(self, saved: Plain) -> None:
+        check_entries(saved, self._made_with, "the run's settings")
+        for name, here in self._made_with.items():
+            if saved[name] != here:
+                raise ValueError(
+                    f"The saved run was made with {name}={saved[name]}, this one with {name}={here}: prepare it alike."
+                )
+
+    def _check_density(self) -> None:
+        """Energies that were saved, against those of this run's model at the same place."""
+        here = self._renew(self.state, self.state.position).energy
+        if not agrees(here, self.state.energy):
+            raise ValueError(
+                f"The log density where the saved chain 0 is was {float(-self.state.energy[0]):.6g}, but this run's is "
+                f"{float(-here[0]):.6g}: restore into a run of the same model and data."
+            )
+
     # ---- saving -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Plain]:
@@ -190,23 +229,29 @@ class Run(Saved, Generic[S, T]):
         one would, in another process too, given the same machine and number of threads.
         """
         forms = {name: graph.form for name, graph in self._graphs.items()}
-        return {**super().state_dict(), "random": self.random.get_state(), "forms": forms}
+        saved = {**super().state_dict(), "random": self.random.get_state(), "forms": forms}
+        return {**saved, "made with": dict(self._made_with)}
 
     def load_state_dict(self, saved: dict[str, Plain]) -> None:
         """Take the place of the run that was saved.
 
         Raises:
-            ValueError: if it was a run of another kernel, model or number of chains; the sentence says what differs.
+            ValueError: if it was a run of another kernel or settings, another number of chains or of warm-up
+                iterations, or if the model or its data give its state another density; the sentence says what differs.
         """
-        check_entries(saved, (*self.changing, "random", "forms"), "the run")
+        check_entries(saved, (*self.changing, "random", "forms", "made with"), "the run")
+        self._check_made_alike(saved["made with"])
         check_entries(saved["forms"], self._graphs, "the run's graphs")
         present = self.state_dict()
         try:
             super().load_state_dict(saved)
             self.random.set_state(restored(present["random"], saved["random"], "random"))
-        except ValueError:
+            self._check_density()
+        except (ValueError, RuntimeError):
             super().load_state_dict(present)  # nothing is half loaded
+            self.random.set_state(present["random"])
             raise
+        self.statistics = {}
         for name, graph in self._graphs.items():
             form = saved["forms"][name]
             if form == graph.form:

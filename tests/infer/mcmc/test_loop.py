@@ -88,6 +88,10 @@ def test_bad_arguments_are_named():
         MCMC(OHMC(concentrated), 10, thinning=0)
     with pytest.raises(ValueError, match="thinning=11 leaves no draw of num_samples=10"):
         MCMC(OHMC(concentrated), 10, thinning=11)
+    with pytest.raises(ValueError, match="expected a list of functions of an Iteration"):
+        MCMC(OHMC(concentrated), 10, consumers=[3])
+    with pytest.raises(ValueError, match="summary: there are no draws yet"):
+        MCMC(OHMC(concentrated), 10).summary()
     with pytest.raises(ValueError, match="thinning and consumers are for chain_method='vectorized'"):
         MCMC(pyro.infer.NUTS(concentrated), 10, thinning=2)
 
@@ -115,6 +119,22 @@ def test_that_test_can_fail():
     mcmc = run(Lopsided(target.model(), step_size=0.9), 300, 100, num_chains=64)
     draws = target.statistic(mcmc.get_samples(group_by_chain=True)["X"])
     assert abs(deviation(draws, *target.expectation())) > 2 * STANDARD_ERRORS
+
+
+@pytest.mark.parametrize(
+    ("statistic", "words"),
+    [(lambda e: e.mean(), r"a tensor of shape \(\)"), (lambda e: 1.0, "as 1.0, expected a tensor")],
+)
+def test_statistics_of_another_shape_are_named(statistic, words):
+    class Odd(RandomWalk):
+        def compose(self, problem, warmup_steps):
+            parts = super().compose(problem, warmup_steps)
+            (walk,) = parts.transitions
+            parts.transitions = [lambda state, *rest: (walk(state, *rest)[0], {"mine": statistic(state.energy)})]
+            return parts
+
+    with pytest.raises(ValueError, match=f"'mine' {words}|'mine' as {words}"):
+        run(Odd(concentrated))
 
 
 def test_random_walk_under_pyros_mcmc():

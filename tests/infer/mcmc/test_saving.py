@@ -164,10 +164,21 @@ def test_nothing_else_in_the_process_changes_the_draws():
 
 def test_what_does_not_fit_is_named():
     saved = run_of("OHMC").state_dict()
-    with pytest.raises(ValueError, match=r"state.*restore into a run of the same model, data and number of chains"):
-        run_of("OHMC", chains=4).load_state_dict(saved)
-    with pytest.raises(ValueError, match=r"'state: position' has the entries .*'U'.* but this run has .*'Q'"):
-        run_of("GHMC").load_state_dict(saved)
+    for other, words in (
+        (run_of("OHMC", chains=4), "made with chains=3, this one with chains=4"),
+        (run_of("GHMC"), "made with kernel='OHMC', this one with kernel='GHMC'"),
+        (
+            OHMC(concentrated, persistence=0.5).prepare(3, WARMUP, None),
+            "persistence=0.0, this one with persistence=0.5",
+        ),
+        (OHMC(concentrated).prepare(3, 100, None), "made with warmup_steps=170, this one with warmup_steps=100"),
+        (OHMC(concentrated).prepare(3, WARMUP, None, 5, 2), r"\(3, 4, 2\), but this run has .*\(3, 5, 2\)"),
+        (OHMC(lambda: concentrated(pull=5.0)).prepare(3, WARMUP, None), "log density .* of the same model and data"),
+    ):
+        before = other.state_dict()
+        with pytest.raises(ValueError, match=words):
+            other.load_state_dict(saved)
+        assert is_same_state(other.state_dict(), before), "nothing is half loaded"
     run = run_of("OHMC")
     advance(run, 3)
     expected = run.state_dict()

@@ -24,8 +24,8 @@ class GHMC(HamiltonianKernel):
     in `OHMC`, which rotates by a Cayley transform instead of two matrix exponentials and so costs less a step. Draws
     have exactly the distribution of the model (densities with respect to the normalised Haar measure).
 
-    Other libraries use these letters for *generalised* HMC, which keeps part of the momentum between trajectories; this
-    kernel draws it anew.
+    Other libraries use these letters for *generalised* HMC, which keeps part of the momentum between trajectories: that
+    is ``persistence``, 0 by default.
 
     Source: Byrne & Girolami, Geodesic Monte Carlo on embedded manifolds, Scand. J. Statist. 2013, arXiv 1301.6064,
     algorithm 1.

@@ -44,7 +44,9 @@ class LagrangianStep:
 
     def __call__(self, point: Point, velocity: Tensor, step_size: Tensor) -> tuple[Point, Tensor, Tensor]:
         """Where the chains are a step later."""
-        log_volume, velocity, *values = self.graph(step_size, velocity, *point)
+        # One memory layout: a compiled graph is compiled again for every other.
+        inputs = [value.contiguous() for value in (step_size, velocity, *point)]
+        log_volume, velocity, *values = self.graph(*inputs)
         return Point(*values), velocity, log_volume
 
     def trace(
@@ -70,8 +72,8 @@ class LagrangianStep:
         # Of the size of a draw, but not drawn: looking at the model must not change the draws of a seeded run.
         velocity = point.metric.diagonal(dim1=-2, dim2=-1).rsqrt()
         time = torch.full_like(point.energy, 1e-2)
-        example = [value.clone() for value in (time, velocity, *point)]
-        elsewhere = [(3 * time, -2 * velocity, *point)]
+        example = [value.clone(memory_format=torch.contiguous_format) for value in (time, velocity, *point)]
+        elsewhere = [(3 * time, -2 * velocity, *example[2:])]
         failures = {
             "traced": "The step cannot be traced, going on without, which is slow: {reason}.",
             "compiled": "jit_compile=True had no effect, going on without compiling: {reason}.",
