@@ -132,5 +132,5 @@ def compiled(graph: FlatFunction, options: Mapping[str, Any] | None) -> FlatFunc
 
 
 def reason(error: Exception) -> str:
-    """Why there is no graph: the first line of what a tracer or compiler said."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    """Why there is no graph: the first sentence of what a tracer or compiler said."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyro
@@ -15,6 +16,7 @@ from pyro.util import optional
 
 from pyro_manifold.diagnostics.agreement import disagreements
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.infer.mcmc.checks import is_a
 from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.mcmc.states import Statistics
@@ -99,8 +101,10 @@ class MCMC(pyro.infer.MCMC):
             raise ValueError(f"chain_method={chain_method!r}, expected 'vectorized', 'parallel' or 'sequential'.")
         if thinning > num_samples:
             raise ValueError(f"thinning={thinning} leaves no draw of num_samples={num_samples}, expected at most that.")
-        if warmup_steps is not None and (not isinstance(warmup_steps, int) or warmup_steps < 0):
+        if warmup_steps is not None and (not is_a(Integral, warmup_steps) or warmup_steps < 0):
             raise ValueError(f"warmup_steps={warmup_steps!r}, expected an integer that is not negative.")
+        if hook_fn is not None and not callable(hook_fn):
+            raise ValueError(f"hook_fn={hook_fn!r}, expected a function of kernel, params, stage and i.")
         self._vectorised = chain_method == "vectorized" and isinstance(kernel, Vectorised)
         if not self._vectorised and (thinning > 1 or consumers):
             raise ValueError(
@@ -188,12 +192,17 @@ class MCMC(pyro.infer.MCMC):
         Raises:
             ValueError: before `run`.
         """
-        self._check_there_are_draws("summary")
+        self._check_there_are_draws("summary", fewest=4)
         super().summary(prob)
 
-    def _check_there_are_draws(self, method: str) -> None:
+    def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
         if self._samples is None:
             raise ValueError(f"MCMC.{method}: there are no draws yet, call mcmc.run(...) first.")
+        if self._samples and self.num_samples < fewest:
+            raise ValueError(
+                f"MCMC.{method} needs {fewest} draws of each chain, for effective sizes and R-hat, and there are "
+                f"{self.num_samples}."
+            )
 
     def diagnostics(self) -> dict[str, Any]:
         """Effective sizes and R-hat of each site, what the kernel counted, and which chains disagree.
@@ -202,7 +211,7 @@ class MCMC(pyro.infer.MCMC):
         furthest from the others: it may sit in another mode, or not have arrived yet. Sites that the model knows only
         up to sign or rotation disagree by nature; ``"log density"``, the last entry, does not.
         """
-        self._check_there_are_draws("diagnostics")
+        self._check_there_are_draws("diagnostics", fewest=4)
         report = super().diagnostics()
         report.pop("sample stats", None)
         values = dict(self._samples)
@@ -265,5 +274,5 @@ def _functions(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
 
 def _check_counts(**counts: object) -> None:
     for name, value in counts.items():
-        if not isinstance(value, int) or value < 1:
+        if not is_a(Integral, value) or value < 1:  # type: ignore[operator]
             raise ValueError(f"{name}={value!r}, expected a positive integer.")

@@ -192,6 +192,8 @@ class Kernel(MCMCKernel):
 
     def diagnostics(self) -> dict[str, Any]:
         """Divergent iterations, acceptance rate, largest orthogonality error, and statistics of each iteration."""
+        if self._run is not None:
+            self._run.compare_graphs(1)
         return self.reports(self._record.statistics(), 1)[0]
 
     def logging(self) -> OrderedDict[str, str]:
@@ -223,5 +225,6 @@ class Kernel(MCMCKernel):
         self.__dict__.update(state, _run=None)
         if state["_run"] is not None:
             *arguments, saved = state["_run"]
-            self._run = self.run_of(*arguments)
+            with torch.random.fork_rng(devices=[]):  # making it again draws numbers, which must not change others'
+                self._run = self.run_of(*arguments)
             self._run.load_state_dict(saved)

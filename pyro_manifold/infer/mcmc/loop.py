@@ -16,11 +16,12 @@ from pyro_manifold.infer.mcmc.states import Statistics
 from pyro_manifold.target.batched import Sites
 
 _SECONDS_BETWEEN_REPORTS = 0.2
+_CHAINS_COMPARED_AT_THE_END = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration of all chains.
+    """One iteration of all chains. Its tensors are the run's own: copy what you keep, and never write into them.
 
     Attributes:
         stage: ``"Warmup"`` or ``"Sample"``, as Pyro calls them.
@@ -58,7 +59,7 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
         consumers: told of each iteration.
 
     Returns:
-        The number of draws; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C).
+        The number of draws made here; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C).
 
     Raises:
         KeyboardInterrupt: if there was no draw yet.
@@ -75,8 +76,10 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
                 iteration = Iteration("Sample", index, draw, sites, run.statistics)
             for consumer in consumers:
                 consumer(iteration)
-                # Whoever interrupts, the first consumer, which keeps the draws, has this one.
-                draws = max(draws, iteration.draw + 1)
+                if consumer is consumers[0]:
+                    # Whoever interrupts from here on, the first consumer, which keeps the draws, has this one.
+                    draws += iteration.kept
+        run.compare_graphs(_CHAINS_COMPARED_AT_THE_END)
     except KeyboardInterrupt:
         if not draws:
             raise
@@ -94,6 +97,7 @@ class Buffers:
     def __init__(self, draws: int, names: Sequence[str]) -> None:
         self._draws, self._names = draws, names
         self._buffers: Sites = {}
+        self._filled = 0
 
     def __call__(self, iteration: Iteration) -> None:
         if not iteration.kept:
@@ -101,10 +105,11 @@ class Buffers:
         if not self._buffers:
             self._buffers = {name: self._empty(iteration.sites[name]) for name in self._names}
         for name, buffer in self._buffers.items():
-            buffer[:, iteration.draw] = iteration.sites[name]
+            buffer[:, self._filled] = iteration.sites[name]
+        self._filled += 1
 
     def filled(self, draws: int) -> Sites:
-        """The first draws, ``{site: (chains, draws, ...)}``."""
+        """The first of those that came, ``{site: (chains, draws, ...)}``."""
         return {name: buffer[:, :draws] for name, buffer in self._buffers.items()}
 
     def _empty(self, value: Tensor) -> Tensor:

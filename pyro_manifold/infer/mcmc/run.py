@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pyro_manifold.graphs.trusted import Trusted, agrees
+from pyro_manifold.graphs.trusted import Trusted, agrees, reason
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, restored
 from pyro_manifold.infer.mcmc.states import Blocks, S, Statistics, Transition, in_rows
@@ -137,22 +137,23 @@ class Run(Saved, Generic[S, T]):
 
     def advance(self) -> Sites:
         """One iteration of every chain; returns `sites`."""
-        self.iteration += 1
-        settings = self.tuning.settings(self.iteration)
-        before, self.statistics = self.state, {}
+        iteration = self.iteration + 1
+        settings = self.tuning.settings(iteration)
+        before = state = self.state
+        statistics: Statistics = {}
         for transition in self.transitions:
-            before = self.state
-            self.state, found = transition(before, settings, self.random)
-            self.statistics.update(found)
-        if self.iteration == 1:
+            before = state
+            state, found = transition(before, settings, self.random)
+            statistics.update(found)
+        # Only now, so that an interrupt leaves the run where it was.
+        self.state, self.statistics, self.iteration = in_rows(state), statistics, iteration
+        if iteration == 1:
             self._check_statistics()
-        self.state = in_rows(self.state)
         if self.warming_up:
-            self.tuning.learn(self.iteration, before, self.state, self.statistics, self.random)
+            self.tuning.learn(iteration, before, self.state, statistics, self.random)
         self._count()
-        stage = "warm-up" if self.warming_up else "sampling"
-        if self.iteration % _ITERATIONS_BETWEEN_COMPARISONS[stage] == 1:
-            self._compare_graphs(stage)
+        if iteration % _ITERATIONS_BETWEEN_COMPARISONS[self.stage] == 1:
+            self.compare_graphs(2)
         return self.sites
 
     def _check_statistics(self) -> None:
@@ -184,19 +185,29 @@ class Run(Saved, Generic[S, T]):
         if errors:
             self.statistics["orthogonality_error"] = torch.stack(errors).amax(0)
 
-    def _compare_graphs(self, stage: str) -> None:
-        """A branch on values may be frozen in a trace though both sides agreed near the initial values.
+    @property
+    def stage(self) -> str:
+        """``"warm-up"`` or ``"sampling"``: to which the last iteration belonged."""
+        return "warm-up" if self.warming_up else "sampling"
 
-        So the density is compared with the model where chains are, two of them at a time.
+    def compare_graphs(self, count: int) -> None:
+        """Compare the density with the model where some of the chains are; where they differ, go on without graphs.
+
+        A branch on values may be frozen in a trace though both sides agreed near the initial values. `advance` does so
+        now and then for two chains; other ones each time.
+
+        Args:
+            count: how many chains to look at, spread evenly.
         """
-        some = int(golden_phase(self.iteration) * self.chains)
-        chains = sorted({some, (some + 1) % self.chains})
+        first = int(golden_phase(self.iteration) * self.chains)
+        stride = max(1, self.chains // count)
+        chains = sorted({(first + k * stride) % self.chains for k in range(min(count, self.chains))})
         if self.problem.batched.holds_at(self.sites, chains):
             return
         for graph in self._graphs.values():
             graph.forget()
         self.move_to(self.sites)
-        where = stage if stage == "warm-up" else f"{stage}, draws so far may be wrong"
+        where = self.stage if self.warming_up else f"{self.stage}, draws so far may be wrong"
         warnings.warn(
             f"The traced density left the model's at iteration {self.iteration} (in {where}): the model branches on "
             "values of sites; going on with a loop over chains, without tracing.",
@@ -242,15 +253,22 @@ class Run(Saved, Generic[S, T]):
         check_entries(saved, (*self.changing, "random", "forms", "made with"), "the run")
         self._check_made_alike(saved["made with"])
         check_entries(saved["forms"], self._graphs, "the run's graphs")
+        for name, form in saved["forms"].items():
+            if not isinstance(form, str):
+                raise ValueError(f"The saved form of the {name} is {form!r}, expected a word such as 'traced'.")
         present = self.state_dict()
         try:
             super().load_state_dict(saved)
             self.random.set_state(restored(present["random"], saved["random"], "random"))
+            if self.iteration < 0:
+                raise ValueError(f"The saved 'iteration' is {self.iteration}, expected at least 0.")
             self._check_density()
-        except (ValueError, RuntimeError):
+        except Exception as error:  # what is damaged can fail in any way
             super().load_state_dict(present)  # nothing is half loaded
             self.random.set_state(present["random"])
-            raise
+            if isinstance(error, ValueError):
+                raise
+            raise ValueError(f"The saved run is damaged ({reason(error)}): restore another.") from error
         self.statistics = {}
         for name, graph in self._graphs.items():
             form = saved["forms"][name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -93,4 +94,8 @@ def restored(like: Any, saved: Plain, name: str) -> Any:
         return type(like)(*values.values()) if hasattr(like, "_fields") else tuple(values.values())
     if type(saved) is not type(like) and not (type(like) is float and type(saved) is int):
         raise ValueError(f"The saved '{name}' is {saved!r}, expected {type(like).__name__}.")
+    if isinstance(like, str) and saved != like:
+        raise ValueError(f"The saved '{name}' is {saved!r}, but this run has {like!r}.")
+    if isinstance(like, float) and not math.isfinite(saved):
+        raise ValueError(f"The saved '{name}' is {saved}, expected a finite number.")
     return type(like)(saved)

@@ -9,6 +9,7 @@ from problems.monte_carlo import STANDARD_ERRORS, assert_mean, deviation
 from problems.targets import LANGEVIN
 from pyro_manifold import constraints
 from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.infer.mcmc.loop import Buffers, sample
 from tests.infer.mcmc.random_walk import RandomWalk
 from tests.infer.models import concentrated
 
@@ -90,10 +91,44 @@ def test_bad_arguments_are_named():
         MCMC(OHMC(concentrated), 10, thinning=11)
     with pytest.raises(ValueError, match="expected a list of functions of an Iteration"):
         MCMC(OHMC(concentrated), 10, consumers=[3])
+    with pytest.raises(ValueError, match="hook_fn=3, expected a function"):
+        MCMC(OHMC(concentrated), 10, hook_fn=3)
     with pytest.raises(ValueError, match="summary: there are no draws yet"):
         MCMC(OHMC(concentrated), 10).summary()
     with pytest.raises(ValueError, match="thinning and consumers are for chain_method='vectorized'"):
         MCMC(pyro.infer.NUTS(concentrated), 10, thinning=2)
+
+
+def test_a_resumed_run_fills_its_buffers_from_the_front():
+    run, other = (OHMC(concentrated).prepare(2, 5, None) for _ in range(2))
+    sample(run, 5, 1, [Buffers(5, ["U"])])
+    other.load_state_dict(run.state_dict())
+    buffers = Buffers(10, ["U"])
+    assert sample(other, 10, 1, [buffers]) == 5
+    draws = buffers.filled(5)["U"]
+    assert constraints.stiefel.check(draws).all()
+    assert torch.equal(draws[:, -1], other.sites["U"])
+
+
+def hidden_branch():
+    x = pyro.sample("x", pyro.distributions.Normal(torch.zeros(2), 30.0).to_event(1))
+    if x.detach().numpy()[0] > 30:
+        pyro.factor("step", torch.tensor(3.0))
+
+
+def test_a_wrong_trace_is_noticed_at_the_end_of_a_short_run():
+    """Far chains, seen by no comparison in between: the last looks at up to 16."""
+    start = {"x": torch.tensor([[0.0, 0.0]] * 7 + [[31.0, 0.0]])}
+    kernel = OHMC(hidden_branch, step_size=1e-3, num_steps=1, adapt_step_size=False)
+    with pytest.warns(UserWarning, match=r"iteration 30 \(in sampling, draws so far may be wrong\)"):
+        run(kernel, num_samples=30, warmup_steps=0, num_chains=8, initial_params=start)
+
+
+def test_too_few_draws_for_a_summary_is_a_sentence():
+    mcmc = run(OHMC(concentrated), num_samples=3)
+    for method in (mcmc.summary, mcmc.diagnostics):
+        with pytest.raises(ValueError, match=r"needs 4 draws of each chain, .* and there are 3"):
+            method()
 
 
 # ---- a kernel of another kind -----------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """Runs that are saved and restored: bit for bit, in another process, at any iteration."""
 
+import copy
 import os
 import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -230,3 +232,73 @@ def test_a_kernel_in_the_middle_of_a_run_can_be_pickled(name):
     for _ in range(5):
         expected, found = kernel.sample(params), copy.sample(params)
         assert all(torch.equal(found[site], expected[site]) for site in expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"step_size": 2, "trajectory_length": 1},
+        {"step_size": 2, "max_stepsize": 1},
+        {"step_size": np.float32(0.5), "num_steps": 2},
+        {"trajectory_length": np.float32(1.5), "max_stepsize": np.float64(0.5)},
+    ],
+)
+def test_numbers_of_any_kind_are_saved(options):
+    """A step size that was an integer once came back as zero."""
+    run, other = (OHMC(concentrated, **options).prepare(2, 20, None) for _ in range(2))
+    advance(run, 30)
+    saved = run.state_dict()
+    assert is_plain(saved)
+    other.load_state_dict(saved)
+    assert same(advance(run, 3), advance(other, 3))
+
+
+def test_looking_at_a_copy_changes_no_other_draws():
+    kernel = OHMC(concentrated)
+    kernel.setup(5)
+    before = torch.get_rng_state()
+    copy.deepcopy(kernel)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_interrupt_inside_an_iteration_leaves_the_run_where_it_was():
+    run = run_of("OHMC, square")
+    advance(run, 5)
+    before = run.state_dict()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    run.transitions.append(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.advance()
+    after = run.state_dict()
+    for entry in ("iteration", "state"):
+        assert is_same_state(after[entry], before[entry])
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("iteration",), -1, "'iteration' is -1, expected at least 0"),
+        (("tuning", "_step_size", "value"), float("nan"), "'value' is nan, expected a finite number"),
+        (("tuning", "_length_choice", "jumps"), None, "of the jumps of lengths is None"),
+        (("forms", "density"), None, "form of the density is None"),
+        (
+            ("state", "position", "('U',)"),
+            torch.full((3, 4, 2), torch.nan, dtype=torch.float64),
+            "log density where the saved chain 0 is",
+        ),
+    ],
+)
+def test_damage_is_refused_in_a_sentence(path, value, words):
+    run = run_of("OHMC")
+    saved = run.state_dict()
+    part = saved
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    expected = run.state_dict()
+    with pytest.raises(ValueError, match=words):
+        run.load_state_dict(saved)
+    assert is_same_state(run.state_dict(), expected)

@@ -84,14 +84,14 @@ class HamiltonianKernel(Kernel):
         check_share(reflection_probability=reflection_probability, open_above=False)
         check_share(trajectory_jitter=trajectory_jitter, persistence=persistence, open_above=True)
         self._plan = Plan(
-            step_size,
-            trajectory_length,
-            num_steps,
-            trajectory_jitter,
-            adapt_step_size,
-            adapt_mass_matrix,
-            target_accept_prob,
-            (min_stepsize, max_stepsize),
+            float(step_size),
+            None if trajectory_length is None else float(trajectory_length),
+            None if num_steps is None else int(num_steps),
+            float(trajectory_jitter),
+            bool(adapt_step_size),
+            bool(adapt_mass_matrix),
+            float(target_accept_prob),
+            (float(min_stepsize), float(max_stepsize)),
             float(persistence),
         )
         self._full_mass = full_mass

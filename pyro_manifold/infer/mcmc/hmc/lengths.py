@@ -154,6 +154,7 @@ class LengthChoice(Saved):
     def load_state_dict(self, saved: dict[str, Plain]) -> None:
         check_entries(saved, ["jumps"], "the choice of lengths")
         super().load_state_dict(saved)
+        check_entries(saved["jumps"], (), "the jumps of lengths")
         jumps = {int(index): self._no_jumps() for index in saved["jumps"]}
         self._jumps = restored(jumps, saved["jumps"], "jumps")
 

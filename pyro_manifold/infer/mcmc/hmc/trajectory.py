@@ -52,7 +52,8 @@ class Trajectory:
         before, after = (total_energy(each, mechanics=self._mechanics, metrics=metrics) for each in (start, end))
         decision = metropolis(before, after, random)
         restored = {block: move.restore(end.position[block]) for block, move in self._mechanics.items()}
-        chosen: State = choose(decision.accepted, end._replace(position=restored), reversed_in_time(start))
+        back = reversed_in_time(start) if settings.persistence else start  # momenta that are drawn anew need no turning
+        chosen: State = choose(decision.accepted, end._replace(position=restored), back)
         return chosen, {
             **decision.statistics,
             "energy": torch.where(decision.accepted, after, before),

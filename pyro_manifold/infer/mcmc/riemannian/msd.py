@@ -145,13 +145,13 @@ class MSD(Kernel):
         if metric is None and model is None:
             raise ValueError("potential_fn tells nothing of a metric: pass metric=.")
         _check_metric_arguments(metric, metric_scale)
-        self._step_size = float(step_size)
+        self.step_size = float(step_size)
         self._persistence = float(persistence)
         self._metric = metric
         self._metric_scale = metric_scale
         self._with_volume = target == "posterior"
         self._metropolis = metropolis
-        self._num_steps = num_steps
+        self.num_steps = int(num_steps)
         self._jit_compile = jit_compile
         self._jit_options = jit_options
 
@@ -169,11 +169,11 @@ class MSD(Kernel):
         field = metric_field(_flat(self._embedding(problem), layout, block), start)
         _check_metric(field, start)
         step = LagrangianStep(flat_potential, field, with_volume=self._with_volume, reversible=self._metropolis)
-        trajectory = LagrangianTrajectory(step, block, num_steps=self._num_steps, persistence=self._persistence)
+        trajectory = LagrangianTrajectory(step, block, num_steps=self.num_steps, persistence=self._persistence)
         state = trajectory.state_at(position, problem.random)
         density, options = problem.batched.graph, self._jit_options
         step.trace(state.point, density, compile=self._jit_compile, options=options, warn=self._warn)
-        tuning = Caution(self._step_size, self._metropolis, warmup_steps, state.energy)
+        tuning = Caution(self.step_size, self._metropolis, warmup_steps, state.energy)
         return Parts(state, [trajectory], tuning, trajectory.moved, {"step": step.graph})
 
     def _embedding(self, problem: Problem) -> Embedding:
