@@ -1,10 +1,20 @@
 """Shared by all tests: float64, one seed for each test derived from its name, one thread for each process."""
 
+import getpass
+import os
+import tempfile
 import zlib
+from pathlib import Path
 
 import pyro
 import pytest
 import torch
+
+# Code that torch keeps on disk is wrong under another ATEN_CPU_CAPABILITY, which torch does not notice.
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR",
+    str(Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}_{torch.backends.cpu.get_cpu_capability()}")),
+)
 
 LONGEST = (
     "test_examples.py::test_collinear_regression",
