@@ -1,10 +1,18 @@
 """Shared by all tests: float64, one seed for each test derived from its name, one thread for each process."""
 
+import os
 import zlib
+from pathlib import Path
 
 import pyro
 import pytest
 import torch
+
+# Code that torch keeps on disk is wrong under another ATEN_CPU_CAPABILITY, which torch does not notice.
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / f"torchinductor-{CAPABILITY}")
+)
 
 LONGEST = (
     "test_examples.py::test_collinear_regression",

@@ -185,7 +185,7 @@ def test_a_concentration_is_inferred():
     law = MatrixLangevin(torch.as_tensor(grid)[:, None, None] * F0)
     found = law.log_prob(observed[:, None]).sum(0) + torch.as_tensor(np.log(grid) - 0.2 * grid)
     assert torch.allclose(found, torch.as_tensor(log_posterior))
-    mcmc = MCMC(OHMC(model), num_samples=400, warmup_steps=200, num_chains=4, disable_progbar=True)
+    mcmc = MCMC(OHMC(model), num_samples=100, warmup_steps=200, num_chains=16, disable_progbar=True)
     mcmc.run()
     kappa = mcmc.get_samples(group_by_chain=True)["kappa"]
     assert_mean(kappa, (posterior * grid).sum() / posterior.sum(), truth_error=1e-3)

@@ -18,10 +18,13 @@ def draw(kernel, num_samples, warmup_steps=300, num_chains=64):
 
 
 def in_chart(target, chart, **options):
-    """All frames as coordinates of a chart, whose Jacobian the law then depends on."""
+    """All orthonormal matrices as coordinates of a chart, whose Jacobian the distribution then depends on.
+
+    With trajectories of a given length: to choose it would take most of the time.
+    """
     shapes = {"U": (4, 2), "V": (3, 2)} if target is NoisyMatrix else {"X": target.F.shape}
     charts = {site: biject_to(StiefelUniform(*shape, chart=chart).support).inv for site, shape in shapes.items()}
-    return OHMC(target.model(chart), transforms=charts, **options)
+    return OHMC(target.model(chart), transforms=charts, trajectory_length=2.0, **options)
 
 
 WAYS = {

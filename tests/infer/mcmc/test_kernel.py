@@ -113,7 +113,7 @@ def test_dense_masses_learn_a_correlated_posterior(full_mass):
         b = pyro.sample("b", dist.Normal(0.9 * a, 0.19**0.5))
         pyro.sample("c", dist.Normal(b, 1.0).expand([2]).to_event(1))
 
-    mcmc = run(OHMC(model, full_mass=full_mass), num_samples=800, warmup_steps=300)
+    mcmc = run(OHMC(model, full_mass=full_mass), num_samples=150, warmup_steps=300, num_chains=8)
     samples = mcmc.get_samples(group_by_chain=True)
     assert_mean(samples["a"] * samples["b"], 0.9)
     assert_mean(samples["c"][..., 0] ** 2, 2.0)
@@ -146,7 +146,7 @@ def test_discrete_sites_are_enumerated():
         # Both values of z have the same factor, so the sum leaves the law of X as it is.
         pyro.factor("langevin", (F * X).sum() + 0.0 * z)
 
-    samples = run(OHMC(model), num_samples=800, warmup_steps=200).get_samples(group_by_chain=True)
+    samples = run(OHMC(model), num_samples=150, warmup_steps=200, num_chains=8).get_samples(group_by_chain=True)
     assert set(samples) == {"X"}
     assert_mean(target.statistic(samples["X"]), *target.expectation())
 
@@ -165,7 +165,7 @@ def test_enumeration_weights_the_components():
         parts = [p * torch.exp(-0.5 * (y - grid - s) ** 2) for p, s in ((0.7, 0.0), (0.3, 2.0))]
         likelihood += torch.stack(parts).sum(0).log()
     density = torch.softmax(likelihood - 0.5 * grid**2, 0)
-    samples = run(OHMC(model), num_samples=800, warmup_steps=200).get_samples(group_by_chain=True)
+    samples = run(OHMC(model), num_samples=150, warmup_steps=200, num_chains=8).get_samples(group_by_chain=True)
     assert_mean(samples["x"], (density * grid).sum())
 
 
