@@ -5,7 +5,7 @@ import torch
 from pyro_manifold.infer.mcmc.hmc.leapfrog import at_rest, refresh, total_energy
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
 from pyro_manifold.infer.mcmc.hmc.step import Step
-from pyro_manifold.infer.mcmc.hmc.trajectory import Settings, Trajectory
+from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
 from pyro_manifold.infer.mcmc.states import per_chain
 from pyro_manifold.manifolds import Stiefel
 
@@ -73,7 +73,7 @@ class System:
         """Metropolised trajectories; positions of shape ``(chains, iterations, ...)`` and mean acceptance."""
         device = state.energy.device
         random = torch.Generator(device).manual_seed(int(torch.randint(2**62, ())))
-        settings = Settings(step_size, num_steps, self.metrics, persistence)
+        settings = HamiltonianSettings(step_size, num_steps, self.metrics, persistence)
         kept, acceptance = [], 0.0
         for iteration in range(burn_in + iterations):
             state, statistics = self.trajectory(state, settings, random)

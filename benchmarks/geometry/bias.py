@@ -73,10 +73,10 @@ def prepared(start, **options):
 
 def follow(run, step_size, adjusted, warmup, draws):
     """Positions ``(chains, draws, dimension)`` after the warm-up, number of divergences, share of accepted ends."""
-    from pyro_manifold.infer.mcmc.riemannian.trajectory import Settings
+    from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianSettings
 
     state, (trajectory,) = run.state, run.transitions
-    settings = Settings(torch.full_like(state.energy, step_size), adjusted)
+    settings = LagrangianSettings(torch.full_like(state.energy, step_size), adjusted)
     positions, found = [], []
     for iteration in range(warmup + draws):
         state, statistics = trajectory(state, settings, run.random)

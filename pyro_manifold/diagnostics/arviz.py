@@ -28,10 +28,10 @@ def to_inferencedata(
 ) -> Any:
     """Everything that a run knows, for ArviZ: ``summary``, ``plot_trace``, ``plot_energy``, ``loo`` and files.
 
-    Groups: ``posterior``; ``sample_stats`` (``acceptance_rate``, ``accepted``, ``diverging``, ``energy``,
-    ``energy_error``, ``step_size``, ``n_steps``, ``lp``, and where sites ask for them ``orthogonality_error`` and
-    ``reflected``; only ``diverging`` for kernels of other packages); ``observed_data`` and ``log_likelihood`` of the
-    observed sites of the model; ``posterior_predictive`` and ``constant_data`` if given.
+    Groups: ``posterior``; ``sample_stats``, whatever the kernel tells (``acceptance_rate``, ``accepted``, ``diverging``,
+    ``energy``, ``energy_error``, ``step_size``, ``n_steps``, ``lp``, and where sites ask for them
+    ``orthogonality_error`` and ``reflected``; only ``diverging`` for kernels of other packages); ``observed_data`` and
+    ``log_likelihood`` of the observed sites of the model; ``posterior_predictive`` and ``constant_data`` if given.
 
     ``lp`` is the log density that was sampled, up to a constant: of sites on a manifold with respect to the uniform
     distribution there, of others in unconstrained space. ``energy`` is the Hamiltonian, -lp plus kinetic energy.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,11 +12,12 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
 from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.trusted import agrees
+from pyro_manifold.graphs.trusted import FlatFunction, Trusted
 
 Values = dict[str, Tensor]
 
 _DRAWS_AT_A_TIME = 256
+_COMPARED = 3  # draws of each batch
 
 
 def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
@@ -64,7 +64,7 @@ def pointwise_log_likelihood(
         sites = list(of_one_draw(*[column[0] for column in columns]))
         if not sites:
             return {}
-        batches = [_over_draws(of_one_draw, chunk) for chunk in zip(*map(_chunks, columns), strict=True)]
+        batches = [_over_draws(of_one_draw, sites, chunk) for chunk in zip(*map(_chunks, columns), strict=True)]
     return {site: torch.cat([batch[site] for batch in batches]) for site in sites}
 
 
@@ -72,24 +72,22 @@ def _chunks(column: Tensor) -> tuple[Tensor, ...]:
     return column.split(_DRAWS_AT_A_TIME)
 
 
-def _over_draws(of_one_draw: Callable[..., Values], columns: tuple[Tensor, ...]) -> Values:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            graph = trace(of_one_draw, *[column[0].clone() for column in columns])
-            found: Values = torch.vmap(graph)(*columns)
-        checked = min(len(columns[0]), 3)
-        expected = _draw_by_draw(of_one_draw, tuple(column[-checked:] for column in columns))
-        if all(agrees(found[site][-checked:], expected[site]) for site in expected):
-            return found
-    except Exception:  # a model can defeat a tracer in any way; running it cannot be wrong
-        pass
-    return _draw_by_draw(of_one_draw, columns)
+def _over_draws(of_one_draw: Callable[..., Values], sites: list[str], columns: tuple[Tensor, ...]) -> Values:
+    def flat(*values: Tensor) -> tuple[Tensor, ...]:
+        found = of_one_draw(*values)
+        return tuple(found[site] for site in sites)
 
+    def draw_by_draw(*columns: Tensor) -> tuple[Tensor, ...]:
+        results = [flat(*values) for values in zip(*columns, strict=True)]
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
 
-def _draw_by_draw(of_one_draw: Callable[..., Values], columns: tuple[Tensor, ...]) -> Values:
-    results = [of_one_draw(*values) for values in zip(*columns, strict=True)]
-    return {site: torch.stack([result[site] for result in results]) for site in results[0]}
+    def vectorised(_: FlatFunction) -> FlatFunction:
+        graph: FlatFunction = torch.vmap(trace(flat, *[column[0].clone() for column in columns]))
+        return graph
+
+    likelihoods = Trusted(draw_by_draw, "draw by draw")
+    likelihoods.attempt("traced", vectorised, [[column[-_COMPARED:] for column in columns]])
+    return dict(zip(sites, likelihoods(*columns), strict=True))
 
 
 def _is_latent(site: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.reflection import Reflection
 from pyro_manifold.infer.mcmc.hmc.step import Step
-from pyro_manifold.infer.mcmc.hmc.trajectory import Settings, Trajectory
+from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
 from pyro_manifold.infer.mcmc.hmc.warmup import Plan, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.layout import refuse_manifold
@@ -102,7 +102,7 @@ class HamiltonianKernel(Kernel):
     def grouping(self) -> bool | list[Block]:
         return self._full_mass
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Parts[State, Settings]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Parts[State, HamiltonianSettings]:
         """Reflections of square sites, then a trajectory."""
         mechanics = block_mechanics(problem, self.manifold_mechanics)
         step = Step(problem.potential, mechanics)
@@ -114,7 +114,7 @@ class HamiltonianKernel(Kernel):
         tuning = WarmUp(
             self._plan, warmup_steps, state, make, partial(_acceptance_of_one_step, trajectory), problem.random
         )
-        transitions: list[Transition[State, Settings]] = [trajectory]
+        transitions: list[Transition[State, HamiltonianSettings]] = [trajectory]
         square = self._square_blocks(problem)
         if square:
             transitions.insert(0, Reflection(square, problem.potential, self._reflection_probability))
@@ -183,7 +183,7 @@ def block_mechanics(problem: Problem, table: Mapping[type[Manifold], Mechanics])
 def _acceptance_of_one_step(
     trajectory: Trajectory, state: State, step_size: float, metrics: Metrics, random: torch.Generator
 ) -> float:
-    _, statistics = trajectory(state, Settings(step_size, 1, metrics), random)
+    _, statistics = trajectory(state, HamiltonianSettings(step_size, 1, metrics), random)
     return float(statistics["acceptance_rate"].mean())
 
 

@@ -13,7 +13,7 @@ from pyro_manifold.infer.mcmc.metropolis import metropolis
 from pyro_manifold.infer.mcmc.states import Statistics, choose
 
 
-class Settings(NamedTuple):
+class HamiltonianSettings(NamedTuple):
     """What a trajectory needs to know beside where it starts.
 
     Attributes:
@@ -43,7 +43,9 @@ class Trajectory:
         self.step = step
         self._mechanics = step.mechanics
 
-    def __call__(self, state: State, settings: Settings, random: torch.Generator) -> tuple[State, Statistics]:
+    def __call__(
+        self, state: State, settings: HamiltonianSettings, random: torch.Generator
+    ) -> tuple[State, Statistics]:
         metrics = settings.metrics
         start = refresh(
             state, mechanics=self._mechanics, metrics=metrics, persistence=settings.persistence, random=random

@@ -18,7 +18,7 @@ from pyro_manifold.infer.mcmc.hmc.lengths import (
 )
 from pyro_manifold.infer.mcmc.hmc.masses import Estimators, Masses
 from pyro_manifold.infer.mcmc.hmc.step_size import StepSize, windows
-from pyro_manifold.infer.mcmc.hmc.trajectory import Settings
+from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
 from pyro_manifold.infer.mcmc.saving import Saved
 from pyro_manifold.infer.mcmc.states import Statistics
 
@@ -119,8 +119,8 @@ class WarmUp(Saved):
         """Leapfrog steps of a trajectory of mean length."""
         return self._lengths.steps_of(self.trajectory_length, self.step_size)
 
-    def settings(self, iteration: int) -> Settings:
-        """Settings of the trajectory of this iteration, counted from 1."""
+    def settings(self, iteration: int) -> HamiltonianSettings:
+        """HamiltonianSettings of the trajectory of this iteration, counted from 1."""
         longest = None
         self._intended_length = self._lengths.draw(iteration)
         if self._listens(iteration):
@@ -130,7 +130,7 @@ class WarmUp(Saved):
         num_steps = self._lengths.steps_of(self._intended_length, self.step_size, longest)
         persistence = self._plan.persistence if self._momenta_fit else 0.0
         self._momenta_fit = True
-        return Settings(self.step_size, num_steps, self.masses.metrics, persistence)
+        return HamiltonianSettings(self.step_size, num_steps, self.masses.metrics, persistence)
 
     def learn(
         self, iteration: int, before: State, after: State, statistics: Statistics, random: torch.Generator

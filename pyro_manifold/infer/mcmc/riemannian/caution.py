@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.riemannian.trajectory import RUNAWAY_THRESHOLD, Settings
+from pyro_manifold.infer.mcmc.riemannian.trajectory import RUNAWAY_THRESHOLD, LagrangianSettings
 from pyro_manifold.infer.mcmc.saving import Saved
 from pyro_manifold.infer.mcmc.states import Statistics
 
@@ -32,11 +32,11 @@ class Caution(Saved):
         self._warmup_steps = warmup_steps
         self._share = torch.ones_like(energy)
 
-    def settings(self, iteration: int) -> Settings:
-        """Settings of this iteration, counted from 1."""
+    def settings(self, iteration: int) -> LagrangianSettings:
+        """LagrangianSettings of this iteration, counted from 1."""
         if iteration > self._warmup_steps:
-            return Settings(self._step_size, self._adjusted)
-        return Settings(self._step_size * self._share, self._adjusted and 2 * iteration > self._warmup_steps)
+            return LagrangianSettings(self._step_size, self._adjusted)
+        return LagrangianSettings(self._step_size * self._share, self._adjusted and 2 * iteration > self._warmup_steps)
 
     def learn(self, _iteration: int, _before: object, _after: object, statistics: Statistics, *_: object) -> None:
         """Take in one trajectory of all chains."""

@@ -20,7 +20,7 @@ from pyro_manifold.infer.mcmc.riemannian.caution import Caution
 from pyro_manifold.infer.mcmc.riemannian.lagrangian import factorise
 from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField, metric_field
 from pyro_manifold.infer.mcmc.riemannian.step import LagrangianStep
-from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianState, LagrangianTrajectory, Settings
+from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianSettings, LagrangianState, LagrangianTrajectory
 from pyro_manifold.infer.mcmc.run import Parts
 from pyro_manifold.infer.mcmc.states import Block, Statistics
 from pyro_manifold.target.batched import Sites
@@ -155,7 +155,7 @@ class MSD(Kernel):
         self._jit_compile = jit_compile
         self._jit_options = jit_options
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Parts[LagrangianState, Settings]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Parts[LagrangianState, LagrangianSettings]:
         """One trajectory in the metric, with steps that are careful during warm-up."""
         for name, manifold in problem.target.manifolds.items():
             refuse_manifold(name, manifold, [])

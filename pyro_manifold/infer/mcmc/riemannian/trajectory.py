@@ -47,7 +47,7 @@ class LagrangianState(NamedTuple):
         return {self.block: self.point.gradient}
 
 
-class Settings(NamedTuple):
+class LagrangianSettings(NamedTuple):
     """What a trajectory needs to know beside where it starts.
 
     Attributes:
@@ -94,7 +94,7 @@ class LagrangianTrajectory:
         return point.energy + multiple * point.half_log_determinant + kinetic_energy(point, velocity)
 
     def __call__(
-        self, state: LagrangianState, settings: Settings, random: torch.Generator
+        self, state: LagrangianState, settings: LagrangianSettings, random: torch.Generator
     ) -> tuple[LagrangianState, Statistics]:
         start = state.point
         velocity = refresh(start, state.velocity, self._persistence, random)

@@ -6,7 +6,7 @@ from problems.curved_regression import embedding, metric, potential
 from pyro_manifold.infer.mcmc.riemannian import lagrangian
 from pyro_manifold.infer.mcmc.riemannian.metric_field import DenseMetric, PullBackMetric
 from pyro_manifold.infer.mcmc.riemannian.step import LagrangianStep
-from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianTrajectory, Settings
+from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianSettings, LagrangianTrajectory
 
 BLOCK = ("q",)
 FIELDS = {"pull-back": PullBackMetric(embedding, 2, 7), "dense": DenseMetric(metric)}
@@ -32,7 +32,7 @@ def sample(
     random = torch.default_generator
     state = trajectory.state_at({BLOCK: 0.3 * torch.randn(chains, 2)}, random)
     step.trace(state.point)
-    settings = Settings(torch.full_like(state.energy, step_size), adjusted)
+    settings = LagrangianSettings(torch.full_like(state.energy, step_size), adjusted)
     draws, accepted = [], []
     for iteration in range(burn_in + iterations):
         state, statistics = trajectory(state, settings, random)
