@@ -28,8 +28,8 @@ def to_inferencedata(
 ) -> Any:
     """Everything that a run knows, for ArviZ: ``summary``, ``plot_trace``, ``plot_energy``, ``loo`` and files.
 
-    Groups: ``posterior``; ``sample_stats``, whatever the kernel tells (``acceptance_rate``, ``accepted``, ``diverging``,
-    ``energy``, ``energy_error``, ``step_size``, ``n_steps``, ``lp``, and where sites ask for them
+    Groups: ``posterior``; ``sample_stats``, whatever the kernel tells (``acceptance_rate``, ``accepted``,
+    ``diverging``, ``energy``, ``energy_error``, ``step_size``, ``n_steps``, ``lp``, and where sites ask for them
     ``orthogonality_error`` and ``reflected``; only ``diverging`` for kernels of other packages); ``observed_data`` and
     ``log_likelihood`` of the observed sites of the model; ``posterior_predictive`` and ``constant_data`` if given.
 
