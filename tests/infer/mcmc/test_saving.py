@@ -18,7 +18,8 @@ from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MSD, OHMC
 from tests.infer.models import concentrated
 
-WARMUP = 170  # windows of masses at 25, 120; the lengths listen in between
+WARMUP = 170  # masses are new after 25, 63 and 120; lengths are tried from 63 on, and chosen after 88 and 113
+CHAINS = 8  # enough for lengths to be chosen that often
 
 
 def square():
@@ -54,11 +55,11 @@ KERNELS = {
 }
 
 
-def run_of(name, chains=3, seed=0):
+def run_of(name, chains=CHAINS, seed=0, warmup_steps=WARMUP):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     pyro.set_rng_seed(seed)
-    return KERNELS[name]().prepare(chains, WARMUP, None)
+    return KERNELS[name]().prepare(chains, warmup_steps, None)
 
 
 def advance(run, iterations):
@@ -90,12 +91,12 @@ def is_same_state(found, expected):
     return torch.equal(found, expected) if isinstance(expected, Tensor) else found == expected
 
 
-MOMENTS = (1, 24, 60, 125, WARMUP, WARMUP + 3)
+MOMENTS = (25, 95, 125, WARMUP, WARMUP + 3)
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_restored_run_goes_on_bit_for_bit(name):
-    """In warm-up before, at and after windows of masses, and after warm-up; into a run that began elsewhere."""
+    """At the end of a window, inside one, after the last, at the end of warm-up and after it; into one that began elsewhere."""
     run, saved = run_of(name), {}
     for moment in MOMENTS:
         advance(run, moment - run.iteration)
@@ -111,6 +112,14 @@ def test_a_restored_run_goes_on_bit_for_bit(name):
         else:
             advance(other, MOMENTS[-1] - moment)
             assert same(advance(other, 20), expected), moment
+
+
+def test_a_short_warm_up_is_restored_too():
+    """Its last window has two iterations, after which the step size is settled by what the search had found."""
+    run, other = run_of("OHMC", warmup_steps=25), run_of("OHMC", seed=1, warmup_steps=25)
+    advance(run, 24)
+    other.load_state_dict(run.state_dict())
+    assert same(advance(run, 10), advance(other, 10))
 
 
 def continue_in_another_process(path):
@@ -167,15 +176,18 @@ def test_nothing_else_in_the_process_changes_the_draws():
 def test_what_does_not_fit_is_named():
     saved = run_of("OHMC").state_dict()
     for other, words in (
-        (run_of("OHMC", chains=4), "made with chains=3, this one with chains=4"),
+        (run_of("OHMC", chains=4), "made with chains=8, this one with chains=4"),
         (run_of("GHMC"), "made with kernel='OHMC', this one with kernel='GHMC'"),
         (
-            OHMC(concentrated, persistence=0.5).prepare(3, WARMUP, None),
+            OHMC(concentrated, persistence=0.5).prepare(CHAINS, WARMUP, None),
             "persistence=0.0, this one with persistence=0.5",
         ),
-        (OHMC(concentrated).prepare(3, 100, None), "made with warmup_steps=170, this one with warmup_steps=100"),
-        (OHMC(concentrated).prepare(3, WARMUP, None, 5, 2), r"\(3, 4, 2\), but this run has .*\(3, 5, 2\)"),
-        (OHMC(lambda: concentrated(pull=5.0)).prepare(3, WARMUP, None), "log density .* of the same model and data"),
+        (OHMC(concentrated).prepare(CHAINS, 100, None), "made with warmup_steps=170, this one with warmup_steps=100"),
+        (OHMC(concentrated).prepare(CHAINS, WARMUP, None, 5, 2), r"\(8, 4, 2\), but this run has .*\(8, 5, 2\)"),
+        (
+            OHMC(lambda: concentrated(pull=5.0)).prepare(CHAINS, WARMUP, None),
+            "log density .* of the same model and data",
+        ),
     ):
         before = other.state_dict()
         with pytest.raises(ValueError, match=words):
@@ -286,7 +298,7 @@ def test_an_interrupt_inside_an_iteration_leaves_the_run_where_it_was():
         (("forms", "density"), None, "form of the density is None"),
         (
             ("state", "position", "('U',)"),
-            torch.full((3, 4, 2), torch.nan, dtype=torch.float64),
+            torch.full((CHAINS, 4, 2), torch.nan, dtype=torch.float64),
             "log density where the saved chain 0 is",
         ),
     ],
