@@ -96,7 +96,7 @@ MOMENTS = (25, 95, 125, WARMUP, WARMUP + 3)
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_restored_run_goes_on_bit_for_bit(name):
-    """At the end of a window, inside one, after the last, at the end of warm-up and after it; into one that began elsewhere."""
+    """At the end of a window, inside one, after the last, at the end of warm-up, after it; into one begun elsewhere."""
     run, saved = run_of(name), {}
     for moment in MOMENTS:
         advance(run, moment - run.iteration)
