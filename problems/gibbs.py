@@ -1,6 +1,7 @@
 """Matrix Langevin by Gibbs sampling over columns: a truth that shares nothing with Hamiltonian dynamics.
 
-Given the others, a column follows a von Mises–Fisher law on the unit sphere orthogonal to them (Hoff, JCGS 2009).
+Given the others, a column follows a von Mises–Fisher distribution on the unit sphere orthogonal to them (Hoff, JCGS
+2009).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a sampler is held against a known law, with one false-alarm rate for the whole suite.
+"""How a sampler is held against a known distribution, with one false-alarm rate for the whole suite.
 
 Every comparison of a Monte Carlo mean with a truth allows 4 standard errors, those of the draws (by effective
 sample size) and of the truth (if it is itself an average) combined. A right sampler fails one comparison

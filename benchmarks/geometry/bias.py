@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One step size: what is measured, by name, divergences, and the exact version's mean acceptance."""
+    """One step size: what is measured, by name, divergences, and the adjusted version's mean acceptance."""
 
     step_size: float
     estimates: dict[str, Estimate]
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Chains and draws of each; of the exact version, which only tells its acceptance, a tenth."""
+    """Chains and draws of each; of the adjusted version, which only tells its acceptance, a tenth."""
 
     chains: int = 1024
     draws: int = 400
@@ -145,7 +145,7 @@ def rows_of_curved_problem(target, step_sizes, size, compiled=True):
 
 
 def table_of(rows):
-    columns = ["ε", *rows[0].estimates, "divergences", "exact accepts"]
+    columns = ["ε", *rows[0].estimates, "divergences", "adjusted accepts"]
     return table(
         columns, [[row.step_size, *row.estimates.values(), row.divergences, f"{row.acceptance:.2f}"] for row in rows]
     )

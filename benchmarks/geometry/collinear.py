@@ -30,15 +30,15 @@ RESULTS = Path("results") / "geometry"
 
 # Chosen by `benchmarks.geometry.pilot`.
 EXACT = {"kernel": "MSD", "step_size": 0.6, "num_steps": 3, "persistence": 0.0, "metropolis": True}
-UNCORRECTED = {**EXACT, "step_size": 0.3, "num_steps": 5, "metropolis": False}
+UNADJUSTED = {**EXACT, "step_size": 0.3, "num_steps": 5, "metropolis": False}
 
 
 def msd_peers():
     for chains, draws in ((1, 500), (64, 150), (512, 30)):
         for compiled in (False, True):
-            name = f"{OURS} MSD exact{', compiled' if compiled else ''}"
+            name = f"{OURS} MSD adjusted{', compiled' if compiled else ''}"
             yield Setting(name, OURS, chains, 20, draws, {**EXACT, "jit_compile": compiled})
-    yield Setting(f"{OURS} MSD uncorrected, compiled", OURS, 512, 20, 30, {**UNCORRECTED, "jit_compile": True})
+    yield Setting(f"{OURS} MSD unadjusted, compiled", OURS, 512, 20, 30, {**UNADJUSTED, "jit_compile": True})
 
 
 def other_peers():

@@ -1,4 +1,4 @@
-"""Step size and number of steps for the exact MSD of `benchmarks.geometry.collinear`.
+"""Step size and number of steps for the adjusted MSD of `benchmarks.geometry.collinear`.
 
     python -m benchmarks.geometry.pilot "collinear logistic"
 

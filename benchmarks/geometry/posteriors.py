@@ -24,8 +24,8 @@ class Posterior:
         dimension: of w.
         prior_scale: s.
         data: what is observed, ``(cases,)``.
-        likelihood: ``(distributions, array_module, w)`` to the law of the data, ``w`` of shape ``(..., dimension)``;
-            serves both packages, because their laws and arrays have the same names.
+        likelihood: ``(distributions, array_module, w)`` to the distribution of the data, ``w`` of shape ``(...,
+            dimension)``; serves both packages, because their distributions and arrays have the same names.
         design: predictors ``(cases, dimension)``, where there are any.
     """
 

@@ -95,18 +95,18 @@ def comparison(seed, names, options, steps):
 
 
 def step_sizes(seed, options):
-    """The same for several ε; and what the exact version accepts where MSD has arrived."""
+    """The same for several ε; and what the adjusted version accepts where MSD has arrived."""
     arm, rows = simulate(seed), []
     for (name, start), steps in STEPS.items():
         for step in steps:
             runs = sample_once(name, seed, **options, step_size=step, start=start)
-            exact = f"{exact_acceptance(runs, step, arm):.2f}" if (name, start) == ("MSD", "descended") else ""
-            rows.append([name, start, f"{step:g}", *row(name, runs, arm)[1:], exact])
+            adjusted = f"{adjusted_acceptance(runs, step, arm):.2f}" if (name, start) == ("MSD", "descended") else ""
+            rows.append([name, start, f"{step:g}", *row(name, runs, arm)[1:], adjusted])
             print(rows[-1], flush=True)
-    return table(["sampler", "start", "ε", *HEADINGS, "exact version accepts"], rows)
+    return table(["sampler", "start", "ε", *HEADINGS, "adjusted version accepts"], rows)
 
 
-def exact_acceptance(runs, step_size, arm, draws=30):
+def adjusted_acceptance(runs, step_size, arm, draws=30):
     kernel = MSD(model, step_size=step_size, persistence=0.0, metropolis=True)
     mcmc, _ = advance(kernel, arm, unflatten(runs.draws[:, -1]), 0, draws)
     return float(np.mean(list(mcmc.diagnostics()["acceptance rate"].values())))

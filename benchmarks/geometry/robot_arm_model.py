@@ -1,7 +1,7 @@
 """The robot arm of MacKay (1992) and the Bayesian neural network that learns it.
 
 Data, model and settings are those of Zlochin & Baram, Manifold stochastic dynamics for Bayesian learning, Neural
-Computation 13, 2001. MacKay's own file is not used: the data are simulated from its law, with a fixed seed.
+Computation 13, 2001. MacKay's own file is not used: the data are simulated from its distribution, with a fixed seed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def position(x):
 
 
 def simulate(seed, train=200, test=400):
-    """Training and test cases from MacKay's law."""
+    """Training and test cases from MacKay's distribution."""
     generator = np.random.default_rng(seed)
     cases = train + test
     first = generator.choice([-1.0, 1.0], cases) * generator.uniform(*FIRST_JOINT, cases)

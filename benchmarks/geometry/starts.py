@@ -1,4 +1,4 @@
-"""How many chains of exact MSD stay where they start, because a step that suits the posterior is refused there.
+"""How many chains of adjusted MSD stay where they start, because a step that suits the posterior is refused there.
 
     python -m benchmarks.geometry.starts
 

@@ -1,4 +1,4 @@
-"""Where a step of exact MSD spends its time on the collinear logistic posterior.
+"""Where a step of adjusted MSD spends its time on the collinear logistic posterior.
 
     python -m benchmarks.geometry.step_profile CHAINS [compiled]
 

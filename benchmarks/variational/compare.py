@@ -116,10 +116,10 @@ def ionosphere_peers():
     for rank in (1, 2, 4):
         figures, seconds, bounds = {}, [], []
         for fold in problems.ionosphere_folds():
-            law, losses, spent = slang(fold.x_train, fold.y_train, rank)
+            guide, losses, spent = slang(fold.x_train, fold.y_train, rank)
             seconds.append(spent)
             bounds.append(-losses[-1])
-            collect(figures, classification(law.sample(1000), fold))
+            collect(figures, classification(guide.sample(1000), fold))
         yield {"method": "SLANG", "rank": rank, "step size": "", "ELBO": bounds, "seconds": seconds, **figures}
 
 

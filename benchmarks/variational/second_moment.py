@@ -37,14 +37,14 @@ def target():
 
 
 def divergences(family, build, option, size, kind, steps=STEPS, seeds=SEEDS):
-    law = target()
+    distribution = target()
 
     def model():
-        pyro.sample("x", law)
+        pyro.sample("x", distribution)
 
     method = Method(FAMILIES[family], lambda size: build({option: size, "second_moment": kind}), (size,))
     fits = [fit(method, model, (), RANK, size, Budget(0.0, steps), seed) for seed in range(seeds)]
-    return [torch.distributions.kl_divergence(each.guide.get_posterior(), law).item() for each in fits]
+    return [torch.distributions.kl_divergence(each.guide.get_posterior(), distribution).item() for each in fits]
 
 
 def cell(family, name, kind, steps):

@@ -106,4 +106,4 @@ def test_pilot_and_step_cost_print_a_row_each(capsys):
     step_cost.main((3,), ((False, False),))
     printed = capsys.readouterr().out
     assert "| 0.5 | 1 |" in printed
-    assert "| uncorrected | 3 |" in printed
+    assert "| unadjusted | 3 |" in printed
