@@ -190,7 +190,7 @@ class MCMC(pyro.infer.MCMC):
         """Print a table of the draws, as in Pyro.
 
         Raises:
-            ValueError: before `run`.
+            ValueError: before `run`, or for fewer than 4 draws of each chain.
         """
         self._check_there_are_draws("summary", fewest=4)
         super().summary(prob)

@@ -214,23 +214,6 @@ class Run(Saved, Generic[S, T]):
             stacklevel=3,
         )
 
-    def _check_made_alike(self, saved: Plain) -> None:
-        check_entries(saved, self._made_with, "the run's settings")
-        for name, here in self._made_with.items():
-            if saved[name] != here:
-                raise ValueError(
-                    f"The saved run was made with {name}={saved[name]}, this one with {name}={here}: prepare it alike."
-                )
-
-    def _check_density(self) -> None:
-        """Energies that were saved, against those of this run's model at the same place."""
-        here = self._renew(self.state, self.state.position).energy
-        if not agrees(here, self.state.energy):
-            raise ValueError(
-                f"The log density where the saved chain 0 is was {float(-self.state.energy[0]):.6g}, but this run's is "
-                f"{float(-here[0]):.6g}: restore into a run of the same model and data."
-            )
-
     # ---- saving -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Plain]:
@@ -281,3 +264,20 @@ class Run(Saved, Generic[S, T]):
                     "draws may differ from an uninterrupted run's by rounding.",
                     stacklevel=2,
                 )
+
+    def _check_made_alike(self, saved: Plain) -> None:
+        check_entries(saved, self._made_with, "the run's settings")
+        for name, here in self._made_with.items():
+            if saved[name] != here:
+                raise ValueError(
+                    f"The saved run was made with {name}={saved[name]}, this one with {name}={here}: prepare it alike."
+                )
+
+    def _check_density(self) -> None:
+        """Energies that were saved, against those of this run's model at the same place."""
+        here = self._renew(self.state, self.state.position).energy
+        if not agrees(here, self.state.energy):
+            raise ValueError(
+                f"The log density where the saved chain 0 is was {float(-self.state.energy[0]):.6g}, but this run's is "
+                f"{float(-here[0]):.6g}: restore into a run of the same model and data."
+            )

@@ -122,10 +122,10 @@ class HamiltonianKernel(Kernel):
 
     def _square_blocks(self, problem: Problem) -> list[Block]:
         """Sites on O(n), whose two components no continuous path connects."""
-        blocks = [
-            block
-            for block, manifold in problem.manifolds.items()
-            if isinstance(manifold, Stiefel) and len(set(problem.position[block].shape[-2:])) == 1
+        blocks: list[Block] = [
+            (name,)
+            for name, manifold in problem.target.manifolds.items()
+            if isinstance(manifold, Stiefel) and len(set(problem.initial_values[name].shape[-2:])) == 1
         ]
         if blocks and not self._reflection_probability:
             names = ", ".join(f"'{name}'" for (name,) in blocks)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.run import golden_phase
-from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, restored
+from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, plain, restored
 from pyro_manifold.infer.mcmc.states import ChainState
 
 MAXIMUM_STEPS = 1024
@@ -146,10 +146,7 @@ class LengthChoice(Saved):
         return _Jumps(0, 0, torch.zeros_like(self._squares))
 
     def state_dict(self) -> dict[str, Plain]:
-        return {
-            **super().state_dict(),
-            "jumps": {str(index): jumps.state_dict() for index, jumps in self._jumps.items()},
-        }
+        return {**super().state_dict(), "jumps": plain(self._jumps)}
 
     def load_state_dict(self, saved: dict[str, Plain]) -> None:
         check_entries(saved, ["jumps"], "the choice of lengths")

@@ -120,7 +120,7 @@ class WarmUp(Saved):
         return self._lengths.steps_of(self.trajectory_length, self.step_size)
 
     def settings(self, iteration: int) -> HamiltonianSettings:
-        """HamiltonianSettings of the trajectory of this iteration, counted from 1."""
+        """Settings of the trajectory of this iteration, counted from 1."""
         longest = None
         self._intended_length = self._lengths.draw(iteration)
         if self._listens(iteration):

@@ -33,7 +33,7 @@ class Caution(Saved):
         self._share = torch.ones_like(energy)
 
     def settings(self, iteration: int) -> LagrangianSettings:
-        """LagrangianSettings of this iteration, counted from 1."""
+        """Settings of this iteration, counted from 1."""
         if iteration > self._warmup_steps:
             return LagrangianSettings(self._step_size, self._adjusted)
         return LagrangianSettings(self._step_size * self._share, self._adjusted and 2 * iteration > self._warmup_steps)
