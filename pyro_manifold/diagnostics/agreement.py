@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import torch
 from pyro.ops.stats import split_gelman_rubin
 from torch import Tensor
 
 _LARGEST_RHAT = 1.05
+_FEWEST_DRAWS = 10  # a few rejections in a row say nothing
 
 
 def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = _LARGEST_RHAT) -> dict[str, str]:
     """Sites on which chains disagree, and the chain furthest from the others.
 
     The furthest chain is the one whose mean is most standard deviations (within chains) from the median of the chains'
-    means, over the entries of the site.
+    means, over the entries of the site. A chain that never moved disagrees, unless all stand at the same value: it has
+    not been where the others are, and if all stand still there is no R-hat to say so.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
@@ -36,13 +39,67 @@ def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = _LARGEST_
         if chains < 2 or draws < 4 or not values.is_floating_point():
             continue
         values = values.detach().reshape(chains, draws, -1).double()
-        spread = values.std(1).mean(0)
-        moving = spread > 0
-        if not moving.any():
-            continue
-        rhat = float(split_gelman_rubin(values[..., moving]).max())
-        if rhat > largest_rhat:
-            means = values.mean(1)
-            distance = ((means - means.median(0).values).abs() / spread)[:, moving].amax(1)
-            found[name] = f"R-hat {rhat:.2f}, chain {int(distance.argmax())} is furthest from the others"
+        parts = [*_furthest(values, largest_rhat), *_standing_still(values)]
+        if parts:
+            found[name] = "; ".join(parts)
     return found
+
+
+def _furthest(values: Tensor, largest_rhat: float) -> list[str]:
+    spread = values.std(1).mean(0)
+    moving = spread > 0
+    if not moving.any():
+        return []
+    rhat = float(split_gelman_rubin(values[..., moving]).max())
+    if rhat <= largest_rhat:
+        return []
+    means = values.mean(1)
+    distance = ((means - means.median(0).values).abs() / spread)[:, moving].amax(1)
+    return [f"R-hat {rhat:.2f}, chain {int(distance.argmax())} is furthest from the others"]
+
+
+def _standing_still(values: Tensor) -> list[str]:
+    still = constant_chains(values)
+    if not still.any() or bool((values == values[:1, :1]).all()):
+        return []
+    return [f"{named(still.nonzero().flatten().tolist())} never moved"]
+
+
+def constant_chains(values: Tensor) -> Tensor:
+    """Which chains of ``(chains, draws, ...)`` have the same value at each draw, ``(chains,)``."""
+    return (values == values[:, :1]).flatten(1).all(1)
+
+
+def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> list[int]:
+    """Chains all of whose proposals were rejected, as far as draws and statistics tell.
+
+    Args:
+        samples: ``{site: (chains, draws, ...)}``; sites that were not kept are missing.
+        statistics: ``{name: (chains, draws)}``: of them ``lp``, the log density, and ``accepted``.
+
+    Returns:
+        Their numbers; none if there are fewer than 10 draws.
+
+    Example:
+        >>> import torch
+        >>> stuck_chains({"x": torch.stack([torch.arange(10.0), torch.ones(10)])}, {})
+        [1]
+    """
+    evidence = [constant_chains(value) for value in samples.values() if value.shape[1] >= _FEWEST_DRAWS]
+    if "lp" in statistics and statistics["lp"].shape[1] >= _FEWEST_DRAWS:
+        evidence.append(constant_chains(statistics["lp"]))
+    if not evidence:
+        return []
+    if "accepted" in statistics:  # on a flat density chains move and lp does not
+        evidence.append(~statistics["accepted"].bool().any(1))
+    return torch.stack([flags.cpu() for flags in evidence]).all(0).nonzero().flatten().tolist()
+
+
+def named(chains: Sequence[int], most: int = 8) -> str:
+    """Such as "chain 3" or "chains 0, 2 and 5", the first few of many."""
+    words = [str(chain) for chain in chains]
+    if len(words) == 1:
+        return f"chain {words[0]}"
+    if len(words) > most:
+        return f"chains {', '.join(words[:most])} and {len(words) - most} more"
+    return f"chains {', '.join(words[:-1])} and {words[-1]}"

@@ -11,8 +11,9 @@ from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
+from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.trusted import FlatFunction, Trusted
+from pyro_manifold.graphs.trusted import Trusted
 
 Values = dict[str, Tensor]
 

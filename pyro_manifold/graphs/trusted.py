@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FlatFunction = Callable[..., tuple[Tensor, ...]]
-"""Tensors to a tuple of tensors."""
-
-FactorisationError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, difference
 
 
 class Trusted:
@@ -82,14 +79,14 @@ class Trusted:
         """Whether another form than the function itself is in use."""
         return self.form != self._own_form
 
-    def holds_at(self, inputs: Sequence[Tensor], rows: list[int]) -> bool:
-        """Whether the form in use agrees with the function at these rows of the inputs."""
+    def difference_at(self, inputs: Sequence[Tensor], rows: list[int]) -> str | None:
+        """What the form in use has different from the function at these rows of the inputs; None if nothing."""
         if not self.is_graph:
-            return True
+            return None
         try:
-            return self._agrees_at(self._fastest, inputs, rows)
+            return self._difference(self._fastest, inputs, rows)
         except FactorisationError:
-            return True
+            return None
 
     def forget(self) -> None:
         """Use the function itself from now on."""
@@ -99,30 +96,20 @@ class Trusted:
         compared = 0
         for inputs in points:
             try:
-                agree = self._agrees_at(candidate, inputs, rows)
+                differs = self._difference(candidate, inputs, rows)
             except FactorisationError:
                 continue  # outside the support of some chain; another point decides
             compared += 1
-            if not agree:
-                raise ValueError("its values differ from the model's; does the model branch on values of sites?")
+            if differs:
+                raise ValueError(differs)
         if not compared:
             raise ValueError("there is no point at which it can be compared with the model")
 
-    def _agrees_at(self, candidate: FlatFunction, inputs: Sequence[Tensor], rows: list[int] | None) -> bool:
-        if rows is None:
-            expected, found = self._function(*inputs), candidate(*inputs)
-        else:
-            expected = self._function(*[value[rows] for value in inputs])
-            found = tuple(value[rows] for value in candidate(*inputs))
-        return all(agrees(*pair) for pair in zip(found, expected, strict=True))
-
-
-def agrees(found: Tensor, expected: Tensor) -> bool:
-    """Equal up to half the digits of the dtype, relative to the largest entry, with NaN and infinities alike."""
-    tolerance = float(torch.finfo(expected.dtype).eps) ** 0.5
-    finite = expected[expected.isfinite()].abs()
-    scale = float(finite.max()) if len(finite) else 1.0
-    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * max(scale, 1.0), equal_nan=True)
+    def _difference(self, candidate: FlatFunction, inputs: Sequence[Tensor], rows: list[int] | None) -> str | None:
+        found = candidate(*inputs)
+        if rows is not None:
+            inputs, found = [value[rows] for value in inputs], tuple(value[rows] for value in found)
+        return difference(found, self._function(*inputs), self._function, inputs)
 
 
 def compiled(graph: FlatFunction, options: Mapping[str, Any] | None) -> FlatFunction:

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
 from pyro_manifold.graphs.narrow_products import transpose_narrow_products
 from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.trusted import FactorisationError, FlatFunction, Trusted, agrees
+from pyro_manifold.graphs.trusted import Trusted
 from pyro_manifold.manifolds import Manifold
 
 Sites = dict[str, Tensor]
@@ -102,9 +103,9 @@ class BatchedPotential:
         energy, *gradient = self.graph(*[sites[name] for name in self._names])
         return energy, dict(zip(self._names, gradient, strict=True))
 
-    def holds_at(self, sites: Sites, chains: list[int]) -> bool:
-        """Whether the graph agrees with the model where these chains are."""
-        return self.graph.holds_at([sites[name] for name in self._names], chains)
+    def difference_at(self, sites: Sites, chains: list[int]) -> str | None:
+        """What the graph has different from the model where these chains are; None if nothing."""
+        return self.graph.difference_at([sites[name] for name in self._names], chains)
 
     def _check_repeatable(self, first: Sites) -> None:
         """What is wrong with the model itself should be raised as such, not as a failure to trace it."""

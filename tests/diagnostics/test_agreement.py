@@ -2,7 +2,7 @@
 
 import torch
 
-from pyro_manifold.diagnostics.agreement import disagreements
+from pyro_manifold.diagnostics.agreement import disagreements, stuck_chains
 
 
 def test_the_furthest_chain_is_so_in_standard_deviations():
@@ -27,3 +27,19 @@ def test_what_cannot_disagree():
     samples = {"counts": apart.round().long(), "constant": torch.ones(4, 200), "few": apart[:, :3]}
     assert disagreements(samples) == {}
     assert disagreements({"alone": apart[:1]}) == {}
+
+
+def test_a_chain_that_never_moved_disagrees():
+    draws = torch.randn(4, 200, 3)
+    draws[[1, 3]] = draws[[1, 3], :1]
+    assert disagreements({"x": draws})["x"].endswith("chains 1 and 3 never moved")
+    # When none has moved there is no R-hat.
+    assert disagreements({"x": torch.randn(4, 1, 3).expand(4, 200, 3)}) == {"x": "chains 0, 1, 2 and 3 never moved"}
+
+
+def test_a_chain_on_a_flat_density_is_not_stuck():
+    flat, accepted = torch.zeros(2, 50), torch.tensor([[True], [False]]).expand(2, 50)
+    moving = torch.randn(2, 50, 3)
+    assert stuck_chains({"x": moving}, {"lp": flat, "accepted": accepted}) == []
+    assert stuck_chains({}, {"lp": flat, "accepted": accepted}) == [1]  # no site was kept
+    assert stuck_chains({"x": moving[:, :1]}, {"lp": flat[:, :1]}) == []  # of one draw nothing can be said

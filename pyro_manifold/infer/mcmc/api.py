@@ -14,7 +14,7 @@ from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.util import optional
 
-from pyro_manifold.diagnostics.agreement import disagreements
+from pyro_manifold.diagnostics.agreement import disagreements, named, stuck_chains
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.infer.mcmc.checks import is_a
 from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
@@ -152,11 +152,20 @@ class MCMC(pyro.infer.MCMC):
         return initial_params
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """Run all chains; arguments are those of the model."""
+        """Run all chains; arguments are those of the model. Warns of chains that never moved."""
         if self._vectorised:
             self._run_vectorised(*args, **kwargs)
         else:
             super().run(*args, **kwargs)
+        stuck = stuck_chains(self._samples, self.get_extra_fields(group_by_chain=True))
+        if stuck:
+            where = named(stuck) if self.num_chains > 1 else "the chain"
+            warnings.warn(
+                f"All proposals of {where} were rejected after warm-up, so that its draws are one point, not the "
+                "posterior: give it more warmup_steps, a start nearer to the mass (init_strategy of the kernel, or "
+                "initial_params) or float64.",
+                stacklevel=2,
+            )
 
     def get_samples(self, num_samples: int | None = None, group_by_chain: bool = False) -> Sites:
         """Draws of each site, as in Pyro.
@@ -208,8 +217,9 @@ class MCMC(pyro.infer.MCMC):
         """Effective sizes and R-hat of each site, what the kernel counted, and which chains disagree.
 
         ``"disagreeing chains"`` names, for each site whose largest R-hat is above 1.05, that R-hat and the chain
-        furthest from the others: it may sit in another mode, or not have arrived yet. Sites that the model knows only
-        up to sign or rotation disagree by nature; ``"log density"``, the last entry, does not.
+        furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
+        Sites that the model knows only up to sign or rotation disagree by nature; ``"log density"``, the last entry,
+        does not.
         """
         self._check_there_are_draws("diagnostics", fewest=4)
         report = super().diagnostics()

@@ -10,7 +10,8 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pyro_manifold.graphs.trusted import Trusted, agrees, reason
+from pyro_manifold.graphs.agreement import agrees
+from pyro_manifold.graphs.trusted import Trusted, reason
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, restored
 from pyro_manifold.infer.mcmc.states import Blocks, S, Statistics, Transition, in_rows
@@ -202,15 +203,16 @@ class Run(Saved, Generic[S, T]):
         first = int(golden_phase(self.iteration) * self.chains)
         stride = max(1, self.chains // count)
         chains = sorted({(first + k * stride) % self.chains for k in range(min(count, self.chains))})
-        if self.problem.batched.holds_at(self.sites, chains):
+        difference = self.problem.batched.difference_at(self.sites, chains)
+        if difference is None:
             return
         for graph in self._graphs.values():
             graph.forget()
         self.move_to(self.sites)
         where = self.stage if self.warming_up else f"{self.stage}, draws so far may be wrong"
         warnings.warn(
-            f"The traced density left the model's at iteration {self.iteration} (in {where}): the model branches on "
-            "values of sites; going on with a loop over chains, without tracing.",
+            f"The traced density left the model's at iteration {self.iteration} (in {where}): {difference} Going on "
+            "with a loop over chains, without tracing.",
             stacklevel=3,
         )
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
+from pyro_manifold.graphs.agreement import agrees
 from pyro_manifold.graphs.tracing import forward_differentiable, trace
-from pyro_manifold.graphs.trusted import Trusted, agrees
+from pyro_manifold.graphs.trusted import Trusted
 
 # Their types do not tell pairs from triples with an auxiliary output.
 jvp: Any = torch.func.jvp

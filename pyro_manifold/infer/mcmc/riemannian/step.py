@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.folding import folded_graph
-from pyro_manifold.graphs.trusted import FlatFunction, Trusted, compiled
+from pyro_manifold.graphs.trusted import Trusted, compiled
 from pyro_manifold.infer.mcmc.riemannian.lagrangian import (
     FlatPotential,
     Point,

@@ -143,3 +143,19 @@ def test_chains_that_disagree_are_named():
     assert "chain 2" in report["log density"]
     agreeing = run(OHMC(concentrated), num_samples=200, warmup_steps=200, num_chains=4)
     assert agreeing.diagnostics()["disagreeing chains"] == {}
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+def test_chains_that_never_moved_are_told(chains):
+    """A step far too long in float32: every proposal diverges, and no statistic but acceptance shows it."""
+    kernel = OHMC(lambda: pyro.sample("x", dist.Normal(0.0, 1e-3)), step_size=10.0, adapt_step_size=False)
+    with pytest.warns(UserWarning, match=r"All proposals of .* were rejected .*init_strategy"):
+        mcmc = run(kernel, num_samples=20, warmup_steps=0, num_chains=chains)
+    if chains > 1:
+        assert mcmc.diagnostics()["disagreeing chains"]["x"] == "chains 0, 1, 2 and 3 never moved"
+
+
+def test_a_chain_of_pyro_that_never_moved_is_told():
+    kernel = pyro.infer.HMC(lambda: pyro.sample("x", dist.Normal(0.0, 1e-3)), step_size=10.0, adapt_step_size=False)
+    with pytest.warns(UserWarning, match="All proposals of the chain were rejected"):
+        run(kernel, num_samples=20, warmup_steps=0)

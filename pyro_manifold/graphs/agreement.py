@@ -1,0 +1,95 @@
+"""Whether two functions of tensors give the same numbers, up to rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+FlatFunction = Callable[..., tuple[Tensor, ...]]
+"""Tensors to a tuple of tensors."""
+
+FactorisationError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+
+_DISTURBANCES = 3
+_UNITS = 16.0  # of rounding, up to which inputs are disturbed: a graph rounds at each of its operations
+_ALLOWED, _AMBIGUOUS = 2.0, 200.0  # times what the disturbances move
+
+
+def agrees(found: Tensor, expected: Tensor) -> bool:
+    """Equal up to half the digits of the dtype, relative to the largest entry, with NaN and infinities alike."""
+    return torch.allclose(found, expected, rtol=_half_the_digits(expected), atol=_tolerance(expected), equal_nan=True)
+
+
+def difference(
+    found: Sequence[Tensor], expected: Sequence[Tensor], function: FlatFunction, inputs: Sequence[Tensor]
+) -> str | None:
+    """What differs from ``expected``, which ``function`` gave at ``inputs``; None if nothing but rounding does.
+
+    Where `agrees` says no, the inputs are disturbed by up to 16 units of their rounding: far from the mass of a
+    posterior, sums of large terms cancel, and the gradient of one site is lost in the rounding of another's. How far
+    the function itself moves is the yardstick, twice of which is allowed. A branch that was frozen differs though
+    nothing moves.
+
+    Returns:
+        A clause for a warning; it names rounding if that may be the cause.
+    """
+    if all(agrees(*pair) for pair in zip(found, expected, strict=True)):
+        return None
+    excess = max(map(_excess, found, expected, _rounding_of(function, inputs, expected)))
+    if excess <= _ALLOWED:
+        return None
+    if excess > _AMBIGUOUS:
+        return "its values differ from the model's; does the model branch on values of sites?"
+    dtype = expected[0].dtype
+    return (
+        f"its values differ from the model's by {_UNITS * excess:.0f} times what rounding the sites to "
+        f"{str(dtype).removeprefix('torch.')} changes there; does the model lose its digits"
+        f"{', which float64 would mend,' if dtype == torch.float32 else ''} or branch on values of sites?"
+    )
+
+
+def _excess(found: Tensor, expected: Tensor, rounding: Tensor) -> float:
+    """Largest distance beyond the tolerance of `agrees`, to what the disturbances move."""
+    if not expected.numel():
+        return 0.0
+    distance = (found - expected).abs() - _tolerance(expected) - _half_the_digits(expected) * expected.abs()
+    # Infinite in different ways, or NaN: nothing can be told apart there, and no chain moves there.
+    distance = torch.where(found.isfinite() | expected.isfinite(), distance.nan_to_num(nan=torch.inf), 0.0)
+    units = distance / rounding.clamp(min=torch.finfo(rounding.dtype).tiny)
+    return float(torch.where((distance <= 0) | rounding.isinf(), 0.0, units).max())
+
+
+def _rounding_of(function: FlatFunction, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> list[Tensor]:
+    """How far each entry moves when the inputs move, by units of their largest entry; infinite if it is lost."""
+    noise = torch.Generator().manual_seed(0)
+    largest = [torch.zeros_like(value) for value in expected]
+    for _ in range(_DISTURBANCES):
+        try:
+            moved = function(*[_disturbed(value, noise) for value in inputs])
+        except FactorisationError:
+            return [torch.full_like(value, torch.inf) for value in expected]
+        for k, (here, there) in enumerate(zip(expected, moved, strict=True)):
+            distance = (there - here).abs()
+            lost = here.isfinite() != there.isfinite()
+            distance = torch.where(lost, torch.inf, distance.nan_to_num(nan=0.0, posinf=0.0))
+            largest[k] = torch.maximum(largest[k], distance)
+    return largest
+
+
+def _disturbed(value: Tensor, noise: torch.Generator) -> Tensor:
+    if not value.is_floating_point() or not value.numel():
+        return value
+    units = _UNITS * (2 * torch.rand(value.shape, generator=noise) - 1).to(value)
+    size = value.abs() if value.dim() < 2 else value.abs().amax(tuple(range(1, value.dim())), keepdim=True)
+    return value + torch.finfo(value.dtype).eps * size * units
+
+
+def _half_the_digits(expected: Tensor) -> float:
+    return float(torch.finfo(expected.dtype).eps) ** 0.5
+
+
+def _tolerance(expected: Tensor) -> float:
+    finite = expected[expected.isfinite()].abs()
+    return _half_the_digits(expected) * max(float(finite.max()) if len(finite) else 1.0, 1.0)
