@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from pyro_manifold.infer.mcmc.caution import Caution
 from pyro_manifold.infer.mcmc.hmc.leapfrog import Metrics, State
 from pyro_manifold.infer.mcmc.hmc.lengths import (
     INITIAL_LENGTH,
@@ -21,6 +23,8 @@ from pyro_manifold.infer.mcmc.hmc.step_size import StepSize, windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
 from pyro_manifold.infer.mcmc.saving import Saved
 from pyro_manifold.infer.mcmc.states import Statistics
+
+_GONE_WRONG = 0.1  # acceptance probability
 
 AcceptanceOfOneStep = Callable[[State, float, Metrics, torch.Generator], float]
 """Mean acceptance probability of a trajectory of one step of size ε, with fresh momenta."""
@@ -68,6 +72,10 @@ class Plan:
 class WarmUp(Saved):
     """Step size, masses and trajectory length; the first iterations adapt them, on all chains together.
 
+    A chain whose trajectory goes wrong takes a share of ε (`Caution`), and ε learns from those that take all of it:
+    neither do chains that have not arrived make the others creep, nor do they stay where they are. In the last window
+    all take the same step, that of the draws.
+
     Masses are estimated anew at the end of each window, as in Pyro and Stan. The transitions of the last of these
     windows also serve to choose the length, if none was given. Momenta are drawn anew whenever masses are new.
 
@@ -80,7 +88,7 @@ class WarmUp(Saved):
         random: for that.
     """
 
-    changing = ("masses", "_step_size", "_lengths", "_length_choice", "_momenta_fit")
+    changing = ("masses", "_step_size", "_lengths", "_length_choice", "_momenta_fit", "_caution")
 
     def __init__(
         self,
@@ -101,6 +109,7 @@ class WarmUp(Saved):
         self._step_size = StepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds)
         self.masses = Masses(estimators)
         self._momenta_fit = False
+        self._caution = Caution(state.energy)
         if plan.adapt_step_size:
             self._search(state, random)
 
@@ -125,12 +134,12 @@ class WarmUp(Saved):
         self._intended_length = self._lengths.draw(iteration)
         if self._listens(iteration):
             self._intended_length, longest = self._length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
-        elif self._masses_pending and iteration <= self._warmup_steps:
-            longest = MAXIMUM_STEPS_BEFORE_MASSES
+        elif self._plan.adapt_mass_matrix and iteration <= self._warmup_steps:
+            longest = min(MAXIMUM_STEPS_BEFORE_MASSES * 4**self.masses.windows_completed, self._lengths.longest)
         num_steps = self._lengths.steps_of(self._intended_length, self.step_size, longest)
         persistence = self._plan.persistence if self._momenta_fit else 0.0
         self._momenta_fit = True
-        return HamiltonianSettings(self.step_size, num_steps, self.masses.metrics, persistence)
+        return HamiltonianSettings(self._steps_of_chains(iteration), num_steps, self.masses.metrics, persistence)
 
     def learn(
         self, iteration: int, before: State, after: State, statistics: Statistics, random: torch.Generator
@@ -139,7 +148,7 @@ class WarmUp(Saved):
         if self._listens(iteration):
             self._length_choice.update(self._intended_length, int(statistics["n_steps"][0]), before, after)
         if self._plan.adapt_step_size:
-            self._learn_step_size(statistics)
+            self._learn_step_size(iteration, statistics)
         if self._plan.adapt_mass_matrix:
             for window in self._windows[1:-1]:
                 if iteration - 1 in window:
@@ -149,8 +158,22 @@ class WarmUp(Saved):
         if iteration == self._warmup_steps and self._plan.adapt_step_size:
             self._step_size.settle()
 
-    def _learn_step_size(self, statistics: Statistics) -> None:
-        probability = float(statistics["acceptance_rate"].mean())
+    def _travels(self, iteration: int) -> bool:
+        """Before the last window, in which ε settles for all chains alike."""
+        return self._plan.adapt_step_size and iteration - 1 < self._windows[-1].start
+
+    def _steps_of_chains(self, iteration: int) -> Tensor | float:
+        return self.step_size * self._caution.share if self._travels(iteration) else self.step_size
+
+    def _learn_step_size(self, iteration: int, statistics: Statistics) -> None:
+        acceptance = statistics["acceptance_rate"]
+        if self._travels(iteration):
+            tried = self._caution.share == 1
+            self._caution.learn(acceptance < _GONE_WRONG)
+            acceptance = acceptance[tried]
+        if not len(acceptance):
+            return  # nobody tried ε itself
+        probability = float(acceptance.mean())
         # At its upper bound the step size must not be pushed on: the dual average would lag behind.
         if self._step_size.value >= self.trajectory_length:
             probability = min(probability, self._plan.target_accept_prob)

@@ -16,7 +16,7 @@ from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integ
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.layout import Layout, refuse_manifold
 from pyro_manifold.infer.mcmc.problem import Problem
-from pyro_manifold.infer.mcmc.riemannian.caution import Caution
+from pyro_manifold.infer.mcmc.riemannian.caution import CautiousSteps
 from pyro_manifold.infer.mcmc.riemannian.lagrangian import factorise
 from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField, metric_field
 from pyro_manifold.infer.mcmc.riemannian.step import LagrangianStep
@@ -173,7 +173,7 @@ class MSD(Kernel):
         state = trajectory.state_at(position, problem.random)
         density, options = problem.batched.graph, self._jit_options
         step.trace(state.point, density, compile=self._jit_compile, options=options, warn=self._warn)
-        tuning = Caution(self.step_size, self._metropolis, warmup_steps, state.energy)
+        tuning = CautiousSteps(self.step_size, self._metropolis, warmup_steps, state.energy)
         return Parts(state, [trajectory], tuning, trajectory.moved, {"step": step.graph})
 
     def _embedding(self, problem: Problem) -> Embedding:

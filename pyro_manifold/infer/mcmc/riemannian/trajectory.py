@@ -17,7 +17,7 @@ RUNAWAY_THRESHOLD = 10.0
 
 Nothing else would stop a chain where steps are too long for the metric: its energy would grow without bound. A share
 sin²θ of the kinetic energy goes at each refreshment, so errors of that size cannot add up, and a chain that falls fast
-begins to fall takes shorter steps, during warm-up: see `Caution`.
+begins to fall takes shorter steps, during warm-up: see `CautiousSteps`.
 """
 
 

@@ -159,3 +159,31 @@ def test_a_chain_of_pyro_that_never_moved_is_told():
     kernel = pyro.infer.HMC(lambda: pyro.sample("x", dist.Normal(0.0, 1e-3)), step_size=10.0, adapt_step_size=False)
     with pytest.warns(UserWarning, match="All proposals of the chain were rejected"):
         run(kernel, num_samples=20, warmup_steps=0)
+
+
+@pytest.mark.parametrize("far", [1, 8])
+def test_chains_that_start_far_away_neither_stay_there_nor_hold_up_the_others(far):
+    """A quartic well: far out the step must be a hundredth of the one that suits the middle."""
+
+    def well():
+        x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1).mask(False))
+        pyro.factor("well", -x.pow(4).sum())
+
+    starts = 0.3 * torch.randn(16, 3)
+    starts[:far] = 100.0
+    mcmc = run(OHMC(well), num_samples=50, warmup_steps=150, num_chains=16, initial_params={"x": starts})
+    assert mcmc.get_samples()["x"].abs().max() < 3
+    everywhere = run(OHMC(well), num_samples=50, warmup_steps=150, num_chains=16)
+    assert mcmc.kernel.step_size == pytest.approx(everywhere.kernel.step_size, rel=0.5)
+
+
+def test_the_last_window_makes_no_allowance():
+    """What needs a small step for ever, not only on the way, is seen before the draws."""
+    under_way = OHMC(concentrated).prepare(4, 100, None)
+    shares = []
+    for _ in range(100):
+        under_way.tuning._caution.share.fill_(0.01)
+        step_size = under_way.tuning.step_size
+        under_way.advance()
+        shares.append(float(under_way.statistics["step_size"].mean()) / step_size)
+    assert shares == pytest.approx([0.01] * 90 + [1.0] * 10)
