@@ -16,6 +16,7 @@ from pyro.util import optional
 
 from pyro_manifold.diagnostics.agreement import disagreements
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.infer.mcmc.checks import is_a
 from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
 from pyro_manifold.infer.mcmc.run import Run
@@ -158,15 +159,26 @@ class MCMC(pyro.infer.MCMC):
         else:
             super().run(*args, **kwargs)
 
-    def get_samples(self, num_samples: int | None = None, group_by_chain: bool = False) -> Sites:
+    def get_samples(
+        self, num_samples: int | None = None, group_by_chain: bool = False, *, deterministic: bool = False
+    ) -> Sites:
         """Draws of each site, as in Pyro.
 
+        Args:
+            num_samples: so many draws, drawn from all with replacement; None for all.
+            group_by_chain: ``{site: (chains, draws, ...)}`` instead of ``{site: (chains · draws, ...)}``.
+            deterministic: whether to add sites of `pyro.deterministic`, computed for each draw; those that depend on
+                discrete sites which were summed out are left out, with a warning. Not for `Predictive`, which would
+                take these values for those that its own arguments give.
+
         Raises:
-            ValueError: if there are none.
+            ValueError: if there are no draws, or for deterministic sites, no draws of some site.
         """
         self._check_there_are_draws("get_samples")
         samples: Sites = super().get_samples(num_samples, group_by_chain)
-        return samples
+        if not deterministic:
+            return samples
+        return {**samples, **deterministic_values_of_run(self, samples, 2 if group_by_chain else 1)}
 
     def get_extra_fields(self, group_by_chain: bool = False) -> Statistics:
         """What happened at each draw: log density, energy, step size and whatever else the kernel told.
