@@ -17,7 +17,9 @@ from pyro.util import optional
 from pyro_manifold.diagnostics.agreement import disagreements
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
+from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
 from pyro_manifold.infer.mcmc.checks import is_a
+from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.mcmc.states import Statistics
@@ -199,13 +201,28 @@ class MCMC(pyro.infer.MCMC):
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
 
     def summary(self, prob: float = 0.9) -> None:
-        """Print a table of the draws, as in Pyro.
+        """Print a table of the draws, as in Pyro, and which sites are known only up to signs or rotations of columns.
+
+        That is found for kernels of this package, by changing the columns of some draws and asking the density.
 
         Raises:
             ValueError: before `run`, or for fewer than 4 draws of each chain.
         """
         self._check_there_are_draws("summary", fewest=4)
         super().summary(prob)
+        for symmetry in self._symmetries():
+            print(symmetry.sentence())
+
+    def _symmetries(self) -> list[Symmetry]:
+        if not isinstance(self.kernel, Kernel):
+            return []
+        try:
+            target = self.kernel.target(self._initial_params, self._args, self._kwargs)
+            if not set(self._samples) >= {*target.manifolds, *target.transforms}:
+                return []  # save_params left sites out
+            return symmetries(target, {name: value.flatten(0, 1) for name, value in self._samples.items()})
+        except Exception:  # a model can fail in any way, and the table stands without a remark
+            return []
 
     def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
         if self._samples is None:

@@ -1,0 +1,173 @@
+"""Which sites a posterior knows only up to signs or rotations of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.graphs.trusted import FactorisationError
+from pyro_manifold.manifolds import Sphere, Stiefel
+from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.model import Target
+
+_POINTS = 3
+_SIGNS_AT_EACH = 4
+_MOST_COMPANIONS = 8
+
+
+class Symmetry(NamedTuple):
+    """What leaves a density as it is.
+
+    Attributes:
+        kind: ``"signs"`` or ``"rotations"``, of columns.
+        sites: whose columns; those of several change together.
+        vectors: those of them that are vectors: a unit vector, which is a column of its own, or a companion with one
+            number for each column.
+    """
+
+    kind: str
+    sites: tuple[str, ...]
+    vectors: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """What to say of it beside a table of means."""
+        names = " and ".join(f"`{name}`" for name in self.sites)
+        verb, their = ("is", "its") if len(self.sites) == 1 else ("are", "their")
+        changes = {"signs": f"the signs of {their} columns", "rotations": f"rotations of {their} columns"}
+        alone = self.sites[0] in self.vectors
+        what = "its sign" if alone else changes[self.kind] + (", together" if len(self.sites) > 1 else "")
+        call = self.sites[0] + ("[..., None]" if alone else "")
+        if len(self.sites) == 2:
+            call += f", right={self.sites[1]}" + ("[..., None, :]" if self.sites[1] in self.vectors else "")
+        else:
+            call += f', kind="{self.kind}"'
+        return (
+            f"{names} {verb} known only up to {what}: means and R-hat of {their} entries say little; see "
+            f"pyro_manifold.diagnostics.summarise_invariants({call})."
+        )
+
+
+def symmetries(target: Target, samples: Mapping[str, Tensor]) -> list[Symmetry]:
+    """Symmetries of a posterior, for each site with orthonormal columns, found by asking its density.
+
+    A posterior does not know the signs of the columns of U if its density is the same at U and at US, S any diagonal
+    matrix of ±1, and does not know rotations if it is the same at U and UR, R any orthogonal matrix. The density is
+    asked at a few draws with random S and R. Other sites with as many columns may have to move along, US and VS: each
+    of them is tried alone, then all together.
+
+    Args:
+        target: what was sampled from.
+        samples: ``{site: (draws, ...)}``, values of all its sites.
+
+    Returns:
+        One for each site that has one, or for the sites that have it together.
+
+    Example:
+        >>> from pyro_manifold.manifolds import Stiefel
+        >>> samples = {"U": Stiefel().random_point(10, 4, 2)}
+        >>> even = Target(lambda sites: -sites["U"][0].square().sum(), {"U": Stiefel()}, {})
+        >>> [(symmetry.kind, symmetry.sites) for symmetry in symmetries(even, samples)]
+        [('rotations', ('U',))]
+        >>> symmetries(Target(lambda sites: -sites["U"][0, 0], {"U": Stiefel()}, {}), samples)
+        []
+    """
+    draws = next(iter(samples.values())).shape[0] if samples else 0
+    chosen = sorted({(k * (draws - 1)) // (_POINTS - 1) for k in range(_POINTS)}) if draws else []
+    points = [_coordinates(target, {name: value[k].detach() for name, value in samples.items()}) for k in chosen]
+    density = _Density(target, points)
+    found: list[Symmetry] = []
+    for name in sorted(target.manifolds):
+        if any(name in symmetry.sites for symmetry in found) or not density.points:
+            continue
+        found += _first([Symmetry(*candidate) for candidate in _candidates(name, target, density.points[0])], density)
+    return found
+
+
+def _first(candidates: list[Symmetry], density: _Density) -> list[Symmetry]:
+    return next(([candidate] for candidate in candidates if density.has(candidate)), [])
+
+
+def _coordinates(target: Target, values: Sites) -> Sites:
+    return {name: target.transforms[name](x) if name in target.transforms else x for name, x in values.items()}
+
+
+def _candidates(name: str, target: Target, point: Sites) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """The likelier first: the site alone, with one other, with all others that have as many columns."""
+    if isinstance(target.manifolds[name], Sphere):
+        yield "signs", (name,), (name,)
+    if not isinstance(target.manifolds[name], Stiefel):
+        return
+    columns = point[name].shape[-1]
+    others = [each for each in point if each != name and _may_turn(each, target, point, columns)][:_MOST_COMPANIONS]
+    together = [(each,) for each in others] + ([tuple(others)] if len(others) > 1 else [])
+    for companions in [(), *together]:
+        for kind in ("rotations", "signs") if columns > 1 else ("signs",):
+            yield kind, (name, *companions), tuple(each for each in companions if point[each].dim() == 1)
+
+
+def _may_turn(name: str, target: Target, point: Sites, columns: int) -> bool:
+    """Whether the columns of a site can be turned without leaving its space."""
+    value = point[name]
+    if not value.dim() or value.shape[-1] != columns:
+        return False
+    if name in target.manifolds:
+        return isinstance(target.manifolds[name], Stiefel)
+    return torch.equal(target.transforms[name].inv(value), value) if name in target.transforms else True
+
+
+class _Density:
+    """The density of a target around some points, those where it is finite."""
+
+    def __init__(self, target: Target, points: list[Sites]) -> None:
+        self._target = target
+        energies = [self._energy(point) for point in points]
+        self.points = [point for point, energy in zip(points, energies, strict=True) if energy.isfinite()]
+        self._energies = [energy for energy in energies if energy.isfinite()]
+
+    def has(self, symmetry: Symmetry) -> bool:
+        """Whether the density is the same after each of some random changes."""
+        # A generator of its own: looking must not change the random numbers of the process.
+        generator = torch.Generator().manual_seed(0)
+        return all(
+            self._same(energy, self._energy({**point, **moved}))
+            for point, energy in zip(self.points, self._energies, strict=True)
+            for moved in _moved(symmetry, point, generator)
+        )
+
+    def _energy(self, point: Sites) -> Tensor:
+        try:
+            with torch.no_grad():
+                return self._target.potential_fn(point)
+        except FactorisationError:
+            return torch.tensor(torch.nan)
+
+    @staticmethod
+    def _same(first: Tensor, second: Tensor) -> bool:
+        """Equal up to rounding, which grows with the terms that an energy is the sum of."""
+        tolerance = float(torch.finfo(first.dtype).eps) ** 0.5 * max(1.0, abs(float(first)))
+        return bool((first - second).abs() <= tolerance)
+
+
+def _moved(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Iterator[Sites]:
+    """The sites after random changes; the elements of a plate change each for itself, unless other sites move along."""
+    first = point[symmetry.sites[0]]
+    if symmetry.sites[0] in symmetry.vectors:
+        yield {symmetry.sites[0]: -first}
+        return
+    batch = first.shape[:-2] if len(symmetry.sites) == 1 else ()
+    for _ in range(_SIGNS_AT_EACH if symmetry.kind == "signs" else 1):
+        change = _random_change(symmetry.kind, (*batch, first.shape[-1]), generator).to(first)
+        yield {name: point[name] @ change for name in symmetry.sites}
+
+
+def _random_change(kind: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    if kind == "rotations":
+        entries = torch.randn(*shape, shape[-1], generator=generator, dtype=torch.float64)
+        return torch.linalg.qr(entries)[0]
+    signs = 2.0 * torch.randint(2, shape, generator=generator) - 1
+    if bool((signs > 0).all()):
+        signs[..., 0] = -1.0
+    return torch.diag_embed(signs)
