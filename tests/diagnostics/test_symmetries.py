@@ -14,7 +14,7 @@ from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.target.model import target_from_model
 
 F = torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.5, 0.0]])
-DATA = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+DATA = torch.randn(10, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 def langevin():
