@@ -18,7 +18,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _CERTAIN = 0.95
 _MOST_CELLS_WITH_TEXT = 120
 _MOST_PROJECTED = 0.1
-_LEGEND_BELOW = 32  # points below the axes: tick labels and the name of the axis are between
 
 
 def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300, *, project: bool = False) -> Any:
@@ -73,7 +72,7 @@ def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300, *, project
             ax.annotate("", mean.tolist(), (0, 0), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2})
         else:
             ax.quiver(0, 0, 0, *mean.tolist(), color=colour, lw=2, arrow_length_ratio=0.12)
-    legend = _legend_below(ax, ncols=p, handletextpad=0.1)
+    legend = _legend_below(ax, 32 if n == 2 else 20, ncols=p, handletextpad=0.1)
     for handle in legend.legend_handles:
         handle.set(alpha=1.0, sizes=[25])
     return ax
@@ -120,7 +119,7 @@ def plot_principal_angles(draws: Tensor, reference: Tensor | None = None, ax: An
     ax.set_ylabel(f"{'' if draws.shape[-1] == 1 else 'largest '}angle to\n{target} (°)")
     ax.spines[["top", "right"]].set_visible(False)
     if 1 < len(draws) <= len(COLOURS):
-        ax.legend(frameon=False, ncols=len(draws), loc="lower center", fontsize="small", bbox_to_anchor=(0.5, 0.98))
+        _legend_below(ax, 32, ncols=len(draws), fontsize="small")
     return ax
 
 
@@ -212,11 +211,11 @@ def _orthonormal(draws: Tensor, project: bool) -> Tensor:
     return Stiefel().projection(draws.detach())
 
 
-def _legend_below(ax: Any, **options: Any) -> Any:
-    """A legend under the names of the axes, by a distance in points, so that there is room for a title above."""
+def _legend_below(ax: Any, points: float, **options: Any) -> Any:
+    """A legend so many points under the axes, below their names; a title has its place above them."""
     from matplotlib.transforms import ScaledTranslation
 
-    place = ax.transAxes + ScaledTranslation(0, -_LEGEND_BELOW / 72, ax.figure.dpi_scale_trans)
+    place = ax.transAxes + ScaledTranslation(0, -points / 72, ax.figure.dpi_scale_trans)
     return ax.legend(
         frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=place, borderaxespad=0, **options
     )
@@ -236,9 +235,10 @@ def _sphere(ax: Any) -> None:
     down = torch.linspace(0, torch.pi, 13, dtype=torch.float64).unsqueeze(-1)
     x, y, z = down.sin() * around.cos(), down.sin() * around.sin(), down.cos().expand(-1, 25)
     ax.plot_wireframe(x.numpy(), y.numpy(), z.numpy(), color="0.88", lw=0.5, zorder=0)
-    ax.set(xlim=(-1, 1), ylim=(-1, 1), zlim=(-1, 1), xlabel="row 1", ylabel="row 2", zlabel="row 3")
+    limits = (-1.15, 1.15)  # beyond the last ticks, so that those of two axes do not meet in a corner
+    ax.set(xlim=limits, ylim=limits, zlim=limits, xlabel="row 1", ylabel="row 2", zlabel="row 3")
     ax.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], zticks=[-1, 0, 1])
-    ax.set_box_aspect((1, 1, 1), zoom=0.95)
+    ax.set_box_aspect((1, 1, 1), zoom=1.1)
     ax.grid(False)
     for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
         axis.pane.set_visible(False)
