@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pyro
@@ -155,15 +155,12 @@ def _log_likelihood(unit: Unit, factors: Mapping[str, Factor]) -> Tensor:
     return every - _summed([factors[name] for name in unit.others], unit) if unit.others else every
 
 
-def _summed(factors: Iterable[Factor], unit: Unit) -> Tensor:
+def _summed(factors: list[Factor], unit: Unit) -> Tensor:
     """The log of the product of densities, summed over assignments, for each element of the unit's plates."""
     sizes = {symbol: frame.size for factor in factors for symbol, frame in factor.plates.items()}
     tree: OrderedDict[frozenset[Symbol], list[Tensor]] = OrderedDict()
     for factor in factors:
-        # Packed tensors have no dimensions of size 1.
-        tree.setdefault(frozenset(s for s in factor.plates if sizes[s] > 1), []).append(factor.log_prob)
-    target = frozenset(symbol for symbol in unit.plates if sizes[symbol] > 1)
+        tree.setdefault(frozenset(factor.plates), []).append(factor.log_prob)
     ring = LogRing(dim_to_size=sizes)
-    total = contract_to_tensor(tree, set(unit.assignments), target_ordinal=target, ring=ring)
-    order = [total._pyro_dims.index(symbol) for symbol in unit.plates if symbol in target]
-    return total.permute(order).reshape([sizes[symbol] for symbol in unit.plates])
+    total = contract_to_tensor(tree, set(unit.assignments), target_ordinal=frozenset(unit.plates), ring=ring)
+    return total.permute([total._pyro_dims.index(symbol) for symbol in unit.plates])

@@ -167,7 +167,4 @@ def _random_change(kind: str, shape: tuple[int, ...], generator: torch.Generator
     if kind == "rotations":
         entries = torch.randn(*shape, shape[-1], generator=generator, dtype=torch.float64)
         return torch.linalg.qr(entries)[0]
-    signs = 2.0 * torch.randint(2, shape, generator=generator) - 1
-    if bool((signs > 0).all()):
-        signs[..., 0] = -1.0
-    return torch.diag_embed(signs)
+    return torch.diag_embed(2.0 * torch.randint(2, shape, generator=generator) - 1)

@@ -72,6 +72,22 @@ def test_get_samples_has_them_when_asked():
         check(samples)
 
 
+def test_the_model_is_not_run_for_every_draw():
+    """Also with sites that are no floating point numbers."""
+    runs = []
+
+    def model():
+        runs.append(1)
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.deterministic("positive", x > 0)
+        pyro.deterministic("floor", x.floor().long())
+
+    x = torch.randn(600)
+    found = deterministic_values(model, (), {}, {"x": x})
+    assert torch.equal(found["floor"], x.floor().long())
+    assert len(runs) < 40
+
+
 def test_more_draws_than_one_batch_has_and_models_that_cannot_be_traced():
     def branching():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))

@@ -105,10 +105,21 @@ def test_observations_that_share_a_site_are_left_out_and_others_are_not():
         with pyro.plate("rows", 4):
             pyro.sample("y", dist.Normal(means[kind], 1.0), obs=Y)
 
+    def local_and_common():
+        weights, means = components()
+        rows = pyro.plate("rows", 4)
+        with rows:
+            kind = pyro.sample("kind", dist.Categorical(weights))
+        shift = pyro.sample("shift", dist.Categorical(weights))
+        with rows:
+            pyro.sample("y", dist.Normal(means[kind] + shift, 1.0), obs=Y)
+
     with pytest.warns(UserWarning, match=r"log_likelihood of \['y0', 'y1', 'y2', 'y3'\] is left out.*no product"):
         assert set(likelihood(hidden_markov, draws())) == {"x"}
     with pytest.warns(UserWarning, match=r"of \['y'\] is left out: its observations share \['kind'\]"):
         assert not likelihood(common, draws())
+    with pytest.warns(UserWarning, match=r"of \['y'\] is left out: its observations share \['kind', 'shift'\]"):
+        assert not likelihood(local_and_common, draws())
 
 
 def test_one_chain_of_states_for_each_row():
