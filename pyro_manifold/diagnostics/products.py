@@ -25,10 +25,8 @@ def product_invariants(left: Tensor, scales: Tensor | None, right: Tensor | None
     scale = left.new_ones(left.shape[-1]) if scales is None else scales.detach().to(left)
     scaled_left, scaled_right = left * scale.unsqueeze(-2), right * scale.unsqueeze(-2)
     left_triangle, right_triangle = (torch.linalg.qr(matrix, mode="r").R for matrix in (left, right))
-    columns, rows = (
-        scaled_right @ left_triangle.mT,
-        scaled_left @ right_triangle.mT,
-    )  # with the Gram matrices of M's own
+    # Their rows have the inner products that the columns and rows of M have.
+    columns, rows = scaled_right @ left_triangle.mT, scaled_left @ right_triangle.mT
     core = left_triangle * scale.unsqueeze(-2) @ right_triangle.mT
     rank = min(*left.shape[-2:], right.shape[-2])
     found = {"pivot columns": scaled_left @ rows_at(right, pivots(columns, rank)).mT}
