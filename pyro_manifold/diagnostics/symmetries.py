@@ -1,4 +1,4 @@
-"""Which sites a posterior knows only up to signs or rotations of their columns."""
+"""Which sites a posterior knows only up to signs, order or rotations of their columns."""
 
 from __future__ import annotations
 
@@ -22,32 +22,45 @@ class Symmetry(NamedTuple):
     """What leaves a density as it is.
 
     Attributes:
-        kind: ``"signs"`` or ``"rotations"``, of columns.
+        kind: what changes the columns: ``"signs"``, ``"permutations"`` (signs and order) or ``"rotations"``.
         sites: whose columns; those of several change together.
         vectors: those of them that are vectors: a unit vector, which is a column of its own, or a companion with one
             number for each column.
+        reordered: sites with something for each column, such as scales, that change places with the columns.
     """
 
     kind: str
     sites: tuple[str, ...]
     vectors: tuple[str, ...] = ()
+    reordered: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """What to say of it beside a table of means."""
-        names = " and ".join(f"`{name}`" for name in self.sites)
         verb, their = ("is", "its") if len(self.sites) == 1 else ("are", "their")
-        changes = {"signs": f"the signs of {their} columns", "rotations": f"rotations of {their} columns"}
-        alone = self.sites[0] in self.vectors
-        what = "its sign" if alone else changes[self.kind] + (", together" if len(self.sites) > 1 else "")
-        call = self.sites[0] + ("[..., None]" if alone else "")
-        if len(self.sites) == 2:
-            call += f", right={self.sites[1]}" + ("[..., None, :]" if self.sites[1] in self.vectors else "")
-        else:
-            call += f', kind="{self.kind}"'
+        changes = {"signs": "the signs", "permutations": "the signs and the order", "rotations": "rotations"}
+        what = f"{changes[self.kind]} of {their} columns" + (", together" if len(self.sites) > 1 else "")
+        if self.sites[0] in self.vectors:
+            what = "its sign"
+        if self.reordered:
+            what += f", with {_quoted(self.reordered)} in the same order"
         return (
-            f"{names} {verb} known only up to {what}: means and R-hat of {their} entries say little; see "
-            f"pyro_manifold.diagnostics.summarise_invariants({call})."
+            f"{_quoted(self.sites)} {verb} known only up to {what}: means and R-hat of {their} entries say little; see "
+            f"pyro_manifold.diagnostics.summarise_invariants({self._arguments()})."
         )
+
+    def _arguments(self) -> str:
+        """Of the call that looks at what the posterior knows: one product if there are no more than three factors."""
+        first, *others = self.sites
+        arguments = [first + ("[..., None]" if first in self.vectors else "")]
+        if len(others) > 1 or len(self.reordered) > 1 or not (others or self.reordered):
+            return f'{arguments[0]}, kind="{self.kind}"'
+        arguments += [f"scales={name}" for name in self.reordered]
+        arguments += [f"right={name}" + ("[..., None, :]" if name in self.vectors else "") for name in others]
+        return ", ".join(arguments)
+
+
+def _quoted(names: tuple[str, ...]) -> str:
+    return " and ".join(f"`{name}`" for name in names)
 
 
 def symmetries(target: Target, samples: Mapping[str, Tensor]) -> list[Symmetry]:
@@ -56,7 +69,8 @@ def symmetries(target: Target, samples: Mapping[str, Tensor]) -> list[Symmetry]:
     A posterior does not know the signs of the columns of U if its density is the same at U and at US, S any diagonal
     matrix of ±1, and does not know rotations if it is the same at U and UR, R any orthogonal matrix. The density is
     asked at a few draws with random S and R. Other sites with as many columns may have to move along, US and VS: each
-    of them is tried alone, then all together.
+    of them is tried alone, then all together. Where signs are unknown, so may be the order of the columns, with sites
+    that have something for each of them.
 
     Args:
         target: what was sampled from.
@@ -82,30 +96,42 @@ def symmetries(target: Target, samples: Mapping[str, Tensor]) -> list[Symmetry]:
     for name in sorted(target.manifolds):
         if any(name in symmetry.sites for symmetry in found) or not density.points:
             continue
-        found += _first([Symmetry(*candidate) for candidate in _candidates(name, target, density.points[0])], density)
+        point = density.points[0]
+        symmetry = density.first(_candidates(name, target, point))
+        if symmetry is not None and symmetry.kind == "signs" and name not in symmetry.vectors:
+            symmetry = density.first(_with_order(symmetry, point)) or symmetry
+        found += [symmetry] if symmetry is not None else []
     return found
-
-
-def _first(candidates: list[Symmetry], density: _Density) -> list[Symmetry]:
-    return next(([candidate] for candidate in candidates if density.has(candidate)), [])
 
 
 def _coordinates(target: Target, values: Sites) -> Sites:
     return {name: target.transforms[name](x) if name in target.transforms else x for name, x in values.items()}
 
 
-def _candidates(name: str, target: Target, point: Sites) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+def _candidates(name: str, target: Target, point: Sites) -> Iterator[Symmetry]:
     """The likelier first: the site alone, with one other, with all others that have as many columns."""
     if isinstance(target.manifolds[name], Sphere):
-        yield "signs", (name,), (name,)
+        yield Symmetry("signs", (name,), (name,))
     if not isinstance(target.manifolds[name], Stiefel):
         return
     columns = point[name].shape[-1]
-    others = [each for each in point if each != name and _may_turn(each, target, point, columns)][:_MOST_COMPANIONS]
-    together = [(each,) for each in others] + ([tuple(others)] if len(others) > 1 else [])
-    for companions in [(), *together]:
+    others = [each for each in point if each != name and _may_turn(each, target, point, columns)]
+    for companions in _none_one_or_all(others):
         for kind in ("rotations", "signs") if columns > 1 else ("signs",):
-            yield kind, (name, *companions), tuple(each for each in companions if point[each].dim() == 1)
+            yield Symmetry(kind, (name, *companions), tuple(each for each in companions if point[each].dim() == 1))
+
+
+def _with_order(symmetry: Symmetry, point: Sites) -> Iterator[Symmetry]:
+    """The symmetry with the order of columns, and of what other sites have for each of them."""
+    columns = point[symmetry.sites[0]].shape[-1]
+    others = [name for name, x in point.items() if name not in symmetry.sites and x.dim() and x.shape[-1] == columns]
+    for companions in _none_one_or_all(others) if columns > 1 else ():
+        yield symmetry._replace(kind="permutations", reordered=companions)
+
+
+def _none_one_or_all(names: list[str]) -> list[tuple[str, ...]]:
+    names = names[:_MOST_COMPANIONS]
+    return [(), *[(name,) for name in names], *([tuple(names)] if len(names) > 1 else [])]
 
 
 def _may_turn(name: str, target: Target, point: Sites, columns: int) -> bool:
@@ -126,6 +152,10 @@ class _Density:
         energies = [self._energy(point) for point in points]
         self.points = [point for point, energy in zip(points, energies, strict=True) if energy.isfinite()]
         self._energies = [energy for energy in energies if energy.isfinite()]
+
+    def first(self, candidates: Iterator[Symmetry]) -> Symmetry | None:
+        """The first symmetry that it has."""
+        return next((candidate for candidate in candidates if self.has(candidate)), None)
 
     def has(self, symmetry: Symmetry) -> bool:
         """Whether the density is the same after each of some random changes."""
@@ -157,14 +187,19 @@ def _moved(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Iter
     if symmetry.sites[0] in symmetry.vectors:
         yield {symmetry.sites[0]: -first}
         return
-    batch = first.shape[:-2] if len(symmetry.sites) == 1 else ()
-    for _ in range(_SIGNS_AT_EACH if symmetry.kind == "signs" else 1):
+    batch = first.shape[:-2] if len(symmetry.sites + symmetry.reordered) == 1 else ()
+    for _ in range(1 if symmetry.kind == "rotations" else _SIGNS_AT_EACH):
         change = _random_change(symmetry.kind, (*batch, first.shape[-1]), generator).to(first)
-        yield {name: point[name] @ change for name in symmetry.sites}
+        turned = {name: point[name] @ change for name in symmetry.sites}
+        yield turned | {name: point[name] @ change.abs() for name in symmetry.reordered}
 
 
 def _random_change(kind: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     if kind == "rotations":
         entries = torch.randn(*shape, shape[-1], generator=generator, dtype=torch.float64)
         return torch.linalg.qr(entries)[0]
-    return torch.diag_embed(2.0 * torch.randint(2, shape, generator=generator) - 1)
+    change = torch.diag_embed(2.0 * torch.randint(2, shape, generator=generator) - 1)
+    if kind == "signs":
+        return change
+    order = torch.rand(shape, generator=generator).argsort(-1)
+    return change.gather(-1, order.unsqueeze(-2).expand_as(change))

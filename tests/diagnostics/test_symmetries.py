@@ -32,6 +32,19 @@ def principal_components(scales):
     return model
 
 
+def inferred_variances():
+    U = pyro.sample("U", StiefelUniform(4, 2))
+    scales = pyro.sample("scales", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("rows", 10):
+        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), U * scales, torch.ones(4)), obs=DATA)
+
+
+def exchangeable():
+    """Columns that are alike, but have no rotation."""
+    U = pyro.sample("U", StiefelUniform(4, 2))
+    pyro.factor("likelihood", (DATA @ U).pow(4).sum())
+
+
 def scores():
     """Y = Z Uᵀ + noise: U alone is known, but turns with its scores."""
     U = pyro.sample("U", StiefelUniform(4, 2))
@@ -105,8 +118,10 @@ KNOWN_UP_TO = {
     "langevin": (langevin, []),
     "distinct variances": (principal_components([2.0, 1.0]), [("signs", ("U",))]),
     "equal variances": (principal_components([2.0, 2.0]), [("rotations", ("U",))]),
+    "inferred variances": (inferred_variances, [("permutations", ("U",), ("scales",))]),
+    "exchangeable": (exchangeable, [("permutations", ("U",))]),
     "scores": (scores, [("rotations", ("U", "Z"))]),
-    "singular vectors": (singular_vectors, [("signs", ("U", "V"))]),
+    "singular vectors": (singular_vectors, [("permutations", ("U", "V"), ("scales",))]),
     "slopes": (slopes, [("rotations", ("U", "w"))]),
     "one sign": (one_sign, []),
     "axis": (axis, [("signs", ("V",))]),
@@ -128,7 +143,8 @@ def test_symmetries_are_those_of_the_model(model, expected, dtype, monkeypatch):
     ]
     samples = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
     state = torch.random.get_rng_state()
-    assert [(each.kind, each.sites) for each in symmetries(target, samples)] == expected
+    found = [(each.kind, each.sites, each.reordered) for each in symmetries(target, samples)]
+    assert found == [(*each, ()) if len(each) == 2 else each for each in expected]
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -151,8 +167,13 @@ def test_summary_says_so_for_all_ways_to_run(options, capsys):
 
 def test_summary_names_two_sites_and_vectors(capsys):
     last = summary_of(GHMC(singular_vectors), capsys)[-1]
-    assert last.startswith("`U` and `V` are known only up to the signs of their columns, together:")
-    assert last.endswith("summarise_invariants(U, right=V).")
+    expected = (
+        "`U` and `V` are known only up to the signs and the order of their columns, together, with `scales` in the"
+    )
+    assert last.startswith(expected + " same order:")
+    assert last.endswith("summarise_invariants(U, scales=scales, right=V).")
+    assert summary_of(OHMC(scores), capsys)[-1].endswith("summarise_invariants(U, right=Z).")
+    assert summary_of(OHMC(exchangeable), capsys)[-1].endswith('summarise_invariants(U, kind="permutations").')
     assert summary_of(OHMC(slopes), capsys)[-1].endswith("summarise_invariants(U, right=w[..., None, :]).")
     last = summary_of(OHMC(axis), capsys)[-1]
     assert last.startswith("`V` is known only up to its sign:")

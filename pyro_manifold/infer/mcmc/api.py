@@ -201,7 +201,7 @@ class MCMC(pyro.infer.MCMC):
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
 
     def summary(self, prob: float = 0.9) -> None:
-        """Print a table of the draws, as in Pyro, and which sites are known only up to signs or rotations of columns.
+        """Print a table of the draws, as in Pyro, and sites known only up to signs, order or rotations of columns.
 
         That is found for kernels of this package, by changing the columns of some draws and asking the density.
 
