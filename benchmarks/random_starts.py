@@ -3,7 +3,7 @@
     python -m benchmarks.random_starts --only weather
 
 Prints for each model the iteration after which no chain's log density was below the range of the last draws, leapfrog
-steps of warm-up and of a draw, chains that never moved, R-hat, ε and CPU seconds. The weather curves are simulated in the
+steps of warm-up and of a draw, chains that never moved, R-hat, ε, CPU seconds. The weather curves are simulated in the
 shape of the daily temperatures of 35 Canadian stations, 365×1; the attributes are scikit-learn's breast cancer data.
 """
 

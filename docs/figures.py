@@ -105,7 +105,7 @@ def alignment():
     draws[2:] = draws[2:].flip(-1)
     fig, axes = plt.subplots(1, 2, figsize=(8, 3.9), subplot_kw={"projection": "3d"})
     for ax, values, title in zip(axes, (draws, align_signs_and_permutations(draws).draws), TITLES, strict=True):
-        plot_frames(values, ax=ax).set_title(title, y=-0.1)
+        plot_frames(values, ax=ax).set_title(title)
         ax.view_init(elev=25, azim=35)
     save(fig, "alignment.png")
 

@@ -45,7 +45,8 @@ def model(y, rank):
     scales = pyro.sample("scales", dist.HalfNormal(5.0).expand([rank]).to_event(1))
     noise = pyro.sample("noise", dist.HalfNormal(1.0))
     with pyro.plate("wines", len(y)):
-        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(n), U * scales, noise**2 * torch.ones(n)), obs=y)
+        factor, diagonal = U * scales[..., None, :], noise[..., None] ** 2 * torch.ones(n)
+        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(n), factor, diagonal), obs=y)
 
 
 def load():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import pyro_manifold
+from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_log_likelihood
 
 Group = dict[str, Any]
@@ -23,15 +24,17 @@ def to_inferencedata(
     posterior_predictive: Mapping[str, Any] | None = None,
     constant_data: Mapping[str, Any] | None = None,
     log_likelihood: bool = True,
+    deterministic: bool = True,
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
     """Everything that a run knows, for ArviZ: ``summary``, ``plot_trace``, ``plot_energy``, ``loo`` and files.
 
-    Groups: ``posterior``; ``sample_stats``, whatever the kernel tells (``acceptance_rate``, ``accepted``,
-    ``diverging``, ``energy``, ``energy_error``, ``step_size``, ``n_steps``, ``lp``, and where sites ask for them
-    ``orthogonality_error`` and ``reflected``; only ``diverging`` for kernels of other packages); ``observed_data`` and
-    ``log_likelihood`` of the observed sites of the model; ``posterior_predictive`` and ``constant_data`` if given.
+    Groups: ``posterior``, sites of `pyro.deterministic` included; ``sample_stats``, whatever the kernel tells
+    (``acceptance_rate``, ``accepted``, ``diverging``, ``energy``, ``energy_error``, ``step_size``, ``n_steps``, ``lp``,
+    and where sites ask for them ``orthogonality_error`` and ``reflected``; only ``diverging`` for kernels of other
+    packages); ``observed_data`` and ``log_likelihood`` of the observed sites of the model; ``posterior_predictive`` and
+    ``constant_data`` if given.
 
     ``lp`` is the log density that was sampled, up to a constant: of sites on a manifold with respect to the uniform
     distribution there, of others in unconstrained space. ``energy`` is the Hamiltonian, -lp plus kinetic energy.
@@ -42,11 +45,15 @@ def to_inferencedata(
             ``(chains, draws, ...)``.
         constant_data: ``{name: array}``, such as covariates.
         log_likelihood: compute the likelihood of each observation under each draw, which ``loo`` needs.
+        deterministic: compute the values of `pyro.deterministic` sites under each draw.
         coords: ``{dimension: labels}``, of dimensions that ``dims`` names.
         dims: ``{site: [dimension, ...]}``, without chain and draw.
 
-    Masked observations have log likelihood 0 and count as observations in ``loo``; models with discrete sites that were
-    summed out have no ``log_likelihood``, with a warning.
+    Masked observations have log likelihood 0 and count as observations in ``loo``. Discrete sites that were summed out
+    are summed out in ``log_likelihood`` too, one number for each element of the plates that they are in: observed sites
+    with one assignment have one likelihood, under their names joined by commas. Observations that share a discrete site
+    outside their plates (a hidden Markov chain) have no ``log_likelihood``, with a warning, and neither have
+    deterministic sites that depend on summed-out ones a value.
 
     Returns:
         ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree`` with the same groups.
@@ -80,6 +87,8 @@ def to_inferencedata(
     }
     model = getattr(mcmc.kernel, "model", None)
     if model is not None:
+        if deterministic:
+            groups["posterior"] |= _deterministic(mcmc, posterior)
         args, kwargs = mcmc._args, mcmc._kwargs
         groups["observed_data"] = dict(observed_values(model, args, kwargs))
         if log_likelihood:
@@ -128,6 +137,14 @@ def _log_likelihood(
         warnings.warn(f"log_likelihood is left out: {error}; log_likelihood=False avoids this.", stacklevel=3)
         return {}
     return {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in values.items()}
+
+
+def _deterministic(mcmc: pyro.infer.MCMC, posterior: Mapping[str, Tensor]) -> Group:
+    try:
+        return dict(deterministic_values_of_run(mcmc, posterior, 2))
+    except Exception as error:  # as above
+        warnings.warn(f"Left out: {error}; deterministic=False avoids this.", stacklevel=3)
+        return {}
 
 
 def _checked_dims(

@@ -9,8 +9,11 @@ from torch import Tensor
 
 from pyro_manifold.manifolds.stiefel import Stiefel
 
+_PROJECT = "project with Stiefel().projection first if only rounding has gathered."
 
-def _check_matrices(values: Tensor, name: str, owner: str) -> None:
+
+def check_real(values: Tensor, name: str, owner: str) -> None:
+    """Finite real numbers, at least one."""
     if not isinstance(values, Tensor):
         raise TypeError(
             f"{owner}: {name} is a {type(values).__name__}, expected a torch tensor; wrap it in torch.as_tensor."
@@ -18,7 +21,7 @@ def _check_matrices(values: Tensor, name: str, owner: str) -> None:
     if values.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{owner}: {name} has dtype {values.dtype}, expected float32 or float64; use .double().")
     if values.numel() == 0:
-        raise ValueError(f"{owner}: {name} is empty, its shape is {tuple(values.shape)}; give at least one matrix.")
+        raise ValueError(f"{owner}: {name} is empty, its shape is {tuple(values.shape)}; give at least one entry.")
     if not torch.isfinite(values).all():
         raise ValueError(f"{owner}: {name} has entries that are not finite; drop the draws that contain them.")
 
@@ -27,7 +30,7 @@ def check_matrices(values: Tensor, name: str, owner: str) -> None:
     """Finite real matrices ``(..., n, p)``."""
     if isinstance(values, Tensor) and values.dim() < 2:
         raise ValueError(f"{owner}: {name} has shape {tuple(values.shape)}, expected matrices (..., n, p).")
-    _check_matrices(values, name, owner)
+    check_real(values, name, owner)
 
 
 def check_draws(draws: Tensor, owner: str) -> None:
@@ -37,7 +40,7 @@ def check_draws(draws: Tensor, owner: str) -> None:
             f"{owner}: draws has shape {tuple(draws.shape)}, expected (chains, draws, ..., n, p); "
             "take them from mcmc.get_samples(group_by_chain=True) or add the missing dimension with draws[None]."
         )
-    _check_matrices(draws, "draws", owner)
+    check_real(draws, "draws", owner)
 
 
 def check_tall(values: Tensor, name: str, owner: str) -> None:
@@ -50,15 +53,12 @@ def check_tall(values: Tensor, name: str, owner: str) -> None:
         )
 
 
-def check_orthonormal(values: Tensor, name: str, owner: str) -> None:
-    """Matrices with orthonormal columns."""
+def check_orthonormal(values: Tensor, name: str, owner: str, remedy: str = _PROJECT) -> None:
+    """Matrices with orthonormal columns; ``remedy`` says what to do about those that nearly are."""
     check_tall(values, name, owner)
     error = float(Stiefel().membership_error(values.detach()).max())
     if error > Stiefel.membership_tolerance(values.dtype):
-        raise ValueError(
-            f"{owner}: {name} must have orthonormal columns, but |XᵀX − I| reaches {error:.1e}; "
-            "project with Stiefel().projection first if only rounding has gathered."
-        )
+        raise ValueError(f"{owner}: {name} must have orthonormal columns, but |XᵀX − I| reaches {error:.1e}; {remedy}")
 
 
 def check_reference(reference: Tensor, draws: Tensor, owner: str, name: str = "reference") -> Tensor:

@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.checks import check_draws
+from pyro_manifold.diagnostics.checks import check_draws, check_real
+from pyro_manifold.diagnostics.products import pivots, product_invariants, rows_at
 
 Invariance = Literal["signs", "permutations", "rotations"]
 
@@ -24,7 +25,9 @@ class Convergence(NamedTuple):
     ess: Tensor
 
 
-def invariants(draws: Tensor, kind: Invariance = "rotations") -> dict[str, Tensor]:
+def invariants(
+    draws: Tensor, kind: Invariance = "rotations", *, scales: Tensor | None = None, right: Tensor | None = None
+) -> dict[str, Tensor]:
     r"""Functionals of loadings X that do not change when X becomes XT.
 
     For every ``kind``, with the p pivot rows K that span the most volume in the mean of :math:`XX^\top`:
@@ -42,29 +45,48 @@ def invariants(draws: Tensor, kind: Invariance = "rotations") -> dict[str, Tenso
     - ``"column products"`` :math:`x_{ij} x_{kj}`, ``(..., n, p)``, k the row with the largest mean square in column
       j: they determine each column up to its sign.
 
+    With ``scales`` s or another matrix ``right`` V the model knows the n×m matrix
+    :math:`M = X \operatorname{diag}(s) V^\top`, or :math:`X \operatorname{diag}(s) X^\top` without V, and any change of
+    X, s and V that leaves M as it is may happen. With r = min(n, m, p) pivot columns K, which span the most volume on
+    average, and pivot rows L:
+
+    - ``"pivot columns"`` :math:`M_{:K}`, ``(..., n, r)``, and without symmetry ``"pivot rows"`` :math:`M_{L:}^\top`,
+      ``(..., m, r)``: they determine M;
+    - ``"diagonal"`` :math:`M_{ii}` and ``"eigenvalues"`` of the symmetric M; ``"squared row norms"``,
+      ``"squared column norms"`` and ``"singular values"`` of the others.
+
     Args:
         draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not.
-        kind: what the T may do to the columns: ``"signs"``, ``"permutations"`` or ``"rotations"``.
+        kind: what the T may do to the columns: ``"signs"``, ``"permutations"`` or ``"rotations"``; not with ``scales``
+            or ``right``, which say so themselves.
+        scales: s, ``(chains, draws, ..., p)``, such as ``draws["scales"] ** 2`` where the model has
+            :math:`U \operatorname{diag}(s^2) U^\top`; ones if None.
+        right: V, ``(chains, draws, ..., m, p)``; X itself if None.
 
     Returns:
-        ``{name: (chains, draws, ..., n) or (chains, draws, ..., n, p)}``. None is n×n.
+        ``{name: (chains, draws, ...)}``. None is n×n or n×m.
 
     Raises:
         TypeError: for anything but a real floating point tensor.
-        ValueError: for non-finite entries, a wrong shape or another ``kind``.
+        ValueError: for non-finite entries, shapes that do not match, another ``kind``, or ``kind`` beside ``scales`` or
+            ``right``.
 
     Example:
         >>> draws = torch.eye(3, 2).expand(4, 10, 3, 2)
         >>> found = invariants(draws, kind="signs")
         >>> all(torch.equal(found[name], value) for name, value in invariants(-draws, kind="signs").items())
         True
+        >>> covariance = invariants(draws, scales=torch.ones(4, 10, 2))
+        >>> covariance["eigenvalues"][0, 0].tolist()
+        [1.0, 1.0]
     """
-    check_draws(draws, "invariants")
-    if kind not in ("signs", "permutations", "rotations"):
-        raise ValueError(f"invariants: kind={kind!r}, expected 'signs', 'permutations' or 'rotations'.")
+    _check(draws, kind, scales, right, "invariants")
     draws = draws.detach()
+    if scales is not None or right is not None:
+        return product_invariants(draws, scales, right)
     squares = draws.square()
-    found = {"squared row norms": squares.sum(-1), "row products": draws @ _pivot_rows(draws).mT}
+    rows = rows_at(draws, pivots(draws, draws.shape[-1]))
+    found = {"squared row norms": squares.sum(-1), "row products": draws @ rows.mT}
     if kind == "permutations":
         found["quartic row sums"] = squares.square().sum(-1)
     if kind == "signs":
@@ -74,7 +96,9 @@ def invariants(draws: Tensor, kind: Invariance = "rotations") -> dict[str, Tenso
     return found
 
 
-def summarise_invariants(draws: Tensor, kind: Invariance = "rotations") -> dict[str, Convergence]:
+def summarise_invariants(
+    draws: Tensor, kind: Invariance = "rotations", *, scales: Tensor | None = None, right: Tensor | None = None
+) -> dict[str, Convergence]:
     r"""R-hat and effective sample size of `invariants`, by ArviZ.
 
     They say whether chains agree and mix as far as the model can tell, without any alignment. (Vehtari, Gelman,
@@ -83,6 +107,8 @@ def summarise_invariants(draws: Tensor, kind: Invariance = "rotations") -> dict[
     Args:
         draws: ``(chains, draws, ..., n, p)`` with at least 4 draws. With one chain R-hat compares its halves.
         kind: as for `invariants`.
+        scales: as for `invariants`, ``(chains, draws, ..., p)``.
+        right: as for `invariants`, ``(chains, draws, ..., m, p)``.
 
     Returns:
         ``{name: Convergence(rhat, ess)}``.
@@ -97,33 +123,42 @@ def summarise_invariants(draws: Tensor, kind: Invariance = "rotations") -> dict[
         >>> summary = summarise_invariants(draws, kind="signs")
         >>> bool(summary["row products"].rhat.max() < 1.05)
         True
+        >>> summary = summarise_invariants(draws, right=2 * draws)  # two sites, which change signs together
+        >>> bool(summary["singular values"].rhat.max() < 1.05)
+        True
     """
-    check_draws(draws, "summarise_invariants")
+    _check(draws, kind, scales, right, "summarise_invariants")
     if draws.shape[1] < 4:
         raise ValueError(
             f"summarise_invariants: draws has shape {tuple(draws.shape)}, but R-hat needs 4 or more in each chain."
         )
-    return {name: _convergence(values) for name, values in invariants(draws, kind).items()}
+    found = invariants(draws, kind, scales=scales, right=right)
+    return {name: _convergence(values) for name, values in found.items()}
 
 
-def _pivot_rows(draws: Tensor) -> Tensor:
-    """The p rows of each draw that span the most volume on average: pivoted Cholesky of the mean of XXᵀ.
-
-    Only its diagonal and p columns are formed.
-    """
-    p = draws.shape[-1]
-    remaining = draws.square().sum(-1).mean((0, 1))  # (..., n)
-    rows, factor = [], remaining.new_zeros(*remaining.shape, 0)
-    for _ in range(p):
-        pivot = remaining.argmax(-1, keepdim=True)
-        row = draws.gather(-2, pivot.unsqueeze(-1).expand(*draws.shape[:-2], 1, p))
-        rows.append(row)
-        own = factor.gather(-2, pivot.unsqueeze(-1).expand(*factor.shape[:-2], 1, factor.shape[-1]))
-        column = (draws @ row.mT).mean((0, 1)) - factor @ own.mT
-        column = column / remaining.gather(-1, pivot).unsqueeze(-1).clamp(min=torch.finfo(draws.dtype).tiny).sqrt()
-        factor = torch.cat([factor, column], -1)
-        remaining = (remaining - column.squeeze(-1).square()).scatter(-1, pivot, 0.0)
-    return torch.cat(rows, -2)
+def _check(draws: Tensor, kind: str, scales: Tensor | None, right: Tensor | None, owner: str) -> None:
+    check_draws(draws, owner)
+    if kind not in ("signs", "permutations", "rotations"):
+        raise ValueError(f"{owner}: kind={kind!r}, expected 'signs', 'permutations' or 'rotations'.")
+    companions = {"scales": scales, "right": right}
+    given = " and ".join(name for name, value in companions.items() if value is not None)
+    if given and kind != "rotations":
+        raise ValueError(
+            f"{owner}: kind={kind!r} is for draws alone; leave it out, for with {given} the functionals are those of "
+            "the product, which no change of columns alters."
+        )
+    for name, value in companions.items():
+        if value is None:
+            continue
+        check_real(value, name, owner)
+        rows = () if name == "scales" else (value.shape[-2] if value.dim() > 1 else "m",)
+        expected = (*draws.shape[:-2], *rows, draws.shape[-1])
+        if tuple(value.shape) != expected:
+            shape = ", ".join(map(str, expected))
+            raise ValueError(
+                f"{owner}: {name} has shape {tuple(value.shape)}, expected ({shape}) to match draws of shape "
+                f"{tuple(draws.shape)}."
+            )
 
 
 def _convergence(values: Tensor) -> Convergence:

@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.checks import check_draws, check_orthonormal, check_reference
+from pyro_manifold.diagnostics.checks import check_draws, check_orthonormal, check_reference, check_tall
 from pyro_manifold.diagnostics.subspaces import orthonormal_basis, principal_angles, subspace_summary
+from pyro_manifold.manifolds import Stiefel
 
 # Okabe & Ito 2008: told apart by all common forms of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _CERTAIN = 0.95
 _MOST_CELLS_WITH_TEXT = 120
+_MOST_PROJECTED = 0.1
 
 
-def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300) -> Any:
+def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300, *, project: bool = False) -> Any:
     r"""Columns of orthonormal matrices as points on the circle (n = 2) or sphere (n = 3), with an arrow for each mean.
 
     A frame is a set of orthonormal vectors, here the columns of one draw. The arrow is the arithmetic mean
@@ -29,9 +31,11 @@ def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300) -> Any:
         draws: orthonormal matrices, ``(chains, draws, n, p)`` with n = 2 or 3, one site outside plates.
         ax: axes to draw on, three-dimensional for n = 3; None makes new ones.
         most_draws: how many draws are shown, evenly spaced; the means are those of all.
+        project: take the nearest orthonormal matrices first, for draws that are orthonormal only up to about 1e-4, such
+            as numbers read from a file with few digits. What is further off than 0.1 is refused all the same.
 
     Returns:
-        The matplotlib axes.
+        The matplotlib axes, named after the rows, with the legend below them.
 
     Raises:
         ImportError: without matplotlib.
@@ -47,7 +51,7 @@ def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300) -> Any:
     """
     check_draws(draws, "plot_frames")
     _check_one_site(draws, "plot_frames")
-    check_orthonormal(draws, "draws", "plot_frames")
+    draws = _orthonormal(draws, project)
     n, p = draws.shape[-2:]
     if n not in (2, 3):
         raise ValueError(
@@ -68,7 +72,7 @@ def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300) -> Any:
             ax.annotate("", mean.tolist(), (0, 0), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2})
         else:
             ax.quiver(0, 0, 0, *mean.tolist(), color=colour, lw=2, arrow_length_ratio=0.12)
-    legend = ax.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 0.98), ncols=p, handletextpad=0.1)
+    legend = _legend_below(ax, 32 if n == 2 else 20, ncols=p, handletextpad=0.1)
     for handle in legend.legend_handles:
         handle.set(alpha=1.0, sizes=[25])
     return ax
@@ -115,7 +119,7 @@ def plot_principal_angles(draws: Tensor, reference: Tensor | None = None, ax: An
     ax.set_ylabel(f"{'' if draws.shape[-1] == 1 else 'largest '}angle to\n{target} (°)")
     ax.spines[["top", "right"]].set_visible(False)
     if 1 < len(draws) <= len(COLOURS):
-        ax.legend(frameon=False, ncols=len(draws), loc="lower center", fontsize="small", bbox_to_anchor=(0.5, 0.98))
+        _legend_below(ax, 32, ncols=len(draws), fontsize="small")
     return ax
 
 
@@ -192,10 +196,36 @@ def _write_cells(ax: Any, mean: Tensor, deviation: Tensor, certain: Tensor, larg
         ax.text(j, i, text, ha="center", va="center", color=colour, fontsize="small")
 
 
+def _orthonormal(draws: Tensor, project: bool) -> Tensor:
+    """The draws, or the orthonormal matrices nearest to them."""
+    if not project:
+        check_orthonormal(draws, "draws", "plot_frames", remedy="use project=True if only rounding has gathered.")
+        return draws
+    check_tall(draws, "draws", "plot_frames")
+    error = float(Stiefel().membership_error(draws.detach()).max())
+    if error > _MOST_PROJECTED:
+        raise ValueError(
+            f"plot_frames: project=True is for draws whose columns are nearly orthonormal, but |XᵀX − I| reaches "
+            f"{error:.1e}; draw loadings of other lengths with plot_loadings."
+        )
+    return Stiefel().projection(draws.detach())
+
+
+def _legend_below(ax: Any, points: float, **options: Any) -> Any:
+    """A legend so many points under the axes, below their names; a title has its place above them."""
+    from matplotlib.transforms import ScaledTranslation
+
+    place = ax.transAxes + ScaledTranslation(0, -points / 72, ax.figure.dpi_scale_trans)
+    return ax.legend(
+        frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=place, borderaxespad=0, **options
+    )
+
+
 def _circle(ax: Any) -> None:
     angle = torch.linspace(0, 2 * torch.pi, 200, dtype=torch.float64)
     ax.plot(angle.cos().numpy(), angle.sin().numpy(), color="0.8", lw=1, zorder=0)
-    ax.set(aspect="equal", xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), xticks=[-1, 0, 1], yticks=[-1, 0, 1])
+    ax.set(aspect="equal", xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))
+    ax.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], xlabel="row 1", ylabel="row 2")
     ax.spines[["top", "right"]].set_visible(False)
 
 
@@ -205,9 +235,15 @@ def _sphere(ax: Any) -> None:
     down = torch.linspace(0, torch.pi, 13, dtype=torch.float64).unsqueeze(-1)
     x, y, z = down.sin() * around.cos(), down.sin() * around.sin(), down.cos().expand(-1, 25)
     ax.plot_wireframe(x.numpy(), y.numpy(), z.numpy(), color="0.88", lw=0.5, zorder=0)
-    ax.set(xlim=(-1, 1), ylim=(-1, 1), zlim=(-1, 1))
-    ax.set_box_aspect((1, 1, 1), zoom=1.5)
-    ax.set_axis_off()
+    limits = (-1.15, 1.15)  # beyond the last ticks, so that those of two axes do not meet in a corner
+    ax.set(xlim=limits, ylim=limits, zlim=limits, xlabel="row 1", ylabel="row 2", zlabel="row 3")
+    ax.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], zticks=[-1, 0, 1])
+    ax.set_box_aspect((1, 1, 1), zoom=1.1)
+    ax.grid(False)
+    for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
+        axis.pane.set_visible(False)
+        axis.labelpad = -4
+    ax.tick_params(pad=-1, labelsize="small")
 
 
 def _axes(ax: Any, owner: str, size: tuple[float, float], three_dimensional: bool = False) -> Any:

@@ -19,6 +19,8 @@ _ALLOWED, _AMBIGUOUS = 2.0, 200.0  # times what the disturbances move
 
 def agrees(found: Tensor, expected: Tensor) -> bool:
     """Equal up to half the digits of the dtype, relative to the largest entry, with NaN and infinities alike."""
+    if not _has_digits(expected):
+        return torch.equal(found, expected)
     return torch.allclose(found, expected, rtol=_half_the_digits(expected), atol=_tolerance(expected), equal_nan=True)
 
 
@@ -54,6 +56,8 @@ def _excess(found: Tensor, expected: Tensor, rounding: Tensor) -> float:
     """Largest distance beyond the tolerance of `agrees`, to what the disturbances move."""
     if not expected.numel():
         return 0.0
+    if not _has_digits(expected):
+        return 0.0 if torch.equal(found, expected) else torch.inf
     distance = (found - expected).abs() - _tolerance(expected) - _half_the_digits(expected) * expected.abs()
     # Infinite in different ways, or NaN: nothing can be told apart there, and no chain moves there.
     distance = torch.where(found.isfinite() | expected.isfinite(), distance.nan_to_num(nan=torch.inf), 0.0)
@@ -64,13 +68,15 @@ def _excess(found: Tensor, expected: Tensor, rounding: Tensor) -> float:
 def _rounding_of(function: FlatFunction, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> list[Tensor]:
     """How far each entry moves when the inputs move, by units of their largest entry; infinite if it is lost."""
     noise = torch.Generator().manual_seed(0)
-    largest = [torch.zeros_like(value) for value in expected]
+    largest = [torch.zeros_like(value.abs() if _has_digits(value) else value) for value in expected]
     for _ in range(_DISTURBANCES):
         try:
             moved = function(*[_disturbed(value, noise) for value in inputs])
         except FactorisationError:
-            return [torch.full_like(value, torch.inf) for value in expected]
+            return [torch.full_like(value.abs(), torch.inf) if _has_digits(value) else value for value in expected]
         for k, (here, there) in enumerate(zip(expected, moved, strict=True)):
+            if not _has_digits(here):
+                continue
             distance = (there - here).abs()
             lost = here.isfinite() != there.isfinite()
             distance = torch.where(lost, torch.inf, distance.nan_to_num(nan=0.0, posinf=0.0))
@@ -84,6 +90,10 @@ def _disturbed(value: Tensor, noise: torch.Generator) -> Tensor:
     units = _UNITS * (2 * torch.rand(value.shape, generator=noise) - 1).to(value)
     size = value.abs() if value.dim() < 2 else value.abs().amax(tuple(range(1, value.dim())), keepdim=True)
     return value + torch.finfo(value.dtype).eps * size * units
+
+
+def _has_digits(value: Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
 
 
 def _half_the_digits(expected: Tensor) -> float:

@@ -2,5 +2,6 @@
 
 from pyro_manifold.infer import autoguide
 from pyro_manifold.infer.mcmc import GHMC, MCMC, MSD, OHMC
+from pyro_manifold.infer.predictive import Predictive
 
-__all__ = ["GHMC", "MCMC", "MSD", "OHMC", "autoguide"]
+__all__ = ["GHMC", "MCMC", "MSD", "OHMC", "Predictive", "autoguide"]

@@ -134,20 +134,6 @@ def test_kernels_of_pyro_and_bare_potentials():
     assert set(idata.groups()) == {"posterior", "sample_stats"}
 
 
-def test_discrete_sites_that_were_summed_out_have_no_likelihood():
-    def mixture(y):
-        U = pyro.sample("U", StiefelUniform(3, 1))
-        with pyro.plate("rows", len(y)):
-            side = pyro.sample("side", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
-            pyro.sample("y", dist.Normal((2 * side - 1) * U[0, 0], 1.0), obs=y)
-
-    mcmc = run(OHMC(mixture), torch.randn(5))
-    with pytest.warns(UserWarning, match=r"log_likelihood is left out: there are no draws of \['side'\]"):
-        idata = mcmc.to_inferencedata()
-    assert "log_likelihood" not in idata.groups()
-    assert idata.observed_data["y"].shape == (5,)
-
-
 def test_models_that_cannot_be_traced_are_run_draw_by_draw():
     def branching(y):
         x = pyro.sample("x", dist.Normal(0.0, 1.0))

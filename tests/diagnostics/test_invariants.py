@@ -106,3 +106,98 @@ def test_bad_input_gets_one_sentence():
         summarise_invariants(torch.ones(1, 3, 3, 2))
     with pytest.raises(ValueError, match=r"^invariants: draws has shape \(3, 2\)"):
         invariants(torch.ones(3, 2))
+
+
+class TestProducts:
+    """U diag(s) Vᵀ of two or three sites."""
+
+    @staticmethod
+    def factors(*chains_and_draws, n=6, m=5, p=3):
+        left, scales, right = torch.randn(n, p), torch.tensor([3.0, -2.0, 1.0])[:p], torch.randn(m, p)
+        noise = 0.1 * torch.randn(3, *chains_and_draws, max(n, m), p)
+        return left + noise[0, ..., :n, :], scales + noise[1, ..., 0, :], right + noise[2, ..., :m, :]
+
+    @staticmethod
+    def product(left, scales, right):
+        return left * scales.unsqueeze(-2) @ right.mT
+
+    @pytest.mark.parametrize("shape", [(2, 10), (2, 10, 4)])
+    def test_they_determine_the_product(self, shape):
+        left, scales, right = self.factors(*shape)
+        product = self.product(left, scales, right)
+        found = invariants(left, scales=scales, right=right)
+        columns, rows = found["pivot columns"], found["pivot rows"]
+        assert columns.shape == (*shape, 6, 3)
+        assert rows.shape == (*shape, 5, 3)
+        # M = C A⁻¹ R for any matrix of rank p, with its columns C, its rows R, and A where these meet.
+        index = (rows[..., None, :, :] - product[..., None]).abs().amax(-2).flatten(0, -3).amax(0).argmin(0)
+        meeting = columns[..., index, :]
+        torch.testing.assert_close(columns @ torch.linalg.solve(meeting, rows.mT), product)
+        torch.testing.assert_close(found["squared row norms"], product.square().sum(-1))
+        torch.testing.assert_close(found["squared column norms"], product.square().sum(-2))
+        torch.testing.assert_close(found["singular values"], torch.linalg.svdvals(product)[..., :3])
+
+    def test_pivot_columns_are_columns_of_the_product_that_are_not_alike(self):
+        """The longest column of the product comes from a short row of V, and the next longest says nothing new."""
+        left, scales = torch.eye(4, 2).expand(1, 1, 4, 2), torch.tensor([[[1.0, 10.0]]])
+        right = torch.tensor([[5.0, 0.0], [0.0, 1.0], [0.0, 0.9]]).expand(1, 1, 3, 2)
+        found = invariants(left, scales=scales, right=right)["pivot columns"]
+        torch.testing.assert_close(found, self.product(left, scales, right)[..., [1, 0]])
+
+    def test_a_symmetric_product(self):
+        left, scales, _ = self.factors(2, 10)
+        product = self.product(left, scales, left)
+        found = invariants(left, scales=scales)
+        assert set(found) == {"pivot columns", "diagonal", "eigenvalues"}
+        torch.testing.assert_close(found["diagonal"], product.diagonal(dim1=-2, dim2=-1))
+        spectrum = torch.linalg.eigvalsh(product).flip(-1)
+        torch.testing.assert_close(found["eigenvalues"], spectrum[..., [0, 1, 5]])  # two positive scales, one negative
+        distance = product - found["pivot columns"] @ torch.linalg.lstsq(found["pivot columns"], product).solution
+        assert distance.abs().max() < 1e-10
+
+    def test_what_leaves_the_product_leaves_them(self):
+        """A rotation of a pair; signs and order of a triple."""
+        left, scales, right = self.factors(2, 10)
+        turn = random_element("rotations", 2, 10, p=3)
+        signs, order = torch.tensor([1.0, -1.0, 1.0]), [2, 0, 1]
+        for before, after in [
+            (invariants(left, right=right), invariants(left @ turn, right=right @ turn)),
+            (
+                invariants(left, scales=scales, right=right),
+                invariants((left * signs)[..., order], scales=scales[..., order], right=(right * signs)[..., order]),
+            ),
+        ]:
+            for name in before:
+                torch.testing.assert_close(after[name], before[name])
+
+    def test_large_matrices_are_never_formed(self):
+        left, right = torch.randn(1, 4, 20_000, 2), torch.randn(1, 4, 30_000, 2)  # their product has 19 GB
+        found = invariants(left, right=right)
+        assert found["pivot columns"].shape == (1, 4, 20_000, 2)
+        assert max(value.numel() for value in found.values()) == 4 * 30_000 * 2
+
+    def test_rhat_sees_only_what_the_model_knows(self):
+        left, scales, right = self.factors(4, 200)
+        signs = torch.randint(2, (4, 1, 1, 3)) * 2.0 - 1
+        found = summarise_invariants(left * signs, scales=scales, right=right * signs)
+        assert max(rhat.max() for rhat, _ in found.values()) < 1.05
+        found = summarise_invariants(left * signs, scales=scales, right=right)
+        assert max(rhat.max() for rhat, _ in found.values()) > 1.5
+        assert min(ess.min() for _, ess in summarise_invariants(left * signs, scales=scales**2).values()) > 300
+
+    def test_bad_input_gets_one_sentence(self):
+        left, scales, right = self.factors(1, 4)
+        for options, sentence in [
+            (
+                {"scales": scales[..., :2]},
+                r"scales has shape \(1, 4, 2\), expected \(1, 4, 3\) to match draws of shape",
+            ),
+            ({"right": right[..., :2]}, r"right has shape \(1, 4, 5, 2\), expected \(1, 4, 5, 3\)"),
+            ({"right": right[0]}, r"right has shape \(4, 5, 3\), expected \(1, 4, 5, 3\)"),
+            ({"right": right, "kind": "signs"}, r"kind='signs' is for draws alone; leave it out, for with right"),
+            ({"scales": scales * torch.nan}, r"scales has entries that are not finite"),
+        ]:
+            with pytest.raises(ValueError, match=r"^summarise_invariants: " + sentence):
+                summarise_invariants(left, **options)
+        with pytest.raises(TypeError, match=r"^invariants: right is a list"):
+            invariants(left, right=[1.0])

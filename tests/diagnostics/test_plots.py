@@ -56,8 +56,50 @@ class TestFrames:
         with pytest.raises(ValueError, match=r"^plot_frames: draws must have orthonormal columns"):
             plot_frames(torch.ones(1, 5, 3, 2))
 
+    @pytest.mark.parametrize(("n", "p"), [(2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
+    def test_axes_have_names_and_ticks_and_a_title_has_its_place(self, n, p):
+        ax = plot_frames(cloud(1, 20, n, p))
+        ax.set_title("Columns of the loadings")
+        draw(ax)
+        axes = [ax.xaxis, ax.yaxis, *([ax.zaxis] if n == 3 else [])]
+        for k, axis in enumerate(axes):
+            assert axis.get_label_text() == f"row {k + 1}"
+            assert axis.get_ticklocs().tolist() == [-1, 0, 1]
+        assert getattr(ax, "_axis3don", ax.axison)
+        legend = ax.get_legend().get_window_extent()
+        assert not legend.overlaps(ax.title.get_window_extent())
+        for axis in axes:
+            assert not legend.overlaps(axis.label.get_window_extent())
+            assert not any(legend.overlaps(label.get_window_extent()) for label in axis.get_ticklabels())
+        inside = ax.figure.bbox
+        assert all(inside.contains(*corner) for corner in legend.corners())
+
+    @pytest.mark.parametrize("n", [2, 3])
+    def test_rounded_draws_are_projected_when_asked(self, n):
+        draws = cloud(1, 20, n, 2)
+        rounded = (draws * 1e4).round() / 1e4
+        with pytest.raises(ValueError, match=r"^plot_frames: draws must have orthonormal columns.*use project=True"):
+            plot_frames(rounded)
+        ax = draw(plot_frames(rounded, project=True))
+        first = next(artist for artist in ax.collections if artist.get_label() == "column 1")
+        points = (
+            first.get_offsets().data if n == 2 else torch.stack([torch.as_tensor(x.data) for x in first._offsets3d], -1)
+        )
+        points = torch.as_tensor(points)
+        torch.testing.assert_close(points.norm(dim=-1), torch.ones(20), atol=1e-12, rtol=0)
+        torch.testing.assert_close(points, draws[0, :, :, 0], atol=1e-3, rtol=0)
+        with pytest.raises(ValueError, match=r"^plot_frames: project=True is for .* nearly orthonormal.*plot_loadings"):
+            plot_frames(2 * draws, project=True)
+
 
 class TestPrincipalAngles:
+    def test_a_title_has_its_place(self):
+        ax = plot_principal_angles(cloud(3, 20, 5, 2))
+        ax.set_title("Angles of the draws")
+        legend = draw(ax).get_legend().get_window_extent()
+        assert not legend.overlaps(ax.title.get_window_extent())
+        assert not legend.overlaps(ax.xaxis.label.get_window_extent())
+
     def test_a_line_for_each_chain_in_degrees(self):
         turned = torch.tensor([0.0, 30.0, 90.0]).deg2rad()
         draws = torch.stack([turned.cos(), turned.sin()], -1).reshape(3, 1, 2, 1).expand(3, 7, 2, 1)

@@ -16,7 +16,10 @@ from pyro.util import optional
 
 from pyro_manifold.diagnostics.agreement import disagreements, named, stuck_chains
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
+from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
 from pyro_manifold.infer.mcmc.checks import is_a
+from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.mcmc.states import Statistics
@@ -167,15 +170,26 @@ class MCMC(pyro.infer.MCMC):
                 stacklevel=2,
             )
 
-    def get_samples(self, num_samples: int | None = None, group_by_chain: bool = False) -> Sites:
+    def get_samples(
+        self, num_samples: int | None = None, group_by_chain: bool = False, *, deterministic: bool = False
+    ) -> Sites:
         """Draws of each site, as in Pyro.
 
+        Args:
+            num_samples: so many draws, drawn from all with replacement; None for all.
+            group_by_chain: ``{site: (chains, draws, ...)}`` instead of ``{site: (chains · draws, ...)}``.
+            deterministic: whether to add sites of `pyro.deterministic`, computed for each draw; those that depend on
+                discrete sites which were summed out are left out, with a warning. Not for `Predictive`, which would
+                take these values for those that its own arguments give.
+
         Raises:
-            ValueError: if there are none.
+            ValueError: if there are no draws, or for deterministic sites, no draws of some site.
         """
         self._check_there_are_draws("get_samples")
         samples: Sites = super().get_samples(num_samples, group_by_chain)
-        return samples
+        if not deterministic:
+            return samples
+        return {**samples, **deterministic_values_of_run(self, samples, 2 if group_by_chain else 1)}
 
     def get_extra_fields(self, group_by_chain: bool = False) -> Statistics:
         """What happened at each draw: log density, energy, step size and whatever else the kernel told.
@@ -196,13 +210,28 @@ class MCMC(pyro.infer.MCMC):
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
 
     def summary(self, prob: float = 0.9) -> None:
-        """Print a table of the draws, as in Pyro.
+        """Print a table of the draws, as in Pyro, and sites known only up to signs, order or rotations of columns.
+
+        That is found for kernels of this package, by changing the columns of some draws and asking the density.
 
         Raises:
             ValueError: before `run`, or for fewer than 4 draws of each chain.
         """
         self._check_there_are_draws("summary", fewest=4)
         super().summary(prob)
+        for symmetry in self._symmetries():
+            print(symmetry.sentence())
+
+    def _symmetries(self) -> list[Symmetry]:
+        if not isinstance(self.kernel, Kernel):
+            return []
+        try:
+            target = self.kernel.target(self._initial_params, self._args, self._kwargs)
+            if not set(self._samples) >= {*target.manifolds, *target.transforms}:
+                return []  # save_params left sites out
+            return symmetries(target, {name: value.flatten(0, 1) for name, value in self._samples.items()})
+        except Exception:  # a model can fail in any way, and the table stands without a remark
+            return []
 
     def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
         if self._samples is None:

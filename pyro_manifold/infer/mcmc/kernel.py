@@ -104,7 +104,7 @@ class Kernel(MCMCKernel):
             ValueError: for input that no run can come from; the sentence names the site or argument.
             NotImplementedError: if the model subsamples its data.
         """
-        return self.run_of(self._target(initial_params, args, kwargs), chains, warmup_steps, initial_params)
+        return self.run_of(self.target(initial_params, args, kwargs), chains, warmup_steps, initial_params)
 
     def run_of(self, target: Target, chains: int, warmup_steps: int, initial_params: Sites | None) -> Run[Any, Any]:
         """A run on a target; arguments as in `prepare`."""
@@ -127,7 +127,8 @@ class Kernel(MCMCKernel):
                 settings[name.lstrip("_")] = value
         return {name: repr(value) for name, value in settings.items()}
 
-    def _target(self, initial_params: Sites | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+    def target(self, initial_params: Sites | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+        """What is sampled from, for these arguments of the model."""
         if self.potential_fn is not None:
             return target_from_potential(self.potential_fn, initial_params, self._manifolds, self._given_transforms)
         model: Any = self.model  # not None, as the constructor saw to

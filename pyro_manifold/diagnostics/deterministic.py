@@ -1,0 +1,111 @@
+"""Values of `pyro.deterministic` sites under each draw."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyro
+import pyro.infer
+import torch
+from torch import Tensor
+
+from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_draw, is_deterministic, over_draws
+
+_MOST_CONSTANT = 32
+_RANDOM = 4
+
+
+def deterministic_values(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
+) -> Values:
+    """Values of the sites of `pyro.deterministic`, which are functions of the sites that were sampled.
+
+    The model is traced once and vectorised over draws; where that is not possible it is run draw by draw. Sites that
+    depend on discrete sites which were summed out have no value: they are left out, with a warning. Which these are
+    is found by other values of the discrete sites: each of their values at all places, and random ones.
+
+    Args:
+        model: a Pyro model.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        samples: ``{site: (draws, ...)}``, a value for each latent site that is not discrete.
+
+    Returns:
+        ``{site: (draws, ...)}``; empty for a model without such sites.
+
+    Raises:
+        ValueError: if a latent site has no draws because ``save_params`` left it out.
+    """
+    replay = Replay(model, args, kwargs)
+    first = first_draw(samples)
+    with torch.no_grad(), pyro.validation_enabled(False):
+        names = [name for name, site in replay.trace(first).nodes.items() if is_deterministic(site)]
+        if not names:
+            return {}
+        missing = replay.without_draws(first)
+        dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
+        if dropped:
+            raise ValueError(
+                f"the deterministic sites {names} are functions of all sites, and there are no draws of {dropped}, "
+                "which save_params left out"
+            )
+        assignments = list(_assignments(missing))
+        undefined = _that_depend(names, replay, first, assignments) if missing else []
+    if undefined:
+        warnings.warn(
+            f"The deterministic sites {undefined} depend on {list(missing)}, which were summed out, and have no value.",
+            stacklevel=4,
+        )
+
+    def of_one_draw(values: Values) -> Values:
+        nodes = replay.trace({**values, **assignments[0]}).nodes
+        return {name: nodes[name]["value"] for name in names if name not in undefined}
+
+    return over_draws(of_one_draw, samples)
+
+
+def deterministic_values_of_run(mcmc: pyro.infer.MCMC, samples: Mapping[str, Tensor], dimensions: int) -> Values:
+    """`deterministic_values` of the model that a run was of, at draws with so many dimensions of draws in front."""
+    model = getattr(mcmc.kernel, "model", None)
+    if model is None:
+        raise ValueError("deterministic sites are those of a model, and the kernel was given potential_fn")
+    front = next(iter(samples.values())).shape[:dimensions] if samples else ()
+    flat = {name: value.flatten(0, dimensions - 1) for name, value in samples.items()}
+    values = deterministic_values(model, mcmc._args, mcmc._kwargs, flat)
+    return {name: value.reshape(*front, *value.shape[1:]) for name, value in values.items()}
+
+
+def _assignments(discrete: Mapping[str, Node]) -> Iterator[Values]:
+    """Values of discrete sites: each of their values at all places, then random ones."""
+    largest = max((len(_support(site)) for site in discrete.values()), default=1)
+    for k in range(min(largest, _MOST_CONSTANT)):
+        yield {
+            name: _support(site)[k % len(_support(site))].expand(site["value"].shape) for name, site in discrete.items()
+        }
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(_RANDOM):
+        yield {name: _at_random(site, generator) for name, site in discrete.items()}
+
+
+def _support(site: Node) -> Tensor:
+    """The values of one element of a discrete site, ``(count, ...)``."""
+    support = site["fn"].enumerate_support(expand=False)
+    return support.reshape(len(support), *site["fn"].event_shape)
+
+
+def _at_random(site: Node, generator: torch.Generator) -> Tensor:
+    support = _support(site)
+    return support[torch.randint(len(support), site["fn"].batch_shape, generator=generator).to(support.device)]
+
+
+def _that_depend(names: list[str], replay: Replay, first: Values, assignments: list[Values]) -> list[str]:
+    """Sites whose value is not the same for all values of the discrete sites."""
+    found = [replay.trace({**first, **assignment}).nodes for assignment in assignments]
+    return [name for name in names if not all(_same(nodes[name]["value"], found[0][name]["value"]) for nodes in found)]
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Equal, with NaN equal to itself."""
+    return first.shape == second.shape and bool(((first == second) | (first != first) & (second != second)).all())

@@ -1,0 +1,113 @@
+"""A model run again with the values of each draw, all draws together where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_manifold.graphs.agreement import FlatFunction
+from pyro_manifold.graphs.tracing import trace
+from pyro_manifold.graphs.trusted import Trusted
+
+Values = dict[str, Tensor]
+Node = dict[str, Any]
+
+_DRAWS_AT_A_TIME = 256
+_COMPARED = 3  # draws of each batch
+
+
+class Replay:
+    """A model and its arguments, to be run with given values of its sites.
+
+    Args:
+        model: a Pyro model.
+        args: its arguments.
+        kwargs: its keyword arguments.
+    """
+
+    def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._model, self._args, self._kwargs = model, args, kwargs
+
+    def trace(
+        self, values: Mapping[str, Tensor], handler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    ) -> poutine.Trace:
+        """The trace of a run with these values; ``handler`` changes the model before they are put in."""
+        model = self._model if handler is None else handler(self._model)
+        conditioned = poutine.condition(model, data=dict(values))
+        return poutine.block(poutine.trace(conditioned).get_trace)(*self._args, **self._kwargs)
+
+    def without_draws(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
+        """Latent sites that the values do not name: discrete ones that were summed out, or some that nobody kept."""
+        return {name: site for name, site in self.trace(values).nodes.items() if is_latent(site) and name not in values}
+
+
+def over_draws(of_one_draw: Callable[[Values], Values], samples: Mapping[str, Tensor]) -> Values:
+    """A function of the values of one draw, at every draw.
+
+    It is traced once and vectorised over draws; where that is not possible it is called draw by draw.
+
+    Args:
+        of_one_draw: ``{site: value}`` to ``{name: tensor}``, the same names and shapes for every draw.
+        samples: ``{site: (draws, ...)}``.
+
+    Returns:
+        ``{name: (draws, ...)}``.
+    """
+    sites, columns = list(samples), [value.detach() for value in samples.values()]
+
+    def flat(*values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(of_one_draw(dict(zip(sites, values, strict=True))).values())
+
+    with torch.no_grad(), pyro.validation_enabled(False):
+        names = list(of_one_draw(first_draw(samples)))
+        if not names:
+            return {}
+        chunks = zip(*[column.split(_DRAWS_AT_A_TIME) for column in columns], strict=True)
+        batches = [_of_a_batch(flat, chunk) for chunk in chunks]
+    return {name: torch.cat(parts) for name, parts in zip(names, zip(*batches, strict=True), strict=True)}
+
+
+def _of_a_batch(flat: FlatFunction, columns: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def draw_by_draw(*columns: Tensor) -> tuple[Tensor, ...]:
+        results = [flat(*values) for values in zip(*columns, strict=True)]
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+
+    def vectorised(_: FlatFunction) -> FlatFunction:
+        graph: FlatFunction = torch.vmap(trace(flat, *[column[0].clone() for column in columns]))
+        return graph
+
+    function = Trusted(draw_by_draw, "draw by draw")
+    function.attempt("traced", vectorised, [[column[-_COMPARED:] for column in columns]])
+    return function(*columns)
+
+
+def first_draw(samples: Mapping[str, Tensor]) -> Values:
+    """The values of the first draw."""
+    return {name: value[0].detach() for name, value in samples.items()}
+
+
+def is_latent(site: Node) -> bool:
+    """Whether a site of a trace is sampled and not observed."""
+    return site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
+
+
+def has_data(site: Node) -> bool:
+    """Whether a site of a trace is observed and has data; `pyro.factor` is observed too, but has none."""
+    return (
+        site["type"] == "sample"
+        and site["is_observed"]
+        and not poutine.util.site_is_subsample(site)
+        and not site["infer"].get("is_auxiliary")
+        and not is_deterministic(site)
+        and not isinstance(site["fn"], pyro.distributions.Unit | pyro.distributions.Delta)
+    )
+
+
+def is_deterministic(site: Node) -> bool:
+    """Whether a site of a trace is one of `pyro.deterministic`."""
+    return site["type"] == "sample" and bool(site["infer"].get("_deterministic"))

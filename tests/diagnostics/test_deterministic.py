@@ -1,0 +1,135 @@
+"""Values of deterministic sites: those that the model computes from each draw."""
+
+import pyro
+import pyro.distributions as dist
+import pyro.infer
+import pytest
+import torch
+from pyro.infer import NUTS
+
+from pyro_manifold.diagnostics import to_inferencedata
+from pyro_manifold.diagnostics.deterministic import deterministic_values
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC, OHMC
+
+Y = torch.tensor([0.4, -0.3, 1.0])
+
+
+def loadings(y=Y):
+    U = pyro.sample("U", StiefelUniform(3, 2))
+    scales = pyro.sample("scales", dist.LogNormal(0.0, 1.0).expand([2]).to_event(1))
+    covariance = pyro.deterministic("covariance", (U * scales**2) @ U.mT)
+    pyro.deterministic("large", scales > 1)
+    with pyro.plate("rows", 3):
+        shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+        mean = pyro.deterministic("mean", covariance.diagonal() + shift, event_dim=0)
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def expected(samples):
+    U, scales = samples["U"], samples["scales"]
+    covariance = (U * scales[..., None, :] ** 2) @ U.mT
+    mean = covariance.diagonal(dim1=-2, dim2=-1) + samples["shift"]
+    return {"covariance": covariance, "large": scales > 1, "mean": mean}
+
+
+def check(samples):
+    for name, value in expected(samples).items():
+        torch.testing.assert_close(samples[name], value)
+
+
+def run(kernel, mcmc_class=MCMC, num_samples=8, **options):
+    mcmc = mcmc_class(kernel, num_samples=num_samples, warmup_steps=8, disable_progbar=True, **options)
+    mcmc.run()
+    return mcmc
+
+
+WAYS_TO_RUN = {
+    "vectorised": (OHMC, MCMC, {"num_chains": 3}),
+    "thinned": (OHMC, MCMC, {"num_chains": 3, "num_samples": 24, "thinning": 3}),
+    "sequential": (OHMC, MCMC, {"num_chains": 2, "chain_method": "sequential"}),
+    "Pyro": (NUTS, pyro.infer.MCMC, {}),
+}
+
+
+@pytest.mark.parametrize(("kernel", "mcmc_class", "options"), WAYS_TO_RUN.values(), ids=WAYS_TO_RUN)
+def test_arviz_gets_them_whichever_way_chains_are_run(kernel, mcmc_class, options):
+    mcmc = run(kernel(loadings), mcmc_class, **options)
+    idata = to_inferencedata(mcmc, dims={"covariance": ["row", "column"]})
+    assert idata.posterior["covariance"].dims == ("chain", "draw", "row", "column")
+    assert idata.posterior["mean"].shape == (options.get("num_chains", 1), 8, 3)
+    check({name: torch.as_tensor(value.values) for name, value in idata.posterior.data_vars.items()})
+    assert set(to_inferencedata(mcmc, deterministic=False).posterior.data_vars) == {"U", "scales", "shift"}
+
+
+def test_get_samples_has_them_when_asked():
+    mcmc = run(OHMC(loadings), num_chains=2)
+    assert set(mcmc.get_samples()) == {"U", "scales", "shift"}  # as in Pyro
+    for options, front in [({}, (16,)), ({"group_by_chain": True}, (2, 8)), ({"num_samples": 5}, (5,))]:
+        samples = mcmc.get_samples(**options, deterministic=True)
+        assert samples["covariance"].shape == (*front, 3, 3)
+        assert samples["large"].dtype == torch.bool
+        check(samples)
+
+
+def test_the_model_is_not_run_for_every_draw():
+    """Also with sites that are no floating point numbers."""
+    runs = []
+
+    def model():
+        runs.append(1)
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.deterministic("positive", x > 0)
+        pyro.deterministic("floor", x.floor().long())
+
+    x = torch.randn(600)
+    found = deterministic_values(model, (), {}, {"x": x})
+    assert torch.equal(found["floor"], x.floor().long())
+    assert len(runs) < 40
+
+
+def test_more_draws_than_one_batch_has_and_models_that_cannot_be_traced():
+    def branching():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.deterministic("size", x if x > 0 else -2 * x)
+
+    x = torch.randn(600)
+    torch.testing.assert_close(deterministic_values(branching, (), {}, {"x": x})["size"], torch.where(x > 0, x, -2 * x))
+
+
+def test_those_that_depend_on_summed_out_sites_have_no_value():
+    """Also where only two values of three differ, or two places."""
+
+    def mixture():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.deterministic("square", x**2)
+        with pyro.plate("rows", 3):
+            kind = pyro.sample("kind", dist.Categorical(torch.ones(3)), infer={"enumerate": "parallel"})
+            pyro.deterministic("middle", torch.where(kind == 1, 1.0, 0.0))
+            pyro.sample("y", dist.Normal(x * kind, 1.0), obs=Y)
+        pyro.deterministic("unequal", (kind[..., :1] != kind[..., 1:]).any(-1))
+
+    mcmc = run(OHMC(mixture), num_chains=2)
+    sentence = r"sites \['middle', 'unequal'\] depend on \['kind'\], which were summed out"
+    with pytest.warns(UserWarning, match=sentence):
+        samples = mcmc.get_samples(deterministic=True)
+    assert set(samples) == {"x", "square"}
+    torch.testing.assert_close(samples["square"], samples["x"] ** 2)
+    with pytest.warns(UserWarning, match=sentence):
+        assert set(mcmc.to_inferencedata().posterior.data_vars) == {"x", "square"}
+
+
+def test_sites_that_nobody_kept_are_named():
+    mcmc = run(OHMC(loadings), num_chains=2, save_params=["U", "shift"])
+    with pytest.raises(ValueError, match=r"'covariance'.*functions of all sites.*no draws of \['scales'\]"):
+        mcmc.get_samples(deterministic=True)
+    with pytest.warns(UserWarning, match=r"no draws of \['scales'\].*deterministic=False avoids this"):
+        idata = mcmc.to_inferencedata(log_likelihood=False)
+    assert set(idata.posterior.data_vars) == {"U", "shift"}
+
+
+def test_without_a_model_there_are_none():
+    kernel = OHMC(potential_fn=lambda sites: 0.5 * sites["x"].square().sum(), manifolds={})
+    mcmc = run(kernel, initial_params={"x": torch.zeros(2)})
+    with pytest.raises(ValueError, match=r"those of a model.*potential_fn"):
+        mcmc.get_samples(deterministic=True)

@@ -1,0 +1,191 @@
+"""What a posterior does not know of the columns of a site, and that summary() says so."""
+
+from typing import ClassVar
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.distributions import MatrixLangevin, StiefelUniform, constraints
+from pyro_manifold.infer import GHMC, MCMC, OHMC
+from pyro_manifold.manifolds import Stiefel
+from pyro_manifold.target.model import target_from_model
+
+F = torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.5, 0.0]])
+DATA = torch.randn(10, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def langevin():
+    pyro.sample("U", MatrixLangevin(F.to(torch.get_default_dtype())))
+
+
+def principal_components(scales):
+    def model():
+        U = pyro.sample("U", StiefelUniform(4, 2))
+        noise = pyro.sample("noise", dist.LogNormal(0.0, 1.0))
+        with pyro.plate("rows", 10):
+            law = dist.LowRankMultivariateNormal(torch.zeros(4), U * torch.tensor(scales), noise**2 * torch.ones(4))
+            pyro.sample("y", law, obs=DATA)
+
+    return model
+
+
+def inferred_variances():
+    U = pyro.sample("U", StiefelUniform(4, 2))
+    scales = pyro.sample("scales", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("rows", 10):
+        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), U * scales, torch.ones(4)), obs=DATA)
+
+
+def exchangeable():
+    """Columns that are alike, but have no rotation."""
+    U = pyro.sample("U", StiefelUniform(4, 2))
+    pyro.factor("likelihood", (DATA @ U).pow(4).sum())
+
+
+def scores():
+    """Y = Z Uᵀ + noise: U alone is known, but turns with its scores."""
+    U = pyro.sample("U", StiefelUniform(4, 2))
+    pyro.sample("unrelated", dist.Normal(torch.ones(2), 1.0).to_event(1))
+    with pyro.plate("rows", 10):
+        Z = pyro.sample("Z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("y", dist.Normal(Z @ U.mT, 0.5).to_event(1), obs=DATA)
+
+
+def singular_vectors():
+    U = pyro.sample("U", StiefelUniform(4, 2))
+    V = pyro.sample("V", StiefelUniform(10, 2))
+    scales = pyro.sample("scales", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
+    pyro.sample("y", dist.Normal(V * scales @ U.mT, 0.5).to_event(2), obs=DATA)
+
+
+def slopes():
+    """A regression on the scores: a number for each column."""
+    U = pyro.sample("U", StiefelUniform(4, 2))
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("rows", 10):
+        pyro.sample("y", dist.Normal(DATA @ U @ w, 0.5), obs=DATA[:, 0])
+
+
+def one_sign():
+    """One sign of the two columns is known, given the other."""
+    U = pyro.sample("U", StiefelUniform(4, 2))
+    pyro.factor("likelihood", (DATA @ U).prod(-1).sum())
+
+
+def axis():
+    u = pyro.sample("u", dist.Normal(torch.zeros(4), 1.0).to_event(1))
+    pyro.sample("V", Directions(4))
+    return u
+
+
+class Directions(dist.TorchDistribution):
+    """Axes: unit vectors with density exp(2 x₀²)."""
+
+    arg_constraints: ClassVar = {}
+    support = constraints.sphere
+
+    def __init__(self, n):
+        super().__init__(event_shape=(n,), validate_args=False)
+
+    def expand(self, batch_shape, _instance=None):
+        return self
+
+    def sample(self, sample_shape=()):
+        return torch.nn.functional.normalize(torch.randn(*sample_shape, *self.event_shape), dim=-1)
+
+    def log_prob(self, value):
+        return 2 * value[..., 0].square()
+
+
+def plates():
+    """In a plate, the signs of each element."""
+    with pyro.plate("groups", 3):
+        U = pyro.sample("U", StiefelUniform(4, 2))
+        pyro.factor("likelihood", (DATA[0] @ U).square() @ torch.tensor([1.0, 2.0]))
+
+
+def common_signs():
+    """In a plate, the signs of all elements together, but not of each."""
+    with pyro.plate("groups", 3):
+        U = pyro.sample("U", StiefelUniform(4, 2))
+    pyro.factor("likelihood", (U[0] * U[1]).sum(-2) @ torch.tensor([1.0, 2.0]) + U[2, 0].square().sum())
+
+
+KNOWN_UP_TO = {
+    "langevin": (langevin, []),
+    "distinct variances": (principal_components([2.0, 1.0]), [("signs", ("U",))]),
+    "equal variances": (principal_components([2.0, 2.0]), [("rotations", ("U",))]),
+    "inferred variances": (inferred_variances, [("permutations", ("U",), ("scales",))]),
+    "exchangeable": (exchangeable, [("permutations", ("U",))]),
+    "scores": (scores, [("rotations", ("U", "Z"))]),
+    "singular vectors": (singular_vectors, [("permutations", ("U", "V"), ("scales",))]),
+    "slopes": (slopes, [("rotations", ("U", "w"))]),
+    "one sign": (one_sign, []),
+    "axis": (axis, [("signs", ("V",))]),
+    "plates": (plates, [("signs", ("U",))]),
+    "common signs": (common_signs, []),
+}
+
+
+@pytest.mark.parametrize(("model", "expected"), KNOWN_UP_TO.values(), ids=KNOWN_UP_TO)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_symmetries_are_those_of_the_model(model, expected, dtype, monkeypatch):
+    torch.set_default_dtype(dtype)
+    monkeypatch.setitem(globals(), "DATA", DATA.to(dtype))
+    target = target_from_model(model)
+    draws = [target.draw() for _ in range(5)]
+    draws = [
+        {name: target.transforms[name].inv(z) if name in target.transforms else z for name, z in draw.items()}
+        for draw in draws
+    ]
+    samples = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
+    state = torch.random.get_rng_state()
+    found = [(each.kind, each.sites, each.reordered) for each in symmetries(target, samples)]
+    assert found == [(*each, ()) if len(each) == 2 else each for each in expected]
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def summary_of(kernel, capsys, **options):
+    mcmc = MCMC(kernel, num_samples=5, warmup_steps=5, disable_progbar=True, **options)
+    mcmc.run()
+    mcmc.summary()
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("options", [{"num_chains": 2}, {"num_chains": 2, "chain_method": "sequential"}])
+def test_summary_says_so_for_all_ways_to_run(options, capsys):
+    model = principal_components([2.0, 1.0])
+    last = summary_of(OHMC(model), capsys, **options)[-1]
+    assert last.startswith(
+        "`U` is known only up to the signs of its columns: means and R-hat of its entries say little"
+    )
+    assert last.endswith('summarise_invariants(U, kind="signs").')
+
+
+def test_summary_names_two_sites_and_vectors(capsys):
+    last = summary_of(GHMC(singular_vectors), capsys)[-1]
+    expected = (
+        "`U` and `V` are known only up to the signs and the order of their columns, together, with `scales` in the"
+    )
+    assert last.startswith(expected + " same order:")
+    assert last.endswith("summarise_invariants(U, scales=scales, right=V).")
+    assert summary_of(OHMC(scores), capsys)[-1].endswith("summarise_invariants(U, right=Z).")
+    assert summary_of(OHMC(exchangeable), capsys)[-1].endswith('summarise_invariants(U, kind="permutations").')
+    assert summary_of(OHMC(slopes), capsys)[-1].endswith("summarise_invariants(U, right=w[..., None, :]).")
+    last = summary_of(OHMC(axis), capsys)[-1]
+    assert last.startswith("`V` is known only up to its sign:")
+    assert last.endswith('summarise_invariants(V[..., None], kind="signs").')
+
+
+def test_summary_says_nothing_of_what_is_known_or_cannot_be_asked(capsys):
+    assert "known only" not in "\n".join(summary_of(OHMC(langevin), capsys))
+    model = principal_components([2.0, 1.0])
+    assert "known only" not in "\n".join(summary_of(OHMC(model), capsys, save_params=["U"]))
+    kernel = OHMC(potential_fn=lambda sites: -sites["U"][0, 0], manifolds={"U": Stiefel()})
+    initial = {"U": torch.eye(4, 2)}
+    assert "known only" not in "\n".join(summary_of(kernel, capsys, initial_params=initial))
+    kernel = OHMC(potential_fn=lambda sites: -sites["U"][0].square().sum(), manifolds={"U": Stiefel()})
+    assert "rotations of its columns" in summary_of(kernel, capsys, initial_params=initial)[-1]

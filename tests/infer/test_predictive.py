@@ -1,0 +1,79 @@
+"""Predictive in parallel draws from what Predictive draws from one draw after the other."""
+
+import re
+from pathlib import Path
+
+import pyro
+import pyro.distributions as dist
+import pyro.infer
+import pytest
+import torch
+from pyro import poutine
+
+from problems.monte_carlo import assert_mean
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import Predictive
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def model_of_readme():
+    block = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1]
+    namespace = {}
+    exec(block.split("pyro.set_rng_seed")[0], namespace)
+    return namespace["model"]
+
+
+def posterior(draws):
+    scales = torch.tensor([3.0, 1.5]) * (0.5 + torch.rand(draws, 1))
+    return {"U": StiefelUniform(6, 2).sample((draws,)), "scales": scales, "noise": 0.2 + torch.rand(draws)}
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("rows", [80, 50])
+def test_the_model_of_the_readme(parallel, rows):
+    """Each row of each draw has the covariance of its own draw, also where there are as many rows as draws."""
+    samples = posterior(80)
+    predicted = Predictive(poutine.uncondition(model_of_readme()), samples, parallel=parallel)(torch.zeros(rows, 6))
+    assert set(predicted) == {"y"}
+    y = predicted["y"]
+    assert y.shape == (80, rows, 6)
+    factor = samples["U"] * samples["scales"][:, None]
+    covariance = factor @ factor.mT + samples["noise"][:, None, None] ** 2 * torch.eye(6)
+    distances = (y * torch.linalg.solve(covariance, y.mT).mT).sum(-1)
+    assert_mean(distances, 6.0)
+
+
+def test_sites_in_plates_are_where_they_were():
+    """A site in the outer plate only, one in the inner one only, one in both, one in neither."""
+
+    def model():
+        rows, columns = pyro.plate("rows", 4, dim=-2), pyro.plate("columns", 3, dim=-1)
+        with rows:
+            a = pyro.sample("a", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with columns:
+            b = pyro.sample("b", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        c = pyro.sample("c", dist.Normal(torch.zeros(2, 2), 1.0).to_event(2))
+        with rows, columns:
+            d = pyro.sample("d", dist.Normal(0.0, 1.0))
+            mean = pyro.deterministic("mean", ((a + b)[..., None] * c).sum((-1, -2)) + d, event_dim=0)
+            pyro.sample("y", dist.Normal(mean, 1.0))
+
+    a, b, c, d = torch.randn(7, 4, 1, 2), torch.randn(7, 3, 2), torch.randn(7, 2, 2), torch.randn(7, 4, 3)
+    samples = {"a": a, "b": b, "c": c, "d": d}
+    expected = ((a + b[:, None])[..., None] * c[:, None, None]).sum((-1, -2)) + d
+    for parallel in (True, False):
+        predicted = Predictive(model, samples, return_sites=["mean", "y"], parallel=parallel)()
+        torch.testing.assert_close(predicted["mean"], expected)
+        assert predicted["y"].shape == (7, 4, 3)
+    trace = Predictive(model, samples).get_vectorized_trace()
+    torch.testing.assert_close(trace.nodes["mean"]["value"], expected)
+
+
+def test_without_draws_and_with_a_guide_it_is_pyros():
+    model = poutine.uncondition(model_of_readme())
+    data = torch.zeros(5, 6)
+    assert Predictive(model, num_samples=7, parallel=True)(data)["y"].shape == (7, 5, 6)
+    guide = pyro.infer.autoguide.AutoNormal(model_of_readme())
+    guide(data)
+    assert Predictive(model, guide=guide, num_samples=7, parallel=True)(data)["y"].shape == (7, 5, 6)
