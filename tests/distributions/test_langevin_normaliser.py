@@ -16,7 +16,7 @@ from problems.monte_carlo import assert_mean
 from problems.targets import LANGEVIN
 from pyro_manifold.distributions import MatrixLangevin
 from pyro_manifold.distributions.langevin_normaliser import log_langevin_normaliser
-from pyro_manifold.distributions.sphere_mean import log_sphere_mean, sphere_mean_and_slope
+from pyro_manifold.distributions.sphere_mean import log_sphere_mean, scaled_log_sphere_mean
 from pyro_manifold.infer import MCMC, OHMC
 
 
@@ -41,13 +41,11 @@ def series(n, d, e):
 @pytest.mark.parametrize("m", [1, 2, 3, 7, 50, 200])
 def test_mean_over_the_sphere_against_high_precision(m):
     for kappa in (0.0, 1e-3, 1.0, 50.0, 501.0, 3000.0, 1e6):
-        half, k = mpmath.mpf(m) / 2, mpmath.mpf(kappa)
-        exact = float(mpmath.log(mpmath.hyp0f1(half, k**2 / 4)))
-        slope = float(mpmath.besseli(half, k) / mpmath.besseli(half - 1, k)) if kappa else 0.0
-        found, found_slope = sphere_mean_and_slope(torch.tensor(kappa), m)
-        assert abs(float(found) - exact) <= 1e-13 * max(1.0, exact)
-        assert abs(float(found_slope) - slope) <= 1e-13 * slope
-        assert found == log_sphere_mean(torch.tensor(kappa), m)
+        with mpmath.workdps(30):
+            value = mpmath.log(mpmath.hyp0f1(mpmath.mpf(m) / 2, mpmath.mpf(kappa) ** 2 / 4))
+            exact, scaled = float(value), float(value - kappa)
+        assert abs(float(log_sphere_mean(torch.tensor(kappa), m)) - exact) <= 1e-13 * max(1.0, exact)
+        assert abs(float(scaled_log_sphere_mean(np.array(kappa), m)) - scaled) <= 3e-13 * max(1.0, abs(scaled))
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 300])
@@ -151,13 +149,6 @@ def test_vectorised_and_traced():
     assert torch.allclose(gradient, expected_gradient)
     traced = make_fx(torch.func.grad(lambda x: log_langevin_normaliser(x).sum()))(torch.randn(4, 5, 3))
     assert torch.allclose(traced(F), expected_gradient)
-
-
-def test_second_derivative_is_refused():
-    F = torch.randn(4, 2, requires_grad=True)
-    (gradient,) = torch.autograd.grad(log_langevin_normaliser(F), F, create_graph=True)
-    with pytest.raises(NotImplementedError, match="no second derivative in F"):
-        gradient.sum().backward()
 
 
 def test_not_finite_is_nan_and_single_precision_is_accurate():
