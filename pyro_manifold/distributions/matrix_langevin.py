@@ -12,6 +12,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions.langevin_normaliser import langevin_mean, log_langevin_normaliser
 from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
+from pyro_manifold.distributions.repeated_rows import repeated_rows
 from pyro_manifold.distributions.sphere_mean import log_sphere_mean
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
 from pyro_manifold.distributions.transforms.householder import HouseholderTransform
@@ -36,8 +37,9 @@ class MatrixLangevin(TorchDistribution):
     is exact for p ≤ 2 and an approximation for p ≥ 3 with errors listed at
     `pyro_manifold.distributions.langevin_normaliser.log_langevin_normaliser`; so is ``mean``, its derivative.
 
-    The constant is computed once for each F before ``expand``, a plate's or that of the tensor F itself. Where F is
-    fixed, build the distribution outside the model: the constant is then computed once and for all.
+    The constant is computed once for each distinct F, not for each datum: copies by ``expand``, a plate's or that of
+    the tensor F itself, and by an index, ``MatrixLangevin(F[group])``, share it. Where F is fixed, build the
+    distribution outside the model: the constant is then computed once and for all.
 
     ``sample`` makes exact draws: columns are proposed one after the other, each von Mises–Fisher and orthogonal to
     those before, and rejection makes up for the normalising constants that this leaves out (Hoff 2009, J. Comput.
@@ -83,7 +85,8 @@ class MatrixLangevin(TorchDistribution):
         self.concentration, self.chart = concentration, chart
         self._support = stiefel_support(n, p, chart)
         # With a gradient it belongs to the graph of one log_prob, not to the distribution.
-        self._log_normaliser = None if concentration.requires_grad else _log_normaliser(concentration)
+        self._rows = repeated_rows(concentration, 2)
+        self._log_normaliser = None if concentration.requires_grad else self._compute_log_normaliser()
         super().__init__(concentration.shape[:-2], concentration.shape[-2:], validate_args=validate_args)
 
     @torch_constraints.dependent_property(is_discrete=False, event_dim=2)
@@ -95,7 +98,7 @@ class MatrixLangevin(TorchDistribution):
         shape = Size(batch_shape)
         new.concentration, new.chart = self.concentration.expand(shape + self.event_shape), self.chart
         new._support = self._support
-        new._log_normaliser = self._log_normaliser
+        new._rows, new._log_normaliser = self._rows, self._log_normaliser
         super(MatrixLangevin, new).__init__(shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -103,7 +106,7 @@ class MatrixLangevin(TorchDistribution):
     @property
     def mean(self) -> Tensor:
         """E X, ``batch_shape + (n, p)``: inside the manifold's convex hull, not on the manifold."""
-        return langevin_mean(_without_copies(self.concentration)).expand_as(self.concentration)
+        return self._rows.spread(langevin_mean(self._rows.distinct)).expand_as(self.concentration)
 
     def log_prob(self, value: Tensor) -> Tensor:
         r""":math:`\operatorname{tr} F^\top X - \log {}_0F_1(n/2; F^\top F/4)`, ``sample_shape + batch_shape``."""
@@ -111,8 +114,12 @@ class MatrixLangevin(TorchDistribution):
             self._validate_sample(value)
         normaliser = self._log_normaliser
         if normaliser is None:
-            normaliser = _log_normaliser(self.concentration)
+            normaliser = self._compute_log_normaliser()
         return (self.concentration * value).sum((-2, -1)) - normaliser
+
+    def _compute_log_normaliser(self) -> Tensor:
+        """Once for each distinct F; it broadcasts to the batch shape."""
+        return self._rows.spread(log_langevin_normaliser(self._rows.distinct))
 
     @torch.no_grad()
     def sample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:
@@ -130,19 +137,6 @@ class MatrixLangevin(TorchDistribution):
                 "by init_to_value at the polar factor of F."
             )
         return draws.reshape(shape)
-
-
-def _log_normaliser(concentration: Tensor) -> Tensor:
-    """Of each distinct F; it broadcasts to the batch shape."""
-    return log_langevin_normaliser(_without_copies(concentration))
-
-
-def _without_copies(concentration: Tensor) -> Tensor:
-    """One F for each that ``expand`` repeats: such copies lie at one place in memory."""
-    for dim, stride in enumerate(concentration.stride()[:-2]):
-        if not stride:
-            concentration = concentration.narrow(dim, 0, min(1, concentration.shape[dim]))
-    return concentration
 
 
 @torch.no_grad()
