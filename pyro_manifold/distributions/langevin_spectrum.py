@@ -140,7 +140,8 @@ def _second_order(function: Slopes, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return gradient(point)[0]
 
     def derivative(point: Tensor, direction: Tensor) -> Tensor:
-        return torch.func.jvp(slope, (point,), (direction.expand_as(point),))[1]
+        # Backwards twice: a caller who differentiates forwards could not be joined by another.
+        return torch.func.grad(lambda y: (slope(y) * direction).sum())(point)
 
     p = x.shape[-1]
     units = torch.eye(p, dtype=x.dtype, device=x.device)
