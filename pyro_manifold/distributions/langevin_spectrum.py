@@ -171,8 +171,10 @@ def _log_of_squares(squares: Tensor, n: int) -> Tensor:
     p = squares.shape[-1]
     first, second = torch.triu_indices(p, p, 1, device=squares.device)
     d, e = squares[..., first], squares[..., second]
-    pairs = log_two_columns(d + e, d * e, n).sum(-1)
-    singles = log_two_columns(squares, torch.zeros_like(squares), n).sum(-1)
+    # Single columns after the pairs, as pairs with zero.
+    totals, products = torch.cat([d + e, squares], -1), torch.cat([d * e, torch.zeros_like(squares)], -1)
+    logarithms = log_two_columns(totals, products, n)
+    pairs, singles = logarithms[..., :-p].sum(-1), logarithms[..., -p:].sum(-1)
     return pairs - (p - 2) * singles + _beyond_pairs(squares, n)
 
 

@@ -84,6 +84,21 @@ def test_two_and_three_rows_at_every_scale(d):
         assert abs(float(log_langevin_normaliser(diagonal(3, *d))) - exact) <= 1e-12 * max(1.0, float(exact))
 
 
+def test_parallel_columns_are_as_one():
+    """On the sphere in three dimensions log(sinh d / d); a cancelling determinant would be wrong by 1e-5 here."""
+    v = torch.randn(3, 1)
+    F = 1e6 * torch.cat([v, 3 * v], 1)
+    d = float(F.norm())
+    assert math.isclose(log_langevin_normaliser(F), d - math.log(2 * d), rel_tol=1e-13)
+
+
+def test_one_entry():
+    """Two points, 1 and -1."""
+    F = torch.tensor([[[2.0]], [[-1000.0]], [[torch.inf]]])
+    assert torch.allclose(log_langevin_normaliser(F)[:2], torch.tensor([math.log(math.cosh(2)), 1000 - math.log(2)]))
+    assert log_langevin_normaliser(F)[2].isnan()
+
+
 def bessel(x):
     """I₀ without its growth."""
     return mpmath.besseli(0, x) * mpmath.exp(-x)
