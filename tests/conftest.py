@@ -28,7 +28,7 @@ LONGEST = (
     "test_autoguide.py::test_neutra",
     "test_examples.py::test_bayesian_pca",
     "test_distributions_of_draws.py::test_matrix_langevin",
-    "test_langevin_normaliser.py::test_a_concentration_is_inferred",
+    "test_langevin_normaliser.py::test_concentrations_of_groups_are_inferred",
 )
 """Run first, so that no worker is left with one of them at the end."""
 

@@ -12,6 +12,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions.langevin_normaliser import langevin_mean, log_langevin_normaliser
 from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
+from pyro_manifold.distributions.repeated_rows import repeated_rows
 from pyro_manifold.distributions.sphere_mean import log_sphere_mean
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
 from pyro_manifold.distributions.transforms.householder import HouseholderTransform
@@ -31,11 +32,14 @@ class MatrixLangevin(TorchDistribution):
     The mode is :math:`F(F^\top F)^{-1/2}`, the matrix with orthonormal columns nearest to F; the singular values of F
     are the concentrations along its columns. p = 1 is the von Mises–Fisher distribution.
 
-    The base measure is the uniform distribution (the normalised Haar measure). ``log_prob`` is normalised and has a
-    first derivative in F, so F may depend on sites and parameters. The constant is exact for p ≤ 2 and an approximation
-    for p ≥ 3 with errors listed at `pyro_manifold.distributions.langevin_normaliser.log_langevin_normaliser`; so is
-    ``mean``, its derivative. Where F is fixed, build the distribution outside the model: the constant is then computed
-    once.
+    The base measure is the uniform distribution (the normalised Haar measure). ``log_prob`` is normalised and has
+    derivatives in F, of every order for p ≤ 2 and two for p ≥ 3, so F may depend on sites and parameters. The constant
+    is exact for p ≤ 2 and an approximation for p ≥ 3 with errors listed at
+    `pyro_manifold.distributions.langevin_normaliser.log_langevin_normaliser`; so is ``mean``, its derivative.
+
+    The constant is computed once for each distinct F, not for each datum: copies by ``expand``, a plate's or that of
+    the tensor F itself, and by an index, ``MatrixLangevin(F[group])``, share it. Where F is fixed, build the
+    distribution outside the model: the constant is then computed once and for all.
 
     ``sample`` makes exact draws: columns are proposed one after the other, each von Mises–Fisher and orthogonal to
     those before, and rejection makes up for the normalising constants that this leaves out (Hoff 2009, J. Comput.
@@ -51,7 +55,7 @@ class MatrixLangevin(TorchDistribution):
 
     Raises:
         ValueError: if F is not a floating-point matrix with n ≥ p.
-        NotImplementedError: when a second derivative of ``log_prob`` in F is asked for.
+        NotImplementedError: when a third derivative of ``log_prob`` in F is asked for and p ≥ 3.
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
     Example:
@@ -81,7 +85,8 @@ class MatrixLangevin(TorchDistribution):
         self.concentration, self.chart = concentration, chart
         self._support = stiefel_support(n, p, chart)
         # With a gradient it belongs to the graph of one log_prob, not to the distribution.
-        self._log_normaliser = None if concentration.requires_grad else log_langevin_normaliser(concentration)
+        self._rows = repeated_rows(concentration, 2)
+        self._log_normaliser = None if concentration.requires_grad else self._compute_log_normaliser()
         super().__init__(concentration.shape[:-2], concentration.shape[-2:], validate_args=validate_args)
 
     @torch_constraints.dependent_property(is_discrete=False, event_dim=2)
@@ -93,7 +98,7 @@ class MatrixLangevin(TorchDistribution):
         shape = Size(batch_shape)
         new.concentration, new.chart = self.concentration.expand(shape + self.event_shape), self.chart
         new._support = self._support
-        new._log_normaliser = None if self._log_normaliser is None else self._log_normaliser.expand(shape)
+        new._rows, new._log_normaliser = self._rows, self._log_normaliser
         super(MatrixLangevin, new).__init__(shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -101,7 +106,7 @@ class MatrixLangevin(TorchDistribution):
     @property
     def mean(self) -> Tensor:
         """E X, ``batch_shape + (n, p)``: inside the manifold's convex hull, not on the manifold."""
-        return langevin_mean(self.concentration)
+        return self._rows.spread(langevin_mean(self._rows.distinct)).expand_as(self.concentration)
 
     def log_prob(self, value: Tensor) -> Tensor:
         r""":math:`\operatorname{tr} F^\top X - \log {}_0F_1(n/2; F^\top F/4)`, ``sample_shape + batch_shape``."""
@@ -109,8 +114,12 @@ class MatrixLangevin(TorchDistribution):
             self._validate_sample(value)
         normaliser = self._log_normaliser
         if normaliser is None:
-            normaliser = log_langevin_normaliser(self.concentration)
+            normaliser = self._compute_log_normaliser()
         return (self.concentration * value).sum((-2, -1)) - normaliser
+
+    def _compute_log_normaliser(self) -> Tensor:
+        """Once for each distinct F; it broadcasts to the batch shape."""
+        return self._rows.spread(log_langevin_normaliser(self._rows.distinct))
 
     @torch.no_grad()
     def sample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:

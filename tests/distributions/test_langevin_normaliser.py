@@ -1,6 +1,7 @@
 """The normaliser of the matrix Langevin law against high precision, importance sampling and draws."""
 
 import math
+import pickle
 
 import mpmath
 import numpy as np
@@ -16,7 +17,7 @@ from problems.monte_carlo import assert_mean
 from problems.targets import LANGEVIN
 from pyro_manifold.distributions import MatrixLangevin
 from pyro_manifold.distributions.langevin_normaliser import log_langevin_normaliser
-from pyro_manifold.distributions.sphere_mean import log_sphere_mean, sphere_mean_and_slope
+from pyro_manifold.distributions.sphere_mean import log_sphere_mean, scaled_log_sphere_mean
 from pyro_manifold.infer import MCMC, OHMC
 
 
@@ -41,13 +42,11 @@ def series(n, d, e):
 @pytest.mark.parametrize("m", [1, 2, 3, 7, 50, 200])
 def test_mean_over_the_sphere_against_high_precision(m):
     for kappa in (0.0, 1e-3, 1.0, 50.0, 501.0, 3000.0, 1e6):
-        half, k = mpmath.mpf(m) / 2, mpmath.mpf(kappa)
-        exact = float(mpmath.log(mpmath.hyp0f1(half, k**2 / 4)))
-        slope = float(mpmath.besseli(half, k) / mpmath.besseli(half - 1, k)) if kappa else 0.0
-        found, found_slope = sphere_mean_and_slope(torch.tensor(kappa), m)
-        assert abs(float(found) - exact) <= 1e-13 * max(1.0, exact)
-        assert abs(float(found_slope) - slope) <= 1e-13 * slope
-        assert found == log_sphere_mean(torch.tensor(kappa), m)
+        with mpmath.workdps(30):
+            value = mpmath.log(mpmath.hyp0f1(mpmath.mpf(m) / 2, mpmath.mpf(kappa) ** 2 / 4))
+            exact, scaled = float(value), float(value - kappa)
+        assert abs(float(log_sphere_mean(torch.tensor(kappa), m)) - exact) <= 1e-13 * max(1.0, exact)
+        assert abs(float(scaled_log_sphere_mean(np.array(kappa), m)) - scaled) <= 3e-13 * max(1.0, abs(scaled))
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 300])
@@ -63,6 +62,46 @@ def test_square_matrices_have_both_determinants():
     found = log_langevin_normaliser(diagonal(2, 3.0, 1.5))
     exact = mpmath.log((mpmath.besseli(0, 4.5) + mpmath.besseli(0, 1.5)) / 2)
     assert abs(float(found) - float(exact)) < 1e-13
+
+
+@pytest.mark.parametrize("d", [(0.0, 0.0), (3.0, 3.0), (40.0, 1e-3), (1e4, 9e3), (1e6, 1e6), (1e9, 0.0)])
+def test_two_and_three_rows_at_every_scale(d):
+    """Square matrices have both determinants. V(3,2) is SO(3), whose constant is an integral of Bessel functions.
+
+    Source of that: T. Lee 2018, IEEE Trans. Automatic Control 63, equation 13, the third singular value 0.
+    """
+    total, gap = mpmath.mpf(d[0]) + d[1], mpmath.mpf(d[0]) - d[1]
+    with mpmath.workdps(30):
+        exact = mpmath.log((bessel(total) + bessel(gap) * mpmath.exp(gap - total)) / 2) + total
+        assert abs(float(log_langevin_normaliser(diagonal(2, *d))) - exact) <= 1e-12 * max(1.0, float(exact))
+        ends = [0, *[mpmath.mpf(10) ** k / (total + 1) for k in range(-1, 3)], 2]
+
+        def integrand(v):  # v = 1 - u
+            decay = mpmath.exp((gap * v - total * v) / 2)
+            return bessel(gap * v / 2) * bessel(total * (2 - v) / 2) * decay / 2
+
+        exact = mpmath.log(mpmath.quad(integrand, sorted(end for end in ends if end <= 2))) + total
+        assert abs(float(log_langevin_normaliser(diagonal(3, *d))) - exact) <= 1e-12 * max(1.0, float(exact))
+
+
+def test_parallel_columns_are_as_one():
+    """On the sphere in three dimensions log(sinh d / d); a cancelling determinant would be wrong by 1e-5 here."""
+    v = torch.randn(3, 1)
+    F = 1e6 * torch.cat([v, 3 * v], 1)
+    d = float(F.norm())
+    assert math.isclose(log_langevin_normaliser(F), d - math.log(2 * d), rel_tol=1e-13)
+
+
+def test_one_entry():
+    """Two points, 1 and -1."""
+    F = torch.tensor([[[2.0]], [[-1000.0]], [[torch.inf]]])
+    assert torch.allclose(log_langevin_normaliser(F)[:2], torch.tensor([math.log(math.cosh(2)), 1000 - math.log(2)]))
+    assert log_langevin_normaliser(F)[2].isnan()
+
+
+def bessel(x):
+    """I₀ without its growth."""
+    return mpmath.besseli(0, x) * mpmath.exp(-x)
 
 
 @pytest.mark.parametrize(
@@ -141,23 +180,26 @@ def test_mean_is_that_of_draws(name):
         assert_mean(draws[(..., *entry)], float(law.mean[entry]), truth_error=1e-4)
 
 
-def test_vectorised_and_traced():
-    F = 3 * torch.randn(4, 5, 3)
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_vectorised_and_traced(p):
+    F = 3 * torch.randn(4, 5, p)
     value, gradient = torch.func.vmap(torch.func.grad_and_value(log_langevin_normaliser))(F)[::-1]
     leaf = F.clone().requires_grad_()
     expected = log_langevin_normaliser(leaf)
     (expected_gradient,) = torch.autograd.grad(expected.sum(), leaf)
     assert torch.allclose(value, expected)
     assert torch.allclose(gradient, expected_gradient)
-    traced = make_fx(torch.func.grad(lambda x: log_langevin_normaliser(x).sum()))(torch.randn(4, 5, 3))
+    traced = make_fx(torch.func.grad(lambda x: log_langevin_normaliser(x).sum()))(torch.randn(4, 5, p))
     assert torch.allclose(traced(F), expected_gradient)
+    curvature = torch.func.vmap(torch.func.hessian(log_langevin_normaliser))(F)
+    backwards_twice = torch.func.jacrev(torch.func.jacrev(log_langevin_normaliser))(F[0])
+    assert torch.allclose(curvature[0], backwards_twice)
 
 
-def test_second_derivative_is_refused():
-    F = torch.randn(4, 2, requires_grad=True)
-    (gradient,) = torch.autograd.grad(log_langevin_normaliser(F), F, create_graph=True)
-    with pytest.raises(NotImplementedError, match="no second derivative in F"):
-        gradient.sum().backward()
+def test_a_copy_of_a_distribution_is_the_same():
+    law = MatrixLangevin(torch.randn(4, 1, 3, 2)).expand((4, 98))
+    copy, X = pickle.loads(pickle.dumps(law)), law.sample()
+    assert torch.equal(copy.log_prob(X), law.log_prob(X))
 
 
 def test_not_finite_is_nan_and_single_precision_is_accurate():
@@ -168,24 +210,43 @@ def test_not_finite_is_nan_and_single_precision_is_accurate():
     assert abs(float(single) - series(3, 1, 1)) < 1e-7
 
 
-def test_a_concentration_is_inferred():
+def test_concentrations_of_groups_are_inferred():
     """With κ ~ Gamma and F = κF₀ the posterior is known by quadrature over κ, with the series as normaliser."""
     F0, count = diagonal(3, 1.0, 0.5), 12
-    observed = MatrixLangevin(6.0 * F0).sample((count,))
+    group = torch.arange(2 * count) % 2
+    observed = MatrixLangevin(torch.tensor([6.0, 12.0])[group, None, None] * F0).sample()
 
     def model():
-        kappa = pyro.sample("kappa", dist.Gamma(2.0, 0.2))
-        with pyro.plate("data", count):
-            pyro.sample("X", MatrixLangevin(kappa * F0), obs=observed)
+        with pyro.plate("groups", 2):
+            kappa = pyro.sample("kappa", dist.Gamma(2.0, 0.2))
+        F = kappa[:, None, None] * F0
+        with pyro.plate("data", 2 * count):
+            pyro.sample("X", MatrixLangevin(F[group]), obs=observed)
 
-    grid = np.linspace(0.05, 30.0, 400)
-    fit = float((F0 * observed).sum())
-    log_posterior = np.array([np.log(k) - 0.2 * k + k * fit - count * series(3, k, k / 2) for k in grid])
-    posterior = np.exp(log_posterior - log_posterior.max())
-    law = MatrixLangevin(torch.as_tensor(grid)[:, None, None] * F0)
-    found = law.log_prob(observed[:, None]).sum(0) + torch.as_tensor(np.log(grid) - 0.2 * grid)
-    assert torch.allclose(found, torch.as_tensor(log_posterior))
     mcmc = MCMC(OHMC(model), num_samples=100, warmup_steps=200, num_chains=16, disable_progbar=True)
     mcmc.run()
     kappa = mcmc.get_samples(group_by_chain=True)["kappa"]
-    assert_mean(kappa, (posterior * grid).sum() / posterior.sum(), truth_error=1e-3)
+    grid = np.linspace(0.05, 60.0, 400)
+    prior = np.log(grid) - 0.2 * grid - count * np.array([series(3, k, k / 2) for k in grid])
+    for k in range(2):
+        log_posterior = prior + grid * float((F0 * observed[group == k]).sum())
+        posterior = np.exp(log_posterior - log_posterior.max())
+        assert_mean(kappa[..., k], (posterior * grid).sum() / posterior.sum(), truth_error=1e-3)
+
+
+def test_an_enumerated_mixture_is_summed_out():
+    """Differences of its potential energy, with the series as normaliser."""
+    observed, weights = MatrixLangevin(diagonal(3, 3.0, 1.0)).sample((6,)), torch.tensor([0.3, 0.7])
+
+    def model():
+        F = pyro.sample("F", dist.Normal(0.0, 1.0).expand([2, 3, 2]).to_event(3))
+        with pyro.plate("data", len(observed)):
+            z = pyro.sample("z", dist.Categorical(weights), infer={"enumerate": "parallel"})
+            pyro.sample("X", MatrixLangevin(F[z]), obs=observed)
+
+    F = 2 * torch.randn(3, 2, 3, 2)
+    constants = [[series(3, *torch.linalg.svdvals(f).tolist()) for f in pair] for pair in F]
+    logits = torch.einsum("cknp,inp->cik", F, observed) - torch.tensor(constants).unsqueeze(1) + weights.log()
+    expected = F.square().sum((1, 2, 3)) / 2 - logits.logsumexp(-1).sum(-1)
+    found, _ = OHMC(model).prepare(3, 1, None).problem.batched({"F": F})
+    assert torch.allclose(found - found[0], expected - expected[0], atol=1e-10)

@@ -1,0 +1,107 @@
+"""The normaliser sees each distinct parameter once, however many data share it."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyro_manifold.distributions import MatrixLangevin, matrix_langevin
+from pyro_manifold.distributions.repeated_rows import repeated_rows
+from pyro_manifold.infer import OHMC
+
+GROUP = torch.arange(98) % 4
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Numbers of parameters that the normaliser was computed for, call by call."""
+    counts, normaliser = [], matrix_langevin.log_langevin_normaliser
+
+    def counting(F):
+        counts.append(F.shape[:-2].numel())
+        return normaliser(F)
+
+    monkeypatch.setattr(matrix_langevin, "log_langevin_normaliser", counting)
+    return counts
+
+
+LAWS = {
+    "expanded distribution": (lambda F: MatrixLangevin(F.unsqueeze(1)).expand((4, 98)), 4),
+    "expanded twice": (lambda F: MatrixLangevin(F.unsqueeze(1)).expand((4, 7)).expand((3, 4, 7)), 4),
+    "expanded parameter": (lambda F: MatrixLangevin(F.unsqueeze(1).expand(4, 98, 3, 2)), 4),
+    "indexed": (lambda F: MatrixLangevin(F[GROUP]), 4),
+    "indexed from the end": (lambda F: MatrixLangevin(F[GROUP - 4]), 4),
+    "indexed and expanded": (lambda F: MatrixLangevin(F[GROUP]).expand((5, 98)), 4),
+    "indexed by a matrix": (lambda F: MatrixLangevin(F[GROUP.reshape(7, 14)]), 4),
+    "some groups empty": (lambda F: MatrixLangevin(F[2 * (GROUP // 2)]), 4),
+    "second dimension": (lambda F: MatrixLangevin(F.unsqueeze(0)[:, GROUP]), 4),
+    "enumerated": (lambda F: MatrixLangevin(F[torch.arange(4).unsqueeze(-1)]).expand((4, 98)), 4),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_copies_share(seen, name):
+    make, distinct = LAWS[name]
+    F = (3 * torch.randn(4, 3, 2)).requires_grad_()
+    law = make(F)
+    X = law.sample()
+    found = law.log_prob(X)
+    assert seen == [distinct]
+    alone = MatrixLangevin((law.concentration * 1.0).contiguous())
+    expected = alone.log_prob(X)
+    assert found.shape == law.batch_shape
+    assert torch.allclose(found, expected, atol=1e-12)
+    weights = torch.randn_like(found)
+    gradients = [torch.autograd.grad((weights * x).sum(), F, retain_graph=True)[0] for x in (found, expected)]
+    assert torch.allclose(*gradients, atol=1e-11)
+    assert torch.allclose(law.mean, alone.mean)
+
+
+def test_a_fixed_parameter_is_seen_once(seen):
+    law = MatrixLangevin(torch.randn(4, 1, 3, 2).expand(4, 98, 3, 2)).expand((3, 4, 98))
+    for _ in range(2):
+        law.log_prob(law.sample())
+    assert seen == [4]
+
+
+def test_what_is_no_copy_stays():
+    F = torch.randn(4, 3, 2, requires_grad=True)
+    for events in (F, F[torch.tensor([True, False, True, True])], F[[0, 3]], F[GROUP] * 2, F[:, [0, 1, 2, 0, 1]]):
+        assert repeated_rows(events, 2).distinct is events
+    freed = F[GROUP]
+    freed.sum().backward()
+    assert repeated_rows(freed, 2).distinct is freed
+
+
+def test_models_share(seen):
+    X = MatrixLangevin(torch.eye(3, 2)).sample((98,))
+
+    def one():
+        F = pyro.sample("F", dist.Normal(0.0, 3.0).expand([3, 2]).to_event(2))
+        with pyro.plate("data", 98):
+            pyro.sample("X", MatrixLangevin(F), obs=X)
+
+    def grouped():
+        F = pyro.sample("F", dist.Normal(0.0, 3.0).expand([4, 3, 2]).to_event(3))
+        with pyro.plate("data", 98):
+            pyro.sample("X", MatrixLangevin(F[GROUP]), obs=X)
+
+    def mixture():
+        F = pyro.sample("F", dist.Normal(0.0, 3.0).expand([2, 3, 2]).to_event(3))
+        with pyro.plate("data", 98):
+            z = pyro.sample("z", dist.Categorical(torch.ones(2)), infer={"enumerate": "parallel"})
+            pyro.sample("X", MatrixLangevin(F[z]), obs=X)
+
+    def marginalised():
+        F = pyro.sample("F", dist.Normal(0.0, 3.0).expand([2, 3, 2]).to_event(3))
+        with pyro.plate("data", 98):
+            components = dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), MatrixLangevin(F))
+            pyro.sample("X", components, obs=X)
+
+    for model, distinct in ((one, 1), (grouped, 4), (mixture, 2), (marginalised, 2)):
+        run = OHMC(model).prepare(3, 1, None)
+        assert run.problem.batched.graph.form == "traced"
+        values = [value.clone().requires_grad_() for value in run.problem.initial_values.values()]
+        seen.clear()
+        run.problem.target.potential_fn({"F": values[0][0]})
+        assert seen == [distinct]
