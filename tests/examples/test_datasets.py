@@ -93,7 +93,7 @@ def test_the_robot_arm_is_split_in_the_order_of_its_files(monkeypatch, folder):
 def test_another_robot_arm_is_refused(folder):
     for part in ("inputs", "outputs"):
         np.savetxt(folder / f"{part}.data", np.zeros((600, 2)))
-    with pytest.raises(RuntimeError, match="inputs.data is not the file behind https://raw.githubusercontent.com"):
+    with pytest.raises(RuntimeError, match=r"inputs\.data is not the file behind https://raw"):
         datasets.robot_arm()
 
 
