@@ -80,7 +80,7 @@ def row(name, step_size, runs, arm):
         spread(training),
         *(spread(autocorrelation(runs.draws, site)[:, LAG]) for site in GROUPS.values()),
         f"{100 * runs.rejections.mean():.1f} %",
-        f"{runs.energy_error.mean():.3f}",
+        f"{np.nanmean(runs.energy_error):.3f}",  # a run that rejects all has none
         f"{int(runs.divergences.sum())}",
     ]
 
@@ -122,6 +122,7 @@ def main(argv=None):
     parser.add_argument("--dropped", type=int, default=1000)
     parser.add_argument("--step-size", type=float, help="of all samplers named, in place of their own")
     parser.add_argument("--start", choices=STARTS, default="descended", help="initial values")
+    parser.add_argument("--seed", type=int, default=0, help="of the initial values and of the runs")
     parser.add_argument("--write", type=Path, help="also write the tables here")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
@@ -135,7 +136,7 @@ def main(argv=None):
 
 def tables(arm, arguments):
     """Both tables, from runs with the settings asked for."""
-    options = {name: getattr(arguments, name) for name in ("runs", "draws", "dropped", "start")}
+    options = {name: getattr(arguments, name) for name in ("runs", "draws", "dropped", "start", "seed")}
     steps = {name: arguments.step_size or STEP_SIZES[name] for name in arguments.samplers}
     found = {name: sample_once(name, arm, **options, step_size=step) for name, step in steps.items()}
     lines = [row(name, steps[name], runs, arm) for name, runs in found.items()]

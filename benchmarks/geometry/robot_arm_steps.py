@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 
+import numpy as np
 import torch
 
 from benchmarks.geometry.robot_arm_model import original
@@ -56,8 +57,8 @@ def rows(names, arm, pilot):
         rejections, errors = {}, {}
         for step_size, runs in ladder(name, arm, pilot):
             rejections[step_size] = float(runs.rejections.mean())
-            errors[step_size] = float(runs.energy_error.mean())
-            worst = f"{100 * runs.rejections.max():.1f} %, {runs.energy_error.max():.3f}"
+            errors[step_size] = float(np.nanmean(runs.energy_error))
+            worst = f"{100 * runs.rejections.max():.1f} %, {np.nanmax(runs.energy_error):.3f}"
             yield [name, step_size, f"{100 * rejections[step_size]:.1f} %", f"{errors[step_size]:.3f}", worst]
         chosen = nearest_step(errors) if name.startswith("MSD") else largest_step(rejections)
         yield [name, f"**{chosen}**"]

@@ -1,6 +1,7 @@
 """The robot arm: its data have MacKay's law, its measures are right where the answer is known, its programs run."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pyro
@@ -131,29 +132,20 @@ def test_a_step_of_msd_is_nearest_in_ratio():
     assert robot_arm_steps.nearest_step({0.1: 0.026, 0.2: 0.09, 0.3: 0.2}) == 0.2
 
 
-@pytest.mark.parametrize("name", ["MSD", "HMC30"])
-def test_statistics_of_runs_are_those_of_the_kernel(name, monkeypatch):
-    """Rejections by draws that stay where they are, energy errors by what acceptance probabilities say."""
-    if name == "HMC30":
-        hmc = robot_arm_samplers.hmc
-        monkeypatch.setattr(robot_arm_samplers, "hmc", lambda *a, **_: hmc(*a, jit_compile=False))
-    arm = robot_arm_model.simulate(0)
-    step_size = {"MSD": 0.2, "HMC30": 0.0008}[name]
-    kept = {}
-
-    def advance(*arguments):
-        kept["mcmc"] = found = original_advance(*arguments)
-        return found
-
-    original_advance = robot_arm_samplers.advance
-    monkeypatch.setattr(robot_arm_samplers, "advance", advance)
-    runs = robot_arm_samplers.sample(name, arm, 4, 60, 20, step_size, "descended")
-    stayed = (np.diff(runs.draws, axis=1) == 0).all(-1).mean(1)
-    assert runs.rejections == pytest.approx(stayed, abs=1.5 / 40)
-    told = kept["mcmc"].get_extra_fields(group_by_chain=True)
-    for run in range(4):
-        followed = told["accepted"][run]
-        assert runs.energy_error[run] == pytest.approx(float(told["energy_error"][run][followed].abs().mean()))
+def test_energy_errors_are_absolute_and_of_what_was_followed(monkeypatch):
+    """Signs must not cancel, and an infinite error of a trajectory that is not followed must not count."""
+    told = {
+        "accepted": torch.tensor([[True, True, False, True], [True, True, True, True]]),
+        "energy_error": torch.tensor([[0.1, -0.3, torch.inf, 0.2], [0.0, 0.0, 0.0, -0.4]]),
+        "diverging": torch.tensor([[False, False, True, False], [False, False, False, False]]),
+    }
+    sites = {name: torch.zeros(2, 4, *shape) for name, shape in robot_arm_model.SHAPES.items()}
+    mcmc = SimpleNamespace(get_extra_fields=lambda **_: told, get_samples=lambda **_: sites)
+    monkeypatch.setattr(robot_arm_samplers, "advance", lambda *_: mcmc)
+    runs = robot_arm_samplers.sample("HMC30", robot_arm_model.simulate(0), 2, 4, 0, 0.1, "small", 0)
+    assert runs.energy_error == pytest.approx([0.2, 0.1])
+    assert runs.rejections == pytest.approx([0.25, 0.0])
+    assert runs.divergences.tolist() == [1, 0]
 
 
 # ---- modes -----------------------------------------------------------------------------------------------------
