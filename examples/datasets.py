@@ -12,6 +12,15 @@ import numpy as np
 
 IONOSPHERE = "https://archive.ics.uci.edu/ml/machine-learning-databases/ionosphere/ionosphere.data"
 IONOSPHERE_SHA256 = "46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd"
+# MacKay's two files, as a library of Kalman filters keeps them; a commit, so that the address stays.
+ROBOT_ARM = (
+    "https://raw.githubusercontent.com/jeremyfix/easykf/7c01a11359bdd2e2b89ae8a8de88db215d8e061a/examples/Data/"
+    "Mackay-{}.data"
+)
+ROBOT_ARM_SHA256 = {
+    "inputs": "e7f02c69c45c21c7fdef40c4e2a88e67b0ea5c5a730ce9fe8ab3cb2b22cc4f12",
+    "outputs": "a59ed45cd3570f4ead9257e24343fac9292014da9ccbd1375d36bd50d734c455",
+}
 # The folder behind portals.broadinstitute.org/cgi-bin/cancer/publications/view/43, the page of Golub et al. (1999).
 LEUKEMIA = "http://pubs.broadinstitute.org/mpr/projects/Leukemia/data_set_ALL_AML_{}.txt"
 # Of the four parsed arrays, as little-endian float64.
@@ -52,17 +61,40 @@ def checksum(*arrays):
     return digest.hexdigest()
 
 
+def whole_file(name, url, sha256):
+    """Path of a file that is read as it is: ``name`` in the data folder, else the download, which must be the same."""
+    local = data_folder() / name
+    path = local if local.exists() else download(url, sha256)
+    if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        raise RuntimeError(f"{path} is not the file behind {url}: delete it, and it is downloaded at the next call.")
+    return path
+
+
 def ionosphere():
     """Radar returns of Sigillito et al. (1989), UCI: attributes ``(351, 34)`` in [−1, 1] and labels, 1 = good.
 
     Read from ``ionosphere/ionosphere.data`` in the data folder, else downloaded from UCI.
     """
-    local = data_folder() / "ionosphere" / "ionosphere.data"
-    path = local if local.exists() else download(IONOSPHERE, IONOSPHERE_SHA256)
-    if hashlib.sha256(path.read_bytes()).hexdigest() != IONOSPHERE_SHA256:
-        raise RuntimeError(f"{path} is not UCI's ionosphere.data: delete it, and it is downloaded at the next call.")
+    path = whole_file("ionosphere/ionosphere.data", IONOSPHERE, IONOSPHERE_SHA256)
     rows = [line.split(",") for line in path.read_text().split()]
     return np.array([row[:-1] for row in rows], dtype=np.float64), np.array([row[-1] == "g" for row in rows], dtype=int)
+
+
+def robot_arm():
+    """MacKay's robot arm (1992), as used by Neal (1996) and Zlochin & Baram (1999).
+
+    Read from ``robot_arm/inputs.data`` and ``outputs.data`` in the data folder, else downloaded from a repository on
+    GitHub that keeps both files. That download has not been exercised over the network; a copy of that commit has the
+    checksums asked for here.
+
+    Returns:
+        ``x_train (200, 2), y_train, x_test (400, 2), y_test``: the angles of two joints and where the arm ends.
+    """
+    x, y = (
+        np.loadtxt(whole_file(f"robot_arm/{part}.data", ROBOT_ARM.format(part), sha256))
+        for part, sha256 in ROBOT_ARM_SHA256.items()
+    )
+    return x[:200], y[:200], x[200:], y[200:]
 
 
 def expression(path):

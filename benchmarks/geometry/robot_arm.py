@@ -1,14 +1,14 @@
-"""MSD against Hamiltonian Monte Carlo on the robot arm, as in Zlochin & Baram (Neural Computation 13, 2001).
+"""MSD against Hamiltonian Monte Carlo on MacKay's robot arm, as in Zlochin & Baram (Neural Computation 13, 2001).
 
-    python -m benchmarks.geometry.robot_arm --steps            # which step size each sampler can take
-    python -m benchmarks.geometry.robot_arm --seeds 0 1 2      # errors and autocorrelations, one table a data set
+    python -m benchmarks.geometry.robot_arm_steps              # step sizes by the paper's criteria
+    python -m benchmarks.geometry.robot_arm                    # errors and autocorrelations, errors by mode
     python -m benchmarks.geometry.robot_arm_cost               # operations and time of a draw
     python -m benchmarks.geometry.robot_arm_figure docs/images/robot_arm.png
 
-Prints Markdown: for each sampler the normalised squared error of the posterior mean on test and training cases (mean
-and standard deviation over runs; 1 is the noise), the mean autocorrelation of both groups of weights at lag 10,
-divergences and acceptance. The data are simulated, not MacKay's. Draws are kept in results/geometry; a second call
-reads them.
+Prints Markdown: for each sampler the normalised squared error of the posterior mean on test and training cases, from
+every twentieth draw (mean and standard deviation over runs; 1 is the noise), the mean autocorrelation of both groups
+of weights at lag 10, rejections, energy errors and divergences; and test errors by the mode that a run sits in. Draws
+are kept in results/geometry; a second call reads them. The data are downloaded, or read from PYRO_MANIFOLD_DATA.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.geometry.robot_arm_model import NOISE, model, network, position, simulate, unflatten
-from benchmarks.geometry.robot_arm_samplers import PAPER, SAMPLERS, advance, sample_once
+from benchmarks.geometry.robot_arm_model import NOISE, log_density, network, original, position, unflatten
+from benchmarks.geometry.robot_arm_modes import TOLERANCE, labels, mode_levels
+from benchmarks.geometry.robot_arm_samplers import PAPER, SAMPLERS, STARTS, STEP_SIZES, sample_once
 from benchmarks.tables import table
-from pyro_manifold.infer import MSD
 
 warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
 
 GROUPS = {"input to hidden": "input_to_hidden", "hidden to output": "hidden_to_output"}
-STEPS = {
-    ("HMC100", "descended"): (0.0003, 0.0004, 0.0005, 0.0006),
-    ("HMC100", "small"): (0.0003, 0.0005),
-    ("MSD", "descended"): (0.05, 0.1, 0.15, 0.2),
-    ("MSD", "small"): (0.05, 0.1, 0.15, 0.2),
-    ("MSD, Jeffreys", "small"): (0.05, 0.1),
-}
-"""Step sizes to compare, for a sampler and a kind of start."""
+EVERY = 20
+"""One draw of so many counts for errors: 100 of a run's 2,000, as in the paper."""
 LAG = 10
+HEADINGS = ["sampler", "ε", "test error", "paper", "training error", *(f"lag {LAG}, {group}" for group in GROUPS)]
+HEADINGS += ["rejected", "energy error", "divergences"]
+
+
+def every_twentieth(draws):
+    """The draws of each run that errors are made of, ``(runs, draws // 20, 42)``; the last draw is one of them."""
+    return draws[:, EVERY - 1 :: EVERY]
 
 
 def normalised_error(prediction, y):
@@ -47,6 +48,11 @@ def normalised_error(prediction, y):
 def mean_prediction(draws, x):
     """Posterior mean of the predictions of each run, ``(runs, cases, 2)``; one run at a time, for memory."""
     return torch.stack([network(unflatten(run), x).mean(0) for run in draws])
+
+
+def errors(draws, x, y):
+    """Error of the posterior mean of each run, ``(runs,)``."""
+    return normalised_error(mean_prediction(every_twentieth(draws), x), y).numpy()
 
 
 def autocorrelation(draws, site):
@@ -63,19 +69,20 @@ def autocorrelation(draws, site):
     return np.where(still, 1.0, found).mean(1)
 
 
-def row(name, runs, arm):
-    """One line of the table."""
-    errors = [normalised_error(mean_prediction(runs.draws, x), y) for x, y in (arm[2:], arm[:2])]
-    lagged = [autocorrelation(runs.draws, site)[:, LAG] for site in GROUPS.values()]
+def row(name, step_size, runs, arm):
+    """One line of the table of samplers."""
+    test, training = errors(runs.draws, *arm[2:]), errors(runs.draws, *arm[:2])
     return [
         name,
-        *(spread(values) for values in (*errors, *lagged)),
+        f"{step_size:g}",
+        spread(test),
+        PAPER[name.split(",")[0]],
+        spread(training),
+        *(spread(autocorrelation(runs.draws, site)[:, LAG]) for site in GROUPS.values()),
+        f"{100 * runs.rejections.mean():.1f} %",
+        f"{np.nanmean(runs.energy_error):.3f}",  # a run that rejects all has none
         f"{int(runs.divergences.sum())}",
-        f"{float(runs.acceptance.mean()):.2f}",
     ]
-
-
-HEADINGS = ["test error", "training error", *(f"lag {LAG}, {group}" for group in GROUPS), "divergences", "accepted"]
 
 
 def spread(values):
@@ -83,60 +90,59 @@ def spread(values):
     return f"{values.mean():.3f} ± {values.std(ddof=1):.3f}" if len(values) > 1 else f"{values.mean():.3f}"
 
 
-def comparison(seed, names, options, steps):
-    """The table of one data set; ``steps`` has ε of HMC and MSD where it is not the usual one."""
-    arm, rows = simulate(seed), []
-    for name in names:
-        step = {"step_size": steps[name[:3]]} if steps.get(name[:3]) else {}
-        rows.append([*row(name, sample_once(name, seed, **options, **step), arm), PAPER[name.split(",")[0]]])
-    truth = [f"{float(normalised_error(position(x), y)):.3f}" for x, y in (arm[2:], arm[:2])]
-    rows.append(["true function", *truth])
-    return f"Data set {seed}\n\n" + table(["sampler", *HEADINGS, "paper, test error"], rows)
+def by_mode(found, arm):
+    """Test errors by mode, the highest first: a row for each mode, a column for each sampler.
+
+    The second column is the mean log density of the draws of all runs in a mode.
+    """
+    last = {name: mode_levels(runs.draws[:, -1], arm) for name, runs in found.items()}
+    named = labels(np.concatenate(list(last.values()))).reshape(len(found), -1)
+    tests = np.stack([errors(runs.draws, *arm[2:]) for runs in found.values()])
+    levels = np.stack([log_density(every_twentieth(runs.draws), arm).mean(1) for runs in found.values()])
+    rows = []
+    for mode in np.unique(named)[::-1]:
+        here = named == mode
+        cells = [f"{spread(tests[k, here[k]])} ({here[k].sum()})" if here[k].any() else "" for k in range(len(found))]
+        rows.append([f"{mode:.1f}", f"{levels[here].mean():.1f}", f"{spread(tests[here])} ({here.sum()})", *cells])
+    return table(["log density of the mode", "of draws", "all samplers", *found], rows)
 
 
-def step_sizes(seed, options):
-    """The same for several ε; and what the adjusted version accepts where MSD has arrived."""
-    arm, rows = simulate(seed), []
-    for (name, start), steps in STEPS.items():
-        for step in steps:
-            runs = sample_once(name, seed, **options, step_size=step, start=start)
-            adjusted = f"{adjusted_acceptance(runs, step, arm):.2f}" if (name, start) == ("MSD", "descended") else ""
-            rows.append([name, start, f"{step:g}", *row(name, runs, arm)[1:], adjusted])
-            print(rows[-1], flush=True)
-    return table(["sampler", "start", "ε", *HEADINGS, "adjusted version accepts"], rows)
-
-
-def adjusted_acceptance(runs, step_size, arm, draws=30):
-    kernel = MSD(model, step_size=step_size, persistence=0.0, metropolis=True)
-    mcmc, _ = advance(kernel, arm, unflatten(runs.draws[:, -1]), 0, draws)
-    return float(np.mean(list(mcmc.diagnostics()["acceptance rate"].values())))
+def moved(found, arm):
+    """How many runs of each sampler have their first and last draw below different modes."""
+    ends = {name: [mode_levels(runs.draws[:, k], arm) for k in (0, -1)] for name, runs in found.items()}
+    counts = {name: int((np.ptp(np.stack(pair), 0) > TOLERANCE).sum()) for name, pair in ends.items()}
+    return "Runs whose first draw is in another mode: " + ", ".join(f"{name} {n}" for name, n in counts.items())
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the simulated data sets")
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--draws", type=int, default=3000, help="of a run, those dropped included")
     parser.add_argument("--dropped", type=int, default=1000)
-    parser.add_argument("--hmc-step", type=float, help="of HMC, where its usual one is too long for the data set")
-    parser.add_argument("--msd-step", type=float, help="of MSD, in place of its usual one")
-    parser.add_argument("--steps", action="store_true", help="compare step sizes instead, with shorter runs")
+    parser.add_argument("--step-size", type=float, help="of all samplers named, in place of their own")
+    parser.add_argument("--start", choices=STARTS, default="descended", help="initial values")
+    parser.add_argument("--seed", type=int, default=0, help="of the initial values and of the runs")
     parser.add_argument("--write", type=Path, help="also write the tables here")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    options = {"runs": arguments.runs, "draws": arguments.draws, "dropped": arguments.dropped}
-    if arguments.steps:
-        tables = [step_sizes(arguments.seeds[0], options)]
-    else:
-        steps = {"HMC": arguments.hmc_step, "MSD": arguments.msd_step}
-        tables = [comparison(seed, arguments.samplers, options, steps) for seed in arguments.seeds]
-    text = "\n\n".join(tables) + "\n"
+    text = tables(original(), arguments)
     print(text)
     if arguments.write:
         arguments.write.write_text(text)
-    return tables
+    return text
+
+
+def tables(arm, arguments):
+    """Both tables, from runs with the settings asked for."""
+    options = {name: getattr(arguments, name) for name in ("runs", "draws", "dropped", "start", "seed")}
+    steps = {name: arguments.step_size or STEP_SIZES[name] for name in arguments.samplers}
+    found = {name: sample_once(name, arm, **options, step_size=step) for name, step in steps.items()}
+    lines = [row(name, steps[name], runs, arm) for name, runs in found.items()]
+    truth = [f"{float(normalised_error(position(x), y)):.3f}" for x, y in (arm[2:], arm[:2])]
+    lines.append(["true function", "", truth[0], "", truth[1]])
+    return "\n\n".join([table(HEADINGS, lines), by_mode(found, arm), moved(found, arm)]) + "\n"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.geometry.robot_arm_model import SHAPES, descended, model, simulate, small_weights
-from benchmarks.geometry.robot_arm_samplers import HMC_STEP, MSD_STEP, PERSISTENCE, hmc
+from benchmarks.geometry.robot_arm_samplers import PERSISTENCE, STEP_SIZES, hmc
 from benchmarks.tables import table
 from benchmarks.timing import process_time
 from pyro_manifold.infer import MSD
@@ -28,15 +28,15 @@ APPROACH, ROUNDS = 5, 8
 
 
 def msd(jit_compile, **options):
-    return MSD(model, step_size=MSD_STEP, persistence=PERSISTENCE, jit_compile=jit_compile, **options)
+    return MSD(model, step_size=STEP_SIZES["MSD"], persistence=PERSISTENCE, jit_compile=jit_compile, **options)
 
 
 # Kernels as functions of jit_compile, the number of steps of a draw, and draws of a round of about equal times.
 KERNELS = {
     "MSD": (msd, 1, 20),
     "MSD, Jeffreys": (lambda jit_compile: msd(jit_compile, target="jeffreys"), 1, 20),
-    "HMC30": (lambda jit_compile: hmc(HMC_STEP, 30, jit_compile), 30, 6),
-    "HMC100": (lambda jit_compile: hmc(HMC_STEP, 100, jit_compile), 100, 2),
+    "HMC30": (lambda jit_compile: hmc(STEP_SIZES["HMC30"], 30, jit_compile), 30, 6),
+    "HMC100": (lambda jit_compile: hmc(STEP_SIZES["HMC100"], 100, jit_compile), 100, 2),
 }
 
 

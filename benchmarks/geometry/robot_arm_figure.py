@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from benchmarks.geometry.robot_arm import GROUPS, LAG, autocorrelation
+from benchmarks.geometry.robot_arm_model import original
 from benchmarks.geometry.robot_arm_samplers import SAMPLERS, sample_once
 
 COLOURS = {"MSD": "#D55E00", "HMC30": "#56B4E9", "HMC100": "#0072B2"}
@@ -43,11 +44,10 @@ def panel(axes, site, found):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path")
-    parser.add_argument("--seed", type=int, default=0, help="of the data set")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
-    options = {"runs": 10, "draws": 3000, "dropped": 1000}
-    found = {name: sample_once(name, arguments.seed, **options) for name in SAMPLERS}
+    arm = original()
+    found = {name: sample_once(name, arm) for name in SAMPLERS}
     fig, panels = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True)
     for axes, (title, site) in zip(panels, GROUPS.items(), strict=True):
         panel(axes, site, found)

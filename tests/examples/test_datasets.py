@@ -1,5 +1,7 @@
 """Where data come from, without network: a folder, or a download that is replaced here."""
 
+import hashlib
+
 import numpy as np
 import pooch
 import pytest
@@ -21,7 +23,7 @@ def golub_file(path, patients, values):
 
 
 @pytest.mark.usefixtures("no_folder")
-@pytest.mark.parametrize("load", [datasets.ionosphere, datasets.leukemia])
+@pytest.mark.parametrize("load", [datasets.ionosphere, datasets.leukemia, datasets.robot_arm])
 def test_failed_download_says_what_to_do(monkeypatch, load):
     def fail(*arguments, **options):
         raise OSError("no route to host")
@@ -58,10 +60,54 @@ def test_other_content_is_refused(monkeypatch, tmp_path):
     path = tmp_path / "ionosphere.data"
     path.write_text("1,0,g\n")
     monkeypatch.setattr(pooch, "retrieve", lambda url, **options: path)
-    with pytest.raises(RuntimeError, match="is not UCI's"):
+    with pytest.raises(RuntimeError, match="is not the file behind https://archive"):
         datasets.ionosphere()
     page = tmp_path / "page.html"
     page.write_text("<html>12</html>\n<p>moved</p>\n")
     monkeypatch.setattr(pooch, "retrieve", lambda url, **options: page)
     with pytest.raises(RuntimeError, match="not those of Golub"):
         datasets.leukemia()
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYRO_MANIFOLD_DATA", str(tmp_path))
+    (tmp_path / "robot_arm").mkdir()
+    return tmp_path / "robot_arm"
+
+
+def test_the_robot_arm_is_split_in_the_order_of_its_files(monkeypatch, folder):
+    """From files that have the shape of MacKay's; the 200 first cases are for training."""
+    expected = [np.arange(1200.0).reshape(600, 2), -np.arange(1200.0).reshape(600, 2)]
+    digests = {}
+    for part, values in zip(("inputs", "outputs"), expected, strict=True):
+        np.savetxt(folder / f"{part}.data", values)
+        digests[part] = hashlib.sha256((folder / f"{part}.data").read_bytes()).hexdigest()
+    monkeypatch.setattr(datasets, "ROBOT_ARM_SHA256", digests)
+    found = datasets.robot_arm()
+    for k, part in enumerate((slice(200), slice(200, 600))):
+        np.testing.assert_array_equal(found[2 * k], expected[0][part])
+        np.testing.assert_array_equal(found[2 * k + 1], expected[1][part])
+
+
+def test_another_robot_arm_is_refused(folder):
+    for part in ("inputs", "outputs"):
+        np.savetxt(folder / f"{part}.data", np.zeros((600, 2)))
+    with pytest.raises(RuntimeError, match=r"inputs\.data is not the file behind https://raw"):
+        datasets.robot_arm()
+
+
+@pytest.mark.skipif(
+    not (datasets.data_folder() / "robot_arm").exists(),
+    reason="needs MacKay's robot_arm/inputs.data and outputs.data in the folder PYRO_MANIFOLD_DATA",
+)
+def test_the_original_robot_arm():
+    """Two segments of lengths 2.0 and 1.3, and noise of 0.05: errors of the true function in units of its variance."""
+    x_train, y_train, x_test, y_test = datasets.robot_arm()
+    assert [len(x_train), len(y_train), len(x_test), len(y_test)] == [200, 200, 400, 400]
+    errors = []
+    for x, y in ((x_train, y_train), (x_test, y_test)):
+        angles = np.cumsum(x, 1)
+        ends = np.column_stack([np.cos(angles) @ [2.0, 1.3], np.sin(angles) @ [2.0, 1.3]])
+        errors.append(np.mean((ends - y) ** 2) / 0.05**2)
+    assert errors == pytest.approx([1.016, 0.942], abs=0.001)

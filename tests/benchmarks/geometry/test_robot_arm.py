@@ -1,6 +1,7 @@
 """The robot arm: its data have MacKay's law, its measures are right where the answer is known, its programs run."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pyro
@@ -8,7 +9,14 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from benchmarks.geometry import robot_arm, robot_arm_cost, robot_arm_model, robot_arm_samplers
+from benchmarks.geometry import (
+    robot_arm,
+    robot_arm_cost,
+    robot_arm_model,
+    robot_arm_modes,
+    robot_arm_samplers,
+    robot_arm_steps,
+)
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import OHMC
 
@@ -17,6 +25,15 @@ from pyro_manifold.infer import OHMC
 def here(monkeypatch, tmp_path):
     monkeypatch.setattr(robot_arm_samplers, "RESULTS", tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """Simulated data where programs read MacKay's, which CI does not have."""
+    arm = robot_arm_model.simulate(0)
+    for program in (robot_arm, robot_arm_steps):
+        monkeypatch.setattr(program, "original", lambda: arm)
+    return arm
 
 
 # ---- data ------------------------------------------------------------------------------------------------------
@@ -70,6 +87,23 @@ def test_predictions_are_averaged_not_weights():
     torch.testing.assert_close(found, sites["output_bias"][:, 0].unsqueeze(1).expand(1, 5, 2))
 
 
+def test_every_twentieth_draw_counts():
+    """Of 2,000 draws 100, the first and the last of them the 20th and the 2,000th."""
+    draws = torch.arange(1.0, 2001.0)[None, :, None].expand(3, 2000, 42)
+    found = robot_arm.every_twentieth(draws)
+    assert found.shape == (3, 100, 42)
+    torch.testing.assert_close(found[1, :, 0], 20 * torch.arange(1.0, 101.0))
+
+
+def test_errors_are_of_every_twentieth_draw():
+    """Output biases of a million in all draws but these, which predict nought."""
+    draws = torch.zeros(2, 40, 42)
+    draws[..., -2:] = 1e6
+    draws[:, 19::20] = 0
+    x, y = torch.randn(5, 2), torch.full((5, 2), 0.1)
+    assert robot_arm.errors(draws, x, y) == pytest.approx([4.0, 4.0])
+
+
 def test_flat_draws_come_back():
     sites = {name: torch.randn(2, 3, *shape) for name, shape in robot_arm_model.SHAPES.items()}
     torch.testing.assert_close(robot_arm_model.unflatten(robot_arm_model.flatten(sites, 2)), sites)
@@ -83,6 +117,79 @@ def test_autocorrelation_of_waves():
     found = robot_arm.autocorrelation(draws, "input_to_hidden")
     assert found[0, :5] == pytest.approx([1.0, -0.5, 0.0, -0.5, 1.0], abs=0.005)
     assert (found[1] == 1).all()
+
+
+# ---- criteria of step sizes --------------------------------------------------------------------------------------
+
+
+def test_a_step_of_hmc_rejects_fewer_than_five_in_a_hundred():
+    assert robot_arm_steps.largest_step({0.1: 0.0, 0.2: 0.049, 0.3: 0.05, 0.4: 0.01}) == 0.2
+    assert robot_arm_steps.largest_step({0.1: 0.06}) is None
+
+
+def test_a_step_of_msd_is_nearest_in_ratio():
+    """0.026 is nearer in difference, 0.09 in ratio."""
+    assert robot_arm_steps.nearest_step({0.1: 0.026, 0.2: 0.09, 0.3: 0.2}) == 0.2
+
+
+def test_energy_errors_are_absolute_and_of_what_was_followed(monkeypatch):
+    """Signs must not cancel, and an infinite error of a trajectory that is not followed must not count."""
+    told = {
+        "accepted": torch.tensor([[True, True, False, True], [True, True, True, True]]),
+        "energy_error": torch.tensor([[0.1, -0.3, torch.inf, 0.2], [0.0, 0.0, 0.0, -0.4]]),
+        "diverging": torch.tensor([[False, False, True, False], [False, False, False, False]]),
+    }
+    sites = {name: torch.zeros(2, 4, *shape) for name, shape in robot_arm_model.SHAPES.items()}
+    mcmc = SimpleNamespace(get_extra_fields=lambda **_: told, get_samples=lambda **_: sites)
+    monkeypatch.setattr(robot_arm_samplers, "advance", lambda *_: mcmc)
+    runs = robot_arm_samplers.sample("HMC30", robot_arm_model.simulate(0), 2, 4, 0, 0.1, "small", 0)
+    assert runs.energy_error == pytest.approx([0.2, 0.1])
+    assert runs.rejections == pytest.approx([0.25, 0.0])
+    assert runs.divergences.tolist() == [1, 0]
+
+
+# ---- modes -----------------------------------------------------------------------------------------------------
+
+
+def other_copy(vector, generator):
+    """The same network: hidden units in another order, some with all signs turned."""
+    sites = robot_arm_model.unflatten(vector)
+    order = torch.randperm(robot_arm_model.HIDDEN, generator=generator)
+    signs = torch.randint(0, 2, order.shape, generator=generator) * 2.0 - 1
+    copy = {
+        "hidden_bias": (sites["hidden_bias"] * signs)[order],
+        "hidden_to_output": (sites["hidden_to_output"] * signs[:, None])[order],
+        "input_to_hidden": (sites["input_to_hidden"] * signs)[:, order],
+        "output_bias": sites["output_bias"],
+    }
+    return robot_arm_model.flatten(copy, 0)
+
+
+def test_log_density_is_the_models():
+    arm = robot_arm_model.simulate(0, train=20)
+    sites = {name: torch.randn(shape) for name, shape in robot_arm_model.SHAPES.items()}
+    trace = pyro.poutine.trace(pyro.condition(robot_arm_model.model, sites)).get_trace(arm.x_train, arm.y_train)
+    found = robot_arm_model.log_density(robot_arm_model.flatten(sites, 0), arm)
+    torch.testing.assert_close(found, trace.log_prob_sum())
+
+
+def test_copies_of_a_mode_have_one_label_and_other_modes_another():
+    """From another copy of the network, and from a step aside, the same mode; from another start another one."""
+    arm = robot_arm_model.simulate(0, train=60)
+    generator = torch.Generator().manual_seed(0)
+    starts = robot_arm_model.flatten(robot_arm_model.small_weights(2, 0), 1)
+    first, second = (robot_arm_model.climbed(start, arm, max_nfev=500) for start in starts)
+    copy = other_copy(first, generator)
+    assert (copy - first).abs().max() > 0.1
+    aside = copy + 1e-3 * torch.randn(42, generator=generator)
+    levels = robot_arm_modes.mode_levels(torch.stack([first, second, copy, aside]), arm)
+    named = robot_arm_modes.labels(levels)
+    assert named[0] == named[2] == named[3]
+    assert named[0] != named[1]
+
+
+def test_labels_are_the_highest_of_their_mode():
+    assert robot_arm_modes.labels([5.0, 7.02, 5.06, 7.0, 6.0]) == pytest.approx([5.06, 7.02, 5.06, 7.02, 6.0], abs=1e-9)
 
 
 # ---- starts ----------------------------------------------------------------------------------------------------
@@ -115,7 +222,7 @@ def test_persistent_hmc_keeps_a_gaussian(step_size, num_steps):
     options = {"adapt_step_size": False, "adapt_mass_matrix": False, "trajectory_jitter": 0}
     kernel = OHMC(model, step_size=step_size, num_steps=num_steps, persistence=0.95, **options)
     start = {"z": scales * torch.randn(500, 2)}
-    mcmc, _ = robot_arm_samplers.advance(kernel, robot_arm_model.simulate(0), start, 100, 100)
+    mcmc = robot_arm_samplers.advance(kernel, robot_arm_model.simulate(0), start, 100, 100)
     z = mcmc.get_samples(group_by_chain=True)["z"]
     for index in (0, 1):
         assert_mean(z[..., index] ** 2, scales[index] ** 2)
@@ -138,15 +245,60 @@ def test_momenta_persist():
 # ---- programs --------------------------------------------------------------------------------------------------
 
 
-def test_the_comparison_runs_and_reads_its_draws_back(here, monkeypatch, capsys):
-    arguments = ["--runs", "2", "--draws", "24", "--dropped", "4", "--samplers", "HMC30, persistent"]
+def test_the_comparison_runs_and_reads_its_draws_back(here, simulated, monkeypatch, capsys):
+    arguments = ["--runs", "2", "--draws", "64", "--dropped", "4", "--samplers", "HMC30, persistent"]
     compiled = robot_arm_samplers.hmc
     monkeypatch.setattr(robot_arm_samplers, "hmc", lambda *a, **_: compiled(*a, jit_compile=False))
     first = robot_arm.main([*arguments, "--write", str(here / "table.md")])
     monkeypatch.setattr(robot_arm_samplers, "sample", None)
     assert robot_arm.main(arguments) == first
-    assert "| true function | 1.0" in capsys.readouterr().out
+    assert "| true function |  | 1.0" in capsys.readouterr().out
     assert (here / "table.md").read_text().count("\n| HMC30, persistent |") == 1
+
+
+def test_modes_are_told_with_their_runs(simulated):
+    """Two runs in copies of one mode, one in another: errors of each, and a run that begins elsewhere has moved."""
+    starts = robot_arm_model.flatten(robot_arm_model.small_weights(2, 0), 1)
+    first, second = (robot_arm_model.climbed(start, simulated, max_nfev=500) for start in starts)
+    copy = other_copy(first, torch.Generator().manual_seed(0))
+    draws = torch.stack([mode.expand(40, 42) for mode in (first, copy, second)]).numpy().copy()
+    draws[2, 0] = first
+    found = {"MSD": robot_arm_samplers.Runs(draws, *np.zeros((3, 3)))}
+    rows = robot_arm.by_mode(found, simulated).splitlines()[2:]
+    levels = {str(round(float(robot_arm_model.log_density(mode, simulated)), 1)): mode for mode in (first, second)}
+    assert len(rows) == 2
+    for row, runs in zip(sorted(rows, key=lambda row: "(2)" not in row), (2, 1), strict=True):
+        level, _, _, cell = (part.strip() for part in row.strip("|").split("|"))
+        expected = robot_arm.errors(levels[level].expand(1, 20, 42), *simulated[2:])[0]
+        assert cell.startswith(f"{expected:.3f}")
+        assert cell.endswith(f"({runs})")
+    assert robot_arm.moved(found, simulated).endswith("MSD 1")
+
+
+def test_step_sizes_are_found_by_a_program(simulated, monkeypatch, capsys):
+    """A ladder of HMC's is left at the first step that rejects too much, one of MSD's is climbed to its end."""
+    asked = []
+
+    def told(name, arm, *, step_size, **_):
+        asked.append((name, step_size))
+        nothing = np.zeros(2)
+        return robot_arm_samplers.Runs(None, nothing + 100 * step_size, nothing, nothing + step_size)
+
+    monkeypatch.setattr(robot_arm_steps, "sample_once", told)
+    robot_arm_steps.main(["--samplers", "HMC30", "MSD"])
+    assert [step for name, step in asked if name == "HMC30"] == [
+        0.0002,
+        0.00025,
+        0.0003,
+        0.00035,
+        0.0004,
+        0.00045,
+        0.0005,
+    ]
+    assert len(asked) == 7 + len(robot_arm_steps.MSD_LADDER)
+    out = capsys.readouterr().out
+    assert "| HMC30 | **0.00045** |" in out
+    assert "| MSD | **0.07** |" in out
 
 
 def test_operations_are_those_of_the_steps():
