@@ -16,8 +16,8 @@ RUNAWAY_THRESHOLD = 10.0
 """Energy error of a trajectory that the unadjusted dynamics does not follow, on top of what friction takes away.
 
 Nothing else would stop a chain where steps are too long for the metric: its energy would grow without bound. A share
-sin²θ of the kinetic energy goes at each refreshment, so errors of that size cannot add up. A chain that falls fast towards
-the mass takes shorter steps, during warm-up: see `CautiousSteps`.
+sin²θ of the kinetic energy goes at each refreshment, so errors of that size cannot add up. A chain that falls fast
+towards the mass takes shorter steps, during warm-up: see `CautiousSteps`.
 """
 
 
