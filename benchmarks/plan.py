@@ -1,0 +1,103 @@
+"""Which rows the speed page has, in groups that compare like with like: the same problem, chains, warm-up and draws."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from benchmarks.measure import Setting
+from benchmarks.network import NETWORK
+
+OURS = "pyro_manifold OHMC"
+COMPILED = f"{OURS}, compiled"
+NUMPYRO, IN_TURN, NUMPYRO_HMC = "NumPyro NUTS, vectorised", "NumPyro NUTS, sequential", "NumPyro HMC, vectorised"
+NUTPIE, PYRO, MICI = "nutpie", "Pyro NUTS, jit_compile=True", "Mici constrained NUTS"
+CONFIGURATIONS = {
+    OURS: ("pyro_manifold", {}),
+    COMPILED: ("pyro_manifold", {"jit_compile": True}),
+    NUMPYRO: ("NumPyro", {}),
+    IN_TURN: ("NumPyro", {"chain_method": "sequential"}),
+    NUMPYRO_HMC: ("NumPyro", {"algorithm": "HMC"}),
+    NUTPIE: ("nutpie", {}),
+    PYRO: ("Pyro NUTS", {"jit_compile": True, "ignore_jit_warnings": True}),
+    MICI: ("Mici", {}),
+}
+# Chains: warm-up and draws of each. The last group of three is the one for which many chains are the point.
+SIZES = {
+    "mixture of the OHMC paper, V(2,2)": {4: (500, 2000), 64: (300, 500)},
+    "mixture of the OHMC paper, V(3,2)": {4: (500, 1000), 64: (300, 500), 512: (200, 200)},
+    "entries near 1 or 2, V(3,2)": {4: (500, 1000), 64: (300, 500), 512: (200, 200)},
+    "Langevin V(10,3)": {4: (500, 1000), 64: (300, 500), 512: (200, 200)},
+    "Langevin V(50,5)": {4: (500, 1000), 64: (300, 500)},
+    "Langevin V(200,10)": {4: (300, 500), 64: (200, 200)},
+    NETWORK: {4: (400, 400)},
+}
+MIXTURES = tuple(name for name in SIZES if "Langevin" not in name and name != NETWORK)
+# Where two columns of the unconstrained matrix become dependent the polar factor is singular, and trajectories that
+# pass there need tiny steps: with trees of 2¹⁰ steps, which never turn back, NUTS has a twentieth of the ESS a second.
+DEPTH = 6
+DEEP = {NUMPYRO, IN_TURN, NUTPIE, PYRO}
+NOTES = {
+    NETWORK: "The network has a metastable state, in which one column is free and the potential energy is 170 higher. "
+    "Chains leave it after hundreds of trajectories, and the smallest ESS says little more than whether one is still "
+    "there: the ratio is of the median.",
+    **dict.fromkeys(
+        MIXTURES,
+        f"Trees of NumPyro's, nutpie's and Pyro's NUTS have at most 2^{DEPTH} steps here, which suits them best.",
+    ),
+}
+
+
+class Group(NamedTuple):
+    """Rows of one table.
+
+    Attributes:
+        title: its heading.
+        settings: one for each row, equal in chains, warm-up and draws.
+        absent: ``{peer: why it has no row}``.
+        statistic: which effective size is compared, ``ess_min`` or ``ess_median``.
+    """
+
+    title: str
+    settings: list[Setting]
+    absent: dict[str, str]
+    statistic: str
+
+
+def groups(name, sizes=None):
+    """The tables of a problem; ``sizes`` in place of its own, as ``{chains: (warm-up, draws)}``."""
+    return [group(name, chains, *lengths) for chains, lengths in (sizes or SIZES[name]).items()]
+
+
+def group(name, chains, warmup, draws):
+    kind = "Like with like" if chains <= 64 else "Many chains"
+    absent = {peer: why for peer in CONFIGURATIONS if (why := absence(peer, name, chains))}
+    settings = []
+    for row, (peer, options) in CONFIGURATIONS.items():
+        if row not in absent:
+            depth = {"max_tree_depth": DEPTH} if row in DEEP and name in MIXTURES else {}
+            settings.append(Setting(row, peer, chains, warmup, draws, options | depth))
+    title = f"{kind}: {chains} chains × ({warmup} + {draws})"
+    return Group(title, settings, absent, "ess_median" if name == NETWORK else "ess_min")
+
+
+def absence(peer, name, chains):
+    """Why a peer has no row, or None."""
+    if name not in MIXTURES and peer in (NUTPIE, MICI):
+        return (
+            "for small problems; "
+            + {
+                NUTPIE: "PyTensor differentiates the closed form of two columns only",
+                MICI: "its chains are loops in Python",
+            }[peer]
+        )
+    if peer == MICI and "V(2,2)" in name:
+        return "its dynamics never change the sign of a determinant"
+    if peer == PYRO and (name == NETWORK or "V(2,2)" in name):
+        return "a step takes about a millisecond, and a tree 2^6 of them or more: a quarter of an hour"
+    if chains > 4 and peer in (PYRO, MICI, IN_TURN):
+        return f"one chain after the other: the seconds of its 4 chains times {chains // 4}, and the same rate"
+    if chains > 4 and peer == NUMPYRO_HMC:
+        return "behind its NUTS with 4 chains"
+    if chains > 64 and peer == NUTPIE:
+        return "one chain after the other: the rate of its 64 chains"
+    return None
