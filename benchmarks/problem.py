@@ -66,7 +66,7 @@ class Problem:
         numpyro.factor("density", self.log_density(X, v, jnp))
 
     def pymc_model(self):
-        """Over the polar expansion in closed form, of one or two columns."""
+        """Over the polar expansion in closed form, of two columns."""
         import pymc
         import pytensor.tensor as pt
 
