@@ -51,11 +51,12 @@ def main(argv=None):
     print(page[0], flush=True)
     for section in arguments.only:
         text, ended = printed(section, environment(arguments.threads, caches))
+        print(flush=True)
         page.append(text)
         whole &= ended
     if arguments.write:
         arguments.write.mkdir(parents=True, exist_ok=True)
-        (arguments.write / "speed.md").write_text("\n".join(page))
+        (arguments.write / "speed.md").write_text("\n".join(page).rstrip() + "\n")
     return 0 if whole else 1
 
 
