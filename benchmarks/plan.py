@@ -94,11 +94,11 @@ def absence(peer, name, chains):
     if "V(2,2)" in name and peer == PYRO:
         return f"a step takes about a millisecond and nearly every tree 2^{DEPTH}: ten minutes or more"
     if name == NETWORK and peer == PYRO:
-        return "a step takes about two milliseconds and a tree some sixty of them: ten minutes or more"
+        return "a step takes about two milliseconds and a tree some sixty of them: six minutes or more"
     if chains > 4 and peer in (PYRO, MICI, IN_TURN):
-        return f"one chain after the other: the seconds of its 4 chains times {chains // 4}, and the same rate"
+        return f"one chain after the other: {chains // 4} times the seconds of its 4 chains, about the same rate once compiled"
     if chains > 64 and peer == NUTPIE:
-        return "one chain after the other: the rate of its 64 chains"
+        return "one chain after the other: about the rate of its 64 chains once compiled"
     if peer == NUMPYRO_HMC and not (chains == 4 and name in HMC_PROBLEMS):
         return "beside its NUTS with 4 chains on the smaller problems"
     return None
