@@ -96,7 +96,7 @@ def absence(peer, name, chains):
     if name == NETWORK and peer == PYRO:
         return "a step takes about two milliseconds and a tree some sixty of them: six minutes or more"
     if chains > 4 and peer in (PYRO, MICI, IN_TURN):
-        return f"one chain after the other: {chains // 4} times the seconds of its 4 chains, about the same rate once compiled"
+        return f"one chain after the other: {chains // 4} times the seconds of 4 chains, the same rate once compiled"
     if chains > 64 and peer == NUTPIE:
         return "one chain after the other: about the rate of its 64 chains once compiled"
     if peer == NUMPYRO_HMC and not (chains == 4 and name in HMC_PROBLEMS):
