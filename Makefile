@@ -21,7 +21,6 @@ lint: env
 bench: env
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,examples,bench]"
 	$(BIN)/python -m benchmarks.run --write docs/benchmarks
-	$(BIN)/python -m benchmarks.scaling
 
 docs: env
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,examples,docs]"
@@ -35,7 +34,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
 	touch $@
 
-# NumPyro, whose models the tests compare with Pyro's, is large: the demo goes without.
+# The packages that the tests compare with are large: the demo goes without.
 $(VENV)/.installed-for-tests: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
 	touch $@

@@ -1,9 +1,6 @@
 """Time of one value-and-gradient of the network eigenmodel, ours and NumPyro's, over the same density.
 
-    python -m benchmarks.gradients [CHAINS ...]
-
-Ours is what a kernel calls: the traced density, vectorised over chains, without and with `torch.compile`. NumPyro's is
-`jax.jit(jax.vmap(jax.value_and_grad(...)))` of its own potential, over the polar expansion.
+python -m benchmarks.gradients [CHAINS ...]
 """
 
 from __future__ import annotations
@@ -12,11 +9,16 @@ import os
 import sys
 import warnings
 
+from benchmarks.network import MISSING, NETWORK
 from benchmarks.problems import PROBLEMS
 from benchmarks.tables import show
 from benchmarks.timing import best_time
 
-NETWORK = "network 270×3"
+PREFACE = """\
+Ours is what a kernel calls: the traced density of the network, vectorised over chains, without and with
+`torch.compile`. NumPyro's is `jax.jit(jax.vmap(jax.value_and_grad(...)))` of its own potential, over its fastest
+expansion.
+"""
 
 
 def pyro_manifold_times(problem, chains):
@@ -60,8 +62,10 @@ def rows(problem, counts):
 def main(counts=(1, 8, 32), name=NETWORK):
     warnings.filterwarnings("ignore")
     problem = PROBLEMS.get(name)
+    print(f"## Value and gradient of the network\n\n{PREFACE}", flush=True)
     if problem is None:
-        sys.exit("This benchmark needs protein_network/hoff.dat in the folder PYRO_MANIFOLD_DATA.")
+        print(f"{MISSING}.")
+        return
     columns = ("chains", "ours, traced µs", "ours, compiled µs", "NumPyro µs", "compiled / NumPyro")
     show(columns, rows(problem, counts))
 

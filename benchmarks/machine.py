@@ -7,13 +7,13 @@ import os
 import platform
 from pathlib import Path
 
-PACKAGES = ("torch", "pyro-ppl", "numpyro", "jax")
+PACKAGES = ("torch", "pyro-ppl", "numpyro", "jax", "nutpie", "pymc", "numba", "mici", "geoopt")
 
 
 def machine(threads):
     """Processor, cores, threads of each process and versions of packages, in a line."""
     packages = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)
-    return f"{processor()}, {os.cpu_count()} cores, {threads} thread(s) for each process, float64; {packages}"
+    return f"{processor()}, {os.cpu_count()} cores, each process on {threads} of them, float64; {packages}"
 
 
 def processor():
@@ -21,3 +21,9 @@ def processor():
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.split(":")[1].strip() for line in lines if "model name" in line]
     return models[0] if models else platform.processor() or platform.machine()
+
+
+def confine(threads):
+    """Keep this process and those that it starts to so many cores: no setting stops all threads of libraries."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.machine import confine
 from benchmarks.peers import PEERS
 
 
@@ -73,19 +74,34 @@ def measure_apart(problems, name, setting, threads, limit):
 
 def run_apart(module, *arguments, threads, limit):
     """The JSON that a module prints last when it runs in a process of its own; ``{"failed": why}`` if it fails."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    environment["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     command = [sys.executable, "-m", module, *arguments]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"over {limit} s"}
+    with tempfile.TemporaryDirectory() as caches:
+        settings = {"env": environment(threads, caches), "timeout": limit}
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+        except subprocess.TimeoutExpired:
+            return {"failed": f"over {limit} s"}
     if done.returncode:
         return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1]}
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def environment(threads, caches):
+    """Variables of a process with so many threads whose compilers find nothing that they have compiled before."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "XLA_FLAGS": f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}",
+        "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
+        "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
+        "NUMBA_CACHE_DIR": f"{caches}/numba",
+        "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor,blas__ldflags=",
+    }
+
+
 def main(problems, name, setting, path):
+    confine(int(os.environ["OMP_NUM_THREADS"]))
     values, figures = measure(pkgutil.resolve_name(problems)[name], Setting(*json.loads(setting)))
     np.savez(path, **values)
     print(json.dumps(figures))

@@ -1,17 +1,23 @@
-"""One runner for each peer: a problem, chains, warm-up, draws and options -> draws of all sites and figures of the run.
+"""One runner for each peer: a problem, chains, warm-up, draws and options -> draws of all sites and figures of the
+run.
 
-A problem is an object with ``pyro_model`` and ``numpyro_model``, models without arguments; Mici takes ``log_density``
-and ``shape`` of one matrix in their place. Seconds are of the whole run: compiling, warm-up and draws.
+A problem is a `benchmarks.problem.Problem`, or anything with the model that the peer asks for.
+
+The same clock for all: it starts when everything is imported, and ends when the draws are there. ``compiling`` is
+the part of it that goes before the first iteration, or into a compiler later: building the model, tracing it,
+compiling. The rest is warm-up and draws.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.timing import stopwatch
+from benchmarks.timing import covered, stopwatch, timed
 from problems.importance import haar
 
 
@@ -20,8 +26,8 @@ class Run(NamedTuple):
 
     Attributes:
         draws: ``{site: (chains, draws, ...)}``.
-        figures: ``seconds``, ``cpu_seconds``, ``gradients``; ``acceptance``, one number a chain, and ``divergences``
-            where the peer tells them.
+        figures: ``seconds``, ``compiling``, ``cpu_seconds``, ``gradients``; ``acceptance``, one number a chain, and
+            ``divergences`` where the peer tells them.
     """
 
     draws: dict[str, np.ndarray]
@@ -35,6 +41,9 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
 
     from pyro_manifold import infer
 
+    if options.get("jit_compile"):
+        import torch._inductor.compile_fx  # what torch.compile would import at its first call
+
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
     steps = []
@@ -44,10 +53,12 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
 
     with stopwatch() as times:
         kernel = getattr(infer, kernel)(problem.pyro_model, **options)
+        building = timed(kernel, "prepare")
         mcmc = infer.MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True, hook_fn=count)
         mcmc.run()
     report = mcmc.diagnostics()
     figures = {
+        "compiling": sum(building),
         "gradients": sum(steps) * chains,
         "acceptance": [float(rate) for rate in report["acceptance rate"].values()],
         "divergences": sum(map(len, report["divergences"].values())),
@@ -64,13 +75,35 @@ def pyro_nuts(problem, *, chains, warmup, draws, **options):
 
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
-    runs = []
+    runs, building = [], []
     with stopwatch() as times:
         for _ in range(chains):
-            mcmc = MCMC(NUTS(problem.pyro_model, **options), draws, warmup, disable_progbar=True)
+            kernel = NUTS(problem.pyro_model, **options)
+            building.append(timed(kernel, "setup"))
+            mcmc = MCMC(kernel, draws, warmup, disable_progbar=True)
             mcmc.run()
             runs.append({name: value.numpy() for name, value in mcmc.get_samples().items()})
-    return Run({name: np.stack([run[name] for run in runs]) for name in runs[0]}, times | {"gradients": float("nan")})
+    figures = {"compiling": float(np.sum(building)), "gradients": float("nan")}
+    return Run({name: np.stack([run[name] for run in runs]) for name in runs[0]}, times | figures)
+
+
+@contextmanager
+def jax_compiling():
+    """A dictionary that has ``compiling`` once the block has ended: what JAX spent on traces and compilation in it."""
+    import jax.monitoring
+
+    found, spans = {}, []
+
+    def note(_, seconds, **__):
+        now = time.perf_counter()
+        spans.append((now - seconds, now))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    found["compiling"] = covered(spans)
 
 
 def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algorithm="NUTS", **options):
@@ -79,7 +112,8 @@ def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algori
     from numpyro.infer import HMC, MCMC, NUTS
 
     jax.config.update("jax_enable_x64", True)
-    with stopwatch() as times:
+    jax.devices()  # JAX finds its processors at its first call
+    with stopwatch() as times, jax_compiling() as compiling:
         kernel = {"NUTS": NUTS, "HMC": HMC}[algorithm](problem.numpyro_model, **options)
         sizes = {"num_warmup": warmup, "num_samples": draws, "num_chains": chains}
         mcmc = MCMC(kernel, **sizes, chain_method=chain_method, progress_bar=False)
@@ -92,46 +126,71 @@ def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algori
         "acceptance": found["accept_prob"].mean(1).tolist(),
         "divergences": int(found["diverging"].sum()),
     }
-    return Run(samples, times | figures)
+    return Run(samples, times | compiling | figures)
+
+
+def nutpie(problem, *, chains, warmup, draws, max_tree_depth=10):
+    """PyMC's model, compiled by Numba, under nutpie's NUTS; one chain after the other, on one core like all others."""
+    import numba  # noqa: F401  which PyTensor would import when it compiles
+    import nutpie
+    import pymc  # noqa: F401
+    import pytensor.link.numba.linker  # noqa: F401
+
+    with stopwatch() as times:
+        started = time.perf_counter()
+        compiled = nutpie.compile_pymc_model(problem.pymc_model())
+        compiling = time.perf_counter() - started
+        sizes = {"draws": draws, "tune": warmup, "chains": chains, "cores": 1}
+        trace = nutpie.sample(compiled, **sizes, maxdepth=max_tree_depth, seed=0, progress_bar=False)
+    stats = trace.sample_stats
+    figures = {
+        "compiling": compiling,
+        "gradients": float(stats["n_steps"].mean()) * chains * (draws + warmup),
+        "divergences": int(stats["diverging"].sum()),
+    }
+    return Run({name: value.values for name, value in trace.posterior.items()}, times | figures)
 
 
 def mici_system(problem):
-    """The matrix flattened, XᵀX = I as p(p+1)/2 equations; and a list with an entry for each gradient."""
-    import jax
-    import jax.numpy as jnp
+    """X flattened, and v behind it; XᵀX = I as p(p+1)/2 equations; and a list with an entry for each gradient.
+
+    All in NumPy, for Mici's integrator is in NumPy, and a call of a compiled function costs more than such small sums.
+    """
     from mici.systems import DenseConstrainedEuclideanMetricSystem
 
-    jax.config.update("jax_enable_x64", True)
     n, p = problem.shape
     rows, columns = np.triu_indices(p)
+    equations, identity = np.arange(len(rows)), np.eye(p)[rows, columns]
     calls = []
 
-    def potential(q):
-        return -problem.log_density(q.reshape(n, p), None, jnp)
+    def parts(q):
+        return q[: n * p].reshape(n, p), q[n * p :]
 
-    def constraint(q):
-        X = q.reshape(n, p)
-        return (X.T @ X - jnp.eye(p))[rows, columns]
-
-    value, value_and_gradient = jax.jit(potential), jax.jit(jax.value_and_grad(potential))
-    residual, jacobian = jax.jit(constraint), jax.jit(jax.jacobian(constraint))
+    def energy(q):
+        return -float(problem.log_density(*parts(q), np))
 
     def gradient(q):
         calls.append(1)
-        energy, gradient = value_and_gradient(q)
-        return np.asarray(gradient), float(energy)
+        by_X, by_v = problem.gradient(*parts(q))
+        return -np.concatenate([by_X.ravel(), np.zeros(0) if by_v is None else by_v])
 
-    system = DenseConstrainedEuclideanMetricSystem(
-        neg_log_dens=lambda q: float(value(q)),
-        grad_neg_log_dens=gradient,
-        constr=lambda q: np.asarray(residual(q)),
-        jacob_constr=lambda q: (np.asarray(jacobian(q)), np.asarray(residual(q))),
-    )
-    return system, calls
+    def residual(q):
+        X, _ = parts(q)
+        return (X.T @ X)[rows, columns] - identity
+
+    def jacobian(q):
+        X, v = parts(q)
+        by_X = np.zeros((len(rows), n, p))
+        by_X[equations, :, rows] += X.T[columns]
+        by_X[equations, :, columns] += X.T[rows]
+        return np.concatenate([by_X.reshape(len(rows), n * p), np.zeros((len(rows), len(v)))], 1)
+
+    derivatives = {"grad_neg_log_dens": gradient, "jacob_constr": jacobian}
+    return DenseConstrainedEuclideanMetricSystem(energy, residual, **derivatives), calls
 
 
 def mici(problem, *, chains, warmup, draws):
-    """Constrained HMC with a dynamic number of steps, from uniform starts; for problems of one matrix alone."""
+    """Constrained HMC with a dynamic number of steps, from uniform starts; one chain after the other."""
     from mici.integrators import ConstrainedLeapfrogIntegrator
     from mici.samplers import DynamicMultinomialHMC
 
@@ -140,10 +199,14 @@ def mici(problem, *, chains, warmup, draws):
         rng = np.random.default_rng(0)
         system, calls = mici_system(problem)
         sampler = DynamicMultinomialHMC(system, ConstrainedLeapfrogIntegrator(system), rng)
-        starts = [start.ravel() for start in haar(rng, chains, *problem.shape)]
-        outputs = sampler.sample_chains(warmup, draws, starts, display_progress=False)
-    X = np.stack(outputs.traces["pos"]).reshape(chains, draws, *problem.shape)
-    return Run({"X": X}, times | {"gradients": len(calls)})
+        # Coordinates start in (-2, 2), as those of Pyro, NumPyro and PyMC do.
+        coordinates = rng.uniform(-2, 2, (chains, problem.coordinates))
+        starts = np.concatenate([haar(rng, chains, *problem.shape).reshape(chains, -1), coordinates], 1)
+        outputs = sampler.sample_chains(warmup, draws, list(starts), display_progress=False)
+    positions, size = np.stack(outputs.traces["pos"]), np.prod(problem.shape)
+    samples = {"X": positions[..., :size].reshape(chains, draws, *problem.shape)}
+    samples |= {"v": positions[..., size:]} if problem.coordinates else {}
+    return Run(samples, times | {"compiling": 0.0, "gradients": len(calls)})
 
 
-PEERS = {"pyro_manifold": pyro_manifold, "NumPyro": numpyro, "Pyro NUTS": pyro_nuts, "Mici": mici}
+PEERS = {"pyro_manifold": pyro_manifold, "NumPyro": numpyro, "nutpie": nutpie, "Pyro NUTS": pyro_nuts, "Mici": mici}

@@ -1,12 +1,7 @@
 """How the cost of one leapfrog step grows, beside copying its bytes and multiplying its matrices.
 
-    python -m benchmarks.scaling
-    python -m benchmarks.scaling chains      cases whose title contains this
-
-The step is that of OHMC on one Stiefel site (two kicks and a drift) with a linear potential, whose gradient costs
-nothing. "products" are the matrix products that the step must do, with torch.matmul on tensors that are there already:
-[X r]ᵀ[X r] and an n×2p by 2p×2p product for the drift, XᵀG and X times a p×p matrix for each kick.
-"copy" moves the bytes of X, r and G once.
+python -m benchmarks.scaling
+python -m benchmarks.scaling chains      cases whose title contains this
 """
 
 from __future__ import annotations
@@ -23,6 +18,12 @@ from pyro_manifold.infer.mcmc.hmc.step import Step
 from pyro_manifold.manifolds import Stiefel
 
 BLOCK = ("X",)
+PREFACE = """\
+A leapfrog step of OHMC on one Stiefel site, two kicks and a drift, with a linear potential, whose gradient costs
+nothing. "products" are the matrix products that the step must do, with torch.matmul on tensors that are there
+already: [X r]ᵀ[X r] and an n×2p by 2p×2p product for the drift, XᵀG and X times a p×p matrix for each kick. "copy"
+moves the bytes of X, r and G once.
+"""
 
 
 def step_times(chains, n, p, compiled):
@@ -76,6 +77,7 @@ def rows(cases):
 def main(only=""):
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
+    print(f"## The cost of a step\n\n{PREFACE}", flush=True)
     for title, cases in CASES.items():
         if only in title:
             print(f"\n### {title}\n")

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.estimates import mean_and_error
 from benchmarks.geometry.posteriors import small_posteriors
 from benchmarks.geometry.truth import long_nuts
 from benchmarks.peers import pyro_manifold
@@ -68,8 +69,7 @@ def compare(ours, theirs):
 
     found, sizes = [], []
     for (name, value), reference in zip(moments(ours).items(), moments(theirs).values(), strict=True):
-        errors = [float(arviz.mcse(draws, method="mean")) for draws in (value, reference)]
-        found.append(Comparison(name, float(value.mean()), errors[0], float(reference.mean()), errors[1]))
+        found.append(Comparison(name, *mean_and_error(value), *mean_and_error(reference)))
         sizes.append([float(arviz.ess(draws, method="mean")) for draws in (value, reference)])
     return found, np.min(sizes, 0)
 

@@ -10,17 +10,19 @@ from benchmarks import measure as measuring
 from benchmarks.geometry.posteriors import banana
 from benchmarks.measure import Setting, measure, measure_apart
 from benchmarks.peers import PEERS
+from benchmarks.plan import CONFIGURATIONS
 from benchmarks.problems import langevin
-from benchmarks.run import CONFIGURATIONS
 from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import MatrixLangevin
 from tests.benchmarks.test_problems import langevin_parameter
 
 pytest.importorskip("numpyro")
 pytest.importorskip("mici")
+pytest.importorskip("nutpie")
 
 # Chains, warm-up and draws that each peer makes in a few seconds.
-SIZES = {"pyro_manifold": (16, 100, 100), "NumPyro": (16, 100, 100), "Pyro NUTS": (2, 50, 100), "Mici": (2, 50, 150)}
+SIZES = {"pyro_manifold": (16, 100, 100), "NumPyro": (16, 100, 100), "nutpie": (4, 200, 300)}
+SIZES |= {"Pyro NUTS": (2, 50, 100), "Mici": (2, 50, 150)}
 
 
 @pytest.mark.parametrize("peer", PEERS)
@@ -40,7 +42,8 @@ def test_peers_sample_a_langevin_distribution(peer):
 def test_figures_are_those_of_the_run(peer):
     values, figures = measure(langevin(4, 2), Setting("name", peer, 2, 3, 4, {}))
     assert {value.shape for value in values.values()} == {(2, 4)}
-    assert figures["seconds"] > 0
+    assert figures["seconds"] > figures["compiling"] >= 0
+    assert (figures["compiling"] > 0) == (peer != "Mici")
     assert figures["cpu_seconds"] > 0
     assert figures["memory_mb"] > 50
     if peer == "Pyro NUTS":
@@ -71,8 +74,12 @@ def test_every_configuration_is_of_a_peer_and_goes_to_another_process(name):
 
 def test_a_process_apart_measures_what_this_one_does():
     setting = Setting("name", "pyro_manifold", 2, 3, 4, {})
-    apart, figures = measure_apart("benchmarks.problems:PROBLEMS", "mixture V(2,2)", setting, threads=1, limit=200)
-    here, of_here = measure(measuring.pkgutil.resolve_name("benchmarks.problems:PROBLEMS")["mixture V(2,2)"], setting)
+    apart, figures = measure_apart(
+        "benchmarks.problems:PROBLEMS", "entries near 1 or 2, V(2,2)", setting, threads=1, limit=200
+    )
+    here, of_here = measure(
+        measuring.pkgutil.resolve_name("benchmarks.problems:PROBLEMS")["entries near 1 or 2, V(2,2)"], setting
+    )
     assert list(apart) == list(here)
     for name, value in here.items():
         np.testing.assert_allclose(apart[name], value)
@@ -81,7 +88,9 @@ def test_a_process_apart_measures_what_this_one_does():
 
 def test_a_process_that_fails_or_is_late_says_so():
     setting = Setting("name", "no such peer", 2, 3, 4, {})
-    values, figures = measure_apart("benchmarks.problems:PROBLEMS", "mixture V(2,2)", setting, threads=1, limit=200)
+    values, figures = measure_apart(
+        "benchmarks.problems:PROBLEMS", "entries near 1 or 2, V(2,2)", setting, threads=1, limit=200
+    )
     assert values is None
     assert figures == {"failed": "KeyError: 'no such peer'"}
     assert measuring.run_apart("benchmarks.measure", threads=1, limit=0.01) == {"failed": "over 0.01 s"}

@@ -1,5 +1,8 @@
 """Problems of the headline benchmark: every peer has the same density, and truths are right."""
 
+import itertools
+from functools import cache
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -8,8 +11,11 @@ import torch
 from pyro import poutine
 from pyro.infer.mcmc.util import initialize_model
 
+from benchmarks.expansions import fastest
+from benchmarks.mixtures import entries_near_one_or_two, importance_truths, product_mixture
+from benchmarks.network import eigenmodel
 from benchmarks.peers import mici_system
-from benchmarks.problems import PROBLEMS, eigenmodel, importance_truths, langevin, mixture
+from benchmarks.problems import PROBLEMS, langevin
 from problems.gibbs import matrix_langevin, von_mises_fisher_cosines
 from problems.importance import haar
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean
@@ -17,6 +23,7 @@ from pyro_manifold.distributions import MatrixLangevin
 
 numpyro = pytest.importorskip("numpyro")
 pytest.importorskip("mici")
+pytest.importorskip("pymc")
 
 
 def links(nodes=9):
@@ -24,7 +31,8 @@ def links(nodes=9):
     return (upper + upper.T).astype(float)
 
 
-CASES = [mixture(2, 2), mixture(3, 2), langevin(10, 3), langevin(6, 1), eigenmodel("links of 9", links(), pairs=(0, 7))]
+MIXTURES = [product_mixture(2), product_mixture(3), entries_near_one_or_two(2, 2), entries_near_one_or_two(3, 2)]
+CASES = [*MIXTURES, langevin(10, 3), langevin(6, 1), eigenmodel("links of 9", links(), pairs=(0, 7))]
 over_problems = pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.name)
 POINTS = 6
 
@@ -52,19 +60,33 @@ def by_pyro_nuts(problem, Z, X, v):
 
 
 def by_numpyro(problem, Z, X, v):
-    """The polar expansion, without the prior of Z."""
+    """The polar expansion, or at X itself any other, without the prior of Z."""
     numpyro.enable_x64()
+    Z = Z if fastest(problem.shape[1]) is fastest(1) else X
     values = {"Z": Z} | ({"v": v} if problem.coordinates else {})
     found, trace = numpyro.infer.util.log_density(problem.numpyro_model, (), {}, values)
     assert np.allclose(trace["X"]["value"], X)
     return float(found) + 0.5 * (Z**2).sum()
 
 
+@cache
+def pymc_density(name):
+    """Compiled once for all points."""
+    (problem,) = (case for case in CASES if case.name == name)
+    return problem.pymc_model().compile_logp(mode="FAST_COMPILE")
+
+
+def by_nutpie(problem, Z, X, v):
+    """PyMC's model over the polar expansion, without the prior of Z."""
+    values = {"Z": Z} | ({"v": v} if problem.coordinates else {})
+    return float(pymc_density(problem.name)(values)) + 0.5 * (Z**2).sum()
+
+
 def by_mici(problem, Z, X, v):
     from mici.states import ChainState
 
     system, _ = mici_system(problem)
-    state = ChainState(pos=X.ravel(), mom=None, dir=1)
+    state = ChainState(pos=np.concatenate([X.ravel(), v]), mom=None, dir=1)
     assert np.allclose(system.constr(state), 0)
     return -system.neg_log_dens(state)
 
@@ -73,10 +95,20 @@ def langevin_parameter(n, p):
     return haar(np.random.default_rng(n), 1, n, p)[0] * np.linspace(2.0, 1.0, p) * n / 2
 
 
+def sixteen_modes(n):
+    """All 2×2 matrices with entries 1 or 2, for n = 3 over a row of ones."""
+    return [np.vstack([np.reshape(top, (2, 2)), np.ones((n - 2, 2))]) for top in itertools.product((1, 2), repeat=4)]
+
+
 def written_out(problem, X, v):
     """The density by its formula, in NumPy alone."""
-    if problem.name.startswith("mixture"):
+    if problem.name.startswith("entries"):
         return np.log(sum(np.exp(-((X - centre) ** 2) / (2 * 0.3**2)) for centre in (1, 2))).sum()
+    if problem.name.startswith("mixture"):
+        R = np.array([[np.exp(v[0]), v[1]], [0.0, np.exp(v[2])]])
+        density = sum(np.exp(-((X @ R - M) ** 2).sum() / (2 * 0.3**2)) for M in sixteen_modes(len(X)))
+        # ∏ rᵢᵢ^(n-i), and dR = r₁₁ r₂₂ d log r₁₁ dr₁₂ d log r₂₂
+        return np.log(density * R[0, 0] ** (len(X) - 1) * R[1, 1] ** (len(X) - 2) * R[0, 0] * R[1, 1])
     if problem.name.startswith("Langevin"):
         return np.trace(langevin_parameter(*problem.shape).T @ X)
     logits = v[3] + X @ np.diag(v[:3]) @ X.T
@@ -86,8 +118,9 @@ def written_out(problem, X, v):
 
 
 def peers_of(problem):
-    """Mici samples problems of one matrix alone."""
-    return [by_pyro, by_pyro_nuts, by_numpyro] + [by_mici] * (not problem.coordinates)
+    """Mici samples problems with a gradient, nutpie those of two columns."""
+    small = problem.shape[1] == 2
+    return [by_pyro, by_pyro_nuts, by_numpyro] + [by_mici] * (problem.gradient is not None) + [by_nutpie] * small
 
 
 @pytest.mark.parametrize(
@@ -104,6 +137,32 @@ def test_every_peer_has_the_density_up_to_a_constant(problem, peer):
     expected = np.array([written_out(problem, x, w) for x, w in zip(X, v, strict=True)])
     assert np.ptp(expected) > 0.1
     np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-8, atol=1e-8)
+
+
+@over_problems
+def test_gradients_for_mici_are_those_of_autograd(problem):
+    if problem.gradient is None:
+        pytest.skip("Mici does not sample this problem.")
+    _, X, v = points(problem)
+    for x, w in zip(X, v, strict=True):
+        leaves = [torch.tensor(value, requires_grad=True) for value in ((x, w) if problem.coordinates else (x,))]
+        expected = torch.autograd.grad(problem.log_density(*leaves, *([None] * (2 - len(leaves))), torch), leaves)
+        for found, exact in zip(problem.gradient(x, w), expected, strict=False):
+            np.testing.assert_allclose(found, exact.numpy(), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("problem", [case for case in CASES if case.gradient], ids=lambda problem: problem.name)
+def test_the_jacobian_of_the_constraint_is_its_derivative(problem):
+    from mici.states import ChainState
+
+    system, _ = mici_system(problem)
+    _, X, v = points(problem)
+    rng, h = np.random.default_rng(1), 1e-6
+    point = np.concatenate([X[0].ravel(), v[0]])
+    direction = rng.standard_normal(len(point))
+    ahead, behind = (system.constr(ChainState(pos=point + s * h * direction, mom=None, dir=1)) for s in (1, -1))
+    jacobian = system.jacob_constr(ChainState(pos=point, mom=None, dir=1))
+    np.testing.assert_allclose(jacobian @ direction, (ahead - behind) / (2 * h), atol=1e-8)
 
 
 @over_problems
@@ -129,11 +188,11 @@ def test_the_eigenmodel_does_not_name_its_eigenvalues():
 
 
 def test_the_headline_problems_have_truths_for_functionals_that_they_have():
-    assert {"mixture V(2,2)", "mixture V(3,2)", "Langevin V(10,3)", "Langevin V(50,5)", "Langevin V(200,10)"} <= set(
-        PROBLEMS
-    )
+    assert {problem.name for problem in MIXTURES} | {
+        f"Langevin V({n},{p})" for n, p in ((10, 3), (50, 5), (200, 10))
+    } <= set(PROBLEMS)
     for problem in CASES:
-        if not problem.name.startswith("mixture"):
+        if not problem.name.startswith("entries"):
             assert set(problem.truths()) <= set(problem.functionals)
 
 
@@ -146,7 +205,7 @@ def circle_and_mirror(points=4000):
 
 def test_the_truth_of_the_mixture_by_quadrature():
     """Four comparisons, a false alarm in 3 of 10,000 streams of the truth's numbers."""
-    problem, grid = mixture(2, 2), circle_and_mirror()
+    problem, grid = entries_near_one_or_two(2, 2), circle_and_mirror()
     log_weights = np.array([written_out(problem, X, None) for X in grid])
     weights = scipy.special.softmax(log_weights)
     truths = problem.truths()
