@@ -85,7 +85,9 @@ def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
         >>> stuck_chains({"x": torch.stack([torch.arange(10.0), torch.ones(10)])}, {})
         [1]
     """
-    evidence = [constant_chains(value) for value in samples.values() if value.shape[1] >= _FEWEST_DRAWS]
+    evidence = [
+        constant_chains(value) for value in samples.values() if value.shape[1] >= _FEWEST_DRAWS and value.numel()
+    ]
     if "lp" in statistics and statistics["lp"].shape[1] >= _FEWEST_DRAWS:
         evidence.append(constant_chains(statistics["lp"]))
     if not evidence:

@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_draw, is_deterministic, over_draws
 
 _MOST_CONSTANT = 32
-_RANDOM = 4
+_RANDOM = 32  # a site that depends on two equal places of a plate is missed with probability 2⁻³²
 
 
 def deterministic_values(
@@ -24,7 +24,7 @@ def deterministic_values(
 
     The model is traced once and vectorised over draws; where that is not possible it is run draw by draw. Sites that
     depend on discrete sites which were summed out have no value: they are left out, with a warning. Which these are
-    is found by other values of the discrete sites: each of their values at all places, and random ones.
+    is found by other values of the discrete sites: each of their values at all places, and 32 random ones.
 
     Args:
         model: a Pyro model.

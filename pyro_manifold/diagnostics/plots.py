@@ -60,6 +60,8 @@ def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300, *, project
         )
     ax = _axes(ax, "plot_frames", three_dimensional=n == 3, size=(4.2, 4.2))
     columns = draws.detach().flatten(0, 1).cpu().double()
+    if most_draws < 1:
+        raise ValueError(f"plot_frames: most_draws={most_draws}, expected at least 1.")
     shown = columns[:: max(1, -(-len(columns) // most_draws))]
     (_circle if n == 2 else _sphere)(ax)
     # Points of a narrow cloud hide each other; transparent ones show where it is dense. On a sphere those at the back

@@ -18,7 +18,8 @@ Values = dict[str, Tensor]
 Node = dict[str, Any]
 
 _DRAWS_AT_A_TIME = 256
-_COMPARED = 3  # draws of each batch
+_COMPARED = 4  # draws of each batch, and two for each of so many sites:
+_COMPARED_SITES = 16
 
 
 class Replay:
@@ -82,8 +83,20 @@ def _of_a_batch(flat: FlatFunction, columns: tuple[Tensor, ...]) -> tuple[Tensor
         return graph
 
     function = Trusted(draw_by_draw, "draw by draw")
-    function.attempt("traced", vectorised, [[column[-_COMPARED:] for column in columns]])
+    rows = _to_compare(columns)
+    function.attempt("traced", vectorised, [[column[rows] for column in columns]])
     return function(*columns)
+
+
+def _to_compare(columns: tuple[Tensor, ...]) -> list[int]:
+    """Draws to compare at: some of the batch, and where a site is largest and smallest, for there models branch."""
+    count = len(columns[0])
+    chosen = {(k * (count - 1)) // (_COMPARED - 1) for k in range(_COMPARED)}
+    for column in columns[:_COMPARED_SITES]:
+        if column.numel():
+            entry = column.reshape(count, -1)[:, 0]
+            chosen |= {int(entry.argmin()), int(entry.argmax())}
+    return sorted(chosen)
 
 
 def first_draw(samples: Mapping[str, Tensor]) -> Values:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.graphs.agreement import FactorisationError
+from pyro_manifold.graphs.agreement import FactorisationError, effect_of_rounding
 from pyro_manifold.manifolds import Sphere, Stiefel
 from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.model import Target
@@ -16,6 +16,7 @@ from pyro_manifold.target.model import Target
 _POINTS = 3
 _SIGNS_AT_EACH = 4
 _MOST_COMPANIONS = 8
+_UNITS_OF_ROUNDING = 32.0
 
 
 class Symmetry(NamedTuple):
@@ -152,6 +153,7 @@ class _Density:
         energies = [self._energy(point) for point in points]
         self.points = [point for point, energy in zip(points, energies, strict=True) if energy.isfinite()]
         self._energies = [energy for energy in energies if energy.isfinite()]
+        self._tolerances = [self._tolerance(*pair) for pair in zip(self.points, self._energies, strict=True)]
 
     def first(self, candidates: Iterator[Symmetry]) -> Symmetry | None:
         """The first symmetry that it has."""
@@ -162,8 +164,8 @@ class _Density:
         # A generator of its own: looking must not change the random numbers of the process.
         generator = torch.Generator().manual_seed(0)
         return all(
-            self._same(energy, self._energy({**point, **moved}))
-            for point, energy in zip(self.points, self._energies, strict=True)
+            bool((self._energy({**point, **moved}) - energy).abs() <= tolerance)
+            for point, energy, tolerance in zip(self.points, self._energies, self._tolerances, strict=True)
             for moved in _moved(symmetry, point, generator)
         )
 
@@ -174,11 +176,16 @@ class _Density:
         except FactorisationError:
             return torch.tensor(torch.nan)
 
-    @staticmethod
-    def _same(first: Tensor, second: Tensor) -> bool:
-        """Equal up to rounding, which grows with the terms that an energy is the sum of."""
-        tolerance = float(torch.finfo(first.dtype).eps) ** 0.5 * max(1.0, abs(float(first)))
-        return bool((first - second).abs() <= tolerance)
+    def _tolerance(self, point: Sites, energy: Tensor) -> float:
+        """What the rounding of the energy changes, which is a sum of many terms, and that of its sites."""
+        names = list(point)
+
+        def energy_at(*values: Tensor) -> tuple[Tensor, ...]:
+            return (self._energy(dict(zip(names, values, strict=True))),)
+
+        (moved,) = effect_of_rounding(energy_at, list(point.values()), [energy])
+        size = float(torch.finfo(energy.dtype).eps) * max(1.0, abs(float(energy)))
+        return _UNITS_OF_ROUNDING * size + 2 * float(moved)
 
 
 def _moved(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Iterator[Sites]:

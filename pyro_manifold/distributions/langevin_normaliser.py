@@ -49,7 +49,8 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
         concentration: F, ``(..., n, p)`` with n ≥ p.
 
     Returns:
-        ``(...)``, dtype of F; computed in float64. NaN where F has an entry that is not finite or is beyond 1e70.
+        ``(...)``, dtype of F; computed in float64. NaN where F has an entry that is not finite; exact up to
+        entries of 1e70.
 
     Raises:
         NotImplementedError: when a third derivative is asked for and p ≥ 3.

@@ -86,6 +86,7 @@ class MatrixLangevin(TorchDistribution):
         self._support = stiefel_support(n, p, chart)
         # With a gradient it belongs to the graph of one log_prob, not to the distribution.
         self._rows = repeated_rows(concentration, 2)
+        self._version = _version(concentration)
         self._log_normaliser = None if concentration.requires_grad else self._compute_log_normaliser()
         super().__init__(concentration.shape[:-2], concentration.shape[-2:], validate_args=validate_args)
 
@@ -95,10 +96,10 @@ class MatrixLangevin(TorchDistribution):
 
     def expand(self, batch_shape: Size | tuple[int, ...], _instance: Any = None) -> MatrixLangevin:
         new: MatrixLangevin = self._get_checked_instance(MatrixLangevin, _instance)
-        shape = Size(batch_shape)
-        new.concentration, new.chart = self.concentration.expand(shape + self.event_shape), self.chart
+        new.concentration, new.chart = self.concentration.expand(*batch_shape, *self.event_shape), self.chart
+        shape = new.concentration.shape[:-2]
         new._support = self._support
-        new._rows, new._log_normaliser = self._rows, self._log_normaliser
+        new._rows, new._log_normaliser, new._version = self._rows, self._log_normaliser, self._version
         super(MatrixLangevin, new).__init__(shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -112,6 +113,10 @@ class MatrixLangevin(TorchDistribution):
         r""":math:`\operatorname{tr} F^\top X - \log {}_0F_1(n/2; F^\top F/4)`, ``sample_shape + batch_shape``."""
         if self._validate_args:
             self._validate_sample(value)
+        if _version(self.concentration) != self._version:
+            raise RuntimeError(
+                "MatrixLangevin: F was changed in place after the distribution was made: make another distribution."
+            )
         normaliser = self._log_normaliser
         if normaliser is None:
             normaliser = self._compute_log_normaliser()
@@ -137,6 +142,11 @@ class MatrixLangevin(TorchDistribution):
                 "by init_to_value at the polar factor of F."
             )
         return draws.reshape(shape)
+
+
+def _version(concentration: Tensor) -> int:
+    """How often a tensor was written into; tensors of inference mode do not tell."""
+    return 0 if concentration.is_inference() else concentration._version
 
 
 @torch.no_grad()

@@ -32,8 +32,9 @@ def repeated_rows(events: Tensor, event_dim: int) -> RepeatedRows:
     """The distinct of a batch of events, as far as its making tells: by ``expand``, or as ``parameter[group]``.
 
     Copies by ``expand`` lie at one place in memory. Those by an index of integers are seen in what autograd notes of
-    it, so only in a tensor with a gradient that is that index's direct result. Values are not compared: the answer
-    holds for every value of the parameter, and functions of it can be traced.
+    it, so only in a tensor with a gradient that is that index's direct result and was not written into. Values are not
+    compared: the answer holds for every value of the parameter, and functions of it can be traced. A distinct event is
+    the mean of its copies, so that a gradient reaches all of them alike.
 
     Args:
         events: ``batch + event``.
@@ -49,20 +50,25 @@ def repeated_rows(events: Tensor, event_dim: int) -> RepeatedRows:
     index, dim = None, 0
     if found is not None:
         index, dim, size = found
-        # One position of each group; a group that has none may have any, for nothing goes to it.
-        positions = torch.arange(index.numel(), device=index.device)
-        holders = torch.zeros(size, dtype=torch.int64, device=index.device).scatter(0, index.reshape(-1), positions)
-        events = events.flatten(dim, dim + index.dim() - 1).index_select(dim, holders)
+        events = _group_means(events.flatten(dim, dim + index.dim() - 1), index.reshape(-1), dim, size)
     for position, stride in enumerate(events.stride()[: events.dim() - event_dim]):
         if not stride and events.shape[position]:
-            events = events.narrow(position, 0, 1)
+            events = events.mean(position, keepdim=True) if events.requires_grad else events.narrow(position, 0, 1)
     return RepeatedRows(events, index, dim)
+
+
+def _group_means(events: Tensor, index: Tensor, dim: int, size: int) -> Tensor:
+    """The mean of each group along a dimension; a group that has no event gets zeros, and nothing comes of it."""
+    counts = torch.zeros(size, dtype=torch.int64, device=index.device).index_add(0, index, torch.ones_like(index))
+    shape = *events.shape[:dim], size, *events.shape[dim + 1 :]
+    sums = torch.zeros(shape, dtype=events.dtype, device=events.device).index_add(dim, index, events)
+    return sums / counts.clamp(min=1).reshape(-1, *[1] * (events.dim() - dim - 1))
 
 
 def _noted_index(events: Tensor, event_dim: int) -> tuple[Tensor, int, int] | None:
     """The index that made a tensor, its dimension, and how many entries that had; None unless it repeats some."""
     function = events.grad_fn
-    if function is None or function.name() != "IndexBackward0":
+    if function is None or function.name() != "IndexBackward0" or events._version:
         return None
     try:
         indices, sizes = function._saved_indices, function._saved_self_sym_sizes  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ def difference(
     """
     if all(agrees(*pair) for pair in zip(found, expected, strict=True)):
         return None
-    excess = max(map(_excess, found, expected, _rounding_of(function, inputs, expected)))
+    excess = max(map(_excess, found, expected, effect_of_rounding(function, inputs, expected)))
     if excess <= _ALLOWED:
         return None
     if excess > _AMBIGUOUS:
@@ -65,8 +65,8 @@ def _excess(found: Tensor, expected: Tensor, rounding: Tensor) -> float:
     return float(torch.where((distance <= 0) | rounding.isinf(), 0.0, units).max())
 
 
-def _rounding_of(function: FlatFunction, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> list[Tensor]:
-    """How far each entry moves when the inputs move, by units of their largest entry; infinite if it is lost."""
+def effect_of_rounding(function: FlatFunction, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> list[Tensor]:
+    """How far each entry moves when each number of the inputs moves by its rounding; infinite if it is lost."""
     noise = torch.Generator().manual_seed(0)
     largest = [torch.zeros_like(value.abs() if _has_digits(value) else value) for value in expected]
     for _ in range(_DISTURBANCES):
@@ -88,8 +88,7 @@ def _disturbed(value: Tensor, noise: torch.Generator) -> Tensor:
     if not value.is_floating_point() or not value.numel():
         return value
     units = _UNITS * (2 * torch.rand(value.shape, generator=noise) - 1).to(value)
-    size = value.abs() if value.dim() < 2 else value.abs().amax(tuple(range(1, value.dim())), keepdim=True)
-    return value + torch.finfo(value.dtype).eps * size * units
+    return value + torch.finfo(value.dtype).eps * value.abs() * units
 
 
 def _has_digits(value: Tensor) -> bool:

@@ -59,6 +59,12 @@ class Predictive(pyro.infer.Predictive):
             options = {"num_samples": self.num_samples, "return_sites": None, "parallel": self.parallel}
             samples, return_sites = pyro.infer.Predictive(self.guide, **options)(*args, **kwargs), return_sites or None
         nodes: Any = {}
+        counts = {name: len(value) if value.dim() else 0 for name, value in samples.items()}
+        if len(set(counts.values())) > 1 or 0 in counts.values():
+            raise ValueError(
+                f"Predictive: posterior_samples has {counts} draws, expected draws in the first dimension of each, as "
+                "many of one site as of another."
+            )
         if samples:
             first = {name: value[0] for name, value in samples.items()}
             nodes = poutine.block(poutine.trace(poutine.condition(self.model, first)).get_trace)(*args, **kwargs).nodes

@@ -268,7 +268,8 @@ def _check_observations_and_plates(trace: poutine.Trace) -> None:
                 "need the same density each time: remove subsample_size and condition on all of the data."
             )
         value = site["value"]
-        if site["is_observed"] and torch.is_tensor(value) and value.is_floating_point() and value.isnan().any():
+        data = site["is_observed"] and not site["infer"].get("_deterministic")
+        if data and torch.is_tensor(value) and value.is_floating_point() and value.isnan().any():
             count = int(value.isnan().sum())
             raise ValueError(
                 f"Site '{name}' is observed with {count} NaN of {value.numel()} values: "

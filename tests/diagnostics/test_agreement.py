@@ -43,3 +43,7 @@ def test_a_chain_on_a_flat_density_is_not_stuck():
     assert stuck_chains({"x": moving}, {"lp": flat, "accepted": accepted}) == []
     assert stuck_chains({}, {"lp": flat, "accepted": accepted}) == [1]  # no site was kept
     assert stuck_chains({"x": moving[:, :1]}, {"lp": flat[:, :1]}) == []  # of one draw nothing can be said
+
+
+def test_a_site_without_entries_says_nothing():
+    assert stuck_chains({"x": torch.zeros(2, 50, 0)}, {}) == []

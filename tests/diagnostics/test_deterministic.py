@@ -133,3 +133,25 @@ def test_without_a_model_there_are_none():
     mcmc = run(kernel, initial_params={"x": torch.zeros(2)})
     with pytest.raises(ValueError, match=r"those of a model.*potential_fn"):
         mcmc.get_samples(deterministic=True)
+
+
+def test_a_branch_that_a_tracer_cannot_see_is_found_in_the_tails():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.deterministic("d", x * 2 if x.detach().numpy() > 1.5 else x)
+
+    x = torch.cat([torch.zeros(1), torch.randn(999)])
+    found = deterministic_values(model, (), {}, {"x": x})["d"]
+    assert torch.equal(found, torch.where(x > 1.5, 2 * x, x))
+
+
+def test_a_site_that_depends_on_two_places_of_a_plate_has_no_value():
+    def model():
+        with pyro.plate("rows", 30):
+            z = pyro.sample("z", dist.Categorical(torch.ones(2)))
+        for i in range(29):
+            pyro.deterministic(f"same_{i}", (z[..., i] == z[..., i + 1]) * 1.0)
+        pyro.deterministic("twice", 2 * pyro.sample("x", dist.Normal(0.0, 1.0)))
+
+    with pytest.warns(UserWarning, match="depend on"):
+        assert set(deterministic_values(model, (), {}, {"x": torch.randn(5)})) == {"twice"}

@@ -11,7 +11,7 @@ from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform, constraints
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 from pyro_manifold.manifolds import Stiefel
-from pyro_manifold.target.model import target_from_model
+from pyro_manifold.target.model import Target, target_from_model
 
 F = torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.5, 0.0]])
 DATA = torch.randn(10, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -189,3 +189,10 @@ def test_summary_says_nothing_of_what_is_known_or_cannot_be_asked(capsys):
     assert "known only" not in "\n".join(summary_of(kernel, capsys, initial_params=initial))
     kernel = OHMC(potential_fn=lambda sites: -sites["U"][0].square().sum(), manifolds={"U": Stiefel()})
     assert "rotations of its columns" in summary_of(kernel, capsys, initial_params=initial)[-1]
+
+
+@pytest.mark.parametrize(("dtype", "level"), [(torch.float32, 1e6), (torch.float64, 1e9)])
+def test_a_slope_beside_a_large_energy_is_no_symmetry(dtype, level):
+    samples = {"U": Stiefel().random_point(10, 4, 2, dtype=dtype)}
+    target = Target(lambda sites: level + 50 * sites["U"][0, 0], {"U": Stiefel()}, {})
+    assert symmetries(target, samples) == []

@@ -5,7 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.distributions import MatrixLangevin, matrix_langevin
+from pyro_manifold.distributions import MatrixLangevin, StiefelUniform, matrix_langevin
 from pyro_manifold.distributions.repeated_rows import repeated_rows
 from pyro_manifold.infer import OHMC
 
@@ -105,3 +105,37 @@ def test_models_share(seen):
         seen.clear()
         run.problem.target.potential_fn({"F": values[0][0]})
         assert seen == [distinct]
+
+
+@pytest.mark.parametrize("form", ["index", "expand"])
+def test_each_copy_gets_its_own_gradient(form):
+    """Of a function of the copies themselves, not of the parameter behind them."""
+    F = torch.randn(3, 4, 2, requires_grad=True)
+    copies = F[torch.tensor([0, 1, 1, 2, 2, 2])] if form == "index" else F[0].expand(6, 4, 2)
+    X = StiefelUniform(4, 2).sample((6,))
+    (found,) = torch.autograd.grad(MatrixLangevin(copies).log_prob(X).sum(), copies, retain_graph=True)
+    alone = copies.detach().clone().requires_grad_()
+    (expected,) = torch.autograd.grad(MatrixLangevin(alone).log_prob(X).sum(), alone)
+    assert torch.allclose(found, expected)
+
+
+def test_copies_that_were_written_into_are_copies_no_longer():
+    F = torch.randn(3, 4, 2, requires_grad=True)
+    changed = F[torch.tensor([0, 1, 1, 2, 2, 2])]
+    with torch.no_grad():
+        changed[1] += 1
+    X = StiefelUniform(4, 2).sample((6,))
+    expected = MatrixLangevin(changed.detach().clone()).log_prob(X)
+    assert torch.allclose(MatrixLangevin(changed).log_prob(X), expected)
+
+
+def test_a_parameter_that_was_written_into_is_refused():
+    F = torch.randn(3, 4, 2)
+    made_before = MatrixLangevin(F)
+    F.mul_(2)
+    with pytest.raises(RuntimeError, match="F was changed in place"):
+        made_before.log_prob(StiefelUniform(4, 2).sample((3,)))
+
+
+def test_expand_keeps_what_is_minus_one():
+    assert MatrixLangevin(torch.randn(3, 4, 2)).expand([5, -1]).batch_shape == (5, 3)

@@ -75,3 +75,13 @@ def test_models_that_do_not_branch_are_traced_in_float32(name):
     torch.set_default_dtype(torch.float32)
     problem = OHMC(MODELS[name](0)).prepare(4, 10, None).problem
     assert problem.batched.graph.form == "traced"
+
+
+def test_a_large_site_does_not_hide_a_branch_of_a_small_one():
+    """Each number is disturbed by its own rounding, not by that of its neighbours."""
+    unit, step = torch.tensor([1e10, 1e-5], dtype=torch.float64), torch.tensor([1.3, 0.7], dtype=torch.float64)
+
+    def stepped(x):
+        return ((x / unit).square().sum() + (2 if x.tolist()[1] > 0 else 0),)
+
+    assert not taken(stepped, lambda x: ((x / unit).square().sum(),), [unit * step])

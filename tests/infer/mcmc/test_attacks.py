@@ -203,3 +203,14 @@ def test_odd_values_are_off_the_manifold():
         assert not constraints.stiefel.check(value).any()
     assert MatrixLangevin(torch.eye(3, 2)).sample((0,)).shape == (0, 3, 2)
     assert StiefelUniform(4, 2).sample().view(-1).shape == (8,)
+
+
+def test_a_deterministic_site_may_be_nan():
+    """It is observed in Pyro's eyes, but no datum."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.deterministic("root", x.sqrt())
+
+    mcmc = run(OHMC(model), num_samples=20, warmup_steps=20, num_chains=4)
+    assert mcmc.get_samples(deterministic=True)["root"].isnan().any()

@@ -112,6 +112,8 @@ class WarmUp(Saved):
         self._caution = Caution(state.energy)
         if plan.adapt_step_size:
             self._search(state, random)
+            if not warmup_steps:
+                self._step_size.settle()
 
     @property
     def trajectory_length(self) -> float:

@@ -187,3 +187,11 @@ def test_the_last_window_makes_no_allowance():
         under_way.advance()
         shares.append(float(under_way.statistics["step_size"].mean()) / step_size)
     assert shares == pytest.approx([0.01] * 90 + [1.0] * 10)
+
+
+def test_without_warm_up_the_step_size_that_was_found_is_settled():
+    """The search stops where a step is no longer accepted; half of that is one that is."""
+    mcmc = run(
+        OHMC(lambda: pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1))), num_samples=100, warmup_steps=0
+    )
+    assert mcmc.diagnostics()["acceptance rate"]["chain 0"] > 0.5
