@@ -14,8 +14,8 @@ from benchmarks.timing import best_time
 PREFACE = """\
 Value and gradient of a linear density of X through Z, `jax.jit(jax.vmap(jax.value_and_grad(...)))`, in
 microseconds. Polar factors are one distribution of Z, Q of Z = QR by Cholesky's factor of ZᵀZ another; NumPyro's
-NUTS needs as many gradients for an effective draw by either. Newton and Schulz's iteration has not converged where Z is nearly
-singular, and is here for its time only.
+NUTS needs as many gradients for an effective draw by either. Newton and Schulz's iteration has not converged where Z
+is nearly singular, and is here for its time only.
 """
 COLUMNS = ("n", "p", "chains", "closed form", "eigenvalues", "Newton–Schulz", "Cholesky")
 CASES = ((3, 2), (10, 3), (50, 5), (200, 10))
