@@ -106,7 +106,8 @@ class _AutoLowRank(AutoContinuous):
         The closed form comes by way of `get_transform`: with the cached noise of a draw, log q is a function of the
         noise minus a log determinant, so the entropy's gradient carries no Monte Carlo error.
         """
-        if self.path_derivative:
+        # A mean field seldom is the posterior, so it keeps the closed form, which widens a narrow start faster.
+        if self.path_derivative and self.rank:
             parameters = self.loc, self._checked_factor(), self.scale
             frozen = (parameter.detach() for parameter in parameters)
             posterior = PathDerivative(_gaussian(*parameters), _gaussian(*frozen))
@@ -155,14 +156,14 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
     differ and Σ determines the split into its two parts (see `IdentifiedCovariance`). Densities by Woodbury's formula:
     time and memory O(m·rank²) for m dimensions. Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, for the family.
 
-    Steps are taken in :math:`W = B\,\mathrm{diag}(c)`, and B and c are read from its singular value decomposition,
-    the *canonical form*. W and WR are one covariance for every orthogonal R, so W stands for :math:`WW^\top`, a matrix of
-    fixed rank, and the distance of two such is that of their W, turned to agree (Journée, Bach, Absil & Sepulchre
-    2010). The gradient of a function of :math:`WW^\top` is orthogonal to all turns by an R: the gradient step in W is
-    that of this geometry.
+    Steps are taken in :math:`W = B\,\mathrm{diag}(c)`, in units of d, so that they do not depend on the scales of the
+    coordinates; B and c are read from the singular value decomposition of W, its *canonical form*. W and WR are one
+    covariance for every orthogonal R, so W stands for the matrix :math:`WW^\top` of fixed rank, and the distance of two of
+    these is that of their W, turned to agree (Journée, Bach, Absil & Sepulchre 2010). The gradient of a function of
+    :math:`WW^\top` is orthogonal to all turns by an R, so the gradient step in W is that of this geometry.
     `AutoProductStiefelLowRankMultivariateNormal` has B and c as parameters of their own, and loses columns.
 
-    Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``scaled_factor`` W, ``(m, rank)``. Read from W,
+    Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``relative_factor`` W / d, ``(m, rank)``. Read from W,
     detached: ``cov_factor`` B, ``(m, rank)``, and ``factor_scale`` c ≥ 0, ``(rank,)``, falling. dtype and device are
     the model's. Any optimiser does.
 
@@ -171,8 +172,9 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
         rank: columns of B, 0 to m; 0 is the mean field, None about √m.
         init_loc_fn: initial value of each site, as in Pyro.
         init_scale: initial standard deviation, √½ of it from the diagonal and √½ along each column.
-        path_derivative: the entropy's gradient by the draws alone (see `PathDerivative`), whose noise vanishes where
-            the guide fits; False takes it in closed form, whose noise does not.
+        path_derivative: the entropy's gradient by the draws alone (see `PathDerivative`): the noise of the ELBO's
+            gradient vanishes where the guide fits. False takes the entropy in closed form, as rank 0 always does: less
+            noise while the guide is much narrower than the posterior, or where it never fits.
 
     Raises:
         ValueError: for a rank or scale out of range, and for loaded parameters of another shape.
@@ -191,10 +193,10 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
     """
 
     def _setup_factor(self, factor: Tensor, scale: float) -> None:
-        self.scaled_factor = nn.Parameter(scale * factor)
+        self.relative_factor = nn.Parameter(factor)  # of the same scale as the diagonal
 
     def _scaled_factor(self) -> Tensor:
-        return self.scaled_factor
+        return self.relative_factor * self.scale.unsqueeze(-1)
 
     def _canonical_form(self) -> tuple[Tensor, Tensor]:
         return canonical_form(self._checked_factor().detach())
