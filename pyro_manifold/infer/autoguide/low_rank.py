@@ -156,14 +156,15 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
     differ and Σ determines the split into its two parts (see `IdentifiedCovariance`). Densities by Woodbury's formula:
     time and memory O(m·rank²) for m dimensions. Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, for the family.
 
-    Steps are taken in :math:`W = B\,\mathrm{diag}(c)`, in units of d, so that they do not depend on the scales of the
-    coordinates; B and c are read from the singular value decomposition of W, its *canonical form*. W and WR are one
-    covariance for every orthogonal R, so W stands for the matrix :math:`WW^\top` of fixed rank, and the distance of two of
-    these is that of their W, turned to agree (Journée, Bach, Absil & Sepulchre 2010). The gradient of a function of
-    :math:`WW^\top` is orthogonal to all turns by an R, so the gradient step in W is that of this geometry.
+    Steps are taken in :math:`A = W / d` (row by row) with :math:`W = B\,\mathrm{diag}(c)`: in units of d, so that the
+    scales of coordinates do not matter. B and c are read from the singular value decomposition of W, its *canonical
+    form*. A and AR are one covariance for every orthogonal R, so A stands for :math:`AA^\top`, a matrix of fixed rank,
+    and the distance of two of these is that of their A, turned to agree (Journée, Bach, Absil & Sepulchre 2010). The
+    gradient of a function of :math:`AA^\top` is orthogonal to all turns by an R, so the gradient step in A is that of
+    this geometry.
     `AutoProductStiefelLowRankMultivariateNormal` has B and c as parameters of their own, and loses columns.
 
-    Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``relative_factor`` W / d, ``(m, rank)``. Read from W,
+    Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``relative_factor`` A, ``(m, rank)``. Read from them,
     detached: ``cov_factor`` B, ``(m, rank)``, and ``factor_scale`` c ≥ 0, ``(rank,)``, falling. dtype and device are
     the model's. Any optimiser does.
 
