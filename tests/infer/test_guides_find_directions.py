@@ -13,11 +13,7 @@ from pyro_manifold.infer.autoguide import (
     AutoStiefelLowRankMultivariateNormal,
 )
 from pyro_manifold.manifolds import Stiefel
-from pyro_manifold.optim import (
-    TorchRiemannianAdaDelta,
-    TorchRiemannianAdam,
-    TorchRiemannianRMSProp,
-)
+from pyro_manifold.optim import TorchRiemannianAdam, TorchRiemannianRMSProp
 
 over_guides = pytest.mark.parametrize(
     "guide_type",
@@ -96,14 +92,13 @@ def test_objectives_that_weigh_draws_keep_the_score(guide_type):
     bound, means = RenyiELBO(alpha=0, **PARTICLES), []
     for path_derivative in (True, False):
         guide.path_derivative = path_derivative
-        means.append(gradients(guide, bound, 1000))
+        means.append(gradients(guide, bound, 400))
     assert_mean((means[0] - means[1]) @ torch.randn(means[0].shape[-1]), 0.0)
 
 
-def fit(guide, optimiser, learning_rate, steps):
-    schedule = pyro.optim.CosineAnnealingLR(
-        {"optimizer": optimiser, "optim_args": {"lr": learning_rate}, "T_max": steps}
-    )
+def fit(guide, optimiser, steps=1000):
+    """With the recommended schedule."""
+    schedule = pyro.optim.CosineAnnealingLR({"optimizer": optimiser, "optim_args": {"lr": 0.03}, "T_max": steps})
     loss = Trace_ELBO(num_particles=8, vectorize_particles=True, max_plate_nesting=0)
     svi = SVI(guide.model, guide, schedule, loss)
     for _ in range(steps):
@@ -111,32 +106,26 @@ def fit(guide, optimiser, learning_rate, steps):
         schedule.step()
 
 
-@pytest.mark.parametrize(("optimiser", "learning_rate"), [(TorchRiemannianAdam, 0.03), (TorchRiemannianRMSProp, 0.03)])
+over_optimisers = pytest.mark.parametrize("optimiser", [TorchRiemannianAdam, TorchRiemannianRMSProp])
+
+
+@over_optimisers
 @pytest.mark.parametrize("dimensions", [20, 60])
-def test_every_column_is_found(dimensions, optimiser, learning_rate):
+def test_every_column_is_found(dimensions, optimiser):
     """One of three directions in sixty dimensions used to be lost: with a small scale a column hardly turns."""
     target = Target(dimensions, [3.0, 2.0, 1.5])
     guide = AutoStiefelLowRankMultivariateNormal(target.model, rank=3)
-    fit(guide, optimiser, learning_rate, 1000)
+    fit(guide, optimiser)
     found = guide.identified_covariance()
     assert (found.factor * target.factor).sum(0).abs().min() > 0.98
     torch.testing.assert_close(found.factor_scale, target.long, rtol=0.05, atol=0)
     assert target.divergence(guide) < 0.05
 
 
-@pytest.mark.parametrize("optimiser", [TorchRiemannianAdam, TorchRiemannianRMSProp])
+@over_optimisers
 def test_every_direction_of_a_subspace_is_found(optimiser):
     target = Target(60, [2.0, 2.0, 2.0])
     guide = AutoGrassmannLowRankMultivariateNormal(target.model, rank=3)
-    fit(guide, optimiser, 0.03, 1000)
+    fit(guide, optimiser)
     assert torch.linalg.svdvals(guide.cov_factor.detach().mT @ target.factor).min() > 0.98
     assert target.divergence(guide) < 0.05
-
-
-def test_adadelta_moves_at_its_defaults():
-    """Its steps grow while gradients agree, and noise that does not vanish kept them small."""
-    target = Target(60, [3.0, 2.0, 1.5])
-    guide = AutoStiefelLowRankMultivariateNormal(target.model, rank=3)
-    fit(guide, TorchRiemannianAdaDelta, 1.0, 1500)
-    assert (guide.identified_covariance().factor * target.factor).sum(0).abs().min() > 0.9
-    assert target.divergence(guide) < 0.5
