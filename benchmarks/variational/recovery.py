@@ -148,7 +148,7 @@ def fit(method, seed, family, steps=STEPS):
         svi.step()
         schedule.step()
         if step % (steps // CHECKPOINTS) == 0:
-            divergences.append(float(torch.distributions.kl_divergence(guide.get_posterior(), target)))
+            divergences.append(torch.distributions.kl_divergence(guide.get_posterior(), target).item())
     fitted, _ = canonical_form(guide.get_posterior().cov_factor.detach())
     return {
         "divergences": divergences,

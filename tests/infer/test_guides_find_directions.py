@@ -96,7 +96,7 @@ def test_objectives_that_weigh_draws_keep_the_score(guide_type):
     assert_mean((means[0] - means[1]) @ torch.randn(means[0].shape[-1]), 0.0)
 
 
-def fit(guide, optimiser, steps=1000):
+def fit(guide, optimiser, steps=1500):
     """With the recommended schedule."""
     schedule = pyro.optim.CosineAnnealingLR({"optimizer": optimiser, "optim_args": {"lr": 0.03}, "T_max": steps})
     loss = Trace_ELBO(num_particles=8, vectorize_particles=True, max_plate_nesting=0)
