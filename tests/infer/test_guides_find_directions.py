@@ -110,10 +110,9 @@ over_optimisers = pytest.mark.parametrize("optimiser", [TorchRiemannianAdam, Tor
 
 
 @over_optimisers
-@pytest.mark.parametrize("dimensions", [20, 60])
-def test_every_column_is_found(dimensions, optimiser):
+def test_every_column_is_found(optimiser):
     """One of three directions in sixty dimensions used to be lost: with a small scale a column hardly turns."""
-    target = Target(dimensions, [3.0, 2.0, 1.5])
+    target = Target(60, [3.0, 2.0, 1.5])
     guide = AutoStiefelLowRankMultivariateNormal(target.model, rank=3)
     fit(guide, optimiser)
     found = guide.identified_covariance()
