@@ -165,8 +165,8 @@ class MCMC(pyro.infer.MCMC):
             where = named(stuck) if self.num_chains > 1 else "the chain"
             warnings.warn(
                 f"After warm-up {where} moved in fewer than one iteration of twenty, so that its draws are a few "
-                "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the kernel, "
-                "or initial_params), a shorter step_size or float64.",
+                "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
+                "kernel, or initial_params), a shorter step_size or float64.",
                 stacklevel=2,
             )
 
