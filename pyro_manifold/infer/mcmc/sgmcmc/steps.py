@@ -1,0 +1,124 @@
+r"""One step of stochastic-gradient dynamics over all blocks, as pure functions.
+
+Friction α and noise follow the Ornstein–Uhlenbeck process :math:`dr = -\gamma r\,dt + \sqrt{2\gamma\tau}\,dW` on the
+momenta, whose noise has the covariance of the momenta themselves (that of the kinetic energy at temperature τ): on a
+Stiefel site anything else draws from another distribution. Over a step of size ε, γε = α.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State
+from pyro_manifold.infer.mcmc.states import Blocks
+
+Gradient = Callable[[Blocks], tuple[torch.Tensor, Blocks]]
+"""Energy and Euclidean gradient of positions on the batch of this step."""
+
+
+class StepSettings(NamedTuple):
+    """What a step needs to know beside where it starts.
+
+    Attributes:
+        step_size: ε.
+        temperature: τ; 1 for the posterior, 0 for descent without noise.
+        friction: α in one step, of dynamics with momenta.
+        noise_estimate: β̂ in one step, in the unit of α: what the noise of the gradient already adds.
+    """
+
+    step_size: float
+    temperature: float
+    friction: float = 0.0
+    noise_estimate: float = 0.0
+
+
+def splitting_step(
+    state: State,
+    gradient: Gradient,
+    settings: StepSettings,
+    *,
+    mechanics: BlockMechanics,
+    metrics: Metrics,
+    random: torch.Generator,
+) -> State:
+    """Half a kick, half a drift, friction and noise for a whole step, half a drift, half a kick.
+
+    Symmetric, so that the bias is of second order in ε; the half kicks at either side of a position use one gradient,
+    that of the batch it was reached with.
+    """
+    half = settings.step_size / 2
+    position, momentum = {}, {}
+    for block, move in mechanics.items():
+        kicked = move.kick(state.position[block], state.momentum[block], state.gradient[block], half)
+        x, r = move.drift(state.position[block], kicked, metrics[block], half)
+        keep = math.exp(-settings.friction)
+        share = 1 - settings.noise_estimate / settings.friction if settings.friction else 0.0
+        noise = math.sqrt(settings.temperature * (1 - keep**2) * share)
+        r = keep * r + noise * move.draw_momentum(x, metrics[block], random)
+        position[block], momentum[block] = move.drift(x, r, metrics[block], half)
+    energy, slopes = gradient(position)
+    for block, move in mechanics.items():
+        momentum[block] = move.kick(position[block], momentum[block], slopes[block], half)
+    return State(position, momentum, energy, slopes)
+
+
+def euler_step(
+    state: State,
+    gradient: Gradient,
+    settings: StepSettings,
+    *,
+    mechanics: BlockMechanics,
+    metrics: Metrics,
+    random: torch.Generator,
+) -> State:
+    r"""A drift, then :math:`r \leftarrow (1-\alpha) r - \varepsilon\nabla U + \sqrt{2(\alpha - \hat\beta)\tau}\,\xi`.
+
+    ξ a fresh draw of momenta. The bias is of first order in ε.
+
+    Source: Chen, Fox & Guestrin 2014, equation 15; on orthonormal matrices Yanush & Kropotov, arXiv 1901.08045.
+    """
+    drifted = {
+        block: move.drift(state.position[block], state.momentum[block], metrics[block], settings.step_size)
+        for block, move in mechanics.items()
+    }
+    position = {block: x for block, (x, _) in drifted.items()}
+    energy, slopes = gradient(position)
+    noise = math.sqrt(2 * (settings.friction - settings.noise_estimate) * settings.temperature)
+    momentum = {}
+    for block, move in mechanics.items():
+        x, r = drifted[block]
+        kicked = move.kick(x, (1 - settings.friction) * r, slopes[block], settings.step_size)
+        momentum[block] = kicked + noise * move.draw_momentum(x, metrics[block], random)
+    return State(position, momentum, energy, slopes)
+
+
+def langevin_step(
+    state: State,
+    gradient: Gradient,
+    settings: StepSettings,
+    *,
+    mechanics: BlockMechanics,
+    metrics: Metrics,
+    random: torch.Generator,
+) -> State:
+    r"""A fresh momentum, half a kick, a drift for the time :math:`h = \sqrt\varepsilon`.
+
+    In flat space :math:`x \leftarrow x - \tfrac\varepsilon2 M^{-1}\nabla U + \sqrt{\varepsilon\tau}\,M^{-1/2} z`. On a
+    manifold it is one step of Hamiltonian dynamics without the closing kick: the drift keeps volume, and so no
+    correction of the drift is left to add.
+
+    Source: Welling & Teh 2011, equation 4, in flat space.
+    """
+    time = math.sqrt(settings.step_size)
+    position = {}
+    for block, move in mechanics.items():
+        x = state.position[block]
+        fresh = math.sqrt(settings.temperature) * move.draw_momentum(x, metrics[block], random)
+        kicked = move.kick(x, fresh, state.gradient[block], time / 2)
+        position[block], _ = move.drift(x, kicked, metrics[block], time)
+    energy, slopes = gradient(position)
+    return State(position, state.momentum, energy, slopes)
