@@ -69,6 +69,10 @@ class StochasticGradientKernel(Kernel):
     def plan(self) -> Plan:
         """Step sizes, temperatures, friction."""
 
+    def begin(self, state: State, problem: Problem) -> Any:
+        """The state to begin with: this one, and what else a step needs."""
+        return state
+
     def target(self, initial_params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
         if self.model is None:
             return super().target(initial_params, args, kwargs)
@@ -82,19 +86,19 @@ class StochasticGradientKernel(Kernel):
             subsample=True,
         )
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Parts[State, Course]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Parts[Any, Course]:
         """One transition, whose steps see a new batch each."""
         mechanics = block_mechanics(problem, self.manifold_mechanics)
         metrics = {block: _unit_mass(x) for block, x in problem.position.items()}
         batches, gradient = self._data(problem)
         energy, slopes = problem.potential(problem.position)
         rest = {block: torch.zeros_like(x) for block, x in problem.position.items()}
-        state = State(problem.position, rest, energy, slopes)
-        state = refresh(state, mechanics=mechanics, metrics=metrics, random=problem.random)
+        resting = State(problem.position, rest, energy, slopes)
+        state = self.begin(refresh(resting, mechanics=mechanics, metrics=metrics, random=problem.random), problem)
         plan = self.plan()
         transition = StochasticSteps(self.step(), gradient, plan, mechanics, metrics)
 
-        def moved(state: State, position: Blocks) -> State:
+        def moved(state: Any, position: Blocks) -> Any:
             energy, slopes = problem.potential(position)
             return state._replace(position=position, energy=energy, gradient=slopes)
 

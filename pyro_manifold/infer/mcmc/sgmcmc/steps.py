@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State
+from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
 from pyro_manifold.infer.mcmc.states import Blocks
 
 Gradient = Callable[[Blocks], tuple[torch.Tensor, Blocks]]
@@ -122,3 +123,42 @@ def langevin_step(
         position[block], _ = move.drift(x, kicked, metrics[block], time)
     energy, slopes = gradient(position)
     return State(position, state.momentum, energy, slopes)
+
+
+class PreconditionedState(NamedTuple):
+    """A `State` with a running mean of squared gradients."""
+
+    position: Blocks
+    momentum: Blocks
+    energy: torch.Tensor
+    gradient: Blocks
+    squares: Blocks
+
+
+def preconditioned_step(
+    state: PreconditionedState,
+    gradient: Gradient,
+    settings: StepSettings,
+    *,
+    mechanics: BlockMechanics,
+    metrics: Metrics,
+    random: torch.Generator,
+    decay: float,
+    damping: float,
+) -> PreconditionedState:
+    r"""`langevin_step` with inverse masses :math:`1 / (\lambda + \sqrt v)`, v a mean of squared gradients.
+
+    A manifold site has one mass, of the mean of its squares: masses of its entries would not keep its geometry.
+
+    Source: Li, Chen, Carlson & Carin, AAAI 2016, algorithm 1, without the Γ of its equation 5.
+    """
+    squares = {block: decay * v + (1 - decay) * _square(state.gradient[block], v) for block, v in state.squares.items()}
+    masses = {block: Metric.from_inverse_mass(1 / (damping + v.sqrt())) for block, v in squares.items()}
+    plain = State(state.position, state.momentum, state.energy, state.gradient)
+    moved = langevin_step(plain, gradient, settings, mechanics=mechanics, metrics=masses, random=random)
+    return PreconditionedState(*moved, squares)
+
+
+def _square(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Of each entry, or their mean where there is one mass for all."""
+    return gradient.square() if like.dim() == gradient.dim() else gradient.square().flatten(1).mean(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings
 from pyro_manifold.infer.mcmc.states import Blocks, Statistics
 from pyro_manifold.target.batched import Batch
 
-Step = Callable[..., State]
+Step = Callable[..., Any]
 BatchedGradient = Callable[[Blocks, Batch], tuple[Tensor, Blocks]]
 Batches = NoBatches | PlateBatches
 Integrator = Literal["splitting", "euler"]
