@@ -12,7 +12,11 @@ from problems.targets import LANGEVIN
 from pyro_manifold import optim
 from pyro_manifold.distributions import MatrixBinghamVonMisesFisher, MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC
-from pyro_manifold.infer.autoguide import AutoGrassmannLowRankMultivariateNormal, AutoStiefelLowRankMultivariateNormal
+from pyro_manifold.infer.autoguide import (
+    AutoGrassmannLowRankMultivariateNormal,
+    AutoProductStiefelLowRankMultivariateNormal,
+    AutoStiefelLowRankMultivariateNormal,
+)
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel, polar_factor
 
@@ -114,7 +118,14 @@ def test_polar_derivatives():
     assert torch.autograd.gradgradcheck(polar_factor, (X,))
 
 
-@pytest.mark.parametrize("guide_type", [AutoStiefelLowRankMultivariateNormal, AutoGrassmannLowRankMultivariateNormal])
+@pytest.mark.parametrize(
+    "guide_type",
+    [
+        AutoStiefelLowRankMultivariateNormal,
+        AutoProductStiefelLowRankMultivariateNormal,
+        AutoGrassmannLowRankMultivariateNormal,
+    ],
+)
 @pytest.mark.parametrize("method", [name for name in optim.__all__ if name.startswith("Riemannian")])
 def test_guides_and_optimisers(guide_type, method):
     mean = torch.arange(6.0, device="cuda")

@@ -19,14 +19,15 @@ from benchmarks.variational.truth import CACHE
 
 TITLES = {"spline": "P-splines", "ionosphere": "ionosphere, first fold", "leukemia": "leukemia, one seed"}
 COLOURS = {"basic": "#E69F00", "momentum": "#56B4E9", "RMSProp": "#009E73", "AdaDelta": "#CC79A7", "Adam": "#0072B2"}
+DASHES = {"Stiefel W": "-", "Stiefel": "-.", "Grassmann": "--"}
 
 
 def style(name):
     """Colour by optimiser, dashes by family, black for what is compared with."""
     if name in (MEAN_FIELD, VAFC):
         return {"color": "black", "ls": ":" if name == MEAN_FIELD else "-", "lw": 2}
-    family, optimiser = name.split(" ", 1)
-    return {"color": COLOURS[optimiser], "ls": "-" if family == "Stiefel" else "--", "lw": 1.2}
+    family, optimiser = name.rsplit(" ", 1)
+    return {"color": COLOURS[optimiser], "ls": DASHES[family], "lw": 1.2}
 
 
 def shown(row, rank):

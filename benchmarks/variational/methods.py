@@ -15,6 +15,7 @@ from pyro.infer.autoguide import AutoLowRankMultivariateNormal
 from pyro_manifold import optim
 from pyro_manifold.infer.autoguide import (
     AutoGrassmannLowRankMultivariateNormal,
+    AutoProductStiefelLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
 )
 
@@ -53,7 +54,12 @@ def transported(build, size):
     return build({"lr": size, "second_moment": "transported"})
 
 
-FAMILIES = {"Stiefel": AutoStiefelLowRankMultivariateNormal, "Grassmann": AutoGrassmannLowRankMultivariateNormal}
+FAMILIES = {
+    "Stiefel W": AutoStiefelLowRankMultivariateNormal,  # steps in W = B diag(c): matrices of fixed rank
+    "Stiefel": AutoProductStiefelLowRankMultivariateNormal,  # B and c apart, as in the paper
+    "Grassmann": AutoGrassmannLowRankMultivariateNormal,
+}
+CLOSED_FORM = {f"{family} Adam, entropy in closed form": guide for family, guide in FAMILIES.items()}
 UNIT_SCALE = partial(AutoGrassmannLowRankMultivariateNormal, factor_scale=1.0)  # the paper's Grassmann family
 ADAPTIVE = (0.01, 0.03, 0.1)
 STEPS = {
@@ -74,11 +80,13 @@ METHODS = {
     **{
         f"{family} {name}, V transported": Method(guide, partial(transported, build), sizes)
         for family, guide in FAMILIES.items()
+        if family != "Stiefel W"  # without a manifold both readings are one
         for name, build, sizes in (
             ("RMSProp", optim.RiemannianRMSProp, ADAPTIVE),
             ("Adam", optim.RiemannianAdam, ADAPTIVE),
         )
     },
+    **{name: Method(partial(guide, path_derivative=False), *STEPS["Adam"]) for name, guide in CLOSED_FORM.items()},
     "Grassmann s=1 RMSProp": Method(UNIT_SCALE, *STEPS["RMSProp"]),
     "Grassmann s=1 Adam": Method(UNIT_SCALE, *STEPS["Adam"]),
 }

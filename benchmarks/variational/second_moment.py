@@ -3,13 +3,15 @@
     python -m benchmarks.variational.second_moment [STEPS]
 
 Divergence KL(guide ‖ target) after the same number of steps, for the best of three step sizes; mean over seeds, and its
-standard deviation. The target has 60 dimensions, two long directions of standard deviation 3, and 0.3 to 0.8 elsewhere.
+standard deviation. The entropy is taken in closed form. The target has 60 dimensions, two long directions of standard
+deviation 3, and 0.3 to 0.8 elsewhere.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+from functools import partial
 from itertools import product
 
 import pyro
@@ -42,7 +44,8 @@ def divergences(family, build, option, size, kind, steps=STEPS, seeds=SEEDS):
     def model():
         pyro.sample("x", distribution)
 
-    method = Method(FAMILIES[family], lambda size: build({option: size, "second_moment": kind}), (size,))
+    guide = partial(FAMILIES[family], path_derivative=False)
+    method = Method(guide, lambda size: build({option: size, "second_moment": kind}), (size,))
     fits = [fit(method, model, (), RANK, size, Budget(0.0, steps), seed) for seed in range(seeds)]
     return [torch.distributions.kl_divergence(each.guide.get_posterior(), distribution).item() for each in fits]
 
@@ -58,7 +61,8 @@ def main(steps=STEPS):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     kinds = ("ambient", "transported")
-    rows = ([*row, *(cell(*row, kind, steps) for kind in kinds)] for row in product(FAMILIES, METHODS))
+    families = [family for family in FAMILIES if family != "Stiefel W"]  # without a manifold both kinds are one
+    rows = ([*row, *(cell(*row, kind, steps) for kind in kinds)] for row in product(families, METHODS))
     show(("family", "method", *kinds), rows)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 _LARGEST_RHAT = 1.05
 _FEWEST_DRAWS = 10  # a few rejections in a row say nothing
+_FEWEST_MOVES = 0.05  # of all iterations
 
 
 def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = _LARGEST_RHAT) -> dict[str, str]:
@@ -71,11 +72,11 @@ def constant_chains(values: Tensor) -> Tensor:
 
 
 def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> list[int]:
-    """Chains all of whose proposals were rejected, as far as draws and statistics tell.
+    """Chains that moved in fewer than one iteration of twenty, as far as draws and statistics tell.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``; sites that were not kept are missing.
-        statistics: ``{name: (chains, draws)}``: of them ``lp``, the log density, and ``accepted``.
+        statistics: ``{name: (chains, draws)}``: of them ``accepted``; without it, chains that never moved.
 
     Returns:
         Their numbers; none if there are fewer than 10 draws.
@@ -85,16 +86,13 @@ def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
         >>> stuck_chains({"x": torch.stack([torch.arange(10.0), torch.ones(10)])}, {})
         [1]
     """
-    evidence = [
-        constant_chains(value) for value in samples.values() if value.shape[1] >= _FEWEST_DRAWS and value.numel()
-    ]
-    if "lp" in statistics and statistics["lp"].shape[1] >= _FEWEST_DRAWS:
-        evidence.append(constant_chains(statistics["lp"]))
-    if not evidence:
-        return []
-    if "accepted" in statistics:  # on a flat density chains move and lp does not
-        evidence.append(~statistics["accepted"].bool().any(1))
-    return torch.stack([flags.cpu() for flags in evidence]).all(0).nonzero().flatten().tolist()
+    if "accepted" in statistics:
+        moved = statistics["accepted"].double().mean(1)
+        stuck = moved < _FEWEST_MOVES if statistics["accepted"].shape[1] >= _FEWEST_DRAWS else moved < 0
+        return stuck.nonzero().flatten().tolist()
+    evidence = [value for value in [*samples.values(), statistics.get("lp")] if value is not None and value.numel()]
+    flags = [constant_chains(value).cpu() for value in evidence if value.shape[1] >= _FEWEST_DRAWS]
+    return torch.stack(flags).all(0).nonzero().flatten().tolist() if flags else []
 
 
 def named(chains: Sequence[int], most: int = 8) -> str:

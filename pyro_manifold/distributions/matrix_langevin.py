@@ -84,10 +84,7 @@ class MatrixLangevin(TorchDistribution):
         check_shape(n, p, "MatrixLangevin")
         self.concentration, self.chart = concentration, chart
         self._support = stiefel_support(n, p, chart)
-        # With a gradient it belongs to the graph of one log_prob, not to the distribution.
-        self._rows = repeated_rows(concentration, 2)
-        self._version = _version(concentration)
-        self._log_normaliser = None if concentration.requires_grad else self._compute_log_normaliser()
+        self._look_at_concentration()
         super().__init__(concentration.shape[:-2], concentration.shape[-2:], validate_args=validate_args)
 
     @torch_constraints.dependent_property(is_discrete=False, event_dim=2)
@@ -114,13 +111,21 @@ class MatrixLangevin(TorchDistribution):
         if self._validate_args:
             self._validate_sample(value)
         if _version(self.concentration) != self._version:
-            raise RuntimeError(
-                "MatrixLangevin: F was changed in place after the distribution was made: make another distribution."
-            )
+            self._look_at_concentration()
         normaliser = self._log_normaliser
         if normaliser is None:
             normaliser = self._compute_log_normaliser()
         return (self.concentration * value).sum((-2, -1)) - normaliser
+
+    def _look_at_concentration(self) -> None:
+        """Which F are copies, and the constant of those that no gradient is asked of."""
+        self._rows = repeated_rows(self.concentration, 2)
+        self._version = _version(self.concentration)
+        # With a gradient it belongs to the graph of one log_prob, not to the distribution.
+        self._log_normaliser = None if self.concentration.requires_grad else self._compute_log_normaliser()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _version=_version(state["concentration"]))
 
     def _compute_log_normaliser(self) -> Tensor:
         """Once for each distinct F; it broadcasts to the batch shape."""

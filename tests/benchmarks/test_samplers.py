@@ -95,7 +95,7 @@ def test_options_and_names_reach_the_process(monkeypatch):
         return dict.fromkeys(PROBLEMS[name].functionals, draws), figures(setting.name, 1.0, 1.0)
 
     monkeypatch.setattr(samplers, "measure_apart", in_this_process)
-    name = "entries near 1 or 2, V(3,2)"
+    name = "mixture of the OHMC paper, V(3,2)"
     samplers.main(["--only", name, "--peers", "sequential", "--threads", "2", "--limit", "7", "--sizes", "4", "5", "6"])
     options = {"chain_method": "sequential", "max_tree_depth": 6}
     setting = ["NumPyro NUTS, sequential", "NumPyro", 4, 5, 6, options]

@@ -39,10 +39,15 @@ def test_a_chain_that_never_moved_disagrees():
 
 def test_a_chain_on_a_flat_density_is_not_stuck():
     flat, accepted = torch.zeros(2, 50), torch.tensor([[True], [False]]).expand(2, 50)
-    moving = torch.randn(2, 50, 3)
-    assert stuck_chains({"x": moving}, {"lp": flat, "accepted": accepted}) == []
+    assert stuck_chains({"x": torch.randn(2, 50, 3)}, {"lp": flat}) == []
     assert stuck_chains({}, {"lp": flat, "accepted": accepted}) == [1]  # no site was kept
-    assert stuck_chains({"x": moving[:, :1]}, {"lp": flat[:, :1]}) == []  # of one draw nothing can be said
+    assert stuck_chains({}, {"accepted": accepted[:, :9]}) == []  # of a few draws nothing can be said
+
+
+def test_a_chain_that_moves_once_in_a_while_is_stuck():
+    accepted = torch.zeros(3, 100, dtype=torch.bool)
+    accepted[1, ::30], accepted[2, ::3] = True, True
+    assert stuck_chains({}, {"accepted": accepted}) == [0, 1]
 
 
 def test_a_site_without_entries_says_nothing():

@@ -18,13 +18,19 @@ from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC
 from pyro_manifold.infer.autoguide import (
     AutoGrassmannLowRankMultivariateNormal,
+    AutoProductStiefelLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
 )
-from pyro_manifold.manifolds import Grassmann, Stiefel
+from pyro_manifold.manifolds import Euclidean, Grassmann, Stiefel
 from pyro_manifold.optim import RiemannianAdam, parameter_groups
 from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
 
-GUIDES = [AutoStiefelLowRankMultivariateNormal, AutoGrassmannLowRankMultivariateNormal]
+GUIDES = [
+    AutoStiefelLowRankMultivariateNormal,
+    AutoGrassmannLowRankMultivariateNormal,
+    AutoProductStiefelLowRankMultivariateNormal,
+]
+ORTHONORMAL = GUIDES[1:]  # those in which B itself is the parameter
 over_guides = pytest.mark.parametrize("guide_type", GUIDES)
 LATENT = 12
 
@@ -119,12 +125,12 @@ def test_a_fixed_factor_scale_stays():
     assert guide.identified_covariance().factor_scale.tolist() == [1.0, 1.0]
 
 
-@over_guides
+@pytest.mark.parametrize("guide_type", ORTHONORMAL)
 def test_subspace_guides_do_not_depend_on_the_basis(guide_type):
-    """Turning the basis leaves the Grassmann posterior alone and changes the Stiefel one."""
+    """Turning the basis leaves the Grassmann posterior alone and changes that with scales for its columns."""
     guide, _ = small(guide_type)
     guide.scale = 0.5 + torch.rand(LATENT)
-    if guide_type is AutoStiefelLowRankMultivariateNormal:
+    if guide_type is AutoProductStiefelLowRankMultivariateNormal:
         guide.factor_scale = torch.tensor([2.0, 0.5])
     before, identified = guide.get_posterior().covariance_matrix, guide.identified_covariance()
     guide.cov_factor = guide.cov_factor.detach() @ Stiefel().random_point(2, 2)
@@ -135,11 +141,26 @@ def test_subspace_guides_do_not_depend_on_the_basis(guide_type):
         torch.testing.assert_close(guide.identified_covariance().factor, identified.factor)
 
 
+def test_a_turned_factor_is_the_same_guide():
+    """W and WR are one covariance, and B and c are read from it."""
+    guide, _ = small(rank=3)
+    guide.scale = 0.5 + torch.rand(LATENT)
+    guide.relative_factor.data = torch.randn(LATENT, 3)
+    before = guide.get_posterior().covariance_matrix, guide.cov_factor, guide.factor_scale
+    torch.testing.assert_close(before[1].mT @ before[1], torch.eye(3))
+    assert (before[2].diff() < 0).all()
+    torch.testing.assert_close((before[1] * before[2].square()) @ before[1].mT + guide.scale.square().diag(), before[0])
+    guide.relative_factor.data = guide.relative_factor.data @ Stiefel().random_point(3, 3)
+    torch.testing.assert_close(guide.get_posterior().covariance_matrix, before[0])
+    torch.testing.assert_close((guide.cov_factor.mT @ before[1]).abs(), torch.eye(3), rtol=0, atol=1e-8)
+    torch.testing.assert_close(guide.factor_scale, before[2])
+
+
 @over_guides
 def test_what_is_identified_is_the_covariance_in_a_fixed_form(guide_type):
     guide, _ = small(guide_type, rank=3)
     guide.scale = 0.5 + torch.rand(LATENT)
-    if guide_type is AutoStiefelLowRankMultivariateNormal:
+    if guide_type is AutoProductStiefelLowRankMultivariateNormal:
         guide.factor_scale = torch.tensor([0.5, 2.0, 1.0])
     covariance, found = guide.get_posterior().covariance_matrix, guide.identified_covariance()
     scaled = found.factor * found.factor_scale
@@ -174,9 +195,10 @@ def test_draws_are_from_the_posterior(guide_type, rank):
 
 
 @over_guides
-def test_gradient_of_the_elbo_is_unbiased(guide_type):
+@pytest.mark.parametrize("path_derivative", [True, False])
+def test_gradient_of_the_elbo_is_unbiased(guide_type, path_derivative):
     """Against the closed form of the divergence between two Gaussians."""
-    guide, law = small(guide_type)
+    guide, law = small(guide_type, path_derivative=path_derivative)
     guide.scale = 0.5 + torch.rand(LATENT)
     parameters = dict(guide.named_parameters())
     exact = torch.autograd.grad(
@@ -303,16 +325,17 @@ def test_loaded_parameters_of_another_rank(guide_type, tmp_path):
     pyro.get_param_store().save(tmp_path / "params")
     pyro.clear_param_store()
     pyro.get_param_store().load(tmp_path / "params")
-    with pytest.raises(ValueError, match=r"cov_factor has shape \(12, 2\), expected \(12, 3\).*another rank"):
+    with pytest.raises(ValueError, match=r"factor has shape \(12, 2\), expected \(12, 3\).*another rank"):
         start_anywhere(guide_type, rank=3)(law)
 
 
 def test_optimisers_find_the_manifold_of_each_factor():
-    for guide_type, manifold in zip(GUIDES, (Stiefel(), Grassmann()), strict=True):
+    names = ("relative_factor", "cov_factor_unconstrained", "cov_factor_unconstrained")
+    for guide_type, name, manifold in zip(GUIDES, names, (Euclidean(0), Grassmann(), Stiefel()), strict=True):
         pyro.clear_param_store()
         guide, _ = small(guide_type)
         points = {id(point): group["manifold"] for group in parameter_groups(guide) for point in group["params"]}
-        assert points[id(guide.cov_factor_unconstrained)] == manifold
+        assert points[id(getattr(guide, name))] == manifold
 
 
 @over_guides
@@ -328,6 +351,7 @@ def test_default_rank(guide_type):
         ({"rank": -1}, "rank=-1"),
         ({"rank": 1.5}, "rank=1.5"),
         ({"rank": True}, "rank=True"),
+        ({"path_derivative": 1}, "path_derivative=1"),
         ({"init_scale": 0.0}, "init_scale=0.0"),
         ({"init_scale": float("nan")}, "init_scale=nan"),
         ({"init_scale": float("inf")}, "init_scale=inf"),

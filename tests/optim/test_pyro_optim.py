@@ -11,7 +11,7 @@ from pyro.nn import PyroModule, PyroParam
 from torch.distributions import transform_to
 
 from pyro_manifold import constraints, optim
-from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal
+from pyro_manifold.infer.autoguide import AutoProductStiefelLowRankMultivariateNormal
 from pyro_manifold.manifolds import Grassmann, Sphere, Stiefel
 from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
 
@@ -172,7 +172,7 @@ def test_torch_optimisers_of_a_guide(local):
         pyro.sample("x", dist.Normal(torch.zeros(5), 1.0).to_event(1))
 
     with pyro.settings.context(module_local_params=local):
-        guide = AutoStiefelLowRankMultivariateNormal(flat, rank=2)
+        guide = AutoProductStiefelLowRankMultivariateNormal(flat, rank=2)
         loss = Trace_ELBO()(flat, guide)
         loss()
         build = TorchRiemannianAdam(optim.parameter_groups(guide) if local else loss.parameters(), lr=0.1)

@@ -2,7 +2,12 @@
 
 from pyro_manifold.infer.autoguide.low_rank import (
     AutoGrassmannLowRankMultivariateNormal,
+    AutoProductStiefelLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
 )
 
-__all__ = ["AutoGrassmannLowRankMultivariateNormal", "AutoStiefelLowRankMultivariateNormal"]
+__all__ = [
+    "AutoGrassmannLowRankMultivariateNormal",
+    "AutoProductStiefelLowRankMultivariateNormal",
+    "AutoStiefelLowRankMultivariateNormal",
+]

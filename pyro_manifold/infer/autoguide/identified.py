@@ -34,6 +34,19 @@ class IdentifiedCovariance(NamedTuple):
     directions: dict[str, Tensor]
 
 
+def canonical_form(scaled_factor: Tensor) -> tuple[Tensor, Tensor]:
+    r"""B and c with :math:`WW^\top = B\,\mathrm{diag}(c^2)B^\top`, from the singular value decomposition of W.
+
+    Args:
+        scaled_factor: W, ``(m, rank)``.
+
+    Returns:
+        B, ``(m, rank)``, orthonormal columns, and c ≥ 0, ``(rank,)``, falling.
+    """
+    factor, factor_scale, _ = torch.linalg.svd(scaled_factor, full_matrices=False)
+    return factor, factor_scale
+
+
 def identify(
     factor: Tensor, factor_scale: Tensor, scale: Tensor, shapes: dict[str, tuple[int, ...]]
 ) -> IdentifiedCovariance:

@@ -155,7 +155,7 @@ class MCMC(pyro.infer.MCMC):
         return initial_params
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """Run all chains; arguments are those of the model. Warns of chains that never moved."""
+        """Run all chains; arguments are those of the model. Warns of chains that hardly moved."""
         if self._vectorised:
             self._run_vectorised(*args, **kwargs)
         else:
@@ -164,9 +164,9 @@ class MCMC(pyro.infer.MCMC):
         if stuck:
             where = named(stuck) if self.num_chains > 1 else "the chain"
             warnings.warn(
-                f"All proposals of {where} were rejected after warm-up, so that its draws are one point, not the "
-                "posterior: give it more warmup_steps, a start nearer to the mass (init_strategy of the kernel, or "
-                "initial_params) or float64.",
+                f"After warm-up {where} moved in fewer than one iteration of twenty, so that its draws are a few "
+                "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
+                "kernel, or initial_params), a shorter step_size or float64.",
                 stacklevel=2,
             )
 

@@ -29,8 +29,6 @@ from pyro_manifold.target.model import ModelTarget
 
 TargetName = Literal["posterior", "jeffreys"]
 
-_STUCK = 0.05  # of iterations
-
 
 class MSD(Kernel):
     r"""Hamiltonian dynamics with persistent momentum, in a mass matrix that follows the model from point to point.
@@ -187,18 +185,11 @@ class MSD(Kernel):
     def reports(self, statistics: Statistics, chains: int) -> list[dict[str, Any]]:
         """What to tell of each chain; with the number of draws whose metric needed a jitter.
 
-        Warns of chains that stood still, and of draws that may be wrong since their metric was singular.
+        Warns of draws that may be wrong since their metric was singular.
         """
         reports = super().reports(statistics, chains)
         if not statistics:
             return reports
-        stuck = [chain for chain, report in enumerate(reports) if report["acceptance rate"] < _STUCK]
-        if stuck:
-            warnings.warn(
-                f"Of {chains} chains {len(stuck)} moved in fewer than one iteration of twenty, such as chain "
-                f"{stuck[0]}: take a shorter step_size, more warm-up, or another start.",
-                stacklevel=2,
-            )
         counts = statistics["jittered"].sum(1).tolist()
         if any(counts) and not self._metropolis:
             warnings.warn(
