@@ -54,9 +54,9 @@ def main(argv=None):
         print(flush=True)
         page.append(text)
         whole &= ended
-    if arguments.write:
-        arguments.write.mkdir(parents=True, exist_ok=True)
-        (arguments.write / "speed.md").write_text("\n".join(page).rstrip() + "\n")
+        if arguments.write:  # After each section: what is done outlives an interruption.
+            arguments.write.mkdir(parents=True, exist_ok=True)
+            (arguments.write / "speed.md").write_text("\n".join(page).rstrip() + "\n")
     return 0 if whole else 1
 
 

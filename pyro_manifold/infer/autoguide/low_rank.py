@@ -239,7 +239,8 @@ class AutoProductStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
     B moves along the Stiefel manifold (the matrices with orthonormal columns), as in Zhou, Gao, Tran & Gerlach (arXiv
     1902.03718), and every entry of c by itself. The gradient of column k of B is :math:`c_k^2` times a matrix applied
     to it, so a column that starts across a long direction shrinks and then hardly turns, and columns with nearly
-    equal c hardly turn into each other's place. It is here to be compared with.
+    equal c hardly turn into each other's place. In thousands of dimensions without a long direction it is the better
+    one nevertheless, because a scale that is one number falls fast.
 
     Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``cov_factor`` B, ``(m, rank)``, with the constraint
     `constraints.stiefel` (orthonormal columns); ``factor_scale`` c > 0, ``(rank,)``. The optimisers of
