@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.tracing import trace
 from pyro_manifold.graphs.trusted import Trusted
+from pyro_manifold.target.loader import FromLoader
 
 Values = dict[str, Tensor]
 Node = dict[str, Any]
@@ -29,9 +30,16 @@ class Replay:
         model: a Pyro model.
         args: its arguments.
         kwargs: its keyword arguments.
+
+    Raises:
+        ValueError: if the arguments came from a loader.
     """
 
     def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if any(isinstance(arg, FromLoader) for arg in args):
+            raise ValueError(
+                "the model's arguments came from data_loader, batch after batch; there are none to run it with"
+            )
         self._model, self._args, self._kwargs = model, args, kwargs
 
     def trace(

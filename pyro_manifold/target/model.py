@@ -6,7 +6,7 @@ function of plain tensors, and where each of its arguments lives. The model's ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +25,8 @@ from torch.distributions.transforms import identity_transform
 
 from pyro_manifold.distributions.constraints import manifold_of
 from pyro_manifold.manifolds import Manifold
-from pyro_manifold.target.batched import PotentialFunction, Sites
-from pyro_manifold.target.minibatch import Minibatch, Subsample, subsampled_plates, with_subsample
+from pyro_manifold.target.batched import Batch, PotentialFunction, Sites
+from pyro_manifold.target.minibatch import Minibatch, MinibatchOf, Subsample, subsampled_plates, with_subsample
 
 Program = Callable[[], Any]
 """A Pyro model with its arguments."""
@@ -74,12 +74,14 @@ class ModelTarget(Target):
     Attributes:
         program: the model with its arguments.
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
-        minibatch: the density on a part of the data, if the model draws one; ``potential_fn`` then has the first part.
+        minibatch_of: the density on a part of the data, if the model draws one; ``potential_fn`` then has a first part.
+        loader: where the model's arguments come from, if they come in batches.
     """
 
     program: Program
     init_strategy: Callable[..., Any]
-    minibatch: Minibatch | None = None
+    minibatch_of: MinibatchOf | None = None
+    loader: Iterable[Any] | None = None
 
     def draw(self) -> Sites:
         """Initial values of all sites of one chain, from the initialisation strategy."""
@@ -217,8 +219,12 @@ def target_from_model(
     for name in transforms or {}:
         _check_transform(name, site_transforms[name], prototype.nodes[name])
     potential_fn = partial(_unchecked, potential_fn)
-    minibatch = Minibatch(with_subsample(potential_fn), plates) if plates else None
-    return ModelTarget(potential_fn, manifolds, unconstrained, program, init_strategy, minibatch)
+    minibatch_of = partial(_same, Minibatch(with_subsample(potential_fn), plates)) if plates else None
+    return ModelTarget(potential_fn, manifolds, unconstrained, program, init_strategy, minibatch_of)
+
+
+def _same(minibatch: Minibatch, _: Batch) -> Minibatch:
+    return minibatch
 
 
 class _WithoutValidation(Messenger):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_manifold.infer.mcmc.record import Record
 from pyro_manifold.infer.mcmc.run import Run
-from pyro_manifold.infer.mcmc.states import Statistics
+from pyro_manifold.infer.mcmc.states import NotFiniteError, Statistics
 from pyro_manifold.target.batched import Sites
 
 _SECONDS_BETWEEN_REPORTS = 0.2
@@ -49,7 +49,19 @@ class Consumer(Protocol):
     def __call__(self, iteration: Iteration) -> None: ...
 
 
-def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer]) -> int:
+class Ended(NamedTuple):
+    """How sampling ended.
+
+    Attributes:
+        draws: how many draws were made.
+        why: what stopped it before all were made, None if nothing did.
+    """
+
+    draws: int
+    why: str | None
+
+
+def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer]) -> Ended:
     """Advance a run to the end of its warm-up and ``num_samples`` iterations more, from wherever it is.
 
     Args:
@@ -59,12 +71,13 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
         consumers: told of each iteration.
 
     Returns:
-        The number of draws made here; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C).
+        The number of draws made here; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C), or when a
+        kernel without a Metropolis test met values that are not finite.
 
     Raises:
-        KeyboardInterrupt: if there was no draw yet.
+        KeyboardInterrupt, NotFiniteError: if there was no draw yet.
     """
-    draws = 0
+    draws, why = 0, None
     try:
         while run.iteration < run.warmup_steps + num_samples:
             sites = run.advance()
@@ -80,10 +93,11 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
                     # Whoever interrupts from here on, the first consumer, which keeps the draws, has this one.
                     draws += iteration.kept
         run.compare_graphs(_CHAINS_COMPARED_AT_THE_END)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, NotFiniteError) as error:
         if not draws:
             raise
-    return draws
+        why = str(error) or "Interrupted."
+    return Ended(draws, why)
 
 
 class Buffers:

@@ -10,17 +10,18 @@ import torch
 
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State, refresh
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
 from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.problem import Problem
+from pyro_manifold.infer.mcmc.problem import Batched, Problem
 from pyro_manifold.infer.mcmc.run import Parts
-from pyro_manifold.infer.mcmc.sgmcmc.batches import NoBatches, Order, PlateBatches
+from pyro_manifold.infer.mcmc.sgmcmc.batches import LoaderBatches, Order, PlateBatches, check_order
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, as_schedule
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Course, Plan, Schedules, Step, StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, Plan, Step, StochasticSteps
 from pyro_manifold.infer.mcmc.states import Blocks
-from pyro_manifold.manifolds import Manifold
-from pyro_manifold.target.batched import Batch
+from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
+from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.loader import FromLoader, target_from_loader
 from pyro_manifold.target.minibatch import MinibatchPotential
 from pyro_manifold.target.model import ModelTarget, Target, target_from_model
 
@@ -58,6 +59,7 @@ class StochasticGradientKernel(Kernel):
         self._num_steps = num_steps
         self._step_size = as_schedule("step_size", step_size)
         self._temperature = as_schedule("temperature", temperature)
+        check_order(minibatches)
         self._minibatches: Order = minibatches
         self._own_minibatches = own_minibatches
 
@@ -69,61 +71,76 @@ class StochasticGradientKernel(Kernel):
     def plan(self) -> Plan:
         """Step sizes, temperatures, friction."""
 
-    def begin(self, state: State, problem: Problem) -> Any:
+    def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         """The state to begin with: this one, and what else a step needs."""
         return state
 
     def target(self, initial_params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
         if self.model is None:
             return super().target(initial_params, args, kwargs)
-        return target_from_model(
-            self.model,
-            args,
-            kwargs,
-            transforms=self._given_transforms,
-            max_plate_nesting=self._max_plate_nesting,
-            init_strategy=self._init_strategy,
-            subsample=True,
+        options: dict[str, Any] = {
+            "transforms": self._given_transforms,
+            "max_plate_nesting": self._max_plate_nesting,
+            "init_strategy": self._init_strategy,
+        }
+        if args and isinstance(args[0], FromLoader):
+            return target_from_loader(self.model, args[0], kwargs, **options)
+        return target_from_model(self.model, args, kwargs, subsample=True, **options)
+
+    def batched(self, target: Target, example: Sites) -> Batched:
+        """On the batch of a step, where the model has its data in batches."""
+        if not isinstance(target, ModelTarget) or target.minibatch_of is None or not example:
+            return super().batched(target, example)
+        value = next(iter(example.values()))
+        chains = len(value) if self._own_minibatches else None
+        options = (self._minibatches, chains, value.device, int(torch.randint(2**63 - 1, ())))
+        batches: PlateBatches | LoaderBatches
+        if target.loader is None:
+            batches = PlateBatches(target.minibatch_of({}).plates, *options)
+        else:
+            batches = LoaderBatches(target.loader, target.minibatch_of, *options)
+        return MinibatchPotential(
+            target.minibatch_of, batches, example, target.manifolds, own=self._own_minibatches, warn=self._warn
         )
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Parts[Any, Course]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Parts[StochasticState, None]:
         """One transition, whose steps see a new batch each."""
+        self._check_manifolds(problem)
         mechanics = block_mechanics(problem, self.manifold_mechanics)
         metrics = {block: _unit_mass(x) for block, x in problem.position.items()}
-        batches, gradient = self._data(problem)
-        energy, slopes = problem.potential(problem.position)
-        rest = {block: torch.zeros_like(x) for block, x in problem.position.items()}
-        resting = State(problem.position, rest, energy, slopes)
-        state = self.begin(refresh(resting, mechanics=mechanics, metrics=metrics, random=problem.random), problem)
-        plan = self.plan()
-        transition = StochasticSteps(self.step(), gradient, plan, mechanics, metrics)
+        minibatch = problem.batched if isinstance(problem.batched, MinibatchPotential) else None
 
-        def moved(state: Any, position: Blocks) -> Any:
-            energy, slopes = problem.potential(position)
-            return state._replace(position=position, energy=energy, gradient=slopes)
-
-        return Parts(state, [transition], Schedules(plan, batches), moved)
-
-    def _data(self, problem: Problem) -> tuple[Any, Any]:
-        """Where batches come from, and the gradient on one."""
-        minibatch = problem.target.minibatch if isinstance(problem.target, ModelTarget) else None
-        if minibatch is None:
-            return NoBatches(), lambda position, batch: problem.potential(position)
-        potential = MinibatchPotential(
-            minibatch.potential_fn,
-            problem.initial_values,
-            problem.target.manifolds,
-            own=self._own_minibatches,
-            warn=self._warn,
-        )
-        device = next(iter(problem.initial_values.values())).device
-        chains = problem.chains if self._own_minibatches else None
-
-        def gradient(position: Blocks, batch: Batch) -> tuple[torch.Tensor, Blocks]:
-            energy, slopes = potential(problem.layout.unpack(position), batch)
+        def gradient(position: Blocks, step: int) -> tuple[torch.Tensor, Blocks]:
+            if minibatch is None:
+                return problem.potential(position)
+            energy, slopes = minibatch(problem.layout.unpack(position), step)
             return energy, problem.layout.pack(slopes)
 
-        return PlateBatches(minibatch.plates, self._minibatches, chains, device), gradient
+        def renew(state: StochasticState, position: Blocks) -> StochasticState:
+            energy, slopes = gradient(position, state.steps)
+            return state._replace(position=position, energy=energy, gradient=slopes)
+
+        def difference(state: StochasticState, chains: list[int]) -> str | None:
+            sites = problem.layout.unpack(state.position)
+            if minibatch is None:
+                return problem.batched.difference_at(sites, chains)
+            return minibatch.difference_at(sites, chains, state.steps)
+
+        transition = StochasticSteps(self.step(), gradient, self.plan(), mechanics, metrics)
+        start = StochasticState(problem.position, {}, *gradient(problem.position, 0), 0, {})
+        state = self.begin(transition.with_momentum(start, problem.random), problem)
+        batches = minibatch.batches if minibatch is not None else None
+        data = Data(batches if isinstance(batches, PlateBatches | LoaderBatches) else None)
+        return Parts(state, [transition], data, renew, difference=difference)
+
+    def _check_manifolds(self, problem: Problem) -> None:
+        for (name, *_), manifold in problem.manifolds.items():
+            known = isinstance(manifold, tuple(self.manifold_mechanics))
+            if not known and isinstance(manifold, Stiefel | Sphere):
+                raise ValueError(
+                    f"Site '{name}' is on {manifold!r}, and {type(self).__name__} moves in unconstrained space: take "
+                    "OSGHMC, or give the site a transform to unconstrained space."
+                )
 
 
 def _unit_mass(position: torch.Tensor) -> Metric:

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any
 
 from pyro_manifold.infer.mcmc.checks import check_positive, check_share
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
 from pyro_manifold.infer.mcmc.sgmcmc.sgld import SGLD
-from pyro_manifold.infer.mcmc.sgmcmc.steps import PreconditionedState, preconditioned_step
+from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState, preconditioned_step
 from pyro_manifold.infer.mcmc.sgmcmc.transition import Step
 
 
@@ -52,12 +51,12 @@ class PSGLD(SGLD):
         check_positive(damping=damping)
         self._decay, self._damping = decay, damping
 
-    def begin(self, state: State, problem: Problem) -> PreconditionedState:
+    def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         squares = {
             block: x.square().flatten(1).mean(1) if block in problem.manifolds else x.square()
             for block, x in state.gradient.items()
         }
-        return PreconditionedState(*state, squares)
+        return state._replace(squares=squares)
 
     def step(self) -> Step:
         return partial(preconditioned_step, decay=self._decay, damping=self._damping)

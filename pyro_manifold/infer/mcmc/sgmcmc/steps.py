@@ -13,12 +13,28 @@ from typing import NamedTuple
 
 import torch
 
-from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State
+from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
 from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
 from pyro_manifold.infer.mcmc.states import Blocks
 
 Gradient = Callable[[Blocks], tuple[torch.Tensor, Blocks]]
 """Energy and Euclidean gradient of positions on the batch of this step."""
+
+
+class StochasticState(NamedTuple):
+    """A position and a momentum of every chain, with energy and gradient there on the batch of the last step.
+
+    Attributes:
+        steps: how many steps have led here.
+        squares: of PSGLD, a running mean of squared gradients; else empty.
+    """
+
+    position: Blocks
+    momentum: Blocks
+    energy: torch.Tensor
+    gradient: Blocks
+    steps: int
+    squares: Blocks
 
 
 class StepSettings(NamedTuple):
@@ -38,14 +54,14 @@ class StepSettings(NamedTuple):
 
 
 def splitting_step(
-    state: State,
+    state: StochasticState,
     gradient: Gradient,
     settings: StepSettings,
     *,
     mechanics: BlockMechanics,
     metrics: Metrics,
     random: torch.Generator,
-) -> State:
+) -> StochasticState:
     """Half a kick, half a drift, friction and noise for a whole step, half a drift, half a kick.
 
     Symmetric, so that the bias is of second order in ε; the half kicks at either side of a position use one gradient,
@@ -64,18 +80,18 @@ def splitting_step(
     energy, slopes = gradient(position)
     for block, move in mechanics.items():
         momentum[block] = move.kick(position[block], momentum[block], slopes[block], half)
-    return State(position, momentum, energy, slopes)
+    return state._replace(position=position, momentum=momentum, energy=energy, gradient=slopes)
 
 
 def euler_step(
-    state: State,
+    state: StochasticState,
     gradient: Gradient,
     settings: StepSettings,
     *,
     mechanics: BlockMechanics,
     metrics: Metrics,
     random: torch.Generator,
-) -> State:
+) -> StochasticState:
     r"""A drift, then :math:`r \leftarrow (1-\alpha) r - \varepsilon\nabla U + \sqrt{2(\alpha - \hat\beta)\tau}\,\xi`.
 
     ξ a fresh draw of momenta. The bias is of first order in ε.
@@ -94,18 +110,18 @@ def euler_step(
         x, r = drifted[block]
         kicked = move.kick(x, (1 - settings.friction) * r, slopes[block], settings.step_size)
         momentum[block] = kicked + noise * move.draw_momentum(x, metrics[block], random)
-    return State(position, momentum, energy, slopes)
+    return state._replace(position=position, momentum=momentum, energy=energy, gradient=slopes)
 
 
 def langevin_step(
-    state: State,
+    state: StochasticState,
     gradient: Gradient,
     settings: StepSettings,
     *,
     mechanics: BlockMechanics,
     metrics: Metrics,
     random: torch.Generator,
-) -> State:
+) -> StochasticState:
     r"""A fresh momentum, half a kick, a drift for the time :math:`h = \sqrt\varepsilon`.
 
     In flat space :math:`x \leftarrow x - \tfrac\varepsilon2 M^{-1}\nabla U + \sqrt{\varepsilon\tau}\,M^{-1/2} z`. On a
@@ -122,21 +138,11 @@ def langevin_step(
         kicked = move.kick(x, fresh, state.gradient[block], time / 2)
         position[block], _ = move.drift(x, kicked, metrics[block], time)
     energy, slopes = gradient(position)
-    return State(position, state.momentum, energy, slopes)
-
-
-class PreconditionedState(NamedTuple):
-    """A `State` with a running mean of squared gradients."""
-
-    position: Blocks
-    momentum: Blocks
-    energy: torch.Tensor
-    gradient: Blocks
-    squares: Blocks
+    return state._replace(position=position, energy=energy, gradient=slopes)
 
 
 def preconditioned_step(
-    state: PreconditionedState,
+    state: StochasticState,
     gradient: Gradient,
     settings: StepSettings,
     *,
@@ -145,7 +151,7 @@ def preconditioned_step(
     random: torch.Generator,
     decay: float,
     damping: float,
-) -> PreconditionedState:
+) -> StochasticState:
     r"""`langevin_step` with inverse masses :math:`1 / (\lambda + \sqrt v)`, v a mean of squared gradients.
 
     A manifold site has one mass, of the mean of its squares: masses of its entries would not keep its geometry.
@@ -154,9 +160,8 @@ def preconditioned_step(
     """
     squares = {block: decay * v + (1 - decay) * _square(state.gradient[block], v) for block, v in state.squares.items()}
     masses = {block: Metric.from_inverse_mass(1 / (damping + v.sqrt())) for block, v in squares.items()}
-    plain = State(state.position, state.momentum, state.energy, state.gradient)
-    moved = langevin_step(plain, gradient, settings, mechanics=mechanics, metrics=masses, random=random)
-    return PreconditionedState(*moved, squares)
+    moved = langevin_step(state, gradient, settings, mechanics=mechanics, metrics=masses, random=random)
+    return moved._replace(squares=squares)
 
 
 def _square(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
