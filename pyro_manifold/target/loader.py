@@ -216,8 +216,9 @@ class LoaderDensity:
         arguments = {name: value for name, value in arguments.items() if name.startswith(_PREFIX)}
         shapes = shapes_of(arguments)
         if shapes not in self._made:
-            target, weights = self._build(arguments)
-            sites = {name: value.shape for name, value in target.draw().items()}
+            with torch.random.fork_rng(devices=[]):  # to look at the model must not change what others draw
+                target, weights = self._build(arguments)
+                sites = {name: value.shape for name, value in target.draw().items()}
             if sites != self._sites:
                 raise ValueError(
                     f"On a batch of shapes {_in_words(arguments)} the model has the sites {_shapes(sites)}, on the "

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 
-from pyro_manifold.infer.mcmc.checks import is_a
+from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, is_a
 
 Schedule = Callable[[int], float]
 """The number of a step, counted from 0 over the whole run, to a number."""
@@ -34,11 +34,17 @@ class PolynomialDecay:
         initial: a, the first one.
         scale: b, steps after which it has fallen by :math:`2^{-\gamma}`.
         power: γ.
+
+    Raises:
+        ValueError: for an argument that is not positive.
     """
 
     initial: float
     scale: float = 1000.0
     power: float = 0.55
+
+    def __post_init__(self) -> None:
+        check_positive(initial=self.initial, scale=self.scale, power=self.power)
 
     def __call__(self, step: int) -> float:
         return float(self.initial * (1 + step / self.scale) ** -self.power)
@@ -55,11 +61,19 @@ class CosineCycles:
         initial: a.
         length: L, steps of a cycle.
         smallest: what it never falls below.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     initial: float
     length: int
     smallest: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(initial=self.initial)
+        check_positive_integer(length=self.length)
+        as_schedule("smallest", self.smallest)
 
     def __call__(self, step: int) -> float:
         share = (step % self.length) / self.length

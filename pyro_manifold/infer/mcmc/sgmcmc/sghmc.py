@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any, ClassVar, get_args
 
-from pyro_manifold.infer.mcmc.checks import is_a
+from pyro_manifold.infer.mcmc.checks import check_positive, is_a
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
@@ -33,7 +34,7 @@ class SGHMC(StochasticGradientKernel):
         model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
         potential_fn: as in `Kernel`.
         step_size: ε, a number or a function of the number of the step, such as `CosineCycles`.
-        friction: α, the share of the momentum that is lost in a step, > 0.
+        friction: α > 0: a step keeps :math:`e^{-\alpha}` of the momentum, 1 - α under ``"euler"``.
         noise_estimate: β̂ ≥ 0 and below α, ½ε times the variance of the gradient's noise.
         resample_momentum: whether each iteration begins with fresh momenta.
         integrator: ``"splitting"`` or ``"euler"``.
@@ -75,9 +76,10 @@ class SGHMC(StochasticGradientKernel):
         super().__init__(model, potential_fn, step_size=step_size, **options)
         if integrator not in get_args(Integrator):
             raise ValueError(f"integrator={integrator!r}, expected one of {list(get_args(Integrator))}.")
-        if not is_a(float, friction) or not friction > 0:
-            raise ValueError(f"friction={friction!r}, expected a number > 0.")
-        if not 0 <= noise_estimate < friction:
+        check_positive(friction=friction)
+        if integrator == "euler" and friction > 1:
+            raise ValueError(f"friction={friction}, expected at most 1 for integrator='euler', which loses that share.")
+        if not is_a(Real, noise_estimate) or not 0 <= noise_estimate < friction:
             raise ValueError(f"noise_estimate={noise_estimate!r}, expected a number ≥ 0 and below friction={friction}.")
         self._friction, self._noise_estimate = friction, noise_estimate
         self._resample_momentum, self._integrator = resample_momentum, integrator

@@ -20,8 +20,9 @@ class SGLD(StochasticGradientKernel):
     U is minus the log density on a minibatch, in unconstrained space. A site on a manifold takes the same step in its
     tangent space and is brought back by the drift of `OHMC` (a rotation; unit vectors along a great circle): a fresh
     momentum r, half a kick, a drift for the time :math:`\sqrt\varepsilon`. The drift keeps volume in the space of
-    positions and momenta, which makes up for the curvature: no other correction is left, and a projection with a
-    retraction of another kind would need one.
+    positions and momenta, which makes up for the curvature: no correction of the drift is left to add. (A retraction in
+    its place, by QR or the polar factor, gives the same to this order: for velocities v of this covariance
+    :math:`\mathbb E\, v^\top v` is a multiple of the identity, and then all have the same mean acceleration.)
 
     The step is biased by a multiple of ε, more so the noisier the gradient; a schedule that decays takes the bias away.
 
