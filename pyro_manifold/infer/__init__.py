@@ -3,5 +3,6 @@
 from pyro_manifold.infer import autoguide
 from pyro_manifold.infer.mcmc import GHMC, MCMC, MSD, OHMC
 from pyro_manifold.infer.predictive import Predictive
+from pyro_manifold.infer.running_predictions import RunningPredictions
 
-__all__ = ["GHMC", "MCMC", "MSD", "OHMC", "Predictive", "autoguide"]
+__all__ = ["GHMC", "MCMC", "MSD", "OHMC", "Predictive", "RunningPredictions", "autoguide"]
