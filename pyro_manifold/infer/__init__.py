@@ -3,6 +3,7 @@
 from pyro_manifold.infer import autoguide
 from pyro_manifold.infer.mcmc import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles, PolynomialDecay
 from pyro_manifold.infer.predictive import Predictive
+from pyro_manifold.infer.running_predictions import RunningPredictions
 
 __all__ = [
     "GHMC",
@@ -16,5 +17,6 @@ __all__ = [
     "CosineCycles",
     "PolynomialDecay",
     "Predictive",
+    "RunningPredictions",
     "autoguide",
 ]

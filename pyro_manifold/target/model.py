@@ -48,6 +48,10 @@ class Target:
     manifolds: dict[str, Manifold]
     transforms: dict[str, Transform]
 
+    def values(self, sites: Sites) -> Sites:
+        """Sites as the model has them: those that are unconstrained here, on their support."""
+        return {name: self.transforms[name].inv(x) if name in self.transforms else x for name, x in sites.items()}
+
     def draw(self) -> Sites:
         """Initial values of all sites of one chain.
 

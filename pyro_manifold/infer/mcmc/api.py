@@ -14,9 +14,9 @@ from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.util import optional
 
-from pyro_manifold.diagnostics.agreement import disagreements, named, stuck_chains
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
+from pyro_manifold.diagnostics.disagreement import disagreements, named, stuck_chains
 from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
 from pyro_manifold.infer.mcmc.checks import is_a
 from pyro_manifold.infer.mcmc.kernel import Kernel

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
@@ -19,7 +20,7 @@ _SECONDS_BETWEEN_REPORTS = 0.2
 _CHAINS_COMPARED_AT_THE_END = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Iteration:
     """One iteration of all chains. Its tensors are the run's own: copy what you keep, and never write into them.
 
@@ -29,6 +30,7 @@ class Iteration:
         draw: the number of the draw that it ends, from 0; -1 if it ends none.
         sites: where the chains are, ``{site: (chains, ...)}``, manifold sites on their manifold, others unconstrained.
         statistics: what the transitions told, ``{name: (chains,)}``.
+        constrain: ``sites`` to what the model has; `values` calls it.
     """
 
     stage: Literal["Warmup", "Sample"]
@@ -36,6 +38,12 @@ class Iteration:
     draw: int
     sites: Sites
     statistics: Statistics
+    constrain: Callable[[Sites], Sites] = field(default=dict, repr=False)
+
+    @cached_property
+    def values(self) -> Sites:
+        """Where the chains are, ``{site: (chains, ...)}``, as the model has it; computed once for all who ask."""
+        return self.constrain(self.sites)
 
     @property
     def kept(self) -> bool:
@@ -77,16 +85,16 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
     Raises:
         KeyboardInterrupt, NotFiniteError: if there was no draw yet.
     """
-    draws, why = 0, None
+    draws, why, constrain = 0, None, run.problem.target.values
     try:
         while run.iteration < run.warmup_steps + num_samples:
             sites = run.advance()
             if run.warming_up:
-                iteration = Iteration("Warmup", run.iteration - 1, -1, sites, run.statistics)
+                iteration = Iteration("Warmup", run.iteration - 1, -1, sites, run.statistics, constrain)
             else:
                 index = run.iteration - run.warmup_steps - 1
                 draw = index // thinning if (index + 1) % thinning == 0 else -1
-                iteration = Iteration("Sample", index, draw, sites, run.statistics)
+                iteration = Iteration("Sample", index, draw, sites, run.statistics, constrain)
             for consumer in consumers:
                 consumer(iteration)
                 if consumer is consumers[0]:

@@ -137,8 +137,7 @@ class Run(Saved, Generic[S, T]):
     @property
     def values(self) -> Sites:
         """Where the chains are, ``{site: (chains, ...)}``, as the model has it."""
-        transforms = self.problem.target.transforms
-        return {name: transforms[name].inv(x) if name in transforms else x for name, x in self.sites.items()}
+        return self.problem.target.values(self.sites)
 
     def advance(self) -> Sites:
         """One iteration of every chain; returns `sites`."""
