@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
+from pyro_manifold.graphs.folding import folded_graph
 from pyro_manifold.graphs.narrow_products import transpose_narrow_products
 from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.trusted import Trusted
+from pyro_manifold.graphs.trusted import Trusted, compiled
 from pyro_manifold.manifolds import Manifold
 
 Sites = dict[str, Tensor]
@@ -73,10 +74,11 @@ class BatchedPotential:
         manifolds: of the sites that have one, so that the comparison stays on it.
         batch: an example of what changes from step to step, an input of the graph; None if nothing does.
         own_batches: whether a batch has a leading chain dimension.
-        warn: whether to say so when the graph cannot be used for more than one chain.
+        compile: options for `torch.compile`, if the graph is to be compiled; None if not.
+        warn: whether to say so when the graph cannot be used for more than one chain, or not compiled.
 
     Attributes:
-        graph: the function in use; its form is ``"traced"``, ``"vmapped"`` or ``"loop"``.
+        graph: the function in use; its form is ``"compiled"``, ``"traced"``, ``"vmapped"`` or ``"loop"``.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class BatchedPotential:
         *,
         batch: Batch | None = None,
         own_batches: bool = False,
+        compile: Mapping[str, Any] | None = None,
         warn: bool = True,
     ) -> None:
         self._potential_fn: Any = potential_fn
@@ -108,7 +111,10 @@ class BatchedPotential:
             rows = list(range(min(chains, _COMPARED_CHAINS)))
             said = failure if warn and chains > 1 else None
             if self.graph.attempt(form, partial(build, inputs), points, rows=rows, failure=said):
-                return
+                break
+        if compile is not None:
+            said = "jit_compile=True had no effect, going on without compiling: {reason}." if warn else None
+            self.graph.attempt("compiled", partial(_compiled, options=compile), [inputs], failure=said)
 
     def __call__(self, sites: Sites, batch: Batch | None = None) -> tuple[Tensor, Sites]:
         energy, *gradient = self.graph(*self._in_order(sites, batch))
@@ -152,9 +158,8 @@ class BatchedPotential:
         one = [value.clone() for value in self._of_chain(0, in_order)]
         # Behind a lambda, because the tracer would count the self of a method among the inputs.
         graph = trace(lambda *values: self._one_chain(*values), *one)
-        # Traced once more, so that vectorising costs nothing at each call.
-        batched = trace(torch.vmap(graph, in_dims=self._dimensions), *in_order)
-        batched.graph.eliminate_dead_code()
+        # Traced once more, so that vectorising costs nothing at each call; what constants decide is decided here.
+        batched = folded_graph(torch.vmap(graph, in_dims=self._dimensions), *in_order)
         transpose_narrow_products(batched)
 
         def traced(*values: Tensor) -> tuple[Tensor, ...]:
@@ -181,6 +186,12 @@ class BatchedPotential:
 
         vectorised: FlatFunction = torch.func.vmap(one, in_dims=self._dimensions)
         return vectorised
+
+
+def _compiled(graph: FlatFunction, options: Mapping[str, Any]) -> FlatFunction:
+    function = compiled(graph, options)
+    # One memory layout: a compiled graph is compiled again for every other.
+    return lambda *values: function(*[value.contiguous() for value in values])
 
 
 def _resampled(value: Tensor, dimension: int) -> Tensor:

@@ -107,6 +107,7 @@ class MinibatchPotential:
         example: positions of all chains.
         manifolds: of the sites that have one.
         own: whether each chain has a batch of its own, with a leading chain dimension, or all have the same.
+        compile: options for `torch.compile`, if graphs are to be compiled; None if not.
         warn: whether to say so when the density cannot be traced.
 
     Attributes:
@@ -122,10 +123,12 @@ class MinibatchPotential:
         manifolds: Mapping[str, Manifold] | None = None,
         *,
         own: bool = False,
+        compile: Mapping[str, Any] | None = None,
         warn: bool = True,
     ) -> None:
         self._minibatch_of, self.batches = minibatch_of, batches
-        self._example, self._manifolds, self._own, self._warn = example, manifolds, own, warn
+        self._example, self._manifolds, self._own = example, manifolds, own
+        self._options: Any = {"compile": compile, "warn": warn}
         self.graphs: dict[Any, BatchedPotential] = {}
         self._first = self._on(batches(0))
 
@@ -153,7 +156,7 @@ class MinibatchPotential:
                 self._manifolds,
                 batch=batch,
                 own_batches=self._own,
-                warn=self._warn,
+                **self._options,
             )
         potential = self.graphs[shapes]
         if len(self.graphs) > 1 and not self._first.graph.is_graph and potential.graph.is_graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.saving import Saved
 from pyro_manifold.target.batched import Batch
 from pyro_manifold.target.loader import Passes, arguments_of
-from pyro_manifold.target.minibatch import MinibatchOf, Plates, shapes_of
+from pyro_manifold.target.minibatch import MinibatchOf, shapes_of
 
 Order = Literal["shuffled", "symmetric", "independent"]
 
@@ -81,9 +82,9 @@ class PlateBatches(Saved):
         key, permutation = self._permutations.get(name, (None, None))
         if permutation is None or key != (self._seed, epoch):
             random = self._random.manual_seed(seed_of(self._seed, place, epoch))
-            shape = (*self._front, self._plates[name][0])
-            # Sorted noise is a random permutation of each row.
-            permutation = torch.rand(shape, generator=random, device=random.device, dtype=torch.double).argsort(-1)
+            size, rows = self._plates[name][0], math.prod(self._front)
+            each = [torch.randperm(size, generator=random, device=random.device) for _ in range(rows)]
+            permutation = torch.stack(each).reshape(*self._front, size)
             self._permutations[name] = ((self._seed, epoch), permutation)
         return permutation
 
@@ -117,6 +118,7 @@ class LoaderBatches(Saved):
         self._loader, self._minibatch_of, self._seed = loader, minibatch_of, seed
         self._options: tuple[Order, int | None, torch.device | str] = (order, chains, device)
         self._passes: tuple[int, Passes] | None = None
+        self._plates: dict[Any, PlateBatches] = {}
         self._last: tuple[tuple[int, int], Batch] | None = None
 
     def __call__(self, number: int) -> Batch:
@@ -136,8 +138,10 @@ class LoaderBatches(Saved):
         else:
             each = [arguments_of(take(number * chains + chain)) for chain in range(chains)]
             arguments, one = _stacked(each), each[0]
-        plates: Plates = self._minibatch_of(one).plates
-        return {**arguments, **PlateBatches(plates, order, chains, device, self._seed)(number)}
+        key = self._seed, shapes_of(one)
+        if key not in self._plates:
+            self._plates[key] = PlateBatches(self._minibatch_of(one).plates, order, chains, device, self._seed)
+        return {**arguments, **self._plates[key](number)}
 
 
 def _stacked(each: list[Batch]) -> Batch:

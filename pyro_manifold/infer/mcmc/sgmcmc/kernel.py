@@ -20,7 +20,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, Plan, Step, StochasticSteps
 from pyro_manifold.infer.mcmc.states import Blocks
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
-from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.batched import BatchedPotential, Sites
 from pyro_manifold.target.loader import FromLoader, target_from_loader
 from pyro_manifold.target.minibatch import MinibatchPotential
 from pyro_manifold.target.model import ModelTarget, Target, target_from_model
@@ -37,6 +37,8 @@ class StochasticGradientKernel(Kernel):
         temperature: τ, a number or a function of the number of the step.
         minibatches: the order in which minibatches come, see `PlateBatches`.
         own_minibatches: whether each chain has its own.
+        jit_compile: compile the model's density and gradient with `torch.compile`; falls back with a warning.
+        jit_options: keyword arguments for `torch.compile`.
         **options: as in `Kernel`.
     """
 
@@ -52,6 +54,8 @@ class StochasticGradientKernel(Kernel):
         temperature: float | Schedule = 1.0,
         minibatches: Order = "shuffled",
         own_minibatches: bool = False,
+        jit_compile: bool = False,
+        jit_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(model, potential_fn, **options)
@@ -62,6 +66,7 @@ class StochasticGradientKernel(Kernel):
         check_order(minibatches)
         self._minibatches: Order = minibatches
         self._own_minibatches = own_minibatches
+        self._jit_compile, self._jit_options = jit_compile, dict(jit_options or {})
 
     @abstractmethod
     def step(self) -> Step:
@@ -90,7 +95,9 @@ class StochasticGradientKernel(Kernel):
     def batched(self, target: Target, example: Sites) -> Batched:
         """On the batch of a step, where the model has its data in batches."""
         if not isinstance(target, ModelTarget) or target.minibatch_of is None or not example:
-            return super().batched(target, example)
+            return BatchedPotential(
+                target.potential_fn, example, target.manifolds, compile=self._compile_options, warn=self._warn
+            )
         value = next(iter(example.values()))
         chains = len(value) if self._own_minibatches else None
         options = (self._minibatches, chains, value.device, int(torch.randint(2**63 - 1, ())))
@@ -100,8 +107,18 @@ class StochasticGradientKernel(Kernel):
         else:
             batches = LoaderBatches(target.loader, target.minibatch_of, *options)
         return MinibatchPotential(
-            target.minibatch_of, batches, example, target.manifolds, own=self._own_minibatches, warn=self._warn
+            target.minibatch_of,
+            batches,
+            example,
+            target.manifolds,
+            own=self._own_minibatches,
+            compile=self._compile_options,
+            warn=self._warn,
         )
+
+    @property
+    def _compile_options(self) -> dict[str, Any] | None:
+        return self._jit_options if self._jit_compile else None
 
     def compose(self, problem: Problem, warmup_steps: int) -> Parts[StochasticState, None]:
         """One transition, whose steps see a new batch each."""

@@ -74,8 +74,8 @@ def splitting_step(
         x, r = move.drift(state.position[block], kicked, metrics[block], half)
         keep = math.exp(-settings.friction)
         share = 1 - settings.noise_estimate / settings.friction if settings.friction else 0.0
-        noise = math.sqrt(settings.temperature * (1 - keep**2) * share)
-        r = keep * r + noise * move.draw_momentum(x, metrics[block], random)
+        noise = move.draw_momentum(x, metrics[block].at(settings.temperature * (1 - keep**2) * share), random)
+        r = torch.add(noise, r, alpha=keep)
         position[block], momentum[block] = move.drift(x, r, metrics[block], half)
     energy, slopes = gradient(position)
     for block, move in mechanics.items():
@@ -104,12 +104,14 @@ def euler_step(
     }
     position = {block: x for block, (x, _) in drifted.items()}
     energy, slopes = gradient(position)
-    noise = math.sqrt(2 * (settings.friction - settings.noise_estimate) * settings.temperature)
+    temperature = 2 * (settings.friction - settings.noise_estimate) * settings.temperature
     momentum = {}
     for block, move in mechanics.items():
         x, r = drifted[block]
-        kicked = move.kick(x, (1 - settings.friction) * r, slopes[block], settings.step_size)
-        momentum[block] = kicked + noise * move.draw_momentum(x, metrics[block], random)
+        noise = move.draw_momentum(x, metrics[block].at(temperature), random)
+        momentum[block] = move.kick(
+            x, torch.add(noise, r, alpha=1 - settings.friction), slopes[block], settings.step_size
+        )
     return state._replace(position=position, momentum=momentum, energy=energy, gradient=slopes)
 
 
@@ -134,7 +136,7 @@ def langevin_step(
     position = {}
     for block, move in mechanics.items():
         x = state.position[block]
-        fresh = math.sqrt(settings.temperature) * move.draw_momentum(x, metrics[block], random)
+        fresh = move.draw_momentum(x, metrics[block].at(settings.temperature), random)
         kicked = move.kick(x, fresh, state.gradient[block], time / 2)
         position[block], _ = move.drift(x, kicked, metrics[block], time)
     energy, slopes = gradient(position)

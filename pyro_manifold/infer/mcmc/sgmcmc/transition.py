@@ -109,9 +109,9 @@ class StochasticSteps:
 
     def with_momentum(self, state: StochasticState, random: torch.Generator) -> StochasticState:
         """The same positions with fresh momenta, of the temperature at this step."""
-        scale = value_at("temperature", self._plan.temperature, state.steps) ** 0.5
+        temperature = value_at("temperature", self._plan.temperature, state.steps)
         momentum = {
-            block: scale * move.draw_momentum(state.position[block], self._metrics[block], random)
+            block: move.draw_momentum(state.position[block], self._metrics[block].at(temperature), random)
             for block, move in self._mechanics.items()
         }
         return state._replace(momentum=momentum)
