@@ -71,9 +71,9 @@ def test_calibration_error_of_cases_by_hand():
     """The upper edge belongs to a bin; certainty that is right costs nothing."""
     assert expected_calibration_error(torch.eye(3), torch.arange(3)) == 0
     assert expected_calibration_error(torch.eye(3), torch.tensor([1, 2, 0])) == 1
-    p = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.75, 0.25], [0.75, 0.25]])
-    # Bins (1/4, 1/2] and (1/2, 3/4]: |1 − 1/2| and |1/2 − 3/4|, half of the cases in each.
-    assert float(expected_calibration_error(p, torch.tensor([0, 0, 0, 1]), bins=4)) == pytest.approx(0.375)
+    p = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.625, 0.375], [0.625, 0.375]])
+    # Bins (1/4, 1/2] and (1/2, 3/4]: |1 − 1/2| and |0 − 5/8|, half of the cases in each.
+    assert float(expected_calibration_error(p, torch.tensor([0, 0, 1, 1]), bins=4)) == pytest.approx(0.5625)
 
 
 def test_entropy():

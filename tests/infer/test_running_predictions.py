@@ -122,6 +122,18 @@ def test_plates_that_subsample_do_not_matter():
     assert predictions._predict.form == "traced"
 
 
+def test_what_is_written_in_place_is_not_lost():
+    def in_place(x):
+        logits, table = model(x), torch.zeros(len(x) + 1, 2)
+        rows = table[: len(x)]
+        rows.copy_(logits)
+        return table
+
+    predictions = RunningPredictions(in_place, NEW, statistic=lambda table: table[:-1].softmax(-1))
+    check(predictions, expected(run(predictions).get_samples(group_by_chain=True)))
+    assert predictions._predict.form == "traced"
+
+
 def test_large_means_do_not_cancel():
     predictions = RunningPredictions(model, NEW, statistic=lambda logits: 1e8 + logits.softmax(-1))
     found = expected(run(predictions).get_samples(group_by_chain=True))
