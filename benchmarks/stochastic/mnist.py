@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
 import pyro.distributions as dist
+import torch
 from torch import nn
 
 from benchmarks.stochastic.images import generated, mnist
@@ -35,26 +36,39 @@ BATCH, DRAWS = 256, 20
 GAIN = math.sqrt(2)  # keeps the variance through ReLU
 
 
-def orthogonal(width):
+def orthogonal(width, scale):
     layers = [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
-    return to_bayesian_(nn.Sequential(*layers), gain=GAIN)
+    return to_bayesian_(nn.Sequential(*layers), gain=GAIN, prior_scale=_of_the_output(scale))
 
 
-def plain(width):
+def plain(width, scale):
     layers = [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
-    return to_bayesian_(nn.Sequential(*layers), ())
+    return to_bayesian_(nn.Sequential(*layers), (), prior_scale=_of_the_output(scale))
 
 
-def low_rank(width):
+def low_rank(width, scale):
     first, second = LowRankLinear(784, 784, width // 3), LowRankLinear(784, 784, 10)
-    return to_bayesian_(nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(784, 10)), ())
+    layers = [first, nn.ReLU(), second, nn.ReLU(), nn.Linear(784, 10)]
+    return to_bayesian_(nn.Sequential(*layers), (), prior_scale=_of_the_output(scale))
 
 
-def bottleneck(width):
+def bottleneck(width, scale):
     def product(rank):
         return nn.Sequential(nn.Linear(784, rank, bias=False), nn.Linear(rank, 784))
 
-    return to_bayesian_(nn.Sequential(product(width // 3), nn.ReLU(), product(10), nn.ReLU(), nn.Linear(784, 10)), ())
+    layers = [product(width // 3), nn.ReLU(), product(10), nn.ReLU(), nn.Linear(784, 10)]
+    return to_bayesian_(nn.Sequential(*layers), (), prior_scale=_of_the_output(scale))
+
+
+def _of_the_output(scale):
+    """Standard deviation of weights: 1/√fan-in, and in the output layer so many times that."""
+
+    def prior_scale(name, parameter):
+        if parameter.dim() < 2:
+            return 1.0
+        return (scale if len(parameter) == 10 else 1.0) / math.sqrt(parameter.shape[1])
+
+    return prior_scale
 
 
 NETWORKS = {"orthogonal": orthogonal, "low-rank": low_rank, "bottleneck": bottleneck, "plain": plain}
@@ -80,15 +94,25 @@ class Draws:
     def __init__(self, network, images, labels):
         self._labels = labels
         self._mean = RunningPredictions(network, images, statistic=lambda logits: logits.softmax(-1))
+        self._network, self._images, self._last = network, images, None
         self._sum, self.single = 0.0, []
 
     def __call__(self, iteration):
         if not iteration.kept:
+            self._last = iteration
             return
+        if not self.single:
+            self.descended = self._of(self._last)
         self._mean(iteration)
         total = self._mean.mean * self._mean.draws
         self.single.append(self._accuracy(total - self._sum))
         self._sum = total
+
+    def _of(self, iteration):
+        """Accuracy of the network at one iteration."""
+        values = {name: value[0] for name, value in iteration.values.items()}
+        with torch.no_grad():
+            return self._accuracy(pyro.poutine.condition(self._network, values)(self._images))
 
     @property
     def ensemble(self):
@@ -98,10 +122,13 @@ class Draws:
         return 100 * float((probabilities.argmax(-1) == self._labels).double().mean())
 
 
-def run(name, train, test, seed, *, width=300, descent=10, epochs_a_draw=1.0, step_size=1.2e-3, friction=0.1):
-    """``(last, mean of singles, ensemble, seconds)``; epochs of descent, then of each draw."""
+def run(
+    name, train, test, seed, *, width=300, descent=10, epochs_a_draw=1.0, step_size=1.2e-3, friction=0.1,
+    temperature=1.0, output_scale=1.0,
+):  # fmt: skip
+    """``(after descent, last, mean of singles, ensemble, seconds)``; epochs of descent, then of each draw."""
     pyro.set_rng_seed(seed)
-    network = NETWORKS[name](width).to(train[0].device)
+    network = NETWORKS[name](width, output_scale).to(train[0].device)
     steps = max(1, round(epochs_a_draw * len(train[0]) / BATCH))
     first = round(descent * len(train[0]) / BATCH / steps) * steps
 
@@ -115,14 +142,15 @@ def run(name, train, test, seed, *, width=300, descent=10, epochs_a_draw=1.0, st
         step_size=size,
         friction=friction,
         num_steps=steps,
-        temperature=lambda step: 0.0 if step < first else 1.0,
+        temperature=lambda step: 0.0 if step < first else temperature,
         init_strategy=pyro.infer.autoguide.init_to_sample,
         integrator="euler",
     )
     draws = Draws(network, *test)
     started = time.perf_counter()
     MCMC(kernel, DRAWS, first // steps, save_params=[], consumers=[draws], disable_progbar=True).run()
-    return draws.single[-1], sum(draws.single) / DRAWS, draws.ensemble, time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    return draws.descended, draws.single[-1], sum(draws.single) / DRAWS, draws.ensemble, seconds
 
 
 def main(argv=None):
@@ -134,9 +162,11 @@ def main(argv=None):
     parser.add_argument("--step-size", type=float, default=1.2e-3)
     parser.add_argument("--friction", type=float, default=0.1)
     parser.add_argument("--descent", type=float, default=10, help="epochs of descent")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the draws")
+    parser.add_argument("--output-scale", type=float, default=1.0, help="of the output layer's prior, by 1/√fan-in")
     parser.add_argument("--short", action="store_true", help="a small network and few generated images")
     arguments = parser.parse_args(argv)
-    options = {name: getattr(arguments, name) for name in ("step_size", "friction", "descent")}
+    options = {name: getattr(arguments, name) for name in ("step_size", "friction", "descent", "temperature", "output_scale")}
     if arguments.short:
         train, test = generated(600, 1), generated(200, 2)
         options |= {"width": 30, "step_size": 5e-3, "descent": 3}
@@ -149,7 +179,7 @@ def main(argv=None):
         for seed in range(arguments.seeds)
     )
     print(f"{arguments.network}, test accuracy in %, {options}\n")
-    show(["seed", "last draw", "mean of draws", f"ensemble of {DRAWS}", "seconds"], rows)
+    show(["seed", "after descent", "last draw", "mean of draws", f"ensemble of {DRAWS}", "seconds"], rows)
 
 
 if __name__ == "__main__":
