@@ -166,7 +166,8 @@ def main(argv=None):
     parser.add_argument("--output-scale", type=float, default=1.0, help="of the output layer's prior, by 1/√fan-in")
     parser.add_argument("--short", action="store_true", help="a small network and few generated images")
     arguments = parser.parse_args(argv)
-    options = {name: getattr(arguments, name) for name in ("step_size", "friction", "descent", "temperature", "output_scale")}
+    names = ("step_size", "friction", "descent", "temperature", "output_scale")
+    options = {name: getattr(arguments, name) for name in names}
     if arguments.short:
         train, test = generated(600, 1), generated(200, 2)
         options |= {"width": 30, "step_size": 5e-3, "descent": 3}
