@@ -175,8 +175,9 @@ class MCMC(pyro.infer.MCMC):
         stuck = stuck_chains(self._samples, self.get_extra_fields(group_by_chain=True))
         if stuck:
             where = named(stuck) if self.num_chains > 1 else "the chain"
+            whose = "their" if len(stuck) > 1 else "its"
             warnings.warn(
-                f"After warm-up {where} moved in fewer than one iteration of twenty, so that its draws are a few "
+                f"After warm-up {where} moved in fewer than one iteration of twenty, so that {whose} draws are a few "
                 "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
                 "kernel, or initial_params), a shorter step_size or float64.",
                 stacklevel=2,
@@ -259,6 +260,7 @@ class MCMC(pyro.infer.MCMC):
 
         ``"disagreeing chains"`` names, for each site whose largest R-hat is above 1.05, that R-hat and the chain
         furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
+        Of a single chain, sites on which its two halves disagree.
         Sites that the model knows only up to sign or rotation disagree by nature; ``"log density"``, the last entry,
         does not.
         """

@@ -204,8 +204,11 @@ class Kernel(MCMCKernel):
     def logging(self) -> OrderedDict[str, str]:
         """What the progress bar shows."""
         run = self.run
+        shown = {"step_size": ".2e", "n_steps": ".0f"}
         figures = {
-            name: f"{float(run.statistics[name].mean()):.2e}" for name in ("step_size",) if name in run.statistics
+            name: format(float(run.statistics[name].double().mean()), form)
+            for name, form in shown.items()
+            if name in run.statistics
         }
         figures["acc. prob"] = f"{float(run.mean_acceptance):.3f}"
         return OrderedDict(figures, divergences=f"{int(run.divergences)}")
