@@ -1,30 +1,46 @@
-"""Diagnostics of draws: convergence and alignment of loadings, mean subspaces, plots, export to ArviZ."""
+"""Diagnostics of draws: convergence and alignment of loadings, subspaces, plots, export to ArviZ; of predictions."""
 
-from pyro_manifold.diagnostics.agreement import disagreements
 from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, align_signs, align_signs_and_permutations
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.disagreement import disagreements
 from pyro_manifold.diagnostics.frechet import dispersion, frechet_mean
 from pyro_manifold.diagnostics.invariants import Convergence, invariants, summarise_invariants
 from pyro_manifold.diagnostics.plots import plot_frames, plot_loadings, plot_principal_angles
+from pyro_manifold.diagnostics.predictive_quality import (
+    agreement,
+    brier_score,
+    expected_calibration_error,
+    negative_log_likelihood,
+    out_of_distribution_auroc,
+    predictive_entropy,
+    total_variation,
+)
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 
 __all__ = [
     "Alignment",
     "Convergence",
     "SubspaceSummary",
+    "agreement",
     "align_rotations",
     "align_signs",
     "align_signs_and_permutations",
+    "brier_score",
     "disagreements",
     "dispersion",
+    "expected_calibration_error",
     "frechet_mean",
     "invariants",
     "mean_projector",
+    "negative_log_likelihood",
+    "out_of_distribution_auroc",
     "plot_frames",
     "plot_loadings",
     "plot_principal_angles",
+    "predictive_entropy",
     "principal_angles",
     "subspace_summary",
     "summarise_invariants",
     "to_inferencedata",
+    "total_variation",
 ]

@@ -11,14 +11,23 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
 from pyro_manifold.diagnostics.marginal_likelihood import MarginalLikelihood
-from pyro_manifold.diagnostics.replay import Replay, Values, first_draw, has_data, over_draws
+from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_draw, has_data, over_draws
+from pyro_manifold.target.loader import FromLoader
 
 
 def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
-    """Values of all observed sites of a model, ``{site: tensor}``."""
+    """Values of all observed sites of a model, ``{site: tensor}``; none of data that come in minibatches."""
+    if any(isinstance(arg, FromLoader) for arg in args):
+        return {}
     with torch.no_grad(), pyro.validation_enabled(False):
         nodes = Replay(model, args, kwargs).trace({}).nodes
-    return {name: torch.as_tensor(site["value"]).detach() for name, site in nodes.items() if has_data(site)}
+    whole = {name: site for name, site in nodes.items() if has_data(site) and not _in_minibatches(site)}
+    return {name: torch.as_tensor(site["value"]).detach() for name, site in whole.items()}
+
+
+def _in_minibatches(site: Node) -> bool:
+    """Whether a site is in a plate that has a part of its elements at each run."""
+    return any(frame.full_size not in (None, frame.size) for frame in site["cond_indep_stack"])
 
 
 def pointwise_log_likelihood(
@@ -41,12 +50,15 @@ def pointwise_log_likelihood(
         ``{observed site: (draws, ...)}``.
 
     Raises:
-        ValueError: if a latent site has no draws because ``save_params`` left it out.
+        ValueError: if a latent site has no draws because ``save_params`` left it out, or data come in minibatches.
     """
     replay = Replay(model, args, kwargs)
     first = first_draw(samples)
     with torch.no_grad(), pyro.validation_enabled(False):
         missing = replay.without_draws(first)
+        parts = [name for name, site in replay.trace(first).nodes.items() if has_data(site) and _in_minibatches(site)]
+    if parts:
+        raise ValueError(f"{parts} are observed in minibatches, another one at each run of the model")
     dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
     if dropped:
         raise ValueError(f"there are no draws of {dropped}, which save_params left out")

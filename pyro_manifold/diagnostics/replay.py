@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.tracing import trace
 from pyro_manifold.graphs.trusted import Trusted
+from pyro_manifold.target.loader import FromLoader
 
 Values = dict[str, Tensor]
 Node = dict[str, Any]
@@ -29,9 +30,16 @@ class Replay:
         model: a Pyro model.
         args: its arguments.
         kwargs: its keyword arguments.
+
+    Raises:
+        ValueError: if the arguments came from a loader.
     """
 
     def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if any(isinstance(arg, FromLoader) for arg in args):
+            raise ValueError(
+                "the model's arguments came from data_loader, batch after batch; there are none to run it with"
+            )
         self._model, self._args, self._kwargs = model, args, kwargs
 
     def trace(
@@ -74,18 +82,24 @@ def over_draws(of_one_draw: Callable[[Values], Values], samples: Mapping[str, Te
 
 
 def _of_a_batch(flat: FlatFunction, columns: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    def draw_by_draw(*columns: Tensor) -> tuple[Tensor, ...]:
-        results = [flat(*values) for values in zip(*columns, strict=True)]
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-
     def vectorised(_: FlatFunction) -> FlatFunction:
         graph: FlatFunction = torch.vmap(trace(flat, *[column[0].clone() for column in columns]))
         return graph
 
-    function = Trusted(draw_by_draw, "draw by draw")
+    function = Trusted(row_by_row(flat), "draw by draw")
     rows = _to_compare(columns)
     function.attempt("traced", vectorised, [[column[rows] for column in columns]])
     return function(*columns)
+
+
+def row_by_row(flat: FlatFunction) -> FlatFunction:
+    """A function of the values of one draw or chain, at each row of its inputs, one after the other."""
+
+    def rows(*columns: Tensor) -> tuple[Tensor, ...]:
+        results = [flat(*values) for values in zip(*columns, strict=True)]
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+
+    return rows
 
 
 def _to_compare(columns: tuple[Tensor, ...]) -> list[int]:

@@ -4,7 +4,8 @@
 `householder_stiefel` is the same set. They differ, as Pyro's `positive` and `softplus_positive` do, in what `biject_to`
 and `transform_to` return: the chart, which is a smooth map from unconstrained numbers to the manifold, `PolarTransform`
 for the first and `HouseholderTransform` for the second. Samplers that walk on the manifold itself do not use it.
-`grassmann` holds the same matrices, for what depends on the span of their columns alone.
+`grassmann` holds the same matrices, for what depends on the span of their columns alone. `positive_decreasing_vector`
+is for numbers that belong to columns and tell them apart, such as singular values.
 """
 
 from __future__ import annotations
@@ -59,6 +60,29 @@ class GrassmannConstraint(StiefelConstraint):
         return "grassmann"
 
 
+class PositiveDecreasingVector(Constraint):
+    r"""Vectors ``(..., p)`` with :math:`y_1 \ge \dots \ge y_p > 0`, such as singular values.
+
+    `DecreasingTransform` leads to them from unconstrained space, and never to equal numbers but by rounding.
+
+    Example:
+        >>> import torch
+        >>> from pyro_manifold import constraints
+        >>> constraints.positive_decreasing_vector.check(torch.tensor([[3.0, 1.0], [1.0, 3.0], [1.0, -1.0]]))
+        tensor([ True, False, False])
+    """
+
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        if not value.dim() or not value.shape[-1]:
+            return value.new_zeros(value.shape[:-1]).bool()
+        return (value[..., -1] > 0) & (value[..., :-1] >= value[..., 1:]).all(-1)
+
+    def __repr__(self) -> str:
+        return "positive_decreasing_vector"
+
+
 class HouseholderStiefelConstraint(StiefelConstraint):
     """Matrices with orthonormal columns; `HouseholderTransform` is the transform from unconstrained space.
 
@@ -89,6 +113,7 @@ class HouseholderStiefelConstraint(StiefelConstraint):
 stiefel = StiefelConstraint()
 grassmann = GrassmannConstraint()
 householder_stiefel = HouseholderStiefelConstraint
+positive_decreasing_vector = PositiveDecreasingVector()
 
 
 def manifold_of(constraint: Constraint) -> Manifold | None:
@@ -100,4 +125,11 @@ def manifold_of(constraint: Constraint) -> Manifold | None:
     return getattr(constraint, "manifold", None)
 
 
-__all__ = [*pyro_constraints.__all__, "grassmann", "householder_stiefel", "manifold_of", "stiefel"]
+__all__ = [
+    *pyro_constraints.__all__,
+    "grassmann",
+    "householder_stiefel",
+    "manifold_of",
+    "positive_decreasing_vector",
+    "stiefel",
+]

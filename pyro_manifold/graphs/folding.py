@@ -22,6 +22,14 @@ _PRODUCTS = {_ATEN.mul.Tensor, _PRIMS.mul.default}
 _SUMS = {_ATEN.add.Tensor, _PRIMS.add.default}
 _QUOTIENTS = {_ATEN.div.Tensor, _PRIMS.div.default}
 
+_DIFFERENCES = {_ATEN.sub.Tensor, _PRIMS.sub.default}
+_BY_A_NUMBER = {_ATEN.mul.Scalar, _ATEN.div.Scalar, _ATEN.pow.Tensor_Scalar}
+_OF_A_SHAPE = {
+    getattr(_ATEN, name).default
+    for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+}
+"""Functions that look at the shape of their input only."""
+
 _LARGEST_TO_COMPARE = 4096
 
 
@@ -44,7 +52,8 @@ class _Folder(fx.Interpreter):
             or n.target is operator.getitem
         ):
             return result
-        if all(node in self.constants for node in n.all_input_nodes) or self._vanishes(n):
+        known = all(node in self.constants for node in n.all_input_nodes) or n.target in _OF_A_SHAPE
+        if known or self._vanishes(n):
             self.constants[n] = result.resolve_neg().clone()
             return result
         source = self._source(n)
@@ -63,6 +72,10 @@ class _Folder(fx.Interpreter):
 
     def _source(self, node: fx.Node) -> fx.Node | None:
         if node.target in _IDENTITIES and isinstance(node.args[0], fx.Node):
+            return node.args[0]
+        if node.target in _BY_A_NUMBER and node.args[1] == 1 and isinstance(node.args[0], fx.Node):
+            return node.args[0]
+        if node.target in _DIFFERENCES and self._is_zero(node.args[1]) and isinstance(node.args[0], fx.Node):
             return node.args[0]
         if node.target in _SUMS and len(node.args) == 2 and not node.kwargs:
             for argument, other in (node.args, node.args[::-1]):

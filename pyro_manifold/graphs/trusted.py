@@ -21,14 +21,16 @@ class Trusted:
     Args:
         function: what every form stands for, tensors to a tuple of tensors.
         form: its name while no attempt has succeeded.
+        common: how many of the last inputs belong to all rows together.
 
     Attributes:
         form: the name of the form in use.
     """
 
-    def __init__(self, function: FlatFunction, form: str) -> None:
+    def __init__(self, function: FlatFunction, form: str, common: int = 0) -> None:
         self._function = self._fastest = function
         self._own_form = self.form = form
+        self._common = common
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         try:
@@ -108,7 +110,9 @@ class Trusted:
     def _difference(self, candidate: FlatFunction, inputs: Sequence[Tensor], rows: list[int] | None) -> str | None:
         found = candidate(*inputs)
         if rows is not None:
-            inputs, found = [value[rows] for value in inputs], tuple(value[rows] for value in found)
+            own = len(inputs) - self._common
+            inputs = [*[value[rows] for value in inputs[:own]], *inputs[own:]]
+            found = tuple(value[rows] for value in found)
         return difference(found, self._function(*inputs), self._function, inputs)
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyro.infer
+import torch
 from pyro import poutine
 from torch import Tensor
+
+from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_deterministic, is_latent
+from pyro_manifold.graphs.trusted import reason
+
+_REMEDY = (
+    "say in it from the right which dimension is meant (U * scales[..., None, :], F[..., group, :, :] for a plate of "
+    "groups), or take parallel=False."
+)
 
 
 class Predictive(pyro.infer.Predictive):
@@ -75,8 +85,80 @@ class Predictive(pyro.infer.Predictive):
             name: _with_batch_dimensions(value, nesting, sites[name]["fn"].event_dim) if name in sites else value
             for name, value in samples.items()
         }
+        if placed:
+            _check_alike(self.model, samples, placed, args, kwargs)
         options = {"num_samples": self.num_samples, "return_sites": return_sites, "parallel": self.parallel}
         return pyro.infer.Predictive(self.model, placed, **options)
+
+
+def _check_alike(
+    model: Callable[..., Any],
+    samples: Mapping[str, Tensor],
+    placed: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Raise a sentence unless the model says of the first and the last draw together what it says of each alone.
+
+    Draws that meet the elements of a plate make no error if there are as many of them.
+    """
+    count = len(next(iter(samples.values())))
+    chosen = [0, count - 1] if count > 1 else [0]
+    with torch.random.fork_rng(devices=[]), torch.no_grad():  # to look at the model must not change what it predicts
+        shapes = {name: site["value"].shape for name, site in _sites(model, _draw(samples, 0), args, kwargs).items()}
+        try:
+            both = {name: x[chosen] for name, x in placed.items()}
+            nodes = pyro.infer.Predictive(model, both, parallel=True).get_vectorized_trace(*args, **kwargs).nodes
+            wrong = []
+            for k, draw in enumerate(chosen):
+                drawn = {
+                    name: _of_draw(nodes[name]["value"], k, len(chosen)).reshape(shape)
+                    for name, shape in shapes.items()
+                    if not is_deterministic(nodes[name])
+                }
+                alone = _sites(model, {**drawn, **_draw(samples, draw)}, args, kwargs)
+                wrong += [name for name in shapes if name in alone and _differs(nodes[name], alone[name], k)]
+        except Exception as error:  # a model can fail in any way
+            raise ValueError(
+                f"Predictive(parallel=True): the model cannot be run for all draws at once ({reason(error)}): {_REMEDY}"
+            ) from error
+    if wrong:
+        raise ValueError(
+            "Predictive(parallel=True): of all draws together the model says something else about site "
+            f"'{wrong[0]}' than of each alone: {_REMEDY}"
+        )
+
+
+def _sites(
+    model: Callable[..., Any], values: Values, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Node]:
+    """Sites that are drawn, observed or deterministic, given values of some; none if data come in minibatches."""
+    nodes = poutine.block(poutine.trace(poutine.condition(model, values)).get_trace)(*args, **kwargs).nodes
+    if any(frame.full_size not in (None, frame.size) for site in nodes.values() for frame in _frames(site)):
+        return {}
+    return {name: site for name, site in nodes.items() if is_latent(site) or has_data(site) or is_deterministic(site)}
+
+
+def _frames(site: Node) -> Any:
+    return site["cond_indep_stack"] if site["type"] == "sample" else ()
+
+
+def _draw(samples: Mapping[str, Tensor], k: int) -> Values:
+    return {name: value[k] for name, value in samples.items()}
+
+
+def _of_draw(values: Tensor, k: int, count: int) -> Tensor:
+    """What belongs to a draw, of values for all draws or of one for all of them."""
+    return values[k] if values.dim() and len(values) == count else values
+
+
+def _differs(together: Node, alone: Node, k: int) -> bool:
+    """Whether a site has another log density, or another deterministic value, for all draws than for each."""
+    if is_deterministic(together):
+        found, expected = together["value"], alone["value"]
+    else:
+        found, expected = (site["fn"].log_prob(site["value"]) for site in (together, alone))
+    return not torch.allclose(found[k].reshape(expected.shape), expected, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
 def _with_batch_dimensions(draws: Tensor, count: int, event_dim: int) -> Tensor:

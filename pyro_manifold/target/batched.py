@@ -8,7 +8,7 @@ whose einsum has an autograd function of its own).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,18 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
+from pyro_manifold.graphs.folding import folded_graph
 from pyro_manifold.graphs.narrow_products import transpose_narrow_products
 from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.trusted import Trusted
+from pyro_manifold.graphs.trusted import Trusted, compiled
 from pyro_manifold.manifolds import Manifold
 
 Sites = dict[str, Tensor]
 PotentialFunction = Callable[[Sites], Tensor]
+Batch = dict[str, Tensor]
+"""What changes from step to step beside the sites, by name."""
+
+BatchPotential = Callable[[Sites, Batch], Tensor]
 
 _COMPARISON_SCALES = (0.01, 0.3, 1.0, 3.0)
 _COMPARED_CHAINS = 4  # a few suffice; going through the model is slow
@@ -64,52 +69,67 @@ class BatchedPotential:
     graph, the model under `torch.vmap`, a loop over chains.
 
     Args:
-        potential_fn: potential energy of one chain.
+        potential_fn: potential energy of one chain; with ``batch``, of its sites and a batch.
         example: positions of all chains, for number, shapes, dtypes and devices, and to compare near.
         manifolds: of the sites that have one, so that the comparison stays on it.
-        warn: whether to say so when the graph cannot be used for more than one chain.
+        batch: an example of what changes from step to step, an input of the graph; None if nothing does.
+        own_batches: whether a batch has a leading chain dimension.
+        compile: options for `torch.compile`, if the graph is to be compiled; None if not.
+        warn: whether to say so when the graph cannot be used for more than one chain, or not compiled.
 
     Attributes:
-        graph: the function in use; its form is ``"traced"``, ``"vmapped"`` or ``"loop"``.
+        graph: the function in use; its form is ``"compiled"``, ``"traced"``, ``"vmapped"`` or ``"loop"``.
     """
 
     def __init__(
         self,
-        potential_fn: PotentialFunction,
+        potential_fn: PotentialFunction | BatchPotential,
         example: Sites,
         manifolds: Mapping[str, Manifold] | None = None,
         *,
+        batch: Batch | None = None,
+        own_batches: bool = False,
+        compile: Mapping[str, Any] | None = None,
         warn: bool = True,
     ) -> None:
-        self._potential_fn = potential_fn
-        self._names = list(example)
-        self.graph = Trusted(self._chain_by_chain, "loop")
+        self._potential_fn: Any = potential_fn
+        self._names, self._batch_names = list(example), list(batch or {})
+        self._own_batches, self._takes_batch = own_batches, batch is not None
+        self.graph = Trusted(self._chain_by_chain, "loop", 0 if own_batches else len(self._batch_names))
         if not example:
             return
         chains = len(next(iter(example.values())))
-        self._check_repeatable({name: value[0] for name, value in example.items()})
+        inputs = [*example.values(), *(batch or {}).values()]
+        self._check_repeatable(self._of_chain(0, inputs))
         for form, build, following in (
             ("traced", self._traced, "torch.vmap"),
             ("vmapped", self._vectorised, "a loop over chains, which is slow"),
         ):
             failure = f"The model cannot be {form} ({{reason}}); going on with {following}."
-            points = _comparison_points(example, manifolds or {})
+            other = [_resampled(value, int(own_batches)) for value in (batch or {}).values()]
+            points = ([*point, *other] for point in _comparison_points(example, manifolds or {}))
             rows = list(range(min(chains, _COMPARED_CHAINS)))
             said = failure if warn and chains > 1 else None
-            if self.graph.attempt(form, partial(build, example), points, rows=rows, failure=said):
-                return
+            if self.graph.attempt(form, partial(build, inputs), points, rows=rows, failure=said):
+                break
+        if compile is not None:
+            said = "jit_compile=True had no effect, going on without compiling: {reason}." if warn else None
+            self.graph.attempt("compiled", partial(_compiled, options=compile), [inputs], failure=said)
 
-    def __call__(self, sites: Sites) -> tuple[Tensor, Sites]:
-        energy, *gradient = self.graph(*[sites[name] for name in self._names])
+    def __call__(self, sites: Sites, batch: Batch | None = None) -> tuple[Tensor, Sites]:
+        energy, *gradient = self.graph(*self._in_order(sites, batch))
         return energy, dict(zip(self._names, gradient, strict=True))
 
-    def difference_at(self, sites: Sites, chains: list[int]) -> str | None:
+    def difference_at(self, sites: Sites, chains: list[int], batch: Batch | None = None) -> str | None:
         """What the graph has different from the model where these chains are; None if nothing."""
-        return self.graph.difference_at([sites[name] for name in self._names], chains)
+        return self.graph.difference_at(self._in_order(sites, batch), chains)
 
-    def _check_repeatable(self, first: Sites) -> None:
+    def _in_order(self, sites: Sites, batch: Batch | None) -> list[Tensor]:
+        return [*[sites[name] for name in self._names], *[(batch or {})[name] for name in self._batch_names]]
+
+    def _check_repeatable(self, first: list[Tensor]) -> None:
         """What is wrong with the model itself should be raised as such, not as a failure to trace it."""
-        once, again = (value_and_gradient(self._potential_fn, first)[0] for _ in range(2))
+        once, again = (self._one_chain(*first)[0] for _ in range(2))
         if not agrees(again, once):
             raise ValueError(
                 f"The density is not the same at each call ({float(-once)}, then {float(-again)} at one point): "
@@ -117,21 +137,29 @@ class BatchedPotential:
             )
 
     def _one_chain(self, *values: Tensor) -> tuple[Tensor, ...]:
-        energy, gradient = value_and_gradient(self._potential_fn, dict(zip(self._names, values, strict=True)))
+        count = len(self._names)
+        sites = dict(zip(self._names, values[:count], strict=True))
+        batch = [dict(zip(self._batch_names, values[count:], strict=True))] if self._takes_batch else []
+        energy, gradient = value_and_gradient(lambda leaves: self._potential_fn(leaves, *batch), sites)
         return energy, *gradient.values()
 
+    def _of_chain(self, chain: int, values: Sequence[Tensor]) -> list[Tensor]:
+        """The inputs of one chain: of its sites, and of its batch or the one that all have."""
+        own = len(self._names) + (len(self._batch_names) if self._own_batches else 0)
+        return [*[value[chain] for value in values[:own]], *values[own:]]
+
     def _chain_by_chain(self, *values: Tensor) -> tuple[Tensor, ...]:
-        results = [self._one_chain(*chain) for chain in zip(*values, strict=True)]
+        results = [self._one_chain(*self._of_chain(chain, values)) for chain in range(len(values[0]))]
         return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
 
-    def _traced(self, example: Sites, _: FlatFunction) -> FlatFunction:
+    def _traced(self, inputs: Sequence[Tensor], _: FlatFunction) -> FlatFunction:
         # Distinct storage for each input: tracing merges inputs that are the same tensor object.
-        in_order = [value.clone(memory_format=torch.contiguous_format) for value in example.values()]
+        in_order = [value.clone(memory_format=torch.contiguous_format) for value in inputs]
+        one = [value.clone() for value in self._of_chain(0, in_order)]
         # Behind a lambda, because the tracer would count the self of a method among the inputs.
-        graph = trace(lambda *values: self._one_chain(*values), *[value[0].clone() for value in in_order])
-        # Traced once more, so that vectorising costs nothing at each call.
-        batched = trace(torch.vmap(graph), *in_order)
-        batched.graph.eliminate_dead_code()
+        graph = trace(lambda *values: self._one_chain(*values), *one)
+        # Traced once more, so that vectorising costs nothing at each call; what constants decide is decided here.
+        batched = folded_graph(torch.vmap(graph, in_dims=self._dimensions), *in_order)
         transpose_narrow_products(batched)
 
         def traced(*values: Tensor) -> tuple[Tensor, ...]:
@@ -141,14 +169,35 @@ class BatchedPotential:
 
         return traced
 
-    def _vectorised(self, _example: Sites, _: FlatFunction) -> FlatFunction:
-        gradient_and_value: Any = torch.func.vmap(torch.func.grad_and_value(self._potential_fn))
+    @property
+    def _dimensions(self) -> tuple[int | None, ...]:
+        """Where each input has its chains."""
+        of_batch = 0 if self._own_batches else None
+        return (*[0] * len(self._names), *[of_batch] * len(self._batch_names))
 
-        def vectorised(*values: Tensor) -> tuple[Tensor, ...]:
-            gradient, energy = gradient_and_value(dict(zip(self._names, values, strict=True)))
-            return energy, *[gradient[name] for name in self._names]
+    def _vectorised(self, _inputs: Sequence[Tensor], _: FlatFunction) -> FlatFunction:
+        names, batch_names, takes_batch = self._names, self._batch_names, self._takes_batch
 
+        def one(*values: Tensor) -> tuple[Tensor, ...]:
+            batch = [dict(zip(batch_names, values[len(names) :], strict=True))] if takes_batch else []
+            gradient_and_value: Any = torch.func.grad_and_value(self._potential_fn)
+            gradient, energy = gradient_and_value(dict(zip(names, values[: len(names)], strict=True)), *batch)
+            return energy, *[gradient[name] for name in names]
+
+        vectorised: FlatFunction = torch.func.vmap(one, in_dims=self._dimensions)
         return vectorised
+
+
+def _compiled(graph: FlatFunction, options: Mapping[str, Any]) -> FlatFunction:
+    function = compiled(graph, options)
+    # One memory layout: a compiled graph is compiled again for every other.
+    return lambda *values: function(*[value.contiguous() for value in values])
+
+
+def _resampled(value: Tensor, dimension: int) -> Tensor:
+    """Another batch of the same shape: some of the rows, twice or not at all. One that a trace has not seen."""
+    rows = torch.randint(value.shape[dimension], (value.shape[dimension],), generator=torch.Generator().manual_seed(0))
+    return value.index_select(dimension, rows.to(value.device))
 
 
 def _comparison_points(example: Sites, manifolds: Mapping[str, Manifold]) -> Iterator[list[Tensor]]:

@@ -6,7 +6,7 @@ function of plain tensors, and where each of its arguments lives. The model's ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,8 @@ from torch.distributions.transforms import identity_transform
 
 from pyro_manifold.distributions.constraints import manifold_of
 from pyro_manifold.manifolds import Manifold
-from pyro_manifold.target.batched import PotentialFunction, Sites
+from pyro_manifold.target.batched import Batch, PotentialFunction, Sites
+from pyro_manifold.target.minibatch import Minibatch, MinibatchOf, Subsample, subsampled_plates, with_subsample
 
 Program = Callable[[], Any]
 """A Pyro model with its arguments."""
@@ -46,6 +47,10 @@ class Target:
     potential_fn: PotentialFunction
     manifolds: dict[str, Manifold]
     transforms: dict[str, Transform]
+
+    def values(self, sites: Sites) -> Sites:
+        """Sites as the model has them: those that are unconstrained here, on their support."""
+        return {name: self.transforms[name].inv(x) if name in self.transforms else x for name, x in sites.items()}
 
     def draw(self) -> Sites:
         """Initial values of all sites of one chain.
@@ -73,10 +78,14 @@ class ModelTarget(Target):
     Attributes:
         program: the model with its arguments.
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
+        minibatch_of: the density on a part of the data, if the model draws one; ``potential_fn`` then has a first part.
+        loader: where the model's arguments come from, if they come in batches.
     """
 
     program: Program
     init_strategy: Callable[..., Any]
+    minibatch_of: MinibatchOf | None = None
+    loader: Iterable[Any] | None = None
 
     def draw(self) -> Sites:
         """Initial values of all sites of one chain, from the initialisation strategy."""
@@ -160,6 +169,7 @@ def target_from_model(
     transforms: Mapping[str, Transform] | None = None,
     max_plate_nesting: int | None = None,
     init_strategy: Callable[..., Any] = init_to_uniform,
+    subsample: bool = False,
 ) -> ModelTarget:
     """A target from a Pyro model conditioned on its arguments.
 
@@ -173,7 +183,18 @@ def target_from_model(
         ValueError: if an observed value is NaN, or ``transforms`` names a site that the model does not have.
     """
     program = partial(_WithoutValidation()(model), *args, **(kwargs or {}))
-    _check_observations_and_plates(_initial_trace(program, init_strategy))
+    trace = _initial_trace(program, init_strategy)
+    _check_observations(trace)
+    plates = subsampled_plates(trace)
+    if plates and not subsample:
+        name, (size, drawn) = next(iter(plates.items()))
+        raise NotImplementedError(
+            f"Plate '{name}' draws {drawn} of {size} elements at each call, but samplers need the same density each "
+            "time: remove subsample_size and condition on all of the data, or take OSGHMC, which is for minibatches."
+        )
+    first = {name: torch.arange(drawn) for name, (_, drawn) in plates.items()}
+    if plates:
+        program = Subsample(first)(program)
 
     def prepare(site_transforms: dict[str, Transform] | None) -> Any:
         with pyro.validation_enabled(False):
@@ -201,7 +222,13 @@ def target_from_model(
     unconstrained = {name: t for name, t in site_transforms.items() if name not in manifolds}
     for name in transforms or {}:
         _check_transform(name, site_transforms[name], prototype.nodes[name])
-    return ModelTarget(partial(_unchecked, potential_fn), manifolds, unconstrained, program, init_strategy)
+    potential_fn = partial(_unchecked, potential_fn)
+    minibatch_of = partial(_same, Minibatch(with_subsample(potential_fn), plates)) if plates else None
+    return ModelTarget(potential_fn, manifolds, unconstrained, program, init_strategy, minibatch_of)
+
+
+def _same(minibatch: Minibatch, _: Batch) -> Minibatch:
+    return minibatch
 
 
 class _WithoutValidation(Messenger):
@@ -257,16 +284,10 @@ def _initial_value(init_strategy: Callable[..., Any], site: dict[str, Any]) -> T
     return site["fn"].sample() if site["fn"].has_enumerate_support else init_strategy(site)
 
 
-def _check_observations_and_plates(trace: poutine.Trace) -> None:
+def _check_observations(trace: poutine.Trace) -> None:
     for name, site in trace.nodes.items():
         if site["type"] != "sample":
             continue
-        subsample_size = getattr(site["fn"], "subsample_size", None)
-        if subsample_size is not None and subsample_size < site["fn"].size:
-            raise NotImplementedError(
-                f"Plate '{name}' draws {subsample_size} of {site['fn'].size} elements at each call, but samplers "
-                "need the same density each time: remove subsample_size and condition on all of the data."
-            )
         value = site["value"]
         data = site["is_observed"] and not site["infer"].get("_deterministic")
         if data and torch.is_tensor(value) and value.is_floating_point() and value.isnan().any():

@@ -9,9 +9,10 @@ import pyro.infer
 import pytest
 import torch
 from pyro import poutine
+from pyro.ops.indexing import Vindex
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import Predictive
 
 README = Path(__file__).parents[2] / "README.md"
@@ -77,3 +78,33 @@ def test_without_draws_and_with_a_guide_it_is_pyros():
     guide = pyro.infer.autoguide.AutoNormal(model_of_readme())
     guide(data)
     assert Predictive(model, guide=guide, num_samples=7, parallel=True)(data)["y"].shape == (7, 5, 6)
+
+
+INDICES = {"plain": lambda F, group: F[..., group, :, :], "Vindex": lambda F, group: Vindex(F)[..., group, :, :]}
+
+
+@pytest.mark.parametrize(("index", "plate", "right"), [
+    ("plain", True, True), ("Vindex", True, False), ("plain", False, False), ("Vindex", False, True),
+])  # fmt: skip
+def test_draws_that_would_meet_the_elements_of_a_plate_are_refused(index, plate, right):
+    """As many draws as rows, and groups in a plate or in the event: no error would tell the wrong pairs."""
+
+    def model(group):
+        normal = dist.Normal(0.0, 8.0)
+        if plate:
+            with pyro.plate("groups", 3):
+                F = pyro.sample("F", normal.expand([3, 2]).to_event(2))
+        else:
+            F = pyro.sample("F", normal.expand([3, 3, 2]).to_event(3))
+        pyro.deterministic("first", F[..., 0, 0, 0])
+        with pyro.plate("rows", len(group)):
+            pyro.sample("X", MatrixLangevin(INDICES[index](F, group)))
+
+    group = torch.arange(20) % 3
+    modes = StiefelUniform(3, 2).sample((20, 3))
+    predictive = Predictive(model, {"F": 400 * modes}, parallel=True)
+    if right:
+        assert (predictive(group)["X"] - modes[:, group]).norm(dim=(-2, -1)).max() < 0.5
+    else:
+        with pytest.raises(ValueError, match=r"Predictive\(parallel=True\): .* or take parallel=False"):
+            predictive(group)

@@ -1,4 +1,4 @@
-"""Charts: smooth maps from unconstrained numbers to a manifold, Pyro's transforms.
+"""Charts: smooth maps from unconstrained numbers to a manifold, Pyro's transforms; and one to decreasing numbers.
 
 Through them Pyro's own inference sees a site on a manifold. Importing this package registers each with `biject_to` and
 `transform_to`.
@@ -11,13 +11,15 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.distributions.constraints import (
     GrassmannConstraint,
     HouseholderStiefelConstraint,
+    PositiveDecreasingVector,
     StiefelConstraint,
 )
+from pyro_manifold.distributions.transforms.decreasing import DecreasingTransform
 from pyro_manifold.distributions.transforms.householder import HouseholderTransform
 from pyro_manifold.distributions.transforms.polar import PolarTransform
 from pyro_manifold.distributions.transforms.sphere import SphereTransform
 
-__all__ = ["HouseholderTransform", "PolarTransform", "SphereTransform"]
+__all__ = ["DecreasingTransform", "HouseholderTransform", "PolarTransform", "SphereTransform"]
 
 
 @biject_to.register(StiefelConstraint)
@@ -37,3 +39,9 @@ def _householder_transform(constraint: HouseholderStiefelConstraint) -> Househol
 @biject_to.register(pyro_constraints.sphere)  # Pyro has a transform_to for it, but none for HMC and guides
 def _sphere_transform(constraint: Constraint) -> SphereTransform:
     return SphereTransform()
+
+
+@biject_to.register(PositiveDecreasingVector)
+@transform_to.register(PositiveDecreasingVector)
+def _decreasing_transform(constraint: Constraint) -> DecreasingTransform:
+    return DecreasingTransform()

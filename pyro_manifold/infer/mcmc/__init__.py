@@ -6,5 +6,23 @@ from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.riemannian.msd import MSD
+from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
+from pyro_manifold.infer.mcmc.sgmcmc.psgld import PSGLD
+from pyro_manifold.infer.mcmc.sgmcmc.schedules import CosineCycles, PolynomialDecay
+from pyro_manifold.infer.mcmc.sgmcmc.sghmc import SGHMC
+from pyro_manifold.infer.mcmc.sgmcmc.sgld import SGLD
 
-__all__ = ["GHMC", "MCMC", "MSD", "OHMC", "HamiltonianKernel", "Kernel"]
+__all__ = [
+    "GHMC",
+    "MCMC",
+    "MSD",
+    "OHMC",
+    "OSGHMC",
+    "PSGLD",
+    "SGHMC",
+    "SGLD",
+    "CosineCycles",
+    "HamiltonianKernel",
+    "Kernel",
+    "PolynomialDecay",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -14,16 +14,18 @@ from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.util import optional
 
-from pyro_manifold.diagnostics.agreement import disagreements, named, stuck_chains
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
+from pyro_manifold.diagnostics.disagreement import disagreements, named, stuck_chains
 from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
 from pyro_manifold.infer.mcmc.checks import is_a
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
 from pyro_manifold.infer.mcmc.run import Run
+from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.states import Statistics
 from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.loader import FromLoader
 
 ChainMethod = Literal["vectorized", "parallel", "sequential"]
 
@@ -64,6 +66,9 @@ class MCMC(pyro.infer.MCMC):
             chain. For ``"vectorized"``.
         consumers: called with every `Iteration` (stage, index, sites, statistics) as it comes, such as a running
             mean; with ``save_params=[]`` no draw is kept. For ``"vectorized"``.
+        data_loader: an iterable over batches, such as a torch ``DataLoader``, for kernels that see a new one at each
+            step (`SGLD`, `PSGLD`, `SGHMC`, `OSGHMC`). A batch's tensors become the model's positional arguments (its
+            keyword arguments, if it is a dictionary); keyword arguments of `run` stay the model's.
 
     An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised.
 
@@ -97,6 +102,7 @@ class MCMC(pyro.infer.MCMC):
         chain_method: ChainMethod = "vectorized",
         thinning: int = 1,
         consumers: Sequence[Consumer] = (),
+        data_loader: Iterable[Any] | None = None,
     ) -> None:
         self.num_samples: int
         _check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
@@ -114,6 +120,12 @@ class MCMC(pyro.infer.MCMC):
                 "thinning and consumers are for chain_method='vectorized' and kernels of this package: thin the draws "
                 "of get_samples(group_by_chain=True) instead."
             )
+        if data_loader is not None and not (self._vectorised and isinstance(kernel, StochasticGradientKernel)):
+            raise ValueError(
+                f"data_loader is for kernels that see a part of the data at a time, not for {type(kernel).__name__}: "
+                "take OSGHMC, or pass all of the data to run(...)."
+            )
+        self._source = None if data_loader is None else FromLoader(data_loader)
         arguments = {
             "warmup_steps": warmup_steps,
             "hook_fn": hook_fn,
@@ -163,8 +175,9 @@ class MCMC(pyro.infer.MCMC):
         stuck = stuck_chains(self._samples, self.get_extra_fields(group_by_chain=True))
         if stuck:
             where = named(stuck) if self.num_chains > 1 else "the chain"
+            whose = "their" if len(stuck) > 1 else "its"
             warnings.warn(
-                f"After warm-up {where} moved in fewer than one iteration of twenty, so that its draws are a few "
+                f"After warm-up {where} moved in fewer than one iteration of twenty, so that {whose} draws are a few "
                 "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
                 "kernel, or initial_params), a shorter step_size or float64.",
                 stacklevel=2,
@@ -247,6 +260,7 @@ class MCMC(pyro.infer.MCMC):
 
         ``"disagreeing chains"`` names, for each site whose largest R-hat is above 1.05, that R-hat and the chain
         furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
+        Of a single chain, sites on which its two halves disagree.
         Sites that the model knows only up to sign or rotation disagree by nature; ``"log density"``, the last entry,
         does not.
         """
@@ -266,6 +280,12 @@ class MCMC(pyro.infer.MCMC):
 
     @poutine.block
     def _run_vectorised(self, *args: Any, **kwargs: Any) -> None:
+        if self._source is not None:
+            if args:
+                raise ValueError(
+                    "MCMC.run: positional arguments come from data_loader; give the model's others by name."
+                )
+            args = (self._source,)
         self._args, self._kwargs = args, kwargs
         args = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
@@ -285,11 +305,11 @@ class MCMC(pyro.infer.MCMC):
             consumers.append(self._call_hook)
         total = self.warmup_steps + self._requested_samples
         with ProgressBar(total, self.kernel.logging, self._disable_progbar) as progress:
-            made = sample(run, self._requested_samples, self._thinning, [*consumers, progress])
+            made, why = sample(run, self._requested_samples, self._thinning, [*consumers, progress])
         # An interrupt can fall between the draw and its statistics.
         made = min(made, recorder.record.draws)
         if made < wanted:
-            warnings.warn(f"Interrupted: kept {made} of {wanted} draws of each chain.", stacklevel=5)
+            warnings.warn(f"{why} Kept {made} of {wanted} draws of each chain.", stacklevel=5)
         self.num_samples = made
         return buffers.filled(made), {name: x[:, :made] for name, x in recorder.record.statistics().items()}
 

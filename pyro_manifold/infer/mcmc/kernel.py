@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.infer.mcmc.problem import Problem
+from pyro_manifold.infer.mcmc.problem import Batched, Problem
 from pyro_manifold.infer.mcmc.record import Record, reports
 from pyro_manifold.infer.mcmc.run import Fixed, Parts, Run
 from pyro_manifold.infer.mcmc.states import Block, PlainState, Statistics
 from pyro_manifold.manifolds import Manifold
-from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.batched import BatchedPotential, Sites
 from pyro_manifold.target.model import Target, target_from_model, target_from_potential
 
 _NOT_SETTINGS = ("_run", "_record", "_given_params", "_from_params", "_warn", "_jit_compile")
@@ -108,7 +108,7 @@ class Kernel(MCMCKernel):
 
     def run_of(self, target: Target, chains: int, warmup_steps: int, initial_params: Sites | None) -> Run[Any, Any]:
         """A run on a target; arguments as in `prepare`."""
-        problem = Problem.build(target, chains, initial_params, full_mass=self.grouping(), warn=self._warn)
+        problem = Problem.build(target, chains, initial_params, full_mass=self.grouping(), batched=self.batched)
         if problem.initial_values:
             parts = self.compose(problem, warmup_steps)
         else:
@@ -116,6 +116,10 @@ class Kernel(MCMCKernel):
         if not isinstance(parts, Parts):
             raise TypeError(f"{type(self).__name__}.compose returns {type(parts).__name__}, expected Parts.")
         return Run(problem, parts, warmup_steps, self._configuration())
+
+    def batched(self, target: Target, example: Sites) -> Batched:
+        """Energies and gradients of all chains, for positions like these."""
+        return BatchedPotential(target.potential_fn, example, target.manifolds, warn=self._warn)
 
     def _configuration(self) -> dict[str, str]:
         """The settings that are numbers and words, by name."""
@@ -200,8 +204,11 @@ class Kernel(MCMCKernel):
     def logging(self) -> OrderedDict[str, str]:
         """What the progress bar shows."""
         run = self.run
+        shown = {"step_size": ".2e", "n_steps": ".0f"}
         figures = {
-            name: f"{float(run.statistics[name].mean()):.2e}" for name in ("step_size",) if name in run.statistics
+            name: format(float(run.statistics[name].double().mean()), form)
+            for name, form in shown.items()
+            if name in run.statistics
         }
         figures["acc. prob"] = f"{float(run.mean_acceptance):.3f}"
         return OrderedDict(figures, divergences=f"{int(run.divergences)}")

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_manifold.infer.mcmc.record import Record
 from pyro_manifold.infer.mcmc.run import Run
-from pyro_manifold.infer.mcmc.states import Statistics
+from pyro_manifold.infer.mcmc.states import NotFiniteError, Statistics
 from pyro_manifold.target.batched import Sites
 
 _SECONDS_BETWEEN_REPORTS = 0.2
 _CHAINS_COMPARED_AT_THE_END = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Iteration:
     """One iteration of all chains. Its tensors are the run's own: copy what you keep, and never write into them.
 
@@ -29,6 +30,7 @@ class Iteration:
         draw: the number of the draw that it ends, from 0; -1 if it ends none.
         sites: where the chains are, ``{site: (chains, ...)}``, manifold sites on their manifold, others unconstrained.
         statistics: what the transitions told, ``{name: (chains,)}``.
+        constrain: ``sites`` to what the model has; `values` calls it.
     """
 
     stage: Literal["Warmup", "Sample"]
@@ -36,6 +38,12 @@ class Iteration:
     draw: int
     sites: Sites
     statistics: Statistics
+    constrain: Callable[[Sites], Sites] = field(default=dict, repr=False)
+
+    @cached_property
+    def values(self) -> Sites:
+        """Where the chains are, ``{site: (chains, ...)}``, as the model has it; computed once for all who ask."""
+        return self.constrain(self.sites)
 
     @property
     def kept(self) -> bool:
@@ -49,7 +57,19 @@ class Consumer(Protocol):
     def __call__(self, iteration: Iteration) -> None: ...
 
 
-def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer]) -> int:
+class Ended(NamedTuple):
+    """How sampling ended.
+
+    Attributes:
+        draws: how many draws were made.
+        why: what stopped it before all were made, None if nothing did.
+    """
+
+    draws: int
+    why: str | None
+
+
+def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer]) -> Ended:
     """Advance a run to the end of its warm-up and ``num_samples`` iterations more, from wherever it is.
 
     Args:
@@ -59,31 +79,33 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
         consumers: told of each iteration.
 
     Returns:
-        The number of draws made here; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C).
+        The number of draws made here; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C), or when a
+        kernel without a Metropolis test met values that are not finite.
 
     Raises:
-        KeyboardInterrupt: if there was no draw yet.
+        KeyboardInterrupt, NotFiniteError: if there was no draw yet.
     """
-    draws = 0
+    draws, why, constrain = 0, None, run.problem.target.values
     try:
         while run.iteration < run.warmup_steps + num_samples:
             sites = run.advance()
             if run.warming_up:
-                iteration = Iteration("Warmup", run.iteration - 1, -1, sites, run.statistics)
+                iteration = Iteration("Warmup", run.iteration - 1, -1, sites, run.statistics, constrain)
             else:
                 index = run.iteration - run.warmup_steps - 1
                 draw = index // thinning if (index + 1) % thinning == 0 else -1
-                iteration = Iteration("Sample", index, draw, sites, run.statistics)
+                iteration = Iteration("Sample", index, draw, sites, run.statistics, constrain)
             for consumer in consumers:
                 consumer(iteration)
                 if consumer is consumers[0]:
                     # Whoever interrupts from here on, the first consumer, which keeps the draws, has this one.
                     draws += iteration.kept
         run.compare_graphs(_CHAINS_COMPARED_AT_THE_END)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, NotFiniteError) as error:
         if not draws:
             raise
-    return draws
+        why = str(error) or "Interrupted."
+    return Ended(draws, why)
 
 
 class Buffers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,10 @@ from pyro_manifold.infer.mcmc.states import Block, Blocks
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.target.batched import BatchedPotential, Sites
 from pyro_manifold.target.initial_values import finite_values, initial_values
+from pyro_manifold.target.minibatch import MinibatchPotential
 from pyro_manifold.target.model import Target
+
+Batched = BatchedPotential | MinibatchPotential
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Problem:
     chains: int
     initial_values: Sites
     layout: Layout
-    batched: BatchedPotential
+    batched: Batched
     random: torch.Generator
 
     @classmethod
@@ -44,7 +48,7 @@ class Problem:
         initial_params: Sites | None,
         *,
         full_mass: bool | list[Block] = False,
-        warn: bool = True,
+        batched: Callable[[Target, Sites], Batched],
     ) -> Problem:
         """The problem of a target.
 
@@ -53,16 +57,16 @@ class Problem:
             chains: how many chains.
             initial_params: ``{site: (chains, ...)}``, or None to draw them.
             full_mass: how unconstrained sites are grouped, see `Layout.build`.
-            warn: whether to say so when the density cannot be traced.
+            batched: from the target and positions of all chains to energies and gradients of all chains.
         """
         values = initial_values(target, chains, initial_params)
         layout = Layout.build({name: value[0] for name, value in values.items()}, target.manifolds, full_mass)
-        batched = BatchedPotential(target.potential_fn, values, target.manifolds, warn=warn)
+        potential = batched(target, values)
         if values:
-            values = finite_values(target, values, initial_params is None, batched)
+            values = finite_values(target, values, initial_params is None, potential)
         device = next((value.device for value in values.values()), torch.device("cpu"))
         random = torch.Generator(device).manual_seed(int(torch.randint(2**63 - 1, ())))
-        return cls(target, chains, values, layout, batched, random)
+        return cls(target, chains, values, layout, potential, random)
 
     @property
     def position(self) -> Blocks:

@@ -71,6 +71,8 @@ class Parts(Generic[S, T]):
         tuning: chooses the settings of all of them.
         renew: a state and a position to that state there, with all that depends on the density computed anew.
         graphs: forms of functions that contain the density, beside the potential itself.
+        difference: a state and some chains to what the graph of the density has different from the model there; None
+            for that of the problem's potential.
     """
 
     state: S
@@ -78,6 +80,7 @@ class Parts(Generic[S, T]):
     tuning: Tuning[S, T]
     renew: Callable[[S, Blocks], S]
     graphs: dict[str, Trusted] = field(default_factory=dict)
+    difference: Callable[[S, list[int]], str | None] | None = None
 
 
 class Run(Saved, Generic[S, T]):
@@ -113,6 +116,7 @@ class Run(Saved, Generic[S, T]):
         self.tuning = parts.tuning
         self.transitions = parts.transitions
         self._renew = parts.renew
+        self._difference = parts.difference or (lambda _, chains: problem.batched.difference_at(self.sites, chains))
         self._graphs = {"density": problem.batched.graph, **parts.graphs}
         self.random = problem.random
         self.iteration = 0
@@ -133,8 +137,7 @@ class Run(Saved, Generic[S, T]):
     @property
     def values(self) -> Sites:
         """Where the chains are, ``{site: (chains, ...)}``, as the model has it."""
-        transforms = self.problem.target.transforms
-        return {name: transforms[name].inv(x) if name in transforms else x for name, x in self.sites.items()}
+        return self.problem.target.values(self.sites)
 
     def advance(self) -> Sites:
         """One iteration of every chain; returns `sites`."""
@@ -203,7 +206,7 @@ class Run(Saved, Generic[S, T]):
         first = int(golden_phase(self.iteration) * self.chains)
         stride = max(1, self.chains // count)
         chains = sorted({(first + k * stride) % self.chains for k in range(min(count, self.chains))})
-        difference = self.problem.batched.difference_at(self.sites, chains)
+        difference = self._difference(self.state, chains)
         if difference is None:
             return
         for graph in self._graphs.values():

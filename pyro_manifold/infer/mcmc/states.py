@@ -34,6 +34,10 @@ class ChainState(Protocol):
     def gradient(self) -> Blocks: ...
 
 
+class NotFiniteError(ArithmeticError):
+    """A transition that led to values that are not finite, and cannot be rejected."""
+
+
 class PlainState(NamedTuple):
     """A position of every chain and its energy: the state of kernels without momenta."""
 

@@ -104,7 +104,7 @@ def test_a_resumed_run_fills_its_buffers_from_the_front():
     sample(run, 5, 1, [Buffers(5, ["U"])])
     other.load_state_dict(run.state_dict())
     buffers = Buffers(10, ["U"])
-    assert sample(other, 10, 1, [buffers]) == 5
+    assert sample(other, 10, 1, [buffers]).draws == 5
     draws = buffers.filled(5)["U"]
     assert constraints.stiefel.check(draws).all()
     assert torch.equal(draws[:, -1], other.sites["U"])

@@ -35,6 +35,10 @@ class Metric(NamedTuple):
     inverse_mass: Tensor
     mass_factor: Tensor
 
+    def at(self, temperature: float) -> Metric:
+        """The same masses, with momenta drawn at a temperature τ: ∝ exp(-K/τ)."""
+        return self._replace(mass_factor=temperature**0.5 * self.mass_factor)
+
     @classmethod
     def from_inverse_mass(cls, inverse_mass: Tensor) -> Metric:
         if inverse_mass.dim() < 3:
@@ -111,9 +115,13 @@ class EuclideanMechanics(Mechanics):
         return _product(metric.inverse_mass, momentum)
 
     def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
+        if not isinstance(time, Tensor):
+            return torch.sub(momentum, gradient, alpha=time)  # in one pass over the memory of a network
         return momentum - per_chain(time, gradient) * gradient
 
     def drift(self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float) -> tuple[Tensor, Tensor]:
+        if not isinstance(time, Tensor) and metric.inverse_mass.dim() < 3:
+            return torch.addcmul(position, momentum, metric.inverse_mass, value=time), momentum
         return position + per_chain(time, position) * self.velocity(position, momentum, metric), momentum
 
 

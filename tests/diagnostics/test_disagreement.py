@@ -2,7 +2,7 @@
 
 import torch
 
-from pyro_manifold.diagnostics.agreement import disagreements, stuck_chains
+from pyro_manifold.diagnostics.disagreement import disagreements, stuck_chains
 
 
 def test_the_furthest_chain_is_so_in_standard_deviations():

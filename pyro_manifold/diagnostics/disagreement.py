@@ -25,7 +25,7 @@ def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = _LARGEST_
         largest_rhat: split R-hat up to which chains count as agreeing.
 
     Returns:
-        ``{site: sentence}``; empty for a single chain.
+        ``{site: sentence}``; of a single chain, where its two halves disagree.
 
     Example:
         >>> import torch
@@ -37,7 +37,7 @@ def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = _LARGEST_
     found = {}
     for name, values in samples.items():
         chains, draws = values.shape[:2]
-        if chains < 2 or draws < 4 or not values.is_floating_point():
+        if draws < 4 or not values.is_floating_point():
             continue
         values = values.detach().reshape(chains, draws, -1).double()
         parts = [*_furthest(values, largest_rhat), *_standing_still(values)]
@@ -54,6 +54,8 @@ def _furthest(values: Tensor, largest_rhat: float) -> list[str]:
     rhat = float(split_gelman_rubin(values[..., moving]).max())
     if rhat <= largest_rhat:
         return []
+    if len(values) == 1:
+        return [f"R-hat {rhat:.2f} between the halves of the only chain"]
     means = values.mean(1)
     distance = ((means - means.median(0).values).abs() / spread)[:, moving].amax(1)
     return [f"R-hat {rhat:.2f}, chain {int(distance.argmax())} is furthest from the others"]

@@ -1,0 +1,1 @@
+"""Stochastic-gradient kernels: bias, cost and the examples of the OHMC paper."""

@@ -1,0 +1,260 @@
+"""How good predictive probabilities are: against labels, against a reference, and for telling unfamiliar inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.diagnostics.checks import check_real
+
+_SUM_TOLERANCE = 1e-4  # what float32 leaves of a softmax over thousands of classes is less
+
+
+def agreement(probabilities: Tensor, reference: Tensor) -> Tensor:
+    r"""Share of cases for which two predictions have the same most probable class.
+
+    .. math::
+        \frac{1}{n} \sum_{i=1}^n 1[\arg\max_k p_{ik} = \arg\max_k q_{ik}]
+
+    Args:
+        probabilities: p, ``(cases, classes)``.
+        reference: q, such as those of long chains, ``(cases, classes)``.
+
+    Returns:
+        ``()``, from 0 to 1. Of classes that are equally probable the first counts.
+
+    Raises:
+        TypeError: for anything but tensors of float32 or float64.
+        ValueError: unless both have that shape, and rows that are not negative and sum to one.
+
+    Source: Izmailov, Vikram, Hoffman & Wilson 2021, arXiv 2104.14421.
+
+    Example:
+        >>> agreement(torch.tensor([[0.6, 0.4], [0.3, 0.7]]), torch.tensor([[0.9, 0.1], [0.8, 0.2]]))
+        tensor(0.5000)
+    """
+    _check_pair(probabilities, reference, "agreement")
+    return (probabilities.argmax(-1) == reference.argmax(-1)).to(probabilities.dtype).mean()
+
+
+def total_variation(probabilities: Tensor, reference: Tensor) -> Tensor:
+    r"""Distance in total variation between two predictions, mean over cases.
+
+    .. math::
+        \frac{1}{n} \sum_{i=1}^n \frac{1}{2} \sum_k |p_{ik} - q_{ik}|
+
+    Args:
+        probabilities: p, ``(cases, classes)``.
+        reference: q, ``(cases, classes)``.
+
+    Returns:
+        ``()``, from 0 to 1.
+
+    Raises:
+        TypeError: for anything but tensors of float32 or float64.
+        ValueError: unless both have that shape, and rows that are not negative and sum to one.
+
+    Source: Izmailov, Vikram, Hoffman & Wilson 2021, arXiv 2104.14421.
+
+    Example:
+        >>> total_variation(torch.tensor([[0.75, 0.25], [1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+        tensor(0.6250)
+    """
+    _check_pair(probabilities, reference, "total_variation")
+    return 0.5 * (probabilities - reference).abs().sum(-1).mean()
+
+
+def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
+    r"""Mean over cases of minus the logarithm of the probability of the label, :math:`-\log p_{i y_i}`.
+
+    Args:
+        probabilities: p, ``(cases, classes)``.
+        labels: y, integers from 0 to classes − 1, ``(cases,)``.
+
+    Returns:
+        ``()``; infinite if a label has probability 0.
+
+    Raises:
+        TypeError: for probabilities that are no tensor of float32 or float64, or labels that are none of integers.
+        ValueError: for other shapes, rows that do not sum to one, or labels out of range.
+
+    Example:
+        >>> float(negative_log_likelihood(torch.tensor([[0.25, 0.75]]), torch.tensor([1])).exp())
+        1.3333...
+    """
+    _check_labelled(probabilities, labels, "negative_log_likelihood")
+    return -_of_labels(probabilities, labels).log().mean()
+
+
+def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
+    r"""Mean over cases of the squared distance from probabilities to the label.
+
+    .. math::
+        \frac{1}{n} \sum_{i=1}^n \sum_k (p_{ik} - 1[k = y_i])^2
+
+    Args:
+        probabilities: p, ``(cases, classes)``.
+        labels: y, integers from 0 to classes − 1, ``(cases,)``.
+
+    Returns:
+        ``()``, from 0 to 2. For two classes some define half of it.
+
+    Raises:
+        TypeError: for probabilities that are no tensor of float32 or float64, or labels that are none of integers.
+        ValueError: for other shapes, rows that do not sum to one, or labels out of range.
+
+    Source: Brier 1950, Monthly Weather Review 78.
+
+    Example:
+        >>> brier_score(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 1]))
+        tensor(0.2500)
+    """
+    _check_labelled(probabilities, labels, "brier_score")
+    hits = torch.nn.functional.one_hot(labels.long(), probabilities.shape[1])
+    return (probabilities - hits).square().sum(-1).mean()
+
+
+def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
+    r"""How far confidence is from accuracy, mean over bins of confidence.
+
+    The confidence of a case is its largest probability. With :math:`B_m` the cases whose confidence is in
+    :math:`(\tfrac{m-1}{M}, \tfrac{m}{M}]`,
+
+    .. math::
+        \sum_{m=1}^M \frac{|B_m|}{n} \left| \operatorname{accuracy}(B_m) - \operatorname{confidence}(B_m) \right| .
+
+    It depends on the number of bins, and of few cases it is large for well calibrated predictions too.
+
+    Args:
+        probabilities: ``(cases, classes)``.
+        labels: integers from 0 to classes − 1, ``(cases,)``.
+        bins: M.
+
+    Returns:
+        ``()``, from 0 to 1.
+
+    Raises:
+        TypeError: for probabilities that are no tensor of float32 or float64, or labels that are none of integers.
+        ValueError: for other shapes, rows that do not sum to one, labels out of range, or ``bins`` below 1.
+
+    Source: Guo, Pleiss, Sun & Weinberger 2017, arXiv 1706.04599.
+
+    Example:
+        >>> p = torch.tensor([[0.75, 0.25], [0.75, 0.25], [0.0, 1.0]])
+        >>> float(expected_calibration_error(p, torch.tensor([0, 1, 1])))
+        0.1666...
+    """
+    _check_labelled(probabilities, labels, "expected_calibration_error")
+    if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
+        raise ValueError(f"expected_calibration_error: bins={bins!r}, expected a positive integer.")
+    confidence, predicted = probabilities.max(-1)
+    excess = confidence - (predicted == labels).to(confidence.dtype)
+    index = ((confidence * bins).ceil().long() - 1).clamp(0, bins - 1)
+    return excess.new_zeros(bins).index_add(0, index, excess).abs().sum() / len(excess)
+
+
+def predictive_entropy(probabilities: Tensor) -> Tensor:
+    r"""Entropy of each prediction, :math:`-\sum_k p_{ik} \log p_{ik}`, with 0 log 0 = 0.
+
+    Args:
+        probabilities: p, ``(cases, classes)``.
+
+    Returns:
+        ``(cases,)``, from 0 to the logarithm of the number of classes.
+
+    Raises:
+        TypeError: for anything but a tensor of float32 or float64.
+        ValueError: for another shape, or rows that are negative or do not sum to one.
+
+    Example:
+        >>> predictive_entropy(torch.tensor([[0.5, 0.5], [0.0, 1.0]])).tolist()
+        [0.693..., 0.0]
+    """
+    _check_probabilities(probabilities, "probabilities", "predictive_entropy")
+    return torch.special.entr(probabilities).sum(-1)
+
+
+def out_of_distribution_auroc(inside_scores: Tensor, outside_scores: Tensor) -> Tensor:
+    r"""Probability that an unfamiliar case has a higher score than a familiar one; equal scores count half.
+
+    .. math::
+        P(s_\text{outside} > s_\text{inside}) + \tfrac{1}{2} P(s_\text{outside} = s_\text{inside}),
+
+    which is the area under the curve of true against false positives for all thresholds of the score, and the statistic
+    of Mann and Whitney divided by the number of pairs.
+
+    Args:
+        inside_scores: of cases like those of the training data, such as `predictive_entropy`, ``(cases,)``.
+        outside_scores: of cases from elsewhere, ``(other cases,)``.
+
+    Returns:
+        ``()``, from 0 to 1; ½ if the scores tell nothing.
+
+    Raises:
+        TypeError: for anything but tensors of float32 or float64.
+        ValueError: for scores that are empty, not finite, or of another shape.
+
+    Source: Hendrycks & Gimpel 2017, arXiv 1610.02136; Fawcett 2006, Pattern Recognition Letters 27.
+
+    Example:
+        >>> out_of_distribution_auroc(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.3, 0.4]))
+        tensor(0.9167)
+    """
+    for name, scores in {"inside_scores": inside_scores, "outside_scores": outside_scores}.items():
+        check_real(scores, name, "out_of_distribution_auroc")
+        if scores.dim() != 1:
+            raise ValueError(
+                f"out_of_distribution_auroc: {name} has shape {tuple(scores.shape)}, expected one score for each case, "
+                "(cases,)."
+            )
+    ordered, outside = inside_scores.sort().values, outside_scores.to(inside_scores)
+    below = torch.searchsorted(ordered, outside)
+    up_to = torch.searchsorted(ordered, outside, right=True)
+    # Of integers, so that millions of pairs are counted exactly in float32 too.
+    return (below + up_to).sum().to(ordered.dtype) / (2 * len(ordered) * len(outside))
+
+
+def _of_labels(probabilities: Tensor, labels: Tensor) -> Tensor:
+    return probabilities.gather(1, labels.long().unsqueeze(1)).squeeze(1)
+
+
+def _check_probabilities(values: Tensor, name: str, owner: str) -> None:
+    check_real(values, name, owner)
+    if values.dim() != 2:
+        raise ValueError(f"{owner}: {name} has shape {tuple(values.shape)}, expected (cases, classes).")
+    error, negative = float((values.detach().sum(-1) - 1).abs().max()), bool((values < 0).any())
+    if negative or error > _SUM_TOLERANCE:
+        what = "negative entries" if negative else f"rows that sum to {error:.2g} more or less than one"
+        raise ValueError(f"{owner}: {name} has {what}, expected probabilities of classes; take logits.softmax(-1).")
+
+
+def _check_pair(probabilities: Tensor, reference: Tensor, owner: str) -> None:
+    _check_probabilities(probabilities, "probabilities", owner)
+    _check_probabilities(reference, "reference", owner)
+    if probabilities.shape != reference.shape:
+        raise ValueError(
+            f"{owner}: reference has shape {tuple(reference.shape)}, expected that of probabilities, "
+            f"{tuple(probabilities.shape)}: the same cases and classes in the same order."
+        )
+
+
+def _check_labelled(probabilities: Tensor, labels: Tensor, owner: str) -> None:
+    _check_probabilities(probabilities, "probabilities", owner)
+    if (
+        not isinstance(labels, Tensor)
+        or labels.is_floating_point()
+        or labels.is_complex()
+        or labels.dtype == torch.bool
+    ):
+        found = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"{owner}: labels is of {found}, expected a tensor of integers; use labels.long().")
+    cases, classes = probabilities.shape
+    if labels.shape != (cases,):
+        raise ValueError(
+            f"{owner}: labels has shape {tuple(labels.shape)}, expected ({cases},), one for each row of probabilities."
+        )
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise ValueError(
+            f"{owner}: labels are from {int(labels.min())} to {int(labels.max())}, expected 0 to {classes - 1}, the "
+            "numbers of the classes."
+        )

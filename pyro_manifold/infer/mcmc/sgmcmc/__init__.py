@@ -1,0 +1,1 @@
+"""Stochastic-gradient kernels: steps along gradients of minibatches, without a Metropolis test."""

@@ -1,0 +1,164 @@
+"""What stochastic-gradient kernels share: configuration, minibatches, composition."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from pyro_manifold.infer.mcmc.checks import check_positive_integer
+from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
+from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
+from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.problem import Batched, Problem
+from pyro_manifold.infer.mcmc.run import Parts
+from pyro_manifold.infer.mcmc.sgmcmc.batches import LoaderBatches, Order, PlateBatches, check_order
+from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, as_schedule
+from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, Plan, Step, StochasticSteps
+from pyro_manifold.infer.mcmc.states import Blocks
+from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
+from pyro_manifold.target.batched import BatchedPotential, Sites
+from pyro_manifold.target.loader import FromLoader, target_from_loader
+from pyro_manifold.target.minibatch import MinibatchPotential
+from pyro_manifold.target.model import ModelTarget, Target, target_from_model
+
+
+class StochasticGradientKernel(Kernel):
+    """Steps along noisy gradients. A subclass says which steps, and which mechanics each manifold has.
+
+    Args:
+        model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
+        potential_fn: as in `Kernel`.
+        step_size: ε, a number or a function of the number of the step.
+        num_steps: steps of an iteration.
+        temperature: τ, a number or a function of the number of the step.
+        minibatches: the order in which minibatches come, see `PlateBatches`.
+        own_minibatches: whether each chain has its own.
+        jit_compile: compile the model's density and gradient with `torch.compile`; falls back with a warning.
+        jit_options: keyword arguments for `torch.compile`.
+        **options: as in `Kernel`.
+    """
+
+    manifold_mechanics: ClassVar[Mapping[type[Manifold], Mechanics]]
+
+    def __init__(
+        self,
+        model: Callable[..., Any] | None = None,
+        potential_fn: Callable[..., Any] | None = None,
+        *,
+        step_size: float | Schedule,
+        num_steps: int = 1,
+        temperature: float | Schedule = 1.0,
+        minibatches: Order = "shuffled",
+        own_minibatches: bool = False,
+        jit_compile: bool = False,
+        jit_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, potential_fn, **options)
+        check_positive_integer(num_steps=num_steps)
+        self._num_steps = num_steps
+        self._step_size = as_schedule("step_size", step_size)
+        self._temperature = as_schedule("temperature", temperature)
+        check_order(minibatches)
+        self._minibatches: Order = minibatches
+        self._own_minibatches = own_minibatches
+        self._jit_compile, self._jit_options = jit_compile, dict(jit_options or {})
+
+    @abstractmethod
+    def step(self) -> Step:
+        """The step, one of `steps`."""
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """Step sizes, temperatures, friction."""
+
+    def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
+        """The state to begin with: this one, and what else a step needs."""
+        return state
+
+    def target(self, initial_params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+        if self.model is None:
+            return super().target(initial_params, args, kwargs)
+        options: dict[str, Any] = {
+            "transforms": self._given_transforms,
+            "max_plate_nesting": self._max_plate_nesting,
+            "init_strategy": self._init_strategy,
+        }
+        if args and isinstance(args[0], FromLoader):
+            return target_from_loader(self.model, args[0], kwargs, **options)
+        return target_from_model(self.model, args, kwargs, subsample=True, **options)
+
+    def batched(self, target: Target, example: Sites) -> Batched:
+        """On the batch of a step, where the model has its data in batches."""
+        if not isinstance(target, ModelTarget) or target.minibatch_of is None or not example:
+            return BatchedPotential(
+                target.potential_fn, example, target.manifolds, compile=self._compile_options, warn=self._warn
+            )
+        value = next(iter(example.values()))
+        chains = len(value) if self._own_minibatches else None
+        options = (self._minibatches, chains, value.device, int(torch.randint(2**63 - 1, ())))
+        batches: PlateBatches | LoaderBatches
+        if target.loader is None:
+            batches = PlateBatches(target.minibatch_of({}).plates, *options)
+        else:
+            batches = LoaderBatches(target.loader, target.minibatch_of, *options)
+        return MinibatchPotential(
+            target.minibatch_of,
+            batches,
+            example,
+            target.manifolds,
+            own=self._own_minibatches,
+            compile=self._compile_options,
+            warn=self._warn,
+        )
+
+    @property
+    def _compile_options(self) -> dict[str, Any] | None:
+        return self._jit_options if self._jit_compile else None
+
+    def compose(self, problem: Problem, warmup_steps: int) -> Parts[StochasticState, None]:
+        """One transition, whose steps see a new batch each."""
+        self._check_manifolds(problem)
+        mechanics = block_mechanics(problem, self.manifold_mechanics)
+        metrics = {block: _unit_mass(x) for block, x in problem.position.items()}
+        minibatch = problem.batched if isinstance(problem.batched, MinibatchPotential) else None
+
+        def gradient(position: Blocks, step: int) -> tuple[torch.Tensor, Blocks]:
+            if minibatch is None:
+                return problem.potential(position)
+            energy, slopes = minibatch(problem.layout.unpack(position), step)
+            return energy, problem.layout.pack(slopes)
+
+        def renew(state: StochasticState, position: Blocks) -> StochasticState:
+            energy, slopes = gradient(position, state.steps)
+            return state._replace(position=position, energy=energy, gradient=slopes)
+
+        def difference(state: StochasticState, chains: list[int]) -> str | None:
+            sites = problem.layout.unpack(state.position)
+            if minibatch is None:
+                return problem.batched.difference_at(sites, chains)
+            return minibatch.difference_at(sites, chains, state.steps)
+
+        transition = StochasticSteps(self.step(), gradient, self.plan(), mechanics, metrics)
+        start = StochasticState(problem.position, {}, *gradient(problem.position, 0), 0, {})
+        state = self.begin(transition.with_momentum(start, problem.random), problem)
+        batches = minibatch.batches if minibatch is not None else None
+        data = Data(batches if isinstance(batches, PlateBatches | LoaderBatches) else None)
+        return Parts(state, [transition], data, renew, difference=difference)
+
+    def _check_manifolds(self, problem: Problem) -> None:
+        for (name, *_), manifold in problem.manifolds.items():
+            known = isinstance(manifold, tuple(self.manifold_mechanics))
+            if not known and isinstance(manifold, Stiefel | Sphere):
+                raise ValueError(
+                    f"Site '{name}' is on {manifold!r}, and {type(self).__name__} moves in unconstrained space: take "
+                    "OSGHMC, or give the site a transform to unconstrained space."
+                )
+
+
+def _unit_mass(position: torch.Tensor) -> Metric:
+    return Metric.from_inverse_mass(position.new_ones(1))

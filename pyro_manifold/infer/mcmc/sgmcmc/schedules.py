@@ -1,0 +1,108 @@
+"""Step sizes and temperatures that change from step to step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+
+from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, is_a
+
+Schedule = Callable[[int], float]
+"""The number of a step, counted from 0 over the whole run, to a number."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same number at every step."""
+
+    value: float
+
+    def __call__(self, step: int) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class PolynomialDecay:
+    r""":math:`a (1 + t/b)^{-\gamma}` at step t.
+
+    With γ in (0.5, 1] the steps sum to infinity and their squares do not, under which stochastic-gradient Langevin
+    dynamics has no bias in the end (Welling & Teh 2011).
+
+    Args:
+        initial: a, the first one.
+        scale: b, steps after which it has fallen by :math:`2^{-\gamma}`.
+        power: γ.
+
+    Raises:
+        ValueError: for an argument that is not positive.
+    """
+
+    initial: float
+    scale: float = 1000.0
+    power: float = 0.55
+
+    def __post_init__(self) -> None:
+        check_positive(initial=self.initial, scale=self.scale, power=self.power)
+
+    def __call__(self, step: int) -> float:
+        return float(self.initial * (1 + step / self.scale) ** -self.power)
+
+
+@dataclass(frozen=True)
+class CosineCycles:
+    r""":math:`\tfrac a2 (1 + \cos(\pi\, t \bmod L / L))`: from a to nothing in L steps, again and again.
+
+    The long steps at the start of a cycle lead to another mode, the short ones at its end draw from it. Zhang, Li,
+    Zhang, Chen & Wilson, Cyclical stochastic gradient MCMC, ICLR 2020, equation 1.
+
+    Args:
+        initial: a.
+        length: L, steps of a cycle.
+        smallest: what it never falls below.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
+
+    initial: float
+    length: int
+    smallest: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(initial=self.initial)
+        check_positive_integer(length=self.length)
+        as_schedule("smallest", self.smallest)
+
+    def __call__(self, step: int) -> float:
+        share = (step % self.length) / self.length
+        return max(self.smallest, 0.5 * self.initial * (1 + math.cos(math.pi * share)))
+
+
+def as_schedule(name: str, value: object) -> Schedule:
+    """A schedule from a number or a function.
+
+    Raises:
+        ValueError: for anything else, or a number that is negative or not finite.
+    """
+    if is_a(Real, value):
+        number = float(value)  # type: ignore[arg-type]
+        if not 0 <= number < math.inf:
+            raise ValueError(f"{name}={value!r}, expected a finite number ≥ 0 or a function of the number of the step.")
+        return Constant(number)
+    if not callable(value):
+        raise ValueError(f"{name}={value!r}, expected a number or a function of the number of the step.")
+    return value
+
+
+def value_at(name: str, schedule: Schedule, step: int) -> float:
+    """The value of a schedule at a step.
+
+    Raises:
+        ValueError: if it is negative or not finite.
+    """
+    value = float(schedule(step))
+    if not 0 <= value < math.inf:
+        raise ValueError(f"The schedule of {name} gives {value} at step {step}, expected a finite number ≥ 0.")
+    return value

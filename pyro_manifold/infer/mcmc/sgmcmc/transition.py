@@ -1,0 +1,150 @@
+"""The transition of stochastic-gradient kernels: so many steps on as many batches, all of them accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NoReturn
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
+from pyro_manifold.infer.mcmc.saving import Saved
+from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
+from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
+from pyro_manifold.infer.mcmc.states import Blocks, NotFiniteError, Statistics
+
+Step = Callable[..., StochasticState]
+GradientAt = Callable[[Blocks, int], tuple[Tensor, Blocks]]
+"""Energy and Euclidean gradient of positions on the batch of a step, by the step's number."""
+
+Integrator = Literal["splitting", "euler"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the user asked of step sizes, temperatures and friction; see `SGHMC`.
+
+    Attributes:
+        step_size: ε.
+        temperature: τ.
+        num_steps: steps of an iteration.
+        friction: α in one step.
+        noise_estimate: β̂ in one step.
+        resample_momentum: whether each iteration begins with fresh momenta.
+    """
+
+    step_size: Schedule
+    temperature: Schedule
+    num_steps: int
+    friction: float = 0.0
+    noise_estimate: float = 0.0
+    resample_momentum: bool = False
+
+
+class Data(Saved):
+    """Nothing is tuned; all that a run has to know again is the order of its batches, by their seed.
+
+    Args:
+        batches: where batches come from; None for a density on all data.
+    """
+
+    def __init__(self, batches: Saved | None) -> None:
+        self.changing = () if batches is None else ("_batches",)  # type: ignore[misc]
+        self._batches = batches
+
+    def settings(self, iteration: int) -> None:
+        """There are none: step sizes and temperatures follow from the number of steps in the state."""
+
+    def learn(self, *_: object) -> None:
+        """Nothing to learn."""
+
+
+class StochasticSteps:
+    """Steps along gradients of minibatches, for all chains together; nothing is rejected.
+
+    The closing half of a step and the opening half of the next use one gradient, that of the batch of the step in
+    between; so the batch of a step is the one on which it ends.
+
+    Args:
+        step: one of `steps`.
+        gradient: energy and gradient of positions on the batch of a step.
+        plan: step sizes, temperatures, friction.
+        mechanics: how each block moves.
+        metrics: masses of all blocks.
+
+    Raises:
+        NotFiniteError: where a step leads to values that are not finite.
+    """
+
+    def __init__(
+        self, step: Step, gradient: GradientAt, plan: Plan, mechanics: BlockMechanics, metrics: Metrics
+    ) -> None:
+        self._step = partial(step, mechanics=mechanics, metrics=metrics)
+        self._gradient, self._plan = gradient, plan
+        self._mechanics, self._metrics = mechanics, metrics
+
+    def __call__(
+        self, state: StochasticState, settings: None, random: torch.Generator
+    ) -> tuple[StochasticState, Statistics]:
+        plan, first = self._plan, state.steps
+        if plan.resample_momentum:
+            state = self.with_momentum(state, random)
+        energies, step_size, temperature = [], 0.0, 0.0
+        for number in range(first, first + plan.num_steps):
+            step_size = value_at("step_size", plan.step_size, number)
+            temperature = value_at("temperature", plan.temperature, number)
+            chosen = StepSettings(step_size, temperature, plan.friction, plan.noise_estimate)
+            on_batch = partial(self._on_batch, number=number + 1)
+            state = self._step(state, on_batch, chosen, random=random)._replace(steps=number + 1)
+            energies.append(state.energy)
+        self._check(state, torch.stack(energies), first, step_size)
+        statistics = {"step_size": step_size, "temperature": temperature, "n_steps": plan.num_steps}
+        return self._restored(state), {
+            "lp": -state.energy,
+            **{name: torch.full_like(state.energy, value) for name, value in statistics.items()},
+        }
+
+    def with_momentum(self, state: StochasticState, random: torch.Generator) -> StochasticState:
+        """The same positions with fresh momenta, of the temperature at this step."""
+        temperature = value_at("temperature", self._plan.temperature, state.steps)
+        momentum = {
+            block: move.draw_momentum(state.position[block], self._metrics[block].at(temperature), random)
+            for block, move in self._mechanics.items()
+        }
+        return state._replace(momentum=momentum)
+
+    def _on_batch(self, position: Blocks, number: int) -> tuple[Tensor, Blocks]:
+        return self._gradient(position, number)
+
+    def _restored(self, state: StochasticState) -> StochasticState:
+        """Without the rounding that has gathered."""
+        position = {block: move.restore(state.position[block]) for block, move in self._mechanics.items()}
+        momentum = {
+            block: move.restore_momentum(position[block], state.momentum[block])
+            for block, move in self._mechanics.items()
+        }
+        return state._replace(position=position, momentum=momentum)
+
+    def _check(self, state: StochasticState, energies: Tensor, first: int, step_size: float) -> None:
+        """Looked at once for all steps, so that steps on a GPU wait for nobody."""
+        finite = energies.isfinite()
+        if not bool(finite.all()):
+            step, chain = (~finite).nonzero()[0].tolist()
+            self._stop(state, chain, first + step + 1)
+        for x in state.position.values():
+            wrong = (~x.isfinite().flatten(1).all(1)).nonzero().flatten()
+            if len(wrong):
+                self._stop(state, int(wrong[0]), first + len(energies))
+
+    def _stop(self, state: StochasticState, chain: int, step: int) -> NoReturn:
+        sites = [name for block, x in state.position.items() if not x[chain].isfinite().all() for name in block]
+        what = f"{', '.join(f'{name!r}' for name in sites)} of chain {chain}" if sites else f"chain {chain}"
+        step_size = value_at("step_size", self._plan.step_size, step - 1)
+        where = f"Site {what}" if len(sites) == 1 else f"Sites {what}" if sites else f"The log density of {what}"
+        raise NotFiniteError(
+            f"{where} left the finite numbers at step {step}, with step_size={step_size:.3g}: take a smaller step_size "
+            "or a start nearer to the mass (temperature=0 finds one)."
+        )

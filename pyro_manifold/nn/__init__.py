@@ -1,0 +1,7 @@
+"""Layers of neural networks whose weights have orthonormal rows or columns, and priors for existing networks."""
+
+from pyro_manifold.nn.conversion import to_bayesian_
+from pyro_manifold.nn.low_rank import LowRankLinear
+from pyro_manifold.nn.orthogonal import OrthogonalConv2d, OrthogonalLinear
+
+__all__ = ["LowRankLinear", "OrthogonalConv2d", "OrthogonalLinear", "to_bayesian_"]

@@ -1,0 +1,201 @@
+"""An existing network with a prior, in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+from pyro.nn import PyroModule, PyroSample
+from pyro.nn.module import to_pyro_module_
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parameter import UninitializedParameter
+
+from pyro_manifold.nn.checks import check_gain, check_positive, is_positive
+from pyro_manifold.nn.orthogonal import OrthogonalConv2d, OrthogonalLinear
+from pyro_manifold.nn.priors import NormalPrior, remember_placement
+
+Chosen = Literal["hidden"] | type | tuple[type, ...] | Collection[str] | Callable[[str, nn.Module], bool]
+"""Which layers become orthogonal, see `to_bayesian_`."""
+
+PriorScale = float | Callable[[str, nn.Parameter], float] | None
+
+_OWNER = "to_bayesian_"
+_ORTHOGONAL = {nn.Linear, PyroModule[nn.Linear], nn.Conv2d, PyroModule[nn.Conv2d]}
+_NORMALISATIONS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
+
+
+def to_bayesian_(
+    network: nn.Module,
+    orthogonal: Chosen = "hidden",
+    *,
+    prior_scale: PriorScale = None,
+    bias_scale: float = 1.0,
+    gain: Any = 1.0,
+) -> PyroModule:
+    r"""Give every parameter of a network a prior, **in place**, as `pyro.nn.module.to_pyro_module_` makes it Pyro's.
+
+    Some of the layers `torch.nn.Linear` and `torch.nn.Conv2d` are replaced by `OrthogonalLinear` and
+    `OrthogonalConv2d`. All other parameters become sites with independent normal entries: of mean 0 and standard
+    deviation 1/√fan-in for tensors of two or more dimensions (fan-in is what one output sums over, the product of all
+    sizes but the first), so that inputs of variance 1 have outputs of variance 1; 1 for embeddings; and ``bias_scale``
+    for biases and whatever else has at most one dimension. The weights of normalisations have mean 1. Parameters with
+    ``requires_grad=False`` stay what they are; of all others the values are forgotten. Dtype and device of each layer
+    are kept, and follow ``.to(...)`` later.
+
+    Args:
+        network: a module; of a `PyroModule`, attributes that are sites already stay so.
+        orthogonal: which layers become orthogonal. ``"hidden"``: every Linear and Conv2d but the last, in the order of
+            ``network.named_modules()``: its outputs are not hidden, and their scale is for the data to say. Or a type,
+            or several, such as ``nn.Conv2d``; or names, such as ``["0", "body.2"]``; or a function of name and layer.
+            ``()`` for none. Subclasses of the two layers compute something else and are never replaced.
+        prior_scale: standard deviation of the weights that are not orthogonal, or a function of name and parameter;
+            None as above.
+        bias_scale: standard deviation of biases, those of orthogonal layers too.
+        gain: of the orthogonal layers, as theirs; √2 keeps the variance through ReLU.
+
+    Returns:
+        The network.
+
+    Raises:
+        TypeError: if ``network`` is no module.
+        ValueError: if it has no parameters that could become sites, shares one between layers, has some without a
+            shape, or normalises batches; or for arguments other than those above. It is then as it was.
+
+    Example:
+        >>> import torch
+        >>> from pyro import poutine
+        >>> from torch import nn
+        >>> network = to_bayesian_(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)))
+        >>> network[0]
+        OrthogonalLinear(4, 8, bias=True)
+        >>> network(torch.randn(5, 4)).shape
+        torch.Size([5, 3])
+        >>> sorted(poutine.trace(network).get_trace(torch.randn(5, 4)).stochastic_nodes)
+        ['0.basis', '0.bias', '2.bias', '2.weight']
+    """
+    parameters = _checked_parameters(network)
+    check_positive(_OWNER, bias_scale=bias_scale)
+    check_gain(_OWNER, gain)
+    replaced = _chosen(network, orthogonal)
+    scales = {
+        name: _scale(network, name, parameter, prior_scale, bias_scale)
+        for name, parameter in parameters.items()
+        if name.rpartition(".")[0] not in replaced
+    }
+    for name, layer in replaced.items():
+        parent, _, child = name.rpartition(".")
+        # Not by setattr, which would move the layer to the end of a sequence that is Pyro's already.
+        network.get_submodule(parent)._modules[child] = _orthogonal(layer, gain, bias_scale)
+    to_pyro_module_(network)
+    for name, scale in scales.items():
+        parent, _, own_name = name.rpartition(".")
+        _give_prior(network.get_submodule(parent), own_name, scale)
+    return network
+
+
+def _checked_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are to become sites, by name."""
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"{_OWNER}: network is a {type(network).__name__}, expected a torch.nn.Module.")
+    parameters: dict[str, nn.Parameter] = {}
+    names: dict[int, str] = {}
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad or _of_pyro(network, name):
+            continue
+        if isinstance(parameter, UninitializedParameter):
+            raise ValueError(f"{_OWNER}: '{name}' has no shape yet, run the network once on an example before.")
+        if id(parameter) in names:
+            raise ValueError(
+                f"{_OWNER}: '{names[id(parameter)]}' and '{name}' are the same tensor, and would become two "
+                "independent sites: give each layer its own."
+            )
+        names[id(parameter)], parameters[name] = name, parameter
+    if not parameters:
+        raise ValueError(f"{_OWNER}: network has no parameters with requires_grad=True, expected some to give a prior.")
+    for name, module in network.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
+            raise ValueError(
+                f"{_OWNER}: '{name}' normalises by the batch, so that no case has a density of its own: take GroupNorm "
+                "or LayerNorm, or call network.eval() first to use the running statistics."
+            )
+    return parameters
+
+
+def _of_pyro(network: nn.Module, name: str) -> bool:
+    """Whether a parameter is the unconstrained value of a `PyroParam`."""
+    parent, _, own_name = name.rpartition(".")
+    return own_name.removesuffix("_unconstrained") in getattr(network.get_submodule(parent), "_pyro_params", ())
+
+
+def _chosen(network: nn.Module, orthogonal: Chosen) -> dict[str, nn.Module]:
+    """The layers to replace, by name."""
+    layers = {name: part for name, part in network.named_modules() if name and isinstance(part, nn.Linear | nn.Conv2d)}
+    able = {name: layer for name, layer in layers.items() if _can_be_replaced(layer)}
+    if orthogonal == "hidden":
+        return {name: able[name] for name in list(layers)[:-1] if name in able}
+    if isinstance(orthogonal, type):
+        return {name: layer for name, layer in able.items() if isinstance(layer, orthogonal)}
+    if callable(orthogonal):
+        return {name: layer for name, layer in able.items() if orthogonal(name, layer)}
+    several = list(orthogonal) if isinstance(orthogonal, Collection) and not isinstance(orthogonal, str) else [None]
+    types = tuple(kind for kind in several if isinstance(kind, type))
+    names = {name for name in several if isinstance(name, str)}
+    if len(types) + len(names) < len(several) or (types and names):
+        raise ValueError(
+            f"{_OWNER}: orthogonal={orthogonal!r}, expected 'hidden', types, a list of names or a function of name and "
+            "layer."
+        )
+    unknown = sorted(names - set(able))
+    if unknown:
+        raise ValueError(
+            f"{_OWNER}: orthogonal names {unknown}, but the layers Linear and Conv2d that can be replaced are "
+            f"{list(able)}."
+        )
+    return {name: layer for name, layer in able.items() if name in names or isinstance(layer, types)}
+
+
+def _can_be_replaced(layer: nn.Module) -> bool:
+    """Whether it is one of the two layers itself, all of whose parameters are there and free."""
+    free = all(parameter.requires_grad for parameter in layer.parameters())
+    return type(layer) in _ORTHOGONAL and layer._parameters.get("weight") is not None and free
+
+
+def _orthogonal(layer: Any, gain: Any, bias_scale: float) -> nn.Module:
+    """The orthogonal layer in place of one of `torch.nn`."""
+    options: dict[str, Any] = {"bias": layer.bias is not None, "gain": gain, "bias_scale": bias_scale}
+    options |= {"device": layer.weight.device, "dtype": layer.weight.dtype}
+    if isinstance(layer, nn.Linear):
+        new: nn.Module = OrthogonalLinear(layer.in_features, layer.out_features, **options)
+    else:
+        options |= {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "groups", "padding_mode")}
+        new = OrthogonalConv2d(layer.in_channels, layer.out_channels, layer.kernel_size, **options)
+    return new.train(layer.training)
+
+
+def _scale(network: nn.Module, name: str, parameter: nn.Parameter, prior_scale: PriorScale, bias_scale: float) -> float:
+    """The standard deviation of the prior of a parameter."""
+    if callable(prior_scale):
+        scale = prior_scale(name, parameter)
+        if not is_positive(scale):
+            raise ValueError(f"{_OWNER}: prior_scale gives {scale!r} for '{name}', expected a positive number.")
+        return float(scale)
+    if prior_scale is not None:
+        check_positive(_OWNER, prior_scale=prior_scale)
+    if parameter.dim() < 2:
+        return float(bias_scale)
+    if prior_scale is not None:
+        return float(prior_scale)
+    if isinstance(network.get_submodule(name.rpartition(".")[0]), nn.Embedding | nn.EmbeddingBag):
+        return 1.0
+    return 1.0 / math.sqrt(math.prod(parameter.shape[1:]))
+
+
+def _give_prior(module: nn.Module, name: str, scale: float) -> None:
+    parameter = module._parameters[name]
+    assert parameter is not None
+    mean = 1.0 if name == "weight" and isinstance(module, _NORMALISATIONS) else 0.0
+    if "_placement" not in module._buffers:
+        remember_placement(module, parameter.dtype, parameter.device)
+    setattr(module, name, PyroSample(NormalPrior(tuple(parameter.shape), scale, mean)))

@@ -1,0 +1,143 @@
+"""Every misuse that we could think of ends in one sentence, and what goes wrong while sampling keeps the draws."""
+
+import math
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles, PolynomialDecay
+
+DATA = torch.linspace(-1, 1, 50, dtype=torch.float64)
+
+
+def model():
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    with pyro.plate("data", 50, subsample_size=10) as rows:
+        pyro.sample("y", dist.Normal(w, 0.5), obs=DATA[rows])
+
+
+def on_batches(y):
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    with pyro.plate("data", 50, subsample_size=len(y)):
+        pyro.sample("y", dist.Normal(w, 0.5), obs=y)
+
+
+def local():
+    with pyro.plate("data", 50, subsample_size=10) as rows:
+        pyro.sample("y", dist.Normal(pyro.sample("z", dist.Normal(0.0, 1.0)), 0.5), obs=DATA[rows])
+
+
+def matrix():
+    pyro.sample("U", StiefelUniform(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: SGLD(model, step_size=-0.1), "step_size=-0.1"),
+        (lambda: SGLD(model, step_size="small"), "step_size='small'"),
+        (lambda: SGLD(model, step_size=math.nan), "step_size=nan"),
+        (lambda: SGLD(model, step_size=0.1, temperature=-1.0), "temperature=-1.0"),
+        (lambda: SGLD(model, step_size=0.1, num_steps=0), "num_steps=0"),
+        (lambda: SGLD(model, step_size=0.1, minibatches="ordered"), "minibatches='ordered'"),
+        (lambda: PSGLD(model, step_size=0.1, decay=1.0), "decay=1.0"),
+        (lambda: PSGLD(model, step_size=0.1, damping=0.0), "damping=0.0"),
+        (lambda: SGHMC(model, step_size=0.1, friction=0), "friction=0"),
+        (lambda: SGHMC(model, step_size=0.1, friction=math.inf), "friction=inf"),
+        (lambda: SGHMC(model, step_size=0.1, noise_estimate=0.2), "noise_estimate=0.2"),
+        (lambda: SGHMC(model, step_size=0.1, noise_estimate="no"), "noise_estimate='no'"),
+        (lambda: SGHMC(model, step_size=0.1, integrator="leapfrog"), "integrator='leapfrog'"),
+        (lambda: SGHMC(model, step_size=0.1, integrator="euler", friction=1.5), "friction=1.5"),
+        (lambda: CosineCycles(0.1, 0), "length=0"),
+        (lambda: CosineCycles(-0.1, 10), "initial=-0.1"),
+        (lambda: PolynomialDecay(0.1, scale=0.0), "scale=0.0"),
+        (lambda: SGHMC(matrix, step_size=0.1).prepare(1, 0, None), "Site 'U' .* take OSGHMC"),
+        (lambda: SGLD(local, step_size=0.1).prepare(1, 0, None), "Site 'z' is sampled in the plate 'data'"),
+        (lambda: MCMC(OHMC(model), 5, data_loader=[DATA]), "data_loader .* not for OHMC"),
+        (lambda: MCMC(SGLD(model, step_size=0.1), 5, data_loader=iter([DATA])), "data_loader is an iterator"),
+        (lambda: MCMC(SGLD(model, step_size=0.1), 5, data_loader=3), "data_loader=3"),
+        (lambda: sampled(on_batches, []), "data_loader gives no batch"),
+        (lambda: sampled(on_batches, [DATA[:10], "text"]), "Part 0 of a batch of data_loader is 'text'"),
+        (lambda: sampled(on_batches, [DATA[:10]], DATA), "positional arguments come from data_loader"),
+        (lambda: sampled(on_batches, [DATA[:10], DATA[:8]], own_minibatches=True), "own_minibatches=True needs"),
+        (lambda: sampled(on_batches, [DATA[:10]], minibatches="symmetric"), "minibatches='symmetric' is for plates"),
+        (lambda: sampled(on_batches, Shrinking()), "data_loader gave 1 batches in a pass and has a length of 2"),
+        (lambda: sampled(sites_of_batch, [DATA[:10], DATA[:8]]), "sites must not depend on the batch"),
+        (lambda: sampled(unscaled, [DATA[:10], DATA[:8]]), "Site 'y' stands for 8 data .* for 10 on the first"),
+        (lambda: sampled(on_batches, [(DATA[:10], DATA[:10])]), "takes 1 positional argument"),
+    ],
+)
+def test_one_sentence(make, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def sampled(model, loader, *arguments, **options):
+    mcmc = MCMC(SGLD(model, step_size=1e-3, **options), 20, 0, num_chains=2, disable_progbar=True, data_loader=loader)
+    mcmc.run(*arguments)
+    return mcmc
+
+
+class Shrinking:
+    """A loader that has fewer batches in each pass."""
+
+    def __init__(self):
+        self._batches = 5
+
+    def __iter__(self):
+        self._batches -= 1
+        return iter([DATA[:10]] * (self._batches - 1))
+
+
+def sites_of_batch(y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(len(y)), 1.0).to_event(1))
+    pyro.sample("y", dist.Normal(w, 0.5).to_event(1), obs=y)
+
+
+def unscaled(y):
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Normal(w, 0.5), obs=y)
+
+
+def test_a_batch_that_stands_for_itself_is_noticed():
+    source = DataLoader(TensorDataset(DATA), batch_size=10)
+    with pytest.warns(UserWarning, match="Site 'y' stands for the 10 data of a batch, but data_loader has 50"):
+        sampled(unscaled, source)
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
+def test_a_schedule_that_goes_wrong_names_the_step(value):
+    kernel = SGHMC(model, step_size=lambda step: 0.01 if step < 30 else value, num_steps=4)
+    with pytest.raises(ValueError, match=rf"The schedule of step_size gives {value} at step 30"):
+        MCMC(kernel, 20, 0, disable_progbar=True).run()
+
+
+def quartic():
+    x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    pyro.factor("quartic", -(x**4).sum())
+
+
+def test_divergence_keeps_the_draws():
+    """Steps that grow: Euler's scheme leaves the numbers, and draws before that are kept."""
+    kernel = SGHMC(quartic, step_size=lambda step: 0.01 if step < 100 else 5.0, num_steps=2)
+    mcmc = MCMC(kernel, 200, 10, num_chains=3, disable_progbar=True)
+    with pytest.warns(
+        UserWarning, match=r"Site 'x' of chain \d left .* at step 1\d\d, with step_size=5: .*Kept \d+ of 200"
+    ):
+        mcmc.run()
+    draws = mcmc.get_samples(group_by_chain=True)["x"]
+    assert 40 <= draws.shape[1] < 60
+    assert draws.isfinite().all()
+    assert mcmc.num_samples == draws.shape[1]
+
+
+def test_divergence_before_there_are_draws():
+    mcmc = MCMC(OSGHMC(quartic, step_size=50.0), 20, 10, disable_progbar=True)
+    with pytest.raises(ArithmeticError, match=r"with step_size=50: take a smaller step_size"):
+        mcmc.run()

@@ -1,0 +1,152 @@
+"""Which distribution stochastic-gradient kernels draw from, against exact values; variants that draw from another."""
+
+from typing import ClassVar
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy.linalg import solve_discrete_lyapunov
+
+from problems.monte_carlo import assert_mean, deviation
+from problems.targets import LANGEVIN
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD
+from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics
+from pyro_manifold.manifolds import Stiefel
+
+STIEFEL = LANGEVIN["V(3,2)"]
+PRECISION = torch.tensor([[2.0, 1.2], [1.2, 1.0]], dtype=torch.float64)
+
+
+def gaussian():
+    """Precision with eigenvalues 0.2 and 2.8."""
+    pyro.sample("x", dist.MultivariateNormal(torch.ones(2), precision_matrix=PRECISION))
+
+
+def draw(kernel, num_samples=300, warmup_steps=100, num_chains=256):
+    mcmc = MCMC(kernel, num_samples, warmup_steps, num_chains=num_chains, disable_progbar=True)
+    mcmc.run()
+    return mcmc.get_samples(group_by_chain=True)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(lambda: OSGHMC(STIEFEL.model(), step_size=0.06, num_steps=10, friction=0.1), id="OSGHMC"),
+        pytest.param(
+            lambda: OSGHMC(STIEFEL.model(), step_size=0.02, num_steps=30, friction=0.1, integrator="euler"),
+            id="OSGHMC, euler",
+        ),
+        pytest.param(lambda: SGLD(STIEFEL.model(), step_size=0.004, num_steps=30), id="SGLD"),
+    ],
+)
+def test_on_orthonormal_matrices(kernel):
+    assert_mean(STIEFEL.statistic(draw(kernel(), 100)["X"]), *STIEFEL.expectation())
+
+
+class Isotropic(CayleyMechanics):
+    """Projected standard normal momenta: the covariance of another kinetic energy."""
+
+    def draw_momentum(self, position, metric, random=None):
+        return self._manifold.tangent_projection(position, torch.randn(position.shape, generator=random).to(position))
+
+
+class WrongNoise(OSGHMC):
+    manifold_mechanics: ClassVar = {Stiefel: Isotropic()}
+
+
+def test_noise_of_another_covariance_is_noticed():
+    samples = draw(WrongNoise(STIEFEL.model(), step_size=0.06, num_steps=10, friction=0.1), 100)
+    assert deviation(STIEFEL.statistic(samples["X"]), *STIEFEL.expectation()) < -20
+
+
+def assert_covariance(samples, covariance):
+    centred = samples["x"] - 1.0
+    for i in range(2):
+        assert_mean(samples["x"][..., i], 1.0)
+        for j in range(i, 2):
+            assert_mean(centred[..., i] * centred[..., j], float(covariance[i][j]))
+
+
+def test_the_splitting_is_exact_on_a_gaussian():
+    """Half drifts around friction and noise leave the positions of a harmonic oscillator exact at any step size."""
+    samples = draw(SGHMC(gaussian, step_size=0.8, num_steps=10, friction=0.3))
+    assert_covariance(samples, PRECISION.inverse())
+
+
+def test_temperature_scales_the_covariance():
+    samples = draw(SGHMC(gaussian, step_size=0.8, num_steps=10, friction=0.3, temperature=0.25))
+    assert_covariance(samples, PRECISION.inverse() / 4)
+
+
+def test_euler_on_a_gaussian():
+    """Drift, then friction, force and noise: the covariance of this linear recursion, from Lyapunov's equation."""
+    step_size, friction, estimate = 0.3, 0.2, 0.05
+    eye = torch.eye(2, dtype=torch.float64)
+    move = torch.cat(
+        [
+            torch.cat([eye, step_size * eye], 1),
+            torch.cat([-step_size * PRECISION, (1 - friction) * eye - step_size**2 * PRECISION], 1),
+        ]
+    )
+    noise = torch.zeros(4, 4, dtype=torch.float64)
+    noise[2:, 2:] = 2 * (friction - estimate) * eye
+    covariance = solve_discrete_lyapunov(move.numpy(), noise.numpy())[:2, :2]
+    kernel = SGHMC(
+        gaussian, step_size=step_size, num_steps=20, friction=friction, noise_estimate=estimate, integrator="euler"
+    )
+    assert_covariance(draw(kernel), covariance)
+
+
+def test_langevin_on_a_gaussian():
+    r"""Precision k has the variance :math:`1/(k(1 - \varepsilon k/4))`."""
+    step_size = 0.3
+    eye = torch.eye(2, dtype=torch.float64)
+    covariance = (PRECISION @ (eye - step_size / 4 * PRECISION)).inverse()
+    assert_covariance(draw(SGLD(gaussian, step_size=step_size, num_steps=20)), covariance)
+
+
+def spread_of_preconditioned_langevin(**options):
+    def model():
+        pyro.sample("x", dist.Normal(torch.ones(2), torch.tensor([1.0, 10.0])).to_event(1))
+
+    draws = draw(PSGLD(model, num_steps=100, **options), 100, 250)["x"]
+    assert_mean(draws[..., 0], 1.0)
+    assert_mean(draws[..., 1], 1.0)
+    return draws.flatten(0, 1).std(0) / torch.tensor([1.0, 10.0])
+
+
+def test_preconditioned_langevin_on_a_gaussian():
+    """With a memory long beside the time in which a chain forgets its place, the scale that it learns hardly varies."""
+    assert ((spread_of_preconditioned_langevin(step_size=0.1, decay=0.9998) - 1).abs() < 0.05).all()
+
+
+def test_the_correction_that_preconditioned_langevin_drops_is_noticed():
+    """Where these times are equal, the correction Γ would be as large as the force."""
+    assert spread_of_preconditioned_langevin(step_size=0.02, decay=0.999)[1] > 1.1
+
+
+@pytest.mark.parametrize("kernel", [SGLD, SGHMC, OSGHMC])
+def test_constrained_sites(kernel):
+    def model():
+        pyro.sample("scale", dist.Gamma(3.0, 2.0))
+
+    sizes = {SGLD: 0.01, SGHMC: 0.1, OSGHMC: 0.1}
+    draws = draw(kernel(model, step_size=sizes[kernel], num_steps=40), 100)["scale"]
+    assert_mean(draws, 1.5)
+    assert_mean(draws.square(), 3.0)
+
+
+def test_without_temperature_it_finds_the_mode():
+    def model():
+        X = pyro.sample("X", StiefelUniform(3, 2))
+        x = pyro.sample("x", dist.Normal(2.0, 1.0))
+        pyro.factor("pull", 3 * X[0, 0] + 2 * X[1, 1] - 0.5 * (x - 1) ** 2)
+
+    kernel = OSGHMC(model, step_size=0.2, num_steps=10, temperature=0.0)
+    mcmc = MCMC(kernel, 1, 100, num_chains=8, disable_progbar=True)
+    mcmc.run()
+    draws = mcmc.get_samples()
+    assert torch.allclose(draws["X"], torch.eye(3, 2).expand(8, 3, 2), atol=1e-6)
+    assert torch.allclose(draws["x"], torch.full((8,), 1.5), atol=1e-6)

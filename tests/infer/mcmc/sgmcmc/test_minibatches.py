@@ -1,0 +1,229 @@
+"""Minibatches: unbiased gradients, batches as inputs of one graph, and where a run is in its data."""
+
+import pickle
+from unittest import mock
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyro_manifold.target.batched as batched
+from problems.monte_carlo import assert_mean
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD
+from pyro_manifold.infer.mcmc.sgmcmc.batches import PlateBatches
+from pyro_manifold.target.loader import FromLoader
+
+SIZE = 60
+X = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
+Y = torch.sin(3 * X)
+
+
+def one_plate(subsample_size=12):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("data", SIZE, subsample_size=subsample_size) as rows:
+        pyro.sample("y", dist.Normal(w[0] + w[1] * X[rows], 0.5), obs=Y[rows])
+
+
+def two_plates():
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("first", SIZE, subsample_size=10) as rows:
+        pyro.sample("y", dist.Normal(w[0] * X[rows], 0.5), obs=Y[rows])
+    with pyro.plate("second", SIZE, subsample_size=30) as rows:
+        pyro.sample("z", dist.Normal(w[1] * X[rows], 2.0), obs=Y[rows].cos())
+
+
+TABLE = torch.outer(Y[:12], X[:20]) + 0.3
+
+
+def nested_plates():
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    outer, inner = (
+        pyro.plate("columns", 20, subsample_size=5, dim=-1),
+        pyro.plate("rows", 12, subsample_size=4, dim=-2),
+    )
+    with outer as columns, inner as rows:
+        mean = w[0] * Y[rows].unsqueeze(-1) + w[1] * X[columns]
+        pyro.sample("y", dist.Normal(mean, 0.5), obs=TABLE[rows][:, columns])
+
+
+def with_loader(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    U = pyro.sample("U", StiefelUniform(3, 2))
+    with pyro.plate("data", SIZE, subsample_size=len(x)):
+        pyro.sample("y", dist.Normal(w[0] + w[1] * U[0, 0] * x, 0.5), obs=y)
+
+
+def on_all(model):
+    """The same model without subsampling."""
+    plate = pyro.plate
+
+    def whole():
+        with mock.patch.object(pyro, "plate", lambda name, size, dim=None, **_: plate(name, size, dim=dim)):
+            model()
+
+    return whole
+
+
+def loader(**options):
+    return DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True, **options)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("order", ["shuffled", "symmetric", "independent"])
+@pytest.mark.parametrize("model", [one_plate, two_plates, nested_plates])
+def test_gradients_are_unbiased(model, order, own):
+    """At one point of three chains: the mean over many steps is the gradient of all data."""
+    start = {"w": torch.tensor([[0.3, -0.4]] * 3)}
+    kernel = SGLD(model, step_size=0.1, minibatches=order, own_minibatches=own)
+    potential = kernel.prepare(3, 0, start).problem.batched
+    whole = SGLD(on_all(model), step_size=0.1).prepare(3, 0, start).problem.batched
+    gradients = torch.stack([potential(start, step)[1]["w"] for step in range(1500)], 1)
+    energies = torch.stack([potential(start, step)[0] for step in range(1500)], 1)
+    energy, truth = whole(start)
+    chains = range(3) if own else [0]
+    for chain in chains:
+        assert_mean(energies[chain], float(energy[chain]))
+        for k in range(2):
+            assert_mean(gradients[chain, :, k], float(truth["w"][chain, k]))
+    assert bool((gradients[0] == gradients[1]).all()) != own
+
+
+def test_all_elements_come_once_in_an_epoch():
+    batches = PlateBatches({"data": (12, 4)}, "symmetric", seed=5)
+    there = torch.cat([batches(step)["data"] for step in range(3)])
+    back = [batches(step)["data"] for step in range(3, 6)]
+    assert sorted(there.tolist()) == list(range(12))
+    assert all(torch.equal(batches(2 - k)["data"], back[k]) for k in range(3))
+    assert not torch.equal(torch.cat([batches(step)["data"] for step in range(6, 9)]), there)
+
+
+@pytest.mark.parametrize("source", ["plates", "loader"])
+def test_a_new_batch_traces_nothing(monkeypatch, source):
+    traces, calls = [], []
+    trace = batched.trace
+    monkeypatch.setattr(batched, "trace", lambda *arguments: (traces.append(1), trace(*arguments))[1])
+
+    def model(*arguments):
+        calls.append(1)
+        return with_loader(*arguments) if arguments else one_plate()
+
+    kernel = OSGHMC(model, step_size=0.01)
+    mcmc = MCMC(kernel, 1, 1, num_chains=3, disable_progbar=True, data_loader=loader() if source == "loader" else None)
+    mcmc.run()
+    run = kernel.run
+    for _ in range(8):  # all shapes of batches have come
+        run.advance()
+    run.compare_graphs = lambda count: None  # which asks the model itself, now and then
+    before = len(traces), len(calls)
+    for _ in range(60):
+        run.advance()
+    assert (len(traces), len(calls)) == before
+    assert len(run.problem.batched.graphs) == (2 if source == "loader" else 1)
+
+
+KERNELS = {
+    "SGLD, plates": (lambda: SGLD(one_plate, step_size=1e-3, num_steps=3), None),
+    "PSGLD, symmetric": (lambda: PSGLD(one_plate, step_size=1e-3, num_steps=2, minibatches="symmetric"), None),
+    "SGHMC, own": (lambda: SGHMC(nested_plates, step_size=1e-2, num_steps=2, own_minibatches=True), None),
+    "SGHMC, independent": (lambda: SGHMC(two_plates, step_size=1e-2, minibatches="independent"), None),
+    "OSGHMC, loader": (lambda: OSGHMC(with_loader, step_size=1e-2, num_steps=3), loader),
+    "OSGHMC, loader with a generator": (
+        lambda: OSGHMC(with_loader, step_size=1e-2, num_steps=3),
+        lambda: loader(generator=torch.Generator().manual_seed(3)),
+    ),
+    "OSGHMC, own of a loader": (
+        lambda: OSGHMC(with_loader, step_size=1e-2, num_steps=3, own_minibatches=True),
+        lambda: loader(drop_last=True),
+    ),
+}
+
+
+def prepared(name, seed):
+    pyro.set_rng_seed(seed)
+    kernel, source = KERNELS[name]
+    return kernel().prepare(3, 4, None, *([] if source is None else [FromLoader(source())]))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_run_goes_on_bit_for_bit(name):
+    first = prepared(name, 0)
+    for _ in range(7):
+        first.advance()
+    saved = pickle.loads(pickle.dumps(first.state_dict()))
+    truth = [{site: value.clone() for site, value in first.advance().items()} for _ in range(9)]
+    torch.rand(5)
+    second = prepared(name, 1)
+    second.load_state_dict(saved)
+    for expected in truth:
+        torch.rand(3)  # what others draw changes nothing
+        found = second.advance()
+        assert all(torch.equal(found[site], expected[site]) for site in expected)
+
+
+def test_a_loader_leaves_the_global_random_numbers_alone():
+    run = prepared("OSGHMC, loader", 0)
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    for _ in range(10):
+        run.advance()
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_posterior_of_a_loader_and_of_a_plate():
+    """A Gaussian posterior, with batches small enough to matter and steps small enough that they do not."""
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("data", SIZE, subsample_size=len(x)):
+            pyro.sample("y", dist.Normal(w[0] + w[1] * x, 0.5), obs=y)
+
+    design = torch.stack([torch.ones(SIZE), X], 1)
+    precision = torch.eye(2) + design.T @ design / 0.25
+    mean = torch.linalg.solve(precision, design.T @ Y / 0.25)
+    for kernel, source in [
+        (SGHMC(model, step_size=0.005, num_steps=40, friction=0.05), loader()),
+        (SGHMC(one_plate, step_size=0.005, num_steps=40, friction=0.05), None),
+    ]:
+        mcmc = MCMC(kernel, 100, 30, num_chains=64, disable_progbar=True, data_loader=source)
+        mcmc.run()
+        draws = mcmc.get_samples(group_by_chain=True)["w"]
+        for k in range(2):
+            assert_mean(draws[..., k], float(mean[k]))
+        spread = draws.flatten(0, 1).std(0) / precision.inverse().diagonal().sqrt()
+        assert ((spread - 1).abs() < 0.1).all()
+
+
+def test_dictionaries_and_single_tensors_are_batches():
+    def named(y, x, slope):
+        with_loader(x, y * slope)
+
+    def single(x):
+        with_loader(x, x)
+
+    for model, source, others in [
+        (named, [{"x": X[:20], "y": Y[:20]}, {"x": X[20:40], "y": Y[20:40]}], {"slope": 2.0}),
+        (single, [X[:30], X[30:]], {}),
+    ]:
+        mcmc = MCMC(OSGHMC(model, step_size=0.01), 5, 0, disable_progbar=True, data_loader=source)
+        mcmc.run(**others)
+        assert mcmc.get_samples()["w"].shape == (5, 2)
+
+
+def test_under_the_mcmc_of_pyro():
+    mcmc = pyro.infer.MCMC(SGHMC(one_plate, step_size=0.01), 20, 5, disable_progbar=True)
+    mcmc.run()
+    assert mcmc.get_samples()["w"].shape == (20, 2)
+
+
+def test_export_leaves_out_what_minibatches_cannot_tell():
+    for source in (None, loader()):
+        model = one_plate if source is None else with_loader
+        mcmc = MCMC(OSGHMC(model, step_size=0.01), 5, 0, num_chains=2, disable_progbar=True, data_loader=source)
+        mcmc.run()
+        with pytest.warns(UserWarning, match="log_likelihood is left out: .*(minibatches|data_loader)"):
+            data = mcmc.to_inferencedata(deterministic=False)
+        assert "w" in data.posterior
