@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))  # problems and examples are not installed
 
 from examples import bayesian_pca, collinear_regression
 from problems.monte_carlo import standard_error
+from problems.noisy_gradients import exact_variance
 from problems.phase_space import System, WrongEnergy, WrongMomentum, langevin_bingham
 from problems.targets import LANGEVIN
 from pyro_manifold.diagnostics import (
@@ -160,6 +161,24 @@ def metric():
     save(fig, "metric.png")
 
 
+def stochastic_bias():
+    """Of the variance of a standard normal number, exactly."""
+    fig, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True)
+    sizes = torch.logspace(-2, -0.1, 60).tolist()
+    colours = {"splitting": "#0072B2", "euler": "#D55E00", "SGLD": "#009E73"}
+    for panel, noise in zip(axes, (0.0, 1.0, 3.0), strict=True):
+        for integrator, colour in colours.items():
+            bias = [abs(exact_variance(integrator, size, noise, 0.1) - 1) for size in sizes]
+            if max(bias) > 1e-9:
+                style = (0, (4, 4)) if integrator == "euler" else "solid"  # where two lines lie on each other
+                panel.loglog(sizes, bias, color=colour, label=integrator, linestyle=style)
+        panel.set(title=f"noise {noise:g}", xlabel="ε", ylim=(1e-5, 100))
+    axes[0].annotate("splitting: none", (0.07, 3e-5), color=colours["splitting"])
+    axes[0].set_ylabel("bias of the variance")
+    axes[1].legend(frameon=False)
+    save(fig, "stochastic_bias.png")
+
+
 def wine_loadings(mcmc):
     _, names, _ = bayesian_pca.load()
     draws = mcmc.get_samples(group_by_chain=True)["loadings"]
@@ -177,6 +196,7 @@ def main():
     alignment()
     principal_angles()
     metric()
+    stochastic_bias()
     wine_loadings(bayesian_pca.main(["--output", str(IMAGES)]))
     (IMAGES / "bayesian_pca.nc").unlink()
     collinear_regression.main(["--output", str(IMAGES)])

@@ -16,15 +16,13 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
-from scipy.linalg import solve_discrete_lyapunov
 
 from benchmarks.tables import show
 from problems.monte_carlo import standard_error
-from problems.noisy_gradients import gradient_noise
+from problems.noisy_gradients import exact_variance, gradient_noise
 from problems.targets import LANGEVIN
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC, SGLD
@@ -69,7 +67,7 @@ def on_matrices(chains, iterations):
     print(f"## V(3,2), bias of the mean of tr FᵀX, {truth:.4f}\n")
     rows = []
     for way, make in WAYS.items():
-        for ε in (0.05, 0.1, 0.2, 0.4):
+        for ε in (0.1, 0.2, 0.4) if way == "SGLD" else (0.05, 0.1, 0.2, 0.4):
             cells = []
             for noise in NOISES:
                 kernel = make(
@@ -98,29 +96,9 @@ def on_a_number(chains, iterations):
                     minibatches="independent", own_minibatches=True,
                 )  # fmt: skip
                 measured = bias(draws_of(kernel, chains, iterations)["x"].square(), 1.0)
-                cells.append(f"{measured}, {exact_variance(way, ε, noise) - 1:+.3f}")
+                cells.append(f"{measured}, {exact_variance(way, ε, noise, FRICTION) - 1:+.3f}")
             rows.append([_name("SGHMC", way), ε, *cells])
     show(["kernel", "ε", *[f"noise {noise:g}" for noise in NOISES]], rows)
-
-
-def exact_variance(way, ε, noise):
-    """Of position in the stationary distribution of the linear recursion, U = x²/2 with gradient x + noise·z."""
-    if way == "SGLD":
-        a = 1 - ε**2 / 2
-        return (ε**2 + (ε**2 / 2 * noise) ** 2) / (1 - a**2)
-    if way == "euler":
-        move = np.array([[1, ε], [-ε, 1 - FRICTION - ε**2]])
-        return solve_discrete_lyapunov(move, np.diag([0, 2 * FRICTION + (ε * noise) ** 2]))[0, 0]
-    # Of (position, momentum, noise of the gradient there): both kicks at a position have the same noise.
-    keep = np.exp(-FRICTION)
-    kick = np.array([[1, 0, 0], [-ε / 2, 1, -ε / 2 * noise], [0, 0, 1]])
-    drift = np.array([[1, ε / 2, 0], [0, 1, 0], [0, 0, 1]])
-    forget = np.diag([1, 1, 0])
-    move = kick @ forget @ drift @ np.diag([1, keep, 1]) @ drift @ kick
-    from_friction = kick @ forget @ drift @ [0, np.sqrt(1 - keep**2), 0]
-    from_gradient = kick @ [0, 0, 1]
-    forcing = np.outer(from_friction, from_friction) + np.outer(from_gradient, from_gradient)
-    return solve_discrete_lyapunov(move, forcing)[0, 0]
 
 
 def on_minibatches(chains, iterations):
@@ -156,7 +134,7 @@ def _name(kernel, way):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--short", action="store_true", help="a few chains, to see that it runs")
-    chains, iterations = (32, 10) if parser.parse_args(argv).short else (1024, 200)
+    chains, iterations = (32, 10) if parser.parse_args(argv).short else (1024, 100)
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
     on_matrices(chains, iterations)

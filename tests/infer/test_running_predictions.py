@@ -205,7 +205,7 @@ def test_a_long_run_goes_on_in_another_process():
     second = OHMC(model, num_steps=4).prepare(3, 5, None, X, Y)
     second.load_state_dict(first.state_dict())
     sample(first, 20, 1, [whole])
-    assert sample(second, 20, 1, [resumed, travelled]) == 10
+    assert sample(second, 20, 1, [resumed, travelled]).draws == 10
     for each in (resumed, travelled):
         assert each.draws == 20
         torch.testing.assert_close(each.mean, whole.mean)

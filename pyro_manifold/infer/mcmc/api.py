@@ -309,7 +309,7 @@ class MCMC(pyro.infer.MCMC):
         # An interrupt can fall between the draw and its statistics.
         made = min(made, recorder.record.draws)
         if made < wanted:
-            warnings.warn(f"{why} Kept {made} of {wanted} draws of each chain.", stacklevel=5)
+            warnings.warn(f"{why}: kept {made} of {wanted} draws of each chain.", stacklevel=5)
         self.num_samples = made
         return buffers.filled(made), {name: x[:, :made] for name, x in recorder.record.statistics().items()}
 

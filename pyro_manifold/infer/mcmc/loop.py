@@ -104,7 +104,7 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
     except (KeyboardInterrupt, NotFiniteError) as error:
         if not draws:
             raise
-        why = str(error) or "Interrupted."
+        why = str(error).removesuffix(".") or "Interrupted"
     return Ended(draws, why)
 
 

@@ -22,12 +22,13 @@ class SGHMC(StochasticGradientKernel):
         d\theta = r\,dt, \qquad dr = -\nabla U\,dt - \gamma r\,dt + \sqrt{2\gamma\tau}\,dW,
 
     U minus the log density on a minibatch, in unconstrained space; over a step of size ε, γε = α. Its stationary
-    distribution is :math:`e^{-U/\tau}`, up to the step size and the noise of the gradient, which adds to the noise W:
-    ``noise_estimate`` takes so much of it away.
+    distribution is :math:`e^{-U/\tau}`, up to the step size and the noise of the gradient. That noise adds to W: with a
+    variance σ² it makes the variance of a standard normal coordinate larger by about
+    :math:`\varepsilon^2 \sigma^2 / (2\alpha)`; a ``noise_estimate`` of :math:`\varepsilon^2 \sigma^2 / 2` takes that away.
 
     ``integrator="splitting"`` composes half a kick, half a drift, the exact solution of friction and noise, half a
-    drift and half a kick, biased by order ε²; ``"euler"`` is
-    :math:`r \leftarrow (1-\alpha) r - \varepsilon\nabla U + N(0, 2(\alpha - \hat\beta)\tau)`, biased by order ε.
+    drift and half a kick: symmetric, and exact for Gaussian U without noise. ``"euler"`` is
+    :math:`r \leftarrow (1-\alpha) r - \varepsilon\nabla U + N(0, 2(\alpha - \hat\beta)\tau)` after a whole drift.
     Orthonormal matrices need `OSGHMC`.
 
     Args:
@@ -35,7 +36,7 @@ class SGHMC(StochasticGradientKernel):
         potential_fn: as in `Kernel`.
         step_size: ε, a number or a function of the number of the step, such as `CosineCycles`.
         friction: α > 0: a step keeps :math:`e^{-\alpha}` of the momentum, 1 - α under ``"euler"``.
-        noise_estimate: β̂ ≥ 0 and below α, ½ε times the variance of the gradient's noise.
+        noise_estimate: β̂ ≥ 0 and below α, ½ε² times the variance of the gradient's noise.
         resample_momentum: whether each iteration begins with fresh momenta.
         integrator: ``"splitting"`` or ``"euler"``.
         **options: as in `StochasticGradientKernel`.

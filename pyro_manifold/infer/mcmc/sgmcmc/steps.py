@@ -64,8 +64,10 @@ def splitting_step(
 ) -> StochasticState:
     """Half a kick, half a drift, friction and noise for a whole step, half a drift, half a kick.
 
-    Symmetric, so that the bias is of second order in ε; the half kicks at either side of a position use one gradient,
-    that of the batch it was reached with.
+    Symmetric, so that the bias is of second order in ε, and none for a Gaussian; the half kicks at either side of a
+    position use one gradient, that of the batch it was reached with.
+
+    Source: Leimkuhler & Matthews 2013 (BAOAB), with Cayley's rotation for the drift of an orthonormal matrix.
     """
     half = settings.step_size / 2
     position, momentum = {}, {}
@@ -94,7 +96,7 @@ def euler_step(
 ) -> StochasticState:
     r"""A drift, then :math:`r \leftarrow (1-\alpha) r - \varepsilon\nabla U + \sqrt{2(\alpha - \hat\beta)\tau}\,\xi`.
 
-    ξ a fresh draw of momenta. The bias is of first order in ε.
+    ξ a fresh draw of momenta.
 
     Source: Chen, Fox & Guestrin 2014, equation 15; on orthonormal matrices Yanush & Kropotov, arXiv 1901.08045.
     """

@@ -9,6 +9,7 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 
 from problems.monte_carlo import assert_mean, deviation
+from problems.noisy_gradients import gradient_noise
 from problems.targets import LANGEVIN
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD
@@ -150,3 +151,18 @@ def test_without_temperature_it_finds_the_mode():
     draws = mcmc.get_samples()
     assert torch.allclose(draws["X"], torch.eye(3, 2).expand(8, 3, 2), atol=1e-6)
     assert torch.allclose(draws["x"], torch.full((8,), 1.5), atol=1e-6)
+
+
+@pytest.mark.parametrize("integrator", ["splitting", "euler"])
+def test_the_noise_estimate_takes_away_what_the_noise_of_the_gradient_adds(integrator):
+    """Its variance is 4, which at ε = 0.1 and α = 0.1 makes the variance of x larger by a fifth."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        gradient_noise("x", x, 2.0)
+
+    options = {"num_steps": 10, "minibatches": "independent", "own_minibatches": True, "integrator": integrator}
+    raw = draw(SGHMC(model, step_size=0.1, **options), 150)["x"]
+    corrected = draw(SGHMC(model, step_size=0.1, noise_estimate=0.02, **options), 150)["x"]
+    assert deviation(raw.square(), 1.0) > 6
+    assert_mean(corrected.square(), 1.0)
