@@ -137,6 +137,8 @@ def main(argv=None):
     chains, iterations = (32, 10) if parser.parse_args(argv).short else (1024, 100)
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
+    print(f"# Bias of stochastic gradients\n\n{__doc__.split('--short]')[1].strip()}\n")
+    print(f"{chains} chains of {iterations} draws; torch {torch.__version__}, float64.\n")
     on_matrices(chains, iterations)
     on_a_number(chains, iterations)
     on_minibatches(chains, iterations)

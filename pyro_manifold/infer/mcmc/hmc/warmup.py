@@ -25,6 +25,7 @@ from pyro_manifold.infer.mcmc.saving import Saved
 from pyro_manifold.infer.mcmc.states import Statistics
 
 _GONE_WRONG = 0.1  # acceptance probability
+_PATIENCE = 10  # iterations, twice of what a chain needs to take all of ε again after it went wrong
 
 AcceptanceOfOneStep = Callable[[State, float, Metrics, torch.Generator], float]
 """Mean acceptance probability of a trajectory of one step of size ε, with fresh momenta."""
@@ -88,7 +89,7 @@ class WarmUp(Saved):
         random: for that.
     """
 
-    changing = ("masses", "_step_size", "_lengths", "_length_choice", "_momenta_fit", "_caution")
+    changing = ("masses", "_step_size", "_lengths", "_length_choice", "_momenta_fit", "_caution", "_untried")
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class WarmUp(Saved):
         self.masses = Masses(estimators)
         self._momenta_fit = False
         self._caution = Caution(state.energy)
+        self._untried = 0  # iterations since a chain last took all of ε
         if plan.adapt_step_size:
             self._search(state, random)
             if not warmup_steps:
@@ -170,11 +172,13 @@ class WarmUp(Saved):
     def _learn_step_size(self, iteration: int, statistics: Statistics) -> None:
         acceptance = statistics["acceptance_rate"]
         if self._travels(iteration):
-            tried = self._caution.share == 1
+            share = self._caution.share
             self._caution.learn(acceptance < _GONE_WRONG)
-            acceptance = acceptance[tried]
-        if not len(acceptance):
-            return  # nobody tried ε itself
+            self._untried = 0 if bool((share == 1).any()) else self._untried + 1
+            if 0 < self._untried <= _PATIENCE:
+                return
+            # ε that nobody dares to take is too long for all; the boldest say by how much.
+            acceptance = (share * acceptance)[share == share.max()]
         probability = float(acceptance.mean())
         # At its upper bound the step size must not be pushed on: the dual average would lag behind.
         if self._step_size.value >= self.trajectory_length:

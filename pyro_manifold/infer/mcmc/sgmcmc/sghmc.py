@@ -24,7 +24,8 @@ class SGHMC(StochasticGradientKernel):
     U minus the log density on a minibatch, in unconstrained space; over a step of size ε, γε = α. Its stationary
     distribution is :math:`e^{-U/\tau}`, up to the step size and the noise of the gradient. That noise adds to W: with a
     variance σ² it makes the variance of a standard normal coordinate larger by about
-    :math:`\varepsilon^2 \sigma^2 / (2\alpha)`; a ``noise_estimate`` of :math:`\varepsilon^2 \sigma^2 / 2` takes that away.
+    :math:`\varepsilon^2 \sigma^2 / (2\alpha)`; a ``noise_estimate`` of :math:`\varepsilon^2 \sigma^2 / 2` takes that
+    away.
 
     ``integrator="splitting"`` composes half a kick, half a drift, the exact solution of friction and noise, half a
     drift and half a kick: symmetric, and exact for Gaussian U without noise. ``"euler"`` is

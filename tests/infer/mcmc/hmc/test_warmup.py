@@ -8,6 +8,7 @@ import pyro.distributions as dist
 import pyro.ops.dual_averaging
 import pytest
 import torch
+from pyro.infer.autoguide.initialization import init_to_sample
 from pyro.infer.mcmc.adaptation import WarmupAdapter
 
 from pyro_manifold.distributions import StiefelUniform
@@ -195,3 +196,19 @@ def test_without_warm_up_the_step_size_that_was_found_is_settled():
         OHMC(lambda: pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1))), num_samples=100, warmup_steps=0
     )
     assert mcmc.diagnostics()["acceptance rate"]["chain 0"] > 0.5
+
+
+def test_a_step_size_that_no_chain_dares_to_take_is_given_up():
+    """In many dimensions it may be far too long for all, and each chain goes wrong again before it has recovered."""
+
+    def model():
+        pyro.sample("x", dist.Normal(torch.zeros(10_000), 1.0).to_event(1))
+
+    options = {"num_steps": 4, "adapt_mass_matrix": False, "init_strategy": init_to_sample}
+    run = OHMC(model, **options).prepare(4, 100, None)
+    run.advance()
+    run.tuning._step_size.value = 1.5
+    run.tuning._step_size._averaging.restart(1.5)
+    for _ in range(60):
+        run.advance()
+    assert run.tuning.step_size < 0.4
