@@ -227,3 +227,11 @@ def test_export_leaves_out_what_minibatches_cannot_tell():
         with pytest.warns(UserWarning, match="log_likelihood is left out: .*(minibatches|data_loader)"):
             data = mcmc.to_inferencedata(deterministic=False)
         assert "w" in data.posterior
+
+
+@pytest.mark.parametrize("options", [{"step_size": 0.02}, {"temperature": 0.5}, {"scales": {"w": 2.0}}])
+def test_a_run_of_other_settings_is_refused(options):
+    saved = SGHMC(one_plate, step_size=0.01).prepare(2, 0, None).state_dict()
+    other = SGHMC(one_plate, **{"step_size": 0.01, **options}).prepare(2, 0, None)
+    with pytest.raises(ValueError, match=f"The saved run was made with {next(iter(options))}="):
+        other.load_state_dict(saved)
