@@ -141,7 +141,9 @@ class StochasticSteps:
 
     def _stop(self, state: StochasticState, chain: int, step: int) -> NoReturn:
         sites = [name for block, x in state.position.items() if not x[chain].isfinite().all() for name in block]
-        what = f"{', '.join(f'{name!r}' for name in sites)} of chain {chain}" if sites else f"chain {chain}"
+        more = f" and {len(sites) - 3} more" if len(sites) > 3 else ""
+        names = ", ".join(repr(name) for name in sites[:3]) + more
+        what = f"{names} of chain {chain}" if sites else f"chain {chain}"
         step_size = value_at("step_size", self._plan.step_size, step - 1)
         where = f"Site {what}" if len(sites) == 1 else f"Sites {what}" if sites else f"The log density of {what}"
         raise NotFiniteError(
