@@ -68,6 +68,8 @@ class StochasticGradientKernel(Kernel):
         self._step_size = as_schedule("step_size", step_size)
         self._temperature = as_schedule("temperature", temperature)
         check_order(minibatches)
+        if not isinstance(own_minibatches, bool):
+            raise ValueError(f"own_minibatches={own_minibatches!r}, expected True or False.")
         self._minibatches: Order = minibatches
         self._own_minibatches = own_minibatches
         self._scales = dict(scales or {})
@@ -77,7 +79,7 @@ class StochasticGradientKernel(Kernel):
     def _configuration(self) -> dict[str, str]:
         """With schedules and scales; of a function of the user's only that it is one."""
         schedules = {"step_size": self._step_size, "temperature": self._temperature}
-        words = {name: repr(value) if is_dataclass(value) else "a function" for name, value in schedules.items()}
+        words = {name: _described(value) for name, value in schedules.items()}
         settings = {name: value for name, value in super()._configuration().items() if name != "value"}
         return {**settings, **words, "scales": repr(sorted(self._scales.items()))}
 
@@ -95,6 +97,8 @@ class StochasticGradientKernel(Kernel):
 
     def target(self, initial_params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
         if self.model is None:
+            if any(isinstance(arg, FromLoader) for arg in args):
+                raise ValueError("data_loader gives a model its arguments, and potential_fn has none: pass a model.")
             return super().target(initial_params, args, kwargs)
         options: dict[str, Any] = {
             "transforms": self._given_transforms,
@@ -186,3 +190,8 @@ class StochasticGradientKernel(Kernel):
             block: Metric.from_inverse_mass(x.flatten()[:1] if block in problem.manifolds or not self._scales else x)
             for block, x in packed.items()
         }
+
+
+def _described(schedule: Schedule) -> str:
+    """A schedule in words; of a function of the user's what it begins with."""
+    return repr(schedule) if is_dataclass(schedule) else f"a function, {schedule(0)} at first"

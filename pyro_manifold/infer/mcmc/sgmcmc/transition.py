@@ -148,5 +148,5 @@ class StochasticSteps:
         where = f"Site {what}" if len(sites) == 1 else f"Sites {what}" if sites else f"The log density of {what}"
         raise NotFiniteError(
             f"{where} left the finite numbers at step {step}, with step_size={step_size:.3g}: take a smaller step_size "
-            "or a start nearer to the mass (temperature=0 finds one)."
+            "or a start nearer to the mass (temperature=0 finds one), and look for NaN in the data."
         )
