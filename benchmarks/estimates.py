@@ -14,13 +14,20 @@ def summary(values):
     """Effective sizes, R-hat, and means with their standard errors, of ``{name: (chains, draws)}``."""
     import arviz
 
-    sizes = [float(arviz.ess(value, method="bulk")) for value in values.values()]
+    sizes = effective_sizes(values)
     return {
         "ess_min": min(sizes),
         "ess_median": float(np.median(sizes)),
         "rhat": max(float(arviz.rhat(value)) for value in values.values()),
         "means": {name: mean_and_error(value) for name, value in values.items()},
     }
+
+
+def effective_sizes(values):
+    """Of each of ``{name: (chains, draws)}``, in order; of a single chain too."""
+    import arviz
+
+    return [float(arviz.ess(value, method="bulk")) for value in values.values()]
 
 
 def mean_and_error(draws):

@@ -53,6 +53,14 @@ def deterministic_values(
             )
         assignments = list(_assignments(missing))
         undefined = _that_depend(names, replay, first, assignments) if missing else []
+        chance = _that_depend(names, replay, first, [assignments[0], assignments[0]])
+    if chance:
+        warnings.warn(
+            f"The deterministic sites {chance} are not the same at each run of the model (its minibatches?), and are "
+            "left out.",
+            stacklevel=4,
+        )
+        names = [name for name in names if name not in chance]
     if undefined:
         warnings.warn(
             f"The deterministic sites {undefined} depend on {list(missing)}, which were summed out, and have no value.",

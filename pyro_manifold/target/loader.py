@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_manifold.target.batched import Batch, Sites
@@ -102,8 +104,12 @@ class Passes:
 
     def _take(self) -> Any:
         while True:
-            with self._own_random_numbers():
-                batch = next(self._iterator, _END)  # type: ignore[arg-type]
+            try:
+                with self._own_random_numbers():
+                    batch = next(self._iterator, _END)  # type: ignore[arg-type]
+            except BaseException:
+                self._iterator = None  # nobody knows how far it came; the pass begins again
+                raise
             if batch is not _END:
                 self._next += 1
                 return batch
@@ -172,14 +178,26 @@ class _Program:
             self._arguments = before
 
 
+class _Weighted(Messenger):
+    """Sites in plates that see a part of their elements count so many times more."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self._weight = weight
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if any(frame.full_size not in (None, frame.size) for frame in msg["cond_indep_stack"]):
+            msg["scale"] = msg["scale"] * self._weight
+
+
 class _OnBatch:
     """Potential energy of a program on a batch."""
 
-    def __init__(self, program: _Program, potential_fn: Callable[[Sites], Tensor]) -> None:
-        self._program, self._potential_fn = program, potential_fn
+    def __init__(self, program: _Program, potential_fn: Callable[[Sites], Tensor], weight: float) -> None:
+        self._program, self._potential_fn, self._weight = program, potential_fn, weight
 
     def __call__(self, sites: Sites, batch: Batch) -> Tensor:
-        with self._program.on(batch), Subsample(batch):
+        with self._program.on(batch), _Weighted(self._weight), Subsample(batch):
             return self._potential_fn(sites)
 
 
@@ -202,10 +220,11 @@ class LoaderDensity:
     ) -> None:
         self._model, self._kwargs, self._options = model, dict(kwargs), options
         self._made: dict[Any, Minibatch] = {}
+        self._mean_length = _mean_length(loader)
         target, self._weights = self._build(first)
         self._sites = {name: value.shape for name, value in target.draw().items()}
         self.target = replace(target, minibatch_of=self, loader=loader)
-        _warn_of_weights(self._weights, first, _cases(loader))
+        _warn_of_weights(self._weights, first, _cases(loader), _length(loader))
 
     def __call__(self, arguments: Batch) -> Minibatch:
         """The density on batches like these arguments.
@@ -225,39 +244,61 @@ class LoaderDensity:
                     f"first {_shapes(self._sites)}: sites must not depend on the batch."
                 )
             for name, weight in weights.items():
-                if abs(weight - self._weights.get(name, weight)) > 1e-3 * weight:
+                before = self._weights.get(name, weight)
+                # By scales, or by sizes of plates alone, where scales are weights of the rows of a batch.
+                if not any(math.isclose(*pair, rel_tol=1e-3) for pair in zip(weight, before, strict=True)):
                     raise ValueError(
-                        f"Site '{name}' stands for {weight:.6g} data on a batch of shapes {_in_words(arguments)}, for "
-                        f"{self._weights[name]:.6g} on the first: give its plate the size of the whole data, "
+                        f"Site '{name}' stands for {weight[0]:.6g} data on a batch of shapes {_in_words(arguments)}, "
+                        f"for {before[0]:.6g} on the first: give its plate the size of the whole data, "
                         "pyro.plate(name, size, subsample_size=len(batch)), or leave out the last batch (drop_last)."
                     )
         return self._made[shapes]
 
-    def _build(self, arguments: Batch) -> tuple[ModelTarget, dict[str, float]]:
+    def _weight_of(self, arguments: Batch) -> float:
+        """Batches come equally often, so that the rows of a short one would count more than those of others."""
+        lengths = {len(value) for value in arguments.values() if value.dim()}
+        if self._mean_length is None or len(lengths) != 1:
+            return 1.0
+        return lengths.pop() / self._mean_length
+
+    def _build(self, arguments: Batch) -> tuple[ModelTarget, Weights]:
         program = _Program(self._model, self._kwargs, arguments)
         target = target_from_model(program, subsample=True, **self._options)
         plates = target.minibatch_of({}).plates if target.minibatch_of else {}
-        self._made[shapes_of(arguments)] = Minibatch(_OnBatch(program, target.potential_fn), plates)
+        potential_fn = _OnBatch(program, target.potential_fn, self._weight_of(arguments))
+        self._made[shapes_of(arguments)] = Minibatch(potential_fn, plates)
         trace = poutine.block(poutine.trace(target.program).get_trace)()
         return target, _weights(trace)
 
 
-def _weights(trace: poutine.Trace) -> dict[str, float]:
-    """How many data each observed site stands for: its number of them by the scale of its plates."""
+Weights = dict[str, tuple[float, float]]
+"""How many data each observed site stands for: its number of them by its scale, and by the sizes of its plates."""
+
+
+def _weights(trace: poutine.Trace) -> Weights:
     observed = {
         name: site
         for name, site in trace.nodes.items()
         if site["type"] == "sample" and site["is_observed"] and not poutine.util.site_is_subsample(site)
     }
     return {
-        name: float(torch.as_tensor(site["scale"]).double().mean()) * site["fn"].batch_shape.numel()
+        name: (
+            float(torch.as_tensor(site["scale"]).double().mean()) * site["fn"].batch_shape.numel(),
+            float(math.prod(frame.full_size or frame.size for frame in site["cond_indep_stack"])),
+        )
         for name, site in observed.items()
     }
 
 
-def _warn_of_weights(weights: dict[str, float], first: Batch, cases: int | None) -> None:
+def _warn_of_weights(weights: Weights, first: Batch, cases: int | None, batches: int | None) -> None:
     lengths = {len(value) for value in first.values() if value.dim()}
-    for name, weight in weights.items():
+    if (batches or 0) > 1 and weights and all(weight == 1 for weight, _ in weights.values()):
+        warnings.warn(
+            f"Sites {sorted(weights)} count the data of a batch as if there were no others, for the posterior of "
+            "one batch: put them into a plate of the size of all, pyro.plate(name, size, subsample_size=len(batch)).",
+            stacklevel=2,
+        )
+    for name, (weight, _) in weights.items():
         if cases is not None and cases > weight and weight in lengths:
             warnings.warn(
                 f"Site '{name}' stands for the {weight:.0f} data of a batch, but data_loader has {cases}: give its "
@@ -265,6 +306,18 @@ def _warn_of_weights(weights: dict[str, float], first: Batch, cases: int | None)
                 "that of one batch.",
                 stacklevel=2,
             )
+
+
+def _mean_length(loader: Iterable[Any]) -> float | None:
+    """Of batches over a pass, where that can be known without going through it."""
+    if isinstance(loader, list | tuple):
+        lengths = [len(next(iter(arguments_of(batch).values()))) for batch in loader]
+        return sum(lengths) / len(lengths)
+    size, cases = getattr(loader, "batch_size", None), _length(getattr(loader, "sampler", None))
+    batches = _length(loader)
+    if not isinstance(size, int) or cases is None or not batches:
+        return None
+    return size if getattr(loader, "drop_last", False) else cases / batches
 
 
 def _in_words(arguments: Batch) -> str:

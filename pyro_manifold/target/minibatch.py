@@ -73,9 +73,15 @@ def subsampled_plates(trace: poutine.Trace) -> Plates:
     """Plates of a trace that draw fewer elements than they have.
 
     Raises:
-        ValueError: if a site within such a plate is sampled: it would be another one at each step.
+        ValueError: if a site within such a plate is sampled: it would be another one at each step; or if a discrete
+            site is summed out, for Pyro scales before it sums, and the sum of scaled densities is another density.
     """
     plates: Plates = {}
+    summed_out = [
+        name
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and site["infer"].get("enumerate") and not site["is_observed"]
+    ]
     for name, site in trace.nodes.items():
         if site["type"] != "sample":
             continue
@@ -85,11 +91,18 @@ def subsampled_plates(trace: poutine.Trace) -> Plates:
                 plates[name] = (size, drawn)
             continue
         within = [frame.name for frame in site["cond_indep_stack"] if frame.name in plates]
-        if within and not site["is_observed"] and not site["infer"].get("enumerate"):
+        if within and not site["is_observed"] and name not in summed_out:
             raise ValueError(
                 f"Site '{name}' is sampled in the plate '{within[0]}', which draws {plates[within[0]][1]} of "
-                f"{plates[within[0]][0]} elements at each step: sum it out, or let the plate have all of its elements."
+                f"{plates[within[0]][0]} elements at each step: write its sum or integral into the likelihood (such as "
+                "MixtureSameFamily), or let the plate have all of its elements."
             )
+    if plates and summed_out:
+        raise ValueError(
+            f"Site '{summed_out[0]}' is summed out by Pyro, and the plate '{next(iter(plates))}' draws a part of its "
+            "elements: the sum would be over scaled densities, which is another posterior. Write the sum into the "
+            "likelihood (such as MixtureSameFamily), or let the plate have all of its elements."
+        )
     return plates
 
 

@@ -70,7 +70,8 @@ class MCMC(pyro.infer.MCMC):
             step (`SGLD`, `PSGLD`, `SGHMC`, `OSGHMC`). A batch's tensors become the model's positional arguments (its
             keyword arguments, if it is a dictionary); keyword arguments of `run` stay the model's.
 
-    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised.
+    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised. An
+    error while sampling is raised, and `get_samples` has the draws made before it.
 
     Raises:
         ValueError: for another ``chain_method``, or ``initial_params`` without the right leading dimension.
@@ -291,13 +292,15 @@ class MCMC(pyro.infer.MCMC):
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
             run = self.kernel.prepare(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
             self.kernel.run = run
-            draws, statistics = self._draw(run)
+            draws, statistics, error = self._draw(run)
         transforms = self.kernel.transforms if self.transforms is None else self.transforms
         self._samples = {name: transforms[name].inv(z) if name in transforms else z for name, z in draws.items()}
         self._diagnostics = self.kernel.reports(statistics, self.num_chains)
+        if error is not None:
+            raise error
 
-    def _draw(self, run: Run[Any, Any]) -> tuple[Sites, Statistics]:
-        """Warm up and draw; an interrupt keeps what there is."""
+    def _draw(self, run: Run[Any, Any]) -> tuple[Sites, Statistics, Exception | None]:
+        """Warm up and draw; an interrupt keeps what there is, and so does an error, which is returned."""
         wanted = self._requested_samples // self._thinning
         buffers, recorder = Buffers(wanted, self._names_to_save(run)), Recorder()
         consumers: list[Consumer] = [buffers, recorder, *self._consumers]
@@ -305,13 +308,15 @@ class MCMC(pyro.infer.MCMC):
             consumers.append(self._call_hook)
         total = self.warmup_steps + self._requested_samples
         with ProgressBar(total, self.kernel.logging, self._disable_progbar) as progress:
-            made, why = sample(run, self._requested_samples, self._thinning, [*consumers, progress])
+            made, why, error = sample(run, self._requested_samples, self._thinning, [*consumers, progress])
         # An interrupt can fall between the draw and its statistics.
         made = min(made, recorder.record.draws)
-        if made < wanted:
+        if error is not None:
+            error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() has them.")
+        elif made < wanted:
             warnings.warn(f"{why}: kept {made} of {wanted} draws of each chain.", stacklevel=5)
         self.num_samples = made
-        return buffers.filled(made), {name: x[:, :made] for name, x in recorder.record.statistics().items()}
+        return buffers.filled(made), {name: x[:, :made] for name, x in recorder.record.statistics().items()}, error
 
     def _call_hook(self, iteration: Iteration) -> None:
         self._hook(self.kernel, iteration.sites, iteration.stage, iteration.index)  # type: ignore[misc]

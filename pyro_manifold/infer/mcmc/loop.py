@@ -63,10 +63,12 @@ class Ended(NamedTuple):
     Attributes:
         draws: how many draws were made.
         why: what stopped it before all were made, None if nothing did.
+        error: an error of the model, the data or a consumer, to be raised when the draws are safe.
     """
 
     draws: int
     why: str | None
+    error: Exception | None = None
 
 
 def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer]) -> Ended:
@@ -83,7 +85,7 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
         kernel without a Metropolis test met values that are not finite.
 
     Raises:
-        KeyboardInterrupt, NotFiniteError: if there was no draw yet.
+        KeyboardInterrupt, Exception: if there was no draw yet.
     """
     draws, why, constrain = 0, None, run.problem.target.values
     try:
@@ -105,6 +107,10 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
         if not draws:
             raise
         why = str(error).removesuffix(".") or "Interrupted"
+    except Exception as error:  # a model, its data or a consumer can fail in any way, hours in
+        if not draws:
+            raise
+        return Ended(draws, None, error)
     return Ended(draws, why)
 
 

@@ -10,7 +10,7 @@ from pyro_manifold.infer.mcmc.saving import Saved
 
 _START, _FIRST, _END = 75, 25, 50  # iterations of the first, second and last window, from Stan
 _GROWTH = 1.5
-_FEWEST_STEPS = 10
+FEWEST_STEPS = 10
 _ACCEPTANCE_OF_FIRST_STEP = 0.8  # the search looks for this, as Stan's does
 
 
@@ -138,4 +138,4 @@ class StepSize(Saved):
 
     def settle(self) -> None:
         """End the adaptation."""
-        self.value = self._averaging.average if self._averaging.count >= _FEWEST_STEPS else self._found / 2
+        self.value = self._averaging.average if self._averaging.count >= FEWEST_STEPS else self._found / 2

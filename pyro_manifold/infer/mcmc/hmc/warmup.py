@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,12 +21,13 @@ from pyro_manifold.infer.mcmc.hmc.lengths import (
     TrajectoryLength,
 )
 from pyro_manifold.infer.mcmc.hmc.masses import Estimators, Masses
-from pyro_manifold.infer.mcmc.hmc.step_size import StepSize, windows
+from pyro_manifold.infer.mcmc.hmc.step_size import FEWEST_STEPS, StepSize, windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
 from pyro_manifold.infer.mcmc.saving import Saved
 from pyro_manifold.infer.mcmc.states import Statistics
 
 _GONE_WRONG = 0.1  # acceptance probability
+_FEWEST_MOMENTA = 16
 _PATIENCE = 10  # iterations, twice of what a chain needs to take all of ε again after it went wrong
 
 AcceptanceOfOneStep = Callable[[State, float, Metrics, torch.Generator], float]
@@ -192,8 +195,12 @@ class WarmUp(Saved):
             self._search(state, random)
 
     def _search(self, state: State, random: torch.Generator) -> None:
+        # What is found for a short last window stays: one momentum of one chain would be too few to ask.
+        trials = math.ceil(_FEWEST_MOMENTA / len(state.energy)) if len(self._windows[-1]) < FEWEST_STEPS else 1
+
         def acceptance(step_size: float) -> float:
-            return self._acceptance_of_one_step(state, step_size, self.masses.metrics, random)
+            ask = partial(self._acceptance_of_one_step, state, step_size, self.masses.metrics, random)
+            return sum(ask() for _ in range(trials)) / trials
 
         self._step_size.search(acceptance, self.trajectory_length)
 

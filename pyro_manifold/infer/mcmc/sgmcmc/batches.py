@@ -136,12 +136,19 @@ class LoaderBatches(Saved):
         if chains is None:
             arguments = one = arguments_of(take(number))
         else:
-            each = [arguments_of(take(number * chains + chain)) for chain in range(chains)]
+            # Copies, for a loader may use its memory again; in a random order, or a chain would see every k-th only.
+            each = [_copied(arguments_of(take(number * chains + k))) for k in range(chains)]
+            order_of_chains = torch.Generator().manual_seed(seed_of(self._seed, chains, number))
+            each = [each[k] for k in torch.randperm(chains, generator=order_of_chains).tolist()]
             arguments, one = _stacked(each), each[0]
         key = self._seed, shapes_of(one)
         if key not in self._plates:
             self._plates[key] = PlateBatches(self._minibatch_of(one).plates, order, chains, device, self._seed)
         return {**arguments, **self._plates[key](number)}
+
+
+def _copied(batch: Batch) -> Batch:
+    return {name: value.clone() for name, value in batch.items()}
 
 
 def _stacked(each: list[Batch]) -> Batch:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from pyro_manifold.infer.mcmc.checks import check_positive_integer
+from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
 from pyro_manifold.infer.mcmc.kernel import Kernel
@@ -18,7 +19,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.batches import LoaderBatches, Order, PlateB
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, as_schedule
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, Plan, Step, StochasticSteps
-from pyro_manifold.infer.mcmc.states import Blocks
+from pyro_manifold.infer.mcmc.states import Block, Blocks
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 from pyro_manifold.target.batched import BatchedPotential, Sites
 from pyro_manifold.target.loader import FromLoader, target_from_loader
@@ -37,6 +38,8 @@ class StochasticGradientKernel(Kernel):
         temperature: τ, a number or a function of the number of the step.
         minibatches: the order in which minibatches come, see `PlateBatches`.
         own_minibatches: whether each chain has its own.
+        scales: ``{site: scale}``, about the standard deviation of a site's posterior (in unconstrained space) beside
+            that of others: the site takes ε times that. 1 for sites that it does not name.
         jit_compile: compile the model's density and gradient with `torch.compile`; falls back with a warning.
         jit_options: keyword arguments for `torch.compile`.
         **options: as in `Kernel`.
@@ -54,6 +57,7 @@ class StochasticGradientKernel(Kernel):
         temperature: float | Schedule = 1.0,
         minibatches: Order = "shuffled",
         own_minibatches: bool = False,
+        scales: Mapping[str, float] | None = None,
         jit_compile: bool = False,
         jit_options: Mapping[str, Any] | None = None,
         **options: Any,
@@ -64,9 +68,20 @@ class StochasticGradientKernel(Kernel):
         self._step_size = as_schedule("step_size", step_size)
         self._temperature = as_schedule("temperature", temperature)
         check_order(minibatches)
+        if not isinstance(own_minibatches, bool):
+            raise ValueError(f"own_minibatches={own_minibatches!r}, expected True or False.")
         self._minibatches: Order = minibatches
         self._own_minibatches = own_minibatches
+        self._scales = dict(scales or {})
+        check_positive(**{f"scales[{name!r}]": scale for name, scale in self._scales.items()})
         self._jit_compile, self._jit_options = jit_compile, dict(jit_options or {})
+
+    def _configuration(self) -> dict[str, str]:
+        """With schedules and scales; of a function of the user's only that it is one."""
+        schedules = {"step_size": self._step_size, "temperature": self._temperature}
+        words = {name: _described(value) for name, value in schedules.items()}
+        settings = {name: value for name, value in super()._configuration().items() if name != "value"}
+        return {**settings, **words, "scales": repr(sorted(self._scales.items()))}
 
     @abstractmethod
     def step(self) -> Step:
@@ -82,6 +97,8 @@ class StochasticGradientKernel(Kernel):
 
     def target(self, initial_params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
         if self.model is None:
+            if any(isinstance(arg, FromLoader) for arg in args):
+                raise ValueError("data_loader gives a model its arguments, and potential_fn has none: pass a model.")
             return super().target(initial_params, args, kwargs)
         options: dict[str, Any] = {
             "transforms": self._given_transforms,
@@ -124,7 +141,7 @@ class StochasticGradientKernel(Kernel):
         """One transition, whose steps see a new batch each."""
         self._check_manifolds(problem)
         mechanics = block_mechanics(problem, self.manifold_mechanics)
-        metrics = {block: _unit_mass(x) for block, x in problem.position.items()}
+        metrics = self._metrics(problem)
         minibatch = problem.batched if isinstance(problem.batched, MinibatchPotential) else None
 
         def gradient(position: Blocks, step: int) -> tuple[torch.Tensor, Blocks]:
@@ -159,6 +176,22 @@ class StochasticGradientKernel(Kernel):
                     "OSGHMC, or give the site a transform to unconstrained space."
                 )
 
+    def _metrics(self, problem: Problem) -> dict[Block, Metric]:
+        """Inverse masses, the squares of the scales of sites."""
+        unknown = sorted(set(self._scales) - set(problem.initial_values))
+        if unknown:
+            raise ValueError(f"scales names {unknown}, but the model's sites are {sorted(problem.initial_values)}.")
+        squares = {
+            name: torch.full_like(value[:1], self._scales.get(name, 1.0) ** 2)
+            for name, value in problem.initial_values.items()
+        }
+        packed = problem.layout.pack(squares)
+        return {
+            block: Metric.from_inverse_mass(x.flatten()[:1] if block in problem.manifolds or not self._scales else x)
+            for block, x in packed.items()
+        }
 
-def _unit_mass(position: torch.Tensor) -> Metric:
-    return Metric.from_inverse_mass(position.new_ones(1))
+
+def _described(schedule: Schedule) -> str:
+    """A schedule in words; of a function of the user's what it begins with."""
+    return repr(schedule) if is_dataclass(schedule) else f"a function, {schedule(0)} at first"

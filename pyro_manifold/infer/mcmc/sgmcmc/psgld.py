@@ -48,6 +48,8 @@ class PSGLD(SGLD):
         damping: float = 1e-5,
         **options: Any,
     ) -> None:
+        if options.get("scales"):
+            raise ValueError("scales: PSGLD learns a scale for each coordinate; leave it out, or take SGLD.")
         super().__init__(model, potential_fn, step_size=step_size, **options)
         check_share(open_above=True, decay=decay)
         check_positive(damping=damping)

@@ -73,7 +73,8 @@ class CosineCycles:
     def __post_init__(self) -> None:
         check_positive(initial=self.initial)
         check_positive_integer(length=self.length)
-        as_schedule("smallest", self.smallest)
+        if not is_a(Real, self.smallest) or not 0 <= self.smallest <= self.initial:
+            raise ValueError(f"smallest={self.smallest!r}, expected a number from 0 to initial={self.initial}.")
 
     def __call__(self, step: int) -> float:
         share = (step % self.length) / self.length
@@ -102,7 +103,11 @@ def value_at(name: str, schedule: Schedule, step: int) -> float:
     Raises:
         ValueError: if it is negative or not finite.
     """
-    value = float(schedule(step))
+    found = schedule(step)
+    try:
+        value = float(found)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The schedule of {name} gives {found!r} at step {step}, expected a number ≥ 0.") from error
     if not 0 <= value < math.inf:
         raise ValueError(f"The schedule of {name} gives {value} at step {step}, expected a finite number ≥ 0.")
     return value

@@ -141,10 +141,12 @@ class StochasticSteps:
 
     def _stop(self, state: StochasticState, chain: int, step: int) -> NoReturn:
         sites = [name for block, x in state.position.items() if not x[chain].isfinite().all() for name in block]
-        what = f"{', '.join(f'{name!r}' for name in sites)} of chain {chain}" if sites else f"chain {chain}"
+        more = f" and {len(sites) - 3} more" if len(sites) > 3 else ""
+        names = ", ".join(repr(name) for name in sites[:3]) + more
+        what = f"{names} of chain {chain}" if sites else f"chain {chain}"
         step_size = value_at("step_size", self._plan.step_size, step - 1)
         where = f"Site {what}" if len(sites) == 1 else f"Sites {what}" if sites else f"The log density of {what}"
         raise NotFiniteError(
             f"{where} left the finite numbers at step {step}, with step_size={step_size:.3g}: take a smaller step_size "
-            "or a start nearer to the mass (temperature=0 finds one)."
+            "or a start nearer to the mass (temperature=0 finds one), and look for NaN in the data."
         )

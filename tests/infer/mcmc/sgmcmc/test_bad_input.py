@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles, PolynomialDecay
+from pyro_manifold.target.loader import FromLoader
 
 DATA = torch.linspace(-1, 1, 50, dtype=torch.float64)
 
@@ -31,10 +32,18 @@ def local():
         pyro.sample("y", dist.Normal(pyro.sample("z", dist.Normal(0.0, 1.0)), 0.5), obs=DATA[rows])
 
 
+def enumerated():
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    with pyro.plate("data", 50, subsample_size=10) as rows:
+        z = pyro.sample("z", dist.Bernoulli(0.3), infer={"enumerate": "parallel"})
+        pyro.sample("y", dist.Normal(w * z, 0.5), obs=DATA[rows])
+
+
 def matrix():
     pyro.sample("U", StiefelUniform(3, 2))
 
 
+@pytest.mark.filterwarnings("ignore:Sites .* count the data of a batch")
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -44,6 +53,9 @@ def matrix():
         (lambda: SGLD(model, step_size=0.1, temperature=-1.0), "temperature=-1.0"),
         (lambda: SGLD(model, step_size=0.1, num_steps=0), "num_steps=0"),
         (lambda: SGLD(model, step_size=0.1, minibatches="ordered"), "minibatches='ordered'"),
+        (lambda: SGLD(model, step_size=0.1, scales={"w": 0.0}), r"scales\['w'\]=0.0"),
+        (lambda: SGLD(model, step_size=0.1, scales={"v": 1.0}).prepare(1, 0, None), r"scales names \['v'\]"),
+        (lambda: PSGLD(model, step_size=0.1, scales={"w": 2.0}), "PSGLD learns a scale"),
         (lambda: PSGLD(model, step_size=0.1, decay=1.0), "decay=1.0"),
         (lambda: PSGLD(model, step_size=0.1, damping=0.0), "damping=0.0"),
         (lambda: SGHMC(model, step_size=0.1, friction=0), "friction=0"),
@@ -57,6 +69,10 @@ def matrix():
         (lambda: PolynomialDecay(0.1, scale=0.0), "scale=0.0"),
         (lambda: SGHMC(matrix, step_size=0.1).prepare(1, 0, None), "Site 'U' .* take OSGHMC"),
         (lambda: SGLD(local, step_size=0.1).prepare(1, 0, None), "Site 'z' is sampled in the plate 'data'"),
+        (lambda: SGLD(enumerated, step_size=0.1).prepare(1, 0, None), "Site 'z' is summed out by Pyro, and the plate"),
+        (lambda: SGLD(model, step_size=0.1, own_minibatches="no"), "own_minibatches='no'"),
+        (lambda: CosineCycles(0.1, 10, smallest=5.0), "smallest=5.0"),
+        (lambda: sampled(on_batches, [DATA[:10]], potential=True), "potential_fn has none: pass a model"),
         (lambda: MCMC(OHMC(model), 5, data_loader=[DATA]), "data_loader .* not for OHMC"),
         (lambda: MCMC(SGLD(model, step_size=0.1), 5, data_loader=iter([DATA])), "data_loader is an iterator"),
         (lambda: MCMC(SGLD(model, step_size=0.1), 5, data_loader=3), "data_loader=3"),
@@ -77,8 +93,9 @@ def test_one_sentence(make, sentence):
     assert "\n" not in str(error.value)
 
 
-def sampled(model, loader, *arguments, **options):
-    mcmc = MCMC(SGLD(model, step_size=1e-3, **options), 20, 0, num_chains=2, disable_progbar=True, data_loader=loader)
+def sampled(model, loader, *arguments, potential=False, **options):
+    kernel = SGLD(None if potential else model, model if potential else None, step_size=1e-3, **options)
+    mcmc = MCMC(kernel, 20, 0, num_chains=2, disable_progbar=True, data_loader=loader)
     mcmc.run(*arguments)
     return mcmc
 
@@ -141,3 +158,69 @@ def test_divergence_before_there_are_draws():
     mcmc = MCMC(OSGHMC(quartic, step_size=50.0), 20, 10, disable_progbar=True)
     with pytest.raises(ArithmeticError, match=r"with step_size=50: take a smaller step_size"):
         mcmc.run()
+
+
+def without_plate(y):
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Normal(w, 0.5).expand([len(y)]).to_event(1), obs=y)
+
+
+def test_a_likelihood_without_a_plate_is_noticed():
+    with pytest.warns(UserWarning, match=r"Sites \['y'\] count the data of a batch as if there were no others"):
+        sampled(without_plate, [DATA[:10], DATA[10:20]])
+
+
+class Failing:
+    """A loader whose disk is gone after so many batches."""
+
+    def __init__(self, batches):
+        self._left = batches
+
+    def __iter__(self):
+        while True:
+            self._left -= 1
+            if self._left < 0:
+                raise OSError("the disk is gone")
+            yield DATA[:10]
+
+
+def test_an_error_hours_in_keeps_the_draws():
+    mcmc = MCMC(SGLD(on_batches, step_size=1e-3), 50, 0, disable_progbar=True, data_loader=Failing(30))
+    with pytest.raises(OSError, match="the disk is gone") as error:
+        mcmc.run()
+    kept = len(mcmc.get_samples()["w"])
+    assert 20 < kept <= 30
+    assert error.value.__notes__ == [f"MCMC kept {kept} of 50 draws of each chain: get_samples() has them."]
+
+
+class Interrupting:
+    """A loader in which someone presses Ctrl-C once."""
+
+    def __init__(self):
+        self._pressed = False
+
+    def __len__(self):
+        return 5
+
+    def __iter__(self):
+        for k in range(5):
+            if k == 2 and not self._pressed:
+                self._pressed = True
+                raise KeyboardInterrupt
+            yield DATA[10 * k : 10 * k + 10]
+
+
+def test_a_run_goes_on_after_an_interrupt_in_the_loader():
+    run, whole = (
+        SGLD(on_batches, step_size=1e-3).prepare(2, 0, {"w": torch.zeros(2)}, FromLoader(loader))
+        for loader in (Interrupting(), [DATA[10 * k : 10 * k + 10] for k in range(5)])
+    )
+    made = 0
+    while made < 12:
+        try:
+            run.advance()
+            made += 1
+        except KeyboardInterrupt:
+            continue
+    sites = [run.problem.batched.batches(k)["argument 0"] for k in range(7)]
+    assert all(torch.equal(x, whole.problem.batched.batches(k)["argument 0"]) for k, x in enumerate(sites))

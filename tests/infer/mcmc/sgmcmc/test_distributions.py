@@ -166,3 +166,19 @@ def test_the_noise_estimate_takes_away_what_the_noise_of_the_gradient_adds(integ
     corrected = draw(SGHMC(model, step_size=0.1, noise_estimate=0.02, **options), 150)["x"]
     assert deviation(raw.square(), 1.0) > 6
     assert_mean(corrected.square(), 1.0)
+
+
+def test_scales_of_sites():
+    """A step a hundred times the smaller scale would leave the finite numbers; with scales the splitting is exact."""
+
+    def model():
+        pyro.sample("small", dist.Normal(0.0, 0.01))
+        pyro.sample("large", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        X = pyro.sample("X", StiefelUniform(3, 2))
+        pyro.factor("langevin", 100 * X[0, 0])
+
+    kernel = OSGHMC(model, step_size=0.8, num_steps=5, friction=0.3, scales={"small": 0.01, "X": 0.1})
+    draws = draw(kernel, 200)
+    assert_mean((100 * draws["small"]).square(), 1.0)
+    assert_mean(draws["large"][..., 0].square(), 1.0)
+    assert draws["X"][..., 0, 0].mean() > 0.95

@@ -227,3 +227,52 @@ def test_export_leaves_out_what_minibatches_cannot_tell():
         with pytest.warns(UserWarning, match="log_likelihood is left out: .*(minibatches|data_loader)"):
             data = mcmc.to_inferencedata(deterministic=False)
         assert "w" in data.posterior
+
+
+@pytest.mark.parametrize("options", [{"step_size": 0.02}, {"temperature": 0.5}, {"scales": {"w": 2.0}}])
+def test_a_run_of_other_settings_is_refused(options):
+    saved = SGHMC(one_plate, step_size=0.01).prepare(2, 0, None).state_dict()
+    other = SGHMC(one_plate, **{"step_size": 0.01, **options}).prepare(2, 0, None)
+    with pytest.raises(ValueError, match=f"The saved run was made with {next(iter(options))}="):
+        other.load_state_dict(saved)
+
+
+def regression_of_batch(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("data", SIZE, subsample_size=len(x)):
+        pyro.sample("y", dist.Normal(w[0] + w[1] * x, 0.5), obs=y)
+
+
+@pytest.mark.parametrize("source", ["DataLoader", "list"])
+def test_short_batches_count_for_what_they_have(source):
+    """In a pass that nobody shuffles each row must count once: the mean gradient of a pass is that of all data."""
+    pairs = [(X[:50], Y[:50]), (X[50:58], Y[50:58]), (X[58:], Y[58:])]
+    batches = DataLoader(TensorDataset(X, Y), batch_size=25) if source == "DataLoader" else pairs
+    start = {"w": torch.tensor([[0.3, -0.4]] * 2)}
+    potential = SGLD(regression_of_batch, step_size=0.1).prepare(2, 0, start, FromLoader(batches)).problem.batched
+    whole = SGLD(on_all(one_plate), step_size=0.1).prepare(2, 0, start).problem.batched
+    gradient = torch.stack([potential(start, step)[1]["w"] for step in range(3)]).mean(0)
+    torch.testing.assert_close(gradient, whole(start)[1]["w"])
+
+
+def test_chains_with_batches_of_their_own_see_all_of_a_loader():
+    batches = [(X[k : k + 12], Y[k : k + 12]) for k in range(0, SIZE, 12)]
+    kernel = SGLD(regression_of_batch, step_size=1e-3, own_minibatches=True)
+    seen = kernel.prepare(5, 0, None, FromLoader(batches)).problem.batched.batches
+    firsts = torch.stack([seen(step)["argument 0"][:, 0] for step in range(40)])  # (steps, chains)
+    assert all(len(firsts[:, chain].unique()) == 5 for chain in range(5))
+
+
+def test_deterministic_sites_of_a_minibatch_are_left_out():
+    def model():
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        pyro.deterministic("twice", 2 * w)
+        with pyro.plate("data", SIZE, subsample_size=12) as rows:
+            pyro.deterministic("residual", Y[rows] - w)
+            pyro.sample("y", dist.Normal(w, 0.5), obs=Y[rows])
+
+    mcmc = MCMC(SGLD(model, step_size=1e-3), 5, 0, disable_progbar=True)
+    mcmc.run()
+    with pytest.warns(UserWarning, match=r"\['residual'\] are not the same at each run of the model"):
+        draws = mcmc.get_samples(deterministic=True)
+    assert sorted(draws) == ["twice", "w"]
