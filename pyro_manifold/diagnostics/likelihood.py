@@ -11,8 +11,9 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
 from pyro_manifold.diagnostics.marginal_likelihood import MarginalLikelihood
-from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_draw, has_data, over_draws
+from pyro_manifold.diagnostics.replay import Replay, Values, first_draw, has_data, over_draws
 from pyro_manifold.target.loader import FromLoader
+from pyro_manifold.target.minibatch import in_minibatches
 
 
 def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
@@ -21,13 +22,8 @@ def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: di
         return {}
     with torch.no_grad(), pyro.validation_enabled(False):
         nodes = Replay(model, args, kwargs).trace({}).nodes
-    whole = {name: site for name, site in nodes.items() if has_data(site) and not _in_minibatches(site)}
+    whole = {name: site for name, site in nodes.items() if has_data(site) and not in_minibatches(site)}
     return {name: torch.as_tensor(site["value"]).detach() for name, site in whole.items()}
-
-
-def _in_minibatches(site: Node) -> bool:
-    """Whether a site is in a plate that has a part of its elements at each run."""
-    return any(frame.full_size not in (None, frame.size) for frame in site["cond_indep_stack"])
 
 
 def pointwise_log_likelihood(
@@ -56,7 +52,7 @@ def pointwise_log_likelihood(
     first = first_draw(samples)
     with torch.no_grad(), pyro.validation_enabled(False):
         missing = replay.without_draws(first)
-        parts = [name for name, site in replay.trace(first).nodes.items() if has_data(site) and _in_minibatches(site)]
+        parts = [name for name, site in replay.trace(first).nodes.items() if has_data(site) and in_minibatches(site)]
     if parts:
         raise ValueError(f"{parts} are observed in minibatches, another one at each run of the model")
     dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_deterministic, is_latent
 from pyro_manifold.graphs.trusted import reason
+from pyro_manifold.target.minibatch import in_minibatches
 
 _REMEDY = (
     "say in it from the right which dimension is meant (U * scales[..., None, :], F[..., group, :, :] for a plate of "
@@ -134,13 +135,9 @@ def _sites(
 ) -> dict[str, Node]:
     """Sites that are drawn, observed or deterministic, given values of some; none if data come in minibatches."""
     nodes = poutine.block(poutine.trace(poutine.condition(model, values)).get_trace)(*args, **kwargs).nodes
-    if any(frame.full_size not in (None, frame.size) for site in nodes.values() for frame in _frames(site)):
+    if any(site["type"] == "sample" and in_minibatches(site) for site in nodes.values()):
         return {}
     return {name: site for name, site in nodes.items() if is_latent(site) or has_data(site) or is_deterministic(site)}
-
-
-def _frames(site: Node) -> Any:
-    return site["cond_indep_stack"] if site["type"] == "sample" else ()
 
 
 def _draw(samples: Mapping[str, Tensor], k: int) -> Values:

@@ -15,7 +15,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_manifold.target.batched import Batch, Sites
-from pyro_manifold.target.minibatch import Minibatch, Subsample, shapes_of
+from pyro_manifold.target.minibatch import Minibatch, Subsample, in_minibatches, shapes_of
 from pyro_manifold.target.model import ModelTarget, target_from_model
 
 _PREFIX = "argument "
@@ -186,7 +186,7 @@ class _Weighted(Messenger):
         self._weight = weight
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        if any(frame.full_size not in (None, frame.size) for frame in msg["cond_indep_stack"]):
+        if in_minibatches(msg):
             msg["scale"] = msg["scale"] * self._weight
 
 

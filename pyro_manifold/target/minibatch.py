@@ -106,6 +106,11 @@ def subsampled_plates(trace: poutine.Trace) -> Plates:
     return plates
 
 
+def in_minibatches(site: Mapping[str, Any]) -> bool:
+    """Whether a site is in a plate that has a part of its elements at each run."""
+    return any(frame.full_size not in (None, frame.size) for frame in site["cond_indep_stack"])
+
+
 def shapes_of(batch: Batch) -> tuple[tuple[str, torch.Size, torch.dtype], ...]:
     """What a graph is made for: names, shapes and dtypes."""
     return tuple((name, value.shape, value.dtype) for name, value in batch.items())

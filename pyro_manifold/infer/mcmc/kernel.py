@@ -136,14 +136,16 @@ class Kernel(MCMCKernel):
         if self.potential_fn is not None:
             return target_from_potential(self.potential_fn, initial_params, self._manifolds, self._given_transforms)
         model: Any = self.model  # not None, as the constructor saw to
-        return target_from_model(
-            model,
-            args,
-            kwargs,
-            transforms=self._given_transforms,
-            max_plate_nesting=self._max_plate_nesting,
-            init_strategy=self._init_strategy,
-        )
+        return target_from_model(model, args, kwargs, **self.model_options)
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """What the user said of how the model becomes a target: options of `target_from_model`."""
+        return {
+            "transforms": self._given_transforms,
+            "max_plate_nesting": self._max_plate_nesting,
+            "init_strategy": self._init_strategy,
+        }
 
     def reports(self, statistics: Statistics, chains: int) -> list[dict[str, Any]]:
         """What to tell of each chain after a run, from ``{name: (chains, draws)}``; a subclass may add to it."""

@@ -77,7 +77,7 @@ class StochasticGradientKernel(Kernel):
         self._jit_compile, self._jit_options = jit_compile, dict(jit_options or {})
 
     def _configuration(self) -> dict[str, str]:
-        """With schedules and scales; of a function of the user's only that it is one."""
+        """With schedules and scales; of a function of the user's only what it begins with."""
         schedules = {"step_size": self._step_size, "temperature": self._temperature}
         words = {name: _described(value) for name, value in schedules.items()}
         settings = {name: value for name, value in super()._configuration().items() if name != "value"}
@@ -100,14 +100,9 @@ class StochasticGradientKernel(Kernel):
             if any(isinstance(arg, FromLoader) for arg in args):
                 raise ValueError("data_loader gives a model its arguments, and potential_fn has none: pass a model.")
             return super().target(initial_params, args, kwargs)
-        options: dict[str, Any] = {
-            "transforms": self._given_transforms,
-            "max_plate_nesting": self._max_plate_nesting,
-            "init_strategy": self._init_strategy,
-        }
         if args and isinstance(args[0], FromLoader):
-            return target_from_loader(self.model, args[0], kwargs, **options)
-        return target_from_model(self.model, args, kwargs, subsample=True, **options)
+            return target_from_loader(self.model, args[0], kwargs, **self.model_options)
+        return target_from_model(self.model, args, kwargs, subsample=True, **self.model_options)
 
     def batched(self, target: Target, example: Sites) -> Batched:
         """On the batch of a step, where the model has its data in batches."""
