@@ -153,6 +153,11 @@ def run(
     return draws.descended, draws.single[-1], sum(draws.single) / DRAWS, draws.ensemble, seconds
 
 
+def _split(held_out):
+    """Slices of the images to learn from, and of the last ones, held out."""
+    return slice(None, -held_out), slice(-held_out, None)
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of MNIST's four files")
@@ -162,11 +167,13 @@ def main(argv=None):
     parser.add_argument("--step-size", type=float, default=1.2e-3)
     parser.add_argument("--friction", type=float, default=0.1)
     parser.add_argument("--descent", type=float, default=10, help="epochs of descent")
+    parser.add_argument("--epochs-a-draw", type=float, default=1.0)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the draws")
     parser.add_argument("--output-scale", type=float, default=1.0, help="of the output layer's prior, by 1/√fan-in")
+    parser.add_argument("--held-out", type=int, default=0, help="to choose settings: so many training images as the test")
     parser.add_argument("--short", action="store_true", help="a small network and few generated images")
     arguments = parser.parse_args(argv)
-    names = ("step_size", "friction", "descent", "temperature", "output_scale")
+    names = ("step_size", "friction", "descent", "epochs_a_draw", "temperature", "output_scale")
     options = {name: getattr(arguments, name) for name in names}
     if arguments.short:
         train, test = generated(600, 1), generated(200, 2)
@@ -175,6 +182,8 @@ def main(argv=None):
         parser.error("--data is needed: the folder of MNIST's four files (or --short).")
     else:
         train, test = (mnist(arguments.data, part, arguments.device) for part in ("train", "test"))
+    if arguments.held_out:
+        train, test = ([t[chosen] for t in train] for chosen in _split(arguments.held_out))
     rows = (
         [seed, *(f"{figure:.2f}" for figure in run(arguments.network, train, test, seed, **options))]
         for seed in range(arguments.seeds)
