@@ -133,9 +133,14 @@ def run(
     first = round(descent * len(train[0]) / BATCH / steps) * steps
 
     def size(step):
-        """Half a cosine over the descent, then one over each draw; never less than a twentieth."""
+        """Half a cosine over the descent, then one over each draw; never less than a twentieth.
+
+        The descent begins with an epoch in which it grows: the gradients of a start are the largest, and one long step
+        along them leaves no unit of a layer alive.
+        """
         share = step / first if step < first else ((step - first) % steps) / steps
-        return step_size * max(0.05, 0.5 * (1 + math.cos(math.pi * share)))
+        growth = min(1.0, (step + 1) * BATCH / len(train[0]))
+        return step_size * growth * max(0.05, 0.5 * (1 + math.cos(math.pi * share)))
 
     kernel = OSGHMC(
         posterior(network, *train),

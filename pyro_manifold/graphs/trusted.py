@@ -108,12 +108,17 @@ class Trusted:
             raise ValueError("there is no point at which it can be compared with the model")
 
     def _difference(self, candidate: FlatFunction, inputs: Sequence[Tensor], rows: list[int] | None) -> str | None:
-        found = candidate(*inputs)
-        if rows is not None:
-            own = len(inputs) - self._common
-            inputs = [*[value[rows] for value in inputs[:own]], *inputs[own:]]
-            found = tuple(value[rows] for value in found)
-        return difference(found, self._function(*inputs), self._function, inputs)
+        if rows is None:
+            return difference(candidate, self._function, inputs)
+        own = len(inputs) - self._common
+
+        def of_rows(*inputs: Tensor) -> tuple[Tensor, ...]:
+            return tuple(value[rows] for value in candidate(*inputs))
+
+        def function(*inputs: Tensor) -> tuple[Tensor, ...]:
+            return self._function(*[value[rows] for value in inputs[:own]], *inputs[own:])
+
+        return difference(of_rows, function, inputs)
 
 
 def compiled(graph: FlatFunction, options: Mapping[str, Any] | None) -> FlatFunction:

@@ -85,3 +85,40 @@ def test_a_large_site_does_not_hide_a_branch_of_a_small_one():
         return ((x / unit).square().sum() + (2 if x.tolist()[1] > 0 else 0),)
 
     assert not taken(stepped, lambda x: ((x / unit).square().sum(),), [unit * step])
+
+
+IMAGES = torch.randn(32, 784, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
+
+
+def units_at_their_kinks():
+    """Weights and offsets of 16 ReLUs, each of which one image brings to zero but for rounding."""
+    weights = torch.randn(784, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float32) / 28
+    return weights, -(IMAGES @ weights)[range(16), range(16)]
+
+
+def gradient_of_units(weights, offsets):
+    active = (IMAGES @ weights + offsets > 0).to(weights)
+    return IMAGES.mT @ active, active.sum(0)
+
+
+def gradient_in_another_order(weights, offsets):
+    active = (IMAGES.flip(1) @ weights.flip(0) + offsets > 0).to(weights)
+    return IMAGES.mT @ active, active.sum(0)
+
+
+def test_units_within_rounding_of_their_kinks_are_no_difference():
+    units = units_at_their_kinks()
+    found, expected = gradient_in_another_order(*units)[1], gradient_of_units(*units)[1]
+    assert not torch.equal(found, expected)
+    assert taken(gradient_of_units, gradient_in_another_order, units)
+
+
+def test_units_that_were_frozen_are_a_difference_beside_kinks():
+    units = units_at_their_kinks()
+    frozen_at = (IMAGES @ units[0] > 0).float()
+
+    def half_frozen(weights, offsets):
+        gradient, counts = gradient_in_another_order(weights, offsets)
+        return torch.cat([gradient[:, :8], IMAGES.mT @ frozen_at[:, 8:]], 1), counts
+
+    assert not taken(gradient_of_units, half_frozen, units)
