@@ -177,7 +177,9 @@ def main(argv=None):
     parser.add_argument("--epochs-a-draw", type=float, default=1.0)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the draws")
     parser.add_argument("--output-scale", type=float, default=1.0, help="of the output layer's prior, by 1/√fan-in")
-    parser.add_argument("--held-out", type=int, default=0, help="to choose settings: so many training images as the test")
+    parser.add_argument(
+        "--held-out", type=int, default=0, help="to choose settings: so many training images as the test"
+    )
     parser.add_argument("--short", action="store_true", help="a small network and few generated images")
     arguments = parser.parse_args(argv)
     names = ("step_size", "friction", "descent", "epochs_a_draw", "temperature", "output_scale")

@@ -105,7 +105,9 @@ class EuclideanMechanics(Mechanics):
     r"""Flat space, one vector a chain: :math:`K = \tfrac12 r^\top M^{-1} r` with M diagonal or dense."""
 
     def draw_momentum(self, position: Tensor, metric: Metric, random: torch.Generator | None = None) -> Tensor:
-        return _product(metric.mass_factor, normal_like(position, random))
+        noise = normal_like(position, random)
+        # In place where it can be: a pass over fresh memory is what a step of a large network is made of.
+        return noise.mul_(metric.mass_factor) if metric.mass_factor.dim() < 3 else _product(metric.mass_factor, noise)
 
     def kinetic_energy(self, position: Tensor, momentum: Tensor, metric: Metric) -> Tensor:
         return 0.5 * (momentum * self.velocity(position, momentum, metric)).sum(-1)

@@ -77,8 +77,7 @@ def splitting_step(
         keep = math.exp(-settings.friction)
         share = 1 - settings.noise_estimate / settings.friction if settings.friction else 0.0
         noise = move.draw_momentum(x, metrics[block].at(settings.temperature * (1 - keep**2) * share), random)
-        r = torch.add(noise, r, alpha=keep)
-        position[block], momentum[block] = move.drift(x, r, metrics[block], half)
+        position[block], momentum[block] = move.drift(x, noise.add_(r, alpha=keep), metrics[block], half)
     energy, slopes = gradient(position)
     for block, move in mechanics.items():
         momentum[block] = move.kick(position[block], momentum[block], slopes[block], half)
@@ -111,9 +110,7 @@ def euler_step(
     for block, move in mechanics.items():
         x, r = drifted[block]
         noise = move.draw_momentum(x, metrics[block].at(temperature), random)
-        momentum[block] = move.kick(
-            x, torch.add(noise, r, alpha=1 - settings.friction), slopes[block], settings.step_size
-        )
+        momentum[block] = move.kick(x, noise.add_(r, alpha=1 - settings.friction), slopes[block], settings.step_size)
     return state._replace(position=position, momentum=momentum, energy=energy, gradient=slopes)
 
 
