@@ -14,6 +14,7 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_manifold.graphs.trusted import reason
 from pyro_manifold.target.batched import Batch, Sites
 from pyro_manifold.target.minibatch import Minibatch, Subsample, in_minibatches, shapes_of
 from pyro_manifold.target.model import ModelTarget, target_from_model
@@ -48,7 +49,7 @@ def arguments_of(batch: Any) -> Batch:
     """A loader's batch by name: a tuple's parts are positional arguments, a dictionary's are keyword arguments.
 
     Raises:
-        ValueError: if a part is not a tensor.
+        ValueError: if a part is not a tensor with rows.
     """
     if isinstance(batch, Mapping):
         parts = {str(name): value for name, value in batch.items()}
@@ -57,7 +58,14 @@ def arguments_of(batch: Any) -> Batch:
         parts = {str(index): value for index, value in enumerate(whole)}
     for name, value in parts.items():
         if not isinstance(value, Tensor):
-            raise ValueError(f"Part {name} of a batch of data_loader is {value!r}, expected a tensor.")
+            said = repr(value) if len(repr(value)) < 40 else f"of type {type(value).__name__}"
+            raise ValueError(f"Part {name} of a batch of data_loader is {said}, expected a tensor.")
+        if not value.dim() or not len(value):
+            said = "has no rows" if value.dim() else "is a single number"
+            raise ValueError(
+                f"Part {name} of a batch of data_loader {said}, expected data along its first dimension; what is no "
+                "data is a keyword argument of run()."
+            )
     return {_PREFIX + name: value for name, value in parts.items()}
 
 
@@ -220,7 +228,7 @@ class LoaderDensity:
     ) -> None:
         self._model, self._kwargs, self._options = model, dict(kwargs), options
         self._made: dict[Any, Minibatch] = {}
-        self._mean_length = _mean_length(loader)
+        self._first, self._mean_length = first, _mean_length(loader)
         target, self._weights = self._build(first)
         self._sites = {name: value.shape for name, value in target.draw().items()}
         self.target = replace(target, minibatch_of=self, loader=loader)
@@ -230,13 +238,14 @@ class LoaderDensity:
         """The density on batches like these arguments.
 
         Raises:
-            ValueError: if the model then has other sites, or counts its data another number of times.
+            ValueError: if the model cannot be run on them, then has other sites, or counts its data another number of
+                times.
         """
         arguments = {name: value for name, value in arguments.items() if name.startswith(_PREFIX)}
         shapes = shapes_of(arguments)
         if shapes not in self._made:
             with torch.random.fork_rng(devices=[]):  # to look at the model must not change what others draw
-                target, weights = self._build(arguments)
+                target, weights = self._other(arguments)
                 sites = {name: value.shape for name, value in target.draw().items()}
             if sites != self._sites:
                 raise ValueError(
@@ -254,9 +263,19 @@ class LoaderDensity:
                     )
         return self._made[shapes]
 
+    def _other(self, arguments: Batch) -> tuple[ModelTarget, Weights]:
+        """The target on batches of another shape than the first."""
+        try:
+            return self._build(arguments)
+        except RuntimeError as error:
+            raise ValueError(
+                f"The model cannot be run on a batch of shapes {_in_words(arguments)} ({reason(error)}), as it could "
+                f"on the first, of shapes {_in_words(self._first)}: is that batch what the model expects?"
+            ) from error
+
     def _weight_of(self, arguments: Batch) -> float:
         """Batches come equally often, so that the rows of a short one would count more than those of others."""
-        lengths = {len(value) for value in arguments.values() if value.dim()}
+        lengths = {len(value) for value in arguments.values()}
         if self._mean_length is None or len(lengths) != 1:
             return 1.0
         return lengths.pop() / self._mean_length

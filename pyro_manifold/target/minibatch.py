@@ -180,3 +180,23 @@ class MinibatchPotential:
         if len(self.graphs) > 1 and not self._first.graph.is_graph and potential.graph.is_graph:
             potential.graph.forget()  # a branch on values that one graph has frozen, the others have too
         return potential
+
+
+class WholeData:
+    """A potential of all data, asked at a step as a `MinibatchPotential` is; the step makes no difference.
+
+    Args:
+        potential: of all data.
+    """
+
+    batches = None
+
+    def __init__(self, potential: BatchedPotential) -> None:
+        self._potential = potential
+
+    def __call__(self, sites: Sites, step: int = 0) -> tuple[Tensor, Sites]:
+        return self._potential(sites)
+
+    def difference_at(self, sites: Sites, chains: list[int], step: int = 0) -> str | None:
+        """As `BatchedPotential.difference_at`."""
+        return self._potential.difference_at(sites, chains)

@@ -23,7 +23,7 @@ from pyro_manifold.infer.mcmc.states import Block, Blocks
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 from pyro_manifold.target.batched import BatchedPotential, Sites
 from pyro_manifold.target.loader import FromLoader, target_from_loader
-from pyro_manifold.target.minibatch import MinibatchPotential
+from pyro_manifold.target.minibatch import MinibatchPotential, WholeData
 from pyro_manifold.target.model import ModelTarget, Target, target_from_model
 
 
@@ -137,12 +137,11 @@ class StochasticGradientKernel(Kernel):
         self._check_manifolds(problem)
         mechanics = block_mechanics(problem, self.manifold_mechanics)
         metrics = self._metrics(problem)
-        minibatch = problem.batched if isinstance(problem.batched, MinibatchPotential) else None
+        batched = problem.batched
+        potential = batched if isinstance(batched, MinibatchPotential) else WholeData(batched)
 
         def gradient(position: Blocks, step: int) -> tuple[torch.Tensor, Blocks]:
-            if minibatch is None:
-                return problem.potential(position)
-            energy, slopes = minibatch(problem.layout.unpack(position), step)
+            energy, slopes = potential(problem.layout.unpack(position), step)
             return energy, problem.layout.pack(slopes)
 
         def renew(state: StochasticState, position: Blocks) -> StochasticState:
@@ -150,15 +149,12 @@ class StochasticGradientKernel(Kernel):
             return state._replace(position=position, energy=energy, gradient=slopes)
 
         def difference(state: StochasticState, chains: list[int]) -> str | None:
-            sites = problem.layout.unpack(state.position)
-            if minibatch is None:
-                return problem.batched.difference_at(sites, chains)
-            return minibatch.difference_at(sites, chains, state.steps)
+            return potential.difference_at(problem.layout.unpack(state.position), chains, state.steps)
 
         transition = StochasticSteps(self.step(), gradient, self.plan(), mechanics, metrics)
         start = StochasticState(problem.position, {}, *gradient(problem.position, 0), 0, {})
         state = self.begin(transition.with_momentum(start, problem.random), problem)
-        batches = minibatch.batches if minibatch is not None else None
+        batches = potential.batches
         data = Data(batches if isinstance(batches, PlateBatches | LoaderBatches) else None)
         return Parts(state, [transition], data, renew, difference=difference)
 

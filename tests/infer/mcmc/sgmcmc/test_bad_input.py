@@ -27,6 +27,12 @@ def on_batches(y):
         pyro.sample("y", dist.Normal(w, 0.5), obs=y)
 
 
+def rows_of_three(x):
+    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with pyro.plate("data", 50, subsample_size=len(x)):
+        pyro.sample("y", dist.Normal(x @ w, 0.5), obs=x[:, 0])
+
+
 def local():
     with pyro.plate("data", 50, subsample_size=10) as rows:
         pyro.sample("y", dist.Normal(pyro.sample("z", dist.Normal(0.0, 1.0)), 0.5), obs=DATA[rows])
@@ -85,6 +91,13 @@ def matrix():
         (lambda: sampled(sites_of_batch, [DATA[:10], DATA[:8]]), "sites must not depend on the batch"),
         (lambda: sampled(unscaled, [DATA[:10], DATA[:8]]), "Site 'y' stands for 8 data .* for 10 on the first"),
         (lambda: sampled(on_batches, [(DATA[:10], DATA[:10])]), "takes 1 positional argument"),
+        (lambda: sampled(on_batches, [DATA[:0]]), "Part 0 of a batch of data_loader has no rows"),
+        (lambda: sampled(on_batches, [DATA[0]]), "Part 0 of a batch of data_loader is a single number"),
+        (lambda: sampled(on_batches, [DATA[:10].numpy()]), "of type ndarray, expected a tensor"),
+        (
+            lambda: sampled(rows_of_three, [torch.ones(5, 3), torch.ones(5, 2)]),
+            r"run on a batch of shapes \(5, 2\) .size",
+        ),
     ],
 )
 def test_one_sentence(make, sentence):
