@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
 from pyro_manifold.graphs.folding import folded_graph
@@ -30,6 +31,7 @@ Batch = dict[str, Tensor]
 BatchPotential = Callable[[Sites, Batch], Tensor]
 
 _COMPARISON_SCALES = (0.01, 0.3, 1.0, 3.0)
+_MAPPED_ANEW = 32 * 2**20 - 2**12  # bytes: the largest that glibc keeps; larger ones fault page by page
 _COMPARED_CHAINS = 4  # a few suffice; going through the model is slow
 
 
@@ -158,14 +160,27 @@ class BatchedPotential:
         one = [value.clone() for value in self._of_chain(0, in_order)]
         # Behind a lambda, because the tracer would count the self of a method among the inputs.
         graph = trace(lambda *values: self._one_chain(*values), *one)
+        chains = len(in_order[0])
+        together = min(chains, _chains_together(graph)) if in_order[0].device.type == "cpu" else chains
+        own = sum(dimension is not None for dimension in self._dimensions)
+
+        def part(values: Sequence[Tensor], first: int) -> list[Tensor]:
+            # Backward formulas of some factorisations look at the memory layout, which a trace freezes: one for all.
+            rows = [value[first : first + together].contiguous() for value in values[:own]]
+            return [*rows, *[value.contiguous() for value in values[own:]]]
+
         # Traced once more, so that vectorising costs nothing at each call; what constants decide is decided here.
-        batched = folded_graph(torch.vmap(graph, in_dims=self._dimensions), *in_order)
-        transpose_narrow_products(batched)
+        graphs = {}
+        for first in range(0, chains, together):
+            rows = min(together, chains - first)
+            if rows not in graphs:
+                batched = folded_graph(torch.vmap(graph, in_dims=self._dimensions), *part(in_order, first))
+                graphs[rows] = transpose_narrow_products(batched)
 
         def traced(*values: Tensor) -> tuple[Tensor, ...]:
-            # Backward formulas of some factorisations look at the memory layout, which a trace freezes: one for all.
-            results: tuple[Tensor, ...] = batched(*[value.contiguous() for value in values])
-            return results
+            starts = range(0, chains, together)
+            results = [graphs[min(together, chains - first)](*part(values, first)) for first in starts]
+            return results[0] if len(results) == 1 else tuple(map(torch.cat, zip(*results, strict=True)))
 
         return traced
 
@@ -186,6 +201,13 @@ class BatchedPotential:
 
         vectorised: FlatFunction = torch.func.vmap(one, in_dims=self._dimensions)
         return vectorised
+
+
+def _chains_together(graph: GraphModule) -> int:
+    """For how many chains all intermediate values stay below the size from which memory is mapped anew each time."""
+    values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
+    sizes = [value.numel() * value.element_size() for value in values if isinstance(value, Tensor)]
+    return max(1, _MAPPED_ANEW // max([*sizes, 1]))
 
 
 def _compiled(graph: FlatFunction, options: Mapping[str, Any]) -> FlatFunction:
