@@ -72,8 +72,6 @@ def _of_the_output(scale):
 
 
 NETWORKS = {"orthogonal": orthogonal, "low-rank": low_rank, "bottleneck": bottleneck, "plain": plain}
-STEP_SIZES = {"low-rank": 4e-4, "bottleneck": 4e-4}  # at 6e-4 one descent in three leaves no ReLU alive
-EPOCHS_OF_DESCENT = {"low-rank": 20, "bottleneck": 20}
 
 
 def posterior(network, images, labels):
@@ -171,7 +169,7 @@ def main(argv=None):
     parser.add_argument("--network", choices=NETWORKS, default="orthogonal")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--step-size", type=float, help="default: 1.2e-3, a third of that with factors of low rank")
+    parser.add_argument("--step-size", type=float, help="default: 1.2e-3, 5e-4 with factors of low rank")
     parser.add_argument("--friction", type=float, default=0.1)
     parser.add_argument("--descent", type=float, help="epochs of descent; default: 10, 20 with factors of low rank")
     parser.add_argument("--epochs-a-draw", type=float, default=1.0)
@@ -183,10 +181,10 @@ def main(argv=None):
     parser.add_argument("--short", action="store_true", help="a small network and few generated images")
     arguments = parser.parse_args(argv)
     names = ("step_size", "friction", "descent", "epochs_a_draw", "temperature", "output_scale")
-    defaults = {"step_size": STEP_SIZES.get(arguments.network, 1.2e-3)}
-    defaults["descent"] = EPOCHS_OF_DESCENT.get(arguments.network, 10)
-    given = {name: getattr(arguments, name) for name in names}
-    options = given | {name: value for name, value in defaults.items() if given[name] is None}
+    options = {name: getattr(arguments, name) for name in names}
+    narrow = arguments.network in ("low-rank", "bottleneck")
+    defaults = {"descent": 20 if narrow else 10, "step_size": 5e-4 if narrow else 1.2e-3}
+    options |= {name: value for name, value in defaults.items() if options[name] is None}
     if arguments.short:
         train, test = generated(600, 1), generated(200, 2)
         options |= {"width": 30, "step_size": 5e-3, "descent": 3}

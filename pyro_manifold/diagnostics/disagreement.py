@@ -11,6 +11,7 @@ from torch import Tensor
 _LARGEST_RHAT = 1.05
 _FEWEST_DRAWS = 10  # a few rejections in a row say nothing
 _FEWEST_MOVES = 0.05  # of all iterations
+_LARGEST_HEAT = 1.25  # of a temperature: standard deviations are then too large by about an eighth
 
 
 def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = _LARGEST_RHAT) -> dict[str, str]:
@@ -95,6 +96,27 @@ def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
     evidence = [value for value in [*samples.values(), statistics.get("lp")] if value is not None and value.numel()]
     flags = [constant_chains(value).cpu() for value in evidence if value.shape[1] >= _FEWEST_DRAWS]
     return torch.stack(flags).all(0).nonzero().flatten().tolist() if flags else []
+
+
+def temperature_of_hot_chains(statistics: Mapping[str, Tensor]) -> tuple[float, float] | None:
+    """The temperature of momenta where it is above the one asked for, and that one; None where all is well.
+
+    Args:
+        statistics: ``{name: (chains, draws)}``: of them ``kinetic_temperature`` and ``temperature``.
+
+    Example:
+        >>> import torch
+        >>> asked, measured = torch.ones(2, 50), torch.tensor([[1.0], [3.0]]).expand(2, 50)
+        >>> temperature_of_hot_chains({"temperature": asked, "kinetic_temperature": measured})
+        (2.0, 1.0)
+    """
+    if "kinetic_temperature" not in statistics or statistics["temperature"].shape[1] < _FEWEST_DRAWS:
+        return None
+    measured, asked = (statistics[name].double() for name in ("kinetic_temperature", "temperature"))
+    # In parts, whose means are nearly independent where draws are not.
+    excess = torch.cat([part.mean(1) for part in (measured - _LARGEST_HEAT * asked).chunk(_FEWEST_DRAWS, 1)])
+    hot = excess.mean() > 4 * excess.std() / len(excess) ** 0.5
+    return (float(measured.mean()), float(asked.mean())) if bool(hot) and bool(asked.any()) else None
 
 
 def named(chains: Sequence[int], most: int = 8) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_manifold.graphs.trusted import reason
 from pyro_manifold.target.batched import Batch, Sites
-from pyro_manifold.target.minibatch import Minibatch, Subsample, in_minibatches, shapes_of
+from pyro_manifold.target.minibatch import Minibatch, Plates, Subsample, in_minibatches, shapes_of
 from pyro_manifold.target.model import ModelTarget, target_from_model
 
 _PREFIX = "argument "
@@ -233,6 +233,7 @@ class LoaderDensity:
         self._sites = {name: value.shape for name, value in target.draw().items()}
         self.target = replace(target, minibatch_of=self, loader=loader)
         _warn_of_weights(self._weights, first, _cases(loader), _length(loader))
+        _warn_of_sizes(self._made[shapes_of(first)].plates, first, loader)
 
     def __call__(self, arguments: Batch) -> Minibatch:
         """The density on batches like these arguments.
@@ -310,7 +311,7 @@ def _weights(trace: poutine.Trace) -> Weights:
 
 
 def _warn_of_weights(weights: Weights, first: Batch, cases: int | None, batches: int | None) -> None:
-    lengths = {len(value) for value in first.values() if value.dim()}
+    lengths = {len(value) for value in first.values()}
     if (batches or 0) > 1 and weights and all(weight == 1 for weight, _ in weights.values()):
         warnings.warn(
             f"Sites {sorted(weights)} count the data of a batch as if there were no others, for the posterior of "
@@ -323,6 +324,18 @@ def _warn_of_weights(weights: Weights, first: Batch, cases: int | None, batches:
                 f"Site '{name}' stands for the {weight:.0f} data of a batch, but data_loader has {cases}: give its "
                 f"plate the size of all, pyro.plate(name, {cases}, subsample_size=len(batch)), or the posterior is "
                 "that of one batch.",
+                stacklevel=2,
+            )
+
+
+def _warn_of_sizes(plates: Plates, first: Batch, loader: Iterable[Any]) -> None:
+    lengths = {len(value) for value in first.values()}
+    cases = [count for count in (_cases(loader), _length(getattr(loader, "sampler", None))) if count is not None]
+    for name, (size, drawn) in plates.items():
+        if cases and drawn in lengths and size not in cases:
+            warnings.warn(
+                f"The plate '{name}' of the rows of a batch has the size {size}, but data_loader has {cases[0]} cases, "
+                f"and the posterior is that of {size} data: give it the size of all, pyro.plate('{name}', {cases[0]}).",
                 stacklevel=2,
             )
 

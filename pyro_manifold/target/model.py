@@ -108,7 +108,8 @@ class ModelTarget(Target):
             if value.shape[1:] != drawn[name].shape or not value.is_floating_point():
                 raise ValueError(
                     f"Site '{name}': the initial value has shape {tuple(value.shape[1:])} and dtype {value.dtype}, "
-                    f"expected {tuple(drawn[name].shape)} and {drawn[name].dtype}."
+                    f"expected {tuple(drawn[name].shape)} and {drawn[name].dtype}; a single chain's have no leading "
+                    "dimension of chains."
                 )
 
     def not_finite(self) -> list[str]:

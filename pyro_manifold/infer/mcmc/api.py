@@ -16,7 +16,7 @@ from pyro.util import optional
 
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
-from pyro_manifold.diagnostics.disagreement import disagreements, named, stuck_chains
+from pyro_manifold.diagnostics.disagreement import disagreements, named, stuck_chains, temperature_of_hot_chains
 from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
 from pyro_manifold.infer.mcmc.checks import is_a
 from pyro_manifold.infer.mcmc.kernel import Kernel
@@ -123,8 +123,9 @@ class MCMC(pyro.infer.MCMC):
             )
         if data_loader is not None and not (self._vectorised and isinstance(kernel, StochasticGradientKernel)):
             raise ValueError(
-                f"data_loader is for kernels that see a part of the data at a time, not for {type(kernel).__name__}: "
-                "take OSGHMC, or pass all of the data to run(...)."
+                "data_loader is for chain_method='vectorized' and kernels that see a part of the data at a time, not "
+                f"for {type(kernel).__name__} with chain_method={chain_method!r}: take OSGHMC, vectorised, or pass all "
+                "of the data to run(...)."
             )
         self._source = None if data_loader is None else FromLoader(data_loader)
         arguments = {
@@ -181,6 +182,16 @@ class MCMC(pyro.infer.MCMC):
                 f"After warm-up {where} moved in fewer than one iteration of twenty, so that {whose} draws are a few "
                 "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
                 "kernel, or initial_params), a shorter step_size or float64.",
+                stacklevel=2,
+            )
+        hot = temperature_of_hot_chains(self.get_extra_fields(group_by_chain=True))
+        if hot is not None:
+            measured, wanted = hot
+            warnings.warn(
+                f"The momenta of chains are at a temperature of {measured:.3g} instead of {wanted:.3g}: the noise of "
+                "minibatches, or steps that are too long, heat the chains, and draws spread more widely than the "
+                "posterior. Take a smaller step_size, shorter steps of single sites (scales), larger batches or more "
+                "friction.",
                 stacklevel=2,
             )
 

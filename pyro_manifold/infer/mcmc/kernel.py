@@ -206,14 +206,17 @@ class Kernel(MCMCKernel):
     def logging(self) -> OrderedDict[str, str]:
         """What the progress bar shows."""
         run = self.run
-        shown = {"step_size": ".2e", "n_steps": ".0f"}
+        shown = {"step_size": ".2e", "n_steps": ".0f", "kinetic_temperature": ".3g"}
         figures = {
-            name: format(float(run.statistics[name].double().mean()), form)
+            name.replace("_temp", " temp"): format(float(run.statistics[name].double().mean()), form)
             for name, form in shown.items()
             if name in run.statistics
         }
-        figures["acc. prob"] = f"{float(run.mean_acceptance):.3f}"
-        return OrderedDict(figures, divergences=f"{int(run.divergences)}")
+        if "acceptance_rate" in run.statistics:
+            figures["acc. prob"] = f"{float(run.mean_acceptance):.3f}"
+        if "diverging" in run.statistics:
+            figures["divergences"] = f"{int(run.divergences)}"
+        return OrderedDict(figures)
 
     def cleanup(self) -> None:
         """Forget the run."""

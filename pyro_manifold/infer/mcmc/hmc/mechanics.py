@@ -75,6 +75,10 @@ class Mechanics(ABC):
     def drift(self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float) -> tuple[Tensor, Tensor]:
         """Position and momentum after free motion for ``time``."""
 
+    def degrees_of_freedom(self, position: Tensor) -> int:
+        """Dimension of the space of one chain's momenta."""
+        return position[0].numel()
+
     def restore(self, position: Tensor) -> Tensor:
         """Remove the rounding that a trajectory has gathered, where the space has a constraint."""
         return position
@@ -148,6 +152,11 @@ class ManifoldMechanics(Mechanics):
 
     def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
         return momentum - per_chain(time, momentum) * self._manifold.tangent_projection(position, gradient)
+
+    def degrees_of_freedom(self, position: Tensor) -> int:
+        shape = position.shape[1:]
+        batch = shape[: len(shape) - self._manifold.event_dim]
+        return batch.numel() * self._manifold.dimension(*shape[len(batch) :])
 
     def restore(self, position: Tensor) -> Tensor:
         return self._manifold.restoration(position)

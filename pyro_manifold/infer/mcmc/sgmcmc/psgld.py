@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
 from pyro_manifold.infer.mcmc.sgmcmc.sgld import SGLD
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState, preconditioned_step
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Step
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Plan, Step
 
 
 class PSGLD(SGLD):
@@ -61,6 +62,9 @@ class PSGLD(SGLD):
             for block, x in state.gradient.items()
         }
         return state._replace(squares=squares)
+
+    def plan(self) -> Plan:
+        return replace(super().plan(), unit_masses=False)
 
     def step(self) -> Step:
         return partial(preconditioned_step, decay=self._decay, damping=self._damping)

@@ -132,14 +132,14 @@ def langevin_step(
     Source: Welling & Teh 2011, equation 4, in flat space.
     """
     time = math.sqrt(settings.step_size)
-    position = {}
+    position, momentum = {}, {}
     for block, move in mechanics.items():
         x = state.position[block]
         fresh = move.draw_momentum(x, metrics[block].at(settings.temperature), random)
         kicked = move.kick(x, fresh, state.gradient[block], time / 2)
-        position[block], _ = move.drift(x, kicked, metrics[block], time)
+        position[block], momentum[block] = move.drift(x, kicked, metrics[block], time)
     energy, slopes = gradient(position)
-    return state._replace(position=position, energy=energy, gradient=slopes)
+    return state._replace(position=position, momentum=momentum, energy=energy, gradient=slopes)
 
 
 def preconditioned_step(

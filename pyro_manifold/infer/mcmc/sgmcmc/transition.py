@@ -34,6 +34,7 @@ class Plan:
         friction: α in one step.
         noise_estimate: β̂ in one step.
         resample_momentum: whether each iteration begins with fresh momenta.
+        unit_masses: whether the metrics of the transition are those that steps move with.
     """
 
     step_size: Schedule
@@ -42,6 +43,7 @@ class Plan:
     friction: float = 0.0
     noise_estimate: float = 0.0
     resample_momentum: bool = False
+    unit_masses: bool = True
 
 
 class Data(Saved):
@@ -102,8 +104,10 @@ class StochasticSteps:
             energies.append(state.energy)
         self._check(state, torch.stack(energies), first, step_size)
         statistics = {"step_size": step_size, "temperature": temperature, "n_steps": plan.num_steps}
+        measured = {"kinetic_temperature": self._kinetic_temperature(state)} if plan.unit_masses else {}
         return self._restored(state), {
             "lp": -state.energy,
+            **measured,
             **{name: torch.full_like(state.energy, value) for name, value in statistics.items()},
         }
 
@@ -115,6 +119,15 @@ class StochasticSteps:
             for block, move in self._mechanics.items()
         }
         return state._replace(momentum=momentum)
+
+    def _kinetic_temperature(self, state: StochasticState) -> Tensor:
+        """Twice the kinetic energy for each degree of freedom: τ on average, if nothing but friction and noise acts."""
+        energies, freedom = torch.zeros_like(state.energy), 0
+        for block, move in self._mechanics.items():
+            x = state.position[block]
+            energies = energies + move.kinetic_energy(x, state.momentum[block], self._metrics[block])
+            freedom += move.degrees_of_freedom(x)
+        return 2 * energies / freedom if freedom else energies
 
     def _on_batch(self, position: Blocks, number: int) -> tuple[Tensor, Blocks]:
         return self._gradient(position, number)

@@ -57,6 +57,7 @@ class WrongNoise(OSGHMC):
     manifold_mechanics: ClassVar = {Stiefel: Isotropic()}
 
 
+@pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
 def test_noise_of_another_covariance_is_noticed():
     samples = draw(WrongNoise(STIEFEL.model(), step_size=0.06, num_steps=10, friction=0.1), 100)
     assert deviation(STIEFEL.statistic(samples["X"]), *STIEFEL.expectation()) < -20

@@ -1,6 +1,7 @@
 """Minibatches: unbiased gradients, batches as inputs of one graph, and where a run is in its data."""
 
 import pickle
+import warnings
 from unittest import mock
 
 import pyro
@@ -276,3 +277,44 @@ def test_deterministic_sites_of_a_minibatch_are_left_out():
     with pytest.warns(UserWarning, match=r"\['residual'\] are not the same at each run of the model"):
         draws = mcmc.get_samples(deterministic=True)
     assert sorted(draws) == ["twice", "w"]
+
+
+OUTCOMES = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def run_and_warnings(kernel):
+    mcmc = MCMC(kernel, 200, 200, num_chains=4, disable_progbar=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mcmc.run()
+    return mcmc.get_samples()["mean"].std(), [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(("kernel", "short", "long"), [(SGHMC, 6e-4, 1e-2), (OSGHMC, 6e-4, 1e-2), (SGLD, 8e-6, 1e-3)])
+def test_minibatches_that_heat_the_chains_are_told(kernel, short, long):
+    """The noise of a batch of 20 of 1,000 has a variance of about 50 · 1,000; the posterior's precision is 1,000."""
+
+    def model():
+        mean = pyro.sample("mean", dist.Normal(0.0, 10.0).expand([2]).to_event(1))
+        with pyro.plate("data", 1000, subsample_size=20) as rows:
+            pyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=OUTCOMES[rows])
+
+    cold, silent = run_and_warnings(kernel(model, step_size=short, num_steps=5))
+    hot, warned = run_and_warnings(kernel(model, step_size=long, num_steps=5))
+    assert not silent
+    assert "The momenta of chains are at a temperature" in warned[0]
+    assert hot > 1.25 * cold
+
+
+@pytest.mark.parametrize("total", [50, 2000])
+def test_a_plate_of_another_size_than_the_loaders_data_is_told(total):
+    loader = DataLoader(TensorDataset(OUTCOMES), batch_size=20, shuffle=True)
+
+    def model(y, total):
+        mean = pyro.sample("mean", dist.Normal(0.0, 10.0).expand([2]).to_event(1))
+        with pyro.plate("rows", total, subsample_size=len(y)):
+            pyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+
+    SGLD(model, step_size=1e-5).prepare(1, 0, None, FromLoader(loader), total=1000)
+    with pytest.warns(UserWarning, match=f"size {total}, but data_loader has 1000 cases"):
+        SGLD(model, step_size=1e-5).prepare(1, 0, None, FromLoader(loader), total=total)
