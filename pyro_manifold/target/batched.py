@@ -79,7 +79,10 @@ class BatchedPotential:
 
     Attributes:
         graph: the function in use; its form is ``"compiled"``, ``"traced"``, ``"vmapped"`` or ``"loop"``.
+        of_one_chain: the graph of energy and gradients of one chain; None if there is none.
     """
+
+    of_one_chain: FlatFunction | None = None
 
     def __init__(
         self,
@@ -157,7 +160,7 @@ class BatchedPotential:
         in_order = [value.clone(memory_format=torch.contiguous_format) for value in inputs]
         one = [value.clone() for value in self._of_chain(0, in_order)]
         # Behind a lambda, because the tracer would count the self of a method among the inputs.
-        graph = trace(lambda *values: self._one_chain(*values), *one)
+        graph = self.of_one_chain = trace(lambda *values: self._one_chain(*values), *one)
         # Traced once more, so that vectorising costs nothing at each call; what constants decide is decided here.
         batched = folded_graph(torch.vmap(graph, in_dims=self._dimensions), *in_order)
         transpose_narrow_products(batched)
