@@ -18,8 +18,8 @@ from benchmarks.timing import best_time, stopwatch
 STEPS = 50
 PREFACE = f"""\
 Microseconds a step of OHMC, all chains together, in trajectories of {STEPS} steps of a fixed size; momentum draw,
-Metropolis decision and statistics are in. The last two columns are processor seconds to trace and compile, with caches on
-disk as they were found.
+Metropolis decision and statistics are in. The last two columns are processor seconds to trace and compile, with
+caches on disk as they were found.
 """
 
 
