@@ -93,7 +93,8 @@ class Problem:
 
         def potential(position: Blocks) -> tuple[Tensor, Blocks]:
             sites = self.layout.unpack(position)
-            energy, *gradient = graph(*[sites[name][0] for name in names])
+            # Backward formulas of some factorisations look at the memory layout, which the graph froze.
+            energy, *gradient = graph(*[sites[name][0].contiguous() for name in names])
             return energy.unsqueeze(0), self.layout.pack(
                 {name: value.unsqueeze(0) for name, value in zip(names, gradient, strict=True)}
             )
