@@ -7,7 +7,7 @@ derivatives of derivatives, these are most of the nodes. And every derivative at
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -100,17 +100,21 @@ def _writes(node: fx.Node) -> bool:
     return schema is not None and schema.is_mutable
 
 
-def folded_graph(function: Callable[..., Any], *example: Tensor) -> fx.GraphModule:
+def folded_graph(
+    function: Callable[..., Any], *example: Tensor, decompositions: Mapping[Any, Callable[..., Any]] | None = None
+) -> fx.GraphModule:
     """A function of tensors like the example as a graph, without the nodes that constants decide.
 
     Args:
         function: makes no random numbers.
         *example: inputs to trace with; their shapes are frozen in the graph.
+        decompositions: operators to functions that stand for them.
     """
     # Behind a lambda, because the tracer would count the self of a method among the inputs.
-    module = _without_dead_code(trace(lambda *values: function(*values), *example))
-    # Functional, so that no constant is written to later.
-    module = _without_dead_code(trace(functionalize(module, remove="mutations"), *example))
+    module = _without_dead_code(trace(lambda *values: function(*values), *example, decompositions=decompositions))
+    if decompositions is None or any(_writes(node) for node in module.graph.nodes):
+        # Functional, so that no constant is written to later.
+        module = _without_dead_code(trace(functionalize(module, remove="mutations"), *example))
     if any(_writes(node) for node in module.graph.nodes):
         return module
     folder = _Folder(module)

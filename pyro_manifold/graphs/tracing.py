@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 
-def trace(function: Callable[..., Any], *example: Tensor) -> fx.GraphModule:
+def trace(
+    function: Callable[..., Any], *example: Tensor, decompositions: Mapping[Any, Callable[..., Any]] | None = None
+) -> fx.GraphModule:
     """The graph of a function, by `make_fx` in a third of its time.
 
     `make_fx` notes the shape of every node by a tensor without storage. For each it sets up a mode of its own, which
@@ -21,9 +23,10 @@ def trace(function: Callable[..., Any], *example: Tensor) -> fx.GraphModule:
     Args:
         function: of tensors.
         *example: inputs to trace with; their shapes are frozen in the graph.
+        decompositions: operators to functions that stand for them, in terms of others.
     """
     with tracing(TracingContext(FakeTensorMode())):
-        graph: fx.GraphModule = make_fx(function)(*example)
+        graph: fx.GraphModule = make_fx(function, decomposition_table=decompositions)(*example)
     return graph
 
 

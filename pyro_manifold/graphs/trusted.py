@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, difference
+from pyro_manifold.graphs.native.values import NotWorthItError
 
 
 class Trusted:
@@ -70,7 +71,7 @@ class Trusted:
                 candidate = build(self._fastest)
                 self._compare(candidate, points, rows)
         except Exception as error:  # a tracer or compiler can fail in any way; what there is goes on
-            if failure is not None:
+            if failure is not None and not isinstance(error, NotWorthItError):
                 warnings.warn(failure.format(reason=reason(error)), stacklevel=2)
             return False
         self._fastest, self.form = candidate, form

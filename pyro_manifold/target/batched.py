@@ -81,7 +81,10 @@ class BatchedPotential:
 
     Attributes:
         graph: the function in use; its form is ``"compiled"``, ``"traced"``, ``"vmapped"`` or ``"loop"``.
+        of_one_chain: the graph of energy and gradients of one chain; None if there is none.
     """
+
+    of_one_chain: FlatFunction | None = None
 
     def __init__(
         self,
@@ -159,7 +162,7 @@ class BatchedPotential:
         in_order = [value.clone(memory_format=torch.contiguous_format) for value in inputs]
         one = [value.clone() for value in self._of_chain(0, in_order)]
         # Behind a lambda, because the tracer would count the self of a method among the inputs.
-        graph = trace(lambda *values: self._one_chain(*values), *one)
+        graph = self.of_one_chain = trace(lambda *values: self._one_chain(*values), *one)
         chains = len(in_order[0])
         together = min(chains, _chains_together(graph)) if in_order[0].device.type == "cpu" else chains
         own = sum(dimension is not None for dimension in self._dimensions)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.layout import Layout
-from pyro_manifold.infer.mcmc.states import Block, Blocks
+from pyro_manifold.infer.mcmc.states import Block, Blocks, Potential
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.target.batched import BatchedPotential, Sites
 from pyro_manifold.target.initial_values import finite_values, initial_values
@@ -82,3 +82,21 @@ class Problem:
         """Potential energy ``(chains,)`` and Euclidean gradient of blocks."""
         energy, gradient = self.batched(self.layout.unpack(position))
         return energy, self.layout.pack(gradient)
+
+    @property
+    def potential_of_one_chain(self) -> Potential | None:
+        """`potential` for a single chain, as a graph; None if there is none."""
+        graph = getattr(self.batched, "of_one_chain", None)
+        if graph is None:
+            return None
+        names = list(self.initial_values)
+
+        def potential(position: Blocks) -> tuple[Tensor, Blocks]:
+            sites = self.layout.unpack(position)
+            # Backward formulas of some factorisations look at the memory layout, which the graph froze.
+            energy, *gradient = graph(*[sites[name][0].contiguous() for name in names])
+            return energy.unsqueeze(0), self.layout.pack(
+                {name: value.unsqueeze(0) for name, value in zip(names, gradient, strict=True)}
+            )
+
+        return potential

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -94,11 +94,31 @@ def in_rows(value: Any) -> Any:
     return value
 
 
+class GivenNumbers(torch.Generator):
+    """Random numbers that were drawn before, in the order in which they are asked for.
+
+    With these, what is otherwise random is a function of tensors, and can be traced.
+    """
+
+    numbers: Iterator[Tensor]
+
+    @classmethod
+    def of(cls, *numbers: Tensor) -> GivenNumbers:
+        """These numbers."""
+        given = cls()
+        given.numbers = iter(numbers)
+        return given
+
+
 def normal_like(tensor: Tensor, random: torch.Generator | None = None) -> Tensor:
     """Standard normal numbers of the shape, dtype and device of a tensor."""
+    if isinstance(random, GivenNumbers):
+        return next(random.numbers)
     return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=random)
 
 
 def uniform_like(tensor: Tensor, random: torch.Generator | None = None) -> Tensor:
     """Uniform numbers in [0, 1) of the shape, dtype and device of a tensor."""
+    if isinstance(random, GivenNumbers):
+        return next(random.numbers)
     return torch.rand(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=random)

@@ -17,6 +17,7 @@ from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integ
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State, at_rest
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, Mechanics
+from pyro_manifold.infer.mcmc.hmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.hmc.reflection import Reflection
 from pyro_manifold.infer.mcmc.hmc.step import Step
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
@@ -118,7 +119,21 @@ class HamiltonianKernel(Kernel):
         square = self._square_blocks(problem)
         if square:
             transitions.insert(0, Reflection(square, problem.potential, self._reflection_probability))
-        return Parts(state, transitions, tuning, partial(_moved, potential=problem.potential), {"step": step.graph})
+        return Parts(
+            state,
+            transitions,
+            tuning,
+            partial(_moved, potential=problem.potential),
+            {"step": step.graph, "trajectory": trajectory.graph},
+            hasten=None if self._jit_compile else partial(self._compile, problem, trajectory, tuning),
+        )
+
+    def _compile(self, problem: Problem, trajectory: Trajectory, tuning: WarmUp, state: State) -> None:
+        """Native code for trajectories, where there can be."""
+        one = problem.potential_of_one_chain
+        if one is None or state.energy.device.type != "cpu" or not native_code_is_allowed():
+            return
+        trajectory.compile(state, tuning.example, one, problem.batched.graph, warn=self._warn)
 
     def _square_blocks(self, problem: Problem) -> list[Block]:
         """Sites on O(n), whose two components no continuous path connects."""

@@ -46,8 +46,8 @@ class OHMC(HamiltonianKernel):
         transforms: maps to unconstrained space for some of the sites. A Stiefel site that is named moves there instead,
             in the coordinates of that chart.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
-        jit_compile: trace and compile the model's density and gradient with `torch.compile`; falls back with a
-            warning.
+        jit_compile: trace and compile the model's density and gradient with `torch.compile`, instead of native code
+            from the 33rd iteration on; falls back with a warning.
         jit_options: keyword arguments for `torch.compile`.
         ignore_jit_warnings: do not warn when compiling falls back.
         target_accept_prob: acceptance probability that the adaptation of ε aims at.

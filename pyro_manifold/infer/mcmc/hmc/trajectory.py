@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyro_manifold.graphs.agreement import FlatFunction
+from pyro_manifold.graphs.trusted import Trusted
 from pyro_manifold.infer.mcmc.hmc.leapfrog import Metrics, State, refresh, reversed_in_time, total_energy
+from pyro_manifold.infer.mcmc.hmc.native import Inputs, flat_state, native_iteration, state_of
 from pyro_manifold.infer.mcmc.hmc.step import Step
 from pyro_manifold.infer.mcmc.metropolis import metropolis
-from pyro_manifold.infer.mcmc.states import Statistics, choose
+from pyro_manifold.infer.mcmc.states import GivenNumbers, Potential, Statistics, choose, normal_like, uniform_like
+
+_STATISTICS = ("acceptance_rate", "accepted", "diverging", "energy_error", "energy", "lp")
+_TRUTHS = ("accepted", "diverging")
 
 
 class HamiltonianSettings(NamedTuple):
@@ -37,32 +44,40 @@ class Trajectory:
 
     Args:
         step: the leapfrog step.
+
+    Attributes:
+        graph: an iteration as a function of tensors; its form is ``"steps"``, one call for each step, or ``"native"``,
+            one for all.
     """
 
     def __init__(self, step: Step) -> None:
         self.step = step
         self._mechanics = step.mechanics
+        self._blocks = list(step.mechanics)
+        self._persistence = 0.0
+        self.graph = Trusted(self._flat, "steps", 1)
 
     def __call__(
         self, state: State, settings: HamiltonianSettings, random: torch.Generator
     ) -> tuple[State, Statistics]:
+        if self.graph.is_graph and settings.persistence == self._persistence:
+            chosen, statistics = self._unflattened(self.graph(*self._inputs(state, settings, random)))
+        else:
+            start, before = self._begin(state, settings, random)
+            end = self.integrate(start, settings.step_size, settings.num_steps, settings.metrics)
+            chosen, statistics = self._finish(start, before, end, settings, random)
+        energy = chosen.energy
+        statistics["step_size"] = torch.as_tensor(settings.step_size).to(energy).expand_as(energy)
+        statistics["n_steps"] = torch.full_like(energy, settings.num_steps, dtype=torch.long)
+        return chosen, statistics
+
+    def _begin(self, state: State, settings: HamiltonianSettings, random: torch.Generator) -> tuple[State, Tensor]:
+        """Momenta drawn anew, and the total energy with them."""
         metrics = settings.metrics
         start = refresh(
             state, mechanics=self._mechanics, metrics=metrics, persistence=settings.persistence, random=random
         )
-        end = self.integrate(start, settings.step_size, settings.num_steps, metrics)
-        before, after = (total_energy(each, mechanics=self._mechanics, metrics=metrics) for each in (start, end))
-        decision = metropolis(before, after, random)
-        restored = {block: move.restore(end.position[block]) for block, move in self._mechanics.items()}
-        back = reversed_in_time(start) if settings.persistence else start  # momenta that are drawn anew need no turning
-        chosen: State = choose(decision.accepted, end._replace(position=restored), back)
-        return chosen, {
-            **decision.statistics,
-            "energy": torch.where(decision.accepted, after, before),
-            "lp": -chosen.energy,
-            "step_size": torch.as_tensor(settings.step_size).to(before).expand_as(before),
-            "n_steps": torch.full_like(before, settings.num_steps, dtype=torch.long),
-        }
+        return start, total_energy(start, mechanics=self._mechanics, metrics=metrics)
 
     def integrate(self, state: State, step_size: Tensor | float, num_steps: int, metrics: Metrics) -> State:
         """``num_steps`` leapfrog steps."""
@@ -70,3 +85,97 @@ class Trajectory:
         for _ in range(num_steps):
             state = self.step(state, step_size, metrics)
         return state
+
+    def _finish(
+        self, start: State, before: Tensor, end: State, settings: HamiltonianSettings, random: torch.Generator
+    ) -> tuple[State, Statistics]:
+        """The end of each chain that accepts it, else the start; and what happened."""
+        after = total_energy(end, mechanics=self._mechanics, metrics=settings.metrics)
+        decision = metropolis(before, after, random)
+        restored = {block: move.restore(end.position[block]) for block, move in self._mechanics.items()}
+        back = reversed_in_time(start) if settings.persistence else start  # momenta that are drawn anew need no turning
+        chosen: State = choose(decision.accepted, end._replace(position=restored), back)
+        energy = torch.where(decision.accepted, after, before)
+        return chosen, {**decision.statistics, "energy": energy, "lp": -chosen.energy}
+
+    # ---- as a function of tensors -------------------------------------------------------------------------------
+
+    def compile(
+        self,
+        state: State,
+        settings: HamiltonianSettings,
+        potential: Potential,
+        density: Trusted,
+        *,
+        warn: bool = True,
+    ) -> None:
+        """Follow all steps of all chains in one call of native code from now on, if that can be compiled.
+
+        Args:
+            state: where the chains are, to trace and to compare at.
+            settings: to trace with; step sizes, numbers of steps and masses may change later.
+            potential: energy and gradient of one chain, ``(1, ...)``, traced.
+            density: the function that the step's own potential calls.
+            warn: whether to say so if it fails.
+        """
+        self._persistence = settings.persistence
+        # A generator of its own: looking at the model must not change a seeded run.
+        random = torch.Generator().manual_seed(0)
+        points = [self._inputs(state, settings._replace(num_steps=steps), random) for steps in (1, 3)]
+
+        def finish(given: Inputs, start: State, before: Tensor, end: State) -> list[Tensor]:
+            return self._flat_result(*self._finish(start, before, end, *self._given(given, end=True)[1:]))
+
+        def build(_: FlatFunction) -> FlatFunction:
+            example, chains = Inputs.of(points[0][:-1]), len(state.energy)
+            begin = lambda given: self._begin(*self._given(given))  # noqa: E731
+            iteration = native_iteration(begin, finish, potential, self._mechanics, example, chains)
+            return lambda *values: tuple(iteration(int(values[-1]), *values[:-1]))
+
+        if not density.is_graph:
+            return  # of which a warning has told
+        failure = (
+            "No native code for this model, which costs time and nothing else: {reason}. "
+            "PYRO_MANIFOLD_NATIVE=0 in the environment asks for none."
+        )
+        self.graph.attempt("native", build, points, failure=failure if warn else None)
+
+    def _inputs(self, state: State, settings: HamiltonianSettings, random: torch.Generator) -> list[Tensor]:
+        """All that an iteration depends on; random numbers are drawn in the order in which the steps draw them."""
+        energy, metrics = state.energy, [settings.metrics[block] for block in self._blocks]
+        noise = [normal_like(state.position[block], random) for block in self._blocks]
+        step_size = torch.as_tensor(settings.step_size, dtype=energy.dtype).expand(energy.shape)
+        return [
+            *Inputs(
+                step_size,
+                uniform_like(energy, random),
+                [metric.inverse_mass for metric in metrics],
+                [metric.mass_factor for metric in metrics],
+                noise,
+                flat_state(state, self._blocks),
+            ).flat(),
+            torch.tensor(settings.num_steps),
+        ]
+
+    def _given(self, inputs: Inputs, end: bool = False) -> tuple[State, HamiltonianSettings, GivenNumbers]:
+        metrics = inputs.metrics(self._blocks)
+        numbers = [inputs.uniform] if end else inputs.noise
+        settings = HamiltonianSettings(inputs.step_size, 1, metrics, self._persistence)
+        return state_of(inputs.state, self._blocks), settings, GivenNumbers.of(*numbers)
+
+    def _flat(self, *values: Tensor) -> tuple[Tensor, ...]:
+        inputs, steps = Inputs.of(values[:-1]), int(values[-1])
+        state, settings, random = self._given(inputs)
+        start, before = self._begin(state, settings, random)
+        end = self.integrate(start, settings.step_size, steps, settings.metrics)
+        return tuple(self._flat_result(*self._finish(start, before, end, *self._given(inputs, end=True)[1:])))
+
+    def _flat_result(self, state: State, statistics: Statistics) -> list[Tensor]:
+        return [*flat_state(state, self._blocks), *[statistics[name].to(state.energy) for name in _STATISTICS]]
+
+    def _unflattened(self, values: Sequence[Tensor]) -> tuple[State, Statistics]:
+        count = 3 * len(self._blocks) + 1
+        statistics = dict(zip(_STATISTICS, values[count:], strict=True))
+        return state_of(values[:count], self._blocks), {
+            name: value.bool() if name in _TRUTHS else value for name, value in statistics.items()
+        }

@@ -135,6 +135,11 @@ class WarmUp(Saved):
         """Leapfrog steps of a trajectory of mean length."""
         return self._lengths.steps_of(self.trajectory_length, self.step_size)
 
+    @property
+    def example(self) -> HamiltonianSettings:
+        """Settings as most iterations have them."""
+        return HamiltonianSettings(self.step_size, self.num_steps, self.masses.metrics, self._plan.persistence)
+
     def settings(self, iteration: int) -> HamiltonianSettings:
         """Settings of the trajectory of this iteration, counted from 1."""
         longest = None

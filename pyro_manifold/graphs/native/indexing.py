@@ -1,0 +1,231 @@
+"""Elements picked and put by constant indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.graphs.native.values import Index, NotCoveredError, Shape, Value, flat, number, shifted, strided
+from pyro_manifold.graphs.native.writer import Writer
+
+
+def _constant(index: Value, size: int) -> Tensor:
+    """Indices that do not depend on the chain, counted from the front."""
+    if index.constant is None:
+        raise NotCoveredError("an index that depends on values of sites")
+    tensor = index.constant
+    return torch.where(tensor < 0, tensor + size, tensor)
+
+
+class _Places:
+    """Where the elements of ``x[indices]`` stand in x.
+
+    Args:
+        writer: takes the indices.
+        shape: of x.
+        indices: for each dimension a constant, or None for all.
+    """
+
+    def __init__(self, writer: Writer, shape: Shape, indices: list[Value | None]) -> None:
+        given = _without_masks([*indices, *[None] * (len(shape) - len(indices))])
+        self._rank = len(shape)
+        dims = [d for d, index in enumerate(given) if index is not None]
+        tensors = torch.broadcast_tensors(*[_constant(given[d], shape[d]) for d in dims])  # type: ignore[arg-type]
+        self._elements = {d: writer.whole_numbers(tensor) for d, tensor in zip(dims, tensors, strict=True)}
+        self._picked = tuple(tensors[0].shape)
+        adjacent = dims == list(range(dims[0], dims[-1] + 1))
+        self._front = dims[0] if adjacent else 0
+        rest = [n for d, n in enumerate(shape) if d not in dims]
+        self.shape = (*rest[: self._front], *self._picked, *rest[self._front :])
+
+    def index_of(self, index: Index) -> Index:
+        """The index into x of an element of the result."""
+        end = self._front + len(self._picked)
+        picked, rest = index[self._front : end], iter([*index[: self._front], *index[end:]])
+        return [self._elements[d](picked) if d in self._elements else next(rest) for d in range(self._rank)]
+
+
+def _without_masks(indices: list[Value | None]) -> list[Value | None]:
+    given: list[Value | None] = []
+    for index in indices:
+        if len(given) == len(indices):
+            break  # a mask stands for several dimensions
+        if index is not None and index.constant is not None and index.constant.dtype == torch.bool:
+            found = index.constant.nonzero(as_tuple=True)
+            given += [Value(tuple(x.shape), index.at, constant=x) for x in found]
+        else:
+            given.append(index)
+    return given
+
+
+def _indexed(writer: Writer, shape: Shape, x: Value, indices: list[Value | None]) -> Value:
+    places = _Places(writer, x.shape, indices)
+    return writer.cheap(x).viewed(shape, places.index_of)
+
+
+def _put(
+    writer: Writer, shape: Shape, x: Value, indices: list[Value | None], values: Value, accumulate: bool = False
+) -> Value:
+    places = _Places(writer, x.shape, indices)
+    return _changed(writer, x, places.shape, places.index_of, values.broadcast(places.shape), accumulate)
+
+
+def _changed(
+    writer: Writer, x: Value, shape: Shape, index_of: Callable[[Index], Index], values: Value, accumulate: bool
+) -> Value:
+    """A copy of x with values put, or added, at some places, one after the other."""
+    result, sign = writer.copied(x), "+=" if accumulate else "="
+    body: Callable[[Index], str] = lambda i: f"{result.array}[{flat(index_of(i), x.shape)}] {sign} {values.at(i)};"  # noqa: E731
+    writer.lines.append(writer.for_each(shape, body))
+    return result
+
+
+def _index_select(writer: Writer, shape: Shape, x: Value, dim: int, index: Value) -> Value:
+    if not x.shape:
+        return x
+    return _indexed(writer, shape, x, [*[None] * (dim % len(x.shape)), index])
+
+
+def _embedding(writer: Writer, shape: Shape, weight: Value, index: Value, *_: object) -> Value:
+    return _indexed(writer, shape, weight, [index])
+
+
+def _along(writer: Writer, x: Value, dim: int, index: Value) -> Callable[[Index], Index]:
+    """``gather`` and ``scatter``: an index of its own for each element, along one dimension."""
+    dim %= len(x.shape)
+    elements = writer.whole_numbers(_constant(index, x.shape[dim]))
+    return lambda i: [*i[:dim], elements(i), *i[dim + 1 :]]
+
+
+def _gathered(writer: Writer, shape: Shape, x: Value, dim: int, index: Value, **_: object) -> Value:
+    if not x.shape:
+        return x
+    return writer.cheap(x).viewed(shape, _along(writer, x, dim, index))
+
+
+def _scattered(accumulate: bool) -> Callable[..., Any]:
+    def emit(writer: Writer, shape: Shape, x: Value, dim: int, index: Value, source: Value | float) -> Value:
+        values = source.viewed(index.shape, lambda i: i) if isinstance(source, Value) else None
+        values = number(source).broadcast(index.shape) if values is None else values  # type: ignore[arg-type]
+        return _changed(writer, x, index.shape, _along(writer, x, dim, index), values, accumulate)
+
+    return emit
+
+
+def _index_add(
+    writer: Writer, shape: Shape, x: Value, dim: int, index: Value, source: Value, alpha: float = 1
+) -> Value:
+    if alpha != 1:
+        raise NotCoveredError("index_add with a factor")
+    places = _Places(writer, x.shape, [*[None] * (dim % len(x.shape)), index])
+    return _changed(writer, x, places.shape, places.index_of, source, True)
+
+
+def _put_slice(
+    writer: Writer,
+    shape: Shape,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Value:
+    dim %= len(shape)
+    first = range(shape[dim])[slice(start, None)].start
+
+    def index_of(i: Index) -> Index:
+        return [*i[:dim], f"({i[dim]} * {step} + {first})", *i[dim + 1 :]]
+
+    return _changed(writer, x, source.shape, index_of, source, False)
+
+
+def _padded(writer: Writer, shape: Shape, x: Value, widths: list[int], value: float = 0) -> Value:
+    rest = [0] * (len(shape) - len(widths) // 2)
+    before, after = rest + widths[-2::-2], rest + widths[::-2]
+    first = [max(-n, 0) for n in before]  # what is taken away, if the width is negative
+    kept = tuple(n - f - max(-b, 0) for n, f, b in zip(x.shape, first, after, strict=True))
+    part = x.viewed(kept, lambda i: [f"({k} + {n})" for k, n in zip(i, first, strict=True)])
+    index_of: Callable[[Index], Index] = lambda i: [f"({k} + {max(n, 0)})" for k, n in zip(i, before, strict=True)]  # noqa: E731
+    return _changed(writer, number(value).broadcast(shape), kept, index_of, part, False)
+
+
+def _put_selected(writer: Writer, shape: Shape, x: Value, source: Value, dim: int, position: int) -> Value:
+    dim %= len(shape)
+    index_of: Callable[[Index], Index] = lambda i: [*i[:dim], str(position % shape[dim]), *i[dim:]]  # noqa: E731
+    return _changed(writer, x, source.shape, index_of, source, False)
+
+
+def _put_strided(
+    writer: Writer, shape: Shape, x: Value, source: Value, size: object, stride: list[int], offset: int | None = None
+) -> Value:
+    steps: Callable[[Index], list[str]] = lambda i: [strided(k, n) for k, n in zip(i, stride, strict=True) if n]  # noqa: E731
+    index_of: Callable[[Index], Index] = lambda i: [" + ".join([*steps(i), str(offset or 0)])]  # noqa: E731
+    row = writer.reshaped(x, (x.size,))
+    return writer.reshaped(_changed(writer, row, source.shape, index_of, source, False), shape)
+
+
+def _along_diagonal(rank: int, offset: int, dim1: int, dim2: int) -> Callable[[Index], Index]:
+    first, second = dim1 % rank, dim2 % rank
+
+    def index_of(index: Index) -> Index:
+        rest = iter(index[:-1])
+        along = {first: shifted(index[-1], max(-offset, 0)), second: shifted(index[-1], max(offset, 0))}
+        return [along[d] if d in along else next(rest) for d in range(rank)]
+
+    return index_of
+
+
+def _diagonal(writer: Writer, shape: Shape, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    return writer.cheap(x).viewed(shape, _along_diagonal(len(x.shape), offset, dim1, dim2))
+
+
+def _put_diagonal(
+    writer: Writer, shape: Shape, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    return _changed(writer, x, source.shape, _along_diagonal(len(shape), offset, dim1, dim2), source, False)
+
+
+def _rolled(writer: Writer, shape: Shape, x: Value, shifts: list[int], dims: list[int] | None = None) -> Value:
+    if not dims:  # of all elements in a row
+        row = _rolled(writer, (x.size,), writer.reshaped(x, (x.size,)), shifts, [0])
+        return writer.reshaped(row, shape)
+    shift = {d % len(shape): s for s, d in zip(shifts, dims, strict=True)}
+
+    def index_of(index: Index) -> Index:
+        return [
+            f"(({i} + {-shift[d] % n}) % {n})" if d in shift and n > 1 else i
+            for d, (i, n) in enumerate(zip(index, shape, strict=True))
+        ]
+
+    return x.viewed(shape, index_of)
+
+
+def _flipped(_: Writer, shape: Shape, x: Value, dims: list[int]) -> Value:
+    turned = {d % len(shape) for d in dims}
+    return x.viewed(shape, lambda index: [f"({shape[d] - 1} - {i})" if d in turned else i for d, i in enumerate(index)])
+
+
+TABLE: dict[str, Callable[..., Any]] = {
+    "_unsafe_index": _indexed,
+    "_unsafe_index_put": _put,
+    "as_strided_scatter": _put_strided,
+    "constant_pad_nd": _padded,
+    "diagonal": _diagonal,
+    "diagonal_scatter": _put_diagonal,
+    "embedding": _embedding,
+    "flip": _flipped,
+    "gather": _gathered,
+    "index": _indexed,
+    "index_add": _index_add,
+    "index_put": _put,
+    "index_select": _index_select,
+    "roll": _rolled,
+    "scatter": _scattered(False),
+    "scatter_add": _scattered(True),
+    "select_scatter": _put_selected,
+    "slice_scatter": _put_slice,
+}

@@ -1,0 +1,94 @@
+"""A loop of many chains in one call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.graphs.native.compiler import compiled
+from pyro_manifold.graphs.native.emit import Loop, Source, source_of
+from pyro_manifold.graphs.native.values import NotCoveredError, NotWorthItError, Shape
+
+_VECTOR_BYTES = 64 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 32
+_LARGEST_ARRAYS = 2**22
+"""Bytes of all arrays of one vector of chains: beyond the cache of a core, every operator is bound by memory."""
+
+_LARGEST_STEP = 4_000_000
+"""Operations of one chain in a step: beyond that, products take most of the time, and matrix libraries are better."""
+
+
+def lanes(chains: int, dtype: torch.dtype) -> int:
+    """How many chains go side by side: a power of two, up to a vector of the processor."""
+    width = 1
+    while width < min(chains, _VECTOR_BYTES // dtype.itemsize):
+        width *= 2
+    return width
+
+
+class NativeLoop:
+    """A compiled `Loop`, for any number of steps.
+
+    Args:
+        loop: its graphs, of one chain.
+        example: an input each, ``(chains or 1, ...)``, for shapes and dtype.
+        chains: how many chains.
+
+    Raises:
+        NotCoveredError: if the graphs hold what is not written in C.
+        NotWorthItError: if they are so large that it would not pay.
+        NoCompilerError: if there is no compiler, or it fails.
+    """
+
+    def __init__(self, loop: Loop, example: Sequence[Tensor], chains: int) -> None:
+        self._dtype, self._chains = example[0].dtype, chains
+        if any(value.dtype != self._dtype or value.device.type != "cpu" for value in example):
+            raise NotCoveredError("inputs of several dtypes, or on another device")
+        shapes: list[Shape] = [(1, *value.shape[1:]) for value in example]
+        self.source = source_of(loop, shapes, self._dtype)
+        width = lanes(chains, self._dtype)
+        _check_size(self.source, width * self._dtype.itemsize)
+        self._shapes = [(chains, *shape[1:]) for shape in self.source.shapes]
+        self._library = compiled(self.source.text, width)
+        self._run = self._library.run
+        self._run.restype = None
+        self._run.argtypes = [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 5
+        self._constants = [
+            [value.to(self._dtype).contiguous() for value in self.source.numbers],
+            [value.contiguous() for value in self.source.indices],
+        ]
+        self._constant_pointers = [_pointers(values) for values in self._constants]
+        self._strides_of: dict[tuple[int, ...], ctypes.Array[ctypes.c_int64]] = {}
+
+    def __call__(self, steps: int, *inputs: Tensor) -> list[Tensor]:
+        """The outputs, ``(chains, ...)``.
+
+        Args:
+            steps: how many.
+            *inputs: of the shapes of the example; what all chains share there may differ here, and the reverse.
+        """
+        inputs = tuple(value if value.is_contiguous() else value.contiguous() for value in inputs)
+        outputs = [torch.empty(shape, dtype=self._dtype) for shape in self._shapes]
+        if self._chains:
+            given, taken = _pointers(inputs), _pointers(outputs)
+            self._run(self._chains, steps, given, self._strides(inputs), taken, *self._constant_pointers)
+        return outputs
+
+    def _strides(self, inputs: Sequence[Tensor]) -> ctypes.Array[ctypes.c_int64]:
+        """Numbers from one chain to the next, in each input; none where all chains share them."""
+        lengths = tuple(map(len, inputs))
+        if lengths not in self._strides_of:
+            strides = [value[0].numel() if len(value) == self._chains else 0 for value in inputs]
+            self._strides_of[lengths] = (ctypes.c_int64 * len(inputs))(*strides)
+        return self._strides_of[lengths]
+
+
+def _check_size(source: Source, bytes_of_a_vector: int) -> None:
+    if source.elements * bytes_of_a_vector > _LARGEST_ARRAYS or source.arithmetic > _LARGEST_STEP:
+        raise NotWorthItError("its arrays or products are large, which matrix libraries do better")
+
+
+def _pointers(values: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(values))(*[value.data_ptr() for value in values])

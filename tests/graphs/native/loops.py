@@ -1,0 +1,43 @@
+"""Functions of one chain as native loops, for tests."""
+
+import torch
+
+from pyro_manifold.graphs.folding import folded_graph
+from pyro_manifold.graphs.native.emit import Loop
+from pyro_manifold.graphs.native.loop import NativeLoop
+from pyro_manifold.graphs.native.operators import decompositions
+
+
+def graph_of(function, *example):
+    with torch.no_grad():
+        return folded_graph(function, *example, decompositions=decompositions())
+
+
+def native_function(function, *inputs):
+    """``(chains, ...)`` to the list of what a function of one chain gives, ``(chains, ...)``."""
+
+    def begin(*values):
+        results = function(*[value[0] for value in values])
+        return [values[0].flatten()[:1], *[result.unsqueeze(0).to(values[0]) for result in results]]
+
+    one = [value[:1].clone() for value in inputs]
+    state, *kept = begin(*one)
+    count = len(inputs)
+    loop = Loop(
+        graph_of(begin, *one),
+        graph_of(lambda *values: [values[count] + 1], *one, state.clone()),
+        graph_of(lambda *values: list(values[count:-1]), *one, *[value.clone() for value in kept], state.clone()),
+        1,
+    )
+    return NativeLoop(loop, inputs, len(inputs[0]))
+
+
+def in_native(function, *inputs):
+    """What a function of one chain gives for each of the chains."""
+    return native_function(function, *inputs)(1, *inputs)
+
+
+def in_torch(function, *inputs):
+    """The same by torch, chain by chain."""
+    rows = [function(*[value[chain] for value in inputs]) for chain in range(len(inputs[0]))]
+    return [torch.stack(parts).to(inputs[0]) for parts in zip(*rows, strict=True)]

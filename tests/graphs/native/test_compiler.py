@@ -1,0 +1,81 @@
+"""Compiled code on disk: found again, and trusted only if nobody else could have written it."""
+
+import os
+import stat
+
+import pytest
+import torch
+
+from pyro_manifold.graphs.native import compiler
+from tests.graphs.native.loops import native_function
+
+SOURCE = "int answer(void) { return 42; }"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYRO_MANIFOLD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def count_builds(monkeypatch):
+    built, build = [], compiler._build
+    monkeypatch.setattr(compiler, "_build", lambda *arguments: built.append(arguments) or build(*arguments))
+    return built
+
+
+def test_what_was_compiled_is_found_again(folder, monkeypatch):
+    built = count_builds(monkeypatch)
+    assert [compiler.compiled(SOURCE, 4).answer() for _ in range(2)] == [42, 42]
+    assert len(built) == 1
+    compiler.compiled(SOURCE, 2)
+    compiler.compiled(SOURCE + " ", 2)
+    assert len(built) == 3
+    assert len(list(folder.iterdir())) == 3  # and nothing else is left there
+
+
+def test_the_folder_is_the_users_own(folder):
+    compiler.compiled(SOURCE, 4)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777])
+def test_a_folder_that_others_may_write_to_is_not_used(folder, mode):
+    folder.mkdir()
+    folder.chmod(mode)
+    assert compiler.cache_folder() is None
+    assert compiler.compiled(SOURCE, 4).answer() == 42
+    assert list(folder.iterdir()) == []
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(folder, tmp_path):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert compiler.cache_folder() is None
+
+
+def test_files_of_others_are_compiled_anew(folder, monkeypatch):
+    compiler.compiled(SOURCE, 4)
+    (library,) = folder.iterdir()
+    built = count_builds(monkeypatch)
+    library.chmod(0o777)
+    compiler.compiled(SOURCE, 4)
+    assert len(built) == 1
+    assert not stat.S_IMODE(library.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert compiler.cache_folder() is None
+
+
+def test_what_the_compiler_says_is_told(folder):
+    with pytest.raises(compiler.NoCompilerError, match=r"the C compiler failed: .*error"):
+        compiler.compiled("int answer(void) { return x; }", 4)
+    assert list(folder.iterdir()) == []
+
+
+def test_other_data_of_the_same_shape_need_no_compiler(folder, monkeypatch):
+    inputs = [torch.randn(3, 2)]
+    built = count_builds(monkeypatch)
+    for data in (torch.tensor([1.0, 2.0]), torch.tensor([5.0, -2.0])):
+        (found,) = native_function(lambda x, data=data: [x * data], *inputs)(1, *inputs)
+        torch.testing.assert_close(found, inputs[0] * data)
+    assert len(built) == 1

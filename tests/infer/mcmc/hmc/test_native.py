@@ -1,0 +1,192 @@
+"""Trajectories in native code: the same steps, the same draws, the same distributions; and what happens without."""
+
+import pickle
+import warnings
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from problems.monte_carlo import assert_mean
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.graphs.native import compiler, operators
+from pyro_manifold.infer import GHMC, MCMC, OHMC
+
+FIXED = {"step_size": 0.1, "num_steps": 7, "adapt_step_size": False, "adapt_mass_matrix": False}
+
+
+def everything():
+    """Matrices of two shapes, a direction, a dense and a diagonal group, a plate."""
+    pyro.sample("U", StiefelUniform(5, 2))
+    V = pyro.sample("V", StiefelUniform(3, 3))
+    direction = pyro.sample("direction", dist.ProjectedNormal(torch.tensor([2.0, 0.0, 1.0])))
+    scale = pyro.sample("scale", dist.LogNormal(0.0, 0.5))
+    pyro.sample("a", dist.Normal(0.0, scale).expand([2]).to_event(1))
+    with pyro.plate("rows", 4):
+        W = pyro.sample("W", StiefelUniform(4, 2))
+    pyro.factor(
+        "density", 3 * V[0, 0] + (W[..., 0, 0] * direction[0]).sum() - torch.logdet(2 * torch.eye(3) + V @ V.mT)
+    )
+
+
+def concentrated():
+    U = pyro.sample("U", StiefelUniform(3, 2))
+    pyro.factor("density", 4 * U[0, 0] + 2 * U[1, 1])
+
+
+def transition_of(kernel, chains, *args):
+    run = kernel.prepare(chains, 0, None, *args)
+    transition = run.transitions[-1]
+    inputs = transition._inputs(run.state, run.tuning.settings(1), run.random)
+    return run, transition, inputs
+
+
+def natively(run, transition):
+    run._hasten(run.state)
+    assert transition.graph.form == "native"
+
+
+@pytest.mark.parametrize(("kernel", "chains"), [(OHMC, 1), (OHMC, 5), (GHMC, 16)])
+def test_a_trajectory_agrees_with_its_steps(kernel, chains):
+    options = {**FIXED, "full_mass": [("a",)]}
+    run, transition, inputs = transition_of(kernel(everything, **options), chains)
+    expected = transition._flat(*inputs)
+    natively(run, transition)
+    for found, there in zip(transition.graph(*inputs), expected, strict=True):
+        torch.testing.assert_close(found, there, rtol=1e-12, atol=1e-12)
+
+
+def test_a_trajectory_in_float32():
+    torch.set_default_dtype(torch.float32)
+    run, transition, inputs = transition_of(OHMC(concentrated, **FIXED), 5)
+    expected = transition._flat(*inputs)
+    natively(run, transition)
+    for found, there in zip(transition.graph(*inputs), expected, strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, there, rtol=1e-5, atol=1e-5)
+
+
+def test_masses_and_step_sizes_of_each_chain():
+    run, transition, inputs = transition_of(OHMC(concentrated, **FIXED), 5)
+    natively(run, transition)
+    inputs[0] = torch.linspace(-0.1, 0.2, 5)
+    inputs[2], inputs[3] = torch.linspace(0.5, 2, 5), torch.linspace(0.5, 2, 5).rsqrt()
+    for found, there in zip(transition.graph(*inputs), transition._flat(*inputs), strict=True):
+        torch.testing.assert_close(found, there, rtol=1e-12, atol=1e-12)
+
+
+def test_chains_that_diverge_are_seen_and_stay():
+    run, transition, inputs = transition_of(OHMC(lambda: pyro.sample("x", dist.Normal(0.0, 1e-3)), **FIXED), 3)
+    inputs[0] = torch.tensor([1e-4, 1e30, torch.nan])
+    expected = transition._flat(*inputs)
+    natively(run, transition)
+    found = transition.graph(*inputs)
+    for here, there in zip(found, expected, strict=True):
+        torch.testing.assert_close(here, there, equal_nan=True)
+    _, statistics = transition._unflattened(found)
+    assert statistics["diverging"].tolist() == [False, True, True]
+    assert statistics["accepted"].tolist()[1:] == [False, False]
+
+
+@pytest.mark.parametrize("persistence", [0.0, 0.6])
+def test_draws_are_those_without_native_code(persistence, monkeypatch):
+    """The same random numbers in the same order: a seed gives the same draws, until rounding has grown."""
+    draws = []
+    for allowed in ("0", "1"):
+        monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", allowed)
+        pyro.set_rng_seed(1)
+        kernel = OHMC(concentrated, step_size=0.2, num_steps=3, adapt_step_size=False, persistence=persistence)
+        mcmc = MCMC(kernel, 60, warmup_steps=0, num_chains=2, disable_progbar=True)
+        mcmc.run()
+        assert kernel.run._graphs["trajectory"].form == ("native" if allowed == "1" else "steps")
+        draws.append(mcmc.get_samples(group_by_chain=True)["U"])
+    assert not torch.equal(*draws)
+    torch.testing.assert_close(*draws, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", [OHMC, GHMC])
+@pytest.mark.parametrize("persistence", [0.0, 0.5])
+def test_the_distribution(kernel, persistence):
+    r"""Of a matrix Langevin vector, :math:`E\,x_1 = I_{n/2}(\kappa) / I_{n/2-1}(\kappa)`: coth κ - 1/κ for n = 3."""
+
+    def model():
+        x = pyro.sample("x", StiefelUniform(3, 1))
+        pyro.factor("density", 2.5 * x[0, 0])
+
+    made = kernel(model, persistence=persistence)
+    mcmc = MCMC(made, 300, warmup_steps=200, num_chains=64, disable_progbar=True)
+    mcmc.run()
+    assert made.run._graphs["trajectory"].form == "native"
+    kappa = torch.tensor(2.5)
+    assert_mean(mcmc.get_samples(group_by_chain=True)["x"][..., 0, 0], float(1 / kappa.tanh() - 1 / kappa))
+
+
+def test_a_run_goes_on_from_its_state_and_from_a_pickle():
+    run = OHMC(concentrated, **FIXED).prepare(2, 0, None)
+    for _ in range(40):
+        run.advance()
+    other = OHMC(concentrated, **FIXED).prepare(2, 0, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.load_state_dict(run.state_dict())
+    assert other._graphs["trajectory"].form == "native"
+    assert torch.equal(other.advance()["U"], run.advance()["U"])
+
+
+def test_a_kernel_with_native_code_can_be_pickled():
+    kernel = OHMC(_picklable, **FIXED)
+    kernel.run = kernel.prepare(2, 0, None)
+    for _ in range(40):
+        kernel.run.advance()
+    copy = pickle.loads(pickle.dumps(kernel))
+    assert copy.run._graphs["trajectory"].form == "native"
+    assert torch.equal(copy.run.advance()["U"], kernel.run.advance()["U"])
+
+
+def _picklable():
+    U = pyro.sample("U", StiefelUniform(3, 2))
+    pyro.factor("density", 4 * U[0, 0])
+
+
+class TestWithoutNativeCode:
+    """What there is without it goes on, and a sentence says why."""
+
+    def hastened(self, reason):
+        run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
+        with pytest.warns(UserWarning, match=reason):
+            run._hasten(run.state)
+        assert transition.graph.form == "steps"
+        run.advance()
+
+    def test_an_operator_that_is_not_in_the_table(self, monkeypatch):
+        monkeypatch.delitem(operators.OPERATORS, "cat")
+        self.hastened("No native code .* the operator cat")
+
+    def test_no_compiler(self, monkeypatch):
+        monkeypatch.setattr(compiler.shutil, "which", lambda _: None)
+        compiler.compiler.cache_clear()
+        compiler._signature.cache_clear()
+        try:
+            self.hastened("there is no C compiler")
+        finally:
+            compiler.compiler.cache_clear()
+
+    def test_a_wrong_result(self, monkeypatch):
+        wrong = operators.Operator(
+            lambda *arguments, **options: operators.mapped(arguments[1], "{0} + {1}", *arguments[2:])
+        )
+        monkeypatch.setitem(operators.OPERATORS, "sub", wrong)
+        self.hastened("its values differ")
+
+    def test_switched_off(self, monkeypatch):
+        monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
+        run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
+        run._hasten(run.state)
+        assert transition.graph.form == "steps"
+
+    def test_short_runs_compile_nothing(self):
+        run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
+        for _ in range(20):
+            run.advance()
+        assert transition.graph.form == "steps"
