@@ -18,7 +18,7 @@ from pyro_manifold.infer.mcmc.run import Parts
 from pyro_manifold.infer.mcmc.sgmcmc.batches import LoaderBatches, Order, PlateBatches, check_order
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, as_schedule
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, Plan, Step, StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, GradientAt, Plan, Step, StochasticSteps
 from pyro_manifold.infer.mcmc.states import Block, Blocks
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 from pyro_manifold.target.batched import BatchedPotential, Sites
@@ -91,6 +91,10 @@ class StochasticGradientKernel(Kernel):
     def plan(self) -> Plan:
         """Step sizes, temperatures, friction."""
 
+    def step_on(self, problem: Problem) -> Step:
+        """The step for a problem, where it depends on that."""
+        return self.step()
+
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         """The state to begin with: this one, and what else a step needs."""
         return state
@@ -138,12 +142,7 @@ class StochasticGradientKernel(Kernel):
         mechanics = block_mechanics(problem, self.manifold_mechanics)
         metrics = self._metrics(problem)
         minibatch = problem.batched if isinstance(problem.batched, MinibatchPotential) else None
-
-        def gradient(position: Blocks, step: int) -> tuple[torch.Tensor, Blocks]:
-            if minibatch is None:
-                return problem.potential(position)
-            energy, slopes = minibatch(problem.layout.unpack(position), step)
-            return energy, problem.layout.pack(slopes)
+        gradient = gradients_of(problem)
 
         def renew(state: StochasticState, position: Blocks) -> StochasticState:
             energy, slopes = gradient(position, state.steps)
@@ -155,7 +154,7 @@ class StochasticGradientKernel(Kernel):
                 return problem.batched.difference_at(sites, chains)
             return minibatch.difference_at(sites, chains, state.steps)
 
-        transition = StochasticSteps(self.step(), gradient, self.plan(), mechanics, metrics)
+        transition = StochasticSteps(self.step_on(problem), gradient, self.plan(), mechanics, metrics)
         start = StochasticState(problem.position, {}, *gradient(problem.position, 0), 0, {})
         state = self.begin(transition.with_momentum(start, problem.random), problem)
         batches = minibatch.batches if minibatch is not None else None
@@ -185,6 +184,19 @@ class StochasticGradientKernel(Kernel):
             block: Metric.from_inverse_mass(x.flatten()[:1] if block in problem.manifolds or not self._scales else x)
             for block, x in packed.items()
         }
+
+
+def gradients_of(problem: Problem) -> GradientAt:
+    """Energy and Euclidean gradient of blocks on the batch of a step, by the step's number."""
+    minibatch = problem.batched if isinstance(problem.batched, MinibatchPotential) else None
+
+    def gradient(position: Blocks, step: int) -> tuple[torch.Tensor, Blocks]:
+        if minibatch is None:
+            return problem.potential(position)
+        energy, slopes = minibatch(problem.layout.unpack(position), step)
+        return energy, problem.layout.pack(slopes)
+
+    return gradient
 
 
 def _described(schedule: Schedule) -> str:
