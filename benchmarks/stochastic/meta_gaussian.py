@@ -1,6 +1,6 @@
 """A sampler trained on ten independent Gaussian coordinates, on twenty correlated ones, beside SGHMC.
 
-    python -m benchmarks.stochastic.meta_gaussian [--train FILE] [--sampler gaussian] [--seeds 5] [--tune]
+    python -m benchmarks.stochastic.meta_gaussian [--train FILE] [--sampler gaussian] [--seeds 5] [--steps 12000] [--tune]
 
 The experiment of section 5.1 of Gong, Li & Hernández-Lobato (ICLR 2019). ``--train`` trains: variances are uniform in
 [0, 1] (none below 0.02), chains begin uniformly within 3 of the mean. The comparison: for each seed, another covariance
@@ -123,13 +123,14 @@ def main(argv=None):
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--sampler", default="gaussian", help="a name or a file")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=12_000)
     parser.add_argument("--tune", action="store_true", help="a grid of step sizes and frictions for SGHMC")
     parser.add_argument("--short", action="store_true", help="few steps, to see that it runs")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     if arguments.train:
         return train(arguments.train, arguments.rounds)
-    steps, chains = (60, 8) if arguments.short else (12_000, 50)
+    steps, chains = (60, 8) if arguments.short else (arguments.steps, 50)
     grid = [(ε, α) for ε in (0.05, 0.1) for α in (0.025, 0.1)] if arguments.tune else []
     return compare(MetaSampler.load(arguments.sampler), arguments.seeds, steps, chains, grid)
 

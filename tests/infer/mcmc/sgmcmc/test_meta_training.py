@@ -112,7 +112,9 @@ def test_the_bar_has_the_losses(capfd):
     assert "cross=" in capfd.readouterr().err
 
 
-def test_tasks_with_data_and_matrices():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tasks_with_data(dtype):
+    torch.set_default_dtype(dtype)
     x = torch.randn(100)
 
     def model(x):

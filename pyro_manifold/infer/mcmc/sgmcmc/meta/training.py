@@ -66,7 +66,7 @@ class MetaTraining:
             hidden,
             random=random,
             constant_friction=0.01,
-            curl_friction=0.01,
+            curl_friction=0.0,
             dimension=task.dimension,
             data_size=task.data_size,
             step_size=schooling.step_size,

@@ -87,10 +87,10 @@ class Unrolled:
 
     def energies(self, sampler: MetaSampler, steps: int) -> Tensor:
         """Energies along so many steps, all chains together, after a tenth of them."""
-        found = []
+        found, live = [], self._alike(sampler)
         with torch.no_grad():
             for _ in range(steps):
-                self._advance(sampler)
+                self._advance(live)
                 found.append(self._state.energy)
         return torch.cat(found[steps // 10 :])
 
@@ -100,13 +100,11 @@ class Unrolled:
         Returns:
             Every so many draws of all chains, and ∇U at them, ``(draws, chains, d)``.
         """
-        state = self._state
-        like = next(iter(state.position.values()))
-        sampler = sampler.to(like)
         draws, gradients = [], []
+        live = self._alike(sampler)
         with torch.enable_grad():
             for step in range(1, self._schooling.truncation + 1):
-                self._advance(sampler)
+                self._advance(live)
                 if step % self._schooling.thinning == 0:
                     draws.append(self._of_flat(self._state.position))
                     gradients.append(self._of_flat(self._state.gradient))
@@ -121,6 +119,10 @@ class Unrolled:
         past = self._past
         self._past = torch.cat([past, draws.transpose(0, 1)], 1)
         return past
+
+    def _alike(self, sampler: MetaSampler) -> MetaSampler:
+        """In the dtype and on the device of the posterior."""
+        return sampler.to(next(iter(self._state.position.values())))
 
     def _advance(self, sampler: MetaSampler) -> None:
         self.steps += 1
