@@ -1,6 +1,7 @@
 """A sampler trained on ten independent Gaussian coordinates, on twenty correlated ones, beside SGHMC.
 
-    python -m benchmarks.stochastic.meta_gaussian [--train FILE] [--sampler gaussian] [--seeds 5] [--steps 12000] [--tune]
+    python -m benchmarks.stochastic.meta_gaussian --train FILE [--rounds 50]
+    python -m benchmarks.stochastic.meta_gaussian [--sampler gaussian] [--seeds 5] [--steps 12000] [--tune]
 
 The experiment of section 5.1 of Gong, Li & Hernández-Lobato (ICLR 2019). ``--train`` trains: variances are uniform in
 [0, 1] (none below 0.02), chains begin uniformly within 3 of the mean. The comparison: for each seed, another covariance

@@ -1,7 +1,7 @@
 """A sampler trained on a small network of digits, on other networks and digits, beside SGHMC, SGLD and pSGLD.
 
     python -m benchmarks.stochastic.meta_mnist --data FOLDER --train FILE [--rounds 30] [--digits 01234]
-    python -m benchmarks.stochastic.meta_mnist --data FOLDER [--sampler networks] [--problem ReLU] [--seconds 600]
+    python -m benchmarks.stochastic.meta_mnist --data FOLDER --sampler FILE [--problem ReLU] [--seconds 600]
 
 The experiment of section 5.2 of Gong, Li & Hernández-Lobato (ICLR 2019). Training is on 784-20-10 with ReLU. The three
 problems: 784-40-40-10 with ReLU, the same with sigmoids, and the digits 5 to 9 by 784-20-5 with ReLU (for which the
@@ -158,7 +158,7 @@ def main(argv=None):
     parser.add_argument("--train", help="train a sampler and write it here")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--digits", default="0123456789", help="to train on")
-    parser.add_argument("--sampler", default="networks", help="a name or a file")
+    parser.add_argument("--sampler", help="a file that --train wrote")
     parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seeds", type=int, default=3)
@@ -172,6 +172,8 @@ def main(argv=None):
         train, test = (mnist(arguments.data, part) for part in ("train", "test"))
     if arguments.train:
         return train_sampler(arguments.train, *train, arguments.rounds, arguments.digits)
+    if arguments.sampler is None:
+        parser.error("--sampler is needed: a file that --train wrote.")
     sampler = MetaSampler.load(arguments.sampler)
     return compare(arguments.problem, sampler, train, test, arguments.seconds, arguments.seeds)
 
