@@ -115,7 +115,7 @@ def run(settings, options, net, train, test, seconds, seed):
     return 100 * float((mean.argmax(1) == test[1]).double().mean()), float(likelihood), chain.iteration * STEPS
 
 
-def compare(problem, sampler, train, test, seconds, seeds):
+def compare(problem, sampler, train, test, seconds, seeds, tuned=True):
     sizes, activation, digits = PROBLEMS[problem]
     train, test = only(digits, *train), only(digits, *test)
     held_out = min(HELD_OUT, len(train[0]) // 4)
@@ -124,7 +124,8 @@ def compare(problem, sampler, train, test, seconds, seeds):
     rows = []
     for name, (step_sizes, settings) in table.items():
         net = network(sizes, activation)
-        chosen = min(step_sizes, key=lambda ε: run(settings(ε), options, net, *parts, seconds / 4, 0)[1])
+        tried = {ε: run(settings(ε), options, net, *parts, seconds / 4, 0)[1] for ε in step_sizes} if tuned else {}
+        chosen = min(tried, key=tried.get, default=step_sizes[0])
         found = [run(settings(chosen), options, net, train, test, seconds, 1 + seed) for seed in range(seeds)]
         accuracy, likelihood, steps = torch.tensor(found, dtype=torch.double).mean(0).tolist()
         rows.append([name, f"{chosen:.3g}", f"{accuracy:.2f}", f"{likelihood:.0f}", f"{steps:.0f}"])
@@ -175,7 +176,7 @@ def main(argv=None):
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
     sampler = MetaSampler.load(arguments.sampler)
-    return compare(arguments.problem, sampler, train, test, arguments.seconds, arguments.seeds)
+    return compare(arguments.problem, sampler, train, test, arguments.seconds, arguments.seeds, not arguments.short)
 
 
 if __name__ == "__main__":
