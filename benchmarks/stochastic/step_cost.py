@@ -3,9 +3,9 @@
     python -m benchmarks.stochastic.step_cost
 
 A network 784-300-300-10 on batches of 256 random images, float32, one thread: SGD with momentum on the plain network;
-SGHMC and SGLD on it with normal priors; OSGHMC with the hidden layers orthogonal, and what the matrix products and
-solutions of one drift of these layers cost alone. Then a network 784-20-10, one chain and 8 vectorised. Each time is
-the fastest of several blocks of steps.
+SGHMC, SGLD and NNSGHMC (ten hidden units) on it with normal priors; OSGHMC with the hidden layers orthogonal, and what
+the matrix products and solutions of one drift of these layers cost alone. Then a network 784-20-10, one chain and 8
+vectorised. Each time is the fastest of several blocks of steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import nn
 
 from benchmarks.tables import show
 from benchmarks.timing import best_time
-from pyro_manifold.infer import OSGHMC, SGHMC, SGLD
+from pyro_manifold.infer import NNSGHMC, OSGHMC, SGHMC, SGLD, MetaSampler
 from pyro_manifold.manifolds.stiefel import cayley_flow
 from pyro_manifold.nn import to_bayesian_
 from pyro_manifold.target.loader import FromLoader
@@ -89,6 +89,7 @@ def main():
         "SGLD, normal priors": kernel_time(SGLD, large),
         "SGHMC, normal priors": kernel_time(SGHMC, large),
         "SGHMC, normal priors, euler": kernel_time(SGHMC, large, integrator="euler"),
+        "NNSGHMC, normal priors": kernel_time(NNSGHMC, large, sampler=MetaSampler.random(10)),
         "SGHMC, normal priors, compiled": kernel_time(SGHMC, large, jit_compile=True),
         "one drift of the two orthogonal layers": drift,
         "OSGHMC, orthogonal hidden layers": kernel_time(OSGHMC, large, "hidden"),

@@ -1,7 +1,25 @@
 """Inference; each name stands where Pyro has its own."""
 
 from pyro_manifold.infer import autoguide
-from pyro_manifold.infer.mcmc import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles, PolynomialDecay
+from pyro_manifold.infer.mcmc import (
+    GHMC,
+    MCMC,
+    MSD,
+    NNSGHMC,
+    OHMC,
+    OSGHMC,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    CosineCycles,
+    MetaSampler,
+    MetaTask,
+    MetaTraining,
+    PolynomialDecay,
+    Schooling,
+    stein_scores,
+    train_meta_sampler,
+)
 from pyro_manifold.infer.predictive import Predictive
 from pyro_manifold.infer.running_predictions import RunningPredictions
 
@@ -9,14 +27,21 @@ __all__ = [
     "GHMC",
     "MCMC",
     "MSD",
+    "NNSGHMC",
     "OHMC",
     "OSGHMC",
     "PSGLD",
     "SGHMC",
     "SGLD",
     "CosineCycles",
+    "MetaSampler",
+    "MetaTask",
+    "MetaTraining",
     "PolynomialDecay",
     "Predictive",
     "RunningPredictions",
+    "Schooling",
     "autoguide",
+    "stein_scores",
+    "train_meta_sampler",
 ]

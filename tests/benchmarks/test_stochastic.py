@@ -3,8 +3,9 @@
 import pyro
 import pyro.distributions as dist
 import pytest
+import torch
 
-from benchmarks.stochastic import bias, mnist
+from benchmarks.stochastic import bias, meta_gaussian, meta_mnist, mnist
 from problems.monte_carlo import assert_mean
 from problems.noisy_gradients import exact_variance, gradient_noise
 from pyro_manifold.infer import SGHMC
@@ -32,3 +33,24 @@ def test_digits(network, capsys):
     mnist.main(["--short", "--seeds", "1", "--network", network])
     row = capsys.readouterr().out.splitlines()[-1].split("|")
     assert float(row[-3]) > 12  # of 10 classes; the low-rank network has descended little
+
+
+def test_effective_sizes_of_an_autoregression():
+    r""":math:`x_{t+1} = 0.8 x_t + 0.6 z`: one in :math:`(1 + 0.8) / (1 - 0.8)` draws counts."""
+    x = torch.randn(40, 1, 3)
+    steps = [x]
+    for _ in range(4999):
+        steps.append(0.8 * steps[-1] + 0.6 * torch.randn(40, 1, 3))
+    assert_mean(meta_gaussian.effective_sizes(torch.cat(steps, 1)) / 5000, 1 / 9, 0.003)
+
+
+def test_a_learned_sampler_of_gaussians(tmp_path, capsys):
+    meta_gaussian.main(["--short", "--seeds", "1"])
+    assert capsys.readouterr().out.count("SGHMC") >= 1
+
+
+def test_a_learned_sampler_of_digits(tmp_path, capsys):
+    path = str(tmp_path / "sampler.npz")
+    meta_mnist.main(["--short", "--train", path, "--rounds", "1"])
+    meta_mnist.main(["--short", "--sampler", path, "--seconds", "0.5", "--seeds", "1"])
+    assert capsys.readouterr().out.count("pSGLD") >= 1

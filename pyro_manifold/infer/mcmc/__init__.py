@@ -6,6 +6,11 @@ from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.riemannian.msd import MSD
+from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler
+from pyro_manifold.infer.mcmc.sgmcmc.meta.schooling import MetaTask, Schooling
+from pyro_manifold.infer.mcmc.sgmcmc.meta.stein import stein_scores
+from pyro_manifold.infer.mcmc.sgmcmc.meta.training import MetaTraining, train_meta_sampler
+from pyro_manifold.infer.mcmc.sgmcmc.nnsghmc import NNSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.psgld import PSGLD
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import CosineCycles, PolynomialDecay
@@ -16,6 +21,7 @@ __all__ = [
     "GHMC",
     "MCMC",
     "MSD",
+    "NNSGHMC",
     "OHMC",
     "OSGHMC",
     "PSGLD",
@@ -24,5 +30,11 @@ __all__ = [
     "CosineCycles",
     "HamiltonianKernel",
     "Kernel",
+    "MetaSampler",
+    "MetaTask",
+    "MetaTraining",
     "PolynomialDecay",
+    "Schooling",
+    "stein_scores",
+    "train_meta_sampler",
 ]

@@ -18,7 +18,7 @@ from pyro_manifold.infer.mcmc.run import Parts
 from pyro_manifold.infer.mcmc.sgmcmc.batches import LoaderBatches, Order, PlateBatches, check_order
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, as_schedule
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, Plan, Step, StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, GradientAt, Plan, Step, StochasticSteps
 from pyro_manifold.infer.mcmc.states import Block, Blocks
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 from pyro_manifold.target.batched import BatchedPotential, Sites
@@ -91,6 +91,10 @@ class StochasticGradientKernel(Kernel):
     def plan(self) -> Plan:
         """Step sizes, temperatures, friction."""
 
+    def step_on(self, problem: Problem) -> Step:
+        """The step for a problem, where it depends on that."""
+        return self.step()
+
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         """The state to begin with: this one, and what else a step needs."""
         return state
@@ -137,12 +141,7 @@ class StochasticGradientKernel(Kernel):
         self._check_manifolds(problem)
         mechanics = block_mechanics(problem, self.manifold_mechanics)
         metrics = self._metrics(problem)
-        batched = problem.batched
-        potential = batched if isinstance(batched, MinibatchPotential) else WholeData(batched)
-
-        def gradient(position: Blocks, step: int) -> tuple[torch.Tensor, Blocks]:
-            energy, slopes = potential(problem.layout.unpack(position), step)
-            return energy, problem.layout.pack(slopes)
+        potential, gradient = potential_by_step(problem), gradients_of(problem)
 
         def renew(state: StochasticState, position: Blocks) -> StochasticState:
             energy, slopes = gradient(position, state.steps)
@@ -151,7 +150,7 @@ class StochasticGradientKernel(Kernel):
         def difference(state: StochasticState, chains: list[int]) -> str | None:
             return potential.difference_at(problem.layout.unpack(state.position), chains, state.steps)
 
-        transition = StochasticSteps(self.step(), gradient, self.plan(), mechanics, metrics)
+        transition = StochasticSteps(self.step_on(problem), gradient, self.plan(), mechanics, metrics)
         start = StochasticState(problem.position, {}, *gradient(problem.position, 0), 0, {})
         state = self.begin(transition.with_momentum(start, problem.random), problem)
         batches = potential.batches
@@ -181,6 +180,22 @@ class StochasticGradientKernel(Kernel):
             block: Metric.from_inverse_mass(x.flatten()[:1] if block in problem.manifolds or not self._scales else x)
             for block, x in packed.items()
         }
+
+
+def potential_by_step(problem: Problem) -> MinibatchPotential | WholeData:
+    """Energies and gradients by site on the batch of a step, by the step's number."""
+    return problem.batched if isinstance(problem.batched, MinibatchPotential) else WholeData(problem.batched)
+
+
+def gradients_of(problem: Problem) -> GradientAt:
+    """Energy and Euclidean gradient of blocks on the batch of a step, by the step's number."""
+    potential = potential_by_step(problem)
+
+    def gradient(position: Blocks, step: int) -> tuple[torch.Tensor, Blocks]:
+        energy, slopes = potential(problem.layout.unpack(position), step)
+        return energy, problem.layout.pack(slopes)
+
+    return gradient
 
 
 def _described(schedule: Schedule) -> str:

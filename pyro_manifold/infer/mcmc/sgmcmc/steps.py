@@ -26,7 +26,7 @@ class StochasticState(NamedTuple):
 
     Attributes:
         steps: how many steps have led here.
-        squares: of PSGLD, a running mean of squared gradients; else empty.
+        squares: of PSGLD and NNSGHMC, a running mean of squared gradients; else empty.
     """
 
     position: Blocks

@@ -1,0 +1,1 @@
+"""A sampler that is learned: its networks, its step, how it is trained."""

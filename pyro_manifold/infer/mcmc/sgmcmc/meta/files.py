@@ -1,0 +1,62 @@
+"""Tensors, numbers and words as one plain file: NumPy's archive with a page of JSON, never a pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+VERSION = 1
+_ABOUT = "about"
+
+
+def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write a file, all of it or nothing.
+
+    Args:
+        path: where to.
+        kind: what it holds, in a word.
+        tensors: by name.
+        about: what JSON can say.
+    """
+    page = json.dumps({"kind": kind, "version": VERSION, **about})
+    arrays = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
+    path = Path(path)
+    unfinished = path.with_name(path.name + ".unfinished")
+    with unfinished.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **{_ABOUT: np.array(page)}, **arrays)
+    os.replace(unfinished, path)
+
+
+def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and the page of a file.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it is damaged, of another kind or version.
+    """
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        about = json.loads(str(arrays.pop(_ABOUT)))
+        found = about.pop("kind"), about.pop("version")
+        tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # what is damaged can fail in any way
+        reason = (str(error) or type(error).__name__).splitlines()[0].removesuffix(".")
+        raise ValueError(f"{path} is damaged or no {kind} ({reason}): restore or write it again.") from error
+    if found[0] != kind:
+        raise ValueError(f"{path} holds a {found[0]}, expected a {kind}: give another file.")
+    if found[1] != VERSION:
+        raise ValueError(
+            f"{path} has version {found[1]}, and this package reads version {VERSION}: train the sampler again, or use "
+            "the package that wrote it."
+        )
+    return tensors, about

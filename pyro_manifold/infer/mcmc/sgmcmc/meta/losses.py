@@ -1,0 +1,41 @@
+r"""What training makes small: the Kullback–Leibler divergence of draws from the posterior.
+
+Its gradient by weights w, through draws x(w), is :math:`E[(\nabla U(x) + \nabla\log q(x)) \cdot \partial_w x]`, ∇U of
+the minibatch and ∇ log q of `stein_scores`; both are held constant.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.sgmcmc.meta.stein import stein_scores
+
+
+class Loss(NamedTuple):
+    """One of the two losses.
+
+    Attributes:
+        surrogate: a number with the gradient of the divergence for each coordinate, ``()``.
+        residual: mean square of ∇U + ∇log q, which is 0 for draws of the posterior and full gradients, ``()``.
+    """
+
+    surrogate: Tensor
+    residual: Tensor
+
+
+def divergence(draws: Tensor, gradients: Tensor, constant: Tensor | None = None) -> Loss:
+    """The divergence of sets of draws.
+
+    Args:
+        draws: ``(..., n, d)``, differentiable by weights.
+        gradients: ∇U there.
+        constant: ``(..., m, d)``, more draws of the same sets, which depend on no weights any more.
+    """
+    fixed = draws.detach()
+    together = fixed if constant is None else torch.cat([constant, fixed], -2)
+    scores = stein_scores(together)[..., -draws.shape[-2] :, :]
+    residual = gradients + scores
+    return Loss((residual * draws).mean(), residual.square().mean())

@@ -1,0 +1,248 @@
+"""What a learned sampler is: two small networks, three constants, and the posteriors that it was trained on."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from importlib import resources
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.checks import check_positive, is_a
+from pyro_manifold.infer.mcmc.sgmcmc.meta.files import read, write
+from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork, bounded, finite_differences
+
+Derivatives = Literal["exact", "finite differences"]
+
+CURL_INPUTS = ("energy", "momentum")
+FRICTION_INPUTS = ("energy", "momentum", "gradient")
+_KIND = "MetaSampler"
+_WIDTH = {torch.float64: 1e-5, torch.float32: 1e-2}
+
+
+class Scaling(NamedTuple):
+    """The posterior that a sampler is used on.
+
+    Attributes:
+        dimension: number of its coordinates.
+        data_size: number of its data.
+        derivatives: of the networks, exact ones or differences.
+    """
+
+    dimension: int
+    data_size: int = 1
+    derivatives: Derivatives = "exact"
+
+
+class Coefficients(NamedTuple):
+    """What a step needs to know of Q and D in each coordinate, ``(chains, d)`` each.
+
+    Attributes:
+        curl: Q.
+        curl_by_energy: ∂Q/∂U.
+        curl_by_momentum: ∂Q/∂r.
+        friction: D.
+        friction_by_momentum: ∂D/∂r.
+    """
+
+    curl: Tensor
+    curl_by_energy: Tensor
+    curl_by_momentum: Tensor
+    friction: Tensor
+    friction_by_momentum: Tensor
+
+
+@dataclass(frozen=True)
+class MetaSampler:
+    r"""The learned parts of `NNSGHMC`: Q and D in each coordinate, of the energy, its momentum and its gradient.
+
+    .. math::
+        Q = \beta + f_Q(u, r), \qquad
+        D = \frac{\sqrt{N/N_0}}{\varepsilon_0} \left(\alpha Q^2 + \tfrac12 \varphi(f_D(u, r, g))^2 + c\right),
+
+    f one-hidden-layer networks that all coordinates of all posteriors share, and φ their bounded hidden units, so that
+    no coordinate loses more than half of its momentum in a step to f_D. It was trained with steps of ε₀ on posteriors
+    of d₀ coordinates and N₀ data, and is used on d coordinates and N data. As the width of posteriors falls with √N, so
+    do steps, by `step_size_for`, and D takes the same share of a momentum in such a step. Inputs are :math:`u = (U d_0
+    N_0 / (d N) - m) / s`, with the centre m and the scale s of the energy in training; r, the momentum in the unit of
+    its standard deviation; and g, the gradient by the root mean square of the gradients of all coordinates.
+
+    Any numbers here give a sampler of the right distribution, as the step size goes to 0: only its speed is learned.
+
+    Args:
+        curl: f_Q.
+        friction: f_D.
+        constant_curl: β.
+        curl_friction: α ≥ 0.
+        constant_friction: c > 0.
+        energy_centre: m.
+        energy_scale: s.
+        dimension: d₀.
+        data_size: N₀; 1 for densities without data.
+        step_size: ε₀.
+        command: what trained it.
+
+    Raises:
+        ValueError: for constants out of range, or networks of other inputs.
+
+    Example:
+        >>> sampler = MetaSampler.load("gaussian")
+        >>> sampler.dimension
+        10
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sampler.save(f"{folder}/copy.npz")
+        ...     MetaSampler.load(f"{folder}/copy.npz").fingerprint == sampler.fingerprint
+        True
+    """
+
+    curl: CoordinateNetwork
+    friction: CoordinateNetwork
+    constant_curl: float = 1.0
+    curl_friction: float = 0.0
+    constant_friction: float = 0.1
+    energy_centre: float = 0.0
+    energy_scale: float = 1.0
+    dimension: int = 1
+    data_size: int = 1
+    step_size: float = 1.0
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        for name, network, inputs in (("curl", self.curl, CURL_INPUTS), ("friction", self.friction, FRICTION_INPUTS)):
+            hidden = len(network.bias) if network.bias.dim() == 1 else -1
+            shapes = {tuple(network.weight.shape): (hidden, len(inputs)), tuple(network.readout.shape): (hidden,)}
+            if any(found != expected for found, expected in shapes.items()) or network.offset.dim():
+                raise ValueError(
+                    f"The network '{name}' has weights {tuple(network.weight.shape)}, biases "
+                    f"{tuple(network.bias.shape)} and readout {tuple(network.readout.shape)}, expected (hidden, "
+                    f"{len(inputs)}), (hidden,) and (hidden,): its inputs are {', '.join(inputs)}."
+                )
+        positive = ("constant_friction", "energy_scale", "dimension", "data_size", "step_size")
+        check_positive(**{name: getattr(self, name) for name in positive})
+        if not (is_a(Real, self.curl_friction) and 0 <= self.curl_friction < float("inf")):
+            raise ValueError(f"curl_friction={self.curl_friction!r}, expected a number ≥ 0.")
+
+    @classmethod
+    def random(
+        cls, hidden: int = 10, readout: float = 0.1, random: torch.Generator | None = None, **constants: Any
+    ) -> MetaSampler:
+        """Networks with random weights: with a small readout hardly different from SGHMC, where training begins."""
+        curl = CoordinateNetwork.random(hidden, len(CURL_INPUTS), readout, random)
+        friction = CoordinateNetwork.random(hidden, len(FRICTION_INPUTS), readout, random)
+        return cls(curl, friction, **constants)
+
+    # ---- use --------------------------------------------------------------------------------------------------------
+
+    def step_size_for(self, data_size: int) -> float:
+        """The step size of training, for another number of data."""
+        return self.step_size * (self.data_size / data_size) ** 0.5
+
+    def coefficients(self, energy: Tensor, momentum: Tensor, gradient: Tensor, scaling: Scaling) -> Coefficients:
+        """Q, D and their derivatives.
+
+        Args:
+            energy: U, ``(chains,)``.
+            momentum: r, ``(chains, d)``.
+            gradient: g, ``(chains, d)``.
+            scaling: the posterior.
+        """
+        slope = self.dimension * self.data_size / (scaling.dimension * scaling.data_size * self.energy_scale)
+        u = energy * slope - self.energy_centre / self.energy_scale
+        if scaling.derivatives == "exact":
+            curl, by_energy, by_momentum = self.curl.with_slopes(u, (momentum,), (0, 1))
+            free, free_by_momentum = self.friction.with_slopes(u, (momentum, gradient), (1,))
+        else:
+            width = _WIDTH[momentum.dtype]
+            curl, by_energy, by_momentum = finite_differences(self.curl.value, (u, momentum), (0, 1), width)
+            free, free_by_momentum = finite_differences(self.friction.value, (u, momentum, gradient), (1,), width)
+        rate = 1 / self.step_size_for(scaling.data_size)
+        curl = curl + self.constant_curl
+        root, root_slope = bounded(free)
+        friction = torch.addcmul(root.new_tensor(rate * self.constant_friction), root, root, value=rate / 2)
+        by_root = rate * root * root_slope * free_by_momentum
+        if self.curl_friction:
+            friction = torch.addcmul(friction, curl, curl, value=rate * self.curl_friction)
+            by_root = torch.addcmul(by_root, curl, by_momentum, value=2 * rate * self.curl_friction)
+        return Coefficients(curl, slope * by_energy, by_momentum, friction, by_root)
+
+    # ---- its numbers ------------------------------------------------------------------------------------------------
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights of both networks, by name."""
+        networks = {"curl": self.curl, "friction": self.friction}
+        return {f"{name} {part}": value for name, net in networks.items() for part, value in net._asdict().items()}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> MetaSampler:
+        """The same with other weights."""
+        curl, friction = (
+            CoordinateNetwork(**{part: tensors[f"{name} {part}"] for part in CoordinateNetwork._fields})
+            for name in ("curl", "friction")
+        )
+        return replace(self, curl=curl, friction=friction)
+
+    def to(self, like: Tensor) -> MetaSampler:
+        """With weights of the dtype and on the device of a tensor."""
+        return self.with_tensors({name: value.to(like) for name, value in self.tensors.items()})
+
+    @property
+    def fingerprint(self) -> str:
+        """A word that another sampler does not have."""
+        content = b"".join(value.double().cpu().numpy().tobytes() for value in self.tensors.values())
+        return f"{zlib.crc32(repr(sorted(self._constants.items())).encode() + content):08x}"
+
+    @property
+    def _constants(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)[2:]}
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write a plain file of tensors and JSON, with a version; `load` reads it."""
+        inputs = {"curl inputs": list(CURL_INPUTS), "friction inputs": list(FRICTION_INPUTS)}
+        write(path, _KIND, self.tensors, {**inputs, **self._constants})
+
+    @classmethod
+    def load(cls, name: str | Path) -> MetaSampler:
+        """A sampler of a file, or one that comes with the package.
+
+        Args:
+            name: a path, or one of `MetaSampler.names`.
+
+        Raises:
+            ValueError: if the file is damaged, of another version or of a sampler with other inputs.
+            FileNotFoundError: if there is no such file or name.
+        """
+        shipped = _SHIPPED / f"{name}.npz"
+        path = shipped if str(name) in cls.names() else Path(name)
+        if not path.exists():
+            raise FileNotFoundError(f"There is no sampler {str(name)!r}: give a file, or one of {cls.names()}.")
+        tensors, about = read(path, _KIND)
+        for key, expected in (("curl inputs", CURL_INPUTS), ("friction inputs", FRICTION_INPUTS)):
+            found: Sequence[str] = about.pop(key, ())
+            if tuple(found) != expected:
+                raise ValueError(f"{path} has a sampler with the {key} {list(found)}, expected {list(expected)}.")
+        try:
+            return cls.random(hidden=1, **about).with_tensors(tensors)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged or no {_KIND} ({error}): restore or write it again.") from error
+
+    @staticmethod
+    def names() -> list[str]:
+        """Samplers that come with the package."""
+        return sorted(path.stem for path in _SHIPPED.glob("*.npz"))
+
+
+_SHIPPED = Path(str(resources.files("pyro_manifold.infer.mcmc.sgmcmc.meta"))) / "samplers"
+
+
+def check_derivatives(derivatives: object) -> None:
+    """Raise a sentence unless it is one of the two."""
+    if derivatives not in get_args(Derivatives):
+        raise ValueError(f"derivatives={derivatives!r}, expected one of {list(get_args(Derivatives))}.")

@@ -1,0 +1,244 @@
+"""Training of a sampler on posteriors: unrolled chains, two losses, truncated back-propagation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from pyro_manifold.infer.mcmc.checks import check_positive_integer
+from pyro_manifold.infer.mcmc.sgmcmc.batches import seed_of
+from pyro_manifold.infer.mcmc.sgmcmc.meta.files import read, write
+from pyro_manifold.infer.mcmc.sgmcmc.meta.losses import Loss, divergence
+from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler
+from pyro_manifold.infer.mcmc.sgmcmc.meta.schooling import MetaTask, Schooling
+from pyro_manifold.infer.mcmc.sgmcmc.meta.unrolled import Unrolled
+
+_KIND = "MetaTraining"
+_LARGEST_GRADIENT = 1.0
+_DECAYS = (0.5, 0.99)
+
+
+class MetaTraining:
+    """Training under way: `train_meta_sampler` with its rounds in one's own hands.
+
+    Args:
+        tasks: the posteriors, Pyro models or `MetaTask`; rounds take them in turn.
+        schooling: how to train.
+        sampler: where to begin; None for networks with small random weights.
+        hidden: hidden units of these.
+
+    Attributes:
+        sampler: as it is now.
+        rounds: rounds done.
+        losses: ``{"cross": ..., "in-chain": ...}`` of the last round: mean squares of ∇U + ∇log q over coordinates.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Callable[..., Any] | MetaTask],
+        schooling: Schooling,
+        sampler: MetaSampler | None = None,
+        hidden: int = 10,
+    ) -> None:
+        chosen = [task if isinstance(task, MetaTask) else MetaTask(task) for task in tasks]
+        if not chosen:
+            raise ValueError("tasks is empty: give at least one Pyro model or MetaTask.")
+        check_positive_integer(hidden=hidden)
+        self._schooling = schooling
+        self._tasks = [Unrolled(task, schooling, index) for index, task in enumerate(chosen)]
+        self.rounds = 0
+        self.losses: dict[str, float] = {}
+        self.sampler = self._first(hidden) if sampler is None else sampler
+        self._weights = self._leaves(self.sampler.tensors)
+        self._adam = torch.optim.Adam(self._weights.values(), lr=schooling.learning_rate, betas=_DECAYS)
+
+    def _first(self, hidden: int) -> MetaSampler:
+        """Small random networks; the inputs in the units of a round of it."""
+        schooling, task = self._schooling, self._tasks[0]
+        random = torch.Generator().manual_seed(seed_of(schooling.seed, 0))
+        sampler = MetaSampler.random(
+            hidden,
+            random=random,
+            constant_friction=0.01,
+            curl_friction=0.0,
+            dimension=task.dimension,
+            data_size=task.data_size,
+            step_size=schooling.step_size,
+        )
+        energies = task.energies(sampler, schooling.segments * schooling.steps)
+        low, centre, high = energies.double().quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.double)).tolist()
+        return replace(sampler, energy_centre=centre, energy_scale=max(high - low, 1e-6 * abs(centre), 1e-6))
+
+    @staticmethod
+    def _leaves(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value.detach().clone().requires_grad_() for name, value in tensors.items()}
+
+    def advance(self) -> dict[str, float]:
+        """One round: new chains on the next task, and a change of the weights after each segment; returns `losses`."""
+        task = self._tasks[self.rounds % len(self._tasks)]
+        task.begin(seed_of(self._schooling.seed, 1, self.rounds))
+        found: list[tuple[Tensor, Tensor]] = []
+        for _ in range(self._schooling.segments):
+            losses = self._segment(task)
+            if losses is None:  # chains left the finite numbers: these steps teach nothing
+                break
+            found.append(losses)
+        self.rounds += 1
+        self.sampler = self.sampler.with_tensors({name: value.detach() for name, value in self._weights.items()})
+        if not found:
+            self.losses = {"cross": float("nan"), "in-chain": float("nan")}
+        else:
+            cross, within = (float(torch.stack(values).nanmean()) for values in zip(*found, strict=True))
+            self.losses = {"cross": cross, "in-chain": within}
+        return self.losses
+
+    def _segment(self, task: Unrolled) -> tuple[Tensor, Tensor] | None:
+        """Gradients of both losses over so many windows, then one step of Adam."""
+        schooling = self._schooling
+        windows = max(1, schooling.steps // schooling.truncation)
+        cross, within = [], []
+        self._adam.zero_grad()
+        task.choose_chains()
+        for _ in range(windows):
+            live = self.sampler.with_tensors(self._weights)
+            draws, gradients = task.window(live)  # (draws, chains, d)
+            if not bool(draws.isfinite().all()) or not bool(gradients.isfinite().all()):
+                return None
+            across = divergence(draws, gradients)
+            loss, inside = across.surrogate, self._in_chain(task, draws, gradients)
+            if inside is not None:
+                loss = loss + schooling.within * inside.surrogate
+                within.append(inside.residual)
+            (loss / windows).backward()
+            cross.append(across.residual)
+        torch.nn.utils.clip_grad_norm_(self._weights.values(), _LARGEST_GRADIENT)
+        self._adam.step()
+        nothing = cross[0].new_tensor(torch.nan)
+        return torch.stack(cross).mean(), torch.stack(within).mean() if within else nothing
+
+    def _in_chain(self, task: Unrolled, draws: Tensor, gradients: Tensor) -> Loss | None:
+        """Of some chains, each with its draws of this round so far."""
+        if not self._schooling.within or task.steps <= self._schooling.burn_in:
+            return None
+        live = draws[:, task.chosen].transpose(0, 1)
+        past = task.remember(draws.detach())[task.chosen]
+        return divergence(live, gradients[:, task.chosen].transpose(0, 1), past if past.shape[1] else None)
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write all that later rounds depend on as a plain file; `load` goes on from there, number for number."""
+        moments = {}
+        for name, weight in self._weights.items():
+            for key, value in self._adam.state[weight].items():
+                moments[f"Adam {key} {name}"] = value
+        constants = {entry.name: getattr(self.sampler, entry.name) for entry in fields(self.sampler)[2:]}
+        about = {"rounds": self.rounds, "schooling": asdict(self._schooling), "sampler": constants}
+        write(path, _KIND, {**self._weights, **moments}, about)
+
+    def load(self, path: str | Path) -> None:
+        """Take the place of the training that was saved.
+
+        Raises:
+            ValueError: if the file is damaged, of another version, or of a training with other settings.
+        """
+        tensors, about = read(path, _KIND)
+        mine = asdict(self._schooling)
+        try:
+            other = [name for name in mine if about["schooling"][name] != mine[name]]
+            if not other:
+                weights = self._leaves({name: tensors[name] for name in self._weights})
+                self.sampler = replace(self.sampler, **about["sampler"]).with_tensors(weights)
+                moments = [
+                    {key: tensors[f"Adam {key} {name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+                    for name in weights
+                    if about["rounds"]
+                ]
+                self.rounds = about["rounds"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged or no {_KIND} ({error}): restore it, or begin anew.") from error
+        if other:
+            raise ValueError(
+                f"{path} was trained with {other[0]}={about['schooling'][other[0]]!r}, and this training has "
+                f"{mine[other[0]]!r}: use the same settings, or begin anew with another file."
+            )
+        self._weights = weights
+        self._adam = torch.optim.Adam(weights.values(), lr=self._schooling.learning_rate, betas=_DECAYS)
+        for weight, moment in zip(weights.values(), moments, strict=False):
+            self._adam.state[weight] = moment
+
+
+def train_meta_sampler(
+    tasks: Sequence[Callable[..., Any] | MetaTask],
+    *,
+    step_size: float,
+    rounds: int = 100,
+    sampler: MetaSampler | None = None,
+    hidden: int = 10,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 10,
+    disable_progbar: bool = False,
+    command: str = "",
+    **schooling: Any,
+) -> MetaSampler:
+    r"""Train a sampler for `NNSGHMC` on posteriors.
+
+    In a round, many chains begin anew on one of the posteriors and make ``segments`` times ``steps`` steps of the
+    sampler as it is. Two losses are made smaller, both :math:`E_q[U + \log q]`: of draws of all chains at one time,
+
+    .. math:: \frac1T \sum_t E_{q_t}[U + \log q_t],
+
+    which teaches to come to the mass soon, and of draws of one chain over time, which teaches to move within it. The
+    gradient of log q comes from the draws (`stein_scores`), back-propagation goes through ``truncation`` steps and the
+    inputs of the networks are held constant, so that no second derivative of the model is needed.
+
+    Args:
+        tasks: Pyro models without arguments, or `MetaTask`; rounds take them in turn.
+        step_size: ε₀ of all chains, which becomes the sampler's.
+        rounds: how many rounds in all, those of a checkpoint included.
+        sampler: where to begin; None for networks with small random weights.
+        hidden: hidden units of these.
+        checkpoint: a file in which the training is kept; if it exists, the training goes on from there.
+        checkpoint_every: rounds between two savings.
+        disable_progbar: no progress bar.
+        command: what to write into the sampler's file as its origin.
+        **schooling: attributes of `Schooling`.
+
+    Returns:
+        The sampler.
+
+    Raises:
+        ValueError: for arguments out of range, or a checkpoint of other settings.
+
+    Source: Gong, Li & Hernández-Lobato, ICLR 2019, section 4.
+
+    Example:
+        >>> import torch, pyro, pyro.distributions as dist
+        >>> def gaussian():
+        ...     pyro.sample("x", dist.Normal(torch.zeros(3), torch.tensor([0.5, 1.0, 2.0])).to_event(1))
+        >>> options = {"rounds": 2, "chains": 10, "steps": 20, "disable_progbar": True}
+        >>> sampler = train_meta_sampler([gaussian], step_size=0.05, **options)
+        >>> sampler.dimension, sampler.step_size
+        (3, 0.05)
+    """
+    check_positive_integer(rounds=rounds, checkpoint_every=checkpoint_every)
+    unknown = sorted(set(schooling) - {entry.name for entry in fields(Schooling)})
+    if unknown:
+        raise ValueError(f"train_meta_sampler has no argument {unknown[0]!r}: see the attributes of Schooling.")
+    training = MetaTraining(tasks, Schooling(step_size, **schooling), sampler, hidden)
+    if checkpoint is not None and Path(checkpoint).exists():
+        training.load(checkpoint)
+    with tqdm(total=rounds, initial=training.rounds, disable=disable_progbar, desc="Training") as bar:
+        while training.rounds < rounds:
+            losses = training.advance()
+            bar.set_postfix({name: f"{value:.3g}" for name, value in losses.items()}, refresh=False)
+            bar.update()
+            if checkpoint is not None and (training.rounds % checkpoint_every == 0 or training.rounds == rounds):
+                training.save(checkpoint)
+    return replace(training.sampler, command=command)

@@ -1,0 +1,158 @@
+"""Stochastic-gradient Hamiltonian Monte Carlo whose dynamics were learned on other posteriors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from functools import partial
+from numbers import Real
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, is_a
+from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
+from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
+from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics
+from pyro_manifold.infer.mcmc.problem import Problem
+from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
+from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Derivatives, MetaSampler, Scaling, check_derivatives
+from pyro_manifold.infer.mcmc.sgmcmc.meta.step import first_squares, learned_step
+from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
+from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
+from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Plan, Step
+from pyro_manifold.manifolds import Manifold
+from pyro_manifold.target.model import ModelTarget, Target
+
+
+class NNSGHMC(StochasticGradientKernel):
+    r"""`SGHMC` with a speed and a friction of each coordinate that small networks choose, step by step.
+
+    .. math::
+        d\theta = (Q r - \partial_r Q)\,dt, \qquad
+        dr = (-Q\nabla U - D r + \partial_U Q\,\nabla U + \partial_r D)\,dt + \sqrt{2D}\,dW,
+
+    Q and D functions of the energy U, of the coordinate's momentum and, D, of its gradient, the same for all
+    coordinates; a `MetaSampler` holds them. The terms with ∂ keep the posterior stationary whatever the networks are,
+    up to the step size and the noise of the gradient: training, by `train_meta_sampler` on other posteriors, decides
+    how fast it draws and not what from. One step costs one gradient, as in SGHMC, and two small networks for each
+    coordinate.
+
+    Orthonormal matrices and unit vectors move as in `OSGHMC`, by Euler's scheme, while all other sites follow the
+    learned dynamics.
+
+    Args:
+        model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
+        potential_fn: as in `Kernel`.
+        sampler: the learned sampler, a file of one, or the name of one that comes with the package
+            (`MetaSampler.names`).
+        step_size: ε, a number or a function of the number of the step; `MetaSampler.step_size_for` has that of
+            training, for the number of data.
+        friction: α of a step, of manifold sites only.
+        noise_estimate: β̂ as in `SGHMC`, below ``friction``; where it exceeds the learned friction, no noise is added.
+        resample_momentum: whether each iteration begins with fresh momenta.
+        data_size: how many data the posterior has, to rescale energies; None for the elements of the largest plate that
+            subsamples, those of the loader's data set, or else 1.
+        derivatives: of the networks: ``"exact"``, or ``"finite differences"``.
+        **options: as in `StochasticGradientKernel`.
+
+    Raises:
+        ValueError: for an argument out of range, or a file that holds no such sampler.
+
+    Source: Gong, Li & Hernández-Lobato, Meta-learning for stochastic gradient MCMC, ICLR 2019, arXiv 1806.04522.
+
+    Example:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> from pyro_manifold.infer import MCMC
+        >>> def model():
+        ...     pyro.sample("x", dist.Normal(torch.zeros(20), torch.linspace(0.5, 1.5, 20)).to_event(1))
+        >>> kernel = NNSGHMC(model, sampler="gaussian", step_size=0.02, num_steps=10)
+        >>> mcmc = MCMC(kernel, 100, 50, num_chains=16, disable_progbar=True)
+        >>> mcmc.run()
+        >>> bool((mcmc.get_samples()["x"].std(0)[-1] - 1.5).abs() < 0.2)
+        True
+    """
+
+    manifold_mechanics: ClassVar[Mapping[type[Manifold], Mechanics]] = OSGHMC.manifold_mechanics
+
+    def __init__(
+        self,
+        model: Callable[..., Any] | None = None,
+        potential_fn: Callable[..., Any] | None = None,
+        *,
+        sampler: MetaSampler | str | Path,
+        step_size: float | Schedule,
+        friction: float = 0.1,
+        noise_estimate: float = 0.0,
+        resample_momentum: bool = False,
+        data_size: int | None = None,
+        derivatives: Derivatives = "exact",
+        **options: Any,
+    ) -> None:
+        super().__init__(model, potential_fn, step_size=step_size, **options)
+        if isinstance(sampler, str | Path):
+            sampler = MetaSampler.load(sampler)
+        if not isinstance(sampler, MetaSampler):
+            raise ValueError(f"sampler={sampler!r}, expected a MetaSampler, its file, or one of {MetaSampler.names()}.")
+        check_positive(friction=friction)
+        if friction > 1:
+            raise ValueError(f"friction={friction}, expected at most 1: Euler's scheme loses that share in a step.")
+        if not is_a(Real, noise_estimate) or not 0 <= noise_estimate < friction:
+            raise ValueError(f"noise_estimate={noise_estimate!r}, expected a number ≥ 0 and below friction={friction}.")
+        if data_size is not None:
+            check_positive_integer(data_size=data_size)
+        check_derivatives(derivatives)
+        self._sampler, self._sampler_fingerprint = sampler, sampler.fingerprint
+        self._friction, self._noise_estimate = friction, noise_estimate
+        self._resample_momentum = resample_momentum
+        self._data_size: int | None = data_size
+        self._derivatives: Derivatives = derivatives
+
+    def _configuration(self) -> dict[str, str]:
+        """The sampler by its fingerprint alone."""
+        plain = copy(self)
+        del plain._sampler
+        return super(NNSGHMC, plain)._configuration()
+
+    def step(self) -> Step:
+        return learned_step
+
+    def step_on(self, problem: Problem) -> Step:
+        """With the sampler in the dtype and on the device of the posterior, and its inputs scaled for that."""
+        like = next(iter(problem.initial_values.values()))
+        return partial(self.step(), sampler=self._sampler.to(like), scaling=self.scaling_of(problem))
+
+    def scaling_of(self, problem: Problem) -> Scaling:
+        """What the sampler has to know of a posterior."""
+        dimension = sum(value[0].numel() for value in problem.initial_values.values())
+        size = _data_size(problem.target) if self._data_size is None else self._data_size
+        return Scaling(dimension, size, self._derivatives)
+
+    def motion_of(self, problem: Problem) -> tuple[BlockMechanics, Metrics]:
+        """How each block moves, and its masses."""
+        return block_mechanics(problem, self.manifold_mechanics), self._metrics(problem)
+
+    def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
+        return state._replace(squares=first_squares(state.gradient, *self.motion_of(problem)))
+
+    def plan(self) -> Plan:
+        return Plan(
+            self._step_size,
+            self._temperature,
+            self._num_steps,
+            self._friction,
+            self._noise_estimate,
+            self._resample_momentum,
+        )
+
+
+def _data_size(target: Target) -> int:
+    """How many data a model has, as far as its plates that subsample or its loader tell."""
+    if not isinstance(target, ModelTarget) or target.minibatch_of is None:
+        return 1
+    if target.loader is None:
+        return max((size for size, _ in target.minibatch_of({}).plates.values()), default=1)
+    try:
+        return len(target.loader.dataset)  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):  # a list of batches, or a stream
+        return 1

@@ -1,0 +1,154 @@
+"""Scores from draws, the losses, and the training of a sampler."""
+
+from dataclasses import replace
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyro_manifold.infer import MetaSampler, MetaTask, MetaTraining, Schooling, stein_scores, train_meta_sampler
+from pyro_manifold.infer.mcmc.sgmcmc.meta.losses import divergence
+from pyro_manifold.infer.mcmc.sgmcmc.meta.unrolled import Unrolled
+
+COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 2.0]], dtype=torch.float64)
+
+
+def relative_error(scores, exact):
+    return float((scores - exact).square().sum() / exact.square().sum())
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_scores_of_a_gaussian(scale):
+    """On the whole they are right; each one's error falls as draws become more, and the unit does not matter."""
+    law = dist.MultivariateNormal(torch.ones(2), COVARIANCE)
+    errors = []
+    for n in (50, 800):
+        draws = law.sample((20, n))
+        exact = -(draws - 1) @ torch.linalg.inv(COVARIANCE) / scale
+        scores = stein_scores(scale * draws)
+        errors.append(relative_error(scores, exact))
+    assert errors[1] < 0.5 * errors[0]
+    assert abs(float((scores * exact).sum() / exact.square().sum()) - 1) < 0.1
+
+
+def test_sets_of_draws_are_separate():
+    draws = torch.randn(3, 30, 4)
+    torch.testing.assert_close(stein_scores(draws)[1], stein_scores(draws[1]))
+
+
+def test_the_gradient_of_the_divergence():
+    r"""Of w·z, z standard normal, from the standard normal, for each coordinate: :math:`w - 1/w`."""
+    for w in (0.5, 1.0, 2.0):
+        scale = torch.tensor(w, requires_grad=True)
+        draws = scale * torch.randn(50, 300, 2)
+        (found,) = torch.autograd.grad(divergence(draws, draws.detach()).surrogate, scale)
+        assert abs(float(found) - (w - 1 / w)) < 0.1 * max(w, 1 / w)
+        past = w * torch.randn(50, 300, 2)
+        (found,) = torch.autograd.grad(divergence(scale * draws.detach() / w, draws.detach(), past).surrogate, scale)
+        assert abs(float(found) - (w - 1 / w)) < 0.1 * max(w, 1 / w)
+
+
+def gaussian():
+    pyro.sample("x", dist.Normal(torch.zeros(3), torch.tensor([0.4, 0.8, 1.0])).to_event(1))
+
+
+OPTIONS = {"chains": 12, "steps": 20, "segments": 2, "truncation": 10, "burn_in": 10, "chains_within": 3}
+
+
+def test_draws_are_differentiated_with_constant_inputs():
+    """Through one window, against differences: the networks' inputs are those of the unchanged weights."""
+    schooling = Schooling(0.1, chains=4, truncation=2, thinning=1, chains_within=2)
+    sampler = MetaSampler.random(3, 0.5, torch.Generator().manual_seed(0), step_size=0.1, dimension=3)
+
+    def last_draw(offset):
+        task = Unrolled(MetaTask(gaussian), schooling, 0)
+        live = sampler.with_tensors({**sampler.tensors, "curl offset": offset})
+        return task.window(live)[0][0]
+
+    offset = sampler.curl.offset.clone().requires_grad_()
+    # In the first step nothing that the networks see has changed with the weights.
+    (found,) = torch.autograd.grad(last_draw(offset).sum(), offset)
+    with torch.no_grad():
+        difference = (last_draw(offset + 1e-6).sum() - last_draw(offset - 1e-6).sum()) / 2e-6
+    torch.testing.assert_close(found, difference.to(found), rtol=1e-6, atol=1e-8)
+    assert abs(float(found)) > 1e-3
+
+
+def weights(sampler):
+    return torch.cat([value.flatten() for value in sampler.tensors.values()])
+
+
+def test_training_is_deterministic_and_goes_on_number_for_number(tmp_path):
+    def train(**options):
+        torch.rand(3)  # what others draw changes nothing
+        return train_meta_sampler([gaussian], step_size=0.05, disable_progbar=True, **OPTIONS, **options)
+
+    whole = train(rounds=4)
+    assert torch.equal(weights(whole), weights(train(rounds=4)))
+    assert not torch.equal(weights(whole), weights(train(rounds=4, seed=1)))
+    train(rounds=2, checkpoint=tmp_path / "training.npz")
+    resumed = train(rounds=4, checkpoint=tmp_path / "training.npz")
+    assert torch.equal(weights(whole), weights(resumed))
+    assert whole.fingerprint == resumed.fingerprint
+    with pytest.raises(ValueError, match=r"was trained with step_size=0.05, and this training has 0.1: use the same"):
+        train_meta_sampler([gaussian], step_size=0.1, checkpoint=tmp_path / "training.npz", **OPTIONS)
+
+
+def test_training_makes_the_losses_smaller():
+    """Steps a twentieth of what the posterior stands: the sampler has to become faster."""
+    training = MetaTraining([gaussian], Schooling(0.02, learning_rate=0.02, **{**OPTIONS, "chains": 30}))
+    first = [training.advance()["in-chain"] for _ in range(5)]
+    for _ in range(20):
+        training.advance()
+    last = [training.advance()["in-chain"] for _ in range(5)]
+    assert sum(last) < 0.7 * sum(first)
+    numbers = torch.tensor([1.5]), torch.zeros(1, 3)
+    assert float(training.sampler.curl.value(*numbers).mean()) > 0.3
+
+
+def test_the_bar_has_the_losses(capfd):
+    train_meta_sampler([gaussian], step_size=0.05, rounds=1, **OPTIONS)
+    assert "cross=" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tasks_with_data(dtype):
+    torch.set_default_dtype(dtype)
+    x = torch.randn(100)
+
+    def model(x):
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", 100, subsample_size=len(x)):
+            pyro.sample("x", dist.Normal(mean, 1.0), obs=x)
+
+    task = MetaTask(model, data_loader=[x[:20], x[20:40]], data_size=100)
+    sampler = train_meta_sampler([task, gaussian], step_size=0.02, rounds=2, disable_progbar=True, **OPTIONS)
+    assert (sampler.dimension, sampler.data_size) == (1, 100)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"step_size": 0.0}, "step_size=0.0"),
+        ({"chains": 2}, "chains=2, expected at least 4"),
+        ({"thinning": 30}, "thinning=30, expected at most truncation=20"),
+        ({"within": -1.0}, "within=-1.0"),
+        ({"burn_in": -1}, "burn_in=-1"),
+        ({"speed": 3}, "train_meta_sampler has no argument 'speed'"),
+        ({"tasks": []}, "tasks is empty"),
+        ({"tasks": ["model"]}, "model='model', expected a Pyro model"),
+    ],
+)
+def test_one_sentence(options, sentence):
+    with pytest.raises(ValueError, match=sentence) as error:
+        train_meta_sampler(**{"tasks": [gaussian], "step_size": 0.1, "rounds": 1, "disable_progbar": True, **options})
+    assert "\n" not in str(error.value)
+
+
+def test_a_sampler_can_be_trained_further():
+    begun = replace(MetaSampler.random(4, dimension=3, step_size=0.05), energy_scale=2.0)
+    training = MetaTraining([gaussian], Schooling(0.05, **OPTIONS), begun)
+    training.advance()
+    assert training.sampler.energy_scale == 2.0
+    assert not torch.equal(weights(training.sampler), weights(begun))

@@ -1,0 +1,324 @@
+"""The law of NNSGHMC whatever its networks are; that it is SGHMC without them; Γ; saving; bad input."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from problems.monte_carlo import assert_mean, deviation
+from problems.noisy_gradients import gradient_noise
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC, NNSGHMC, OSGHMC, SGHMC, MetaSampler
+from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork
+from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
+from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
+
+SIZE = 60
+X = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
+Y = torch.sin(3 * X)
+
+
+def any_sampler(seed, cls=MetaSampler):
+    """Networks that nobody trained, whose Q and D vary by as much as they are."""
+    random = torch.Generator().manual_seed(seed)
+    constants = {"constant_curl": 1.5, "curl_friction": 0.3, "constant_friction": 0.5, "dimension": 2}
+    return cls.random(8, 1.0, random, **constants)
+
+
+def without_networks(friction):
+    """Q = 1 and a constant D."""
+    return MetaSampler.random(4, readout=0.0, constant_friction=friction)
+
+
+class WithoutCorrections(MetaSampler):
+    """The variant without Γ."""
+
+    def coefficients(self, *arguments):
+        found = super().coefficients(*arguments)
+        zero = torch.zeros_like(found.curl)
+        return found._replace(curl_by_energy=zero, curl_by_momentum=zero, friction_by_momentum=zero)
+
+
+def regression(orthogonal=False):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    slope = pyro.sample("U", StiefelUniform(3, 2))[0, 0] if orthogonal else 1.0
+    with pyro.plate("data", SIZE, subsample_size=12) as rows:
+        pyro.sample("y", dist.Normal(w[0] + w[1] * slope * X[rows], 0.5), obs=Y[rows])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"scales": {"w": 0.3}}, {"own_minibatches": True, "noise_estimate": 0.02, "temperature": 0.5}]
+)
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_without_networks_it_is_sghmc_draw_for_draw(options, orthogonal):
+    model, ε, α = partial(regression, orthogonal), 0.02, 0.1
+    plain = partial(OSGHMC if orthogonal else SGHMC, integrator="euler")
+    learned = partial(NNSGHMC, sampler=without_networks(α / ε), data_size=1)
+    found = []
+    for kernel in (plain, learned):
+        pyro.set_rng_seed(3)
+        chosen = kernel(model, step_size=ε, friction=α, num_steps=3, **options)
+        mcmc = MCMC(chosen, 20, 5, num_chains=3, disable_progbar=True)
+        mcmc.run()
+        found.append(mcmc.get_samples())
+    torch.testing.assert_close(found[1], found[0])
+
+
+def gaussian():
+    """Variances 1 and 0.25."""
+    pyro.sample("x", dist.Normal(torch.zeros(2), torch.tensor([1.0, 0.5])).to_event(1))
+
+
+def banana():
+    r"""x₀ standard normal, x₁ normal around :math:`(x_0^2 - 1)/2`."""
+    x = pyro.sample("x", dist.Normal(torch.zeros(2), torch.tensor([1.0, 0.5])).to_event(1))
+    centre = 0.5 * (x[..., 0] ** 2 - 1)
+    pyro.factor("bent", (x[..., 1] ** 2 - (x[..., 1] - centre) ** 2) / (2 * 0.25))
+
+
+def moments(name, draws):
+    """Pairs of draws and their known mean."""
+    a, b = draws[..., 0], draws[..., 1]
+    if name == "gaussian":
+        return [(a, 0.0), (b, 0.0), (a * a, 1.0), (b * b, 0.25)]
+    return [(a, 0.0), (b, 0.0), (a * a, 1.0), (b * b, 0.75), (a * a * b, 1.0)]
+
+
+def drawn(model, sampler, step_size=0.02, num_steps=40, draws=60, **options):
+    kernel = NNSGHMC(model, sampler=sampler, step_size=step_size, num_steps=num_steps, **options)
+    mcmc = MCMC(kernel, draws, 15, num_chains=256, disable_progbar=True)
+    mcmc.run()
+    return mcmc.get_samples(group_by_chain=True)["x"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("model", [gaussian, banana], ids=lambda model: model.__name__)
+def test_any_networks_draw_from_the_target(model, seed):
+    for draws, truth in moments(model.__name__, drawn(model, any_sampler(seed))):
+        assert_mean(draws, truth)
+
+
+@pytest.mark.parametrize("model", [gaussian, banana], ids=lambda model: model.__name__)
+def test_the_corrections_are_needed(model):
+    found = moments(model.__name__, drawn(model, any_sampler(1, WithoutCorrections)))
+    assert max(abs(deviation(*pair)) for pair in found) > 8
+
+
+def test_temperature():
+    draws = drawn(gaussian, any_sampler(1), temperature=0.5)
+    for value, truth in moments("gaussian", draws * 2**0.5):
+        assert_mean(value, truth)
+
+
+def noisy():
+    x = pyro.sample("x", dist.Normal(torch.zeros(2), torch.tensor([1.0, 0.5])).to_event(1))
+    gradient_noise("x", x, 2.0)
+
+
+class OnOneBatch(NNSGHMC):
+    """Q of the batch of the force that it multiplies."""
+
+    def step(self):
+        def step(state, gradient, settings, **options):
+            energy, slopes = gradient(state.position)
+            return learned_step(state._replace(energy=energy, gradient=slopes), gradient, settings, **options)
+
+        return step
+
+
+NOISY = {"step_size": 0.01, "num_steps": 80, "minibatches": "independent", "own_minibatches": True, "data_size": 1}
+
+
+def test_noise_of_batches_leaves_no_bias_beside_that_of_sghmc():
+    """At ε = 0.01 noise of variance 4 makes variances larger by 1 % or so; here the networks see noisy energies."""
+    draws = []
+    for kernel in (NNSGHMC, OnOneBatch):
+        mcmc = MCMC(kernel(noisy, sampler=any_sampler(1), **NOISY), 40, 15, num_chains=256, disable_progbar=True)
+        mcmc.run()
+        draws.append(mcmc.get_samples(group_by_chain=True)["x"])
+    errors = [[abs(deviation(*pair)) for pair in moments("gaussian", each)] for each in draws]
+    print(errors, [each.square().mean((0, 1)) for each in draws])
+    assert max(errors[0]) < 4 < 8 < max(errors[1])
+
+
+# ---- derivatives -----------------------------------------------------------------------------------------------------
+
+
+def test_derivatives_are_those_of_autograd_and_of_differences():
+    sampler = any_sampler(0)
+    energy, momentum, gradient = torch.randn(3), torch.randn(3, 5), torch.randn(3, 5)
+    exact = sampler.coefficients(energy, momentum, gradient, Scaling(7, 3))
+    differences = sampler.coefficients(energy, momentum, gradient, Scaling(7, 3, "finite differences"))
+    torch.testing.assert_close(differences, exact, rtol=1e-6, atol=1e-8)
+    # Of its own energy for each coordinate, so that a sum over coordinates can be derived.
+    energies = energy[:, None].expand(3, 5).reshape(15).clone().requires_grad_()
+    columns = [x.reshape(15, 1).clone().requires_grad_() for x in (momentum, gradient)]
+    found = sampler.coefficients(energies, *columns, Scaling(7, 3))
+    by_energy, by_momentum = torch.autograd.grad(found.curl.sum(), (energies, columns[0]), retain_graph=True)
+    (friction_by_momentum,) = torch.autograd.grad(found.friction.sum(), columns[0])
+    torch.testing.assert_close(by_energy.reshape(3, 5), exact.curl_by_energy)
+    torch.testing.assert_close(by_momentum.reshape(3, 5), exact.curl_by_momentum)
+    torch.testing.assert_close(friction_by_momentum.reshape(3, 5), exact.friction_by_momentum)
+
+
+def test_many_coordinates_are_taken_in_parts():
+    network = any_sampler(0).friction
+    numbers = torch.randn(2, 20_000), torch.randn(2, 20_000)
+    with torch.no_grad():
+        energy = torch.randn(2)
+        parts = network.with_slopes(energy, numbers, (0, 1))
+    whole = network.with_slopes(energy, numbers, (0, 1))
+    torch.testing.assert_close(parts, whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_finite_differences_take_the_same_steps(dtype):
+    torch.set_default_dtype(dtype)
+    found = []
+    for derivatives in ("exact", "finite differences"):
+        pyro.set_rng_seed(0)
+        kernel = NNSGHMC(gaussian, sampler=any_sampler(0), step_size=0.02, num_steps=10, derivatives=derivatives)
+        found.append(kernel.prepare(5, 0, None).advance()["x"])
+    assert found[0].dtype == dtype
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_bit_for_bit():
+    kernel = partial(NNSGHMC, partial(regression, True), sampler=any_sampler(0), step_size=1e-3, num_steps=3)
+    first = kernel().prepare(3, 2, None)
+    for _ in range(3):
+        first.advance()
+    saved = first.state_dict()
+    truth = [{name: value.clone() for name, value in first.advance().items()} for _ in range(4)]
+    second = kernel().prepare(3, 2, None)
+    second.load_state_dict(saved)
+    for expected in truth:
+        assert all(torch.equal(value, expected[name]) for name, value in second.advance().items())
+    other = NNSGHMC(partial(regression, True), sampler=any_sampler(1), step_size=1e-3, num_steps=3)
+    with pytest.raises(ValueError, match="sampler_fingerprint"):
+        other.prepare(3, 2, None).load_state_dict(saved)
+
+
+def of_batch(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("data", SIZE, subsample_size=len(x)):
+        pyro.sample("y", dist.Normal(w[0] + w[1] * x, 0.5), obs=y)
+
+
+def test_loaders_and_the_mcmc_of_pyro():
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=20, shuffle=True)
+    mcmc = MCMC(NNSGHMC(of_batch, sampler="gaussian", step_size=1e-3), 10, 5, disable_progbar=True, data_loader=loader)
+    mcmc.run()
+    assert mcmc.get_samples()["w"].shape == (10, 2)
+    kernel = NNSGHMC(regression, sampler="gaussian", step_size=1e-3)
+    mcmc = pyro.infer.MCMC(kernel, 10, 5, disable_progbar=True)
+    mcmc.run()
+    assert mcmc.get_samples()["w"].shape == (10, 2)
+
+
+@pytest.mark.parametrize(("given", "size"), [(None, SIZE), (7, 7)])
+def test_the_number_of_data(given, size):
+    kernel = NNSGHMC(regression, sampler="gaussian", step_size=1e-3, data_size=given)
+    assert kernel.scaling_of(kernel.prepare(2, 0, None).problem) == Scaling(2, size)
+
+
+def test_friction_and_energy_follow_dimension_and_data():
+    """A posterior of four times the data takes half the step, and D the same share of the momentum in it."""
+    sampler = replace(any_sampler(0), step_size=0.1, data_size=50)
+    numbers = torch.randn(1, 4), torch.randn(1, 4)
+    small = sampler.coefficients(torch.tensor([3.0]), *numbers, Scaling(2, 50))
+    large = sampler.coefficients(torch.tensor([24.0]), *numbers, Scaling(4, 200))
+    torch.testing.assert_close(large.curl, small.curl)
+    torch.testing.assert_close(sampler.step_size_for(200) * large.friction, sampler.step_size_for(50) * small.friction)
+    assert sampler.step_size_for(200) == 0.05
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sampler_comes_back_from_its_file(tmp_path):
+    sampler = replace(any_sampler(0), command="by hand")
+    sampler.save(tmp_path / "sampler.npz")
+    again = MetaSampler.load(tmp_path / "sampler.npz")
+    assert again.fingerprint == sampler.fingerprint
+    assert again.command == "by hand"
+    for name, value in again.tensors.items():
+        assert torch.equal(value, sampler.tensors[name])
+
+
+@pytest.mark.parametrize("name", MetaSampler.names())
+def test_samplers_that_come_with_the_package(name):
+    sampler = MetaSampler.load(name)
+    assert sampler.command.startswith("python -m benchmarks.stochastic.meta_")
+
+
+def rewritten(path, change):
+    """The file with another page."""
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    about = json.loads(str(arrays["about"]))
+    change(about, arrays)
+    arrays["about"] = np.array(json.dumps(about))
+    np.savez(path, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda about, _: about.update(version=2), "has version 2, and this package reads version 1"),
+        (lambda about, _: about.update(kind="MetaTraining"), "holds a MetaTraining, expected a MetaSampler"),
+        (lambda about, _: about.update({"curl inputs": ["energy"]}), "the curl inputs .'energy'., expected"),
+        (lambda about, _: about.pop("version"), "is damaged or no MetaSampler"),
+        (lambda about, _: about.update(step_size=-1), "is damaged or no MetaSampler .step_size=-1"),
+        (lambda _, arrays: arrays.pop("curl bias"), "is damaged or no MetaSampler"),
+        (lambda _, arrays: arrays.update({"curl weight": np.zeros((3, 3))}), "The network 'curl' has weights .3, 3."),
+    ],
+)
+def test_files_of_other_kinds(tmp_path, change, sentence):
+    path = tmp_path / "sampler.npz"
+    any_sampler(0).save(path)
+    rewritten(path, change)
+    with pytest.raises(ValueError, match=sentence) as error:
+        MetaSampler.load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "sampler.npz"
+    any_sampler(0).save(path)
+    content = path.read_bytes()
+    for damaged in (b"", content[:200], b"text"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="is damaged or no MetaSampler"):
+            MetaSampler.load(path)
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: NNSGHMC(gaussian, sampler=3, step_size=0.1), "sampler=3, expected a MetaSampler, its file, or one of"),
+        (lambda: NNSGHMC(gaussian, sampler="nobody", step_size=0.1), "There is no sampler 'nobody': give a file"),
+        (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, data_size=0), "data_size=0"),
+        (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, friction=1.5), "friction=1.5"),
+        (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, noise_estimate=0.2), "noise_estimate=0.2"),
+        (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, derivatives="none"), "derivatives='none'"),
+        (lambda: replace(any_sampler(0), constant_friction=0.0), "constant_friction=0.0"),
+        (lambda: replace(any_sampler(0), curl_friction=-1.0), "curl_friction=-1.0"),
+        (lambda: replace(any_sampler(0), curl=CoordinateNetwork.random(3, 3, 1.0)), "The network 'curl' has weights"),
+    ],
+)
+def test_one_sentence(make, sentence):
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence) as error:
+        make()
+    assert "\n" not in str(error.value)
