@@ -2,6 +2,7 @@
 
 import torch
 
+from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
 from pyro_manifold.infer.mcmc.hmc.leapfrog import at_rest, refresh, total_energy
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
 from pyro_manifold.infer.mcmc.hmc.step import Step
@@ -39,6 +40,36 @@ class WrongDrift(CayleyMechanics):
     def drift(self, position, momentum, metric, time):
         moved, _ = super().drift(position, momentum, metric, time)
         return moved, Stiefel().tangent_projection(moved, momentum)
+
+
+class WrongColumnMomentum(ColumnMechanics):
+    """Each column has the mass of another."""
+
+    def draw_momentum(self, position, metric, random=None):
+        factor = metric.mass_factor
+        swapped = torch.cat([factor[:, :-1].flip(-1), factor[:, -1:]], -1)
+        return super().draw_momentum(position, metric._replace(mass_factor=swapped), random)
+
+
+class OneWay(ColumnMechanics):
+    """The flows of the columns in one order only: symplectic, but not symmetric."""
+
+    def drift(self, position, momentum, metric, time):
+        p = position.shape[-1]
+        for k in range(p):
+            alone = torch.zeros_like(metric.inverse_mass)
+            alone[..., k] = metric.inverse_mass[..., k]
+            position, momentum = super().drift(position, momentum, metric._replace(inverse_mass=alone), time)
+        within = metric.inverse_mass.clone()
+        within[..., :p] = 0
+        return super().drift(position, momentum, metric._replace(inverse_mass=within), time)
+
+
+def spread_masses(mechanics, p, inverse_mass=1.0):
+    """Inverse masses for a matrix of p columns: a scalar, or where columns have some, different numbers around it."""
+    if isinstance(mechanics, ColumnMechanics):
+        return inverse_mass * torch.linspace(0.5, 1.7, p + 1)
+    return inverse_mass
 
 
 class System:
@@ -123,7 +154,8 @@ def joint_system(frames=None):
     root = torch.randn(3, 3)
     frames = frames or CayleyMechanics()
     mechanics = {("X",): frames, ("Y",): frames, ("s", "t"): EuclideanMechanics()}
-    masses = {("X",): 0.7, ("Y",): 0.4, ("s", "t"): root @ root.mT + torch.eye(3)}
+    masses = {("X",): spread_masses(frames, 2, 0.7), ("Y",): spread_masses(frames, 3, 0.4)}
+    masses[("s", "t")] = root @ root.mT + torch.eye(3)
     return System(joint_potential(torch.randn(6, 2)), mechanics, masses)
 
 

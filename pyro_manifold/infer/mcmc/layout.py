@@ -51,7 +51,7 @@ class Layout:
         if misplaced:
             raise ValueError(
                 f"full_mass names {misplaced}, expected unconstrained sites (here {list(shapes)}), each at most once; "
-                "a manifold site has a scalar mass and belongs in no group."
+                "a manifold site has masses of its own and belongs in no group."
             )
         rest = tuple(name for name in shapes if name not in named)
         groups = (*full_mass, rest) if rest else tuple(full_mass)

@@ -64,3 +64,9 @@ def test_nuts_of_pyro_in_the_registered_charts(chart):
     target = LANGEVIN["V(3,2)"]
     samples = draw(NUTS(target.model(chart)), 400, 200, num_chains=1)
     assert_mean(target.statistic(samples["X"]), *target.expectation())
+
+
+def test_one_mass_for_a_matrix():
+    target = LANGEVIN["V(10,4)"]
+    samples = draw(OHMC(target.model(), column_masses=False), 300)
+    assert_mean(target.statistic(samples["X"]), *target.expectation())

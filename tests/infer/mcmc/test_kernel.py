@@ -15,7 +15,7 @@ from problems.targets import LANGEVIN
 from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.distributions.transforms import HouseholderTransform
-from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.infer import GHMC, MCMC, OHMC
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.models import concentrated, factor_model
 
@@ -319,3 +319,46 @@ def test_pyros_mcmc_prepares_one_run(monkeypatch):
     mcmc.run(torch.randn(10, 4))
     assert (mcmc.get_samples()["noise"] > 0).all()
     assert len(prepared) == 1
+
+
+# ---- masses of columns ------------------------------------------------------------------------------------------
+
+
+def frames(n, p, groups=None):
+    def model():
+        with pyro.plate_stack("groups", [] if groups is None else [groups]):
+            U = pyro.sample("U", StiefelUniform(n, p))
+            pyro.factor("pull", 20 * U[..., 0, 0])
+
+    return model
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "size"),
+    [
+        ((4, 2), {}, 3),
+        ((4, 2, 3), {}, 9),
+        ((4, 2), {"column_masses": False}, None),
+        ((4, 1), {"column_masses": True}, None),
+        ((3, 3), {"column_masses": True}, None),
+        ((10, 9), {}, None),
+        ((10, 9), {"column_masses": True}, 10),
+    ],
+)
+def test_which_sites_have_masses_of_columns(shape, options, size):
+    kernel = OHMC(frames(*shape), **options)
+    run(kernel, num_samples=2, warmup_steps=30, num_chains=2)
+    expected = () if size is None else (2, size)
+    assert kernel.inverse_mass_matrix[("U",)].shape == expected
+
+
+def test_a_column_that_is_known_well_has_the_largest_mass():
+    kernel = OHMC(frames(6, 3))
+    run(kernel, num_samples=2, warmup_steps=100, num_chains=4)
+    first, *others, _ = kernel.inverse_mass_matrix[("U",)].mean(0)
+    assert all(first < 0.7 * other for other in others)
+
+
+def test_a_kernel_without_masses_of_columns_says_so():
+    with pytest.raises(ValueError, match="GHMC has one mass for each site; use OHMC"):
+        GHMC(frames(4, 2), column_masses=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -30,6 +31,8 @@ from pyro_manifold.infer.mcmc.states import Block, Blocks, Transition
 from pyro_manifold.manifolds import Manifold, Stiefel
 from pyro_manifold.target.batched import Sites
 
+_MOST_COLUMNS = 8  # a drift is a sequence of 2p flows
+
 
 class HamiltonianKernel(Kernel):
     """Hamiltonian Monte Carlo over sites of all kinds; arguments are those of `OHMC`.
@@ -38,6 +41,8 @@ class HamiltonianKernel(Kernel):
     """
 
     manifold_mechanics: ClassVar[dict[type[Manifold], Mechanics]] = {}
+    with_column_masses: ClassVar[dict[type[Mechanics], Mechanics]] = {}
+    """The mechanics that takes the place of another where each column has a mass of its own."""
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class HamiltonianKernel(Kernel):
         trajectory_jitter: float = 0.5,
         reflection_probability: float = 0.5,
         persistence: float = 0.0,
+        column_masses: bool | None = None,
         min_stepsize: float = 1e-10,
         max_stepsize: float = 1e10,
     ) -> None:
@@ -95,6 +101,11 @@ class HamiltonianKernel(Kernel):
             (float(min_stepsize), float(max_stepsize)),
             float(persistence),
         )
+        if column_masses and not self.with_column_masses:
+            raise ValueError(
+                f"column_masses={column_masses}: {type(self).__name__} has one mass for each site; use OHMC."
+            )
+        self._column_masses = "auto" if column_masses is None else bool(column_masses)
         self._full_mass = full_mass
         self._reflection_probability = reflection_probability
         self._jit_compile = jit_compile
@@ -105,7 +116,7 @@ class HamiltonianKernel(Kernel):
 
     def compose(self, problem: Problem, warmup_steps: int) -> Parts[State, HamiltonianSettings]:
         """Reflections of square sites, then a trajectory."""
-        mechanics = block_mechanics(problem, self.manifold_mechanics)
+        mechanics = self.mechanics(problem)
         step = Step(problem.potential, mechanics)
         state = at_rest(problem.position, problem.potential)
         make = estimators(problem, mechanics)
@@ -134,6 +145,16 @@ class HamiltonianKernel(Kernel):
         if one is None or state.energy.device.type != "cpu" or not native_code_is_allowed():
             return
         trajectory.compile(state, tuning.example, one, problem.batched.graph, warn=self._warn)
+
+    def mechanics(self, problem: Problem) -> BlockMechanics:
+        """How each block moves."""
+        mechanics = dict(block_mechanics(problem, self.manifold_mechanics))
+        most = {False: 0, True: math.inf, "auto": _MOST_COLUMNS}[self._column_masses]
+        for block, manifold in problem.manifolds.items():
+            *_, n, p = 1, *problem.position[block].shape
+            if isinstance(manifold, Stiefel) and 1 < p < n and p <= most:
+                mechanics[block] = self.with_column_masses.get(type(mechanics[block]), mechanics[block])
+        return mechanics
 
     def _square_blocks(self, problem: Problem) -> list[Block]:
         """Sites on O(n), whose two components no continuous path connects."""
@@ -171,7 +192,10 @@ class HamiltonianKernel(Kernel):
 
     @property
     def inverse_mass_matrix(self) -> Blocks:
-        """Inverse mass of each block: a scalar for a manifold site, a vector or matrix for a group of others."""
+        """Inverse mass of each block: a vector or matrix for a group of sites, and for a manifold site a scalar.
+
+        With masses of columns ``(chains, matrices * (p + 1))``: p columns of each matrix, and turns within their span.
+        """
         return self._tuning.masses.inverse_mass_matrix
 
     @property

@@ -9,12 +9,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.saving import Plain, Saved
 from pyro_manifold.infer.mcmc.states import Block, Blocks
-from pyro_manifold.manifolds import Manifold
+from pyro_manifold.manifolds import Manifold, Stiefel
 
 
 class InverseMassEstimator(Saved):
@@ -115,6 +116,47 @@ class CurvatureEstimator(InverseMassEstimator):
         return 1 / (self._curvature + self._own_curvature)
 
 
+class ColumnEstimator(InverseMassEstimator):
+    r"""Masses of the columns of each matrix, term by term: mean curvature of the potential plus that of the manifold.
+
+    .. math:: m_k = \frac{E\,\|b_k(\nabla U)\|^2}{n - p} + \frac{d}{p}, \quad
+        m = \mathrm{mean}_{k<l}\, E\,(2 A_{kl}(\nabla U))^2 + \frac{d}{p},
+
+    as `CurvatureEstimator` has it for all directions together. Each chain has masses of its own: where columns are
+    exchangeable every chain has another order of them, and masses averaged over chains would be a scalar again. They
+    are shrunk towards the chains' mean, by 5/(count + 5).
+
+    Args:
+        position: of the chains, ``(chains, ..., n, p)``, for shapes.
+    """
+
+    changing = ("_count", "_curvature")
+
+    def __init__(self, position: Tensor) -> None:
+        n, p = position.shape[-2:]
+        self._outward_dimension = n - p
+        self._own_curvature = Stiefel().dimension(n, p) / p
+        self._count = 0
+        self._curvature = position.new_zeros(len(position), (p + 1) * position[0].numel() // (n * p))
+
+    def initial(self) -> Tensor:
+        return torch.full_like(self._curvature, 1 / self._own_curvature)
+
+    def update(self, position: Tensor, gradient: Tensor) -> None:
+        self._count += 1
+        inner = position.mT @ gradient
+        p = inner.shape[-1]
+        columns = (gradient - position @ inner).square().sum(-2) / self._outward_dimension
+        within = (inner - inner.mT).square().sum((-2, -1)).unsqueeze(-1) / (p * (p - 1))
+        curvature = torch.cat([columns, within], -1).flatten(1)
+        self._curvature = self._curvature + (curvature - self._curvature) / self._count
+
+    def estimate(self) -> Tensor:
+        weight = self._count / (self._count + 5.0)
+        curvature = weight * self._curvature + (1 - weight) * self._curvature.mean(0)
+        return 1 / (curvature + self._own_curvature)
+
+
 Estimators = dict[Block, Callable[[], InverseMassEstimator]]
 """What makes an empty estimator for each block."""
 
@@ -126,7 +168,10 @@ def estimators(problem: Problem, mechanics: BlockMechanics) -> Estimators:
         group: partial(VarianceEstimator, position[group], group in layout.dense) for group in layout.groups
     }
     for block, manifold in problem.manifolds.items():
-        found[block] = partial(CurvatureEstimator, position[block], mechanics[block], manifold)
+        if isinstance(mechanics[block], ColumnMechanics):
+            found[block] = partial(ColumnEstimator, position[block])
+        else:
+            found[block] = partial(CurvatureEstimator, position[block], mechanics[block], manifold)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
@@ -22,15 +23,19 @@ class OHMC(HamiltonianKernel):
           r \leftarrow r - \tfrac{\varepsilon}{2} P_X(\nabla U), \quad
           (X, r) \leftarrow (QX, Qr),
 
-      Q the Cayley transform of :math:`\tfrac{\varepsilon}{m}(r X^\top - X r^\top)`, at a cost of O(np²) a step;
+      Q the Cayley transform of :math:`\tfrac{\varepsilon}{m}(r X^\top - X r^\top)`, at a cost of O(np²) a step; with
+      2 to 8 columns, fewer than rows, each column has a mass of its own, and the drift is composed of rotations:
+
+      .. math:: K(X, r) = \sum_k \frac{\|b_k\|^2}{2 m_k} + \frac{\|A\|^2}{m}, \quad A = X^\top r, \; b = r - XA;
+
     - a unit vector (``constraints.sphere``, such as Pyro's ``ProjectedNormal``) moves along great circles;
     - every other site moves by the ordinary leapfrog in Pyro's unconstrained space.
 
     The step is symplectic and reversible, its energy error is O(ε²), and the draws have exactly the distribution of
     the model (densities on the manifold are with respect to the normalised Haar measure, the uniform distribution).
-    Warm-up adapts the step size by dual averaging, a diagonal or dense mass matrix for the unconstrained sites, and one
-    scalar mass for each Stiefel site (the larger its mass, the slower a site moves). Discrete sites are enumerated as
-    in Pyro's HMC. Arguments are those of `pyro.infer.HMC`.
+    Warm-up adapts the step size by dual averaging, a diagonal or dense mass matrix for the unconstrained sites, and the
+    masses of each Stiefel site (the larger its mass, the slower a column moves), those of columns in each chain by
+    itself. Discrete sites are enumerated as in Pyro's HMC. Arguments are those of `pyro.infer.HMC`.
 
     Args:
         model: a Pyro model; give this or ``potential_fn``.
@@ -42,7 +47,7 @@ class OHMC(HamiltonianKernel):
         adapt_step_size: adapt ε during warm-up.
         adapt_mass_matrix: adapt masses during warm-up.
         full_mass: True for a dense mass matrix over all unconstrained sites, or a list of tuples of site names,
-            a dense block each. Stiefel sites keep a scalar.
+            a dense block each. Stiefel sites keep masses of their own.
         transforms: maps to unconstrained space for some of the sites. A Stiefel site that is named moves there instead,
             in the coordinates of that chart.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
@@ -59,6 +64,9 @@ class OHMC(HamiltonianKernel):
         persistence: cos θ in [0, 1), the share of the momentum that a trajectory takes over from the last one,
             :math:`r \leftarrow r\cos\theta + \xi\sin\theta` with ξ a fresh draw; 0 draws momenta anew. A rejected chain
             turns back. With short trajectories, chains travel further for it (Horowitz 1991).
+        column_masses: True for a mass for each column of every Stiefel site with 1 < p < n, False for one for each site
+            (and for all matrices of its plate); None for a mass for each column up to 8 columns, beyond which a step
+            costs more than it gains unless the density is expensive.
         min_stepsize: lower bound of ε.
         max_stepsize: upper bound of ε; a trajectory's length is another.
 
@@ -91,3 +99,4 @@ class OHMC(HamiltonianKernel):
         Stiefel: CayleyMechanics(),
         Sphere: GeodesicMechanics(Sphere()),
     }
+    with_column_masses: ClassVar[dict[type[Mechanics], Mechanics]] = {CayleyMechanics: ColumnMechanics()}

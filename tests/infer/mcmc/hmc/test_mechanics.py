@@ -7,7 +7,9 @@ import torch
 
 from problems.monte_carlo import STANDARD_ERRORS, deviation
 from problems.phase_space import (
+    OneWay,
     System,
+    WrongColumnMomentum,
     WrongDrift,
     WrongEnergy,
     WrongGeodesicEnergy,
@@ -16,9 +18,11 @@ from problems.phase_space import (
     joint_system,
     langevin_bingham,
     phase_space_map,
+    spread_masses,
     tangent_basis,
 )
 from problems.targets import LANGEVIN
+from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State, reversed_in_time
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
 from pyro_manifold.infer.mcmc.hmc.step import Step
@@ -26,7 +30,7 @@ from pyro_manifold.infer.mcmc.hmc.trajectory import Trajectory
 from pyro_manifold.infer.mcmc.states import choose
 from pyro_manifold.manifolds import Sphere, Stiefel
 
-MECHANICS = {"Cayley": CayleyMechanics(), "geodesic": GeodesicMechanics(Stiefel())}
+MECHANICS = {"Cayley": CayleyMechanics(), "geodesic": GeodesicMechanics(Stiefel()), "columns": ColumnMechanics()}
 over_mechanics = pytest.mark.parametrize("mechanics", MECHANICS.values(), ids=MECHANICS)
 
 
@@ -37,7 +41,8 @@ def symmetric(size):
 
 def frame_system(n, p, mechanics=None, scale=1.0, inverse_mass=0.6):
     potential = langevin_bingham(scale * torch.randn(n, p), scale * symmetric(n), symmetric(p))
-    return System(potential, {("X",): mechanics or CayleyMechanics()}, {("X",): inverse_mass})
+    mechanics = mechanics or CayleyMechanics()
+    return System(potential, {("X",): mechanics}, {("X",): spread_masses(mechanics, p, inverse_mass)})
 
 
 def energy_order(system, state):
@@ -116,9 +121,13 @@ def test_the_volume_test_can_fail():
     assert abs(float(determinant.abs()) - 1) > 1e-3
 
 
+def metric_of(mechanics, p, inverse_mass):
+    return Metric.from_inverse_mass(torch.as_tensor(spread_masses(mechanics, p, inverse_mass)).unsqueeze(0))
+
+
 def whitened_covariance(mechanics, n, p, inverse_mass=0.3, draws=200_000):
     """Covariance of momentum draws times the Hessian of K, in tangent coordinates: I for a consistent pair."""
-    metric = Metric.from_inverse_mass(torch.tensor([inverse_mass]))
+    metric = metric_of(mechanics, p, inverse_mass)
     X = Stiefel().random_point(n, p)
     basis = tangent_basis(X)
 
@@ -145,7 +154,9 @@ def test_momentum_has_the_law_of_the_kinetic_energy(mechanics, n, p):
     assert ((covariance - torch.eye(len(covariance))).abs() < 5 * error).all()
 
 
-@pytest.mark.parametrize("mechanics", [WrongMomentum(), WrongEnergy(), WrongGeodesicEnergy(Stiefel())])
+@pytest.mark.parametrize(
+    "mechanics", [WrongMomentum(), WrongEnergy(), WrongGeodesicEnergy(Stiefel()), WrongColumnMomentum()]
+)
 def test_each_wrong_pairing_is_noticed(mechanics):
     covariance = whitened_covariance(mechanics, 3, 2)
     assert (covariance - torch.eye(len(covariance))).abs().max() > 0.2
@@ -166,7 +177,8 @@ def test_momentum_of_flat_blocks_has_the_law_of_the_kinetic_energy(inverse_mass)
 def vectorised_langevin(target, mechanics, step_size=0.25, num_steps=6):
     F = torch.as_tensor(target.F)
     n, p = F.shape
-    system = System(langevin_bingham(F, torch.zeros(n, n), torch.zeros(p, p)), {("X",): mechanics})
+    masses = {("X",): spread_masses(mechanics, p)}
+    system = System(langevin_bingham(F, torch.zeros(n, n), torch.zeros(p, p)), {("X",): mechanics}, masses)
     state = system.state({("X",): Stiefel().random_point(500, n, p)})
     draws, acceptance = system.sample(state, step_size, num_steps, iterations=200, burn_in=50)
     return target.statistic(draws[("X",)]), acceptance
@@ -187,8 +199,9 @@ def test_the_law_test_can_fail_though_acceptance_is_high(mechanics):
     assert abs(deviation(draws, *LANGEVIN["V(3,2)"].expectation())) > 10
 
 
-def test_a_hundred_thousand_steps_stay_on_the_manifold():
-    system = frame_system(10, 4)
+@pytest.mark.parametrize("mechanics", [CayleyMechanics(), ColumnMechanics()])
+def test_a_hundred_thousand_steps_stay_on_the_manifold(mechanics):
+    system = frame_system(10, 4, mechanics)
     start = system.state({("X",): Stiefel().random_point(1, 10, 4)})
     state, errors = start, []
     for _ in range(100):
@@ -225,6 +238,8 @@ def kinds():
     return {
         "Cayley": (CayleyMechanics(), Stiefel().random_point(3, 5, 2), scalars),
         "Cayley, in a plate": (CayleyMechanics(), Stiefel().random_point(3, 2, 4, 3), scalars),
+        "columns": (ColumnMechanics(), Stiefel().random_point(3, 5, 2), torch.rand(3, 3) + 0.5),
+        "columns, in a plate": (ColumnMechanics(), Stiefel().random_point(3, 2, 4, 3), torch.rand(3, 8) + 0.5),
         "geodesic": (GeodesicMechanics(Stiefel()), Stiefel().random_point(3, 5, 2), scalars),
         "great circle": (GeodesicMechanics(Sphere()), sphere, scalars),
         "diagonal": (EuclideanMechanics(), torch.randn(3, 4), torch.rand(3, 4) + 0.5),
@@ -233,7 +248,17 @@ def kinds():
 
 
 over_kinds = pytest.mark.parametrize(
-    "kind", ["Cayley", "Cayley, in a plate", "geodesic", "great circle", "diagonal", "dense"]
+    "kind",
+    [
+        "Cayley",
+        "Cayley, in a plate",
+        "columns",
+        "columns, in a plate",
+        "geodesic",
+        "great circle",
+        "diagonal",
+        "dense",
+    ],
 )
 
 
@@ -296,7 +321,7 @@ def test_steps_of_either_sign_and_of_each_chain(mechanics):
 def test_refreshing_in_part_keeps_the_distribution_and_that_share(mechanics):
     """Of momenta at one point, in coordinates in which they are standard normal: covariance I, correlation cos θ."""
     draws, persistence = 200_000, 0.8
-    metric = Metric.from_inverse_mass(torch.tensor([0.3]))
+    metric = metric_of(mechanics, 2, 0.3)
     X = Stiefel().random_point(4, 2)
     basis = tangent_basis(X)
 
@@ -327,7 +352,8 @@ def persistent_langevin(mechanics, kind=Trajectory):
     """Steps so long that half is rejected: then what becomes of the momentum decides."""
     target = LANGEVIN["V(3,2)"]
     F = torch.as_tensor(target.F)
-    system = System(langevin_bingham(F, torch.zeros(3, 3), torch.zeros(2, 2)), {("X",): mechanics})
+    masses = {("X",): spread_masses(mechanics, 2)}
+    system = System(langevin_bingham(F, torch.zeros(3, 3), torch.zeros(2, 2)), {("X",): mechanics}, masses)
     system.trajectory = kind(Step(system.potential, system.mechanics))
     state = system.state({("X",): Stiefel().random_point(1000, 3, 2)})
     draws, acceptance = system.sample(state, 1.4, 1, iterations=300, burn_in=50, persistence=0.9)
@@ -344,3 +370,71 @@ def test_distribution_with_persistent_momenta(mechanics):
 def test_without_reversal_persistent_momenta_draw_from_another_distribution():
     draws, _ = persistent_langevin(CayleyMechanics(), WithoutReversal)
     assert abs(deviation(draws, *LANGEVIN["V(3,2)"].expectation())) > 10
+
+
+# ---- masses of columns ------------------------------------------------------------------------------------------
+
+
+def test_one_mass_for_all_columns_is_the_kinetic_energy_of_cayley_and_its_flow_up_to_third_order():
+    columns, cayley, inverse_mass = ColumnMechanics(), CayleyMechanics(), torch.tensor([0.6])
+    X = Stiefel().random_point(5, 7, 3)
+    metrics = Metric.from_inverse_mass(inverse_mass.expand(1, 4)), Metric.from_inverse_mass(inverse_mass)
+    r = cayley.draw_momentum(X, metrics[1])
+    assert torch.allclose(columns.kinetic_energy(X, r, metrics[0]), cayley.kinetic_energy(X, r, metrics[1]))
+    assert torch.allclose(columns.velocity(X, r, metrics[0]), cayley.velocity(X, r, metrics[1]))
+    errors = []
+    for time in (0.02, 0.01):
+        pairs = zip(columns.drift(X, r, metrics[0], time), cayley.drift(X, r, metrics[1], time), strict=True)
+        errors.append(max(float((a - b).abs().max()) for a, b in pairs))
+    assert 7 < errors[0] / errors[1] < 9
+
+
+def test_a_single_column_moves_as_cayley_moves_it():
+    X, inverse_masses = Stiefel().random_point(3, 5, 1), torch.tensor([0.3, 1.0, 2.0])
+    both = Metric.from_inverse_mass(inverse_masses[:, None].expand(3, 2)), Metric.from_inverse_mass(inverse_masses)
+    r = CayleyMechanics().draw_momentum(X, both[1])
+    for moved, expected in zip(
+        ColumnMechanics().drift(X, r, both[0], 0.7), CayleyMechanics().drift(X, r, both[1], 0.7), strict=True
+    ):
+        assert torch.allclose(moved, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("n", "p"), [(3, 2), (4, 3), (7, 3), (30, 5)])
+def test_the_drift_of_columns_keeps_rotations_tangency_and_orthogonality(n, p):
+    """W = rXᵀ - Xrᵀ is the momentum of X → QX, under which K does not change; K itself is kept up to third order."""
+    mechanics, X = ColumnMechanics(), Stiefel().random_point(6, n, p)
+    metric = Metric.from_inverse_mass(torch.rand(6, p + 1) + 0.2)
+    r = mechanics.draw_momentum(X, metric)
+    errors = []
+    for time in (0.5, 0.02, 0.01):
+        moved, momentum = mechanics.drift(X, r, metric, time)
+        before, after = (b @ a.mT - a @ b.mT for a, b in ((X, r), (moved, momentum)))
+        assert torch.allclose(after, before, rtol=0, atol=1e-12)
+        assert torch.allclose(Stiefel().tangent_projection(moved, momentum), momentum, rtol=0, atol=1e-12)
+        assert Stiefel().membership_error(moved).max() < 1e-13
+        change = mechanics.kinetic_energy(moved, momentum, metric) - mechanics.kinetic_energy(X, r, metric)
+        errors.append(float(change.abs().max()))
+    assert errors[1] / errors[2] > 7
+
+
+def test_flows_in_one_order_only_are_not_reversible():
+    X = Stiefel().random_point(4, 5, 2)
+    metric = Metric.from_inverse_mass(torch.tensor([[0.5, 1.5, 1.0]]))
+    r = ColumnMechanics().draw_momentum(X, metric)
+    for mechanics, reversible in ((ColumnMechanics(), True), (OneWay(), False)):
+        moved, momentum = mechanics.drift(X, r, metric, 0.3)
+        back, _ = mechanics.drift(moved, -momentum, metric, 0.3)
+        assert torch.allclose(back, X, rtol=0, atol=1e-12) == reversible
+
+
+def test_each_chain_of_columns_with_masses_of_its_own_has_the_same_distribution():
+    """500 chains, their inverse masses spread over a factor of ten."""
+    target = LANGEVIN["V(4,3), full F"]
+    F = torch.as_tensor(target.F)
+    system = System(
+        langevin_bingham(F, torch.zeros(4, 4), torch.zeros(3, 3)), {("X",): ColumnMechanics()}, {("X",): torch.ones(4)}
+    )
+    system.metrics = {("X",): Metric.from_inverse_mass(10 ** -torch.rand(500, 4))}
+    state = system.state({("X",): Stiefel().random_point(500, 4, 3)})
+    draws, _ = system.sample(state, 0.5, 6, iterations=200, burn_in=50)
+    assert abs(deviation(target.statistic(draws[("X",)]), *target.expectation())) < STANDARD_ERRORS

@@ -11,11 +11,14 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_sample
 from pyro.infer.mcmc.adaptation import WarmupAdapter
 
+from problems.monte_carlo import STANDARD_ERRORS
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.lengths import LengthChoice, TrajectoryLength
+from pyro_manifold.infer.mcmc.hmc.masses import ColumnEstimator
 from pyro_manifold.infer.mcmc.hmc.step_size import DualAveraging, windows
+from pyro_manifold.manifolds import Stiefel
 from tests.infer.models import concentrated
 
 
@@ -212,3 +215,32 @@ def test_a_step_size_that_no_chain_dares_to_take_is_given_up():
     for _ in range(60):
         run.advance()
     assert run.tuning.step_size < 0.4
+
+
+def test_masses_of_columns_are_the_mean_curvatures_of_their_directions():
+    """U = -tr FᵀX at uniform X: m_k = ‖f_k‖²/n + d/p, and within the span 2‖F‖²/(np) + d/p."""
+    n, p, chains = 5, 3, 100_000
+    F = torch.randn(n, p) * torch.tensor([10.0, 3.0, 1.0])
+    estimator = ColumnEstimator(torch.zeros(chains, n, p))
+    own = Stiefel().dimension(n, p) / p
+    assert torch.allclose(1 / estimator.initial(), torch.tensor(own))
+    estimator.update(Stiefel().random_point(chains, n, p), -F.expand(chains, n, p))
+    masses = 1 / estimator.estimate()
+    squares = F.square().sum(0)
+    truths = torch.cat([squares / n, 2 * squares.sum().reshape(1) / (n * p)]) + own
+    for mass, truth in zip(masses.T, truths, strict=True):
+        # Shrunk towards the mean of all chains, which are independent here: the mean is that of all.
+        assert abs(mass.mean() - truth) < STANDARD_ERRORS * 6 * mass.std() / chains**0.5  # spread is 1/6 after one draw
+
+
+def test_masses_of_columns_belong_to_chains_and_trust_the_others_while_draws_are_few():
+    estimator = ColumnEstimator(torch.zeros(2, 4, 2))
+    X = torch.eye(4, 2).expand(2, 4, 2)
+    gradient = torch.zeros(2, 4, 2)
+    gradient[0, 3, 0] = gradient[1, 3, 1] = 10.0  # the chains have their columns in another order
+    own = Stiefel().dimension(4, 2) / 2
+    for draws, share in ((5, 0.5), (15, 0.75)):
+        while estimator._count < draws:
+            estimator.update(X, gradient)
+        steep, flat = 50 * (share + (1 - share) / 2) + own, 50 * (1 - share) / 2 + own
+        assert torch.allclose(1 / estimator.estimate(), torch.tensor([[steep, flat, own], [flat, steep, own]]))
