@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_manifold.graphs.native.values import Index, Shape, Value, flat, literal, same_but_for_ones
 
+_LARGEST_ON_THE_STACK = 512  # vectors of an array; threads may have half a megabyte in all
 _LARGEST_IN_SOURCE = 1  # a constant; others are passed, so that other data of the same shape need no compiler
 
 
@@ -37,7 +38,8 @@ class Writer:
         self._arrays += 1
         self.elements += size
         name = f"a{self._arrays}"
-        self.lines.append(f"V {name}[{max(size, 1)}];")
+        where = "static _Thread_local " if size > _LARGEST_ON_THE_STACK else ""
+        self.lines.append(f"{where}V {name}[{max(size, 1)}];")
         return name
 
     def value(self, shape: Shape, array: str) -> Value:

@@ -87,6 +87,7 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
     Raises:
         KeyboardInterrupt, Exception: if there was no draw yet.
     """
+    run.haste.planned = run.warmup_steps + num_samples
     draws, why, constrain = 0, None, run.problem.target.values
     try:
         while run.iteration < run.warmup_steps + num_samples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,6 +83,12 @@ class Problem:
         """Potential energy ``(chains,)`` and Euclidean gradient of blocks."""
         energy, gradient = self.batched(self.layout.unpack(position))
         return energy, self.layout.pack(gradient)
+
+    @property
+    def operators(self) -> int:
+        """How many tensor operators energy and gradient take, where they are a graph; else 0."""
+        graph: Any = getattr(self.batched, "of_one_chain", None)
+        return 0 if graph is None else sum(node.op == "call_function" for node in graph.graph.nodes)
 
     @property
     def potential_of_one_chain(self) -> Potential | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_manifold.graphs.agreement import agrees
 from pyro_manifold.graphs.trusted import Trusted, reason
+from pyro_manifold.infer.mcmc.haste import Haste
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, restored
 from pyro_manifold.infer.mcmc.states import Blocks, S, Statistics, Transition, in_rows
@@ -22,9 +23,6 @@ S_contra = TypeVar("S_contra", contravariant=True)
 T_co = TypeVar("T_co", covariant=True)
 
 _ITERATIONS_BETWEEN_COMPARISONS = {"warm-up": 8, "sampling": 64}
-_ITERATIONS_BEFORE_HASTE = 32
-"""Shorter runs are over before a compiler is. A count, not a time: a run with the same seed must be the same run."""
-
 _GOLDEN_RATIO = (1 + 5**0.5) / 2
 
 
@@ -76,7 +74,7 @@ class Parts(Generic[S, T]):
         graphs: forms of functions that contain the density, beside the potential itself.
         difference: a state and some chains to what the graph of the density has different from the model there; None
             for that of the problem's potential.
-        hasten: from a state, make what is slow to make and faster from then on; only runs that go on have it made.
+        haste: makes what is slow to make and fast from then on.
     """
 
     state: S
@@ -85,7 +83,7 @@ class Parts(Generic[S, T]):
     renew: Callable[[S, Blocks], S]
     graphs: dict[str, Trusted] = field(default_factory=dict)
     difference: Callable[[S, list[int]], str | None] | None = None
-    hasten: Callable[[S], None] | None = None
+    haste: Haste = field(default_factory=lambda: Haste(None))
 
 
 class Run(Saved, Generic[S, T]):
@@ -106,9 +104,10 @@ class Run(Saved, Generic[S, T]):
         statistics: what the transitions told of the last iteration, ``{name: (chains,)}``.
         divergences: divergent iterations after warm-up, of all chains, ``()``.
         mean_acceptance: mean acceptance probability of this stage so far, ``()``.
+        haste: knows when native code pays.
     """
 
-    changing = ("iteration", "state", "tuning", "divergences", "mean_acceptance")
+    changing = ("iteration", "state", "tuning", "divergences", "mean_acceptance", "haste")
 
     def __init__(
         self, problem: Problem, parts: Parts[S, T], warmup_steps: int, configuration: Mapping[str, str] | None = None
@@ -122,7 +121,7 @@ class Run(Saved, Generic[S, T]):
         self.transitions = parts.transitions
         self._renew = parts.renew
         self._difference = parts.difference or (lambda _, chains: problem.batched.difference_at(self.sites, chains))
-        self._hasten = parts.hasten or (lambda _: None)
+        self.haste = parts.haste
         self._graphs = {"density": problem.batched.graph, **parts.graphs}
         self.random = problem.random
         self.iteration = 0
@@ -164,8 +163,7 @@ class Run(Saved, Generic[S, T]):
         self._count()
         if iteration % _ITERATIONS_BETWEEN_COMPARISONS[self.stage] == 1:
             self.compare_graphs(2)
-        if iteration == _ITERATIONS_BEFORE_HASTE:
-            self._hasten(self.state)
+        self.haste.after(iteration, self.statistics, self.state)
         return self.sites
 
     def _check_statistics(self) -> None:
@@ -266,8 +264,8 @@ class Run(Saved, Generic[S, T]):
                 raise
             raise ValueError(f"The saved run is damaged ({reason(error)}): restore another.") from error
         self.statistics = {}
-        if self.iteration >= _ITERATIONS_BEFORE_HASTE:
-            self._hasten(self.state)
+        if self.haste.made:
+            self.haste.make(self.state)
         for name, graph in self._graphs.items():
             form = saved["forms"][name]
             if form == graph.form:

@@ -113,7 +113,7 @@ class GivenNumbers(torch.Generator):
 def normal_like(tensor: Tensor, random: torch.Generator | None = None) -> Tensor:
     """Standard normal numbers of the shape, dtype and device of a tensor."""
     if isinstance(random, GivenNumbers):
-        return next(random.numbers)
+        return next(random.numbers).clone()  # a caller may write to it, as to numbers of its own
     return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=random)
 
 

@@ -15,6 +15,7 @@ from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
+from pyro_manifold.infer.mcmc.haste import Haste
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State, at_rest
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, Mechanics
@@ -31,6 +32,7 @@ from pyro_manifold.infer.mcmc.states import Block, Blocks, Transition
 from pyro_manifold.manifolds import Manifold, Stiefel
 from pyro_manifold.target.batched import Sites
 
+_OPERATORS_OF_A_DRIFT = 30  # and a kick, about
 _MOST_COLUMNS = 8  # a drift is a sequence of 2p flows
 
 
@@ -136,8 +138,13 @@ class HamiltonianKernel(Kernel):
             tuning,
             partial(_moved, potential=problem.potential),
             {"step": step.graph, "trajectory": trajectory.graph},
-            hasten=None if self._jit_compile else partial(self._compile, problem, trajectory, tuning),
+            haste=self._haste(problem, trajectory, tuning),
         )
+
+    def _haste(self, problem: Problem, trajectory: Trajectory, tuning: WarmUp) -> Haste:
+        if self._jit_compile or problem.potential_of_one_chain is None:
+            return Haste(None)
+        return Haste(partial(self._compile, problem, trajectory, tuning), _OPERATORS_OF_A_DRIFT + problem.operators)
 
     def _compile(self, problem: Problem, trajectory: Trajectory, tuning: WarmUp, state: State) -> None:
         """Native code for trajectories, where there can be."""

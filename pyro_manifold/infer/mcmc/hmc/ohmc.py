@@ -52,7 +52,7 @@ class OHMC(HamiltonianKernel):
             in the coordinates of that chart.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
         jit_compile: trace and compile the model's density and gradient with `torch.compile`, instead of native code
-            from the 33rd iteration on; falls back with a warning.
+            in runs that last; falls back with a warning.
         jit_options: keyword arguments for `torch.compile`.
         ignore_jit_warnings: do not warn when compiling falls back.
         target_accept_prob: acceptance probability that the adaptation of ε aims at.

@@ -12,6 +12,7 @@ from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.graphs.native import compiler, operators
 from pyro_manifold.infer import GHMC, MCMC, OHMC
+from pyro_manifold.infer.mcmc import haste
 
 FIXED = {"step_size": 0.1, "num_steps": 7, "adapt_step_size": False, "adapt_mass_matrix": False}
 
@@ -43,7 +44,7 @@ def transition_of(kernel, chains, *args):
 
 
 def natively(run, transition):
-    run._hasten(run.state)
+    run.haste.make(run.state)
     assert transition.graph.form == "native"
 
 
@@ -71,7 +72,8 @@ def test_masses_and_step_sizes_of_each_chain():
     run, transition, inputs = transition_of(OHMC(concentrated, **FIXED), 5)
     natively(run, transition)
     inputs[0] = torch.linspace(-0.1, 0.2, 5)
-    inputs[2], inputs[3] = torch.linspace(0.5, 2, 5), torch.linspace(0.5, 2, 5).rsqrt()
+    lighter = torch.linspace(0.5, 2, 5)[:, None]
+    inputs[2], inputs[3] = inputs[2] * lighter, inputs[3] * lighter.rsqrt()
     for found, there in zip(transition.graph(*inputs), transition._flat(*inputs), strict=True):
         torch.testing.assert_close(found, there, rtol=1e-12, atol=1e-12)
 
@@ -92,6 +94,7 @@ def test_chains_that_diverge_are_seen_and_stay():
 @pytest.mark.parametrize("persistence", [0.0, 0.6])
 def test_draws_are_those_without_native_code(persistence, monkeypatch):
     """The same random numbers in the same order: a seed gives the same draws, until rounding has grown."""
+    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
     draws = []
     for allowed in ("0", "1"):
         monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", allowed)
@@ -107,13 +110,14 @@ def test_draws_are_those_without_native_code(persistence, monkeypatch):
 
 @pytest.mark.parametrize("kernel", [OHMC, GHMC])
 @pytest.mark.parametrize("persistence", [0.0, 0.5])
-def test_the_distribution(kernel, persistence):
+def test_the_distribution(kernel, persistence, monkeypatch):
     r"""Of a matrix Langevin vector, :math:`E\,x_1 = I_{n/2}(\kappa) / I_{n/2-1}(\kappa)`: coth κ - 1/κ for n = 3."""
 
     def model():
         x = pyro.sample("x", StiefelUniform(3, 1))
         pyro.factor("density", 2.5 * x[0, 0])
 
+    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
     made = kernel(model, persistence=persistence)
     mcmc = MCMC(made, 300, warmup_steps=200, num_chains=64, disable_progbar=True)
     mcmc.run()
@@ -122,7 +126,8 @@ def test_the_distribution(kernel, persistence):
     assert_mean(mcmc.get_samples(group_by_chain=True)["x"][..., 0, 0], float(1 / kappa.tanh() - 1 / kappa))
 
 
-def test_a_run_goes_on_from_its_state_and_from_a_pickle():
+def test_a_run_goes_on_from_its_state_and_from_a_pickle(monkeypatch):
+    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
     run = OHMC(concentrated, **FIXED).prepare(2, 0, None)
     for _ in range(40):
         run.advance()
@@ -134,7 +139,8 @@ def test_a_run_goes_on_from_its_state_and_from_a_pickle():
     assert torch.equal(other.advance()["U"], run.advance()["U"])
 
 
-def test_a_kernel_with_native_code_can_be_pickled():
+def test_a_kernel_with_native_code_can_be_pickled(monkeypatch):
+    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
     kernel = OHMC(_picklable, **FIXED)
     kernel.run = kernel.prepare(2, 0, None)
     for _ in range(40):
@@ -155,7 +161,7 @@ class TestWithoutNativeCode:
     def hastened(self, reason):
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
         with pytest.warns(UserWarning, match=reason):
-            run._hasten(run.state)
+            run.haste.make(run.state)
         assert transition.graph.form == "steps"
         run.advance()
 
@@ -182,11 +188,18 @@ class TestWithoutNativeCode:
     def test_switched_off(self, monkeypatch):
         monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
-        run._hasten(run.state)
+        run.haste.make(run.state)
         assert transition.graph.form == "steps"
 
     def test_short_runs_compile_nothing(self):
-        run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
-        for _ in range(20):
-            run.advance()
-        assert transition.graph.form == "steps"
+        """Of unknown length until they have cost as much; where the length is known, long ones at once."""
+        for planned, switches_at in ((0, range(200, 800)), (60, range(0)), (5000, range(32, 33))):
+            run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
+            run.haste.planned = planned
+            switched = 0
+            for iteration in range(1, 1 + (planned if 0 < planned < 100 else 800)):
+                run.advance()
+                if transition.graph.form == "native" and not switched:
+                    switched = iteration
+                    break
+            assert switched in switches_at or not (switched or switches_at)
