@@ -99,7 +99,7 @@ def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
 
 
 def temperature_of_hot_chains(statistics: Mapping[str, Tensor]) -> tuple[float, float] | None:
-    """The temperature of momenta where it is above the one asked for, and that one; None where all is well.
+    """The temperature of momenta in chains where it is above the one asked for, and that one; None where all is well.
 
     Args:
         statistics: ``{name: (chains, draws)}``: of them ``kinetic_temperature`` and ``temperature``.
@@ -108,15 +108,16 @@ def temperature_of_hot_chains(statistics: Mapping[str, Tensor]) -> tuple[float, 
         >>> import torch
         >>> asked, measured = torch.ones(2, 50), torch.tensor([[1.0], [3.0]]).expand(2, 50)
         >>> temperature_of_hot_chains({"temperature": asked, "kinetic_temperature": measured})
-        (2.0, 1.0)
+        (3.0, 1.0)
     """
     if "kinetic_temperature" not in statistics or statistics["temperature"].shape[1] < _FEWEST_DRAWS:
         return None
     measured, asked = (statistics[name].double() for name in ("kinetic_temperature", "temperature"))
     # In parts, whose means are nearly independent where draws are not.
-    excess = torch.cat([part.mean(1) for part in (measured - _LARGEST_HEAT * asked).chunk(_FEWEST_DRAWS, 1)])
-    hot = excess.mean() > 4 * excess.std() / len(excess) ** 0.5
-    return (float(measured.mean()), float(asked.mean())) if bool(hot) and bool(asked.any()) else None
+    parts = [part.mean(1) for part in (measured - _LARGEST_HEAT * asked).chunk(_FEWEST_DRAWS, 1)]
+    excess = torch.stack(parts, 1)
+    hot = (excess.mean(1) > 4 * excess.std(1) / len(parts) ** 0.5) & (asked.mean(1) > 0)
+    return (float(measured[hot].mean()), float(asked[hot].mean())) if bool(hot.any()) else None
 
 
 def named(chains: Sequence[int], most: int = 8) -> str:

@@ -11,6 +11,7 @@ from problems.noisy_gradients import exact_variance, gradient_noise
 from pyro_manifold.infer import SGHMC
 
 
+@pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
 @pytest.mark.parametrize("way", bias.WAYS)
 def test_noise_of_the_gradient_has_the_bias_of_the_linear_recursion(way):
     def model():
@@ -44,6 +45,7 @@ def test_effective_sizes_of_an_autoregression():
     assert_mean(meta_gaussian.effective_sizes(torch.cat(steps, 1)) / 5000, 1 / 9, 0.003)
 
 
+@pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
 def test_a_learned_sampler_of_gaussians(tmp_path, capsys):
     meta_gaussian.main(["--short", "--seeds", "1"])
     assert capsys.readouterr().out.count("SGHMC") >= 1

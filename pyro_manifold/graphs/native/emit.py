@@ -17,7 +17,7 @@ from pyro_manifold.graphs.native.operators import OPERATORS
 from pyro_manifold.graphs.native.values import NotCoveredError, Shape, Value, flat
 from pyro_manifold.graphs.native.writer import Writer
 
-_WHOLE_NUMBERS_ALLOWED = {"_to_copy", "sum", "where", "mul", "add", "sub"}
+_WHOLE_NUMBERS_ALLOWED = {"_to_copy", "sum", "cumsum", "where", "mul", "add", "sub"}
 _DTYPES = {torch.float64: "", torch.float32: "#define SINGLE\n"}
 
 

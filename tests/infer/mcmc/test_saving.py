@@ -212,7 +212,7 @@ def test_what_does_not_fit_is_named():
 def test_a_form_that_cannot_be_had_here_is_said(monkeypatch):
     run = run_of("OHMC, compiled")
     saved = run.state_dict()
-    assert saved["forms"] == {"density": "traced", "step": "compiled"}
+    assert saved["forms"] == {"density": "traced", "step": "compiled", "trajectory": "steps"}
 
     def fail(*args, **kwargs):
         raise RuntimeError("no C++ compiler found")

@@ -213,6 +213,7 @@ def of_batch(x, y):
         pyro.sample("y", dist.Normal(w[0] + w[1] * x, 0.5), obs=y)
 
 
+@pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")  # far from the mass, so soon
 def test_loaders_and_the_mcmc_of_pyro():
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=20, shuffle=True)
     mcmc = MCMC(NNSGHMC(of_batch, sampler="gaussian", step_size=1e-3), 10, 5, disable_progbar=True, data_loader=loader)
