@@ -55,7 +55,7 @@ class _Folder(fx.Interpreter):
             return result
         known = all(node in self.constants for node in n.all_input_nodes) or n.target in _OF_A_SHAPE
         if known or self._vanishes(n):
-            self.constants[n] = result.resolve_neg().clone()
+            self.constants[n] = _kept(result.resolve_neg())
             return result
         source = self._source(n)
         if source is not None and _alike(self.env[source], result):
@@ -83,6 +83,12 @@ class _Folder(fx.Interpreter):
                 if self._is_zero(other) and isinstance(argument, fx.Node):
                     return argument
         return None
+
+
+def _kept(value: Tensor) -> Tensor:
+    """A copy that nothing else writes to; what is repeated in it, as data are for each chain, stays one."""
+    once = value[tuple(slice(1) if stride == 0 else slice(None) for stride in value.stride())]
+    return once.clone().expand(value.shape)
 
 
 def _alike(found: object, expected: Tensor) -> bool:

@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
 from pyro_manifold.graphs.folding import folded_graph
 from pyro_manifold.graphs.narrow_products import transpose_narrow_products
+from pyro_manifold.graphs.shared_products import join_shared_products
 from pyro_manifold.graphs.tracing import trace
 from pyro_manifold.graphs.trusted import Trusted, compiled
 from pyro_manifold.manifolds import Manifold
@@ -178,7 +179,7 @@ class BatchedPotential:
             rows = min(together, chains - first)
             if rows not in graphs:
                 batched = folded_graph(torch.vmap(graph, in_dims=self._dimensions), *part(in_order, first))
-                graphs[rows] = transpose_narrow_products(batched)
+                graphs[rows] = transpose_narrow_products(join_shared_products(batched))
 
         def traced(*values: Tensor) -> tuple[Tensor, ...]:
             starts = range(0, chains, together)
