@@ -4,6 +4,9 @@ import pytest
 
 from benchmarks.stochastic import noisy_matrix
 
+# Noise and long steps are what the program compares.
+pytestmark = pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
+
 
 @pytest.fixture(autouse=True)
 def few_exact_draws(monkeypatch):
@@ -18,7 +21,6 @@ def test_small_steps_have_little_bias(name):
     assert error < 0.05
 
 
-@pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
 def test_noise_of_the_gradient_shows():
     _, _, bias, error, _ = noisy_matrix.run("OSGHMC, euler", 0.2, 3.0, chains=256, burn_in=80, draws=50)
     assert bias > 0.2 + 4 * error
