@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import warnings
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -99,7 +100,9 @@ def measured(kernel, covariance, seed, steps, chains):
     pyro.set_rng_seed(seed)
     mcmc = MCMC(kernel(gaussian(covariance)), steps, 0, num_chains=chains, disable_progbar=True)
     try:
-        mcmc.run()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of hot momenta: KL says what they do
+            mcmc.run()
     except ArithmeticError:
         return float("nan"), float("nan")
     draws = mcmc.get_samples(group_by_chain=True)["x"]

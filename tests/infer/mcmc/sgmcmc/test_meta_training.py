@@ -97,7 +97,7 @@ def test_a_share_of_coordinates_has_the_gradient_of_all_on_average():
         found = sampler.coefficients(energy, r, g, Scaling(40))
         for value, expected in zip(found, live.coefficients(energy, r, g, Scaling(40)), strict=True):
             torch.testing.assert_close(value, expected)
-        return torch.autograd.grad((torch.stack(list(found)) * wanted).sum(), offset)[0]
+        return torch.autograd.grad((torch.stack(list(found)) * wanted).sum(), offset, retain_graph=True)[0]
 
     each = torch.stack([gradient(PartlyLive(live, 0.25, random)) for _ in range(400)])
     error = each.std() / 400**0.5

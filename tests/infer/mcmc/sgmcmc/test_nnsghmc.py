@@ -105,7 +105,7 @@ def test_any_networks_draw_from_the_target(model, seed):
 
 @pytest.mark.parametrize("model", [gaussian, banana], ids=lambda model: model.__name__)
 def test_the_corrections_are_needed(model):
-    found = moments(model.__name__, drawn(model, any_sampler(1, WithoutCorrections)))
+    found = moments(model.__name__, drawn(model, any_sampler(1, WithoutCorrections), draws=120))
     assert max(abs(deviation(*pair)) for pair in found) > 8
 
 
@@ -228,10 +228,11 @@ def of_batch(x, y):
 
 def test_loaders_and_the_mcmc_of_pyro():
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=20, shuffle=True)
-    mcmc = MCMC(NNSGHMC(of_batch, sampler="gaussian", step_size=1e-3), 10, 5, disable_progbar=True, data_loader=loader)
+    options = {"sampler": "gaussian", "step_size": 1e-3, "num_steps": 100}
+    mcmc = MCMC(NNSGHMC(of_batch, **options), 10, 5, disable_progbar=True, data_loader=loader)
     mcmc.run()
     assert mcmc.get_samples()["w"].shape == (10, 2)
-    kernel = NNSGHMC(regression, sampler="gaussian", step_size=1e-3)
+    kernel = NNSGHMC(regression, **options)
     mcmc = pyro.infer.MCMC(kernel, 10, 5, disable_progbar=True)
     mcmc.run()
     assert mcmc.get_samples()["w"].shape == (10, 2)
