@@ -1,6 +1,6 @@
 """A sampler trained on a small network of digits, on other networks and digits, beside SGHMC, SGLD and pSGLD.
 
-    python -m benchmarks.stochastic.meta_mnist --data FOLDER --train FILE [--rounds 30] [--digits 01234]
+    python -m benchmarks.stochastic.meta_mnist --data FOLDER --train FILE [--rounds 60] [--digits 01234]
     python -m benchmarks.stochastic.meta_mnist --data FOLDER --sampler FILE [--problem ReLU] [--seconds 600]
 
 The experiment of section 5.2 of Gong, Li & Hernández-Lobato (ICLR 2019). Training is on 784-20-10 with ReLU. The three
@@ -137,19 +137,12 @@ def compare(problem, sampler, train, test, seconds, seeds, tuned=True):
 def train_sampler(path, images, labels, rounds, digits):
     images, labels = only(digits, images, labels)
     net = network((784, 20, len(digits)), nn.ReLU)
-    task = MetaTask(posterior(net, images, labels, batch=200), init_strategy=init_to_sample)
+    task = MetaTask(posterior(net, images, labels), init_strategy=init_to_sample)
     command = (
         f"python -m benchmarks.stochastic.meta_mnist --data FOLDER --train FILE --rounds {rounds} --digits {digits}"
     )
-    schooling = {
-        "chains": 8,
-        "steps": 20,
-        "segments": 4,
-        "truncation": 10,
-        "thinning": 5,
-        "learning_rate": 0.01,
-        "within": 0.0,
-    }
+    schooling = {"chains": 8, "steps": 20, "segments": 5, "truncation": 10, "thinning": 5, "share": 0.1}
+    schooling.update({"learning_rate": 0.01, "within": 0.0})
     train_meta_sampler([task], step_size=TRAINING_STEP, rounds=rounds, command=command, **schooling).save(path)
 
 
@@ -157,7 +150,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of MNIST's four files")
     parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--digits", default="0123456789", help="to train on")
     parser.add_argument("--sampler", help="a file that --train wrote")
     parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")

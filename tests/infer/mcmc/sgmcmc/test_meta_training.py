@@ -9,7 +9,8 @@ import torch
 
 from pyro_manifold.infer import MetaSampler, MetaTask, MetaTraining, Schooling, stein_scores, train_meta_sampler
 from pyro_manifold.infer.mcmc.sgmcmc.meta.losses import divergence
-from pyro_manifold.infer.mcmc.sgmcmc.meta.unrolled import Unrolled
+from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
+from pyro_manifold.infer.mcmc.sgmcmc.meta.unrolled import PartlyLive, Unrolled
 
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 2.0]], dtype=torch.float64)
 
@@ -49,6 +50,15 @@ def test_the_gradient_of_the_divergence():
         assert abs(float(found) - (w - 1 / w)) < 0.1 * max(w, 1 / w)
 
 
+def test_the_gradient_of_the_divergence_in_a_narrow_coordinate():
+    """A hundred times narrower than the other: a kernel of one width for both would not see it."""
+    widths = torch.tensor([0.05, 5.0])
+    scale = torch.tensor([0.5, 0.5], requires_grad=True)
+    draws = scale * widths * torch.randn(50, 300, 2)
+    (found,) = torch.autograd.grad(divergence(draws, draws.detach() / widths**2).surrogate, scale)
+    torch.testing.assert_close(2 * found, torch.tensor([-1.5, -1.5]), rtol=0.1, atol=0)
+
+
 def gaussian():
     pyro.sample("x", dist.Normal(torch.zeros(3), torch.tensor([0.4, 0.8, 1.0])).to_event(1))
 
@@ -73,6 +83,26 @@ def test_draws_are_differentiated_with_constant_inputs():
         difference = (last_draw(offset + 1e-6).sum() - last_draw(offset - 1e-6).sum()) / 2e-6
     torch.testing.assert_close(found, difference.to(found), rtol=1e-6, atol=1e-8)
     assert abs(float(found)) > 1e-3
+
+
+def test_a_share_of_coordinates_has_the_gradient_of_all_on_average():
+    energy, r, g = torch.randn(2), torch.randn(2, 40), torch.randn(2, 40)
+    wanted = torch.randn(5, 2, 40)
+    random = torch.Generator().manual_seed(0)
+    sampler = MetaSampler.random(3, 0.5, random)
+    offset = sampler.curl.offset.clone().requires_grad_()
+    live = sampler.with_tensors({**sampler.tensors, "curl offset": offset, "friction offset": 0.3 * offset})
+
+    def gradient(sampler):
+        found = sampler.coefficients(energy, r, g, Scaling(40))
+        for value, expected in zip(found, live.coefficients(energy, r, g, Scaling(40)), strict=True):
+            torch.testing.assert_close(value, expected)
+        return torch.autograd.grad((torch.stack(list(found)) * wanted).sum(), offset, retain_graph=True)[0]
+
+    each = torch.stack([gradient(PartlyLive(live, 0.25, random)) for _ in range(400)])
+    error = each.std() / 400**0.5
+    assert error > 0
+    assert abs(each.mean() - gradient(live)) < 4 * error
 
 
 def weights(sampler):
@@ -134,6 +164,7 @@ def test_tasks_with_data(dtype):
         ({"chains": 2}, "chains=2, expected at least 4"),
         ({"thinning": 30}, "thinning=30, expected at most truncation=20"),
         ({"within": -1.0}, "within=-1.0"),
+        ({"share": 0.0}, r"share=0.0, expected a number in \(0, 1\]"),
         ({"burn_in": -1}, "burn_in=-1"),
         ({"speed": 3}, "train_meta_sampler has no argument 'speed'"),
         ({"tasks": []}, "tasks is empty"),

@@ -16,7 +16,7 @@ from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, NNSGHMC, OSGHMC, SGHMC, MetaSampler
 from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
-from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
+from pyro_manifold.infer.mcmc.sgmcmc.meta.step import in_parts, learned_step
 
 SIZE = 60
 X = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
@@ -105,7 +105,7 @@ def test_any_networks_draw_from_the_target(model, seed):
 
 @pytest.mark.parametrize("model", [gaussian, banana], ids=lambda model: model.__name__)
 def test_the_corrections_are_needed(model):
-    found = moments(model.__name__, drawn(model, any_sampler(1, WithoutCorrections)))
+    found = moments(model.__name__, drawn(model, any_sampler(1, WithoutCorrections), draws=120))
     assert max(abs(deviation(*pair)) for pair in found) > 8
 
 
@@ -167,13 +167,26 @@ def test_derivatives_are_those_of_autograd_and_of_differences():
 
 
 def test_many_coordinates_are_taken_in_parts():
-    network = any_sampler(0).friction
-    numbers = torch.randn(2, 20_000), torch.randn(2, 20_000)
+    sampler, scaling = any_sampler(0), Scaling(1003, 1)
+    numbers, mass = (torch.randn(2, 1003), torch.randn(2, 1003)), torch.rand(1)
+
+    def function(r, g, mass):
+        return sampler.coefficients(torch.ones(2), mass * r, g, scaling)
+
+    whole = in_parts(function, 10**6, *numbers, mass)
     with torch.no_grad():
-        energy = torch.randn(2)
-        parts = network.with_slopes(energy, numbers, (0, 1))
-    whole = network.with_slopes(energy, numbers, (0, 1))
-    torch.testing.assert_close(parts, whole)
+        parts = in_parts(function, 200, *numbers, mass)
+        assert len(parts) == 5
+    for part, expected in zip(parts, whole, strict=True):
+        torch.testing.assert_close(part, expected)
+
+
+def test_a_mirror_image_is_drawn_alike():
+    r, g, energy = torch.randn(3, 5), torch.randn(3, 5), torch.randn(3)
+    found, mirrored = (any_sampler(0).coefficients(energy, s * r, s * g, Scaling(5)) for s in (1, -1))
+    signs = {"curl_by_momentum": -1, "friction_by_momentum": -1}
+    for name, value in found._asdict().items():
+        torch.testing.assert_close(getattr(mirrored, name), signs.get(name, 1) * value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -216,10 +229,11 @@ def of_batch(x, y):
 @pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")  # far from the mass, so soon
 def test_loaders_and_the_mcmc_of_pyro():
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=20, shuffle=True)
-    mcmc = MCMC(NNSGHMC(of_batch, sampler="gaussian", step_size=1e-3), 10, 5, disable_progbar=True, data_loader=loader)
+    options = {"sampler": "gaussian", "step_size": 1e-3, "num_steps": 100}
+    mcmc = MCMC(NNSGHMC(of_batch, **options), 10, 5, disable_progbar=True, data_loader=loader)
     mcmc.run()
     assert mcmc.get_samples()["w"].shape == (10, 2)
-    kernel = NNSGHMC(regression, sampler="gaussian", step_size=1e-3)
+    kernel = NNSGHMC(regression, **options)
     mcmc = pyro.infer.MCMC(kernel, 10, 5, disable_progbar=True)
     mcmc.run()
     assert mcmc.get_samples()["w"].shape == (10, 2)

@@ -1,7 +1,7 @@
 r"""What training makes small: the Kullback–Leibler divergence of draws from the posterior.
 
 Its gradient by weights w, through draws x(w), is :math:`E[(\nabla U(x) + \nabla\log q(x)) \cdot \partial_w x]`, ∇U of
-the minibatch and ∇ log q of `stein_scores`; both are held constant.
+the minibatch and ∇ log q of `stein_scores` for standardised coordinates; both are held constant.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def divergence(draws: Tensor, gradients: Tensor, constant: Tensor | None = None)
     """
     fixed = draws.detach()
     together = fixed if constant is None else torch.cat([constant, fixed], -2)
-    scores = stein_scores(together)[..., -draws.shape[-2] :, :]
+    # In the unit of each coordinate: one width of a kernel for narrow and wide ones sees the wide ones alone.
+    unit = together.std(-2, keepdim=True).clamp(min=torch.finfo(draws.dtype).tiny)
+    scores = (stein_scores(together / unit) / unit)[..., -draws.shape[-2] :, :]
     residual = gradients + scores
     return Loss((residual * draws).mean(), residual.square().mean())

@@ -5,22 +5,28 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from importlib import resources
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.checks import check_positive, is_a
 from pyro_manifold.infer.mcmc.sgmcmc.meta.files import read, write
-from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork, bounded, finite_differences
+from pyro_manifold.infer.mcmc.sgmcmc.meta.network import (
+    CoordinateNetwork,
+    JoinedNetworks,
+    bounded,
+    finite_differences,
+)
 
 Derivatives = Literal["exact", "finite differences"]
 
-CURL_INPUTS = ("energy", "momentum")
-FRICTION_INPUTS = ("energy", "momentum", "gradient")
+CURL_INPUTS = ("energy", "squared momentum")
+FRICTION_INPUTS = ("energy", "squared momentum", "squared gradient")
 _KIND = "MetaSampler"
 _WIDTH = {torch.float64: 1e-5, torch.float32: 1e-2}
 
@@ -57,20 +63,34 @@ class Coefficients(NamedTuple):
     friction_by_momentum: Tensor
 
 
+class Learned(Protocol):
+    """What a step needs of a sampler."""
+
+    @property
+    def hidden(self) -> int: ...
+
+    @property
+    def is_live(self) -> bool: ...
+
+    def coefficients(self, energy: Tensor, momentum: Tensor, gradient: Tensor, scaling: Scaling) -> Coefficients: ...
+
+
 @dataclass(frozen=True)
 class MetaSampler:
     r"""The learned parts of `NNSGHMC`: Q and D in each coordinate, of the energy, its momentum and its gradient.
 
     .. math::
-        Q = \beta + f_Q(u, r), \qquad
-        D = \frac{\sqrt{N/N_0}}{\varepsilon_0} \left(\alpha Q^2 + \tfrac12 \varphi(f_D(u, r, g))^2 + c\right),
+        Q = \beta + f_Q(u, r^2), \qquad
+        D = \frac{\sqrt{N/N_0}}{\varepsilon_0} \left(\alpha Q^2 + \tfrac12 \varphi(f_D(u, r^2, g^2))^2 + c\right),
 
     f one-hidden-layer networks that all coordinates of all posteriors share, and φ their bounded hidden units, so that
     no coordinate loses more than half of its momentum in a step to f_D. It was trained with steps of ε₀ on posteriors
     of d₀ coordinates and N₀ data, and is used on d coordinates and N data. As the width of posteriors falls with √N, so
     do steps, by `step_size_for`, and D takes the same share of a momentum in such a step. Inputs are :math:`u = (U d_0
     N_0 / (d N) - m) / s`, with the centre m and the scale s of the energy in training; r, the momentum in the unit of
-    its standard deviation; and g, the gradient by the root mean square of the gradients of all coordinates.
+    its standard deviation; and g, the gradient by the root mean square of the gradients of all coordinates. They enter
+    as squares, so that a posterior and its mirror image are drawn alike: with r and g themselves, as in the paper, the
+    error of long steps and noisy gradients pushes the means of draws to one side.
 
     Any numbers here give a sampler of the right distribution, as the step size goes to 0: only its speed is learned.
 
@@ -155,12 +175,19 @@ class MetaSampler:
         slope = self.dimension * self.data_size / (scaling.dimension * scaling.data_size * self.energy_scale)
         u = energy * slope - self.energy_centre / self.energy_scale
         if scaling.derivatives == "exact":
-            curl, by_energy, by_momentum = self.curl.with_slopes(u, (momentum,), (0, 1))
-            free, free_by_momentum = self.friction.with_slopes(u, (momentum, gradient), (1,))
+            joined = self._join() if self.is_live else self._joined
+            found = joined.with_slopes(u, momentum.square(), gradient.square())
+            (curl, free), (by_energy, by_square, free_by_square) = found
+            twice = 2 * momentum
+            by_momentum, free_by_momentum = by_square * twice, free_by_square * twice
         else:
-            width = _WIDTH[momentum.dtype]
-            curl, by_energy, by_momentum = finite_differences(self.curl.value, (u, momentum), (0, 1), width)
-            free, free_by_momentum = finite_differences(self.friction.value, (u, momentum, gradient), (1,), width)
+            width, g = _WIDTH[momentum.dtype], gradient.square()
+            curl, by_energy, by_momentum = finite_differences(
+                lambda u, r: self.curl.value(u, r.square()), (u, momentum), (0, 1), width
+            )
+            free, free_by_momentum = finite_differences(
+                lambda u, r: self.friction.value(u, r.square(), g), (u, momentum), (1,), width
+            )
         rate = 1 / self.step_size_for(scaling.data_size)
         curl = curl + self.constant_curl
         root, root_slope = bounded(free)
@@ -170,6 +197,21 @@ class MetaSampler:
             friction = torch.addcmul(friction, curl, curl, value=rate * self.curl_friction)
             by_root = torch.addcmul(by_root, curl, by_momentum, value=2 * rate * self.curl_friction)
         return Coefficients(curl, slope * by_energy, by_momentum, friction, by_root)
+
+    @property
+    def hidden(self) -> int:
+        """Hidden units of both networks together."""
+        return len(self.curl.bias) + len(self.friction.bias)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its weights are being trained."""
+        return any(value.requires_grad for value in self.tensors.values())
+
+    def _join(self) -> JoinedNetworks:
+        return JoinedNetworks.of((self.curl, (0, 1)), (self.friction, (1,)))
+
+    _joined = cached_property(_join)
 
     # ---- its numbers ------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,8 @@ class Schooling:
         steps: steps of a segment, after which the weights change once.
         segments: segments of a round; the chains go on from one to the next and begin anew with the round.
         truncation: steps through which a draw is differentiated.
+        share: share of the coordinates, chosen anew at each step, whose Q and D are differentiated, in (0, 1]; the mean
+            of the gradient does not depend on it, for coordinates meet in constants alone.
         thinning: every so many steps the draws of all chains enter the losses.
         burn_in: steps of a round before the in-chain loss begins.
         chains_within: how many chains, chosen anew in each segment, the in-chain loss looks at.
@@ -66,6 +68,7 @@ class Schooling:
     steps: int = 100
     segments: int = 4
     truncation: int = 20
+    share: float = 1.0
     thinning: int = 2
     burn_in: int = 50
     chains_within: int = 5
@@ -77,6 +80,8 @@ class Schooling:
         whole = ("chains", "steps", "segments", "truncation", "thinning", "chains_within")
         check_positive_integer(**{name: getattr(self, name) for name in whole})
         check_positive(step_size=self.step_size, learning_rate=self.learning_rate)
+        if not is_a(Real, self.share) or not 0 < self.share <= 1:
+            raise ValueError(f"share={self.share!r}, expected a number in (0, 1].")
         if not is_a(Real, self.within) or not 0 <= self.within < float("inf"):
             raise ValueError(f"within={self.within!r}, expected a number ≥ 0.")
         for name in ("burn_in", "seed"):

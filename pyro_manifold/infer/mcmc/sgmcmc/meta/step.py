@@ -13,16 +13,21 @@ each of them in its own coordinate. Without Γ the chains draw from another dist
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
-from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Coefficients, MetaSampler, Scaling
+from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Learned, Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Gradient, StepSettings, StochasticState
-from pyro_manifold.infer.mcmc.states import Block, Blocks, normal_like
+from pyro_manifold.infer.mcmc.states import Blocks, normal_like
 
 _TINY = 1e-30
+ELEMENTS_AT_ONCE = 2**17
+"""Hidden units that fit a processor's cache."""
 MEMORY = 10.0
 """The running scale of gradients forgets its first steps with the MEMORY-th power of time."""
 
@@ -35,7 +40,7 @@ def learned_step(
     mechanics: BlockMechanics,
     metrics: Metrics,
     random: torch.Generator,
-    sampler: MetaSampler,
+    sampler: Learned,
     scaling: Scaling,
 ) -> StochasticState:
     r"""A drift, then a kick with friction and noise, both with Q and D of where the step begins.
@@ -54,38 +59,73 @@ def learned_step(
     Source: Gong, Li & Hernández-Lobato, ICLR 2019, section 3; there Q is evaluated twice a step, on the force's batch.
     """
     ε, τ = settings.step_size, settings.temperature
-    position, momentum, squares = {}, {}, {}
-    learned: dict[Block, Coefficients] = {}
+    position, momentum, curl, squares = {}, {}, {}, {}
     for block, move in mechanics.items():
         x, r, metric = state.position[block], state.momentum[block], metrics[block]
-        if not isinstance(move, EuclideanMechanics):
-            position[block], momentum[block] = move.drift(x, r, metric, ε)
-            continue
-        scale = metric.inverse_mass.sqrt()  # of a site; from here on as if it had mass 1
-        r, g = r * scale, state.gradient[block] * scale
-        squares[block] = _running_mean(state.squares[block], g, state.steps)
-        unit = squares[block].clamp(min=_TINY).sqrt()
-        found = learned[block] = sampler.coefficients(state.energy, r.detach(), g / unit, scaling)
-        drift = torch.addcmul(-τ * found.curl_by_momentum, found.curl, r)
-        position[block] = torch.addcmul(x, drift, scale, value=ε)
-        correction = torch.addcmul(found.friction_by_momentum, found.curl_by_energy, g)
-        momentum[block] = torch.add(torch.addcmul(r, found.friction, r, value=-ε), correction, alpha=ε * τ)
+        if isinstance(move, EuclideanMechanics):
+            noise = normal_like(x, random)
+            scale = metric.inverse_mass.sqrt()  # of a site; the networks see it as if it had mass 1
+            squares[block] = _running_mean(state.squares[block], state.gradient[block] * scale, state.steps)
+            unit = squares[block].clamp(min=_TINY).sqrt()
+            opening = partial(_opening, energy=state.energy, unit=unit, settings=settings)
+            opening = partial(opening, sampler=sampler, scaling=scaling)
+            derived = x.requires_grad or r.requires_grad or sampler.is_live
+            with torch.set_grad_enabled(derived and torch.is_grad_enabled()):
+                width = ELEMENTS_AT_ONCE // sampler.hidden
+                found = in_parts(opening, width, x, r, state.gradient[block], noise, scale)
+            position[block], momentum[block], curl[block] = found
+        else:
+            position[block], r = move.drift(x, r, metric, ε)
+            lost = metric.at(2 * τ * (settings.friction - settings.noise_estimate))
+            noise = move.draw_momentum(position[block], lost, random)
+            momentum[block] = torch.add(noise, r, alpha=1 - settings.friction)
     energy, slopes = gradient(position)
     for block, move in mechanics.items():
-        x, r, metric = position[block], momentum[block], metrics[block]
-        if block in learned:
-            scale = metric.inverse_mass.sqrt()
-            pushed = torch.addcmul(r, learned[block].curl, slopes[block] * scale, value=-ε)
-            momentum[block] = (pushed + _noise(learned[block].friction, settings, random)) / scale
+        if block in curl:
+            momentum[block] = torch.addcmul(momentum[block], curl[block], slopes[block], value=-ε)
         else:
-            noise = move.draw_momentum(x, metric.at(2 * τ * (settings.friction - settings.noise_estimate)), random)
-            momentum[block] = move.kick(x, torch.add(noise, r, alpha=1 - settings.friction), slopes[block], ε)
+            momentum[block] = move.kick(position[block], momentum[block], slopes[block], ε)
     return state._replace(position=position, momentum=momentum, energy=energy, gradient=slopes, squares=squares)
 
 
-def _noise(friction: Tensor, settings: StepSettings, random: torch.Generator) -> Tensor:
-    variance = 2 * settings.temperature * (settings.step_size * friction - settings.noise_estimate)
-    return variance.clamp(min=0).sqrt() * normal_like(friction, random)
+def _opening(
+    x: Tensor,
+    r: Tensor,
+    gradient: Tensor,
+    noise: Tensor,
+    scale: Tensor,
+    *,
+    energy: Tensor,
+    unit: Tensor,
+    settings: StepSettings,
+    sampler: Learned,
+    scaling: Scaling,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All of a step but the force: position, momentum and Q of some coordinates."""
+    ε, τ = settings.step_size, settings.temperature
+    r, g = r * scale, gradient * scale
+    found = sampler.coefficients(energy, r.detach(), g / unit, scaling)
+    drift = torch.addcmul(-τ * found.curl_by_momentum, found.curl, r)
+    correction = torch.addcmul(found.friction_by_momentum, found.curl_by_energy, g)
+    slowed = torch.add(torch.addcmul(r, found.friction, r, value=-ε), correction, alpha=ε * τ)
+    variance = (2 * τ * ε * found.friction - 2 * τ * settings.noise_estimate).clamp(min=0)
+    return torch.addcmul(x, drift, scale, value=ε), torch.addcmul(slowed, variance.sqrt(), noise) / scale, found.curl
+
+
+def in_parts(function: Callable[..., tuple[Tensor, ...]], width: int, *columns: Tensor) -> tuple[Tensor, ...]:
+    """A function of each coordinate, by so many coordinates as fit a processor's cache; whole if it is derived."""
+    chains, d = columns[0].shape
+    width = max(width // chains, 1)
+    if torch.is_grad_enabled() or width >= d:
+        return function(*columns)
+    found: list[Tensor] = []
+    for start in range(0, d, width):
+        part = slice(start, start + width)
+        pieces = function(*[x[..., part] if x.shape[-1] == d else x for x in columns])
+        found = found or [torch.empty_like(columns[0]) for _ in pieces]
+        for whole, piece in zip(found, pieces, strict=True):
+            whole[:, part] = piece
+    return tuple(found)
 
 
 def _running_mean(mean: Tensor, gradient: Tensor, steps: int) -> Tensor:

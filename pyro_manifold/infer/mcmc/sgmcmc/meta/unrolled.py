@@ -11,9 +11,9 @@ from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.sgmcmc.batches import seed_of
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import gradients_of
-from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler
+from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Coefficients, Learned, MetaSampler, Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.meta.schooling import MetaTask, Schooling
-from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
+from pyro_manifold.infer.mcmc.sgmcmc.meta.step import ELEMENTS_AT_ONCE, in_parts, learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.nnsghmc import NNSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.states import Blocks
@@ -120,11 +120,12 @@ class Unrolled:
         self._past = torch.cat([past, draws.transpose(0, 1)], 1)
         return past
 
-    def _alike(self, sampler: MetaSampler) -> MetaSampler:
+    def _alike(self, sampler: MetaSampler) -> Learned:
         """In the dtype and on the device of the posterior."""
-        return sampler.to(next(iter(self._state.position.values())))
+        alike = sampler.to(next(iter(self._state.position.values())))
+        return alike if self._schooling.share == 1 else PartlyLive(alike, self._schooling.share, self._choice)
 
-    def _advance(self, sampler: MetaSampler) -> None:
+    def _advance(self, sampler: Learned) -> None:
         self.steps += 1
         self._state = learned_step(
             self._state,
@@ -142,3 +143,38 @@ class Unrolled:
 
     def _of_flat(self, blocks: Blocks) -> Tensor:
         return torch.cat([blocks[block] for block in self._flat], 1)
+
+
+class PartlyLive:
+    r"""A sampler whose coefficients are differentiated in some coordinates only, which costs less.
+
+    At each step others are chosen; their derivatives count by the inverse of the share, so that the mean of the
+    gradient is that of all coordinates. Values are those of the sampler.
+
+    Args:
+        sampler: the sampler, with weights that are trained.
+        share: of coordinates, in (0, 1].
+        random: chooses them.
+    """
+
+    def __init__(self, sampler: MetaSampler, share: float, random: torch.Generator) -> None:
+        self._sampler, self._share, self._random = sampler, share, random
+        self.hidden, self.is_live = sampler.hidden, sampler.is_live
+
+    def coefficients(self, energy: Tensor, momentum: Tensor, gradient: Tensor, scaling: Scaling) -> Coefficients:
+        """As `MetaSampler.coefficients`."""
+        count = momentum.shape[1]
+
+        def of(r: Tensor, g: Tensor) -> Coefficients:
+            return self._sampler.coefficients(energy, r, g, scaling)
+
+        with torch.no_grad():
+            values = in_parts(of, ELEMENTS_AT_ONCE // self.hidden, momentum, gradient)
+        if not torch.is_grad_enabled():
+            return Coefficients(*values)
+        chosen = torch.randperm(count, generator=self._random)[: max(1, round(self._share * count))].to(momentum.device)
+        live = of(momentum[:, chosen], gradient[:, chosen])
+        weight = count / len(chosen)
+        return Coefficients(
+            *[x.index_add(1, chosen, weight * (y - y.detach())) for x, y in zip(values, live, strict=True)]
+        )
