@@ -55,7 +55,7 @@ class SGHMC(StochasticGradientKernel):
         ...     mean = pyro.sample("mean", dist.Normal(0.0, 10.0))
         ...     with pyro.plate("data", 1000, subsample_size=50) as rows:
         ...         pyro.sample("y", dist.Normal(mean, 1.0), obs=y[rows])
-        >>> mcmc = MCMC(SGHMC(model, step_size=0.005, num_steps=10), 100, 100, disable_progbar=True)
+        >>> mcmc = MCMC(SGHMC(model, step_size=0.001, num_steps=20), 100, 100, disable_progbar=True)
         >>> mcmc.run()
         >>> bool((mcmc.get_samples()["mean"].mean() - y.mean()).abs() < 0.2)
         True
