@@ -151,7 +151,7 @@ def _length(items: object) -> int | None:
         return None
 
 
-def _cases(loader: Iterable[Any]) -> int | None:
+def cases_of(loader: Iterable[Any]) -> int | None:
     """How many cases a loader's data set has, if it has one that knows."""
     return _length(getattr(loader, "dataset", None))
 
@@ -232,7 +232,7 @@ class LoaderDensity:
         target, self._weights = self._build(first)
         self._sites = {name: value.shape for name, value in target.draw().items()}
         self.target = replace(target, minibatch_of=self, loader=loader)
-        _warn_of_weights(self._weights, first, _cases(loader), _length(loader))
+        _warn_of_weights(self._weights, first, cases_of(loader), _length(loader))
         _warn_of_sizes(self._made[shapes_of(first)].plates, first, loader)
 
     def __call__(self, arguments: Batch) -> Minibatch:
@@ -330,7 +330,7 @@ def _warn_of_weights(weights: Weights, first: Batch, cases: int | None, batches:
 
 def _warn_of_sizes(plates: Plates, first: Batch, loader: Iterable[Any]) -> None:
     lengths = {len(value) for value in first.values()}
-    cases = [count for count in (_cases(loader), _length(getattr(loader, "sampler", None))) if count is not None]
+    cases = [count for count in (cases_of(loader), _length(getattr(loader, "sampler", None))) if count is not None]
     for name, (size, drawn) in plates.items():
         if cases and drawn in lengths and size not in cases:
             warnings.warn(

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from functools import partial
-from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, is_a
+from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
-from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics
 from pyro_manifold.infer.mcmc.problem import Problem
-from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Derivatives, MetaSampler, Scaling, check_derivatives
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import first_squares, learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Plan, Step
-from pyro_manifold.manifolds import Manifold
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Step
+from pyro_manifold.target.loader import cases_of
 from pyro_manifold.target.model import ModelTarget, Target
 
 
-class NNSGHMC(StochasticGradientKernel):
+class NNSGHMC(OSGHMC):
     r"""`SGHMC` with a speed and a friction of each coordinate that small networks choose, step by step.
 
     .. math::
@@ -73,8 +70,6 @@ class NNSGHMC(StochasticGradientKernel):
         True
     """
 
-    manifold_mechanics: ClassVar[Mapping[type[Manifold], Mechanics]] = OSGHMC.manifold_mechanics
-
     def __init__(
         self,
         model: Callable[..., Any] | None = None,
@@ -89,22 +84,24 @@ class NNSGHMC(StochasticGradientKernel):
         derivatives: Derivatives = "exact",
         **options: Any,
     ) -> None:
-        super().__init__(model, potential_fn, step_size=step_size, **options)
+        super().__init__(
+            model,
+            potential_fn,
+            step_size=step_size,
+            friction=friction,
+            noise_estimate=noise_estimate,
+            resample_momentum=resample_momentum,
+            integrator="euler",
+            **options,
+        )
         if isinstance(sampler, str | Path):
             sampler = MetaSampler.load(sampler)
         if not isinstance(sampler, MetaSampler):
             raise ValueError(f"sampler={sampler!r}, expected a MetaSampler, its file, or one of {MetaSampler.names()}.")
-        check_positive(friction=friction)
-        if friction > 1:
-            raise ValueError(f"friction={friction}, expected at most 1: Euler's scheme loses that share in a step.")
-        if not is_a(Real, noise_estimate) or not 0 <= noise_estimate < friction:
-            raise ValueError(f"noise_estimate={noise_estimate!r}, expected a number ≥ 0 and below friction={friction}.")
         if data_size is not None:
             check_positive_integer(data_size=data_size)
         check_derivatives(derivatives)
         self._sampler, self._sampler_fingerprint = sampler, sampler.fingerprint
-        self._friction, self._noise_estimate = friction, noise_estimate
-        self._resample_momentum = resample_momentum
         self._data_size: int | None = data_size
         self._derivatives: Derivatives = derivatives
 
@@ -135,16 +132,6 @@ class NNSGHMC(StochasticGradientKernel):
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         return state._replace(squares=first_squares(state.gradient, *self.motion_of(problem)))
 
-    def plan(self) -> Plan:
-        return Plan(
-            self._step_size,
-            self._temperature,
-            self._num_steps,
-            self._friction,
-            self._noise_estimate,
-            self._resample_momentum,
-        )
-
 
 def _data_size(target: Target) -> int:
     """How many data a model has, as far as its plates that subsample or its loader tell."""
@@ -152,7 +139,4 @@ def _data_size(target: Target) -> int:
         return 1
     if target.loader is None:
         return max((size for size, _ in target.minibatch_of({}).plates.values()), default=1)
-    try:
-        return len(target.loader.dataset)  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):  # a list of batches, or a stream
-        return 1
+    return cases_of(target.loader) or 1  # none known: a list of batches, or a stream

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
-from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
+from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
 from pyro_manifold.infer.mcmc.states import Blocks
 
-Gradient = Callable[[Blocks], tuple[torch.Tensor, Blocks]]
+Gradient = Callable[[Blocks], tuple[Tensor, Blocks]]
 """Energy and Euclidean gradient of positions on the batch of this step."""
 
 
@@ -31,7 +32,7 @@ class StochasticState(NamedTuple):
 
     position: Blocks
     momentum: Blocks
-    energy: torch.Tensor
+    energy: Tensor
     gradient: Blocks
     steps: int
     squares: Blocks
@@ -105,13 +106,20 @@ def euler_step(
     }
     position = {block: x for block, (x, _) in drifted.items()}
     energy, slopes = gradient(position)
-    temperature = 2 * (settings.friction - settings.noise_estimate) * settings.temperature
     momentum = {}
     for block, move in mechanics.items():
         x, r = drifted[block]
-        noise = move.draw_momentum(x, metrics[block].at(temperature), random)
-        momentum[block] = move.kick(x, noise.add_(r, alpha=1 - settings.friction), slopes[block], settings.step_size)
+        slowed = euler_friction(move, x, r, metrics[block], settings, random)
+        momentum[block] = move.kick(x, slowed, slopes[block], settings.step_size)
     return state._replace(position=position, momentum=momentum, energy=energy, gradient=slopes)
+
+
+def euler_friction(
+    move: Mechanics, x: Tensor, r: Tensor, metric: Metric, settings: StepSettings, random: torch.Generator
+) -> Tensor:
+    r""":math:`(1-\alpha) r + \sqrt{2(\alpha - \hat\beta)\tau}\,\xi`, ξ a fresh draw of momenta at x."""
+    temperature = 2 * (settings.friction - settings.noise_estimate) * settings.temperature
+    return move.draw_momentum(x, metric.at(temperature), random).add_(r, alpha=1 - settings.friction)
 
 
 def langevin_step(
@@ -165,6 +173,6 @@ def preconditioned_step(
     return moved._replace(squares=squares)
 
 
-def _square(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _square(gradient: Tensor, like: Tensor) -> Tensor:
     """Of each entry, or their mean where there is one mass for all."""
     return gradient.square() if like.dim() == gradient.dim() else gradient.square().flatten(1).mean(1)

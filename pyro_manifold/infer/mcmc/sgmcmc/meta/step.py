@@ -22,7 +22,7 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Learned, Scaling
-from pyro_manifold.infer.mcmc.sgmcmc.steps import Gradient, StepSettings, StochasticState
+from pyro_manifold.infer.mcmc.sgmcmc.steps import Gradient, StepSettings, StochasticState, euler_friction
 from pyro_manifold.infer.mcmc.states import Blocks, normal_like
 
 _TINY = 1e-30
@@ -58,7 +58,7 @@ def learned_step(
 
     Source: Gong, Li & Hernández-Lobato, ICLR 2019, section 3; there Q is evaluated twice a step, on the force's batch.
     """
-    ε, τ = settings.step_size, settings.temperature
+    ε = settings.step_size
     position, momentum, curl, squares = {}, {}, {}, {}
     for block, move in mechanics.items():
         x, r, metric = state.position[block], state.momentum[block], metrics[block]
@@ -76,9 +76,7 @@ def learned_step(
             position[block], momentum[block], curl[block] = found
         else:
             position[block], r = move.drift(x, r, metric, ε)
-            lost = metric.at(2 * τ * (settings.friction - settings.noise_estimate))
-            noise = move.draw_momentum(position[block], lost, random)
-            momentum[block] = torch.add(noise, r, alpha=1 - settings.friction)
+            momentum[block] = euler_friction(move, position[block], r, metric, settings, random)
     energy, slopes = gradient(position)
     for block, move in mechanics.items():
         if block in curl:
