@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pyro_manifold.manifolds import Constant
 from pyro_manifold.target.batched import PotentialFunction, Sites
-from pyro_manifold.target.model import ModelTarget, Program, Target
+from pyro_manifold.target.model import Program, Target
 
 INVERSE_TEMPERATURE = "inverse temperature"
 """The name of the site β, ``(chains, 1)``; it has a space, as no site that a user names is likely to have."""
@@ -51,7 +51,7 @@ class TemperedTarget(Target):
         return super().values({name: x for name, x in sites.items() if name != INVERSE_TEMPERATURE})
 
 
-def tempered(base: ModelTarget, full: ModelTarget, draw: Callable[[], Sites] | None = None) -> TemperedTarget:
+def tempered(base: Target, full: Target, draw: Callable[[], Sites] | None = None) -> TemperedTarget:
     """The path between two models on the same sites, β = 0 at ``base`` and 1 at ``full``.
 
     Args:

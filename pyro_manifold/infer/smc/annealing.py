@@ -24,7 +24,7 @@ from pyro_manifold.infer.smc.weights import log_mean_weight, next_inverse_temper
 from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.tempered import INVERSE_TEMPERATURE, split
 
-_FORGOTTEN, _REMEMBERED = 0.05, 0.2
+_FORGOTTEN, _REMEMBERED = 0.3, 0.7
 _MOST_MOVES = 64
 
 
@@ -36,7 +36,7 @@ class Level:
         inverse_temperature: β.
         log_evidence: so far.
         acceptance: mean acceptance probability of the moves.
-        memory: autocorrelation of the log likelihood over the level's chains, from their first to their last state.
+        memory: autocorrelation of the log likelihood from a state of a chain to its next.
         moves: between two states that are kept.
         steps: leapfrog steps of each chain.
     """
@@ -130,7 +130,7 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
 
 
 def _moves_needed(moves: int, memory: float) -> int:
-    """Twice as many where chains still remember their start at the end of a level, half as many where they forgot."""
+    """Twice as many where a state is much like its next, half as many where it is not at all."""
     if memory > _REMEMBERED:
         return min(2 * moves, _MOST_MOVES)
     return max(moves // 2, 1) if memory < _FORGOTTEN else moves
@@ -168,7 +168,7 @@ def _explore(
         inverse_temperature,
         log_evidence,
         torch.stack(acceptance).mean(0).reshape(plan.runs, -1).mean(1),
-        _correlation(found[..., 0], found[..., -1]),
+        _memory(found),
         moves,
         steps,
     )
@@ -185,8 +185,11 @@ def _misfit(run: Run[Any, Any]) -> Tensor:
     return misfit
 
 
-def _correlation(first: Tensor, last: Tensor) -> Tensor:
-    """Of two numbers of each chain, ``(runs, chains)`` each, over the chains of a run."""
-    first, last = first - first.mean(-1, keepdim=True), last - last.mean(-1, keepdim=True)
-    scale = (first.square().sum(-1) * last.square().sum(-1)).sqrt()
-    return (first * last).sum(-1) / scale.clamp(min=torch.finfo(scale.dtype).tiny)
+def _memory(misfit: Tensor) -> Tensor:
+    """Autocorrelation at lag 1, within chains, ``(runs, chains, states)`` to ``(runs,)``.
+
+    Within: chains in different modes differ for good, and more moves would not help.
+    """
+    centred = misfit - misfit.mean(-1, keepdim=True)
+    products = (centred[..., 1:] * centred[..., :-1]).mean((-2, -1))
+    return products / centred.square().mean((-2, -1)).clamp(min=torch.finfo(misfit.dtype).tiny)

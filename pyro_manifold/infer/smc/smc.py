@@ -6,12 +6,16 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pyro import poutine
 from pyro.infer.autoguide.initialization import init_to_sample
 from pyro.infer.mcmc.util import print_summary
+from torch import Tensor
+from torch.distributions import biject_to
 from tqdm.auto import tqdm
 
 from pyro_manifold.diagnostics.arviz import to_inferencedata
@@ -20,13 +24,15 @@ from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.smc.annealing import Level, Particles, Plan, anneal
+from pyro_manifold.infer.smc.modes import mixture_about_modes
 from pyro_manifold.infer.smc.tuning import particle_tuning
 from pyro_manifold.infer.smc.weights import log_mean_weight
 from pyro_manifold.target.batched import Sites
-from pyro_manifold.target.model import ModelTarget, target_from_model
+from pyro_manifold.target.model import ModelTarget, Target, target_from_model
 from pyro_manifold.target.tempered import WithoutLikelihood, likelihood_sites, tempered
 
 _ENDLESS = 2**62
+_MOST_MODES = 8
 _RUNS_DIFFER = 1.0  # standard deviation of log evidences, in nats
 
 
@@ -98,6 +104,8 @@ class SMC:
         ess_share: float = 0.5,
         max_levels: int = 1000,
         prior_factors: Sequence[str] = (),
+        init: Literal["prior", "modes"] = "prior",
+        num_starts: int = 64,
         disable_progbar: bool = False,
     ) -> None:
         if not isinstance(kernel, HamiltonianKernel):
@@ -118,7 +126,13 @@ class SMC:
             raise ValueError(f"prior_factors={prior_factors!r}, expected a list of names.")
         self.kernel = kernel.with_masses_of_sites()
         self._plan = Plan(num_runs, num_particles // states_per_chain, states_per_chain, float(ess_share), max_levels)
+        if init not in ("prior", "modes"):
+            raise ValueError(f"init={init!r}, expected 'prior' or 'modes'.")
+        check_positive_integer(num_starts=num_starts)
+        if init == "modes" and prior_factors:
+            raise ValueError("prior_factors is for init='prior'.")
         self._prior_factors = list(prior_factors)
+        self._init, self._num_starts = init, num_starts
         self._disable_progbar = disable_progbar
         self.num_chains, self.num_samples = num_runs, num_particles
         self._samples: Sites | None = None
@@ -127,8 +141,8 @@ class SMC:
     def run(self, *args: Any, **kwargs: Any) -> None:
         """All runs, from the prior to the posterior; arguments are those of the model. Warns if runs disagree."""
         self._args, self._kwargs = args, kwargs
-        targets = self._targets()
         particles: Particles | None = None
+        targets = self._targets() if self._init == "prior" else self._modes()
         with _Bar(self._disable_progbar) as bar:
             for base, full in itertools.pairwise(targets):
                 particles = self._leg(base, full, particles, bar)
@@ -173,7 +187,7 @@ class SMC:
 
     # ---- the way from the prior to the posterior ----------------------------------------------------------------
 
-    def _targets(self) -> list[ModelTarget]:
+    def _targets(self) -> list[Target]:
         """The distributions on the way: the prior, the prior with its factors, the posterior."""
         full = self._target(self.kernel.model)
         likelihood = likelihood_sites(full.program)
@@ -185,11 +199,29 @@ class SMC:
         keep = [[]] if not self._prior_factors else [[], self._prior_factors]
         return [*[self._target(WithoutLikelihood(names)(self.kernel.model)) for names in keep], full]
 
-    def _target(self, model: Any) -> ModelTarget:
-        options = {**self.kernel.model_options, "init_strategy": init_to_sample}
+    def _modes(self) -> list[Target]:
+        """A mixture of Gaussians about the modes, and the posterior; sites on manifolds in their charts."""
+        full = self._target(self.kernel.model)
+        if full.manifolds:
+            nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
+            charts = {name: biject_to(nodes[name]["fn"].support).inv for name in full.manifolds}
+            full = self._target(
+                self.kernel.model, transforms={**charts, **(self.kernel.model_options["transforms"] or {})}
+            )
+        mixture, flat, self.evaluations = mixture_about_modes(
+            full.potential_fn, full.draw, self._num_starts, _MOST_MODES
+        )
+
+        def potential(sites: Sites) -> Tensor:
+            return -mixture.log_density(flat.vectors({name: x.unsqueeze(0) for name, x in sites.items()}).squeeze(0))
+
+        return [_Base(potential, {}, full.transforms, lambda: flat.sites(mixture.sample())), full]
+
+    def _target(self, model: Any, **changed: Any) -> ModelTarget:
+        options = {**self.kernel.model_options, "init_strategy": init_to_sample, **changed}
         return target_from_model(model, self._args, self._kwargs, **options)
 
-    def _leg(self, base: ModelTarget, full: ModelTarget, start: Particles | None, bar: _Bar) -> Particles:
+    def _leg(self, base: Target, full: Target, start: Particles | None, bar: _Bar) -> Particles:
         """From one distribution to the next."""
         plan = self._plan
         target = tempered(base, full, None if start is None else _draws_of(start))
@@ -217,6 +249,16 @@ class SMC:
                 "runs have missed modes, or given them the wrong share. Take more num_particles, or states_per_chain.",
                 stacklevel=3,
             )
+
+
+@dataclass
+class _Base(Target):
+    """A distribution to begin with."""
+
+    sample: Callable[[], Sites]
+
+    def draw(self) -> Sites:
+        return self.sample()
 
 
 def _draws_of(particles: Particles) -> Callable[[], Sites]:

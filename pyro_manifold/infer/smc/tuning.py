@@ -67,8 +67,9 @@ class ParticleTuning(Saved):
         self._inverse_masses = {
             block: x.new_ones(runs, *([] if block in curvature else x.shape[1:])) for block, x in state.position.items()
         }
-        self._use_masses()
         self._forget()
+        self._take_in(state)
+        self.end_level()
 
     @property
     def step_size(self) -> Tensor:
@@ -99,9 +100,12 @@ class ParticleTuning(Saved):
         """Learn from one move of all particles."""
         acceptance = statistics["acceptance_rate"].reshape(self._runs, -1).mean(1)
         self._log_step_size = self._log_step_size + _GAIN * (acceptance - self._target)
+        self._take_in(after)
+
+    def _take_in(self, state: State) -> None:
         self._count += 1
         for block, moments in self._moments.items():
-            x, gradient = after.position[block], after.gradient[block]
+            x, gradient = state.position[block], state.gradient[block]
             if block in self._curvature:
                 found = [self._curvature[block](x, gradient)]
             else:
@@ -150,7 +154,7 @@ def particle_tuning(
         runs,
         mechanics,
         {block: estimator.curvature for block, estimator in estimators.items()},
-        step_size=min(plan.step_size, LENGTH / 4),
+        step_size=min(plan.step_size, LENGTH / 8),
         length=length,
         jitter=plan.trajectory_jitter,
         target=plan.target_accept_prob,
