@@ -83,8 +83,11 @@ class NormalSingularValues(TorchDistribution):
         constant -= _log_multivariate_gamma(n / 2, p) + _log_multivariate_gamma(p / 2, p)
         unit = value / self.scale.unsqueeze(-1)
         squares = unit.square()
-        first, second = torch.triu_indices(p, p, 1, device=value.device)
-        repulsion = (squares[..., first] - squares[..., second]).log().sum(-1)
+        # All pairs twice, each value with itself a one: without indices, which not every compiler knows.
+        gaps = (squares.unsqueeze(-1) - squares.unsqueeze(-2)).abs() + torch.eye(
+            p, dtype=value.dtype, device=value.device
+        )
+        repulsion = gaps.log().sum((-2, -1)) / 2
         own = (n - p) * unit.log().sum(-1) - squares.sum(-1) / 2
         return constant - p * self.scale.log() + own + repulsion
 
