@@ -71,7 +71,7 @@ class Flat:
 
     def vectors(self, sites: Sites) -> Tensor:
         """``{site: (points, ...)}`` to ``(points, d)``."""
-        return torch.cat([sites[name].flatten(1) for name in self._shapes], 1)
+        return torch.cat([sites[name].reshape(len(sites[name]), -1) for name in self._shapes], 1)
 
     def sites(self, vectors: Tensor) -> Sites:
         """``(..., d)`` to ``{site: (..., ...)}``."""

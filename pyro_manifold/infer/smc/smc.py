@@ -63,6 +63,9 @@ class SMC:
         max_levels: after so many values of β it gives up.
         prior_factors: observed sites and factors that belong to the prior, such as a factor that orders scales. A first
             pass then brings the particles to this prior, and the evidence is with respect to it.
+        init: ``"prior"``, or ``"modes"``: from a mixture of Gaussians about the ends of descents from draws of the
+            prior, for modes that have no particle while β is small. The evidence is then that of the modes found.
+        num_starts: of descents, for ``init="modes"``.
         disable_progbar: no progress bar.
 
     Attributes:
@@ -70,6 +73,7 @@ class SMC:
         log_evidence_error: its standard error, from the differences between runs (jackknife); NaN for one run.
         log_evidences: of each run, ``(num_runs,)``.
         levels: what happened at each β, one `Level` after the other.
+        evaluations: of the density, to find modes.
 
     Raises:
         ValueError: for arguments out of range, a kernel of another kind, or by `run` a model that observes nothing.
@@ -135,6 +139,7 @@ class SMC:
         self._init, self._num_starts = init, num_starts
         self._disable_progbar = disable_progbar
         self.num_chains, self.num_samples = num_runs, num_particles
+        self.evaluations = 0
         self._samples: Sites | None = None
         self._diagnostics: list[dict[str, Any]] = [{} for _ in range(num_runs)]
 
