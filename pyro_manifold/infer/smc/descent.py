@@ -83,7 +83,7 @@ def _line_search(
     step = torch.where(active, torch.ones_like(value), torch.zeros_like(value))
     for asked in range(1, _HALVINGS + 1):  # noqa: B007
         found, gradient = objective(x + step[:, None] * direction)
-        good = (found <= value + _SUFFICIENT * step * slope) & torch.isfinite(gradient).all(-1)
+        good = (found <= value + _SUFFICIENT * step * slope) & torch.isfinite(found) & torch.isfinite(gradient).all(-1)
         if bool((good | ~active).all()):
             break
         step = torch.where(good | ~active, step, step / 2)
