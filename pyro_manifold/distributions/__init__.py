@@ -9,6 +9,7 @@ from pyro_manifold.distributions.matrix_angular_central_gaussian import MatrixAn
 from pyro_manifold.distributions.matrix_bingham import MatrixBingham
 from pyro_manifold.distributions.matrix_bingham_von_mises_fisher import MatrixBinghamVonMisesFisher
 from pyro_manifold.distributions.matrix_langevin import MatrixLangevin
+from pyro_manifold.distributions.normal_singular_values import NormalSingularValues
 from pyro_manifold.distributions.ordered_half_normal import OrderedHalfNormal
 from pyro_manifold.distributions.stiefel_uniform import StiefelUniform
 
@@ -17,6 +18,7 @@ __all__ = [
     "MatrixBingham",
     "MatrixBinghamVonMisesFisher",
     "MatrixLangevin",
+    "NormalSingularValues",
     "OrderedHalfNormal",
     "StiefelUniform",
     "constraints",

@@ -22,6 +22,7 @@ from pyro_manifold.infer.mcmc import (
 )
 from pyro_manifold.infer.predictive import Predictive
 from pyro_manifold.infer.running_predictions import RunningPredictions
+from pyro_manifold.infer.smc.smc import SMC
 
 __all__ = [
     "GHMC",
@@ -33,6 +34,7 @@ __all__ = [
     "PSGLD",
     "SGHMC",
     "SGLD",
+    "SMC",
     "CosineCycles",
     "MetaSampler",
     "MetaTask",

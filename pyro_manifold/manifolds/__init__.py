@@ -4,10 +4,11 @@ The Stiefel manifold is the set of n×p matrices with orthonormal columns. Pure,
 """
 
 from pyro_manifold.manifolds.base import Manifold
+from pyro_manifold.manifolds.constant import Constant
 from pyro_manifold.manifolds.euclidean import Euclidean
 from pyro_manifold.manifolds.grassmann import Grassmann
 from pyro_manifold.manifolds.polar import polar_factor
 from pyro_manifold.manifolds.sphere import Sphere
 from pyro_manifold.manifolds.stiefel import Stiefel
 
-__all__ = ["Euclidean", "Grassmann", "Manifold", "Sphere", "Stiefel", "polar_factor"]
+__all__ = ["Constant", "Euclidean", "Grassmann", "Manifold", "Sphere", "Stiefel", "polar_factor"]

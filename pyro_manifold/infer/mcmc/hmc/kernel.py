@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
@@ -18,7 +19,7 @@ from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integ
 from pyro_manifold.infer.mcmc.haste import Haste
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State, at_rest
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
-from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, Mechanics
+from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.hmc.reflection import Reflection
 from pyro_manifold.infer.mcmc.hmc.step import Step
@@ -27,10 +28,22 @@ from pyro_manifold.infer.mcmc.hmc.warmup import Plan, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.layout import refuse_manifold
 from pyro_manifold.infer.mcmc.problem import Problem
-from pyro_manifold.infer.mcmc.run import Parts
+from pyro_manifold.infer.mcmc.run import Parts, Tuning
 from pyro_manifold.infer.mcmc.states import Block, Blocks, Transition
-from pyro_manifold.manifolds import Manifold, Stiefel
+from pyro_manifold.manifolds import Constant, Manifold, Stiefel
 from pyro_manifold.target.batched import Sites
+
+
+class HamiltonianTuning(Tuning[State, HamiltonianSettings], Protocol):
+    """What chooses steps, masses and lengths of trajectories."""
+
+    @property
+    def example(self) -> HamiltonianSettings:
+        """Settings as most iterations have them."""
+
+
+TunedBy = Callable[[State, BlockMechanics, Trajectory], HamiltonianTuning]
+"""Makes the tuning of chains that begin at a state and move by such trajectories."""
 
 _OPERATORS_OF_A_DRIFT = 30  # and a kick, about
 _MOST_COLUMNS = 8  # a drift is a sequence of 2p flows
@@ -118,16 +131,35 @@ class HamiltonianKernel(Kernel):
 
     def compose(self, problem: Problem, warmup_steps: int) -> Parts[State, HamiltonianSettings]:
         """Reflections of square sites, then a trajectory."""
-        mechanics = self.mechanics(problem)
+
+        def warm_up(state: State, mechanics: BlockMechanics, trajectory: Trajectory) -> WarmUp:
+            acceptance = partial(_acceptance_of_one_step, trajectory)
+            return WarmUp(self._plan, warmup_steps, state, estimators(problem, mechanics), acceptance, problem.random)
+
+        return self.composed(problem, self.mechanics(problem), warm_up)
+
+    def with_masses_of_sites(self) -> Self:
+        """The same kernel, but for one mass for each site on a manifold and diagonal masses of the others."""
+        other = copy(self)
+        other._column_masses, other._full_mass = False, False
+        return other
+
+    @property
+    def plan(self) -> Plan:
+        """What the user asked of step size, masses and lengths."""
+        return self._plan
+
+    def composed(
+        self, problem: Problem, mechanics: BlockMechanics, tuned_by: TunedBy
+    ) -> Parts[State, HamiltonianSettings]:
+        """As `compose`, with other mechanics or tuned in another way."""
         step = Step(problem.potential, mechanics)
         state = at_rest(problem.position, problem.potential)
-        make = estimators(problem, mechanics)
-        if self._jit_compile:
-            step.compile(state, Masses(make).metrics, problem.batched.graph, options=self._jit_options, warn=self._warn)
         trajectory = Trajectory(step)
-        tuning = WarmUp(
-            self._plan, warmup_steps, state, make, partial(_acceptance_of_one_step, trajectory), problem.random
-        )
+        if self._jit_compile:
+            metrics = Masses(estimators(problem, mechanics)).metrics
+            step.compile(state, metrics, problem.batched.graph, options=self._jit_options, warn=self._warn)
+        tuning = tuned_by(state, mechanics, trajectory)
         transitions: list[Transition[State, HamiltonianSettings]] = [trajectory]
         square = self._square_blocks(problem)
         if square:
@@ -141,12 +173,12 @@ class HamiltonianKernel(Kernel):
             haste=self._haste(problem, trajectory, tuning),
         )
 
-    def _haste(self, problem: Problem, trajectory: Trajectory, tuning: WarmUp) -> Haste:
+    def _haste(self, problem: Problem, trajectory: Trajectory, tuning: HamiltonianTuning) -> Haste:
         if self._jit_compile or problem.potential_of_one_chain is None:
             return Haste(None)
         return Haste(partial(self._compile, problem, trajectory, tuning), _OPERATORS_OF_A_DRIFT + problem.operators)
 
-    def _compile(self, problem: Problem, trajectory: Trajectory, tuning: WarmUp, state: State) -> None:
+    def _compile(self, problem: Problem, trajectory: Trajectory, tuning: HamiltonianTuning, state: State) -> None:
         """Native code for trajectories, where there can be."""
         one = problem.potential_of_one_chain
         if one is None or state.energy.device.type != "cpu" or not native_code_is_allowed():
@@ -219,11 +251,14 @@ def block_mechanics(problem: Problem, table: Mapping[type[Manifold], Mechanics])
     """
     mechanics: dict[Block, Mechanics] = {group: EuclideanMechanics() for group in problem.layout.groups}
     for block, manifold in problem.manifolds.items():
-        found = [move for kind, move in table.items() if isinstance(manifold, kind)]
+        found = [move for kind, move in {**table, **_ANYWHERE}.items() if isinstance(manifold, kind)]
         if not found:
             refuse_manifold(block[0], manifold, [kind.__name__ for kind in table])
         mechanics[block] = found[0]
     return mechanics
+
+
+_ANYWHERE: dict[type[Manifold], Mechanics] = {Constant: GeodesicMechanics(Constant())}
 
 
 def _acceptance_of_one_step(

@@ -106,14 +106,18 @@ class CurvatureEstimator(InverseMassEstimator):
 
     def update(self, position: Tensor, gradient: Tensor) -> None:
         self._count += 1
+        curvature = self.curvature(position, gradient).mean()
+        self._curvature = self._curvature + (curvature - self._curvature) / self._count
+
+    def curvature(self, position: Tensor, gradient: Tensor) -> Tensor:
+        """What each chain's gradient says of m, ``(chains,)``."""
         unit = torch.ones_like(self._own_curvature)
         force = self._mechanics.kick(position, torch.zeros_like(position), gradient, 1.0)
         squares = 2 * self._mechanics.kinetic_energy(position, force, Metric(unit, unit))
-        curvature = squares.mean() / self._degrees_of_freedom
-        self._curvature = self._curvature + (curvature - self._curvature) / self._count
+        return squares / self._degrees_of_freedom + self._own_curvature
 
     def estimate(self) -> Tensor:
-        return 1 / (self._curvature + self._own_curvature)
+        return 1 / self._curvature if self._count else self.initial()
 
 
 class ColumnEstimator(InverseMassEstimator):

@@ -1,0 +1,161 @@
+"""Steps, masses and lengths of the moves of particles, from the particles themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State
+from pyro_manifold.infer.mcmc.hmc.masses import CurvatureEstimator
+from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
+from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
+from pyro_manifold.infer.mcmc.hmc.warmup import Plan
+from pyro_manifold.infer.mcmc.run import golden_phase
+from pyro_manifold.infer.mcmc.saving import Saved
+from pyro_manifold.infer.mcmc.states import Block, Blocks, Statistics
+from pyro_manifold.manifolds import Manifold
+
+LENGTH = math.pi / 2
+"""Of a mean trajectory: where masses are right, a quarter of an oscillation, after which a Gaussian is drawn anew."""
+
+MOST_STEPS = 64
+_GAIN = 0.5
+_SMALLEST = 1e-20
+
+
+class ParticleTuning(Saved):
+    r"""Each run of particles has a step size and masses of its own.
+
+    Masses are those of the distribution that the particles of a level follow, for the moves of the next level: for the
+    coordinates of an unconstrained block :math:`m = \sqrt{\mathrm{var}(\partial U) / \mathrm{var}(x)}` (both say the
+    same of a Gaussian; together they are not misled by several modes as the variance of x is), for a block on a
+    manifold its mean curvature (see `CurvatureEstimator`). The step size follows the acceptance probability by
+    stochastic approximation, after every move of all particles.
+
+    Args:
+        state: where the chains are, ``(runs · chains, ...)``.
+        runs: how many runs.
+        mechanics: how each block moves.
+        curvature: of each block on a manifold: positions and gradients to mean curvatures, ``(runs · chains,)``.
+        step_size: ε to begin with.
+        length: of a trajectory.
+        jitter: lengths vary within this share of their mean.
+        target: acceptance probability that ε aims at.
+    """
+
+    changing = ("_log_step_size", "_inverse_masses", "_count", "_moments")
+
+    def __init__(
+        self,
+        state: State,
+        runs: int,
+        mechanics: BlockMechanics,
+        curvature: dict[Block, Callable[[Tensor, Tensor], Tensor]],
+        *,
+        step_size: float,
+        length: float | None,
+        jitter: float,
+        target: float,
+    ) -> None:
+        self._runs, self._mechanics, self._curvature = runs, mechanics, curvature
+        self._length, self._jitter, self._target = length or LENGTH, jitter, target
+        self._chains = len(state.energy) // runs
+        self._log_step_size = state.energy.new_full((runs,), math.log(step_size))
+        self._inverse_masses = {
+            block: x.new_ones(runs, *([] if block in curvature else x.shape[1:])) for block, x in state.position.items()
+        }
+        self._forget()
+        self._take_in(state)
+        self.end_level()
+
+    @property
+    def step_size(self) -> Tensor:
+        """ε of each run, ``(runs,)``."""
+        return self._log_step_size.exp()
+
+    @property
+    def metrics(self) -> Metrics:
+        """The masses in use, a row for each chain."""
+        return self._metrics
+
+    @property
+    def example(self) -> HamiltonianSettings:
+        """Settings as most iterations have them."""
+        return self.settings(1)
+
+    def settings(self, iteration: int) -> HamiltonianSettings:
+        """Settings of the moves of this iteration, counted from 1."""
+        length = self._length * (1 + self._jitter * (2 * golden_phase(iteration) - 1))
+        steps = round(length / float(self._log_step_size.mean().exp()))
+        return HamiltonianSettings(
+            self.step_size.repeat_interleave(self._chains), min(max(steps, 1), MOST_STEPS), self._metrics
+        )
+
+    def learn(
+        self, iteration: int, before: State, after: State, statistics: Statistics, random: torch.Generator
+    ) -> None:
+        """Learn from one move of all particles."""
+        acceptance = statistics["acceptance_rate"].reshape(self._runs, -1).mean(1)
+        self._log_step_size = self._log_step_size + _GAIN * (acceptance - self._target)
+        self._take_in(after)
+
+    def _take_in(self, state: State) -> None:
+        self._count += 1
+        for block, moments in self._moments.items():
+            x, gradient = state.position[block], state.gradient[block]
+            if block in self._curvature:
+                found = [self._curvature[block](x, gradient)]
+            else:
+                # Relative to one particle: squares of what is far from zero would round the variance away.
+                x = x - self._origin.setdefault(block, x[:1])
+                found = [x, x.square(), gradient, gradient.square()]
+            means = [value.reshape(self._runs, self._chains, *value.shape[1:]).mean(1) for value in found]
+            self._moments[block] = [a + b for a, b in zip(moments, means, strict=True)] if moments else means
+
+    def end_level(self) -> None:
+        """Use what the particles say of masses, and forget them."""
+        for block, moments in self._moments.items():
+            if block in self._curvature:
+                curvature = moments[0] / self._count
+                self._inverse_masses[block] = 1 / curvature
+                continue
+            x, squares, gradient, gradient_squares = (value / self._count for value in moments)
+            variance = (squares - x.square()).clamp(min=_SMALLEST)
+            force = (gradient_squares - gradient.square()).clamp(min=_SMALLEST)
+            self._inverse_masses[block] = (variance / force).sqrt()
+        self._use_masses()
+        self._forget()
+
+    def _use_masses(self) -> None:
+        self._metrics = {
+            block: Metric.from_inverse_mass(mass.repeat_interleave(self._chains, 0))
+            for block, mass in self._inverse_masses.items()
+        }
+
+    def _forget(self) -> None:
+        self._count = 0
+        self._moments: dict[Block, list[Tensor]] = {block: [] for block in self._mechanics}
+        self._origin: Blocks = {}
+
+
+def particle_tuning(
+    plan: Plan, runs: int, manifolds: Mapping[Block, Manifold], state: State, mechanics: BlockMechanics, _: Trajectory
+) -> ParticleTuning:
+    """The tuning of a kernel's plan, for chains that begin at a state."""
+    estimators = {
+        block: CurvatureEstimator(state.position[block], mechanics[block], m) for block, m in manifolds.items()
+    }
+    length = plan.trajectory_length or (plan.step_size * plan.num_steps if plan.num_steps else None)
+    return ParticleTuning(
+        state,
+        runs,
+        mechanics,
+        {block: estimator.curvature for block, estimator in estimators.items()},
+        step_size=min(plan.step_size, LENGTH / 8),
+        length=length,
+        jitter=plan.trajectory_jitter,
+        target=plan.target_accept_prob,
+    )

@@ -1,0 +1,57 @@
+"""Points that stay where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.manifolds.base import Manifold
+
+
+@dataclass(frozen=True)
+class Constant(Manifold):
+    """A vector that nothing moves, of dimension 0: a number on which a density depends, such as a temperature.
+
+    As the manifold of a site it makes that number an input of the density which every kernel carries along, one for
+    each chain, and whose gradient is the derivative of the potential energy.
+
+    Example:
+        >>> Constant().retraction(torch.tensor([0.5]), torch.tensor([1.0]))
+        tensor([0.5000])
+    """
+
+    event_dim = 1
+    shape_in_words = "a vector"
+
+    def dimension(self, *shape: int) -> int:
+        """0."""
+        return 0
+
+    def random_point(
+        self,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Ones."""
+        return torch.ones(*shape, dtype=dtype, device=device)
+
+    def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
+        """Zeros, the only tangent vector."""
+        return torch.zeros_like(ambient)
+
+    def projection(self, ambient: Tensor) -> Tensor:
+        return ambient
+
+    def retraction(self, point: Tensor, tangent: Tensor) -> Tensor:
+        return point
+
+    def geodesic_flow(self, point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
+        return point, tangent
+
+    def membership_error(self, point: Tensor) -> Tensor:
+        """0."""
+        return torch.zeros_like(point[..., 0])

@@ -1,0 +1,199 @@
+"""Sequential Monte Carlo, against evidences and posteriors that are known without it."""
+
+import math
+import pickle
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from problems.monte_carlo import STANDARD_ERRORS
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import GHMC, MSD, OHMC, SMC
+
+F = torch.tensor([[3.0, 0.0], [0.0, 1.5], [0.0, 0.0]], dtype=torch.float64)
+
+
+def langevin():
+    """MATH: log E exp(tr FᵀX) = 1.607 under the uniform distribution, and 2.809 is the mean of tr FᵀX."""
+    U = pyro.sample("U", StiefelUniform(3, 2))
+    pyro.factor("langevin", (F.to(U) * U).sum((-2, -1)))
+
+
+def linear(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1]), 2.0).to_event(1))
+    with pyro.plate("rows", len(y)):
+        pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+
+def run(model, *args, kernel=OHMC, **options):
+    smc = SMC(kernel(model), **{"num_particles": 512, "num_runs": 8, "disable_progbar": True, **options})
+    smc.run(*args)
+    return smc
+
+
+def assert_evidence(smc, truth):
+    """Within the suite's standard errors, by what runs differ: of 8 runs, so Student's t with 7 degrees of freedom."""
+    allowed = STANDARD_ERRORS * 8.47 / 4  # the quantile of t₇ where the normal has 4 standard errors
+    z = (smc.log_evidence - truth) / smc.log_evidence_error
+    assert abs(z) < allowed, f"log evidence {smc.log_evidence}, truth {truth}: {z:.1f} standard errors"
+
+
+def assert_mean_of_runs(draws, truth):
+    """The mean over runs of ``(runs, particles)``, by what runs differ."""
+    means = draws.mean(1)
+    z = float((means.mean() - truth) / (means.std() / len(means) ** 0.5))
+    assert abs(z) < 8.47, f"mean {float(means.mean())}, truth {truth}: {z:.1f} standard errors"
+
+
+@pytest.mark.parametrize("kernel", [OHMC, GHMC])
+def test_evidence_and_posterior_of_a_matrix_langevin(kernel):
+    pyro.set_rng_seed(0)
+    smc = run(langevin, kernel=kernel)
+    assert_evidence(smc, 1.607)
+    U = smc.get_samples(group_by_chain=True)["U"]
+    assert U.shape == (8, 512, 3, 2)
+    assert_mean_of_runs((F * U).sum((-2, -1)), 2.809)
+
+
+def test_evidence_and_posterior_of_linear_regression():
+    pyro.set_rng_seed(1)
+    x, y = torch.randn(30, 4), torch.randn(30)
+    smc = run(linear, x, y)
+    covariance = 4 * x @ x.T + 0.25 * torch.eye(30)
+    truth = dist.MultivariateNormal(torch.zeros(30), covariance).log_prob(y)
+    assert_evidence(smc, float(truth))
+    precision = x.T @ x / 0.25 + torch.eye(4) / 4
+    mean = torch.linalg.solve(precision, x.T @ y / 0.25)
+    w = smc.get_samples(group_by_chain=True)["w"]
+    for k in range(4):
+        assert_mean_of_runs(w[..., k], float(mean[k]))
+        assert_mean_of_runs((w[..., k] - mean[k]).square(), float(precision.inverse()[k, k]))
+
+
+def test_modes_have_the_particles_that_their_masses_earn():
+    def two_modes():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 5.0).to_event(1))
+        left = dist.Normal(torch.tensor(-4.0), 0.1).log_prob(x).sum(-1) + math.log(0.3)
+        right = dist.Normal(torch.tensor(4.0), 0.1).log_prob(x).sum(-1) + math.log(0.7)
+        pyro.factor("modes", torch.logaddexp(left, right))
+
+    pyro.set_rng_seed(2)
+    smc = run(two_modes, num_particles=2048)
+    # The prior has the same density at both but for the width of the modes, by symmetry exactly the same mass.
+    prior = dist.Normal(0.0, (25 + 0.01) ** 0.5).log_prob(torch.tensor(4.0)) * 2
+    assert_evidence(smc, float(prior))
+    assert_mean_of_runs((smc.get_samples(group_by_chain=True)["x"][..., 0] > 0).double(), 0.7)
+
+
+def test_discrete_sites_are_summed_out():
+    y = torch.tensor([-2.0, -1.5, 2.0, 2.5, 3.0])
+
+    def mixture():
+        mean = pyro.sample("mean", dist.Normal(0.0, 3.0))
+        with pyro.plate("rows", len(y)):
+            z = pyro.sample("z", dist.Bernoulli(0.4), infer={"enumerate": "parallel"})
+            pyro.sample("y", dist.Normal(torch.where(z > 0, mean, -mean), 1.0), obs=y)
+
+    grid = torch.linspace(-20, 20, 40_001).unsqueeze(-1)
+    right, left = dist.Normal(grid, 1.0).log_prob(y), dist.Normal(-grid, 1.0).log_prob(y)
+    density = torch.logaddexp(right + math.log(0.4), left + math.log(0.6)).sum(-1)
+    density = density + dist.Normal(0.0, 3.0).log_prob(grid.squeeze(-1))
+    pyro.set_rng_seed(3)
+    assert_evidence(run(mixture), float(density.logsumexp(0) + math.log(40 / 40_000)))
+
+
+def test_both_components_of_the_orthogonal_group():
+    def square():
+        U = pyro.sample("U", StiefelUniform(2, 2))
+        pyro.factor("l", 6 * U[..., 0, 0])
+
+    pyro.set_rng_seed(4)
+    smc = run(square)
+    assert_evidence(smc, math.log(torch.special.i0(torch.tensor(6.0))))
+    determinants = torch.linalg.det(smc.get_samples(group_by_chain=True)["U"])
+    assert_mean_of_runs((determinants > 0).double(), 0.5)
+
+
+def test_factors_of_the_prior_are_no_evidence():
+    def ordered():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.factor("order", -2 * x[0].square())  # makes the first N(0, 1/5)
+        pyro.sample("y", dist.Normal(x[0], 0.5), obs=torch.tensor(1.0))
+
+    pyro.set_rng_seed(5)
+    smc = run(ordered, prior_factors=["order"])
+    assert_evidence(smc, float(dist.Normal(0.0, (0.2 + 0.25) ** 0.5).log_prob(torch.tensor(1.0))))
+
+
+def test_a_likelihood_that_is_zero_somewhere_costs_its_share_of_the_prior():
+    def half():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("l", torch.where(x > 0, -x, -torch.inf))
+
+    pyro.set_rng_seed(6)
+    truth = 0.5 + math.log(dist.Normal(0.0, 1.0).cdf(torch.tensor(-1.0)))  # ∫ φ(x) e^(-x) over x > 0
+    assert_evidence(run(half), truth)
+
+
+def test_single_precision_and_one_run():
+    smc = run(lambda: langevin(), num_runs=1)
+    assert math.isnan(smc.log_evidence_error)
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(3, dtype=torch.float32), 1.0).to_event(1))
+        pyro.sample("y", dist.Normal(x, 0.1).to_event(1), obs=torch.ones(3, dtype=torch.float32))
+
+    draws = run(model).get_samples()["x"]
+    assert draws.dtype == torch.float32
+    assert torch.isfinite(draws).all()
+
+
+def test_what_users_call_after_a_run(capsys):
+    pyro.set_rng_seed(7)
+    smc = run(linear, torch.randn(10, 2), torch.randn(10), num_particles=64, num_runs=2)
+    smc.summary()
+    assert "log evidence" in capsys.readouterr().out
+    assert dict(smc.to_inferencedata().posterior.sizes)["chain"] == 2
+    assert [level.inverse_temperature.shape for level in smc.levels] == [(2,)] * len(smc.levels)
+    assert float(smc.levels[-1].inverse_temperature.min()) == 1
+    pickle.dumps(smc.get_samples())
+
+
+def test_a_seed_is_a_run():
+    first, second = [], []
+    for found in (first, second):
+        pyro.set_rng_seed(8)
+        found.append(run(langevin, num_particles=64, num_runs=2).log_evidences)
+    assert torch.equal(first[0], second[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_particles": 100}, "num_particles=100, states_per_chain=16"),
+        ({"ess_share": 1.0}, "ess_share=1.0"),
+        ({"num_runs": 0}, "num_runs=0"),
+        ({"init": "somewhere"}, "init='somewhere'"),
+        ({"prior_factors": "order"}, "prior_factors='order'"),
+    ],
+)
+def test_bad_arguments_are_sentences(options, words):
+    with pytest.raises(ValueError, match=words):
+        SMC(OHMC(langevin), **options)
+
+
+def test_other_kernels_and_models_without_data_are_sentences():
+    with pytest.raises(ValueError, match="expected OHMC"):
+        SMC(MSD(langevin))
+    with pytest.raises(ValueError, match="potential_fn"):
+        SMC(OHMC(potential_fn=lambda sites: sites["x"].sum(), manifolds={}))
+    with pytest.raises(ValueError, match="no likelihood"):
+        run(lambda: pyro.sample("U", StiefelUniform(3, 2)))
+    with pytest.raises(ValueError, match="prior_factors names"):
+        run(langevin, prior_factors=["l"])
+    with pytest.raises(ValueError, match=r"call smc\.run"):
+        SMC(OHMC(langevin)).get_samples()
+    with pytest.raises(RuntimeError, match="after 1 levels"):
+        run(linear, torch.randn(30, 4), torch.randn(30), max_levels=1)
