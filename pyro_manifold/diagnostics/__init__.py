@@ -4,6 +4,7 @@ from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, alig
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.disagreement import disagreements
 from pyro_manifold.diagnostics.frechet import dispersion, frechet_mean
+from pyro_manifold.diagnostics.guide_quality import guide_khat
 from pyro_manifold.diagnostics.invariants import Convergence, invariants, summarise_invariants
 from pyro_manifold.diagnostics.plots import plot_frames, plot_loadings, plot_principal_angles
 from pyro_manifold.diagnostics.predictive_quality import (
@@ -30,6 +31,7 @@ __all__ = [
     "dispersion",
     "expected_calibration_error",
     "frechet_mean",
+    "guide_khat",
     "invariants",
     "mean_projector",
     "negative_log_likelihood",
