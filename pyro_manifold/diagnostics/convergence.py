@@ -29,7 +29,8 @@ def convergence(
         measures: which of them; R-hat takes longest.
 
     Returns:
-        ``{measure: (...)}`` in float64 on the CPU; NaN for entries that do not vary.
+        ``{measure: (...)}`` in float64 on the CPU; NaN for entries that do not vary, and an
+        infinite R-hat where chains stand still at different values.
 
     Raises:
         ValueError: for fewer than 4 draws.
@@ -77,9 +78,10 @@ def _measured(array: np.ndarray, measure: Measure) -> np.ndarray:
     if array.shape[1] < 4:
         return np.full(array.shape[2], np.nan)
     table = xarray.Dataset({"x": (("chain", "draw", "entry"), array)})
-    with np.errstate(all="ignore"):  # chains that stand still at different values have an infinite R-hat
+    with np.errstate(all="ignore"):  # chains that stand still have no variance
         if measure == "r_hat":
-            return np.asarray(arviz.rhat(table)["x"])
+            found = np.asarray(arviz.rhat(table)["x"])
+            return np.where(np.isnan(found) & np.isfinite(array).all((0, 1)), np.inf, found)
         return np.asarray(arviz.ess(table, method=measure.removeprefix("ess_"))["x"])
 
 

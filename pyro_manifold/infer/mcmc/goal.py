@@ -198,12 +198,13 @@ def lengths(
         if num_samples is None:
             raise ValueError("MCMC needs num_samples, or until={'ess': 400, 'rhat': 1.01}.")
         return num_samples, warmup_steps, num_samples
+    if max_samples is not None:
+        check_counts(max_samples=max_samples)
     if num_samples is None:
         warmup_steps = _WARMUP_STEPS if warmup_steps is None else warmup_steps
         num_samples = _FEWEST_SAMPLES if max_samples is None else min(_FEWEST_SAMPLES, max_samples)
     check_counts(num_samples=num_samples)
     most = max(_MOST_SAMPLES, num_samples) if max_samples is None else max_samples
-    check_counts(max_samples=most)
     if most < num_samples:
         raise ValueError(f"max_samples={most} is below num_samples={num_samples}, the least that is sampled.")
     return num_samples, warmup_steps, most
