@@ -90,8 +90,11 @@ class OwnData:
 
     def __init__(self, model, data, target, example, compile=None):
         def potential(sites, batch):
-            model.data = batch["y"]
-            return target.potential_fn(sites)
+            before, model.data = model.data, batch["y"]
+            try:
+                return target.potential_fn(sites)
+            finally:
+                model.data = before  # that of a trace is no tensor for others
 
         self._batch = {"y": data}
         self._potential = BatchedPotential(
