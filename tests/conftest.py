@@ -29,6 +29,7 @@ LONGEST = (
     "test_examples.py::test_bayesian_pca",
     "test_distributions_of_draws.py::test_matrix_langevin",
     "test_langevin_normaliser.py::test_concentrations_of_groups_are_inferred",
+    "test_calibration.py::test_ranks_are_uniform",
 )
 """Run first, so that no worker is left with one of them at the end."""
 

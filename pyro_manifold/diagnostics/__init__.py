@@ -2,6 +2,7 @@
 
 from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, align_signs, align_signs_and_permutations
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.convergence import nested_r_hat
 from pyro_manifold.diagnostics.disagreement import disagreements
 from pyro_manifold.diagnostics.frechet import dispersion, frechet_mean
 from pyro_manifold.diagnostics.guide_quality import guide_khat
@@ -35,6 +36,7 @@ __all__ = [
     "invariants",
     "mean_projector",
     "negative_log_likelihood",
+    "nested_r_hat",
     "out_of_distribution_auroc",
     "plot_frames",
     "plot_loadings",

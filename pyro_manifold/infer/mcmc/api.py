@@ -15,10 +15,13 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.util import optional
 
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.convergence import check_superchains
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.disagreement import disagreements, named, stuck_chains, temperature_of_hot_chains
 from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
-from pyro_manifold.infer.mcmc.checks import is_a
+from pyro_manifold.diagnostics.table import measures, table
+from pyro_manifold.infer.mcmc.checks import check_counts, is_a
+from pyro_manifold.infer.mcmc.goal import FEWEST_DRAWS, Goal, Until, check_until, known_by, lengths
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
 from pyro_manifold.infer.mcmc.run import Run
@@ -48,10 +51,11 @@ class MCMC(pyro.infer.MCMC):
 
     Args:
         kernel: the kernel.
-        num_samples: iterations of each chain after warm-up; each is a draw unless ``thinning`` says otherwise.
-        warmup_steps: iterations before them that adapt; ``num_samples`` if None.
-        initial_params: ``{site: tensor}`` to start from, with a leading chain dimension if ``num_chains > 1``;
-            manifold sites on their manifold, all others unconstrained.
+        num_samples: iterations of each chain after warm-up; each is a draw unless ``thinning`` says otherwise. With
+            ``until`` the least number of them, 100 if None.
+        warmup_steps: iterations before them that adapt; ``num_samples`` if None, and 500 if that is None too.
+        initial_params: ``{site: tensor}`` to start from, with a leading chain dimension if ``num_chains > 1``
+            (``num_superchains``, if that is given); manifold sites on their manifold, all others unconstrained.
         num_chains: number of chains, 1 to thousands.
         hook_fn: called as ``hook_fn(kernel, params, stage, i)`` after each iteration; under ``"vectorized"`` each of
             ``params`` has a leading chain dimension.
@@ -69,6 +73,18 @@ class MCMC(pyro.infer.MCMC):
         data_loader: an iterable over batches, such as a torch ``DataLoader``, for kernels that see a new one at each
             step (`SGLD`, `PSGLD`, `SGHMC`, `OSGHMC`). A batch's tensors become the model's positional arguments (its
             keyword arguments, if it is a dictionary); keyword arguments of `run` stay the model's.
+        until: ``{"ess": 400, "rhat": 1.01}``, any of them, and ``"nested_rhat"``: sample until every entry of every
+            site that is kept, and the log density, has bulk and tail effective sample sizes of at least that and a
+            rank-normalised R-hat of at most that, as `summary` shows them. Sites that the posterior knows only up to
+            signs, order or rotations of columns are looked at through `pyro_manifold.diagnostics.invariants`, which
+            these do not change. For ``"vectorized"``.
+        max_samples: with ``until``, at most so many iterations after warm-up; 10,000 if None (``num_samples``, if that
+            is more).
+        num_superchains: so many groups of chains begin at one point each, so that `summary` and `diagnostics` have
+            nested R-hat, which judges many short chains. For ``"vectorized"``.
+
+    Attributes:
+        stopped: why a run with ``until`` stopped; None before it has.
 
     An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised. An
     error while sampling is raised, and `get_samples` has the draws made before it.
@@ -89,7 +105,7 @@ class MCMC(pyro.infer.MCMC):
     def __init__(
         self,
         kernel: MCMCKernel,
-        num_samples: int,
+        num_samples: int | None = None,
         warmup_steps: int | None = None,
         initial_params: Sites | None = None,
         num_chains: int = 1,
@@ -104,9 +120,14 @@ class MCMC(pyro.infer.MCMC):
         thinning: int = 1,
         consumers: Sequence[Consumer] = (),
         data_loader: Iterable[Any] | None = None,
+        until: Until | None = None,
+        max_samples: int | None = None,
+        num_superchains: int | None = None,
     ) -> None:
         self.num_samples: int
-        _check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
+        self.stopped: str | None = None
+        num_samples, warmup_steps, most = lengths(num_samples, warmup_steps, until, max_samples)
+        check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
         if chain_method not in ("vectorized", "parallel", "sequential"):
             raise ValueError(f"chain_method={chain_method!r}, expected 'vectorized', 'parallel' or 'sequential'.")
         if thinning > num_samples:
@@ -121,6 +142,16 @@ class MCMC(pyro.infer.MCMC):
                 "thinning and consumers are for chain_method='vectorized' and kernels of this package: thin the draws "
                 "of get_samples(group_by_chain=True) instead."
             )
+        if not self._vectorised and (until is not None or num_superchains is not None):
+            raise ValueError(
+                "until and num_superchains are for chain_method='vectorized' and kernels of this package: give "
+                "num_samples and look at summary() instead."
+            )
+        if num_superchains is not None:
+            check_superchains(num_superchains, num_chains)
+        if until is not None:
+            check_until(until, num_superchains)
+        self._until, self._num_superchains = until, num_superchains
         if data_loader is not None and not (self._vectorised and isinstance(kernel, StochasticGradientKernel)):
             raise ValueError(
                 "data_loader is for chain_method='vectorized' and kernels that see a part of the data at a time, not "
@@ -148,7 +179,7 @@ class MCMC(pyro.infer.MCMC):
         else:
             super().__init__(kernel, num_samples, initial_params=initial_params, num_chains=num_chains, **arguments)
         self._hook = hook_fn
-        self._requested_samples = num_samples
+        self._requested_samples, self._most_samples = num_samples, most
         self._thinning = thinning
         self._consumers = _functions(consumers)
         self._saved_names = save_params
@@ -160,13 +191,14 @@ class MCMC(pyro.infer.MCMC):
         initial_params = {name: torch.as_tensor(value) for name, value in initial_params.items()}
         if self.num_chains == 1:
             return {name: value.unsqueeze(0) for name, value in initial_params.items()}
+        starts = self._num_superchains or self.num_chains
         for name, value in initial_params.items():
-            if value.dim() == 0 or len(value) != self.num_chains:
+            if value.dim() == 0 or len(value) != starts:
                 raise ValueError(
                     f"initial_params['{name}'] has shape {tuple(value.shape)}, expected a leading dimension of "
-                    f"{self.num_chains}, one start for each chain."
+                    f"{starts}, one start for each {'super' * (starts < self.num_chains)}chain."
                 )
-        return initial_params
+        return {name: value.repeat_interleave(self.num_chains // starts, 0) for name, value in initial_params.items()}
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Run all chains; arguments are those of the model. Warns of chains that hardly moved."""
@@ -235,17 +267,24 @@ class MCMC(pyro.infer.MCMC):
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
 
     def summary(self, prob: float = 0.9) -> None:
-        """Print a table of the draws, as in Pyro, and sites known only up to signs, order or rotations of columns.
+        """Print a table of the draws, and which sites are known only up to signs, order or rotations of columns.
 
-        That is found for kernels of this package, by changing the columns of some draws and asking the density.
+        The table is Pyro's, with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
+        (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given. The symmetry is
+        found for kernels of this package, by changing the columns of some draws and asking the density.
 
         Raises:
             ValueError: before `run`, or for fewer than 4 draws of each chain.
         """
         self._check_there_are_draws("summary", fewest=4)
-        super().summary(prob)
+        print(table(self._samples, prob, self._num_superchains))
+        reports: list[dict[str, Any]] = [report or {} for report in self._diagnostics]
+        if any("divergences" in report for report in reports):
+            print("Number of divergences:", sum(len(report.get("divergences", ())) for report in reports))
         for symmetry in self._symmetries():
             print(symmetry.sentence())
+        if self.stopped is not None:
+            print(self.stopped)
 
     def _symmetries(self) -> list[Symmetry]:
         if not isinstance(self.kernel, Kernel):
@@ -270,6 +309,9 @@ class MCMC(pyro.infer.MCMC):
     def diagnostics(self) -> dict[str, Any]:
         """Effective sizes and R-hat of each site, what the kernel counted, and which chains disagree.
 
+        Of each site, by ArviZ: ``"n_eff"`` (for the mean), ``"ess_bulk"``, ``"ess_tail"`` and the rank-normalised
+        ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains`` is given.
+
         ``"disagreeing chains"`` names, for each site whose largest R-hat is above 1.05, that R-hat and the chain
         furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
         Of a single chain, sites on which its two halves disagree.
@@ -277,8 +319,10 @@ class MCMC(pyro.infer.MCMC):
         does not.
         """
         self._check_there_are_draws("diagnostics", fewest=4)
-        report = super().diagnostics()
-        report.pop("sample stats", None)
+        report: dict[str, Any] = {name: measures(value, self._num_superchains) for name, value in self._samples.items()}
+        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
+        for name in {name: None for chain in chains for name in chain if name != "sample stats"}:
+            report[name] = {f"chain {k}": chain[name] for k, chain in enumerate(chains) if name in chain}
         values = dict(self._samples)
         statistics = self.get_extra_fields(group_by_chain=True)
         if "lp" in statistics:
@@ -303,6 +347,9 @@ class MCMC(pyro.infer.MCMC):
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
             run = self.kernel.prepare(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
             self.kernel.run = run
+            if self._num_superchains is not None:
+                together = self.num_chains // self._num_superchains
+                run.move_to({name: x[::together].repeat_interleave(together, 0) for name, x in run.sites.items()})
             draws, statistics, error = self._draw(run)
         transforms = self.kernel.transforms if self.transforms is None else self.transforms
         self._samples = {name: transforms[name].inv(z) if name in transforms else z for name, z in draws.items()}
@@ -312,22 +359,40 @@ class MCMC(pyro.infer.MCMC):
 
     def _draw(self, run: Run[Any, Any]) -> tuple[Sites, Statistics, Exception | None]:
         """Warm up and draw; an interrupt keeps what there is, and so does an error, which is returned."""
-        wanted = self._requested_samples // self._thinning
-        buffers, recorder = Buffers(wanted, self._names_to_save(run)), Recorder()
+        wanted, least = self._most_samples // self._thinning, self._requested_samples // self._thinning
+        buffers, recorder = Buffers(least, self._names_to_save(run)), Recorder()
         consumers: list[Consumer] = [buffers, recorder, *self._consumers]
         if self._hook is not None:
             consumers.append(self._call_hook)
-        total = self.warmup_steps + self._requested_samples
-        with ProgressBar(total, self.kernel.logging, self._disable_progbar) as progress:
-            made, why, error = sample(run, self._requested_samples, self._thinning, [*consumers, progress])
+
+        def draws_so_far(made: int) -> Sites:
+            return {**run.problem.target.values(buffers.filled(made)), **recorder.log_density(made)}
+
+        goal = None
+        if self._until is not None:
+            goal = Goal(self._until, self._num_superchains, known_by(run), least)
+        total = self.warmup_steps + self._most_samples
+        with ProgressBar(total, lambda: self._figures(goal), self._disable_progbar) as progress:
+            made, why, error = sample(
+                run, self._most_samples, self._thinning, [*consumers, progress], goal, draws_so_far
+            )
         # An interrupt can fall between the draw and its statistics.
         made = min(made, recorder.record.draws)
         if error is not None:
             error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() has them.")
-        elif made < wanted:
+        elif why is not None:
             warnings.warn(f"{why}: kept {made} of {wanted} draws of each chain.", stacklevel=5)
+        elif goal is not None:
+            if not goal.reached and made >= FEWEST_DRAWS:
+                goal.look(draws_so_far(made), thoroughly=True)
+            self.stopped = goal.sentence(made, wanted)
+            if not goal.reached:
+                warnings.warn(self.stopped, stacklevel=5)
         self.num_samples = made
         return buffers.filled(made), {name: x[:, :made] for name, x in recorder.record.statistics().items()}, error
+
+    def _figures(self, goal: Goal | None) -> dict[str, str]:
+        return {**self.kernel.logging(), **({} if goal is None else goal.figures())}
 
     def _call_hook(self, iteration: Iteration) -> None:
         self._hook(self.kernel, iteration.sites, iteration.stage, iteration.index)  # type: ignore[misc]
@@ -345,9 +410,3 @@ def _functions(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
     if not isinstance(consumers, Sequence) or not all(callable(consumer) for consumer in consumers):
         raise ValueError(f"consumers={consumers!r}, expected a list of functions of an Iteration.")
     return tuple(consumers)
-
-
-def _check_counts(**counts: object) -> None:
-    for name, value in counts.items():
-        if not is_a(Integral, value) or value < 1:  # type: ignore[operator]
-            raise ValueError(f"{name}={value!r}, expected a positive integer.")

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from pyro_manifold.infer.mcmc.goal import Goal
 from pyro_manifold.infer.mcmc.record import Record
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.mcmc.states import NotFiniteError, Statistics
@@ -71,7 +72,14 @@ class Ended(NamedTuple):
     error: Exception | None = None
 
 
-def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer]) -> Ended:
+def sample(
+    run: Run[Any, Any],
+    num_samples: int,
+    thinning: int,
+    consumers: Sequence[Consumer],
+    goal: Goal | None = None,
+    draws_so_far: Callable[[int], Sites] | None = None,
+) -> Ended:
     """Advance a run to the end of its warm-up and ``num_samples`` iterations more, from wherever it is.
 
     Args:
@@ -79,6 +87,8 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
         num_samples: iterations after warm-up.
         thinning: every so many of these one is a draw.
         consumers: told of each iteration.
+        goal: stops the run when it is reached.
+        draws_so_far: from their number to the draws that the goal looks at.
 
     Returns:
         The number of draws made here; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C), or when a
@@ -87,7 +97,8 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
     Raises:
         KeyboardInterrupt, Exception: if there was no draw yet.
     """
-    run.haste.planned = run.warmup_steps + num_samples
+    # How long a run with a goal will be is not known before its last look.
+    run.haste.planned = run.warmup_steps + (num_samples if goal is None else min(goal.next * thinning, num_samples))
     draws, why, constrain = 0, None, run.problem.target.values
     try:
         while run.iteration < run.warmup_steps + num_samples:
@@ -103,6 +114,10 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
                 if consumer is consumers[0]:
                     # Whoever interrupts from here on, the first consumer, which keeps the draws, has this one.
                     draws += iteration.kept
+            if goal is not None and draws_so_far is not None and iteration.kept and draws == goal.next:
+                if goal.look(draws_so_far(draws)):
+                    break
+                run.haste.planned = run.warmup_steps + min(goal.next * thinning, num_samples)
         run.compare_graphs(_CHAINS_COMPARED_AT_THE_END)
     except (KeyboardInterrupt, NotFiniteError) as error:
         if not draws:
@@ -116,10 +131,10 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
 
 
 class Buffers:
-    """Draws of all chains, in tensors ``(chains, draws, ...)``.
+    """Draws of all chains, in tensors ``(chains, draws, ...)``; twice as large when they are full.
 
     Args:
-        draws: how many there will be.
+        draws: how many there will be, as far as is known.
         names: the sites to keep.
     """
 
@@ -133,6 +148,9 @@ class Buffers:
             return
         if not self._buffers:
             self._buffers = {name: self._empty(iteration.sites[name]) for name in self._names}
+        if self._filled == self._draws:
+            self._draws *= 2
+            self._buffers = {name: self._moved(buffer) for name, buffer in self._buffers.items()}
         for name, buffer in self._buffers.items():
             buffer[:, self._filled] = iteration.sites[name]
         self._filled += 1
@@ -144,6 +162,11 @@ class Buffers:
     def _empty(self, value: Tensor) -> Tensor:
         return value.new_empty(len(value), self._draws, *value.shape[1:])
 
+    def _moved(self, buffer: Tensor) -> Tensor:
+        larger = buffer.new_empty(len(buffer), self._draws, *buffer.shape[2:])
+        larger[:, : self._filled] = buffer
+        return larger
+
 
 class Recorder:
     """Puts the statistics of iterations after warm-up into a record."""
@@ -154,6 +177,11 @@ class Recorder:
     def __call__(self, iteration: Iteration) -> None:
         if iteration.stage == "Sample":
             self.record.add(iteration.statistics, kept=iteration.kept)
+
+    def log_density(self, draws: int) -> Statistics:
+        """That of the first draws, ``{"log density": (chains, draws)}``; empty where the kernel does not tell it."""
+        found = self.record.statistics(("lp",))
+        return {"log density": found["lp"][:, :draws]} if found else {}
 
 
 class ProgressBar:

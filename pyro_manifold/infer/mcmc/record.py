@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -37,11 +38,12 @@ class Record:
         """How many draws there are statistics of."""
         return len(self._columns)
 
-    def statistics(self) -> Statistics:
-        """``{name: (chains, draws)}``."""
+    def statistics(self, names: Collection[str] | None = None) -> Statistics:
+        """``{name: (chains, draws)}``, all or those of the names that there are."""
         if not self._columns:
             return {}
-        return {name: torch.stack([column[name] for column in self._columns], 1) for name in self._columns[0]}
+        chosen = [name for name in self._columns[0] if names is None or name in names]
+        return {name: torch.stack([column[name] for column in self._columns], 1) for name in chosen}
 
 
 def reports(statistics: Statistics, chains: int) -> list[dict[str, Any]]:
