@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyro
@@ -16,14 +16,19 @@ from pyro.util import optional
 
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
-from pyro_manifold.diagnostics.disagreement import disagreements, named, stuck_chains, temperature_of_hot_chains
+from pyro_manifold.diagnostics.disagreement import disagreements
 from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
 from pyro_manifold.infer.mcmc.checks import is_a
+from pyro_manifold.infer.mcmc.keeping import InMemory, Keeper
 from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
+from pyro_manifold.infer.mcmc.loop import Consumer, Iteration
+from pyro_manifold.infer.mcmc.on_disk import OnDisk, Store, as_store
+from pyro_manifold.infer.mcmc.remarks import warn_of_chains
 from pyro_manifold.infer.mcmc.run import Run
+from pyro_manifold.infer.mcmc.session import Reports, Session
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.states import Statistics
+from pyro_manifold.store.fingerprint import parts_of
 from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.loader import FromLoader
 
@@ -69,9 +74,14 @@ class MCMC(pyro.infer.MCMC):
         data_loader: an iterable over batches, such as a torch ``DataLoader``, for kernels that see a new one at each
             step (`SGLD`, `PSGLD`, `SGHMC`, `OSGHMC`). A batch's tensors become the model's positional arguments (its
             keyword arguments, if it is a dictionary); keyword arguments of `run` stay the model's.
+        store: a folder to which draws go as they come, or a `Store`; then they are in no memory, and `get_samples`
+            reads them. For ``"vectorized"``.
+        resume: go on with the run that is in the store, from its last checkpoint and bit for bit; begin, if there is
+            none.
 
-    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised. An
-    error while sampling is raised, and `get_samples` has the draws made before it.
+    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised, and
+    `continue_run` goes on with that warm-up. An error while sampling is raised, and `get_samples` has the draws made
+    before it.
 
     Raises:
         ValueError: for another ``chain_method``, or ``initial_params`` without the right leading dimension.
@@ -104,6 +114,8 @@ class MCMC(pyro.infer.MCMC):
         thinning: int = 1,
         consumers: Sequence[Consumer] = (),
         data_loader: Iterable[Any] | None = None,
+        store: str | Path | Store | None = None,
+        resume: bool = False,
     ) -> None:
         self.num_samples: int
         _check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
@@ -128,6 +140,11 @@ class MCMC(pyro.infer.MCMC):
                 "of the data to run(...)."
             )
         self._source = None if data_loader is None else FromLoader(data_loader)
+        self._store, self._resume = as_store(store, resume), resume
+        if self._store is not None and not (self._vectorised and transforms is None):
+            raise ValueError(
+                "store is for chain_method='vectorized' and kernels of this package, which take transforms themselves."
+            )
         arguments = {
             "warmup_steps": warmup_steps,
             "hook_fn": hook_fn,
@@ -153,6 +170,7 @@ class MCMC(pyro.infer.MCMC):
         self._consumers = _functions(consumers)
         self._saved_names = save_params
         self._disable_progbar = disable_progbar
+        self._session: Session | None = None
 
     def _stacked(self, initial_params: Sites | None) -> Sites | None:
         if initial_params is None:
@@ -174,26 +192,34 @@ class MCMC(pyro.infer.MCMC):
             self._run_vectorised(*args, **kwargs)
         else:
             super().run(*args, **kwargs)
-        stuck = stuck_chains(self._samples, self.get_extra_fields(group_by_chain=True))
-        if stuck:
-            where = named(stuck) if self.num_chains > 1 else "the chain"
-            whose = "their" if len(stuck) > 1 else "its"
-            warnings.warn(
-                f"After warm-up {where} moved in fewer than one iteration of twenty, so that {whose} draws are a few "
-                "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
-                "kernel, or initial_params), a shorter step_size or float64.",
-                stacklevel=2,
+        self._warn_of_chains()
+
+    def continue_run(self, num_samples: int) -> None:
+        """More draws from where the chains are, without new warm-up; `get_samples` has them after those before.
+
+        After an interrupt in warm-up, the rest of it comes first. What is drawn does not depend on whether a run is
+        made in one go or in several, up to the rounding of native code that a longer plan makes earlier.
+
+        Args:
+            num_samples: iterations of each chain, more than `run` and earlier calls have made.
+
+        Raises:
+            ValueError: before `run`, or for a run that was not vectorised.
+        """
+        _check_counts(num_samples=num_samples)
+        if self._session is None:
+            raise ValueError(
+                "MCMC.continue_run goes on with a vectorised run of this object: call mcmc.run(...) first."
             )
-        hot = temperature_of_hot_chains(self.get_extra_fields(group_by_chain=True))
-        if hot is not None:
-            measured, wanted = hot
-            warnings.warn(
-                f"The momenta of chains are at a temperature of {measured:.3g} instead of {wanted:.3g}: the noise of "
-                "minibatches, or steps that are too long, heat the chains, and draws spread more widely than the "
-                "posterior. Take a smaller step_size, shorter steps of single sites (scales), larger batches or more "
-                "friction.",
-                stacklevel=2,
-            )
+        self._session.ask_for(num_samples)
+        self._go_on(self._session)
+        self._warn_of_chains()
+
+    def _warn_of_chains(self) -> None:
+        if self._session is None:
+            warn_of_chains(self._samples, self.get_extra_fields(group_by_chain=True))
+        else:
+            warn_of_chains(*self._session.recent())
 
     def get_samples(
         self, num_samples: int | None = None, group_by_chain: bool = False, *, deterministic: bool = False
@@ -211,7 +237,7 @@ class MCMC(pyro.infer.MCMC):
             ValueError: if there are no draws, or for deterministic sites, no draws of some site.
         """
         self._check_there_are_draws("get_samples")
-        samples: Sites = super().get_samples(num_samples, group_by_chain)
+        samples: Sites = dict(super().get_samples(num_samples, group_by_chain))
         if not deterministic:
             return samples
         return {**samples, **deterministic_values_of_run(self, samples, 2 if group_by_chain else 1)}
@@ -292,6 +318,8 @@ class MCMC(pyro.infer.MCMC):
 
     @poutine.block
     def _run_vectorised(self, *args: Any, **kwargs: Any) -> None:
+        if self._store is not None:
+            self._store.check_is_free(self._resume)
         if self._source is not None:
             if args:
                 raise ValueError(
@@ -303,31 +331,41 @@ class MCMC(pyro.infer.MCMC):
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
             run = self.kernel.prepare(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
             self.kernel.run = run
-            draws, statistics, error = self._draw(run)
-        transforms = self.kernel.transforms if self.transforms is None else self.transforms
-        self._samples = {name: transforms[name].inv(z) if name in transforms else z for name, z in draws.items()}
-        self._diagnostics = self.kernel.reports(statistics, self.num_chains)
-        if error is not None:
-            raise error
+            self._session = Session(run, self._keeper(run), self._thinning, self._requested_samples)
+            self._go_on(self._session)
 
-    def _draw(self, run: Run[Any, Any]) -> tuple[Sites, Statistics, Exception | None]:
-        """Warm up and draw; an interrupt keeps what there is, and so does an error, which is returned."""
-        wanted = self._requested_samples // self._thinning
-        buffers, recorder = Buffers(wanted, self._names_to_save(run)), Recorder()
-        consumers: list[Consumer] = [buffers, recorder, *self._consumers]
-        if self._hook is not None:
-            consumers.append(self._call_hook)
-        total = self.warmup_steps + self._requested_samples
-        with ProgressBar(total, self.kernel.logging, self._disable_progbar) as progress:
-            made, why, error = sample(run, self._requested_samples, self._thinning, [*consumers, progress])
-        # An interrupt can fall between the draw and its statistics.
-        made = min(made, recorder.record.draws)
-        if error is not None:
-            error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() has them.")
-        elif made < wanted:
-            warnings.warn(f"{why}: kept {made} of {wanted} draws of each chain.", stacklevel=5)
-        self.num_samples = made
-        return buffers.filled(made), {name: x[:, :made] for name, x in recorder.record.statistics().items()}, error
+    def _keeper(self, run: Run[Any, Any]) -> Keeper:
+        """Where the draws of a run go."""
+        names = self._names_to_save(run)
+        if self._store is None:
+            transforms = self.kernel.transforms if self.transforms is None else self.transforms
+            return InMemory(self._requested_samples // self._thinning, names, transforms)
+        seed = torch.initial_seed()
+        parts = parts_of(
+            self.kernel.model or self.kernel.potential_fn,
+            () if self._source else self._args,
+            self._kwargs,
+            data_loader=self._source and self._source.loader,
+        )
+        return OnDisk(self._store, run, names, self._thinning, parts, seed=seed, resume=self._resume)
+
+    def _go_on(self, session: Session) -> None:
+        """Warm up and draw; an interrupt keeps what there is, and so does an error."""
+        consumers = [*self._consumers, *([self._call_hook] if self._hook is not None else [])]
+        with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
+            session.go_on(consumers, self.kernel.logging, self._disable_progbar)
+        self.num_samples = session.draws
+        self._samples = session.samples()
+        if self._store is None:
+            self._diagnostics = self.kernel.reports(session.statistics(), self.num_chains)
+        else:
+            self.kernel.reports(session.recent()[1], self.num_chains)  # which may warn
+            self._diagnostics = self._reports_of(session)
+        if session.error is not None:
+            raise session.error
+
+    def _reports_of(self, session: Session) -> Any:
+        return Reports(lambda: self.kernel.reports(session.statistics(), self.num_chains), self.num_chains)
 
     def _call_hook(self, iteration: Iteration) -> None:
         self._hook(self.kernel, iteration.sites, iteration.stage, iteration.index)  # type: ignore[misc]

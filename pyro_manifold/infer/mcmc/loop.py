@@ -121,28 +121,33 @@ class Buffers:
     Args:
         draws: how many there will be.
         names: the sites to keep.
+        constrained: whether to keep them as the model has them.
+
+    Attributes:
+        draws: how many have come.
     """
 
-    def __init__(self, draws: int, names: Sequence[str]) -> None:
-        self._draws, self._names = draws, names
+    def __init__(self, draws: int, names: Sequence[str], *, constrained: bool = False) -> None:
+        self._room, self._names, self._constrained = draws, names, constrained
         self._buffers: Sites = {}
-        self._filled = 0
+        self.draws = 0
 
     def __call__(self, iteration: Iteration) -> None:
         if not iteration.kept:
             return
+        sites = iteration.values if self._constrained else iteration.sites
         if not self._buffers:
-            self._buffers = {name: self._empty(iteration.sites[name]) for name in self._names}
+            self._buffers = {name: self._empty(sites[name]) for name in self._names}
         for name, buffer in self._buffers.items():
-            buffer[:, self._filled] = iteration.sites[name]
-        self._filled += 1
+            buffer[:, self.draws] = sites[name]
+        self.draws += 1
 
     def filled(self, draws: int) -> Sites:
         """The first of those that came, ``{site: (chains, draws, ...)}``."""
         return {name: buffer[:, :draws] for name, buffer in self._buffers.items()}
 
     def _empty(self, value: Tensor) -> Tensor:
-        return value.new_empty(len(value), self._draws, *value.shape[1:])
+        return value.new_empty(len(value), self._room, *value.shape[1:])
 
 
 class Recorder:
@@ -163,10 +168,11 @@ class ProgressBar:
         total: number of iterations.
         figures: what to show beside the bar.
         disable: show nothing.
+        made: how many have been made before.
     """
 
-    def __init__(self, total: int, figures: Any, disable: bool) -> None:
-        self._bar = tqdm(total=total, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
+    def __init__(self, total: int, figures: Any, disable: bool, made: int = 0) -> None:
+        self._bar = tqdm(total=total, initial=made, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
         self._figures, self._disable, self._total = figures, disable, total
         self._pending, self._reported = 0, 0.0
 
