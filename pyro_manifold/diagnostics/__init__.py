@@ -15,6 +15,7 @@ from pyro_manifold.diagnostics.predictive_quality import (
     predictive_entropy,
     total_variation,
 )
+from pyro_manifold.diagnostics.stored import open_run
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "invariants",
     "mean_projector",
     "negative_log_likelihood",
+    "open_run",
     "out_of_distribution_auroc",
     "plot_frames",
     "plot_loadings",

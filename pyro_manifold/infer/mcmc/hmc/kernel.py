@@ -23,6 +23,7 @@ from pyro_manifold.infer.mcmc.hmc.native import allowed as native_code_is_allowe
 from pyro_manifold.infer.mcmc.hmc.reflection import Reflection
 from pyro_manifold.infer.mcmc.hmc.step import Step
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
+from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
 from pyro_manifold.infer.mcmc.hmc.warmup import Plan, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.layout import refuse_manifold
@@ -30,6 +31,7 @@ from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.run import Parts
 from pyro_manifold.infer.mcmc.states import Block, Blocks, Transition
 from pyro_manifold.manifolds import Manifold, Stiefel
+from pyro_manifold.store.fingerprint import fingerprint
 from pyro_manifold.target.batched import Sites
 
 _OPERATORS_OF_A_DRIFT = 30  # and a kick, about
@@ -71,6 +73,8 @@ class HamiltonianKernel(Kernel):
         column_masses: bool | None = None,
         min_stepsize: float = 1e-10,
         max_stepsize: float = 1e10,
+        inverse_mass_matrix: Mapping[Block | str, Tensor | float] | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         super().__init__(
             model,
@@ -82,6 +86,8 @@ class HamiltonianKernel(Kernel):
             ignore_jit_warnings=ignore_jit_warnings,
         )
         check_positive(step_size=step_size)
+        self._tuned = as_tuning(step_size, inverse_mass_matrix, tuning)
+        self._inverse_masses = fingerprint(self._tuned and self._tuned.inverse_mass_matrix)  # to know it again
         if trajectory_length is not None:
             check_positive(trajectory_length=trajectory_length)
         if num_steps is not None:
@@ -93,7 +99,7 @@ class HamiltonianKernel(Kernel):
         check_share(reflection_probability=reflection_probability, open_above=False)
         check_share(trajectory_jitter=trajectory_jitter, persistence=persistence, open_above=True)
         self._plan = Plan(
-            float(step_size),
+            float(step_size if self._tuned is None else self._tuned.step_size),
             None if trajectory_length is None else float(trajectory_length),
             None if num_steps is None else int(num_steps),
             float(trajectory_jitter),
@@ -102,6 +108,8 @@ class HamiltonianKernel(Kernel):
             float(target_accept_prob),
             (float(min_stepsize), float(max_stepsize)),
             float(persistence),
+            None if self._tuned is None else self._tuned.trajectory_length,
+            self._tuned is not None,
         )
         if column_masses and not self.with_column_masses:
             raise ValueError(
@@ -122,11 +130,12 @@ class HamiltonianKernel(Kernel):
         step = Step(problem.potential, mechanics)
         state = at_rest(problem.position, problem.potential)
         make = estimators(problem, mechanics)
+        masses = Masses(make, None if self._tuned is None else self._tuned.inverse_masses(make))
         if self._jit_compile:
-            step.compile(state, Masses(make).metrics, problem.batched.graph, options=self._jit_options, warn=self._warn)
+            step.compile(state, masses.metrics, problem.batched.graph, options=self._jit_options, warn=self._warn)
         trajectory = Trajectory(step)
         tuning = WarmUp(
-            self._plan, warmup_steps, state, make, partial(_acceptance_of_one_step, trajectory), problem.random
+            self._plan, warmup_steps, state, masses, partial(_acceptance_of_one_step, trajectory), problem.random
         )
         transitions: list[Transition[State, HamiltonianSettings]] = [trajectory]
         square = self._square_blocks(problem)
@@ -204,6 +213,11 @@ class HamiltonianKernel(Kernel):
         With masses of columns ``(chains, matrices * (p + 1))``: p columns of each matrix, and turns within their span.
         """
         return self._tuning.masses.inverse_mass_matrix
+
+    @property
+    def tuning(self) -> Tuning:
+        """All of these, for `OHMC(..., tuning=...)`."""
+        return Tuning(self.step_size, self.inverse_mass_matrix, self.trajectory_length)
 
     @property
     def _tuning(self) -> WarmUp:
