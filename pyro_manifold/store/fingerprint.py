@@ -13,7 +13,7 @@ import inspect
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from pyro_manifold.store.nested import array_of
 
 _LIBRARIES = tuple({Path(path).resolve() for path in sysconfig.get_paths().values()})
 _OWN = __name__.partition(".")[0]
+_NOT_SETTINGS = ("model", "potential_fn", "transforms", "_run", "_record", "_given_params")
+"""Attributes of a kernel that have a fingerprint of their own, or change from run to run."""
+
 _HOLDERS_OF_DATA = ("types", "argparse", "functools", "collections", "torch", "pyro", _OWN, "sklearn", "numpy")
 """Libraries whose objects are told by their attributes; those of others, such as loggers, by their type."""
 
@@ -191,22 +194,26 @@ def _is_library(module: str) -> bool:
     return any(parent in _LIBRARIES for parent in Path(origin).resolve().parents)
 
 
-def parts_of(
-    model: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any], **others: object
-) -> dict[str, str]:
-    """What a run depends on beside its kernel's settings, each part described by itself.
+def parts_of(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], **others: object) -> dict[str, str]:
+    """What a run depends on beside the numbers among its kernel's settings, each part described by itself.
 
     Args:
-        model: the program.
-        args: its arguments, by their names where its signature tells them.
+        kernel: with a ``model`` or a ``potential_fn``.
+        args: the model's arguments, by their names where its signature tells them.
         kwargs: its arguments by name.
         **others: further parts; None where there is none.
     """
+    model = kernel.model or kernel.potential_fn
     try:
-        names = list(inspect.signature(model).parameters) if model is not None else []
+        names = list(inspect.signature(model).parameters)
     except (TypeError, ValueError):  # a callable that does not tell
         names = []
     arguments = {names[index] if index < len(names) else f"{index}": value for index, value in enumerate(args)}
-    parts = {"the model's code": fingerprint(model)}
+    settings = {
+        name: value
+        for name, value in vars(kernel).items()
+        if name not in _NOT_SETTINGS and (callable(value) or isinstance(value, Mapping))
+    }
+    parts = {"the model's code": fingerprint(model), "the kernel's functions": fingerprint(settings)}
     parts |= {f"the argument '{name}'": described(value) for name, value in {**arguments, **kwargs}.items()}
     return {**parts, **{name: described(value) for name, value in others.items() if value is not None}}

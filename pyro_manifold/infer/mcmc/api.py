@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -18,7 +18,15 @@ from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.disagreement import disagreements
 from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
-from pyro_manifold.infer.mcmc.checks import is_a
+from pyro_manifold.infer.mcmc.arguments import (
+    check_counts,
+    check_data_loader,
+    check_iterations,
+    check_shards,
+    check_vectorised,
+    functions,
+    stacked,
+)
 from pyro_manifold.infer.mcmc.keeping import InMemory, Keeper
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.loop import Consumer, Iteration
@@ -27,6 +35,7 @@ from pyro_manifold.infer.mcmc.remarks import warn_of_chains
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.mcmc.session import Reports, Session
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
+from pyro_manifold.infer.mcmc.shards import Job, MakeExecutor, ShardedDraws, Shards, run_shards, seed_of_all
 from pyro_manifold.infer.mcmc.states import Statistics
 from pyro_manifold.store.fingerprint import parts_of
 from pyro_manifold.target.batched import Sites
@@ -78,6 +87,11 @@ class MCMC(pyro.infer.MCMC):
             reads them. For ``"vectorized"``.
         resume: go on with the run that is in the store, from its last checkpoint and bit for bit; begin, if there is
             none.
+        executor: a `concurrent.futures.Executor` for chains in other processes, or a function that makes one; see
+            ``docs/runs.md``.
+        shards: into how many parts ``num_chains`` are split, each with a warm-up, a seed and in ``store`` a folder of
+            its own. Draws depend on it, and not on the number of workers.
+        threads_per_shard: of each of them.
 
     An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised, and
     `continue_run` goes on with that warm-up. An error while sampling is raised, and `get_samples` has the draws made
@@ -116,35 +130,23 @@ class MCMC(pyro.infer.MCMC):
         data_loader: Iterable[Any] | None = None,
         store: str | Path | Store | None = None,
         resume: bool = False,
+        executor: Executor | MakeExecutor | None = None,
+        shards: int = 1,
+        threads_per_shard: int = 1,
     ) -> None:
         self.num_samples: int
-        _check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
-        if chain_method not in ("vectorized", "parallel", "sequential"):
-            raise ValueError(f"chain_method={chain_method!r}, expected 'vectorized', 'parallel' or 'sequential'.")
-        if thinning > num_samples:
-            raise ValueError(f"thinning={thinning} leaves no draw of num_samples={num_samples}, expected at most that.")
-        if warmup_steps is not None and (not is_a(Integral, warmup_steps) or warmup_steps < 0):
-            raise ValueError(f"warmup_steps={warmup_steps!r}, expected an integer that is not negative.")
-        if hook_fn is not None and not callable(hook_fn):
-            raise ValueError(f"hook_fn={hook_fn!r}, expected a function of kernel, params, stage and i.")
+        check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
+        check_iterations(num_samples, warmup_steps, thinning, hook_fn, chain_method)
         self._vectorised = chain_method == "vectorized" and isinstance(kernel, Vectorised)
-        if not self._vectorised and (thinning > 1 or consumers):
-            raise ValueError(
-                "thinning and consumers are for chain_method='vectorized' and kernels of this package: thin the draws "
-                "of get_samples(group_by_chain=True) instead."
-            )
-        if data_loader is not None and not (self._vectorised and isinstance(kernel, StochasticGradientKernel)):
-            raise ValueError(
-                "data_loader is for chain_method='vectorized' and kernels that see a part of the data at a time, not "
-                f"for {type(kernel).__name__} with chain_method={chain_method!r}: take OSGHMC, vectorised, or pass all "
-                "of the data to run(...)."
-            )
+        check_vectorised(self._vectorised, thinning, consumers, store=store, executor=executor)
+        takes_batches = self._vectorised and isinstance(kernel, StochasticGradientKernel)
+        check_data_loader(data_loader, takes_batches, kernel, chain_method)
+        self._shards = None if executor is None else Shards(executor, shards, threads_per_shard)
+        check_shards(self._shards, hook_fn=hook_fn, consumers=consumers)
         self._source = None if data_loader is None else FromLoader(data_loader)
         self._store, self._resume = as_store(store, resume), resume
-        if self._store is not None and not (self._vectorised and transforms is None):
-            raise ValueError(
-                "store is for chain_method='vectorized' and kernels of this package, which take transforms themselves."
-            )
+        if self._store is not None and transforms is not None:
+            raise ValueError("store keeps draws as the model has them: give transforms to the kernel.")
         arguments = {
             "warmup_steps": warmup_steps,
             "hook_fn": hook_fn,
@@ -159,7 +161,7 @@ class MCMC(pyro.infer.MCMC):
             super().__init__(kernel, num_samples, **arguments)
             self.num_chains = num_chains
             self._diagnostics = [None] * num_chains
-            self._initial_params = self._stacked(initial_params)
+            self._initial_params = stacked(initial_params, num_chains)
             self.sampler.num_chains = num_chains
             self.sampler.initial_params = self._initial_params
         else:
@@ -167,24 +169,10 @@ class MCMC(pyro.infer.MCMC):
         self._hook = hook_fn
         self._requested_samples = num_samples
         self._thinning = thinning
-        self._consumers = _functions(consumers)
-        self._saved_names = save_params
+        self._consumers = functions(consumers)
+        self._save_params = save_params
         self._disable_progbar = disable_progbar
-        self._session: Session | None = None
-
-    def _stacked(self, initial_params: Sites | None) -> Sites | None:
-        if initial_params is None:
-            return None
-        initial_params = {name: torch.as_tensor(value) for name, value in initial_params.items()}
-        if self.num_chains == 1:
-            return {name: value.unsqueeze(0) for name, value in initial_params.items()}
-        for name, value in initial_params.items():
-            if value.dim() == 0 or len(value) != self.num_chains:
-                raise ValueError(
-                    f"initial_params['{name}'] has shape {tuple(value.shape)}, expected a leading dimension of "
-                    f"{self.num_chains}, one start for each chain."
-                )
-        return initial_params
+        self._session: Session | ShardedDraws | None = None
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Run all chains; arguments are those of the model. Warns of chains that hardly moved."""
@@ -204,15 +192,19 @@ class MCMC(pyro.infer.MCMC):
             num_samples: iterations of each chain, more than `run` and earlier calls have made.
 
         Raises:
-            ValueError: before `run`, or for a run that was not vectorised.
+            ValueError: before `run`, or for a run that was not vectorised, or whose shards are not stored.
         """
-        _check_counts(num_samples=num_samples)
-        if self._session is None:
+        check_counts(num_samples=num_samples)
+        if self._session is None or (self._shards is not None and self._store is None):
             raise ValueError(
-                "MCMC.continue_run goes on with a vectorised run of this object: call mcmc.run(...) first."
+                "MCMC.continue_run goes on with a vectorised run of this object, in shards with a stored one: call "
+                "mcmc.run(...) first."
             )
-        self._session.ask_for(num_samples)
-        self._go_on(self._session)
+        if isinstance(self._session, Session):
+            self._session.ask_for(num_samples)
+            self._go_on(self._session)
+        elif self._shards is not None:
+            self._run_shards(self._shards, self._session.asked + num_samples, resume=True)
         self._warn_of_chains()
 
     def _warn_of_chains(self) -> None:
@@ -327,6 +319,9 @@ class MCMC(pyro.infer.MCMC):
                 )
             args = (self._source,)
         self._args, self._kwargs = args, kwargs
+        if self._shards is not None:
+            self._run_shards(self._shards, self._requested_samples, self._resume)
+            return
         args = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
             run = self.kernel.prepare(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
@@ -334,58 +329,61 @@ class MCMC(pyro.infer.MCMC):
             self._session = Session(run, self._keeper(run), self._thinning, self._requested_samples)
             self._go_on(self._session)
 
+    def _run_shards(self, shards: Shards, num_samples: int, resume: bool) -> None:
+        options = {name: getattr(self, f"_{name}") for name in ("thinning", "save_params")}
+        options |= {"warmup_steps": self.warmup_steps, "disable_validation": self.disable_validation}
+        job = Job(
+            self.kernel,
+            num_samples,
+            self.num_chains,
+            self._initial_params,
+            options | {"data_loader": self._source and self._source.loader},
+            () if self._source else self._args,
+            self._kwargs,
+            self._store,
+            seed_of_all(self._store, shards.count, resume),
+        )
+        outcomes = run_shards(shards, job, self.warmup_steps + num_samples, self._disable_progbar)
+        self._session = ShardedDraws(job, outcomes, self._thinning)
+        self._take(self._session)
+
     def _keeper(self, run: Run[Any, Any]) -> Keeper:
         """Where the draws of a run go."""
         names = self._names_to_save(run)
         if self._store is None:
             transforms = self.kernel.transforms if self.transforms is None else self.transforms
             return InMemory(self._requested_samples // self._thinning, names, transforms)
-        seed = torch.initial_seed()
-        parts = parts_of(
-            self.kernel.model or self.kernel.potential_fn,
-            () if self._source else self._args,
-            self._kwargs,
-            data_loader=self._source and self._source.loader,
-        )
-        return OnDisk(self._store, run, names, self._thinning, parts, seed=seed, resume=self._resume)
+        loader = self._source and self._source.loader
+        parts = parts_of(self.kernel, () if loader else self._args, self._kwargs, data_loader=loader)
+        return OnDisk(self._store, run, names, self._thinning, parts, resume=self._resume)
 
     def _go_on(self, session: Session) -> None:
         """Warm up and draw; an interrupt keeps what there is, and so does an error."""
         consumers = [*self._consumers, *([self._call_hook] if self._hook is not None else [])]
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
             session.go_on(consumers, self.kernel.logging, self._disable_progbar)
+        self._take(session)
+        if session.error is not None:
+            raise session.error
+
+    def _take(self, session: Session | ShardedDraws) -> None:
+        """The draws and reports of a run."""
         self.num_samples = session.draws
         self._samples = session.samples()
         if self._store is None:
             self._diagnostics = self.kernel.reports(session.statistics(), self.num_chains)
         else:
             self.kernel.reports(session.recent()[1], self.num_chains)  # which may warn
-            self._diagnostics = self._reports_of(session)
-        if session.error is not None:
-            raise session.error
-
-    def _reports_of(self, session: Session) -> Any:
-        return Reports(lambda: self.kernel.reports(session.statistics(), self.num_chains), self.num_chains)
+            reports: Any = Reports(lambda: self.kernel.reports(session.statistics(), self.num_chains), self.num_chains)
+            self._diagnostics = reports
 
     def _call_hook(self, iteration: Iteration) -> None:
         self._hook(self.kernel, iteration.sites, iteration.stage, iteration.index)  # type: ignore[misc]
 
     def _names_to_save(self, run: Run[Any, Any]) -> list[str]:
         sites = sorted(run.problem.initial_values)
-        names = sites if self._saved_names is None else self._saved_names
+        names = sites if self._save_params is None else self._save_params
         unknown = sorted(set(names) - set(sites))
         if unknown:
             raise ValueError(f"save_params names {unknown}, but the sites are {sites}.")
         return names
-
-
-def _functions(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
-    if not isinstance(consumers, Sequence) or not all(callable(consumer) for consumer in consumers):
-        raise ValueError(f"consumers={consumers!r}, expected a list of functions of an Iteration.")
-    return tuple(consumers)
-
-
-def _check_counts(**counts: object) -> None:
-    for name, value in counts.items():
-        if not is_a(Integral, value) or value < 1:  # type: ignore[operator]
-            raise ValueError(f"{name}={value!r}, expected a positive integer.")

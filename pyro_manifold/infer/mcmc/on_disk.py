@@ -80,7 +80,6 @@ class OnDisk:
         names: the sites to keep.
         thinning: iterations of a draw.
         parts: fingerprints of the program and its data.
-        seed: torch's.
         resume: go on with the run that is there, if there is one.
 
     Raises:
@@ -95,7 +94,6 @@ class OnDisk:
         thinning: int,
         parts: dict[str, str],
         *,
-        seed: int,
         resume: bool,
     ) -> None:
         self._store, self._run, self._folder = store, run, store.folder
@@ -108,7 +106,7 @@ class OnDisk:
         self._checkpoint = 0
         self._stop = self._stopped = False
         self._saved_at = -1
-        manifest = _manifest(run, names, thinning, parts, seed)
+        manifest = _manifest(run, names, thinning, parts)
         with locked(self._folder):
             if resume and holds_a_run(self._folder):
                 manifest = self._known_again(manifest)
@@ -339,7 +337,7 @@ def as_store(store: str | Path | Store | None, resume: object) -> Store | None:
     return store if isinstance(store, Store) else Store(store)
 
 
-def _manifest(run: Run[Any, Any], names: list[str], thinning: int, parts: dict[str, str], seed: int) -> Manifest:
+def _manifest(run: Run[Any, Any], names: list[str], thinning: int, parts: dict[str, str]) -> Manifest:
     values = run.values
     return Manifest(
         identity=new_identity(),
@@ -349,7 +347,7 @@ def _manifest(run: Run[Any, Any], names: list[str], thinning: int, parts: dict[s
         thinning=thinning,
         settings={name: word for name, word in run.made_with.items() if name not in ("chains", "warmup_steps")},
         parts=parts,
-        seed=seed,
+        seed=torch.initial_seed(),
         versions=versions(),
         machine=machine(),
     )

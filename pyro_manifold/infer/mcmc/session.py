@@ -12,7 +12,7 @@ from pyro_manifold.infer.mcmc.keeping import InMemory, Keeper
 from pyro_manifold.infer.mcmc.loop import Consumer, ProgressBar, sample
 from pyro_manifold.infer.mcmc.run import Run
 
-_RECENT = 4096  # draws that are looked at without being asked, where all need not fit into memory
+RECENT = 4096  # draws that are looked at without being asked, where all need not fit into memory
 
 
 class Session:
@@ -98,7 +98,7 @@ class Session:
 
     def recent(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Samples and statistics, of the last draws only where they are not in memory."""
-        return self._keeper.samples(self.draws, _RECENT), self._keeper.statistics(self.draws, _RECENT)
+        return self._keeper.samples(self.draws, RECENT), self._keeper.statistics(self.draws, RECENT)
 
 
 class Reports(Sequence[dict[str, Any]]):
