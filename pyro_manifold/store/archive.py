@@ -88,7 +88,8 @@ class Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._opened() as archive:
-            self._size = path.stat().st_size
+            self._seen = path.stat()
+            self._size = self._seen.st_size
             members = {member.filename: member for member in archive.infolist()}
             if len(members) != len(archive.infolist()):
                 raise DamagedError(f"{path} has two members of one name: it is damaged or was made to mislead.")
@@ -104,6 +105,9 @@ class Archive:
         entry = self.entries.get(name)
         if entry is None:
             raise DamagedError(f"{self.path} has no '{name}', which belongs there: it is damaged.")
+        now = self.path.stat() if self.path.exists() else None
+        if now is None or (now.st_ino, now.st_mtime_ns) != (self._seen.st_ino, self._seen.st_mtime_ns):
+            raise DamagedError(f"{self.path} was written anew since it was opened: open the run again.")
         if not math.prod(entry.shape):
             return np.empty(entry.shape, entry.dtype)
         return np.memmap(self.path, entry.dtype, "c", entry.offset, entry.shape)

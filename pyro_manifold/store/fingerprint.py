@@ -7,6 +7,7 @@ type hints do not count. Of libraries only their names do.
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import inspect
@@ -33,10 +34,16 @@ _HOLDERS_OF_DATA = ("types", "argparse", "functools", "collections", "torch", "p
 
 
 def fingerprint(value: object) -> str:
-    """A word that is another if the value is."""
-    digest = _Digest()
+    """A word that is another if the value is; where it is a function or object of an installed package, that counts."""
+    digest = _Digest(_package(value))
     digest.take(value)
     return digest.word
+
+
+def _package(value: object) -> str:
+    """Where a function or the type of an object comes from."""
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return str(module).partition(".")[0]
 
 
 def described(value: object) -> str:
@@ -50,9 +57,10 @@ def described(value: object) -> str:
 
 
 class _Digest:
-    """Takes in values one after the other."""
+    """Takes in values one after the other; code of one package counts though it is installed."""
 
-    def __init__(self) -> None:
+    def __init__(self, package: str = "__main__") -> None:
+        self._package = package
         self._hash = hashlib.blake2b(digest_size=8)
         self._seen: dict[int, int] = {}
         self._kept: list[object] = []  # an object that is gone may leave its address to another
@@ -60,6 +68,10 @@ class _Digest:
     @property
     def word(self) -> str:
         return self._hash.hexdigest()
+
+    def _is_library(self, module: str) -> bool:
+        root = module.partition(".")[0]
+        return _is_installed(module) and (root != self._package or root in (*_HOLDERS_OF_DATA, "builtins"))
 
     def _say(self, *words: object) -> None:
         for word in words:
@@ -121,7 +133,7 @@ class _Digest:
 
     def _take_class(self, value: type) -> None:
         self._say("class", value.__module__, value.__qualname__)
-        if not _is_library(value.__module__):
+        if not self._is_library(value.__module__):
             self.take([base for base in value.__bases__ if base is not object])
             for name, part in sorted(vars(value).items()):
                 if isinstance(part, classmethod | staticmethod):
@@ -136,7 +148,7 @@ class _Digest:
         self._say("object", kind.__module__, kind.__qualname__)
         if isinstance(value, torch.Generator):
             return  # its numbers are those of the run
-        library = _is_library(kind.__module__)
+        library = self._is_library(kind.__module__)
         if library and not kind.__module__.startswith(_HOLDERS_OF_DATA):
             return
         if not library:
@@ -145,10 +157,10 @@ class _Digest:
 
     def _take_function(self, function: types.FunctionType) -> None:
         self._say("function", function.__qualname__)
-        if _is_library(function.__module__):
+        if self._is_library(function.__module__):
             self._say(function.__module__)
             return
-        self._take_code(function.__code__, function.__doc__)
+        self._take_code(function.__code__)
         self.take(function.__defaults__)
         self.take(function.__kwdefaults__)
         for cell in function.__closure__ or ():
@@ -158,14 +170,17 @@ class _Digest:
                 self._say(name)
                 self.take(function.__globals__[name])
 
-    def _take_code(self, code: types.CodeType, documentation: str | None) -> None:
-        self._hash.update(code.co_code)
-        self._say(*code.co_names, "|", *code.co_varnames, "|", *code.co_freevars)
-        for constant in code.co_consts:
-            if isinstance(constant, types.CodeType):
-                self._take_code(constant, None)
-            elif constant is None or constant != documentation:
-                self.take(constant)
+    def _take_code(self, code: types.CodeType) -> None:
+        """Instructions with what they are about; places in tables would depend on whether there is a docstring."""
+        self._say(*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], code.co_flags)
+        for instruction in dis.get_instructions(code):
+            self._say(instruction.opname)
+            if isinstance(instruction.argval, types.CodeType):
+                self._take_code(instruction.argval)
+            elif instruction.opcode in dis.hasconst:
+                self.take(instruction.argval)
+            else:
+                self._say(instruction.argrepr or instruction.arg)
 
 
 def _content(cell: Any) -> object:
@@ -183,8 +198,10 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 @functools.cache
-def _is_library(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     """Whether a module is installed, and not a user's own."""
+    if module == "__main__":  # though a program that is installed may have started it
+        return False
     if module.partition(".")[0] in (_OWN, "builtins"):
         return True
     found: Any = sys.modules.get(module)

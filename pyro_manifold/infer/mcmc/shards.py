@@ -118,14 +118,14 @@ class _Tell:
     """Writes into a shard's folder, about once a second, how many iterations there are."""
 
     folder: Path
-    made: int = 0
+    warmup_steps: int
     due: float = field(default_factory=time.monotonic)
 
     def __call__(self, iteration: Any) -> None:
-        self.made += 1
         if time.monotonic() >= self.due:
             self.due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-            (self.folder / _PROGRESS).write_text(str(self.made))
+            made = iteration.index + (1 if iteration.stage == "Warmup" else 1 + self.warmup_steps)
+            (self.folder / _PROGRESS).write_text(str(made))
 
 
 def run_shard(payload: bytes, number: int, attempt: int) -> Outcome:
@@ -173,7 +173,7 @@ def _outcome(job: Job, count: int, number: int) -> Outcome:
                 num_chains=chains,
                 store=store,
                 resume=store is not None,
-                consumers=[] if store is None else [_Tell(store.folder)],
+                consumers=[] if store is None else [_Tell(store.folder, job.options["warmup_steps"])],
                 disable_progbar=True,
                 **job.options,
             )
