@@ -142,7 +142,7 @@ class MCMC(pyro.infer.MCMC):
         takes_batches = self._vectorised and isinstance(kernel, StochasticGradientKernel)
         check_data_loader(data_loader, takes_batches, kernel, chain_method)
         self._shards = None if executor is None else Shards(executor, shards, threads_per_shard)
-        check_shards(self._shards, hook_fn=hook_fn, consumers=consumers)
+        check_shards(self._shards, shards, hook_fn=hook_fn, consumers=consumers)
         self._source = None if data_loader is None else FromLoader(data_loader)
         self._store, self._resume = as_store(store, resume), resume
         if self._store is not None and transforms is not None:
@@ -176,10 +176,22 @@ class MCMC(pyro.infer.MCMC):
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Run all chains; arguments are those of the model. Warns of chains that hardly moved."""
-        if self._vectorised:
-            self._run_vectorised(*args, **kwargs)
-        else:
+        if not self._vectorised:
             super().run(*args, **kwargs)
+        else:
+            if self._store is not None:
+                self._store.check_is_free(self._resume)
+            if self._source is not None:
+                if args:
+                    raise ValueError(
+                        "MCMC.run: positional arguments come from data_loader; give the model's others by name."
+                    )
+                args = (self._source,)
+            self._args, self._kwargs = args, kwargs
+            if self._shards is not None:
+                self._run_shards(self._shards, self._requested_samples, self._resume)
+            else:
+                self._run_vectorised(*args, **kwargs)
         self._warn_of_chains()
 
     def continue_run(self, num_samples: int) -> None:
@@ -310,18 +322,6 @@ class MCMC(pyro.infer.MCMC):
 
     @poutine.block
     def _run_vectorised(self, *args: Any, **kwargs: Any) -> None:
-        if self._store is not None:
-            self._store.check_is_free(self._resume)
-        if self._source is not None:
-            if args:
-                raise ValueError(
-                    "MCMC.run: positional arguments come from data_loader; give the model's others by name."
-                )
-            args = (self._source,)
-        self._args, self._kwargs = args, kwargs
-        if self._shards is not None:
-            self._run_shards(self._shards, self._requested_samples, self._resume)
-            return
         args = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
             run = self.kernel.prepare(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)

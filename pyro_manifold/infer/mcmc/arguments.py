@@ -56,10 +56,12 @@ def check_data_loader(data_loader: object, takes_one: bool, kernel: object, meth
         )
 
 
-def check_shards(shards: object, **local: Any) -> None:
-    """Raise a sentence for what chains in other processes cannot do."""
+def check_shards(spread: object, shards: int, **local: Any) -> None:
+    """Raise a sentence for what chains in other processes cannot do, or shards without these."""
+    if spread is None and shards != 1:
+        raise ValueError(f"shards={shards!r} needs an executor that runs them: pass executor=.")
     for name, value in local.items():
-        if shards is not None and value:
+        if spread is not None and value:
             raise ValueError(f"{name} sees the iterations of this process, and shards run in others: leave it out.")
 
 

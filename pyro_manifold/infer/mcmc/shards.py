@@ -269,7 +269,7 @@ class _Desk:
             for future in self._pending:
                 future.cancel()
             if self._made:
-                self._executor.shutdown(wait=not self._pending, cancel_futures=True)
+                self._executor.shutdown(wait=not self._pending)
         return [found[number] for number in sorted(found)]
 
     def _submit(self, number: int) -> None:

@@ -78,7 +78,7 @@ def _fitted(block: Block, value: Tensor, estimator: InverseMassEstimator) -> Ten
         value = value.diag()
     if value.shape == shape:
         value = value.unsqueeze(0)
-    if value.shape[1:] != shape or not len(value):
+    if value.shape[1:] != shape or not len(value) or (len(like) == 1 and len(value) > 1 and shape):
         raise ValueError(
             f"inverse_mass_matrix[{block}] has the shape {tuple(value.shape)}, expected {tuple(shape)}"
             f"{', for each chain or for all' if len(like) > 1 else ''}."
