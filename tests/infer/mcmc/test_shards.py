@@ -1,8 +1,12 @@
 """Chains spread over executors: the same draws by any of them, whatever happens to their workers."""
 
+import json
 import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -142,6 +146,46 @@ def test_dask_with_a_worker_killed(expected, tmp_path):
 def test_loky(expected):
     loky = pytest.importorskip("loky")
     assert same(made(partial(loky.get_reusable_executor, 1)).get_samples(group_by_chain=True), expected)
+
+
+PROGRAM = """
+import pyro, torch
+from mpi4py import MPI
+from mpi4py.futures import MPIPoolExecutor
+from tests.infer.mcmc.test_shards import a_model, made
+
+if __name__ == "__main__":
+    torch.set_default_dtype(torch.float64)
+    assert MPI.COMM_WORLD.Get_size() == 2
+    with MPIPoolExecutor() as executor:
+        print(made(executor).get_samples()["s"].tolist())
+"""
+
+
+def test_two_ranks_of_openmpi(expected, tmp_path):
+    pytest.importorskip("mpi4py")
+    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if mpiexec is None:
+        pytest.skip("no MPI here")
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    command = [
+        mpiexec,
+        *root,
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        "-n",
+        "2",
+        sys.executable,
+        "-m",
+        "mpi4py.futures",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    found = subprocess.run([*command, str(program)], capture_output=True, text=True, env=environment, timeout=280)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert json.loads(found.stdout.splitlines()[-1]) == expected["s"].flatten().tolist()
 
 
 def test_a_run_in_shards_is_continued(expected, tmp_path):
