@@ -130,7 +130,7 @@ def check(name: str, kills: int, chance: random.Random) -> dict[str, int]:
         done = 0
         while done < kills:
             where["runs"] += 1
-            stopped = folder / f"stopped-{where['runs']}"
+            stopped, before = folder / f"stopped-{where['runs']}", 0
             while True:
                 # A process that resumes begins from another seed: nothing may come from there but what is stored.
                 child = forked(name, stopped, _SEED if stored(stopped) == 0 and not list(stopped.glob("c*")) else 99)
@@ -140,6 +140,8 @@ def check(name: str, kills: int, chance: random.Random) -> dict[str, int]:
                 seen = stored(stopped)
                 checkpoints = list(stopped.glob("checkpoint-*.npz"))
                 where["draws" if seen else "warm-up" if len(checkpoints) > 1 else "before"] += 1
+                assert seen >= before, "a draw that was seen is lost"
+                before = seen
                 assert not seen or _starts_alike(_contents(stopped), expected, seen)
             status = os.waitpid(child, 0)[1] if done == kills and _alive(child) else 0
             assert status == 0, f"a resumed run ended with {status}"

@@ -62,6 +62,9 @@ def open_run(path: str | Path) -> Any:
 def _names(runs: list[StoredRun], group: str) -> list[str]:
     """Those that every shard has; statistics are known from the first draw on."""
     first, *others = [run.names(group) for run in runs]
+    taken = sorted({"chain", "draw"} & set(first))
+    if taken:
+        raise ValueError(f"The site {taken[0]!r} has the name of a dimension: read it by mcmc.get_samples().")
     return [name for name in first if all(name in names for names in others)]
 
 

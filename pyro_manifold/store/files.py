@@ -37,7 +37,8 @@ def write_durably(contents: Mapping[Path, bytes]) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:  # never through a link to elsewhere
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -51,6 +52,13 @@ def _flush_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def write_roughly(path: Path, text: str) -> None:
+    """Write what may be lost, and is soon written again."""
+    if path.is_symlink():
+        path.unlink()
+    path.write_text(text)
 
 
 def _unfinished(path: Path) -> Path:
@@ -82,7 +90,10 @@ def locked(folder: Path) -> Iterator[None]:
     except ImportError:  # no POSIX
         yield
         return
-    with (folder / "lock").open("wb") as file:
+    path = folder / "lock"
+    if path.is_symlink():
+        path.unlink()
+    with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

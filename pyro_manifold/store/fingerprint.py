@@ -221,10 +221,7 @@ def parts_of(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], **ot
         **others: further parts; None where there is none.
     """
     model = kernel.model or kernel.potential_fn
-    try:
-        names = list(inspect.signature(model).parameters)
-    except (TypeError, ValueError):  # a callable that does not tell
-        names = []
+    names = _argument_names(getattr(model, "forward", model))
     arguments = {names[index] if index < len(names) else f"{index}": value for index, value in enumerate(args)}
     settings = {
         name: value
@@ -234,3 +231,12 @@ def parts_of(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], **ot
     parts = {"the model's code": fingerprint(model), "the kernel's functions": fingerprint(settings)}
     parts |= {f"the argument '{name}'": described(value) for name, value in {**arguments, **kwargs}.items()}
     return {**parts, **{name: described(value) for name, value in others.items() if value is not None}}
+
+
+def _argument_names(function: Any) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a callable that does not tell
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter.name for parameter in parameters if parameter.kind in kinds]

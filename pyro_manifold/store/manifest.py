@@ -21,6 +21,7 @@ FORMAT = 1
 _NAME = "manifest.json"
 _LARGEST = 2**26
 _MOST = 2**40  # numbers in one draw of a site; nobody has more, and sizes beyond could not be counted in bytes
+_MOST_CHAINS = 2**24
 _KINDS = "biufc"
 
 
@@ -154,7 +155,9 @@ def _pairs(
     kind: str, before: Mapping[str, str], after: Mapping[str, str], names: tuple[str, ...] | None = None
 ) -> list[tuple[str, object, object]]:
     listed = names or sorted({*before, *after})
-    return [(f"{kind} {name}".strip(), before.get(name, "none"), after.get(name, "none")) for name in listed]
+    # The kernel's name is one of its settings.
+    names_of = {name: "the kernel" if name == "kernel" else f"{kind} {name}".strip() for name in listed}
+    return [(names_of[name], before.get(name, "none"), after.get(name, "none")) for name in listed]
 
 
 def _in_words(sites: Mapping[str, Site]) -> dict[str, str]:
@@ -165,8 +168,8 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `Manifest`, none of which is what it cannot be."""
     words = {name: _words(values, name) for name in ("settings", "parts", "versions", "machine")}
     counts = {name: _count(values, name) for name in ("chains", "warmup_steps", "thinning", "seed")}
-    if not counts["chains"] or not counts["thinning"]:
-        raise ValueError("it has no chains or no thinning")
+    if not counts["chains"] or not counts["thinning"] or counts["chains"] > _MOST_CHAINS:
+        raise ValueError(f"it has {counts['chains']} chains and a thinning of {counts['thinning']}")
     identity = values["identity"]
     if not isinstance(identity, str) or len(identity) != 32 or not identity.isalnum():
         raise ValueError(f"its identity is {str(identity)[:40]!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +15,9 @@ from pyro_manifold.store.nested import tensor_of
 
 SITES, STATISTICS = "posterior", "sample_stats"
 CHUNK = "draws"
+MOST_DRAWS = 2**24
+"""Of a file: its arrays may have no elements that would show how many there are."""
+
 _SHARD = "shard"
 
 
@@ -72,7 +75,7 @@ class StoredRun:
         if archive.about.get("identity") != self.manifest.identity:
             raise DamagedError(f"{path} belongs to another run than {self.folder}: remove it.")
         expected = {"number": number, "first": first}
-        if {name: archive.about.get(name) for name in expected} != expected or type(draws) is not int or draws < 1:
+        if {name: archive.about.get(name) for name in expected} != expected or not _is_count(draws):
             raise DamagedError(f"{path} does not go on where the draws before it end: it is damaged.")
         for name, site in self.manifest.sites.items():
             archive.check(f"{SITES}/{name}", site.dtype, (self.manifest.chains, draws, *site.shape))
@@ -114,6 +117,10 @@ class StoredRun:
             dtype, shape = self.kind(group, name)
             return np.empty((len(range(self.manifest.chains)[chains]), 0, *shape), dtype)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+
+
+def _is_count(draws: Any) -> TypeGuard[int]:
+    return type(draws) is int and 1 <= draws <= MOST_DRAWS
 
 
 class StoredTensors(Mapping[str, Tensor]):

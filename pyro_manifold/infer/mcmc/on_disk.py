@@ -24,7 +24,7 @@ from pyro_manifold.store.archive import Archive, DamagedError, numbered, numbere
 from pyro_manifold.store.files import locked, remove_unfinished, was_being_written, write_durably
 from pyro_manifold.store.manifest import Manifest, Site, holds_a_run, machine, new_identity, versions
 from pyro_manifold.store.nested import array_of, flattened, unflattened
-from pyro_manifold.store.reading import CHUNK, SITES, STATISTICS, StoredRun, StoredTensors
+from pyro_manifold.store.reading import CHUNK, MOST_DRAWS, SITES, STATISTICS, StoredRun, StoredTensors
 
 _CHECKPOINT = "checkpoint"
 _MOST_BYTES_OF_A_CHUNK = 2**25
@@ -53,11 +53,20 @@ class Store:
         check_positive(seconds=self.seconds)
         if self.draws is not None:
             check_positive_integer(draws=self.draws)
+            if self.draws > MOST_DRAWS:
+                raise ValueError(f"draws={self.draws} in one file, expected at most {MOST_DRAWS:,}.")
 
     @property
     def folder(self) -> Path:
         """The folder."""
         return Path(self.path)
+
+    def make_folder(self) -> None:
+        """See that it is there."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"store='{self.folder}' cannot be made ({error.strerror}): choose another folder.") from error
 
     def check_is_free(self, resume: bool) -> None:
         """Raise a sentence if there is a run already that is not to go on."""
@@ -98,7 +107,7 @@ class OnDisk:
     ) -> None:
         self._store, self._run, self._folder = store, run, store.folder
         self._names = names
-        self._folder.mkdir(parents=True, exist_ok=True)
+        store.make_folder()
         self._recorder = Recorder()
         self._buffers: Buffers | None = None
         self._capacity = 1
@@ -292,7 +301,13 @@ class OnDisk:
         if not isinstance(chunks, list) or not all(_is_chunk(chunk) for chunk in chunks):
             raise DamagedError(f"{path} does not say which draws precede it: it is damaged.")
         self._check_chunks(chunks)
-        return unflattened(about.get("state"), archive), chunks
+        try:
+            state = unflattened(about.get("state"), archive)
+        except RecursionError as error:
+            raise DamagedError(f"{path} is nested more deeply than any state: it is damaged.") from error
+        if not isinstance(state, dict) or not {"run", "unfinished draw", "torch"} <= set(state):
+            raise DamagedError(f"{path} has no state of a run: it is damaged.")
+        return state, chunks
 
     def _check_chunks(self, chunks: list[list[int]]) -> None:
         for number, (_, size, checksum) in enumerate(chunks):

@@ -21,7 +21,7 @@ from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.on_disk import Store
 from pyro_manifold.infer.mcmc.session import RECENT
 from pyro_manifold.infer.mcmc.sgmcmc.batches import seed_of
-from pyro_manifold.store.files import write_durably
+from pyro_manifold.store.files import write_durably, write_roughly
 from pyro_manifold.store.manifest import FORMAT, read_json
 from pyro_manifold.store.reading import SITES, STATISTICS, StoredRun, StoredTensors, shard_folder
 from pyro_manifold.target.batched import Sites
@@ -125,7 +125,7 @@ class _Tell:
         if time.monotonic() >= self.due:
             self.due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
             made = iteration.index + (1 if iteration.stage == "Warmup" else 1 + self.warmup_steps)
-            (self.folder / _PROGRESS).write_text(str(made))
+            write_roughly(self.folder / _PROGRESS, str(made))
 
 
 def run_shard(payload: bytes, number: int, attempt: int) -> Outcome:
@@ -331,7 +331,8 @@ def _show(bar: Any, folder: Path | None, count: int, total: int, ended: set[int]
 
 def _told(folder: Path) -> int:
     try:
-        return int((folder / _PROGRESS).read_text()[:20])
+        with (folder / _PROGRESS).open() as file:
+            return max(0, int(file.read(20)))
     except (OSError, ValueError):  # not yet, or at this very moment
         return 0
 
@@ -354,7 +355,7 @@ def seed_of_all(store: Store | None, count: int, resume: bool) -> int:
         if found.get("shards") != count or type(found.get("seed")) is not int:
             raise ValueError(f"store='{store.folder}' has {str(found.get('shards'))[:20]} shards, and not {count}.")
         return int(found["seed"])
-    store.folder.mkdir(parents=True, exist_ok=True)
+    store.make_folder()
     write_durably({path: json.dumps({"format": FORMAT, "shards": count, "seed": seed}).encode()})
     return seed
 

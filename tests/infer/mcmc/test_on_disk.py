@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_manifold.diagnostics import open_run
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OHMC, OSGHMC, Store
+from pyro_manifold.infer import GHMC, MCMC, OHMC, OSGHMC, Store
+from pyro_manifold.store.archive import Archive, packed
 from pyro_manifold.store.reading import StoredRun
 from tests.infer.models import concentrated
 
@@ -131,6 +133,33 @@ def test_a_loader_goes_on_in_the_middle_of_a_pass(tmp_path):
         )
 
 
+def test_a_process_may_end_at_any_file_operation(tmp_path, monkeypatch):
+    """What is on disk just before and after each renaming is what a killed process leaves."""
+    replace, snapshots = os.replace, []
+
+    def recorded(source, destination):
+        for moment in ("before", "after"):
+            if moment == "after":
+                replace(source, destination)
+            snapshots.append(tmp_path / f"{len(snapshots)}")
+            shutil.copytree(tmp_path / "run", snapshots[-1])
+
+    monkeypatch.setattr(os, "replace", recorded)
+    expected = made(Store(tmp_path / "run", draws=6), draws=15, warmup_steps=8)
+    monkeypatch.undo()
+    draws = expected.get_samples(group_by_chain=True)["U"]
+    assert len(snapshots) == 2 * (2 + 2 * 3)
+    for snapshot in snapshots[1:]:  # each with a manifest
+        seen = StoredRun(snapshot).draws if (snapshot / "manifest.json").exists() else 0
+        keeps = made(Store(snapshot, draws=6), draws=max(seen, 1), warmup_steps=8, resume=True)
+        assert keeps.num_samples == max(seen, 1)
+        if snapshot in snapshots[-6:]:
+            keeps.continue_run(15 - keeps.num_samples) if keeps.num_samples < 15 else None
+            assert same(keeps, expected)
+        else:
+            assert torch.equal(keeps.get_samples(group_by_chain=True)["U"], draws[:, : keeps.num_samples])
+
+
 def test_a_process_that_is_killed_goes_on_in_another(tmp_path):
     program = (
         "import pathlib, os, signal, torch; torch.set_default_dtype(torch.float64); torch.set_num_threads(1)\n"
@@ -212,6 +241,7 @@ def test_another_run_is_refused_and_what_differs_is_said(tmp_path):
         ({"args": (torch.tensor(5.0),)}, r"the argument 'pull' was float64 \(\), .*, and is float64 \(\), "),
         ({"args": ()}, "the argument 'pull' was .*, and is none"),
         ({"kernel": OHMC(positive, target_accept_prob=0.9)}, "the kernel's target_accept_prob was 0.8, and is 0.9"),
+        ({"kernel": GHMC(positive)}, "the kernel was 'OHMC', and is 'GHMC'"),
         ({"num_chains": 4}, "chains was 3, and is 4"),
         ({"warmup_steps": 31}, "warmup_steps was 30, and is 31"),
         ({"thinning": 2}, "thinning was 1, and is 2"),
@@ -314,8 +344,8 @@ def test_the_first_checkpoint_is_damaged(tmp_path):
         ("sites", {"U": ["<f8", [-1]]}, "has the shape"),
         ("sites", {"U": 3}, "damaged or was made to mislead"),
         ("sites", {"../../U": ["<f8", [3, 2]]}, "no 'posterior/../../U'"),
-        ("chains", 10**12, "which is too much"),
-        ("chains", 0, "no chains"),
+        ("chains", 10**12, "it has 1000000000000 chains"),
+        ("chains", 0, "it has 0 chains"),
         ("chains", "3", "expected a number"),
         ("identity", "../..", "its identity is"),
         ("format", 2, "has the format 2, expected 1"),
@@ -329,6 +359,62 @@ def test_hostile_manifests_are_sentences(tmp_path, entry, value, words):
     for reader in (lambda: open_run(tmp_path), lambda: made(tmp_path, draws=10, resume=True)):
         with pytest.raises(ValueError, match=f"{words}|holds another run"):
             reader()
+
+
+def rewritten(folder, name, about=None, arrays=None):
+    """A file with other contents, and checksums that fit."""
+    archive = Archive(folder / name)
+    kept = {key: np.array(archive[key]) for key in archive.entries}
+    content = packed({**archive.about, **(about or {})}, {**kept, **(arrays or {})})
+    (folder / name).write_bytes(content)
+
+
+def nested(depth):
+    tree = {"value": 1}
+    for _ in range(depth):
+        tree = {"parts": {"x": tree}}
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("about", "arrays", "words"),
+    [
+        ({"draws": 10**15}, {}, "does not go on where the draws before it end"),
+        ({"draws": "7"}, {}, "does not go on where the draws before it end"),
+        ({"first": 3}, {}, "does not go on where the draws before it end"),
+        ({}, {"posterior/U": np.zeros((3, 7, 3, 2), np.float32)}, "'posterior/U' is float32"),
+        ({}, {"posterior/U": np.zeros((3, 8, 3, 2))}, r"'posterior/U' is float64 \(3, 8, 3, 2\), expected"),
+        ({}, {"posterior/V": np.zeros(3)}, "which no site of the run is"),
+        ({}, {"sample_stats/../../lp": np.zeros(3)}, "expected .* damaged"),
+    ],
+)
+def test_hostile_draws_are_sentences(tmp_path, about, arrays, words):
+    made(tmp_path, draws=7)
+    rewritten(tmp_path, "draws-000000.npz", about, arrays)
+    with pytest.raises(ValueError, match=words):
+        open_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "about", [{"state": nested(300)}, {"state": {"value": 3}}, {"chunks": [[10**9, 1]]}, {"chunks": [[1, -2, 3]]}]
+)
+def test_hostile_checkpoints_are_passed_over(tmp_path, about):
+    with pytest.warns(UserWarning, match="Interrupted"), pytest.raises(KeyboardInterrupt):
+        made(tmp_path, stop_at=("Warmup", 3))
+    rewritten(tmp_path, newest(tmp_path, "checkpoint").name, about)
+    with pytest.warns(UserWarning, match="damaged|no state"):
+        assert same(made(tmp_path, resume=True), made())
+
+
+def test_links_in_a_store_lead_nowhere(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    made(tmp_path / "run", draws=7)
+    for name in ("lock", "checkpoint-000003.npz.partial", "draws-000001.npz.partial"):
+        (tmp_path / "run" / name).unlink(missing_ok=True)
+        (tmp_path / "run" / name).symlink_to(precious)
+    made(tmp_path / "run", draws=14, resume=True)
+    assert precious.read_text() == "mine"
 
 
 def test_files_of_another_run_are_sentences(tmp_path):
@@ -345,6 +431,8 @@ def test_a_file_in_place_of_a_folder_is_a_sentence(tmp_path):
     (tmp_path / "runs").touch()
     with pytest.raises(ValueError, match="is a file, expected a folder"):
         made(tmp_path / "runs")
+    with pytest.raises(OSError, match=r"store='.*runs/first' cannot be made \(Not a directory\)"):
+        made(tmp_path / "runs" / "first")
 
 
 # ---- a full disk -------------------------------------------------------------------------------------------------
