@@ -3,8 +3,8 @@
     python -m benchmarks.storing.interruptions --kills 50
 
 Each process is forked from this one, runs with ``resume=True``, and gets a SIGKILL after a random time: while it
-prepares, warms up, draws, or writes. After each kill the draws that a reader sees are counted. In the end all
-draws are compared bit for bit with those of a run that nobody stopped.
+prepares, warms up, draws, or writes; every second kill waits until it has begun to store. After each kill the draws
+that a reader sees are counted. In the end all draws are compared bit for bit with those of a run that nobody stopped.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ RUNS: Runs = {
     "OHMC, native code": lambda: (OHMC(mixture), {"num_samples": 800, "warmup_steps": 400, "num_chains": 8}),
     "OHMC, thinned": lambda: (
         OHMC(mixture, num_steps=2, step_size=0.3),
-        {"num_samples": 150, "warmup_steps": 60, "num_chains": 4, "thinning": 3},
+        {"num_samples": 1500, "warmup_steps": 300, "num_chains": 4, "thinning": 3},
     ),
     "OSGHMC with a loader": lambda: (
         OSGHMC(rows, step_size=0.01, friction=0.1, num_steps=3),
-        {"num_samples": 150, "warmup_steps": 50, "num_chains": 4, "data_loader": _loader()},
+        {"num_samples": 300, "warmup_steps": 150, "num_chains": 4, "data_loader": _loader()},
     ),
     "MSD, adjusted": lambda: (
         MSD(regression, step_size=0.9, metropolis=True, num_steps=2),
-        {"num_samples": 150, "warmup_steps": 80, "num_chains": 4},
+        {"num_samples": 300, "warmup_steps": 200, "num_chains": 4},
     ),
 }
 
@@ -134,7 +134,7 @@ def check(name: str, kills: int, chance: random.Random) -> dict[str, int]:
             while True:
                 # A process that resumes begins from another seed: nothing may come from there but what is stored.
                 child = forked(name, stopped, _SEED if stored(stopped) == 0 and not list(stopped.glob("c*")) else 99)
-                if done == kills or not _killed(child, chance.uniform(0, whole_time)):
+                if done == kills or not _killed(child, stopped, done % 2 == 0, chance.uniform(0, whole_time)):
                     break
                 done += 1
                 seen = stored(stopped)
@@ -150,10 +150,13 @@ def check(name: str, kills: int, chance: random.Random) -> dict[str, int]:
     return where
 
 
-def _killed(child: int, seconds: float) -> bool:
-    """Whether a process was still there to be killed after so long."""
+def _killed(child: int, folder: Path, storing: bool, seconds: float) -> bool:
+    """Whether a process was still there to be killed after so long, from its first file on if it is to be storing."""
+    before = set(folder.glob("*.npz"))
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end or (storing and set(folder.glob("*.npz")) == before):
+        if storing and set(folder.glob("*.npz")) != before:
+            storing, end = False, time.monotonic() + seconds / 2
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
             assert status == 0, f"a resumed run ended with {status}"

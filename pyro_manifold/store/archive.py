@@ -10,6 +10,7 @@ import json
 import math
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -57,6 +58,18 @@ def _add(archive: zipfile.ZipFile, buffer: io.BytesIO, name: str, content: bytes
     archive.writestr(member, content)
 
 
+def checksum(archive: zipfile.ZipFile) -> int:
+    """Of the checksums and lengths of all members: whoever has verified these needs no other of the file."""
+    members = [(member.filename, member.CRC, member.file_size) for member in archive.infolist()]
+    return zlib.crc32(json.dumps(members).encode())
+
+
+def checksum_of(content: bytes) -> int:
+    """That of a file by its content."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return checksum(archive)
+
+
 class Entry(NamedTuple):
     """Where an array is.
 
@@ -80,6 +93,7 @@ class Archive:
     Attributes:
         about: what JSON says.
         entries: ``{name: Entry}``.
+        checksum: of all members, as the file has it.
 
     Raises:
         DamagedError: if it is no such file; the sentence says what is wrong.
@@ -90,6 +104,7 @@ class Archive:
         with self._opened() as archive:
             self._seen = path.stat()
             self._size = self._seen.st_size
+            self.checksum = checksum(archive)
             members = {member.filename: member for member in archive.infolist()}
             if len(members) != len(archive.infolist()):
                 raise DamagedError(f"{path} has two members of one name: it is damaged or was made to mislead.")

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 import warnings
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, is_a
 from pyro_manifold.infer.mcmc.loop import Buffers, Iteration, Recorder
 from pyro_manifold.infer.mcmc.run import Run
-from pyro_manifold.store.archive import Archive, DamagedError, numbered, numbered_path, packed
+from pyro_manifold.store.archive import Archive, DamagedError, checksum_of, numbered, numbered_path, packed
 from pyro_manifold.store.files import locked, remove_unfinished, was_being_written, write_durably
 from pyro_manifold.store.manifest import Manifest, Site, holds_a_run, machine, new_identity, versions
 from pyro_manifold.store.nested import array_of, flattened, unflattened
@@ -115,6 +114,7 @@ class OnDisk:
         self._checkpoint = 0
         self._stop = self._stopped = False
         self._saved_at = -1
+        self._stored: StoredRun | None = None
         manifest = _manifest(run, names, thinning, parts)
         with locked(self._folder):
             if resume and holds_a_run(self._folder):
@@ -200,7 +200,7 @@ class OnDisk:
         draws = self._waiting
         chunk = self._packed_chunk(draws) if draws else b""
         if draws:
-            chunks.append([draws, len(chunk), zlib.crc32(chunk)])
+            chunks.append([draws, len(chunk), checksum_of(chunk)])
         if with_checkpoint:
             contents[numbered_path(self._folder, _CHECKPOINT, number)] = self._packed_checkpoint(number, chunks)
         if draws:
@@ -314,8 +314,10 @@ class OnDisk:
             path = numbered_path(self._folder, CHUNK, number)
             if not path.exists() and number == len(chunks) - 1 and was_being_written(path):
                 raise _NeverSeenError
-            if not path.is_file() or path.stat().st_size != size or _checksum(path) != checksum:
-                raise DamagedError(f"{path} is {'damaged' if path.exists() else 'gone'}.")
+            archive = Archive(path)
+            archive.verify()
+            if path.stat().st_size != size or archive.checksum != checksum:
+                raise DamagedError(f"{path} is another file than the one that was written.")
 
     def _load(self, state: dict[str, Any]) -> None:
         try:
@@ -329,10 +331,16 @@ class OnDisk:
     # ---- reading ------------------------------------------------------------------------------------------------
 
     def samples(self, draws: int, last: int | None = None) -> Mapping[str, Tensor]:
-        return StoredTensors([StoredRun(self._folder)], SITES, draws, last)
+        return StoredTensors([self._reader()], SITES, draws, last)
 
     def statistics(self, draws: int, last: int | None = None) -> Mapping[str, Tensor]:
-        return StoredTensors([StoredRun(self._folder)], STATISTICS, draws, last)
+        return StoredTensors([self._reader()], STATISTICS, draws, last)
+
+    def _reader(self) -> StoredRun:
+        if self._stored is None:
+            self._stored = StoredRun(self._folder)
+        self._stored.refresh()
+        return self._stored
 
 
 class _NeverSeenError(Exception):
@@ -370,14 +378,6 @@ def _manifest(run: Run[Any, Any], names: list[str], thinning: int, parts: dict[s
 
 def _is_chunk(chunk: object) -> bool:
     return isinstance(chunk, list) and len(chunk) == 3 and all(is_a(Integral, n) and n >= 0 for n in chunk)
-
-
-def _checksum(path: Path) -> int:
-    found = 0
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            found = zlib.crc32(block, found)
-    return found
 
 
 def _random_states(run: Run[Any, Any]) -> dict[str, Tensor]:
