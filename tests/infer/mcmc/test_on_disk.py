@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from pyro_manifold.diagnostics import open_run
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC, OSGHMC, Store
+from pyro_manifold.infer.mcmc.record import Record
 from pyro_manifold.store.archive import Archive, packed
 from pyro_manifold.store.reading import StoredRun
 from tests.infer.models import concentrated
@@ -164,7 +165,11 @@ def test_a_process_may_end_at_any_file_operation(tmp_path, monkeypatch):
     assert len(snapshots) == 2 * (2 + 2 * 3)
     for snapshot in snapshots[1:]:  # each with a manifest
         seen = StoredRun(snapshot).draws if (snapshot / "manifest.json").exists() else 0
-        keeps = made(Store(snapshot, draws=6), draws=max(seen, 1), warmup_steps=8, resume=True)
+        made_again = []
+        keeps = made(
+            Store(snapshot, draws=6), draws=max(seen, 1), warmup_steps=8, resume=True, consumers=[made_again.append]
+        )
+        assert not (seen and made_again), "a draw that is seen is there to stay"
         assert keeps.num_samples == max(seen, 1)
         if snapshot in snapshots[-6:]:
             keeps.continue_run(15 - keeps.num_samples) if keeps.num_samples < 15 else None
@@ -492,6 +497,15 @@ def test_a_run_is_read_while_it_goes_on(tmp_path):
     assert [len(each.draw) for each in seen] == [4, 21]
     for each in seen:
         assert np.array_equal(each.values, draws[:, : len(each.draw)])
+
+
+def test_a_draw_that_is_under_way_is_remembered():
+    """With thinning, a divergence before a checkpoint counts for the draw after it."""
+    before, after = Record(), Record()
+    before.add({"diverging": torch.tensor([True, False])}, kept=False)
+    after.begin(before.unfinished())
+    after.add({"diverging": torch.tensor([False, False])})
+    assert after.statistics()["diverging"].tolist() == [[True], [False]]
 
 
 def test_memory_does_not_grow_with_draws(tmp_path):
