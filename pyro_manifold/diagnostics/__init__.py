@@ -17,6 +17,7 @@ from pyro_manifold.diagnostics.predictive_quality import (
     predictive_entropy,
     total_variation,
 )
+from pyro_manifold.diagnostics.stored import open_run
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "mean_projector",
     "negative_log_likelihood",
     "nested_r_hat",
+    "open_run",
     "out_of_distribution_auroc",
     "plot_frames",
     "plot_loadings",

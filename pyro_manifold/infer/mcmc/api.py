@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral
+from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyro
@@ -17,16 +17,30 @@ from pyro.util import optional
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.convergence import check_superchains
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
-from pyro_manifold.diagnostics.disagreement import disagreements, named, stuck_chains, temperature_of_hot_chains
+from pyro_manifold.diagnostics.disagreement import disagreements
 from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
 from pyro_manifold.diagnostics.table import measures, table
-from pyro_manifold.infer.mcmc.checks import check_counts, is_a
-from pyro_manifold.infer.mcmc.goal import FEWEST_DRAWS, Goal, Until, check_until, known_by, lengths
+from pyro_manifold.infer.mcmc.arguments import (
+    check_data_loader,
+    check_iterations,
+    check_shards,
+    check_vectorised,
+    functions,
+    stacked,
+)
+from pyro_manifold.infer.mcmc.checks import check_counts
+from pyro_manifold.infer.mcmc.goal import Goal, Until, check_until, known_by, lengths
+from pyro_manifold.infer.mcmc.keeping import InMemory, Keeper
 from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
+from pyro_manifold.infer.mcmc.loop import Consumer, Iteration
+from pyro_manifold.infer.mcmc.on_disk import OnDisk, Store, as_store
+from pyro_manifold.infer.mcmc.remarks import warn_of_chains
 from pyro_manifold.infer.mcmc.run import Run
+from pyro_manifold.infer.mcmc.session import Reports, Session
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
+from pyro_manifold.infer.mcmc.shards import Job, MakeExecutor, ShardedDraws, Shards, run_shards, seed_of_all
 from pyro_manifold.infer.mcmc.states import Statistics
+from pyro_manifold.store.fingerprint import parts_of
 from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.loader import FromLoader
 
@@ -82,12 +96,22 @@ class MCMC(pyro.infer.MCMC):
             is more).
         num_superchains: so many groups of chains begin at one point each, so that `summary` and `diagnostics` have
             nested R-hat, which judges many short chains. For ``"vectorized"``.
+        store: a folder to which draws go as they come, or a `Store`; then they are in no memory, and `get_samples`
+            reads them. For ``"vectorized"``.
+        resume: go on with the run that is in the store, from its last checkpoint and bit for bit; begin, if there is
+            none.
+        executor: a `concurrent.futures.Executor` for chains in other processes, or a function that makes one; see
+            ``docs/runs.md``.
+        shards: into how many parts ``num_chains`` are split, each with a warm-up, a seed and in ``store`` a folder of
+            its own. Draws depend on it, and not on the number of workers.
+        threads_per_shard: of each of them.
 
     Attributes:
         stopped: why a run with ``until`` stopped; None before it has.
 
-    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised. An
-    error while sampling is raised, and `get_samples` has the draws made before it.
+    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised, and
+    `continue_run` goes on with that warm-up. An error while sampling is raised, and `get_samples` has the draws made
+    before it.
 
     Raises:
         ValueError: for another ``chain_method``, or ``initial_params`` without the right leading dimension.
@@ -123,42 +147,41 @@ class MCMC(pyro.infer.MCMC):
         until: Until | None = None,
         max_samples: int | None = None,
         num_superchains: int | None = None,
+        store: str | Path | Store | None = None,
+        resume: bool = False,
+        executor: Executor | MakeExecutor | None = None,
+        shards: int = 1,
+        threads_per_shard: int = 1,
     ) -> None:
         self.num_samples: int
         self.stopped: str | None = None
         num_samples, warmup_steps, most = lengths(num_samples, warmup_steps, until, max_samples)
         check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
-        if chain_method not in ("vectorized", "parallel", "sequential"):
-            raise ValueError(f"chain_method={chain_method!r}, expected 'vectorized', 'parallel' or 'sequential'.")
-        if thinning > num_samples:
-            raise ValueError(f"thinning={thinning} leaves no draw of num_samples={num_samples}, expected at most that.")
-        if warmup_steps is not None and (not is_a(Integral, warmup_steps) or warmup_steps < 0):
-            raise ValueError(f"warmup_steps={warmup_steps!r}, expected an integer that is not negative.")
-        if hook_fn is not None and not callable(hook_fn):
-            raise ValueError(f"hook_fn={hook_fn!r}, expected a function of kernel, params, stage and i.")
+        check_iterations(num_samples, warmup_steps, thinning, hook_fn, chain_method)
         self._vectorised = chain_method == "vectorized" and isinstance(kernel, Vectorised)
-        if not self._vectorised and (thinning > 1 or consumers):
-            raise ValueError(
-                "thinning and consumers are for chain_method='vectorized' and kernels of this package: thin the draws "
-                "of get_samples(group_by_chain=True) instead."
-            )
-        if not self._vectorised and (until is not None or num_superchains is not None):
-            raise ValueError(
-                "until and num_superchains are for chain_method='vectorized' and kernels of this package: give "
-                "num_samples and look at summary() instead."
-            )
+        check_vectorised(
+            self._vectorised,
+            thinning,
+            consumers,
+            store=store,
+            executor=executor,
+            until=until,
+            num_superchains=num_superchains,
+        )
+        takes_batches = self._vectorised and isinstance(kernel, StochasticGradientKernel)
+        check_data_loader(data_loader, takes_batches, kernel, chain_method)
+        self._shards = None if executor is None else Shards(executor, shards, threads_per_shard)
+        local = {"hook_fn": hook_fn, "consumers": consumers, "until": until, "num_superchains": num_superchains}
+        check_shards(self._shards, shards, **local)
         if num_superchains is not None:
             check_superchains(num_superchains, num_chains)
         if until is not None:
             check_until(until, num_superchains)
         self._until, self._num_superchains = until, num_superchains
-        if data_loader is not None and not (self._vectorised and isinstance(kernel, StochasticGradientKernel)):
-            raise ValueError(
-                "data_loader is for chain_method='vectorized' and kernels that see a part of the data at a time, not "
-                f"for {type(kernel).__name__} with chain_method={chain_method!r}: take OSGHMC, vectorised, or pass all "
-                "of the data to run(...)."
-            )
         self._source = None if data_loader is None else FromLoader(data_loader)
+        self._store, self._resume = as_store(store, resume), resume
+        if self._store is not None and transforms is not None:
+            raise ValueError("store keeps draws as the model has them: give transforms to the kernel.")
         arguments = {
             "warmup_steps": warmup_steps,
             "hook_fn": hook_fn,
@@ -173,7 +196,7 @@ class MCMC(pyro.infer.MCMC):
             super().__init__(kernel, num_samples, **arguments)
             self.num_chains = num_chains
             self._diagnostics = [None] * num_chains
-            self._initial_params = self._stacked(initial_params)
+            self._initial_params = stacked(initial_params, num_chains, num_superchains or num_chains)
             self.sampler.num_chains = num_chains
             self.sampler.initial_params = self._initial_params
         else:
@@ -181,51 +204,61 @@ class MCMC(pyro.infer.MCMC):
         self._hook = hook_fn
         self._requested_samples, self._most_samples = num_samples, most
         self._thinning = thinning
-        self._consumers = _functions(consumers)
-        self._saved_names = save_params
+        self._consumers = functions(consumers)
+        self._save_params = save_params
         self._disable_progbar = disable_progbar
-
-    def _stacked(self, initial_params: Sites | None) -> Sites | None:
-        if initial_params is None:
-            return None
-        initial_params = {name: torch.as_tensor(value) for name, value in initial_params.items()}
-        if self.num_chains == 1:
-            return {name: value.unsqueeze(0) for name, value in initial_params.items()}
-        starts = self._num_superchains or self.num_chains
-        for name, value in initial_params.items():
-            if value.dim() == 0 or len(value) != starts:
-                raise ValueError(
-                    f"initial_params['{name}'] has shape {tuple(value.shape)}, expected a leading dimension of "
-                    f"{starts}, one start for each {'super' * (starts < self.num_chains)}chain."
-                )
-        return {name: value.repeat_interleave(self.num_chains // starts, 0) for name, value in initial_params.items()}
+        self._session: Session | ShardedDraws | None = None
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Run all chains; arguments are those of the model. Warns of chains that hardly moved."""
-        if self._vectorised:
-            self._run_vectorised(*args, **kwargs)
-        else:
+        if not self._vectorised:
             super().run(*args, **kwargs)
-        stuck = stuck_chains(self._samples, self.get_extra_fields(group_by_chain=True))
-        if stuck:
-            where = named(stuck) if self.num_chains > 1 else "the chain"
-            whose = "their" if len(stuck) > 1 else "its"
-            warnings.warn(
-                f"After warm-up {where} moved in fewer than one iteration of twenty, so that {whose} draws are a few "
-                "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
-                "kernel, or initial_params), a shorter step_size or float64.",
-                stacklevel=2,
+        else:
+            if self._store is not None:
+                self._store.check_is_free(self._resume)
+            if self._source is not None:
+                if args:
+                    raise ValueError(
+                        "MCMC.run: positional arguments come from data_loader; give the model's others by name."
+                    )
+                args = (self._source,)
+            self._args, self._kwargs = args, kwargs
+            if self._shards is not None:
+                self._run_shards(self._shards, self._requested_samples, self._resume)
+            else:
+                self._run_vectorised(*args, **kwargs)
+        self._warn_of_chains()
+
+    def continue_run(self, num_samples: int) -> None:
+        """More draws from where the chains are, without new warm-up; `get_samples` has them after those before.
+
+        After an interrupt in warm-up, the rest of it comes first. What is drawn does not depend on whether a run is
+        made in one go or in several, up to the rounding of native code that a longer plan makes earlier.
+
+        Args:
+            num_samples: iterations of each chain, more than `run` and earlier calls have made.
+
+        Raises:
+            ValueError: before `run`, or for a run that was not vectorised, or whose shards are not stored.
+        """
+        check_counts(num_samples=num_samples)
+        if self._session is None or (self._shards is not None and self._store is None):
+            raise ValueError(
+                "MCMC.continue_run goes on with a vectorised run of this object, in shards with a stored one: call "
+                "mcmc.run(...) first."
             )
-        hot = temperature_of_hot_chains(self.get_extra_fields(group_by_chain=True))
-        if hot is not None:
-            measured, wanted = hot
-            warnings.warn(
-                f"The momenta of chains are at a temperature of {measured:.3g} instead of {wanted:.3g}: the noise of "
-                "minibatches, or steps that are too long, heat the chains, and draws spread more widely than the "
-                "posterior. Take a smaller step_size, shorter steps of single sites (scales), larger batches or more "
-                "friction.",
-                stacklevel=2,
-            )
+        if isinstance(self._session, Session):
+            self._session.ask_for(num_samples)
+            self._go_on(self._session)
+        elif self._shards is not None:
+            self._run_shards(self._shards, self._session.asked + num_samples, resume=True)
+        self._warn_of_chains()
+
+    def _warn_of_chains(self) -> None:
+        if self._session is None:
+            warn_of_chains(self._samples, self.get_extra_fields(group_by_chain=True))
+        else:
+            warn_of_chains(*self._session.recent())
 
     def get_samples(
         self, num_samples: int | None = None, group_by_chain: bool = False, *, deterministic: bool = False
@@ -243,7 +276,7 @@ class MCMC(pyro.infer.MCMC):
             ValueError: if there are no draws, or for deterministic sites, no draws of some site.
         """
         self._check_there_are_draws("get_samples")
-        samples: Sites = super().get_samples(num_samples, group_by_chain)
+        samples: Sites = dict(super().get_samples(num_samples, group_by_chain))
         if not deterministic:
             return samples
         return {**samples, **deterministic_values_of_run(self, samples, 2 if group_by_chain else 1)}
@@ -336,13 +369,6 @@ class MCMC(pyro.infer.MCMC):
 
     @poutine.block
     def _run_vectorised(self, *args: Any, **kwargs: Any) -> None:
-        if self._source is not None:
-            if args:
-                raise ValueError(
-                    "MCMC.run: positional arguments come from data_loader; give the model's others by name."
-                )
-            args = (self._source,)
-        self._args, self._kwargs = args, kwargs
         args = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
             run = self.kernel.prepare(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
@@ -350,63 +376,73 @@ class MCMC(pyro.infer.MCMC):
             if self._num_superchains is not None:
                 together = self.num_chains // self._num_superchains
                 run.move_to({name: x[::together].repeat_interleave(together, 0) for name, x in run.sites.items()})
-            draws, statistics, error = self._draw(run)
-        transforms = self.kernel.transforms if self.transforms is None else self.transforms
-        self._samples = {name: transforms[name].inv(z) if name in transforms else z for name, z in draws.items()}
-        self._diagnostics = self.kernel.reports(statistics, self.num_chains)
-        if error is not None:
-            raise error
+            goal = None
+            if self._until is not None:
+                least = self._requested_samples // self._thinning
+                goal = Goal(self._until, self._num_superchains, known_by(run), least)
+            self._session = Session(run, self._keeper(run), self._thinning, self._most_samples, goal)
+            self._go_on(self._session)
 
-    def _draw(self, run: Run[Any, Any]) -> tuple[Sites, Statistics, Exception | None]:
-        """Warm up and draw; an interrupt keeps what there is, and so does an error, which is returned."""
-        wanted, least = self._most_samples // self._thinning, self._requested_samples // self._thinning
-        buffers, recorder = Buffers(least, self._names_to_save(run)), Recorder()
-        consumers: list[Consumer] = [buffers, recorder, *self._consumers]
-        if self._hook is not None:
-            consumers.append(self._call_hook)
+    def _run_shards(self, shards: Shards, num_samples: int, resume: bool) -> None:
+        options = {name: getattr(self, f"_{name}") for name in ("thinning", "save_params")}
+        options |= {"warmup_steps": self.warmup_steps, "disable_validation": self.disable_validation}
+        job = Job(
+            self.kernel,
+            num_samples,
+            self.num_chains,
+            self._initial_params,
+            options | {"data_loader": self._source and self._source.loader},
+            () if self._source else self._args,
+            self._kwargs,
+            self._store,
+            seed_of_all(self._store, shards.count, resume),
+        )
+        outcomes = run_shards(shards, job, self.warmup_steps + num_samples, self._disable_progbar)
+        self._session = ShardedDraws(job, outcomes, self._thinning)
+        self._take(self._session)
 
-        def draws_so_far(made: int) -> Sites:
-            return {**run.problem.target.values(buffers.filled(made)), **recorder.log_density(made)}
+    def _keeper(self, run: Run[Any, Any]) -> Keeper:
+        """Where the draws of a run go."""
+        names = self._names_to_save(run)
+        if self._store is None:
+            transforms = self.kernel.transforms if self.transforms is None else self.transforms
+            return InMemory(self._requested_samples // self._thinning, names, transforms)
+        loader = self._source and self._source.loader
+        parts = parts_of(self.kernel, () if loader else self._args, self._kwargs, data_loader=loader)
+        return OnDisk(self._store, run, names, self._thinning, parts, resume=self._resume)
 
-        goal = None
-        if self._until is not None:
-            goal = Goal(self._until, self._num_superchains, known_by(run), least)
-        total = self.warmup_steps + self._most_samples
-        with ProgressBar(total, lambda: self._figures(goal), self._disable_progbar) as progress:
-            made, why, error = sample(
-                run, self._most_samples, self._thinning, [*consumers, progress], goal, draws_so_far
-            )
-        # An interrupt can fall between the draw and its statistics.
-        made = min(made, recorder.record.draws)
-        if error is not None:
-            error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() has them.")
-        elif why is not None:
-            warnings.warn(f"{why}: kept {made} of {wanted} draws of each chain.", stacklevel=5)
-        elif goal is not None:
-            if not goal.reached and made >= FEWEST_DRAWS:
-                goal.look(draws_so_far(made), thoroughly=True)
-            self.stopped = goal.sentence(made, wanted)
-            if not goal.reached:
-                warnings.warn(self.stopped, stacklevel=5)
-        self.num_samples = made
-        return buffers.filled(made), {name: x[:, :made] for name, x in recorder.record.statistics().items()}, error
+    def _go_on(self, session: Session) -> None:
+        """Warm up and draw; an interrupt keeps what there is, and so does an error."""
+        consumers = [*self._consumers, *([self._call_hook] if self._hook is not None else [])]
+        with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
 
-    def _figures(self, goal: Goal | None) -> dict[str, str]:
-        return {**self.kernel.logging(), **({} if goal is None else goal.figures())}
+            def figures() -> dict[str, str]:
+                return {**self.kernel.logging(), **session.figures()}
+
+            session.go_on(consumers, figures, self._disable_progbar)
+        self.stopped = session.stopped
+        self._take(session)
+        if session.error is not None:
+            raise session.error
+
+    def _take(self, session: Session | ShardedDraws) -> None:
+        """The draws and reports of a run."""
+        self.num_samples = session.draws
+        self._samples = session.samples()
+        if self._store is None:
+            self._diagnostics = self.kernel.reports(session.statistics(), self.num_chains)
+        else:
+            self.kernel.reports(session.recent()[1], self.num_chains)  # which may warn
+            reports: Any = Reports(lambda: self.kernel.reports(session.statistics(), self.num_chains), self.num_chains)
+            self._diagnostics = reports
 
     def _call_hook(self, iteration: Iteration) -> None:
         self._hook(self.kernel, iteration.sites, iteration.stage, iteration.index)  # type: ignore[misc]
 
     def _names_to_save(self, run: Run[Any, Any]) -> list[str]:
         sites = sorted(run.problem.initial_values)
-        names = sites if self._saved_names is None else self._saved_names
+        names = sites if self._save_params is None else self._save_params
         unknown = sorted(set(names) - set(sites))
         if unknown:
             raise ValueError(f"save_params names {unknown}, but the sites are {sites}.")
         return names
-
-
-def _functions(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
-    if not isinstance(consumers, Sequence) or not all(callable(consumer) for consumer in consumers):
-        raise ValueError(f"consumers={consumers!r}, expected a list of functions of an Iteration.")
-    return tuple(consumers)

@@ -16,6 +16,7 @@ from pyro_manifold.diagnostics.convergence import convergence, nested_r_hat, var
 from pyro_manifold.diagnostics.known import known_quantities
 from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
 from pyro_manifold.infer.mcmc.checks import check_counts, is_a
+from pyro_manifold.infer.mcmc.keeping import Keeper
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.target.batched import Sites
 
@@ -157,6 +158,42 @@ def known_by(run: Run[Any, Any]) -> Quantities:
         return known_quantities(draws, found)
 
     return quantities
+
+
+class Looks:
+    """A goal that looks at the draws that a keeper has, as `loop.sample` asks it.
+
+    Args:
+        goal: what is to be reached.
+        keeper: has the draws.
+        thinning: iterations of a draw.
+    """
+
+    def __init__(self, goal: Goal, keeper: Keeper, thinning: int) -> None:
+        self._goal, self._keeper, self._thinning = goal, keeper, thinning
+
+    def planned(self, num_samples: int) -> int:
+        """Iterations up to the next look: how long a run with a goal will be is not known before its last one."""
+        return min(self._goal.next * self._thinning, num_samples)
+
+    def reached(self, draws: int) -> bool:
+        """Look, if it is time to; a run that was resumed looks where the uninterrupted one did."""
+        while self._goal.next <= draws and not self._goal.reached:
+            self._keeper.settle()
+            self._goal.look(self._draws(self._goal.next))
+        return self._goal.reached
+
+    def verdict(self, wanted: int) -> str:
+        """Why the run stopped, after a last look."""
+        made = self._keeper.made
+        if not self._goal.reached and made >= FEWEST_DRAWS:
+            self._goal.look(self._draws(made), thoroughly=True)
+        return self._goal.sentence(made, wanted)
+
+    def _draws(self, count: int) -> Sites:
+        density = self._keeper.statistics(count).get("lp")
+        known = {} if density is None else {"log density": density}
+        return {**self._keeper.samples(count), **known}
 
 
 def in_words(figures: Mapping[str, float], bound: bool = False) -> str:

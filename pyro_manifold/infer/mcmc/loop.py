@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_manifold.infer.mcmc.goal import Goal
 from pyro_manifold.infer.mcmc.record import Record
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.mcmc.states import NotFiniteError, Statistics
@@ -72,13 +71,18 @@ class Ended(NamedTuple):
     error: Exception | None = None
 
 
+class Goal(Protocol):
+    """Says when a run may stop before all iterations are made."""
+
+    def planned(self, num_samples: int) -> int:
+        """About how many iterations after warm-up there will be, at most so many."""
+
+    def reached(self, draws: int) -> bool:
+        """Whether so many draws suffice."""
+
+
 def sample(
-    run: Run[Any, Any],
-    num_samples: int,
-    thinning: int,
-    consumers: Sequence[Consumer],
-    goal: Goal | None = None,
-    draws_so_far: Callable[[int], Sites] | None = None,
+    run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer], goal: Goal | None = None
 ) -> Ended:
     """Advance a run to the end of its warm-up and ``num_samples`` iterations more, from wherever it is.
 
@@ -88,7 +92,6 @@ def sample(
         thinning: every so many of these one is a draw.
         consumers: told of each iteration.
         goal: stops the run when it is reached.
-        draws_so_far: from their number to the draws that the goal looks at.
 
     Returns:
         The number of draws made here; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C), or when a
@@ -97,8 +100,8 @@ def sample(
     Raises:
         KeyboardInterrupt, Exception: if there was no draw yet.
     """
-    # How long a run with a goal will be is not known before its last look.
-    run.haste.planned = run.warmup_steps + (num_samples if goal is None else min(goal.next * thinning, num_samples))
+    planned = num_samples if goal is None else goal.planned(num_samples)
+    run.haste.planned = run.warmup_steps + planned
     draws, why, constrain = 0, None, run.problem.target.values
     try:
         while run.iteration < run.warmup_steps + num_samples:
@@ -114,10 +117,10 @@ def sample(
                 if consumer is consumers[0]:
                     # Whoever interrupts from here on, the first consumer, which keeps the draws, has this one.
                     draws += iteration.kept
-            if goal is not None and draws_so_far is not None and iteration.kept and draws == goal.next:
-                if goal.look(draws_so_far(draws)):
+            if goal is not None and iteration.kept:
+                if goal.reached(iteration.draw + 1):
                     break
-                run.haste.planned = run.warmup_steps + min(goal.next * thinning, num_samples)
+                run.haste.planned = run.warmup_steps + goal.planned(num_samples)
         run.compare_graphs(_CHAINS_COMPARED_AT_THE_END)
     except (KeyboardInterrupt, NotFiniteError) as error:
         if not draws:
@@ -136,35 +139,40 @@ class Buffers:
     Args:
         draws: how many there will be, as far as is known.
         names: the sites to keep.
+        constrained: whether to keep them as the model has them.
+
+    Attributes:
+        draws: how many have come.
     """
 
-    def __init__(self, draws: int, names: Sequence[str]) -> None:
-        self._draws, self._names = draws, names
+    def __init__(self, draws: int, names: Sequence[str], *, constrained: bool = False) -> None:
+        self._room, self._names, self._constrained = draws, names, constrained
         self._buffers: Sites = {}
-        self._filled = 0
+        self.draws = 0
 
     def __call__(self, iteration: Iteration) -> None:
         if not iteration.kept:
             return
+        sites = iteration.values if self._constrained else iteration.sites
         if not self._buffers:
-            self._buffers = {name: self._empty(iteration.sites[name]) for name in self._names}
-        if self._filled == self._draws:
-            self._draws *= 2
+            self._buffers = {name: self._empty(sites[name]) for name in self._names}
+        if self.draws == self._room:
+            self._room *= 2
             self._buffers = {name: self._moved(buffer) for name, buffer in self._buffers.items()}
         for name, buffer in self._buffers.items():
-            buffer[:, self._filled] = iteration.sites[name]
-        self._filled += 1
+            buffer[:, self.draws] = sites[name]
+        self.draws += 1
 
     def filled(self, draws: int) -> Sites:
         """The first of those that came, ``{site: (chains, draws, ...)}``."""
         return {name: buffer[:, :draws] for name, buffer in self._buffers.items()}
 
     def _empty(self, value: Tensor) -> Tensor:
-        return value.new_empty(len(value), self._draws, *value.shape[1:])
+        return value.new_empty(len(value), self._room, *value.shape[1:])
 
     def _moved(self, buffer: Tensor) -> Tensor:
-        larger = buffer.new_empty(len(buffer), self._draws, *buffer.shape[2:])
-        larger[:, : self._filled] = buffer
+        larger = buffer.new_empty(len(buffer), self._room, *buffer.shape[2:])
+        larger[:, : self.draws] = buffer
         return larger
 
 
@@ -178,11 +186,6 @@ class Recorder:
         if iteration.stage == "Sample":
             self.record.add(iteration.statistics, kept=iteration.kept)
 
-    def log_density(self, draws: int) -> Statistics:
-        """That of the first draws, ``{"log density": (chains, draws)}``; empty where the kernel does not tell it."""
-        found = self.record.statistics(("lp",))
-        return {"log density": found["lp"][:, :draws]} if found else {}
-
 
 class ProgressBar:
     """A bar whose figures are read from the device only a few times a second.
@@ -191,10 +194,11 @@ class ProgressBar:
         total: number of iterations.
         figures: what to show beside the bar.
         disable: show nothing.
+        made: how many have been made before.
     """
 
-    def __init__(self, total: int, figures: Any, disable: bool) -> None:
-        self._bar = tqdm(total=total, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
+    def __init__(self, total: int, figures: Any, disable: bool, made: int = 0) -> None:
+        self._bar = tqdm(total=total, initial=made, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
         self._figures, self._disable, self._total = figures, disable, total
         self._pending, self._reported = 0, 0.0
 

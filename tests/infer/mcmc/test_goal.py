@@ -217,5 +217,5 @@ def test_bad_input(name):
 
 
 def test_other_kernels_are_told():
-    with pytest.raises(ValueError, match="until and num_superchains are for chain_method='vectorized'"):
+    with pytest.raises(ValueError, match="until is for chain_method='vectorized'"):
         MCMC(pyro.infer.NUTS(concentrated), until={"ess": 100})

@@ -184,6 +184,7 @@ class Masses(Saved):
 
     Args:
         make: an empty estimator for each block.
+        inverse_masses: to begin with; those that the estimators begin with if None.
 
     Attributes:
         metrics: the masses in use.
@@ -192,11 +193,12 @@ class Masses(Saved):
 
     changing = ("_inverse_masses", "_estimators", "windows_completed")
 
-    def __init__(self, make: Estimators) -> None:
+    def __init__(self, make: Estimators, inverse_masses: Blocks | None = None) -> None:
         self._make = make
         self._estimators = {block: new() for block, new in make.items()}
         self.windows_completed = 0
-        self._use({block: estimator.initial() for block, estimator in self._estimators.items()})
+        initial = {block: estimator.initial() for block, estimator in self._estimators.items()}
+        self._use({**initial, **(inverse_masses or {})})
 
     def _use(self, inverse_masses: Blocks) -> None:
         self._inverse_masses = inverse_masses

@@ -69,6 +69,9 @@ class OHMC(HamiltonianKernel):
             costs more than it gains unless the density is expensive.
         min_stepsize: lower bound of ε.
         max_stepsize: upper bound of ε; a trajectory's length is another.
+        inverse_mass_matrix: to begin with, as ``kernel.inverse_mass_matrix`` is after an earlier run: ``{block:
+            tensor}``, see `Tuning`. With ``warmup_steps=0`` it stays, and so does ``step_size``: there is no search.
+        tuning: ``mcmc.kernel.tuning`` of an earlier run, in place of ``step_size`` and ``inverse_mass_matrix``.
 
     A trajectory has at most 1,024 steps unless ``num_steps`` asks for more, 16 before the first masses, and 128 while
     lengths are tried out.

@@ -20,7 +20,7 @@ from pyro_manifold.infer.mcmc.hmc.lengths import (
     LengthChoice,
     TrajectoryLength,
 )
-from pyro_manifold.infer.mcmc.hmc.masses import Estimators, Masses
+from pyro_manifold.infer.mcmc.hmc.masses import Masses
 from pyro_manifold.infer.mcmc.hmc.step_size import FEWEST_STEPS, StepSize, windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
 from pyro_manifold.infer.mcmc.saving import Saved
@@ -48,6 +48,8 @@ class Plan:
         target_accept_prob: acceptance probability that ε aims at.
         step_size_bounds: bounds of ε; the length of a trajectory is another.
         persistence: share of the momentum that is kept from one trajectory to the next.
+        length_found: mean length that an earlier run has found, to begin with.
+        found: whether step size and masses are those of an earlier run, which need no warm-up.
     """
 
     step_size: float
@@ -59,6 +61,8 @@ class Plan:
     target_accept_prob: float
     step_size_bounds: tuple[float, float]
     persistence: float
+    length_found: float | None = None
+    found: bool = False
 
     @property
     def chooses_length(self) -> bool:
@@ -68,7 +72,8 @@ class Plan:
     def lengths(self) -> TrajectoryLength:
         """Lengths to begin with."""
         if self.num_steps is None:
-            return TrajectoryLength(self.trajectory_length or INITIAL_LENGTH, self.trajectory_jitter)
+            length = self.trajectory_length or self.length_found or INITIAL_LENGTH
+            return TrajectoryLength(length, self.trajectory_jitter)
         length = self.trajectory_length or self.step_size * self.num_steps
         return TrajectoryLength(length, 0.0, max(MAXIMUM_STEPS, self.num_steps))
 
@@ -87,7 +92,7 @@ class WarmUp(Saved):
         plan: what to adapt.
         warmup_steps: iterations that adapt.
         state: where the chains start.
-        estimators: makes an empty estimator of the inverse mass of each block.
+        masses: to begin with.
         acceptance_of_one_step: tries a step size.
         random: for that.
     """
@@ -99,7 +104,7 @@ class WarmUp(Saved):
         plan: Plan,
         warmup_steps: int,
         state: State,
-        estimators: Estimators,
+        masses: Masses,
         acceptance_of_one_step: AcceptanceOfOneStep,
         random: torch.Generator,
     ) -> None:
@@ -111,11 +116,11 @@ class WarmUp(Saved):
         self._length_choice = LengthChoice(self._lengths, state)
         self._intended_length = self._lengths.mean
         self._step_size = StepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds)
-        self.masses = Masses(estimators)
+        self.masses = masses
         self._momenta_fit = False
         self._caution = Caution(state.energy)
         self._untried = 0  # iterations since a chain last took all of ε
-        if plan.adapt_step_size:
+        if plan.adapt_step_size and (warmup_steps or not plan.found):
             self._search(state, random)
             if not warmup_steps:
                 self._step_size.settle()
