@@ -69,7 +69,9 @@ class _Digest:
     def word(self) -> str:
         return self._hash.hexdigest()
 
-    def _is_library(self, module: str) -> bool:
+    def _is_library(self, module: str | None) -> bool:
+        if module is None:  # of a program that was executed from its text
+            return False
         root = module.partition(".")[0]
         return _is_installed(module) and (root != self._package or root in (*_HOLDERS_OF_DATA, "builtins"))
 

@@ -58,6 +58,12 @@ def test_what_a_model_does_counts(source, names, same):
     assert (fingerprint(before) == fingerprint(after)) == same
 
 
+def test_a_program_without_a_module():
+    before, after = (of(text, __name__=None) for text in (SOURCE, SOURCE.replace("0.0", "0.5")))
+    assert before.__module__ is None
+    assert fingerprint(before) != fingerprint(after)
+
+
 def enclosing(value):
     def model():
         return value

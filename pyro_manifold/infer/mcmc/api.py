@@ -38,7 +38,8 @@ from pyro_manifold.infer.mcmc.remarks import warn_of_chains
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.mcmc.session import Reports, Session
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
-from pyro_manifold.infer.mcmc.shards import Job, MakeExecutor, ShardedDraws, Shards, run_shards, seed_of_all
+from pyro_manifold.infer.mcmc.sharded import ShardedDraws, seed_of_all
+from pyro_manifold.infer.mcmc.shards import Job, MakeExecutor, Shards, run_shards
 from pyro_manifold.infer.mcmc.states import Statistics
 from pyro_manifold.store.fingerprint import parts_of
 from pyro_manifold.target.batched import Sites
