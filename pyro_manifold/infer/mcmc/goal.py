@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.convergence import convergence, nested_r_hat, varies
+from pyro_manifold.diagnostics.convergence import Measure, convergence, nested_r_hat, varies
 from pyro_manifold.diagnostics.known import known_quantities
 from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
 from pyro_manifold.infer.mcmc.checks import check_counts, is_a
@@ -87,7 +87,7 @@ class Goal:
             )
         count = next(iter(draws.values())).shape[1]
         worst: Shortfall | None = None
-        for shortfall in self._shortfalls(self._quantities(draws)):
+        for shortfall in self._shortfalls(self._quantities(draws), thoroughly):
             worst = shortfall if worst is None or shortfall.ratio > worst.ratio else worst
             if worst.ratio > 1 and not thoroughly:
                 break
@@ -97,7 +97,7 @@ class Goal:
         self.next = math.ceil(count * min(max(self.worst.ratio, _LEAST_GROWTH), _LARGEST_GROWTH))
         return self.reached
 
-    def _shortfalls(self, quantities: dict[str, Tensor]) -> Iterator[Shortfall]:
+    def _shortfalls(self, quantities: dict[str, Tensor], thoroughly: bool) -> Iterator[Shortfall]:
         flat = {
             name: value.flatten(2) if value.dim() > 2 else value.unsqueeze(-1) for name, value in quantities.items()
         }
@@ -108,24 +108,30 @@ class Goal:
         places.sort(key=lambda place: -place[0])
         for _, name, k in places:
             entry = flat[name][..., k]
-            shortfall = self._shortfall(entry, _label(name, quantities[name].shape[2:], k))
+            shortfall = self._shortfall(entry, _label(name, quantities[name].shape[2:], k), thoroughly)
             self._ratios[name][k] = shortfall.ratio
             yield shortfall
 
-    def _shortfall(self, entry: Tensor, name: str) -> Shortfall:
+    def _shortfall(self, entry: Tensor, name: str, thoroughly: bool) -> Shortfall:
         if not bool(entry.isfinite().all()):
             return Shortfall(math.inf, name, "values that are not finite")
-        found = {}
-        if "ess" in self._until:
-            sizes = convergence(entry, ("ess_bulk", "ess_tail"))
-            found["ess"] = min(float(size) for size in sizes.values() if not size.isnan()) if sizes else 0.0
-        if "rhat" in self._until:
-            found["rhat"] = float(convergence(entry, ("r_hat",))["r_hat"])
+        worst = Shortfall(0.0, name, "")
+        for goal, value in self._figures_of(entry):
+            found = Shortfall(_ratio(goal, value, self._until[goal]), name, in_words({goal: value}))
+            worst = max(worst, found, key=lambda shortfall: shortfall.ratio)
+            if worst.ratio > 1 and not thoroughly:
+                break
+        return worst
+
+    def _figures_of(self, entry: Tensor) -> Iterator[tuple[str, float]]:
+        """The quickest first."""
         if "nested_rhat" in self._until:
-            found["nested_rhat"] = float(nested_r_hat(entry, self._superchains or 0))
-        ratios = {goal: _ratio(goal, value, self._until[goal]) for goal, value in found.items()}
-        worst = max(ratios, key=lambda goal: ratios[goal])
-        return Shortfall(ratios[worst], name, in_words({worst: found[worst]}))
+            yield "nested_rhat", float(nested_r_hat(entry, self._superchains or 0))
+        measures: tuple[Measure, ...] = ("ess_tail", "ess_bulk") if "ess" in self._until else ()
+        for measure in measures:
+            yield "ess", float(convergence(entry, (measure,))[measure])
+        if "rhat" in self._until:
+            yield "rhat", float(convergence(entry, ("r_hat",))["r_hat"])
 
     def figures(self) -> OrderedDict[str, str]:
         """What the progress bar shows."""
