@@ -152,6 +152,7 @@ class HamiltonianKernel(Kernel):
         if one is None or state.energy.device.type != "cpu" or not native_code_is_allowed():
             return
         trajectory.compile(state, tuning.example, one, problem.batched.graph, warn=self._warn)
+        tuning.length_choice.fixed_cost = trajectory.fixed_cost
 
     def mechanics(self, problem: Problem) -> BlockMechanics:
         """How each block moves."""

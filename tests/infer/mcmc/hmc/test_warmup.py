@@ -47,7 +47,7 @@ def test_windows_of_short_warm_ups_are_those_of_pyro(warmup_steps):
 
 
 def test_dual_averaging_is_that_of_pyro():
-    ours, theirs = DualAveraging(0.3, 0.8), pyro.ops.dual_averaging.DualAveraging(prox_center=math.log(10 * 0.3))
+    ours, theirs = DualAveraging(0.3, 0.8), pyro.ops.dual_averaging.DualAveraging(prox_center=math.log(0.3))
     for probability in torch.rand(200).tolist():
         ours.update(probability)
         theirs.step(0.8 - probability)
