@@ -16,12 +16,14 @@ from torch.distributions.constraints import Constraint
 
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
 from pyro_manifold.infer.mcmc.haste import Haste
+from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State, at_rest
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.hmc.reflection import Reflection
 from pyro_manifold.infer.mcmc.hmc.step import Step
+from pyro_manifold.infer.mcmc.hmc.step_size import windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
 from pyro_manifold.infer.mcmc.hmc.warmup import Plan, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
@@ -120,7 +122,7 @@ class HamiltonianKernel(Kernel):
         """Reflections of square sites, then a trajectory."""
         mechanics = self.mechanics(problem)
         step = Step(problem.potential, mechanics)
-        state = at_rest(problem.position, problem.potential)
+        state = at_rest(self._start(problem, warmup_steps), problem.potential)
         make = estimators(problem, mechanics)
         if self._jit_compile:
             step.compile(state, Masses(make).metrics, problem.batched.graph, options=self._jit_options, warn=self._warn)
@@ -140,6 +142,13 @@ class HamiltonianKernel(Kernel):
             {"step": step.graph, "trajectory": trajectory.graph},
             haste=self._haste(problem, trajectory, tuning),
         )
+
+    def _start(self, problem: Problem, warmup_steps: int) -> Blocks:
+        """Where chains begin: nearer than drawn, where they would creep and nobody said where to begin."""
+        adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and len(windows(warmup_steps)) > 1
+        if not (adapts and problem.drawn and self._init_strategy is init_to_uniform):
+            return problem.position
+        return nearer_starts(problem.position, problem.potential, problem.manifolds)
 
     def _haste(self, problem: Problem, trajectory: Trajectory, tuning: WarmUp) -> Haste:
         if self._jit_compile or problem.potential_of_one_chain is None:

@@ -13,14 +13,14 @@ from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, plain, 
 from pyro_manifold.infer.mcmc.states import ChainState
 
 MAXIMUM_STEPS = 1024
-MAXIMUM_STEPS_BEFORE_MASSES = 16
+MAXIMUM_STEPS_BEFORE_MASSES = 8
 """Long trajectories are wasted while the masses are still those of the start; twice as long after each window."""
 
 MAXIMUM_STEPS_OF_A_TRIAL = 128
 """Long trajectories are wasted while the step size is still swinging."""
 
-INITIAL_LENGTH = math.pi
-"""Half a period of a Gaussian at unit masses."""
+INITIAL_LENGTH = math.pi / 2**0.5
+"""Between a quarter of a period of a Gaussian at unit masses, best for its variances, and half of one, for its means."""
 
 SHORTEST_LENGTH = math.pi / 2
 """A quarter of a period, the best for a Gaussian. Masses make scales 1 or larger, so that no posterior wants less."""
@@ -89,14 +89,14 @@ class LengthChoice(Saved):
 
     changing = ("_iterations", "_means", "_squares")
 
-    _range = 0.25, 1.6  # most of what jitter around the candidates covers
+    _range = 0.25, 1.8  # most of what jitter around the candidates covers
     _octaves_of_a_bin = 0.25
     _bins_of_candidates = range(-4, 3)
     _transitions_of_a_choice = 200
     _iterations_of_a_choice = 25
     _fewest_transitions = 50
     _order = 4
-    _doubt = 4.0
+    _doubt = 2.0
 
     def __init__(self, lengths: TrajectoryLength, state: ChainState) -> None:
         self._lengths = lengths

@@ -31,7 +31,7 @@ def windows(warmup_steps: int) -> list[range]:
     else:
         start, end = _BEFORE_MASSES, warmup_steps - _END
         # As many windows as fit, then stretched to fill: sizes proportional to 1, g, g², …
-        count = int(math.log(1 + (end - start) * (_GROWTH - 1) / _FIRST_MASSES) / math.log(_GROWTH))
+        count = math.ceil(math.log(1 + (end - start) * (_GROWTH - 1) / _FIRST_MASSES) / math.log(_GROWTH))
         ends = [start + (end - start) * (_GROWTH**k - 1) / (_GROWTH**count - 1) for k in range(count + 1)]
         edges = [0, *(round(edge) for edge in ends), warmup_steps]
     return [range(*pair) for pair in pairwise(edges)]
