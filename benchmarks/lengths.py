@@ -4,7 +4,8 @@ those at the best fixed length, for as much time.
     python -m benchmarks.lengths --only Langevin --chains 1 4 --seeds 0 1
 
 For each posterior, one run of many chains tunes step size and masses and then draws at each of a row of mean lengths:
-so much is each length worth, at the same ε. Then runs of few chains only warm up, and what they choose is worth what
+so much is each length worth, at the same ε, by the smallest effective size of the posterior's functionals and the log
+density. Then runs of few chains only warm up, and what they choose is worth what
 the curve says there, by interpolation. Time is counted in leapfrog steps, of which an iteration costs some beside its
 own: with few chains in native code, many.
 """
@@ -24,7 +25,7 @@ from benchmarks.posteriors import posteriors
 from benchmarks.tables import show
 from pyro_manifold.infer import OHMC
 
-LENGTHS = tuple(math.pi / 4 * 2**k for k in range(6))
+LENGTHS = tuple(math.pi / 2 * 2 ** (k / 2) for k in range(-1, 7))
 
 
 def prepared(posterior, chains, warmup, seed):
@@ -33,6 +34,7 @@ def prepared(posterior, chains, warmup, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run, steps = OHMC(posterior.model).prepare(chains, warmup, None), 0
+        run.haste.planned = 10 * warmup  # long enough for native code
         for _ in range(warmup):
             run.advance()
             steps += int(run.statistics["n_steps"][0])
@@ -46,9 +48,10 @@ def drawn(run, posterior, length, draws):
     for _ in range(draws):
         run.advance()
         steps += int(run.statistics["n_steps"][0])
-        kept.append({name: value.clone() for name, value in run.values.items()})
+        kept.append({"log density": run.statistics["lp"], **{name: x.clone() for name, x in run.values.items()}})
     found = {name: torch.stack([values[name] for values in kept], 1) for name in kept[0]}
-    values = {name: value.numpy() for name, value in posterior.functionals(found).items()}
+    values = {"log density": found.pop("log density").numpy()}
+    values |= {name: value.numpy() for name, value in posterior.functionals(found).items()}
     return min(effective_sizes(values)) / (draws * run.chains), steps / draws
 
 
@@ -66,10 +69,10 @@ def of_best(curve, length):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", help="parts of the names of posteriors, with | between them")
-    parser.add_argument("--chains", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--chains", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--warmup", type=int, default=500)
-    parser.add_argument("--many", type=int, nargs=3, default=[32, 300, 100], help="chains, warm-up, draws a length")
+    parser.add_argument("--many", type=int, nargs=3, default=[16, 500, 250], help="chains, warm-up, draws a length")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
