@@ -34,9 +34,9 @@ def counted(kernel):
 def measured(posterior, chains, warmup, draws, seed=0, **options):
     """Figures of a run of `OHMC` with these options.
 
-    ``warmup`` and ``sampling`` are gradients of each chain: leapfrog steps, and what was asked before the first one, for a
-    descent and a step size to begin with. ``ess_min``, ``ess_median`` and
-    ``rhat`` are those of `summary`, of the posterior's functionals.
+    ``warmup`` and ``sampling`` are gradients of each chain: leapfrog steps, and what was asked before the first one,
+    for a descent and a step size to begin with. ``ess_min``, ``ess_median`` and ``rhat`` are those of `summary`, of
+    the posterior's functionals.
     """
     pyro.set_rng_seed(seed)
     steps = []

@@ -45,10 +45,8 @@ class Haste(Saved):
         steps = int(statistics["n_steps"][0]) if "n_steps" in statistics and len(statistics["n_steps"]) else 1
         self.work += _OPERATORS_OF_AN_ITERATION + steps * self._operators
         ahead = self.work / iteration * (self.planned - iteration) if self.planned else self.work
-        if (
-            iteration >= (_FIRST_ITERATION_PLANNED if self.planned else _FIRST_ITERATION)
-            and ahead > _OPERATORS_WORTH_MAKING
-        ):
+        earliest = _FIRST_ITERATION_PLANNED if self.planned else _FIRST_ITERATION
+        if iteration >= earliest and ahead > _OPERATORS_WORTH_MAKING:
             self.make(state)
 
     def make(self, state: Any) -> None:

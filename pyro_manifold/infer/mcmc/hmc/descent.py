@@ -13,7 +13,6 @@ from pyro_manifold.manifolds import Manifold
 _MOST_EVALUATIONS = 200
 _MOST_BYTES = 2**28  # of all places that a descent remembers
 _BETWEEN_LOOKS = 12  # evaluations
-_WORTH_GOING_ON = 0.5  # of energy, between two looks
 _PAIRS = 10
 _SUFFICIENT = 1e-4  # share of the decrease that the slope promises
 _SHORTER = 1 / 3
@@ -43,7 +42,7 @@ def nearer_starts(position: Blocks, potential: Potential, manifolds: Mapping[Blo
     size = max(1, next(iter(position.values())).element_size() * sum(x.numel() for x in position.values()))
     places, energies = _descent(points, min(_MOST_EVALUATIONS, _MOST_BYTES // size))
     coordinates = places.shape[-1]
-    at_rest = energies[-min(_BETWEEN_LOOKS, len(energies))] - energies[-1] < _WORTH_GOING_ON
+    at_rest = energies[-min(_BETWEEN_LOOKS, len(energies))] - energies[-1] < _worth_going_on(coordinates)
     far = at_rest & (energies[0] - energies[-1] > 10 * coordinates + 500)
     if not bool(far.any()):
         return position
@@ -93,7 +92,7 @@ def _descent(points: _Points, most: int) -> tuple[Tensor, Tensor]:
     energy, slope = points.energy_and_slope(at)
     step, direction = torch.ones_like(energy), -_unit(slope)
     places, energies = [at], [energy]
-    pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+    pairs = [at.new_zeros(_PAIRS, len(at), size) for size in (at.shape[1], at.shape[1], 1)]
     while len(places) < most:
         there = points.moved(at, step.unsqueeze(1) * direction)
         energy_there, slope_there = points.energy_and_slope(there)
@@ -102,10 +101,15 @@ def _descent(points: _Points, most: int) -> tuple[Tensor, Tensor]:
         moved, turned = points.tangent(there, there - at), slope_there - points.tangent(there, slope)
         curvature = (moved * turned).sum(1)
         learns = good & (curvature > 1e-10 * moved.norm(dim=1) * turned.norm(dim=1))
-        pairs = [*pairs[1 - _PAIRS :], (moved, turned, torch.where(learns, 1 / curvature, 0.0))]
+        newest = moved, turned, (1 / curvature).unsqueeze(1)
+        # Each chain keeps its own last pairs: one that stepped back has learnt nothing and forgets nothing.
+        pairs = [
+            torch.where(learns[:, None], torch.cat([old[1:], new[None]]), old)
+            for old, new in zip(pairs, newest, strict=True)
+        ]
         at, slope = (torch.where(good.unsqueeze(1), *pair) for pair in ((there, at), (slope_there, slope)))
         energy = torch.where(good, energy_there, energy)
-        following = points.tangent(at, _quasi_newton(slope, pairs))
+        following = points.tangent(at, _quasi_newton(slope, *pairs))
         downhill = (following * slope).sum(1, keepdim=True) < 0
         following = torch.where(downhill, following, -_unit(slope))
         direction = torch.where(good.unsqueeze(1), following, direction)
@@ -119,25 +123,26 @@ def _descent(points: _Points, most: int) -> tuple[Tensor, Tensor]:
 
 def _pays(energies: list[Tensor], coordinates: int) -> bool:
     """Whether a chain still falls; at the first look, whether one has fallen as if it came from far."""
-    enough = coordinates + 10 if len(energies) == _BETWEEN_LOOKS else _WORTH_GOING_ON
+    enough = coordinates + 10 if len(energies) == _BETWEEN_LOOKS else _worth_going_on(coordinates)
     return bool((energies[-_BETWEEN_LOOKS] - energies[-1] > enough).any())
+
+
+def _worth_going_on(coordinates: int) -> float:
+    return max(0.5, coordinates / 10)
 
 
 def _unit(vectors: Tensor) -> Tensor:
     return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
 
 
-def _quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """The two loops of L-BFGS (Nocedal & Wright, algorithm 7.4), a pair of weight 0 left out."""
+def _quasi_newton(slope: Tensor, moved: Tensor, turned: Tensor, weight: Tensor) -> Tensor:
+    """The two loops of L-BFGS (Nocedal & Wright, algorithm 7.4); of ``(pairs, chains, ...)`` the last is the newest."""
     direction, shares = slope, []
-    scale = torch.zeros_like(slope[:, :1])
-    for moved, turned, weight in reversed(pairs):
-        share = weight * (moved * direction).sum(1)
-        direction = direction - share.unsqueeze(1) * turned
-        shares.append(share)
-        newest = (weight > 0).unsqueeze(1) & (scale == 0)
-        scale = torch.where(newest, 1 / (weight * turned.square().sum(1)).unsqueeze(1), scale)
-    direction = torch.where(scale > 0, scale * direction, _unit(direction))
-    for (moved, turned, weight), share in zip(pairs, reversed(shares), strict=True):
-        direction = direction + (share - weight * (turned * direction).sum(1)).unsqueeze(1) * moved
+    for s, y, rho in zip(moved.flip(0), turned.flip(0), weight.flip(0), strict=True):
+        shares.append(rho * (s * direction).sum(1, keepdim=True))
+        direction = direction - shares[-1] * y
+    scale = 1 / (weight[-1] * turned[-1].square().sum(1, keepdim=True))
+    direction = torch.where(weight[-1] > 0, scale * direction, _unit(direction))
+    for s, y, rho, share in zip(moved, turned, weight, reversed(shares), strict=True):
+        direction = direction + (share - rho * (y * direction).sum(1, keepdim=True)) * s
     return -direction

@@ -20,7 +20,7 @@ MAXIMUM_STEPS_OF_A_TRIAL = 128
 """Long trajectories are wasted while the step size is still swinging."""
 
 INITIAL_LENGTH = math.pi / 2**0.5
-"""Between a quarter of a period of a Gaussian at unit masses, best for its variances, and half of one, for its means."""
+"""Between a quarter of a Gaussian's period at unit masses, best for its variances, and half of one, for its means."""
 
 SHORTEST_LENGTH = math.pi / 2
 """A quarter of a period, the best for a Gaussian. Masses make scales 1 or larger, so that no posterior wants less."""

@@ -17,7 +17,6 @@ from pyro_manifold.infer.mcmc.saving import Plain, Saved
 from pyro_manifold.infer.mcmc.states import Block, Blocks
 from pyro_manifold.manifolds import Manifold, Stiefel
 
-
 _SHARE_OF_DRAWS = 1e-2
 
 

@@ -27,17 +27,18 @@ def starts(scales, by, chains=3):
 
 
 def test_far_starts_come_as_near_as_draws_and_no_nearer():
-    scales = torch.logspace(-1, 1, 40)
+    scales = torch.logspace(-0.5, 0.5, 40)
     position, potential = starts(scales, 100.0), gaussian(scales)
     found = nearer_starts(position, potential, {})
     energies = potential(found)[0]
     assert (potential(position)[0] > 1e4).all()
-    assert (energies <= 40).all() and (energies > 0.1).all()
+    assert (energies <= 40).all()
+    assert (energies > 0.5).all()
 
 
 @pytest.mark.parametrize("by", [1.0, 4.0])
 def test_near_starts_stay(by):
-    scales = torch.logspace(-1, 1, 40)
+    scales = torch.logspace(-0.5, 0.5, 40)
     position = starts(scales, by)
     assert nearer_starts(position, gaussian(scales), {})[X] is position[X]
 
@@ -52,7 +53,8 @@ def test_each_chain_decides_and_descends_by_itself():
 
     position = {X: torch.tensor([[-900.0], [900.0], [1001.0]]).expand(3, 5).clone()}
     found = nearer_starts(position, two_valleys, {})[X]
-    assert (found[0] < -990).all() and (found[1] > 990).all()
+    assert (found[0] < -990).all()
+    assert (found[1] > 990).all()
     assert torch.equal(found[2], position[X][2])
 
 

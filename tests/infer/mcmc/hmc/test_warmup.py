@@ -171,7 +171,7 @@ def test_steps_do_not_multiply_while_the_step_size_swings():
 @pytest.mark.parametrize("where", [0.0, 1e3])
 def test_a_few_points_give_the_variances_of_independent_gaussians(where):
     """Wherever they are; up to the shrinkage of the first draws."""
-    variances = torch.tensor([1e-4, 1.0, 100.0])
+    variances = torch.tensor([1e-2, 1.0, 100.0])
     estimator = DiagonalEstimator(torch.zeros(4, 3))
     for _ in range(200):
         position = where + 0.3 * variances.sqrt() * torch.randn(4, 3)
@@ -183,7 +183,8 @@ def test_no_gradient_leaves_what_draws_say():
     estimator = DiagonalEstimator(torch.zeros(4, 2))
     for _ in range(20):
         estimator.update(torch.randn(4, 2), torch.zeros(4, 2))
-    assert (estimator.estimate() > 0.5).all() and (estimator.estimate() < 60).all()
+    assert (estimator.estimate() > 0.5).all()
+    assert (estimator.estimate() < 60).all()
 
 
 @pytest.mark.parametrize("rare", ["long", "short"])
