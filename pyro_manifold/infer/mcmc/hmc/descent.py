@@ -27,11 +27,12 @@ def nearer_starts(position: Blocks, potential: Potential, manifolds: Mapping[Blo
 
     - a chain whose energy fell by less than :math:`10 d + 500` stays where it was: all starts of a posterior like a
       mixture do, and find its modes from there as ever;
-    - so does one whose descent did not come to rest, as in a funnel, where the density has no bound;
     - else it begins where its descent first came within d of where that ended, as high as its draws will be: not in
-      the mode itself, which can be a narrow place.
+      the mode itself, which can be a narrow place;
+    - all stay where they were if a descent did not come to rest, or came to rest :math:`10 d + 500` above the lowest:
+      then there are funnels, where the density has no bound, or valleys that no draw belongs to.
 
-    Chains never learn of one another here: starts in different valleys end in different valleys.
+    Each chain descends by itself: starts in different valleys end in different valleys.
 
     Args:
         position: of all chains.
@@ -42,11 +43,12 @@ def nearer_starts(position: Blocks, potential: Potential, manifolds: Mapping[Blo
     size = max(1, next(iter(position.values())).element_size() * sum(x.numel() for x in position.values()))
     places, energies = _descent(points, min(_MOST_EVALUATIONS, _MOST_BYTES // size))
     coordinates = places.shape[-1]
-    at_rest = energies[-min(_BETWEEN_LOOKS, len(energies))] - energies[-1] < _worth_going_on(coordinates)
-    far = at_rest & (energies[0] - energies[-1] > 10 * coordinates + 500)
-    if not bool(far.any()):
+    high, end = 10 * coordinates + 500, energies[-1]
+    far = energies[0] - end > high
+    at_rest = energies[-min(_BETWEEN_LOOKS, len(energies))] - end < _worth_going_on(coordinates)
+    if not bool(far.any() & (at_rest & (end - end.min() < high)).all()):
         return position
-    first = (energies <= energies[-1] + coordinates).to(torch.uint8).argmax(0)
+    first = (energies <= end + coordinates).to(torch.uint8).argmax(0)
     chosen = places[torch.where(far, first, 0), torch.arange(len(first), device=first.device)]
     return points.blocks(chosen)
 

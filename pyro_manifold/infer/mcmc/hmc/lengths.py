@@ -25,6 +25,9 @@ INITIAL_LENGTH = math.pi / 2**0.5
 SHORTEST_LENGTH = math.pi / 2
 """A quarter of a period, the best for a Gaussian. Masses make scales 1 or larger, so that no posterior wants less."""
 
+LONGEST_LENGTH = 8 * math.pi
+"""Where steps cost nothing, chance would lead on and on."""
+
 
 @dataclass
 class TrajectoryLength(Saved):
@@ -147,7 +150,8 @@ class LengthChoice(Saved):
 
     def _candidates(self) -> list[float]:
         around = [self._lengths.mean * 2 ** (k * self._octaves_of_a_bin) for k in self._bins_of_candidates]
-        return [length for length in around if length >= min(SHORTEST_LENGTH, self._lengths.mean)]
+        shortest, longest = min(SHORTEST_LENGTH, self._lengths.mean), max(LONGEST_LENGTH, self._lengths.mean)
+        return [length for length in around if shortest <= length <= longest]
 
     def _cost(self, length: float) -> float:
         """What is to be small, if lengths were jittered around this one."""
