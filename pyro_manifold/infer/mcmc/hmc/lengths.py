@@ -25,6 +25,8 @@ INITIAL_LENGTH = math.pi / 2**0.5
 SHORTEST_LENGTH = math.pi / 2
 """A quarter of a period, the best for a Gaussian. Masses make scales 1 or larger, so that no posterior wants less."""
 
+_LEAST_OF_ENERGIES = 0.2  # what chance may say of the second term
+
 LONGEST_LENGTH = 8 * math.pi
 """Where steps cost nothing, chance would lead on and on."""
 
@@ -60,17 +62,18 @@ class TrajectoryLength(Saved):
 class LengthChoice(Saved):
     r"""Chooses the mean length that moves the chains furthest for its cost, from trajectories of many lengths.
 
-    While it listens, lengths are spread log-uniformly over [0.25, 2.1] times the present mean, and each transition
+    While it listens, lengths are spread log-uniformly over [0.25, 1.8] times the present mean, and each transition
     :math:`q \to q'` is filed under its length. What a length costs is
 
     .. math:: (\text{steps}(L) + c) \left(\left(\mathrm{mean}_i
         \left(\frac{12\,(\mathrm{Var}\, q_i)^2}{E (q_i' - q_i)^4}\right)^4\right)^{1/4}
-        + \frac{2\,\mathrm{Var}\,U}{E (U' - U)^2}\right)
+        + \frac{4\,\mathrm{Var}\,U}{E (U' - U)^2} - 1\right)
 
-    for lengths from an octave below the present one (but not below π/2) to half an octave above, the expectations taken
-    over the jitter, c what an iteration costs beside its steps. The choice is the longest of those that cost at most
-    :math:`1 + 2/\sqrt{T}` times the least, T the number of transitions: chains that are few or slow have not seen what
-    the slowest coordinates have to say. Each term would be 1 for independent Gaussian draws.
+    for lengths from an octave below the present one to half an octave above, between π/2 and 8π, the expectations taken
+    over the jitter, c what an iteration costs beside its steps. For each octave away from π/√2, :math:`2/\sqrt{T}`
+    of it is added, T the number of transitions: chains that are few have not seen what the slowest coordinates have to say.
+    Each term would be 1 for independent Gaussian draws; the second is that of the autocorrelation ρ of the energy,
+    :math:`(1 + \rho)/(1 - \rho)`.
 
     The fourth power of the jump tells one to another mode from a walk within one: second moments are the same for
     both at lengths where the effective sample size differs tenfold. Reciprocals heed the slowest coordinates, and
@@ -169,7 +172,7 @@ class LengthChoice(Saved):
             return math.inf
         slowest = coordinates.max()
         mean = slowest * (coordinates / slowest).pow(self._order).mean().pow(1 / self._order)
-        return (steps + self.fixed_cost) * float(mean + (2 * draws[-1] - 1).clamp(min=0.2))
+        return (steps + self.fixed_cost) * float(mean + (2 * draws[-1] - 1).clamp(min=_LEAST_OF_ENERGIES))
 
     def _shares(self, length: float) -> dict[int, float]:
         """Which share of the jittered lengths falls into each bin that has jumps."""
