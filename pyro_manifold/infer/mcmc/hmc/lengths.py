@@ -70,8 +70,8 @@ class LengthChoice(Saved):
         + \frac{4\,\mathrm{Var}\,U}{E (U' - U)^2} - 1\right)
 
     for lengths from an octave below the present one to half an octave above, between π/2 and 8π, the expectations taken
-    over the jitter, c what an iteration costs beside its steps. For each octave away from π/√2, :math:`2/\sqrt{T}`
-    of it is added, T the number of transitions: chains that are few have not seen what the slowest coordinates have to say.
+    over the jitter, c what an iteration costs beside its steps. For each octave away from π/√2, 40/T of
+    it is added, T the number of transitions: few chains have not seen what the slowest coordinates have to say.
     Each term would be 1 for independent Gaussian draws; the second is that of the autocorrelation ρ of the energy,
     :math:`(1 + \rho)/(1 - \rho)`.
 
@@ -102,7 +102,7 @@ class LengthChoice(Saved):
     _iterations_of_a_choice = 25
     _fewest_transitions = 50
     _order = 4
-    _doubt = 2.0
+    _doubt = 40.0
 
     def __init__(self, lengths: TrajectoryLength, state: ChainState) -> None:
         self._lengths = lengths
@@ -143,7 +143,7 @@ class LengthChoice(Saved):
         transitions = self._iterations * len(self._means)
         if transitions < self._fewest_transitions:
             return
-        doubt = self._doubt / transitions**0.5
+        doubt = self._doubt / transitions
         costs = {
             length: self._cost(length) * (1 + doubt * abs(math.log2(length / INITIAL_LENGTH)))
             for length in self._candidates()
