@@ -9,6 +9,13 @@ from problems.monte_carlo import assert_mean
 from problems.targets import LANGEVIN, NoisyMatrix
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
+from pyro_manifold.infer.mcmc import haste
+
+
+@pytest.fixture(autouse=True)
+def _native_code_from_the_start(monkeypatch):
+    """Runs as short as these would do without."""
+    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
 
 
 def draw(kernel, num_samples, warmup_steps=300, num_chains=64, form=None):
