@@ -38,7 +38,10 @@ def in_chart(target, chart, **options):
 WAYS = {
     "OHMC": lambda target, **options: draw(OHMC(target.model(), **options), 300, form="native"),
     "GHMC": lambda target, **options: draw(GHMC(target.model(), **options), 300, form="native"),
-    "polar chart": lambda target, **options: draw(in_chart(target, "polar", **options), 50, 150),
+    # A chain that comes by where Z is nearly singular stays there, unless steps are short.
+    "polar chart": lambda target, **options: draw(
+        in_chart(target, "polar", target_accept_prob=0.95, **options), 50, 150
+    ),
     "Householder chart": lambda target, **options: draw(in_chart(target, "householder", **options), 50, 150),
 }
 
