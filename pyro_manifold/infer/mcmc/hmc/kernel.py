@@ -18,12 +18,14 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.infer.mcmc import run as runs
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
 from pyro_manifold.infer.mcmc.haste import Haste
+from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State, at_rest
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.hmc.reflection import Reflection
 from pyro_manifold.infer.mcmc.hmc.step import Step
+from pyro_manifold.infer.mcmc.hmc.step_size import windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
 from pyro_manifold.infer.mcmc.hmc.warmup import Plan, WarmUp
@@ -146,7 +148,7 @@ class HamiltonianKernel(Kernel):
             masses = self._masses(problem, mechanics)
             return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random)
 
-        return self.composed(problem, self.mechanics(problem), warm_up)
+        return self.composed(problem, self.mechanics(problem), warm_up, self._start(problem, warmup_steps))
 
     def _masses(self, problem: Problem, mechanics: BlockMechanics) -> Masses:
         make = estimators(problem, mechanics)
@@ -164,11 +166,11 @@ class HamiltonianKernel(Kernel):
         return self._plan
 
     def composed(
-        self, problem: Problem, mechanics: BlockMechanics, tuned_by: TunedBy
+        self, problem: Problem, mechanics: BlockMechanics, tuned_by: TunedBy, start: Blocks | None = None
     ) -> Parts[State, HamiltonianSettings]:
-        """As `compose`, with other mechanics or tuned in another way."""
+        """As `compose`, with other mechanics, tuned in another way or from another start."""
         step = Step(problem.potential, mechanics)
-        state = at_rest(problem.position, problem.potential)
+        state = at_rest(problem.position if start is None else start, problem.potential)
         trajectory = Trajectory(step)
         if self._jit_compile:
             metrics = self._masses(problem, mechanics).metrics
@@ -187,6 +189,13 @@ class HamiltonianKernel(Kernel):
             haste=self._haste(problem, trajectory, tuning),
         )
 
+    def _start(self, problem: Problem, warmup_steps: int) -> Blocks:
+        """Where chains begin: nearer than drawn, where they would creep and nobody said where to begin."""
+        adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and len(windows(warmup_steps)) > 1
+        if not (adapts and problem.drawn and self._init_strategy is init_to_uniform):
+            return problem.position
+        return nearer_starts(problem.position, problem.potential, problem.manifolds)
+
     def _haste(self, problem: Problem, trajectory: Trajectory, tuning: HamiltonianTuning) -> Haste:
         if self._jit_compile or problem.potential_of_one_chain is None:
             return Haste(None)
@@ -198,6 +207,7 @@ class HamiltonianKernel(Kernel):
         if one is None or state.energy.device.type != "cpu" or not native_code_is_allowed():
             return
         trajectory.compile(state, tuning.example, one, problem.batched.graph, warn=self._warn)
+        tuning.length_choice.fixed_cost = trajectory.fixed_cost
 
     def mechanics(self, problem: Problem) -> BlockMechanics:
         """How each block moves."""

@@ -95,9 +95,13 @@ class WarmUp(Saved):
         masses: to begin with.
         acceptance_of_one_step: tries a step size.
         random: for that.
+
+    Attributes:
+        masses: of all blocks.
+        length_choice: tries lengths, where none was given.
     """
 
-    changing = ("masses", "_step_size", "_lengths", "_length_choice", "_momenta_fit", "_caution", "_untried")
+    changing = ("masses", "_step_size", "_lengths", "length_choice", "_momenta_fit", "_caution", "_untried")
 
     def __init__(
         self,
@@ -113,7 +117,7 @@ class WarmUp(Saved):
         self._warmup_steps = warmup_steps
         self._windows = windows(warmup_steps) if plan.adapt_step_size or plan.adapt_mass_matrix else []
         self._lengths = plan.lengths()
-        self._length_choice = LengthChoice(self._lengths, state)
+        self.length_choice = LengthChoice(self._lengths, state)
         self._intended_length = self._lengths.mean
         self._step_size = StepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds)
         self.masses = masses
@@ -150,10 +154,15 @@ class WarmUp(Saved):
         longest = None
         self._intended_length = self._lengths.draw(iteration)
         if self._listens(iteration):
-            self._intended_length, longest = self._length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
-        elif self._plan.adapt_mass_matrix and iteration <= self._warmup_steps:
-            longest = min(MAXIMUM_STEPS_BEFORE_MASSES * 4**self.masses.windows_completed, self._lengths.longest)
-        num_steps = self._lengths.steps_of(self._intended_length, self.step_size, longest)
+            self._intended_length, longest = self.length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
+        if self._plan.adapt_mass_matrix and iteration <= self._warmup_steps:
+            cap = MAXIMUM_STEPS_BEFORE_MASSES * 2**self.masses.windows_completed
+            longest = min(cap, longest or self._lengths.longest)
+        step_size = self.step_size
+        if iteration <= self._warmup_steps and self._plan.chooses_length:
+            # While ε swings low, as many steps as a length deserves: a few iterations could cost as much as all draws.
+            step_size = max(step_size, self._step_size.typical)
+        num_steps = self._lengths.steps_of(self._intended_length, step_size, longest)
         persistence = self._plan.persistence if self._momenta_fit else 0.0
         self._momenta_fit = True
         return HamiltonianSettings(self._steps_of_chains(iteration), num_steps, self.masses.metrics, persistence)
@@ -163,7 +172,10 @@ class WarmUp(Saved):
     ) -> None:
         """Learn from one trajectory of all chains."""
         if self._listens(iteration):
-            self._length_choice.update(self._intended_length, int(statistics["n_steps"][0]), before, after)
+            self.length_choice.update(self._intended_length, int(statistics["n_steps"][0]), before, after)
+            if any(iteration == window.stop for window in self._windows[2:-1]):
+                self.length_choice.choose()
+                self.length_choice.restart()
         if self._plan.adapt_step_size:
             self._learn_step_size(iteration, statistics)
         if self._plan.adapt_mass_matrix:
@@ -227,6 +239,6 @@ class WarmUp(Saved):
         return (
             self._plan.chooses_length
             and len(self._windows) > 2
-            and iteration - 1 in self._windows[-2]
+            and self._windows[2].start <= iteration - 1 < self._windows[-1].start
             and not self._masses_pending
         )
