@@ -11,7 +11,9 @@ from typing import Any
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
+from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.problem import Problem
+from pyro_manifold.infer.mcmc.sgmcmc.meta.opening import Opening
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Derivatives, MetaSampler, Scaling, check_derivatives
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import first_squares, learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
@@ -117,7 +119,11 @@ class NNSGHMC(OSGHMC):
     def step_on(self, problem: Problem) -> Step:
         """With the sampler in the dtype and on the device of the posterior, and its inputs scaled for that."""
         like = next(iter(problem.initial_values.values()))
-        return partial(self.step(), sampler=self._sampler.to(like), scaling=self.scaling_of(problem))
+        opening = Opening(self._sampler.to(like), self.scaling_of(problem))
+        for block, move in block_mechanics(problem, self.manifold_mechanics).items():
+            if isinstance(move, EuclideanMechanics):
+                opening.compile(problem.position[block], warn=self._warn)
+        return partial(self.step(), opening=opening)
 
     def scaling_of(self, problem: Problem) -> Scaling:
         """What the sampler has to know of a posterior."""

@@ -15,8 +15,9 @@ from problems.noisy_gradients import gradient_noise
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, NNSGHMC, OSGHMC, SGHMC, MetaSampler
 from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork
+from pyro_manifold.infer.mcmc.sgmcmc.meta.opening import in_parts
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
-from pyro_manifold.infer.mcmc.sgmcmc.meta.step import in_parts, learned_step
+from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
 
 SIZE = 60
 X = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
