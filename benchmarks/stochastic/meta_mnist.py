@@ -36,7 +36,7 @@ from benchmarks.tables import show
 from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler, MetaTask, train_meta_sampler
 from pyro_manifold.nn import to_bayesian_
 
-BATCH, STEPS, HELD_OUT = 500, 40, 10_000
+BATCH, STEPS, HELD_OUT = 500, 100, 10_000
 TRAINING_STEP = math.sqrt(0.007 / 60_000)
 PROBLEMS = {
     "ReLU": ((784, 40, 40, 10), nn.ReLU, "0123456789"),
@@ -75,29 +75,42 @@ def only(digits, images, labels):
 
 
 def kernels(sampler, cases):
-    """``{name: (step sizes to choose from, kernel of a step size)}``, those of the paper times 1/2, 1 and 2."""
-    options = {"num_steps": STEPS, "init_strategy": small_weights}
+    """``{name: (step sizes to choose from, settings for a step size)}``, the paper's in the middle or below."""
     own = sampler.step_size_for(cases)
     return {
-        "NNSGHMC": ([own / 2, own, 1.5 * own], lambda ε: {"kernel": NNSGHMC, "sampler": sampler, "step_size": ε}),
+        "NNSGHMC": (
+            [a * own for a in (0.7, 1, 1.4, 2)],
+            lambda ε: {"kernel": NNSGHMC, "sampler": sampler, "step_size": ε},
+        ),
         "SGHMC": (
-            [a * math.sqrt(0.01 / cases) for a in (0.5, 1, 2)],
+            [a * math.sqrt(0.01 / cases) for a in (1, 1.4, 2, 2.8)],
             lambda ε: {"kernel": SGHMC, "step_size": ε, "friction": 0.01, "integrator": "euler"},
         ),
-        "SGLD": ([a * 0.4 / cases for a in (0.5, 1, 2)], lambda ε: {"kernel": SGLD, "step_size": ε}),
+        "SGLD": ([a * 0.4 / cases for a in (0.5, 1, 2, 4)], lambda ε: {"kernel": SGLD, "step_size": ε}),
         "pSGLD": (
-            [a * 1e-3 for a in (0.5, 1, 2)],
-            lambda ε: {"kernel": PSGLD, "step_size": ε, "decay": 0.99, "damping": 1e-5},
+            [a * 2.8e-3 for a in (0.5, 1, 2, 4)],
+            lambda ε: {"kernel": PSGLD, "step_size": ε, "decay": 0.99, "damping": 1e-5 * cases},
         ),
-    }, options
+    }
 
 
-def run(settings, options, net, train, test, seconds, seed):
-    """``(accuracy, negative log-likelihood, steps)`` after so many seconds of the processor."""
+def predictions(net, chain, images):
+    """Class probabilities ``(images, classes)`` of the draws of all chains together."""
+    draws = chain.values
+    with torch.no_grad():
+        return sum(
+            pyro.poutine.condition(net, {name: value[k] for name, value in draws.items()})(images).softmax(-1)
+            for k in range(len(next(iter(draws.values()))))
+        )
+
+
+def run(settings, net, train, test, chains, seconds, seed):
+    """``(accuracy, negative log-likelihood, steps)`` after so many seconds of the processor, without predictions."""
     pyro.set_rng_seed(seed)
     settings = dict(settings)
-    chain = settings.pop("kernel")(posterior(net, *train), **settings, **options).prepare(1, 0, None)
-    spent, total, draws = 0.0, 0.0, 0
+    kernel = settings.pop("kernel")(posterior(net, *train), **settings, num_steps=STEPS, init_strategy=small_weights)
+    chain = kernel.prepare(chains, 0, None)
+    spent, total = 0.0, 0.0
     while spent < seconds:
         started = time.process_time()
         try:
@@ -106,50 +119,65 @@ def run(settings, options, net, train, test, seconds, seed):
             return 0.0, math.inf, chain.iteration * STEPS
         spent += time.process_time() - started
         if spent > seconds / 2:
-            values = {name: value[0] for name, value in chain.values.items()}
-            with torch.no_grad():
-                total = total + pyro.poutine.condition(net, values)(test[0]).softmax(-1)
-            draws += 1
-    mean = total / draws
+            total = total + predictions(net, chain, test[0])
+    mean = total / total.sum(1, keepdim=True)
     likelihood = -mean[torch.arange(len(mean)), test[1]].clamp(min=1e-30).log().sum()
     return 100 * float((mean.argmax(1) == test[1]).double().mean()), float(likelihood), chain.iteration * STEPS
 
 
-def compare(problem, sampler, train, test, seconds, seeds, tuned=True):
+def compare(problem, sampler, train, test, chains, seconds, seeds, tuned=True):
     sizes, activation, digits = PROBLEMS[problem]
     train, test = only(digits, *train), only(digits, *test)
     held_out = min(HELD_OUT, len(train[0]) // 4)
     parts = [t[:-held_out] for t in train], [t[-held_out:] for t in train]
-    table, options = kernels(sampler, len(train[0]))
     rows = []
-    for name, (step_sizes, settings) in table.items():
+    for name, (step_sizes, settings) in kernels(sampler, len(train[0])).items():
         net = network(sizes, activation)
-        tried = {ε: run(settings(ε), options, net, *parts, seconds / 4, 0)[1] for ε in step_sizes} if tuned else {}
+        tried = {}
+        for ε in step_sizes if tuned else ():
+            tried[ε] = run(settings(ε), net, *parts, chains, seconds / 4, 0)[1]
+        print(name, {f"{ε:.3g}": f"{value:.0f}" for ε, value in tried.items()}, flush=True)
         chosen = min(tried, key=tried.get, default=step_sizes[0])
-        found = [run(settings(chosen), options, net, train, test, seconds, 1 + seed) for seed in range(seeds)]
-        accuracy, likelihood, steps = torch.tensor(found, dtype=torch.double).mean(0).tolist()
-        rows.append([name, f"{chosen:.3g}", f"{accuracy:.2f}", f"{likelihood:.0f}", f"{steps:.0f}"])
+        found = [run(settings(chosen), net, train, test, chains, seconds, 1 + seed) for seed in range(seeds)]
+        accuracy, likelihood, steps = torch.tensor(found, dtype=torch.double).T
+        each = ", ".join(f"{value:.0f}" for value in likelihood)
+        rows.append(
+            [name, f"{chosen:.3g}", f"{accuracy.mean():.2f}", f"{likelihood.mean():.0f}", each, steps.mean().int()]
+        )
         print(rows[-1], flush=True)
-    print(f"\n## {problem}: {'-'.join(map(str, sizes))}, {seconds:g} s of the processor, {seeds} seeds\n")
-    show(["sampler", "step size", "accuracy, %", "negative log-likelihood", "steps"], rows)
+    print(f"\n## {problem}: {'-'.join(map(str, sizes))}, {chains} chains, {seconds:g} s of the processor\n")
+    show(["sampler", "step size", "accuracy, %", "negative log-likelihood", "of each seed", "steps"], rows)
+
+
+def after(model, steps, chains):
+    """Where chains begin: at what SGHMC comes to in so many steps, one chain after the other."""
+    pyro.set_rng_seed(0)
+    cases, options = 60_000, {"num_steps": steps, "init_strategy": small_weights}
+    kernel = SGHMC(model, step_size=math.sqrt(0.01 / cases), friction=0.01, integrator="euler", **options)
+    values = kernel.prepare(chains, 0, None).advance()
+    turns = {name: itertools.cycle(value) for name, value in values.items()}
+    return lambda site: next(turns[site["name"]])
 
 
 def train_sampler(path, images, labels, rounds, digits):
     images, labels = only(digits, images, labels)
-    net = network((784, 20, len(digits)), nn.ReLU)
-    task = MetaTask(posterior(net, images, labels), init_strategy=small_weights)
+    model, chains = posterior(network((784, 20, len(digits)), nn.ReLU), images, labels), 8
+    starts = [small_weights, after(model, 20 if len(images) < 10_000 else 1500, chains)]
+    tasks = [MetaTask(model, init_strategy=start) for start in starts]
     command = (
         f"python -m benchmarks.stochastic.meta_mnist --data FOLDER --train FILE --rounds {rounds} --digits {digits}"
     )
-    schooling = {"chains": 8, "steps": 100, "segments": 6, "truncation": 10, "thinning": 5, "share": 0.1}
-    schooling.update({"learning_rate": 0.01, "within": 0.0})
+    schooling = {"steps": 100, "segments": 5, "truncation": 50, "thinning": 25, "share": 0.05, "scores": "marginal"}
     sampler = train_meta_sampler(
-        [task],
+        tasks,
         step_size=TRAINING_STEP,
         rounds=rounds,
-        command=command,
+        chains=chains,
+        learning_rate=0.01,
+        within=0.0,
         checkpoint=f"{path}.training",
         checkpoint_every=2,
+        command=command,
         **schooling,
     )
     sampler.save(path)
@@ -163,7 +191,8 @@ def main(argv=None):
     parser.add_argument("--digits", default="0123456789", help="to train on")
     parser.add_argument("--sampler", help="a file that --train wrote")
     parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")
-    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--chains", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--short", action="store_true", help="few generated images")
     arguments = parser.parse_args(argv)
@@ -178,7 +207,8 @@ def main(argv=None):
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
     sampler = MetaSampler.load(arguments.sampler)
-    return compare(arguments.problem, sampler, train, test, arguments.seconds, arguments.seeds, not arguments.short)
+    budget = arguments.chains, arguments.seconds, arguments.seeds
+    return compare(arguments.problem, sampler, train, test, *budget, tuned=not arguments.short)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,20 @@ def test_the_gradient_of_the_divergence_in_a_narrow_coordinate():
     torch.testing.assert_close(2 * found, torch.tensor([-1.5, -1.5]), rtol=0.1, atol=0)
 
 
+def test_marginal_scores_see_the_width_of_many_coordinates():
+    r"""Ten draws of twice the standard normal in 2,000 dimensions: :math:`w - 1/w = 1.5`, of which joint scores see 2."""
+    scale = torch.tensor(2.0, requires_grad=True)
+    draws = scale * torch.randn(10, 10, 2000)
+    found = [
+        float(
+            torch.autograd.grad(divergence(draws, draws.detach(), marginal=each).surrogate, scale, retain_graph=True)[0]
+        )
+        for each in (False, True)
+    ]
+    assert abs(found[0] - 2) < 0.05
+    assert abs(found[1] - 1.5) < 0.15
+
+
 def gaussian():
     pyro.sample("x", dist.Normal(torch.zeros(3), torch.tensor([0.4, 0.8, 1.0])).to_event(1))
 
@@ -166,6 +180,7 @@ def test_tasks_with_data(dtype):
         ({"within": -1.0}, "within=-1.0"),
         ({"share": 0.0}, r"share=0.0, expected a number in \(0, 1\]"),
         ({"burn_in": -1}, "burn_in=-1"),
+        ({"scores": "all"}, "scores='all', expected 'joint' or 'marginal'"),
         ({"speed": 3}, "train_meta_sampler has no argument 'speed'"),
         ({"tasks": []}, "tasks is empty"),
         ({"tasks": ["model"]}, "model='model', expected a Pyro model"),

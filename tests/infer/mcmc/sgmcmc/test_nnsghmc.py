@@ -13,11 +13,13 @@ import torch
 from problems.monte_carlo import assert_mean, deviation
 from problems.noisy_gradients import gradient_noise
 from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.graphs.native.compiler import NoCompilerError
 from pyro_manifold.infer import MCMC, NNSGHMC, OSGHMC, SGHMC, MetaSampler
 from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork
-from pyro_manifold.infer.mcmc.sgmcmc.meta.opening import in_parts
+from pyro_manifold.infer.mcmc.sgmcmc.meta.opening import Columns, Opening, in_parts
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
+from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings
 
 SIZE = 60
 X = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
@@ -180,6 +182,44 @@ def test_many_coordinates_are_taken_in_parts():
         assert len(parts) == 5
     for part, expected in zip(parts, whole, strict=True):
         torch.testing.assert_close(part, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scales", [1, 3000], ids=["one scale", "scales"])
+def test_native_code_opens_the_same_step(dtype, scales):
+    torch.set_default_dtype(dtype)
+    chains, d = 3, 3000
+    columns = Columns(*torch.randn(4, chains, d), 0.5 + torch.rand(1, scales))
+    energy, unit = torch.randn(chains), torch.rand(1)
+    opening = Opening(any_sampler(0).to(energy), Scaling(d, 5))
+    opening.compile(columns.position)
+    assert opening.is_native(columns.position)
+    for settings in (StepSettings(0.01, 1.0), StepSettings(0.02, 0.5, 0.1, 0.002)):
+        plain = Opening(any_sampler(0).to(energy), Scaling(d, 5))(columns, energy, unit, settings)
+        for found, expected in zip(opening(columns, energy, unit, settings), plain, strict=True):
+            assert found.shape == (chains, d)
+            torch.testing.assert_close(found, expected)
+
+
+def test_without_a_compiler_there_is_a_warning_and_the_same_run(monkeypatch):
+    def large():
+        pyro.sample("x", dist.Normal(torch.zeros(3000), 1.0).to_event(1))
+
+    def draws():
+        pyro.set_rng_seed(0)
+        kernel = NNSGHMC(large, sampler=any_sampler(0), step_size=0.02, num_steps=5)
+        return kernel.prepare(3, 0, None).advance()["x"]
+
+    def nothing(*_):
+        raise NoCompilerError("there is no C compiler (cc, gcc or clang)")
+
+    native = draws()
+    monkeypatch.setattr("pyro_manifold.graphs.native.loop.compiled", nothing)
+    with pytest.warns(UserWarning, match="No native code for the learned step, .*: there is no C compiler"):
+        plain = draws()
+    torch.testing.assert_close(native, plain)
+    monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
+    assert torch.equal(draws(), plain)
 
 
 def test_a_mirror_image_is_drawn_alike():

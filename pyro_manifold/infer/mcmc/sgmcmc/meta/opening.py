@@ -109,6 +109,10 @@ class Opening:
             if trusted.attempt("native", build, points, failure=_FAILURE if warn else None):
                 self._native[count] = trusted
 
+    def is_native(self, like: Tensor) -> bool:
+        """Whether positions like this go through native code."""
+        return like.numel() in self._native
+
     def _function(
         self,
         x: Tensor,

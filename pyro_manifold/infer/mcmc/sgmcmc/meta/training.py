@@ -110,7 +110,7 @@ class MetaTraining:
             draws, gradients = task.window(live)  # (draws, chains, d)
             if not bool(draws.isfinite().all()) or not bool(gradients.isfinite().all()):
                 return None
-            across = divergence(draws, gradients)
+            across = divergence(draws, gradients, marginal=schooling.scores == "marginal")
             loss, inside = across.surrogate, self._in_chain(task, draws, gradients)
             if inside is not None:
                 loss = loss + schooling.within * inside.surrogate
@@ -128,7 +128,8 @@ class MetaTraining:
             return None
         live = draws[:, task.chosen].transpose(0, 1)
         past = task.remember(draws.detach())[task.chosen]
-        return divergence(live, gradients[:, task.chosen].transpose(0, 1), past if past.shape[1] else None)
+        constant, marginal = past if past.shape[1] else None, self._schooling.scores == "marginal"
+        return divergence(live, gradients[:, task.chosen].transpose(0, 1), constant, marginal=marginal)
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
