@@ -60,7 +60,7 @@ def test_the_gradient_of_the_divergence_in_a_narrow_coordinate():
 
 
 def test_marginal_scores_see_the_width_of_many_coordinates():
-    r"""Ten draws of twice the standard normal in 2,000 dimensions: :math:`w - 1/w = 1.5`, of which joint scores see 2."""
+    r"""Ten draws of w = 2 standard normals in 2,000 dimensions: :math:`w - 1/w`, of which joint scores see w alone."""
     scale = torch.tensor(2.0, requires_grad=True)
     draws = scale * torch.randn(10, 10, 2000)
     found = [
