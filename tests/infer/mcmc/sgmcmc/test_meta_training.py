@@ -119,6 +119,13 @@ def test_a_share_of_coordinates_has_the_gradient_of_all_on_average():
     assert abs(each.mean() - gradient(live)) < 4 * error
 
 
+def test_sentences_of_tasks_and_scores():
+    with pytest.raises(ValueError, match="args=3, expected a tuple"):
+        MetaTask(gaussian, args=3)
+    with pytest.raises(ValueError, match=r"draws have the shape \(1, 3\), expected"):
+        stein_scores(torch.randn(1, 3))
+
+
 def weights(sampler):
     return torch.cat([value.flatten() for value in sampler.tensors.values()])
 
@@ -183,11 +190,15 @@ def test_tasks_with_data(dtype):
         ({"scores": "all"}, "scores='all', expected 'joint' or 'marginal'"),
         ({"speed": 3}, "train_meta_sampler has no argument 'speed'"),
         ({"tasks": []}, "tasks is empty"),
+        ({"tasks": gaussian}, "expected a list of Pyro models or MetaTask"),
+        ({"sampler": "gaussian"}, "sampler='gaussian', expected a MetaSampler or None"),
+        ({"step_size": 1e30}, r"left the finite numbers with step_size=1e\+30: take a smaller one"),
+        ({"checkpoint": "/nowhere/training.npz"}, "There is no folder /nowhere for training.npz"),
         ({"tasks": ["model"]}, "model='model', expected a Pyro model"),
     ],
 )
 def test_one_sentence(options, sentence):
-    with pytest.raises(ValueError, match=sentence) as error:
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence) as error:
         train_meta_sampler(**{"tasks": [gaussian], "step_size": 0.1, "rounds": 1, "disable_progbar": True, **options})
     assert "\n" not in str(error.value)
 

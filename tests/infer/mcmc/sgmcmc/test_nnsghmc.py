@@ -280,10 +280,18 @@ def test_loaders_and_the_mcmc_of_pyro():
     assert mcmc.get_samples()["w"].shape == (10, 2)
 
 
-@pytest.mark.parametrize(("given", "size"), [(None, SIZE), (7, 7)])
-def test_the_number_of_data(given, size):
-    kernel = NNSGHMC(regression, sampler="gaussian", step_size=1e-3, data_size=given)
+@pytest.mark.parametrize(("given", "trained", "size"), [(None, 50, SIZE), (7, 50, 7), (None, 1, 1)])
+def test_the_number_of_data(given, trained, size):
+    sampler = replace(any_sampler(0), data_size=trained)
+    kernel = NNSGHMC(regression, sampler=sampler, step_size=1e-3, data_size=given)
     assert kernel.scaling_of(kernel.prepare(2, 0, None).problem) == Scaling(2, size)
+
+
+def test_a_step_for_which_friction_is_too_much():
+    sampler = replace(without_networks(0.5), step_size=0.1)
+    NNSGHMC(gaussian, sampler=sampler, step_size=0.15).prepare(2, 0, None)
+    with pytest.warns(UserWarning, match=r"step_size=0.25 is 2.5 times the 0.1 for which .*, take at most 0.2\."):
+        NNSGHMC(gaussian, sampler=sampler, step_size=0.25).prepare(2, 0, None)
 
 
 def test_friction_and_energy_follow_dimension_and_data():
@@ -369,6 +377,12 @@ def test_damaged_files(tmp_path):
         (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, friction=1.5), "friction=1.5"),
         (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, noise_estimate=0.2), "noise_estimate=0.2"),
         (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, derivatives="none"), "derivatives='none'"),
+        (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, integrator="euler"), "integrator: NNSGHMC has"),
+        (lambda: MetaSampler.load(None), "name=None, expected a file"),
+        (lambda: MetaSampler.random(0), "hidden=0"),
+        (lambda: MetaSampler.random(2, readout=float("nan")), "'curl readout' has values that are not finite"),
+        (lambda: any_sampler(0).step_size_for(0), "data_size=0"),
+        (lambda: any_sampler(0).save("/nowhere/sampler.npz"), "There is no folder /nowhere for sampler.npz"),
         (lambda: replace(any_sampler(0), constant_friction=0.0), "constant_friction=0.0"),
         (lambda: replace(any_sampler(0), curl_friction=-1.0), "curl_friction=-1.0"),
         (lambda: replace(any_sampler(0), curl=CoordinateNetwork.random(3, 3, 1.0)), "The network 'curl' has weights"),

@@ -36,6 +36,8 @@ class MetaTask:
     def __post_init__(self) -> None:
         if not callable(self.model):
             raise ValueError(f"model={self.model!r}, expected a Pyro model.")
+        if not isinstance(self.args, tuple):
+            raise ValueError(f"args={self.args!r}, expected a tuple.")
 
     @property
     def arguments(self) -> tuple[Any, ...]:
