@@ -112,6 +112,28 @@ def test_the_corrections_are_needed(model):
     assert max(abs(deviation(*pair)) for pair in found) > 8
 
 
+def with_one_correction(part, cls=MetaSampler):
+    """Of the three terms of Γ, one."""
+    by_energy, by_square = (part == "∂Q/∂U"), (part == "∂Q/∂r")
+    curl = [[1.5 * by_energy, 1.5 * by_square]], [-1.0 * by_square], [1.0 * (by_energy or by_square)]
+    friction = [[0.0, 1.5, 0.0]], [-1.0], [3.0 * (part == "∂D/∂r")]
+    curl, friction = (CoordinateNetwork(*map(torch.tensor, (*net, 0.0))) for net in (curl, friction))
+    constants = {"constant_curl": 1.5, "constant_friction": 0.12, "step_size": 0.4, "dimension": 2}
+    return cls(curl, friction, energy_centre=2.1, **constants)
+
+
+@pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")  # without one
+@pytest.mark.parametrize("part", ["∂Q/∂U", "∂Q/∂r", "∂D/∂r"])
+def test_each_correction_is_right_and_needed(part):
+    """By how often a coordinate is within one standard deviation: without a correction squares may have no mean."""
+    errors = []
+    for cls in (MetaSampler, WithoutCorrections):
+        draws = drawn(gaussian, with_one_correction(part, cls), step_size=0.01, num_steps=80, draws=40)
+        within = (draws / torch.tensor([1.0, 0.5])).abs() < 1
+        errors.append(max(abs(deviation(value.double(), 0.6826895)) for value in within.unbind(-1)))
+    assert errors[0] < 4 < 5 < errors[1]
+
+
 def test_temperature():
     draws = drawn(gaussian, any_sampler(1), temperature=0.5)
     for value, truth in moments("gaussian", draws * 2**0.5):
