@@ -146,8 +146,6 @@ class NNSGHMC(OSGHMC):
         """What the sampler has to know of a posterior."""
         dimension = sum(value[0].numel() for value in problem.initial_values.values())
         size = _data_size(problem.target) if self._data_size is None else self._data_size
-        if self._sampler.data_size == 1:
-            size = 1
         return Scaling(dimension, size, self._derivatives)
 
     def motion_of(self, problem: Problem) -> tuple[BlockMechanics, Metrics]:

@@ -302,11 +302,19 @@ def test_loaders_and_the_mcmc_of_pyro():
     assert mcmc.get_samples()["w"].shape == (10, 2)
 
 
-@pytest.mark.parametrize(("given", "trained", "size"), [(None, 50, SIZE), (7, 50, 7), (None, 1, 1)])
-def test_the_number_of_data(given, trained, size):
-    sampler = replace(any_sampler(0), data_size=trained)
-    kernel = NNSGHMC(regression, sampler=sampler, step_size=1e-3, data_size=given)
+@pytest.mark.parametrize(("given", "size"), [(None, SIZE), (7, 7)])
+def test_the_number_of_data(given, size):
+    kernel = NNSGHMC(regression, sampler="gaussian", step_size=1e-3, data_size=given)
     assert kernel.scaling_of(kernel.prepare(2, 0, None).problem) == Scaling(2, size)
+
+
+def test_a_sampler_that_has_seen_no_data_does_not_count_them():
+    numbers = torch.randn(1), torch.randn(1, 4), torch.randn(1, 4)
+    for trained, alike in ((1, True), (50, False)):
+        sampler = replace(any_sampler(0), data_size=trained)
+        few, many = (sampler.coefficients(*numbers, Scaling(4, size)) for size in (1, 1000))
+        assert torch.equal(few.friction, many.friction) == alike
+        assert (sampler.step_size_for(1) == sampler.step_size_for(1000)) == alike
 
 
 def test_a_step_for_which_friction_is_too_much():

@@ -170,7 +170,11 @@ class MetaSampler:
             ValueError: if the number is not positive.
         """
         check_positive_integer(data_size=data_size)
-        return self.step_size if self.data_size == 1 else self.step_size * (self.data_size / data_size) ** 0.5
+        return self.step_size * self._data_ratio(data_size) ** 0.5
+
+    def _data_ratio(self, data_size: int) -> float:
+        """N₀ / N; a sampler that has seen no data has no N₀."""
+        return 1.0 if self.data_size == 1 else self.data_size / data_size
 
     def coefficients(self, energy: Tensor, momentum: Tensor, gradient: Tensor, scaling: Scaling) -> Coefficients:
         """Q, D and their derivatives.
@@ -181,7 +185,8 @@ class MetaSampler:
             gradient: g, ``(chains, d)``.
             scaling: the posterior.
         """
-        slope = self.dimension * self.data_size / (scaling.dimension * scaling.data_size * self.energy_scale)
+        ratio = self.dimension / scaling.dimension * self._data_ratio(scaling.data_size)
+        slope = ratio / self.energy_scale
         u = energy * slope - self.energy_centre / self.energy_scale
         if scaling.derivatives == "exact":
             joined = self._join() if self.is_live else self._joined
