@@ -71,7 +71,12 @@ def network(units):
 
 
 def excerpts(folder, collection, part):
-    """Notes ``(excerpts, 32, 88)``, of pieces cut from their beginnings, and which times belong to a piece."""
+    """Notes ``(excerpts, 32, 88)``, of pieces cut from their beginnings, and which times belong to a piece.
+
+    Without a folder, a few of random notes.
+    """
+    if folder is None:
+        return torch.bernoulli(torch.full((40, LENGTH, NOTES), 0.04)), torch.ones(40, LENGTH)
     pieces = scipy.io.loadmat(Path(folder) / f"{collection}.mat")[part][0]
     cut = [piece[start : start + LENGTH] for piece in pieces for start in range(0, len(piece), LENGTH)]
     order = np.random.default_rng(0).permutation(len(cut))[: MOST[part]]
@@ -225,7 +230,7 @@ def train_sampler(path, train, units, rounds):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True, help="folder of the four files *.mat")
+    parser.add_argument("--data", help="folder of the four files *.mat")
     parser.add_argument("--train", help="train a sampler and write it here")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--sampler", help="a name, or a file that --train wrote")
@@ -234,7 +239,10 @@ def main(argv=None):
     parser.add_argument("--units", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--figure", help="where to draw the learning curves")
+    parser.add_argument("--short", action="store_true", help="a few random notes")
     arguments = parser.parse_args(argv)
+    if arguments.data is None and not arguments.short:
+        parser.error("--data is needed: the folder of the four collections (or --short).")
     if arguments.train:
         train = excerpts(arguments.data, "Piano_midi", "traindata")
         return train_sampler(arguments.train, train, arguments.units // 2, arguments.rounds)
