@@ -23,6 +23,8 @@ ELEMENTS_AT_ONCE = 2**17
 """Hidden units that fit a processor's cache."""
 _LEAST_TO_COMPILE = 2**13
 """Coordinates of all chains from which on native code pays, which takes a second to make."""
+_COMPARED = 256
+"""Coordinates at which native code is compared with torch: a vector and more, of the same instructions."""
 _FAILURE = (
     "No native code for the learned step, which costs time and nothing else: {reason}. PYRO_MANIFOLD_NATIVE=0 in the "
     "environment asks for none."
@@ -57,7 +59,7 @@ class Opening:
 
     def __init__(self, sampler: Learned, scaling: Scaling) -> None:
         self._sampler, self._scaling = sampler, scaling
-        self._native: dict[int, Trusted] = {}
+        self._native: dict[int, NativeLoop] = {}
 
     def __call__(
         self, columns: Columns, energy: Tensor, unit: Tensor, settings: StepSettings
@@ -74,7 +76,7 @@ class Opening:
         chosen = settings.step_size, settings.temperature, settings.noise_estimate
         native = self._native.get(x.numel())
         if native is not None:
-            found = native(*_one_below_the_other(columns, energy, unit, chosen))
+            found = native(0, *_one_below_the_other(columns, energy, unit, chosen))
             position, momentum, curl = (value.view_as(x) for value in found)
             return position, momentum, curl
         function = partial(self._function, energy=energy, unit=unit, settings=chosen)
@@ -94,20 +96,21 @@ class Opening:
         if count < _LEAST_TO_COMPILE or like.device.type != "cpu" or not native_code_is_allowed():
             return
         random = torch.Generator().manual_seed(0)
-        points = [_anywhere(count, like.dtype, random) for _ in range(2)]
+        points = [_anywhere(_COMPARED, like.dtype, random) for _ in range(2)]
+        loops: list[Loop] = []
 
         def below(*values: Tensor) -> tuple[Tensor, ...]:
             energy, unit, *settings = values[5:]
             return self._function(*values[:5], energy=energy[:, 0], unit=unit, settings=settings)
 
         def build(_: FlatFunction) -> FlatFunction:
-            native = NativeLoop(_without_steps(below, points[0]), points[0], count)
+            loops.append(_without_steps(below, points[0]))
+            native = NativeLoop(loops[0], points[0], _COMPARED)
             return lambda *values: tuple(native(0, *values))
 
-        trusted = Trusted(below, "torch")
         with torch.no_grad():
-            if trusted.attempt("native", build, points, failure=_FAILURE if warn else None):
-                self._native[count] = trusted
+            if Trusted(below, "torch").attempt("native", build, points, failure=_FAILURE if warn else None):
+                self._native[count] = NativeLoop(loops[0], points[0], count)
 
     def is_native(self, like: Tensor) -> bool:
         """Whether positions like this go through native code."""
