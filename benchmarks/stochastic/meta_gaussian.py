@@ -42,8 +42,8 @@ from problems.noisy_gradients import gradient_noise
 from pyro_manifold.infer import MCMC, NNSGHMC, SGHMC, MetaSampler, MetaTask, train_meta_sampler
 
 STEP_SIZE, FRICTION, LEAST_VARIANCE = 0.025, 0.025, 0.02
-LEARNED_STEPS = (0.0175, 0.035)
-OTHER_STEPS = ((0.025, 0.5), (0.035, 0.7), (0.035, 1.0), (0.05, 1.0), (0.05, 2.0), (0.07, 2.0))  # and frictions by time
+LEARNED_STEPS = (0.035, 0.05)
+OTHER_STEPS = ((0.025, 0.5), (0.035, 0.7), (0.05, 0.7), (0.05, 1.0), (0.07, 0.7), (0.07, 1.0))  # and frictions by time
 OPTIONS = {"init_strategy": init_to_uniform(radius=3.0), "minibatches": "independent", "own_minibatches": True}
 
 
