@@ -40,7 +40,7 @@ class Unrolled:
         self._schooling = schooling
         kernel = NNSGHMC(
             task.model,
-            sampler=MetaSampler.random(1, random=torch.Generator().manual_seed(0)),
+            sampler=MetaSampler.random(1, random=torch.Generator().manual_seed(0), step_size=schooling.step_size),
             step_size=schooling.step_size,
             data_size=task.data_size,
             own_minibatches=True,
