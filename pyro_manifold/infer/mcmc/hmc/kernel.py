@@ -46,6 +46,9 @@ class HamiltonianTuning(runs.Tuning[State, HamiltonianSettings], Protocol):
     def example(self) -> HamiltonianSettings:
         """Settings as most iterations have them."""
 
+    def learn_cost(self, fixed_cost: float) -> None:
+        """An iteration costs as much as so many steps beside its steps."""
+
 
 TunedBy = Callable[[State, BlockMechanics, Trajectory], HamiltonianTuning]
 """Makes the tuning of chains that begin at a state and move by such trajectories."""
@@ -207,7 +210,7 @@ class HamiltonianKernel(Kernel):
         if one is None or state.energy.device.type != "cpu" or not native_code_is_allowed():
             return
         trajectory.compile(state, tuning.example, one, problem.batched.graph, warn=self._warn)
-        tuning.length_choice.fixed_cost = trajectory.fixed_cost
+        tuning.learn_cost(trajectory.fixed_cost)
 
     def mechanics(self, problem: Problem) -> BlockMechanics:
         """How each block moves."""

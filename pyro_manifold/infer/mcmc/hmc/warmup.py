@@ -149,6 +149,10 @@ class WarmUp(Saved):
         """Settings as most iterations have them."""
         return HamiltonianSettings(self.step_size, self.num_steps, self.masses.metrics, self._plan.persistence)
 
+    def learn_cost(self, fixed_cost: float) -> None:
+        """An iteration costs as much as so many steps beside its steps: long trajectories are cheaper for it."""
+        self.length_choice.fixed_cost = fixed_cost
+
     def settings(self, iteration: int) -> HamiltonianSettings:
         """Settings of the trajectory of this iteration, counted from 1."""
         longest = None
