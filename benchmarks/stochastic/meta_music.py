@@ -19,6 +19,7 @@ import argparse
 import math
 import os
 import time
+from collections import defaultdict
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -76,7 +77,7 @@ def excerpts(folder, collection, part):
     Without a folder, a few of random notes.
     """
     if folder is None:
-        return torch.bernoulli(torch.full((40, LENGTH, NOTES), 0.04)), torch.ones(40, LENGTH)
+        return torch.bernoulli(torch.full((40, 5, NOTES), 0.04)), torch.ones(40, 5)
     pieces = scipy.io.loadmat(Path(folder) / f"{collection}.mat")[part][0]
     cut = [piece[start : start + LENGTH] for piece in pieces for start in range(0, len(piece), LENGTH)]
     order = np.random.default_rng(0).permutation(len(cut))[: MOST[part]]
@@ -175,7 +176,8 @@ def step_sizes(sampler, units, piano, chains, seconds):
 
 def compare(sampler, collections, folder, units, chains, seconds, figure):
     piano = [excerpts(folder, "Piano_midi", part) for part in ("traindata", "validdata")]
-    chosen, rows, curves = step_sizes(sampler, units, piano, chains, seconds), [], {}
+    chosen = step_sizes(sampler, units, piano, chains, seconds) if folder else defaultdict(int)
+    rows, curves = [], {}
     for collection in collections:
         train, test = (excerpts(folder, collection, part) for part in ("traindata", "testdata"))
         for name, (sizes, settings) in kernels(sampler, len(train[0])).items():
