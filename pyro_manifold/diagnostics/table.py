@@ -1,14 +1,16 @@
-"""The table of a summary: one line for each entry of each site."""
+"""What a summary prints, one line for each entry of each site, and what diagnostics tell."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import Any
 
 from pyro.ops.stats import hpdi
 from torch import Tensor
 
 from pyro_manifold.diagnostics.convergence import convergence, nested_r_hat
+from pyro_manifold.diagnostics.disagreement import disagreements
 
 _DECIMALS = {"ess_bulk": 0, "ess_tail": 0, "r_hat": 3, "nested_r_hat": 3}
 
@@ -75,3 +77,24 @@ def measures(values: Tensor, num_superchains: int | None = None) -> dict[str, Te
     if num_superchains is not None:
         names["nested_r_hat"] = nested_r_hat(values, num_superchains)
     return names
+
+
+def report(
+    samples: Mapping[str, Tensor],
+    statistics: Mapping[str, Tensor],
+    chains: Sequence[Mapping[str, Any]],
+    num_superchains: int | None = None,
+) -> dict[str, Any]:
+    """What `MCMC.diagnostics` says.
+
+    Args:
+        samples: ``{site: (chains, draws, ...)}``.
+        statistics: ``{name: (chains, draws)}``.
+        chains: what the kernel tells of each chain.
+        num_superchains: for nested R-hat; None for none.
+    """
+    found: dict[str, Any] = {name: measures(value, num_superchains) for name, value in samples.items()}
+    for name in {name: None for chain in chains for name in chain if name != "sample stats"}:
+        found[name] = {f"chain {k}": chain[name] for k, chain in enumerate(chains) if name in chain}
+    density = {"log density": statistics["lp"]} if "lp" in statistics else {}
+    return {**found, "disagreeing chains": disagreements({**samples, **density})}

@@ -17,9 +17,7 @@ from pyro.util import optional
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.convergence import check_superchains
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
-from pyro_manifold.diagnostics.disagreement import disagreements
-from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
-from pyro_manifold.diagnostics.table import measures, table
+from pyro_manifold.diagnostics.table import report, table
 from pyro_manifold.infer.mcmc.arguments import (
     check_data_loader,
     check_iterations,
@@ -31,10 +29,9 @@ from pyro_manifold.infer.mcmc.arguments import (
 from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.goal import Goal, Until, check_until, known_by, lengths
 from pyro_manifold.infer.mcmc.keeping import InMemory, Keeper
-from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.loop import Consumer, Iteration
 from pyro_manifold.infer.mcmc.on_disk import OnDisk, Store, as_store
-from pyro_manifold.infer.mcmc.remarks import warn_of_chains
+from pyro_manifold.infer.mcmc.remarks import symmetries_of_run, warn_of_chains
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.mcmc.session import Reports, Session
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
@@ -295,7 +292,7 @@ class MCMC(pyro.infer.MCMC):
             ValueError: before `run`.
         """
         self._check_there_are_draws("get_extra_fields")
-        reports: list[dict[str, Any]] = [report or {} for report in self._diagnostics]
+        reports: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
         recorded = [report.get("sample stats", {}) for report in reports]
         grouped = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
@@ -312,24 +309,14 @@ class MCMC(pyro.infer.MCMC):
         """
         self._check_there_are_draws("summary", fewest=4)
         print(table(self._samples, prob, self._num_superchains))
-        reports: list[dict[str, Any]] = [report or {} for report in self._diagnostics]
-        if any("divergences" in report for report in reports):
-            print("Number of divergences:", sum(len(report.get("divergences", ())) for report in reports))
-        for symmetry in self._symmetries():
+        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
+        divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
+        if divergences:
+            print("Number of divergences:", sum(divergences))
+        for symmetry in symmetries_of_run(self.kernel, self._initial_params, self._args, self._kwargs, self._samples):
             print(symmetry.sentence())
         if self.stopped is not None:
             print(self.stopped)
-
-    def _symmetries(self) -> list[Symmetry]:
-        if not isinstance(self.kernel, Kernel):
-            return []
-        try:
-            target = self.kernel.target(self._initial_params, self._args, self._kwargs)
-            if not set(self._samples) >= {*target.manifolds, *target.transforms}:
-                return []  # save_params left sites out
-            return symmetries(target, {name: value.flatten(0, 1) for name, value in self._samples.items()})
-        except Exception:  # a model can fail in any way, and the table stands without a remark
-            return []
 
     def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
         if self._samples is None:
@@ -353,16 +340,8 @@ class MCMC(pyro.infer.MCMC):
         does not.
         """
         self._check_there_are_draws("diagnostics", fewest=4)
-        report: dict[str, Any] = {name: measures(value, self._num_superchains) for name, value in self._samples.items()}
-        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        for name in {name: None for chain in chains for name in chain if name != "sample stats"}:
-            report[name] = {f"chain {k}": chain[name] for k, chain in enumerate(chains) if name in chain}
-        values = dict(self._samples)
         statistics = self.get_extra_fields(group_by_chain=True)
-        if "lp" in statistics:
-            values["log density"] = statistics["lp"]
-        report["disagreeing chains"] = disagreements(values)
-        return report
+        return report(self._samples, statistics, [each or {} for each in self._diagnostics], self._num_superchains)
 
     def to_inferencedata(self, **options: Any) -> Any:
         """The run for ArviZ; keyword arguments and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""
@@ -377,11 +356,7 @@ class MCMC(pyro.infer.MCMC):
             if self._num_superchains is not None:
                 together = self.num_chains // self._num_superchains
                 run.move_to({name: x[::together].repeat_interleave(together, 0) for name, x in run.sites.items()})
-            goal = None
-            if self._until is not None:
-                least = self._requested_samples // self._thinning
-                goal = Goal(self._until, self._num_superchains, known_by(run), least)
-            self._session = Session(run, self._keeper(run), self._thinning, self._most_samples, goal)
+            self._session = Session(run, self._keeper(run), self._thinning, self._most_samples, self._goal(run))
             self._go_on(self._session)
 
     def _run_shards(self, shards: Shards, num_samples: int, resume: bool) -> None:
@@ -401,6 +376,12 @@ class MCMC(pyro.infer.MCMC):
         outcomes = run_shards(shards, job, self.warmup_steps + num_samples, self._disable_progbar)
         self._session = ShardedDraws(job, outcomes, self._thinning)
         self._take(self._session)
+
+    def _goal(self, run: Run[Any, Any]) -> Goal | None:
+        if self._until is None:
+            return None
+        least = self._requested_samples // self._thinning
+        return Goal(self._until, self._num_superchains, known_by(run), least)
 
     def _keeper(self, run: Run[Any, Any]) -> Keeper:
         """Where the draws of a run go."""

@@ -1,13 +1,17 @@
-"""What is said of chains when a run has ended."""
+"""What is said of a run when it has ended."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
 from pyro_manifold.diagnostics.disagreement import named, stuck_chains, temperature_of_hot_chains
+from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.target.batched import Sites
 
 
 def warn_of_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> None:
@@ -38,3 +42,26 @@ def warn_of_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tenso
             "friction.",
             stacklevel=4,
         )
+
+
+def symmetries_of_run(
+    kernel: object, initial_params: Sites | None, args: Any, kwargs: Any, samples: Mapping[str, Tensor]
+) -> list[Symmetry]:
+    """What the density of a run does not change under, by the draws ``{site: (chains, draws, ...)}``; none if it fails.
+
+    Args:
+        kernel: that the run was of; others than those of this package tell nothing.
+        initial_params: of the run.
+        args: positional arguments of its model.
+        kwargs: keyword arguments.
+        samples: its draws.
+    """
+    if not isinstance(kernel, Kernel):
+        return []
+    try:
+        target = kernel.target(initial_params, args, kwargs)
+        if not set(samples) >= {*target.manifolds, *target.transforms}:
+            return []  # save_params left sites out
+        return symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
+    except Exception:  # a model can fail in any way, and the table stands without a remark
+        return []

@@ -51,7 +51,7 @@ class Session:
     def ask_for(self, iterations: int) -> None:
         """So many more, whatever the goal was."""
         self._asked += iterations
-        self._goal = None
+        self._goal = self.stopped = None
         if isinstance(self._keeper, InMemory):
             self._keeper.make_room(self.wanted - self._keeper.made)
 
