@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -518,3 +519,36 @@ def test_memory_does_not_grow_with_draws(tmp_path):
     keeper = mcmc._session._keeper
     assert keeper._buffers._room == 8
     assert [chunk[0] for chunk in keeper._chunks] == [8] * 12 + [4]
+
+
+def test_a_goal_looks_at_what_is_stored_and_a_resumed_run_ends_where_the_uninterrupted_one_does(tmp_path):
+    options = {"until": {"ess": 150}, "num_chains": 4, "warmup_steps": 40, "max_samples": 2000, "disable_progbar": True}
+    pyro.set_rng_seed(3)
+    whole = MCMC(OHMC(concentrated), **options)
+    whole.run()
+    pyro.set_rng_seed(3)
+    stored = MCMC(OHMC(concentrated), store=tmp_path / "run", **options)
+    stored.run()
+    assert stored.num_samples == whole.num_samples < 2000
+    assert stored.stopped == whole.stopped
+    assert torch.equal(torch.as_tensor(stored.get_samples()["U"]), whole.get_samples()["U"])
+
+    def stop(iteration):
+        if iteration.draw == 70:
+            raise KeyboardInterrupt
+
+    pyro.set_rng_seed(3)
+    broken = MCMC(OHMC(concentrated), store=tmp_path / "broken", consumers=[stop], **options)
+    with pytest.warns(UserWarning, match="kept"):
+        broken.run()
+    again = MCMC(OHMC(concentrated), store=tmp_path / "broken", resume=True, **options)
+    again.run()
+    assert again.num_samples == whole.num_samples
+    assert torch.equal(torch.as_tensor(again.get_samples()["U"]), whole.get_samples()["U"])
+
+
+def test_goals_and_superchains_are_for_runs_in_this_process():
+    with ThreadPoolExecutor(1) as executor:
+        for options in ({"until": {"ess": 10}}, {"num_superchains": 2}):
+            with pytest.raises(ValueError, match=next(iter(options))):
+                MCMC(OHMC(concentrated), 10, num_chains=4, executor=executor, shards=2, **options)
