@@ -219,5 +219,6 @@ class _Jumps(Saved):
 
 def _functionals(state: ChainState) -> Tensor:
     """All coordinates, then the potential energy, ``(chains, coordinates + 1)``."""
-    parts = [x.flatten(1) for x in state.position.values()]
+    # In an order of their own: a start, a restored state and the end of a trajectory have blocks in different ones.
+    parts = [state.position[block].flatten(1) for block in sorted(state.position)]
     return torch.cat([*parts, state.energy.unsqueeze(1)], 1)
