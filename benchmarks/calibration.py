@@ -127,7 +127,7 @@ BROKEN = {
     "a dropped Jacobian": vectorised(
         lambda model: ohmc(model, transforms={"scale": WithoutJacobian().inv}), thinning=3, warmup_steps=200
     ),
-    "a short warm-up": vectorised(ohmc, thinning=1, warmup_steps=3),
+    "a short warm-up": vectorised(ohmc, thinning=1, warmup_steps=1),
     "SGLD, 10 times the step": vectorised(
         lambda model: SGLD(model, step_size=0.1, num_steps=10), thinning=3, warmup_steps=50
     ),

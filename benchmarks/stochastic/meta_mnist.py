@@ -190,12 +190,15 @@ def after(model, steps, chains):
 def train_sampler(path, images, labels, rounds, digits):
     images, labels = only(digits, images, labels)
     model, chains = posterior(network((784, 20, len(digits)), nn.ReLU), images, labels), 8
-    starts = [small_weights, after(model, 20 if len(images) < 10_000 else 1500, chains)]
+    short = len(images) < 10_000
+    starts = [small_weights, after(model, 20 if short else 1500, chains)]
     tasks = [MetaTask(model, init_strategy=start) for start in starts]
     command = (
         f"python -m benchmarks.stochastic.meta_mnist --data FOLDER --train FILE --rounds {rounds} --digits {digits}"
     )
-    schooling = {"steps": 200, "segments": 3, "truncation": 200, "thinning": 50, "share": 0.02, "scores": "marginal"}
+    steps = 10 if short else 200
+    schooling = {"steps": steps, "segments": 3, "truncation": steps, "thinning": steps // 4}
+    schooling |= {"share": 0.02, "scores": "marginal"}
     sampler = train_meta_sampler(
         tasks,
         step_size=TRAINING_STEP,

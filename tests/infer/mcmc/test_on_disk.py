@@ -459,6 +459,14 @@ def test_a_file_in_place_of_a_folder_is_a_sentence(tmp_path):
 # ---- a full disk -------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Ctrl-C as Python has it: a shell that runs tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     folder = tmp_path / "disk"
