@@ -219,5 +219,6 @@ class _Jumps(Saved):
 
 def _functionals(state: ChainState) -> Tensor:
     """All coordinates, then the potential energy, ``(chains, coordinates + 1)``."""
-    parts = [x.flatten(1) for x in state.position.values()]
+    # In one order: that of a state's blocks is another one after a transition than where a run begins or is restored.
+    parts = [state.position[block].flatten(1) for block in sorted(state.position)]
     return torch.cat([*parts, state.energy.unsqueeze(1)], 1)
