@@ -219,6 +219,6 @@ class _Jumps(Saved):
 
 def _functionals(state: ChainState) -> Tensor:
     """All coordinates, then the potential energy, ``(chains, coordinates + 1)``."""
-    # In an order of their own: a start, a restored state and the end of a trajectory have blocks in different ones.
+    # In one order: that of a state's blocks is another one after a transition than where a run begins or is restored.
     parts = [state.position[block].flatten(1) for block in sorted(state.position)]
     return torch.cat([*parts, state.energy.unsqueeze(1)], 1)

@@ -85,8 +85,8 @@ class WarmUp(Saved):
     neither do chains that have not arrived make the others creep, nor do they stay where they are. In the last window
     all take the same step, that of the draws.
 
-    Masses are estimated anew at the end of each window, as in Pyro and Stan. The transitions of the last of these
-    windows also serve to choose the length, if none was given. Momenta are drawn anew whenever masses are new.
+    Masses are estimated anew at the end of each window, as in Pyro and Stan. The transitions of each window but the
+    first two also serve to choose the length, if none was given. Momenta are drawn anew whenever masses are new.
 
     Args:
         plan: what to adapt.
@@ -235,10 +235,9 @@ class WarmUp(Saved):
         return self._plan.adapt_mass_matrix and self.masses.windows_completed == 0
 
     def _listens(self, iteration: int) -> bool:
-        """In the last window that estimates masses.
+        """In all windows that estimate masses but the first: what lengths mean depends on the masses.
 
-        Not earlier: chains that still travel arrive sooner by long trajectories than by those that suit where they
-        are. Not later: the iterations that follow settle ε for the lengths that will be used.
+        Not in the last one: there ε settles for the lengths that will be used.
         """
         return (
             self._plan.chooses_length

@@ -339,3 +339,17 @@ def test_masses_of_columns_belong_to_chains_and_trust_the_others_while_draws_are
             estimator.update(X, gradient)
         steep, flat = 50 * (share + (1 - share) / 2) + own, 50 * (1 - share) / 2 + own
         assert torch.allclose(1 / estimator.estimate(), torch.tensor([[steep, flat, own], [flat, steep, own]]))
+
+
+def test_the_order_of_sites_does_not_matter_to_lengths():
+    """It is another one in a run that is restored."""
+    values = {("a",): torch.randn(8, 2), ("b",): torch.randn(8, 3)}
+    energy, means = torch.randn(8), []
+    for turned in (False, True):
+        choice = LengthChoice(TrajectoryLength(INITIAL_LENGTH, 0.5), State(values, {}, energy, {}))
+        after = {block: x + 1 for block, x in values.items()}
+        before = dict(reversed(values.items())) if turned else values
+        choice.update(2.0, 3, State(before, {}, energy, {}), State(after, {}, energy + 1, {}))
+        means.append(next(iter(choice._jumps.values())).moments)
+    assert torch.equal(*means)
+    assert torch.allclose(means[0], torch.ones(6))
