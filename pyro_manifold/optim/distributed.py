@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -55,7 +56,7 @@ class DistributedOptimizer(PyroOptim):
         super().__init__(optim.pt_optim_constructor, optim.pt_optim_args, optim.pt_clip_args)
         self.optim_objs, self.grad_clip = optim.optim_objs, optim.grad_clip  # SVI's users look at them
         self._optim = optim
-        self._shared: set[str] = set()
+        self._shared: dict[str, weakref.ref[Tensor]] = {}
         self._started = False
 
     def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
@@ -84,7 +85,7 @@ class DistributedOptimizer(PyroOptim):
             if is_new:
                 _take_from_first(values)
             _exchange(values, from_first=is_new)
-        self._shared.update(names)
+        self._shared.update({name: weakref.ref(everywhere[name]) for name in names})
         self._optim([everywhere[name] for name in names], *args, **kwargs)
         for name in set(names) - set(used):
             # SVI clears the gradients of what it used itself.
@@ -94,7 +95,8 @@ class DistributedOptimizer(PyroOptim):
         """Whether all processes used the same parameters, any are new to one, and random numbers are the same."""
         described = zlib.crc32(repr(sorted((name, _described(value)) for name, value in used.items())).encode())
         random = 0 if self._started else zlib.crc32(torch.get_rng_state().numpy().tobytes())
-        new = not set(used) <= self._shared
+        # By the tensor: a param store that was cleared or loaded has others under the same names.
+        new = any(name not in self._shared or self._shared[name]() is not value for name, value in used.items())
         found = torch.tensor([described, -described, random, -random, int(new)], device=device)
         torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
         largest, least, largest_random, least_random, any_new = found.tolist()

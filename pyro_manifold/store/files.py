@@ -93,7 +93,11 @@ def locked(folder: Path) -> Iterator[None]:
     path = folder / "lock"
     if path.is_symlink():
         path.unlink()
-    with path.open("ab") as file:
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise OSError(f"store='{folder}' cannot be written to ({error.strerror}): choose another folder.") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -170,7 +170,7 @@ class MCMC(pyro.infer.MCMC):
         check_data_loader(data_loader, takes_batches, kernel, chain_method)
         self._shards = None if executor is None else Shards(executor, shards, threads_per_shard)
         local = {"hook_fn": hook_fn, "consumers": consumers, "until": until, "num_superchains": num_superchains}
-        check_shards(self._shards, shards, **local)
+        check_shards(self._shards, shards, threads_per_shard, num_chains, transforms=transforms, **local)
         if num_superchains is not None:
             check_superchains(num_superchains, num_chains)
         if until is not None:
@@ -213,7 +213,7 @@ class MCMC(pyro.infer.MCMC):
             super().run(*args, **kwargs)
         else:
             if self._store is not None:
-                self._store.check_is_free(self._resume)
+                self._store.check_is_free(self._resume, self._shards is not None)
             if self._source is not None:
                 if args:
                     raise ValueError(
@@ -319,7 +319,7 @@ class MCMC(pyro.infer.MCMC):
             print(self.stopped)
 
     def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
-        if self._samples is None:
+        if self._samples is None or (self._session is not None and not self._session.draws):
             raise ValueError(f"MCMC.{method}: there are no draws yet, call mcmc.run(...) first.")
         if self._samples and self.num_samples < fewest:
             raise ValueError(
@@ -391,6 +391,7 @@ class MCMC(pyro.infer.MCMC):
             return InMemory(self._requested_samples // self._thinning, names, transforms)
         loader = self._source and self._source.loader
         parts = parts_of(self.kernel, () if loader else self._args, self._kwargs, data_loader=loader)
+        parts["num_superchains"] = str(self._num_superchains)
         return OnDisk(self._store, run, names, self._thinning, parts, resume=self._resume)
 
     def _go_on(self, session: Session) -> None:

@@ -190,8 +190,8 @@ class Looks:
         return self._goal.reached
 
     def verdict(self, wanted: int) -> str:
-        """Why the run stopped, after a last look."""
-        made = self._keeper.made
+        """Why the run stopped with at most so many draws, after a last look."""
+        made = min(self._keeper.made, wanted)
         if not self._goal.reached and made >= FEWEST_DRAWS:
             self._goal.look(self._draws(made), thoroughly=True)
         return self._goal.sentence(made, wanted)

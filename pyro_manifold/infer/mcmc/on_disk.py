@@ -49,6 +49,9 @@ class Store:
     draws: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, str | Path) or not str(self.path) or "\0" in str(self.path):
+            raise ValueError(f"store={self.path!r}, expected the path of a folder.")
+        object.__setattr__(self, "path", Path(self.path).absolute())  # whoever changes folders meanwhile
         check_positive(seconds=self.seconds)
         if self.draws is not None:
             check_positive_integer(draws=self.draws)
@@ -67,14 +70,18 @@ class Store:
         except OSError as error:
             raise OSError(f"store='{self.folder}' cannot be made ({error.strerror}): choose another folder.") from error
 
-    def check_is_free(self, resume: bool) -> None:
-        """Raise a sentence if there is a run already that is not to go on."""
+    def check_is_free(self, resume: bool, in_shards: bool) -> None:
+        """Raise a sentence if there is a run already that is not to go on, or one of the other kind."""
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"store='{self.folder}' is a file, expected a folder or a new name.")
-        if not resume and self.folder.is_dir() and (holds_a_run(self.folder) or any(self.folder.glob("shard-*"))):
+        whole, shards = holds_a_run(self.folder), any(self.folder.glob("shard*"))
+        if not resume and (whole or shards):
             raise ValueError(
                 f"store='{self.folder}' holds a run already: go on with it by resume=True, or store elsewhere."
             )
+        if whole if in_shards else shards:
+            kind = "a run in one part: leave executor out" if in_shards else "a run in shards: pass executor and shards"
+            raise ValueError(f"store='{self.folder}' holds {kind}, or store elsewhere.")
 
 
 class OnDisk:
@@ -117,6 +124,7 @@ class OnDisk:
         self._stored: StoredRun | None = None
         manifest = _manifest(run, names, thinning, parts)
         with locked(self._folder):
+            self._check_its_place(resume)
             if resume and holds_a_run(self._folder):
                 manifest = self._known_again(manifest)
                 self._manifest = manifest
@@ -128,6 +136,16 @@ class OnDisk:
             if not self._checkpoint:
                 self._save(with_checkpoint=True)
         self._due = time.monotonic() + store.seconds
+
+    def _check_its_place(self, resume: bool) -> None:
+        """That nobody's draws would be overwritten: another process may have begun since."""
+        if holds_a_run(self._folder):
+            if not resume:
+                raise ValueError(f"store='{self._folder}' holds a run by now, of another process: store elsewhere.")
+        elif any(numbered(self._folder, CHUNK)) or any(numbered(self._folder, _CHECKPOINT)):
+            raise ValueError(
+                f"store='{self._folder}' has files of a run and no manifest to know it by: store elsewhere."
+            )
 
     # ---- told of iterations -------------------------------------------------------------------------------------
 
@@ -174,6 +192,12 @@ class OnDisk:
         main = threading.current_thread() is threading.main_thread()
         replaced = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         with locked(self._folder):
+            newest = max((number for number, _ in numbered(self._folder, _CHECKPOINT)), default=0)
+            if newest != self._checkpoint:
+                raise ValueError(
+                    f"store='{self._folder}' has been written to since, by another run of it: go on with that by a new "
+                    "MCMC(..., resume=True)."
+                )
             if replaced:
                 signal.signal(signal.SIGINT, stop)
             try:

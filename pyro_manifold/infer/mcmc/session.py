@@ -70,7 +70,7 @@ class Session:
             try:
                 with ProgressBar(total, figures, disable_progbar, self.run.iteration) as progress:
                     consumers = [self._keeper, *consumers, progress]
-                    if looks is None or not looks.reached(self._keeper.made):
+                    if looks is None or not looks.reached(min(self._keeper.made, wanted)):
                         _, why, error = sample(self.run, self._asked, self._thinning, consumers, looks)
             except BaseException as raised:  # there was no draw yet in this go; there may be some from before
                 error = raised

@@ -212,17 +212,19 @@ def run_shards(shards: Shards, job: Job, total: int, disable_progbar: bool) -> l
         LostShardError: if workers end again and again, or the executor is broken and nobody makes another.
         Exception: the model's, with the number of its shard.
     """
-    if job.num_chains % shards.count:
-        raise ValueError(
-            f"num_chains={job.num_chains} are not to be split into shards={shards.count}: take a multiple of it."
-        )
     try:
         import cloudpickle
     except ImportError as error:
         raise ValueError(
             "executor needs cloudpickle, by which models travel: pip install 'pyro-manifold[executors]'."
         ) from error
-    payload = cloudpickle.dumps((job, shards.count, shards.threads, torch.get_default_dtype()))
+    try:
+        payload = cloudpickle.dumps((job, shards.count, shards.threads, torch.get_default_dtype()))
+    except Exception as error:  # what cannot be sent can fail in any way
+        raise ValueError(
+            f"executor sends the model and its data to other processes, and they cannot be pickled ({error}): make "
+            "what cannot inside the model, or leave executor out."
+        ) from error
     folder = None if job.store is None else job.store.folder
     with tqdm(total=shards.count * total, disable=disable_progbar) as bar:
         outcomes = _Desk(shards, payload, lambda ended: _show(bar, folder, shards.count, total, ended)).outcomes()
