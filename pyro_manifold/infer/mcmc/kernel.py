@@ -162,8 +162,8 @@ class Kernel(MCMCKernel):
         """
         if self._run is None:
             raise RuntimeError(
-                f"{type(self).__name__} has no run in this process: MCMC.run or kernel.setup makes one; each shard has its "
-                "own."
+                f"{type(self).__name__} has no run in this process: MCMC.run or kernel.setup makes one; each shard "
+                "has its own."
             )
         return self._run
 

@@ -560,3 +560,46 @@ def test_goals_and_superchains_are_for_runs_in_this_process():
         for options in ({"until": {"ess": 10}}, {"num_superchains": 2}):
             with pytest.raises(ValueError, match=next(iter(options))):
                 MCMC(OHMC(concentrated), 10, num_chains=4, executor=executor, shards=2, **options)
+
+
+def test_a_whole_run_and_shards_do_not_share_a_folder(tmp_path):
+    made(tmp_path / "whole", num_chains=4)
+    with ThreadPoolExecutor(1) as executor:
+        with pytest.raises(ValueError, match="a run in one part"):
+            made(tmp_path / "whole", num_chains=4, resume=True, executor=executor, shards=2)
+        made(tmp_path / "shards", num_chains=4, executor=executor, shards=2)
+    with pytest.raises(ValueError, match="a run in shards"):
+        made(tmp_path / "shards", num_chains=4, resume=True)
+
+
+def test_draws_of_others_are_not_overwritten(tmp_path):
+    first = made(tmp_path / "run", draws=20)
+    made(tmp_path / "run", draws=60, resume=True)
+    with pytest.raises(ValueError, match="has been written to since"):
+        first.continue_run(10)
+    assert open_run(tmp_path / "run").posterior.sizes["draw"] == 60
+    (tmp_path / "run" / "manifest.json").unlink()
+    for resume in (False, True):
+        with pytest.raises(ValueError, match="no manifest"):
+            made(tmp_path / "run", resume=resume)
+
+
+def test_a_store_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = made("here")
+    monkeypatch.chdir("/")
+    assert run.get_samples()["U"].shape[0] == DRAWS * CHAINS
+    run.continue_run(5)
+    for path in ("", "a\0b", 5):
+        with pytest.raises(ValueError, match="expected the path"):
+            made(path)
+
+
+def test_a_goal_judges_the_draws_that_are_asked_for(tmp_path):
+    options = {"until": {"ess": 1e6}, "num_chains": 2, "warmup_steps": 10, "disable_progbar": True}
+    with pytest.warns(UserWarning, match="Stopped at max_samples"):
+        MCMC(OHMC(concentrated), store=tmp_path / "run", max_samples=60, **options).run()
+    again = MCMC(OHMC(concentrated), store=tmp_path / "run", resume=True, max_samples=30, num_samples=10, **options)
+    with pytest.warns(UserWarning, match="Stopped at max_samples, 30 draws"):
+        again.run()
+    assert again.num_samples == 30
