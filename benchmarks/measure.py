@@ -94,6 +94,7 @@ def environment(threads, caches):
         "MKL_NUM_THREADS": str(threads),
         "XLA_FLAGS": f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}",
         "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
+        "PYRO_MANIFOLD_CACHE": f"{caches}/native",
         "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
         "NUMBA_CACHE_DIR": f"{caches}/numba",
         "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor,blas__ldflags=",

@@ -1,6 +1,6 @@
 """Time of one leapfrog step: operator by operator, by torch.compile, and in native code.
 
-python -m benchmarks.native
+python -m benchmarks.native                    a few minutes
 python -m benchmarks.native mixture 1,4        problems whose name contains this, at these numbers of chains
 """
 
@@ -11,11 +11,13 @@ import warnings
 
 import torch
 
+from benchmarks.machine import machine
 from benchmarks.problems import PROBLEMS
 from benchmarks.tables import show
 from benchmarks.timing import best_time, stopwatch
 
 STEPS = 50
+NAMES = ("mixture of the OHMC paper, V(3,2)", "Langevin V(10,3)", "Langevin V(50,5)")
 PREFACE = f"""\
 Microseconds a step of OHMC, all chains together, in trajectories of {STEPS} steps of a fixed size; momentum draw,
 Metropolis decision and statistics are in. The last two columns are processor seconds to trace and compile, with
@@ -44,7 +46,7 @@ def rows(problems, counts):
             run, move, settings = transition(problem, chains)
             eager = microseconds_of_a_step(run, move, settings)
             with stopwatch() as native:
-                run._hasten(run.state)
+                run.haste.make(run.state)
             here = microseconds_of_a_step(run, move, settings) if move.graph.is_graph else "–"
             with stopwatch() as theirs:
                 compiled = transition(problem, chains, jit_compile=True)
@@ -58,8 +60,8 @@ def main(only="", counts="1,4,64,512"):
     warnings.filterwarnings("ignore")
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    problems = [problem for name, problem in PROBLEMS.items() if only in name]
-    print(f"## One leapfrog step, compiled\n\n{PREFACE}", flush=True)
+    problems = [PROBLEMS[name] for name in NAMES if only in name]
+    print(f"## One leapfrog step, compiled\n\n{machine(1)}\n\n{PREFACE}", flush=True)
     columns = ("chains", "eager µs", "torch.compile µs", "native µs", "torch.compile s", "native s")
     show(("problem", *columns), rows(problems, [int(count) for count in counts.split(",")]))
 

@@ -38,8 +38,11 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
     """Vectorised chains of a kernel of this package, by its name."""
     import pyro
     import torch
+    import torch._dynamo.config  # what torch would import at its first trace
+    import torch.fx.experimental.symbolic_shapes
 
     from pyro_manifold import infer
+    from pyro_manifold.infer.mcmc.hmc.trajectory import Trajectory
 
     if options.get("jit_compile"):
         import torch._inductor.compile_fx  # what torch.compile would import at its first call
@@ -53,12 +56,12 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
 
     with stopwatch() as times:
         kernel = getattr(infer, kernel)(problem.pyro_model, **options)
-        building = timed(kernel, "prepare")
+        building, compiling = timed(kernel, "prepare"), timed(Trajectory, "compile")
         mcmc = infer.MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True, hook_fn=count)
         mcmc.run()
     report = mcmc.diagnostics()
     figures = {
-        "compiling": sum(building),
+        "compiling": sum(building) + sum(compiling),
         "gradients": sum(steps) * chains,
         "acceptance": [float(rate) for rate in report["acceptance rate"].values()],
         "divergences": sum(map(len, report["divergences"].values())),

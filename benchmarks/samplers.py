@@ -22,9 +22,10 @@ that a package cannot vectorise run one after the other.
 
 Seconds begin when everything is imported and the processor is found, and end with the draws. Caches on disk are
 empty, as on a machine that has run nothing before. "Compiling" is the part of them that goes into building, tracing
-and compiling the model: `kernel.prepare` of this package, what JAX reports of its traces and compilations, nutpie's
-`compile_pymc_model`, Pyro's `kernel.setup`; Mici compiles nothing. ESS/s is effective draws by seconds, and "once
-compiled" by seconds without compiling. CPU seconds are of all threads, and of compilers that were started.
+and compiling the model: `kernel.prepare` and native code of this package, what JAX reports of its traces and
+compilations, nutpie's `compile_pymc_model`, Pyro's `kernel.setup`; Mici compiles nothing. ESS/s is effective draws by
+seconds, and "once compiled" by seconds without compiling. CPU seconds are of all threads, and of compilers that were
+started.
 
 The smallest or median effective size and the largest R-hat are over the functionals of a problem. "Worst z" is the
 largest distance of a functional's mean from the truth, in standard errors of both: exact draws for the mixtures of

@@ -7,15 +7,15 @@ import time
 from contextlib import contextmanager
 
 
-def best_time(function, seconds=0.3):
+def best_time(function, seconds=0.3, clock=time.perf_counter):
     """Fastest of repeated calls: the one that nothing else disturbed."""
     function()
     best, spent = float("inf"), 0.0
     while spent < seconds:
-        started = time.perf_counter()
+        started = clock()
         function()
-        best = min(best, time.perf_counter() - started)
-        spent += time.perf_counter() - started
+        best = min(best, clock() - started)
+        spent += clock() - started
     return best
 
 

@@ -15,6 +15,11 @@ os.environ.setdefault(
 )
 
 LONGEST = (
+    "test_shards.py::test_dask_with_a_worker_killed",
+    "test_shards.py::test_a_pool_of_two_whose_worker_is_killed",
+    "test_shards.py::test_two_ranks_of_openmpi",
+    "test_interruptions.py::test_runs_that_are_killed_are_those_that_are_not",
+    "test_on_disk.py::test_a_process_may_end_at_any_file_operation",
     "test_examples.py::test_collinear_regression",
     "test_autoguide.py::test_stiefel_guide_recovers_a_gaussian_and_its_factor_from_any_start",
     "test_documentation.py::test_blocks_run",
@@ -29,6 +34,7 @@ LONGEST = (
     "test_examples.py::test_bayesian_pca",
     "test_distributions_of_draws.py::test_matrix_langevin",
     "test_langevin_normaliser.py::test_concentrations_of_groups_are_inferred",
+    "test_calibration.py::test_ranks_are_uniform",
 )
 """Run first, so that no worker is left with one of them at the end."""
 

@@ -19,8 +19,8 @@ to 0.07). They train on one set of ten variances, uniform in [0, 1], with steps 
 sets, the eigenvalues of 10-dimensional covariances of the test's kind, with the steps of the test. Ten variances
 below 1 teach a friction that is too much for the test's wide directions, of variances up to 25.
 
-``--tune`` has SGHMC with other step sizes and frictions beside it, for a sampler that has learned to move faster can
-only be told from one with longer steps by these; ``--validate`` takes covariances of other seeds, to choose on.
+``--tune`` has both with other step sizes, and SGHMC with other frictions, for a sampler that has learned to move faster
+can only be told from one with longer steps by these; ``--validate`` takes covariances of other seeds, to choose on.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from problems.noisy_gradients import gradient_noise
 from pyro_manifold.infer import MCMC, NNSGHMC, SGHMC, MetaSampler, MetaTask, train_meta_sampler
 
 STEP_SIZE, FRICTION, LEAST_VARIANCE = 0.025, 0.025, 0.02
+LEARNED_STEPS = (0.035, 0.05)
+OTHER_STEPS = ((0.025, 0.5), (0.035, 0.7), (0.05, 0.7), (0.05, 1.0), (0.07, 0.7), (0.07, 1.0))  # and frictions by time
 OPTIONS = {"init_strategy": init_to_uniform(radius=3.0), "minibatches": "independent", "own_minibatches": True}
 
 
@@ -129,8 +131,9 @@ def train(path, rounds):
 
 def compare(sampler, covariances, steps, chains, tuned):
     kernels = {"learned": learned(sampler, STEP_SIZE), "SGHMC, the same ε": sghmc(STEP_SIZE, FRICTION)}
-    for step_size, friction in tuned:
-        kernels[f"SGHMC, ε={step_size:g}, α={friction:g}"] = sghmc(step_size, friction)
+    if tuned:
+        kernels |= {f"learned, ε={ε:g}": learned(sampler, ε) for ε in LEARNED_STEPS}
+        kernels |= {f"SGHMC, ε={ε:g}, γ={γ:g}": sghmc(ε, γ * ε) for ε, γ in OTHER_STEPS}
     rows = []
     for name, kernel in kernels.items():
         found = [measured(kernel, covariance, seed, steps, chains) for seed, covariance in covariances]
@@ -148,7 +151,7 @@ def main(argv=None):
     parser.add_argument("--sampler", default="gaussian", help="a name or a file")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12_000)
-    parser.add_argument("--tune", action="store_true", help="a grid of step sizes and frictions for SGHMC")
+    parser.add_argument("--tune", action="store_true", help="other step sizes and frictions too")
     parser.add_argument("--covariances", help="folder of the paper's four, in place of seeds")
     parser.add_argument("--validate", action="store_true", help="covariances of other seeds")
     parser.add_argument("--short", action="store_true", help="few steps, to see that it runs")
@@ -157,9 +160,8 @@ def main(argv=None):
     if arguments.train:
         return train(arguments.train, arguments.rounds)
     steps, chains = (60, 8) if arguments.short else (arguments.steps, 50)
-    grid = [(ε, α) for ε in (0.05, 0.1) for α in (0.025, 0.1)] if arguments.tune else []
     covariances = test_covariances(arguments.seeds, arguments.covariances, arguments.validate)
-    return compare(MetaSampler.load(arguments.sampler), covariances, steps, chains, grid)
+    return compare(MetaSampler.load(arguments.sampler), covariances, steps, chains, arguments.tune)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
 """What a step of a stochastic-gradient kernel costs beside a plain step of SGD with the same network and batch.
 
-    python -m benchmarks.stochastic.step_cost
+    python -m benchmarks.stochastic.step_cost [--learned]
 
 A network 784-300-300-10 on batches of 256 random images, float32, one thread: SGD with momentum on the plain network;
 SGHMC, SGLD and NNSGHMC (ten hidden units) on it with normal priors; OSGHMC with the hidden layers orthogonal, and what
 the matrix products and solutions of one drift of these layers cost alone. Then a network 784-20-10, one chain and 8
-vectorised. Each time is the fastest of several blocks of steps.
+vectorised; and NNSGHMC beside SGHMC by Euler's scheme, on batches of 500, for which ``--learned`` asks alone. Each time
+is the fastest of several blocks of steps, in seconds of the processor.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import sys
+import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -36,8 +39,8 @@ def network(*sizes):
     return nn.Sequential(*parts[:-1])
 
 
-def batches():
-    return [(torch.randn(BATCH, 784), torch.randint(10, (BATCH,))) for _ in range(4)]
+def batches(size=BATCH):
+    return [(torch.randn(size, 784), torch.randint(10, (size,))) for _ in range(4)]
 
 
 def sgd_time(sizes):
@@ -52,10 +55,10 @@ def sgd_time(sizes):
             nn.functional.cross_entropy(net(x), y).backward()
             optimiser.step()
 
-    return best_time(steps, 4.0) / STEPS
+    return best_time(steps, 4.0, time.process_time) / STEPS
 
 
-def kernel_time(kernel, sizes, orthogonal=(), chains=1, **options):
+def kernel_time(kernel, sizes, orthogonal=(), chains=1, batch=BATCH, **options):
     net = to_bayesian_(network(*sizes), orthogonal)
 
     def model(x, y):
@@ -63,8 +66,8 @@ def kernel_time(kernel, sizes, orthogonal=(), chains=1, **options):
         with pyro.plate("data", CASES, subsample_size=len(x)):
             pyro.sample("y", dist.Categorical(logits=logits), obs=y)
 
-    run = kernel(model, step_size=1e-6, num_steps=STEPS, **options).prepare(chains, 0, None, FromLoader(batches()))
-    return best_time(run.advance, 4.0) / STEPS
+    run = kernel(model, step_size=1e-6, num_steps=STEPS, **options).prepare(chains, 0, None, FromLoader(batches(batch)))
+    return best_time(run.advance, 4.0, time.process_time) / STEPS
 
 
 def drift_time(shapes):
@@ -75,12 +78,28 @@ def drift_time(shapes):
         for point, momentum in zip(points, momenta, strict=True):
             cayley_flow(point, momentum - point @ (point.mT @ momentum), 1e-3)
 
-    return best_time(drift, 4.0)
+    return best_time(drift, 4.0, time.process_time)
 
 
-def main():
+def learned():
+    print("\n## NNSGHMC and SGHMC, euler, batches of 500\n")
+    rows = []
+    for sizes in ((784, 300, 300, 10), (784, 40, 40, 10)):
+        for chains in (1, 20) if sizes[1] == 40 else (1,):
+            options = {"chains": chains, "batch": 500}
+            plain = kernel_time(SGHMC, sizes, integrator="euler", **options)
+            ours = kernel_time(NNSGHMC, sizes, sampler=MetaSampler.random(10), **options)
+            times = f"{1e3 * ours:.1f}", f"{1e3 * plain:.1f}", f"{ours / plain:.2f}"
+            rows.append(["-".join(map(str, sizes)), chains, *times])
+    show(["network", "chains", "NNSGHMC, ms", "SGHMC, ms", "ratio"], rows)
+
+
+def main(argv=None):
     torch.set_num_threads(1)
     pyro.set_rng_seed(0)
+    if "--learned" in (sys.argv[1:] if argv is None else argv):
+        learned()
+        return
     large, small = (784, 300, 300, 10), (784, 20, 10)
     plain = sgd_time(large)
     drift = drift_time([(784, 300), (300, 300)])
@@ -106,6 +125,7 @@ def main():
     print(
         f"\n## 784-20-10, SGHMC\n\n1 chain {1e3 * one:.2f} ms, 8 chains {1e3 * eight:.2f} ms: {eight / one:.2f} times"
     )
+    learned()
 
 
 if __name__ == "__main__":

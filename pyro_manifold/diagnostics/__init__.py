@@ -2,8 +2,10 @@
 
 from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, align_signs, align_signs_and_permutations
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.convergence import nested_r_hat
 from pyro_manifold.diagnostics.disagreement import disagreements
 from pyro_manifold.diagnostics.frechet import dispersion, frechet_mean
+from pyro_manifold.diagnostics.guide_quality import guide_khat
 from pyro_manifold.diagnostics.invariants import Convergence, invariants, summarise_invariants
 from pyro_manifold.diagnostics.plots import plot_frames, plot_loadings, plot_principal_angles
 from pyro_manifold.diagnostics.predictive_quality import (
@@ -15,6 +17,7 @@ from pyro_manifold.diagnostics.predictive_quality import (
     predictive_entropy,
     total_variation,
 )
+from pyro_manifold.diagnostics.stored import open_run
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 
 __all__ = [
@@ -30,9 +33,12 @@ __all__ = [
     "dispersion",
     "expected_calibration_error",
     "frechet_mean",
+    "guide_khat",
     "invariants",
     "mean_projector",
     "negative_log_likelihood",
+    "nested_r_hat",
+    "open_run",
     "out_of_distribution_auroc",
     "plot_frames",
     "plot_loadings",

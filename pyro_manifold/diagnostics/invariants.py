@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.checks import check_draws, check_real
+from pyro_manifold.diagnostics.convergence import convergence
 from pyro_manifold.diagnostics.products import pivots, product_invariants, rows_at
 
 Invariance = Literal["signs", "permutations", "rotations"]
@@ -72,6 +72,7 @@ def invariants(
             ``right``.
 
     Example:
+        >>> import torch
         >>> draws = torch.eye(3, 2).expand(4, 10, 3, 2)
         >>> found = invariants(draws, kind="signs")
         >>> all(torch.equal(found[name], value) for name, value in invariants(-draws, kind="signs").items())
@@ -105,7 +106,7 @@ def summarise_invariants(
     Simpson, Carpenter & Bürkner 2021, Bayesian Analysis 16.)
 
     Args:
-        draws: ``(chains, draws, ..., n, p)`` with at least 4 draws. With one chain R-hat compares its halves.
+        draws: ``(chains, draws, ..., n, p)`` with at least 4 draws. With one chain R-hat compares its quarters.
         kind: as for `invariants`.
         scales: as for `invariants`, ``(chains, draws, ..., p)``.
         right: as for `invariants`, ``(chains, draws, ..., m, p)``.
@@ -117,6 +118,7 @@ def summarise_invariants(
         TypeError, ValueError: as `invariants`; for fewer than 4 draws.
 
     Example:
+        >>> import torch
         >>> signs = torch.tensor([1.0, -1.0, 1.0, -1.0]).reshape(4, 1, 1, 1)
         >>> generator = torch.Generator().manual_seed(0)
         >>> draws = signs * (1 + 0.1 * torch.randn(4, 100, 3, 1, generator=generator))  # each chain in its own mode
@@ -162,19 +164,5 @@ def _check(draws: Tensor, kind: str, scales: Tensor | None, right: Tensor | None
 
 
 def _convergence(values: Tensor) -> Convergence:
-    # ArviZ takes a second to import, and only this needs it.
-    import arviz
-    import xarray
-
-    shape = values.shape[2:]
-    flat = values.flatten(2).double()
-    rhat = flat.new_full((flat.shape[-1],), torch.nan)
-    ess = rhat.clone()
-    # Row norms of a square orthonormal matrix are 1 up to rounding; the R-hat of rounding says nothing.
-    scale = torch.finfo(values.dtype).eps * 100 * flat.abs().amax((0, 1))
-    varying = flat.flatten(0, 1).std(0) > scale
-    if bool(varying.any()):
-        table = xarray.Dataset({"x": (("chain", "draw", "entry"), flat[..., varying].cpu().numpy())})
-        rhat[varying] = torch.as_tensor(arviz.rhat(table)["x"].to_numpy()).to(rhat)
-        ess[varying] = torch.as_tensor(arviz.ess(table)["x"].to_numpy()).to(ess)
-    return Convergence(rhat.reshape(shape), ess.reshape(shape))
+    found = convergence(values, ("r_hat", "ess_bulk"))
+    return Convergence(found["r_hat"].to(values.device), found["ess_bulk"].to(values.device))

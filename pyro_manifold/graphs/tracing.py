@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 
 
 def trace(
@@ -25,9 +26,35 @@ def trace(
         *example: inputs to trace with; their shapes are frozen in the graph.
         decompositions: operators to functions that stand for them, in terms of others.
     """
-    with tracing(TracingContext(FakeTensorMode())):
+    with tracing(TracingContext(FakeTensorMode())), _PlainProducts():
         graph: fx.GraphModule = make_fx(function, decomposition_table=decompositions)(*example)
     return graph
+
+
+class _PlainProducts(TorchFunctionMode):
+    """Cumulative products as a few multiplications: torch's derivative looks for zeros, which no graph does cheaply.
+
+    Of n numbers, ⌈log₂ n⌉ multiplications of vectors. Stick-breaking has one: Dirichlet and LKJ in unconstrained space.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in (torch.cumprod, Tensor.cumprod):
+            return _cumulative_product(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def _cumulative_product(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    product = input if dtype is None else input.to(dtype)
+    if not product.dim():
+        return product.clone()
+    shift, size = 1, product.shape[dim]
+    while shift < size:
+        first, later = product.narrow(dim, 0, shift), product.narrow(dim, shift, size - shift)
+        product = torch.cat([first, later * product.narrow(dim, 0, size - shift)], dim)
+        shift *= 2
+    return product
 
 
 _ATEN = torch.ops.aten

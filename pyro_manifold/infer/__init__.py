@@ -17,6 +17,8 @@ from pyro_manifold.infer.mcmc import (
     MetaTraining,
     PolynomialDecay,
     Schooling,
+    Store,
+    Tuning,
     stein_scores,
     train_meta_sampler,
 )
@@ -43,6 +45,8 @@ __all__ = [
     "Predictive",
     "RunningPredictions",
     "Schooling",
+    "Store",
+    "Tuning",
     "autoguide",
     "stein_scores",
     "train_meta_sampler",

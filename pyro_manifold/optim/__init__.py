@@ -4,6 +4,7 @@ A manifold is a smooth curved set, such as the matrices with orthonormal columns
 `SVI`; `TorchRiemannianAdam` is the `torch.optim.Optimizer` that it wraps. So for the other methods.
 """
 
+from pyro_manifold.optim.distributed import DistributedOptimizer
 from pyro_manifold.optim.pyro_optim import (
     RiemannianAdaDelta,
     RiemannianAdam,
@@ -18,6 +19,7 @@ from pyro_manifold.optim.riemannian_rmsprop import TorchRiemannianRMSProp
 from pyro_manifold.optim.riemannian_sgd import TorchRiemannianMomentum, TorchRiemannianSGD
 
 __all__ = [
+    "DistributedOptimizer",
     "RiemannianAdaDelta",
     "RiemannianAdam",
     "RiemannianMomentum",

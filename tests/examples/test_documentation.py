@@ -10,8 +10,12 @@ matplotlib.use("Agg")
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/recipes").glob("*.md"))]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-REDUCED = {"rank.md": {"(1, 2, 3)": "(2,)", "num_samples=100, warmup_steps=100": "num_samples=25, warmup_steps=25"}}
-"""What is written otherwise, for the sake of time: so that it runs, not to what end."""
+ALONE = "store=torch.distributed.HashStore(), rank=0, world_size=1"
+REDUCED = {
+    "rank.md": {"(1, 2, 3)": "(2,)", "num_samples=100, warmup_steps=100": "num_samples=25, warmup_steps=25"},
+    "several_processes.md": {'init_process_group("gloo")': f'init_process_group("gloo", {ALONE})'},
+}
+"""What is written otherwise, for the sake of time or of processes: so that it runs, not to what end."""
 
 
 def test_the_readme_has_blocks():

@@ -1,5 +1,6 @@
 """Traced graphs are the function that was traced, in a form that torch can differentiate."""
 
+import pytest
 import torch
 
 from pyro_manifold.graphs.tracing import forward_differentiable, trace
@@ -47,3 +48,24 @@ def test_reverse_derivatives_of_tangents_of_atanh_can_be_traced():
         return torch.func.vjp(torch.func.jacfwd(graph), x)[1](torch.eye(2))[0]
 
     assert torch.allclose(trace(pull, x)(x), 2 / 3 * 2 * x / (1 - x**2) ** 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_cumulative_products_and_their_derivative_are_plain_multiplications(size):
+    """Zeros too: torch's own derivative looks for them, in ways that follow the values."""
+    x = torch.randn(3, size)
+    x[0, size // 2] = 0
+
+    def gradient(x):
+        leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
+            value = (leaf.cumprod(1).sin() + torch.cumprod(leaf, dim=-1)).sum()
+        return torch.autograd.grad(value, leaf)[0]
+
+    expected = gradient(x)
+    graph = trace(gradient, x.clone())
+    names = {node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"}
+    assert not any(name.startswith(("cumprod", "max", "scatter", "gather")) for name in names)
+    torch.testing.assert_close(graph(x), expected)
+    other = torch.randn(3, size)
+    torch.testing.assert_close(graph(other), gradient(other))

@@ -112,7 +112,7 @@ def _read_once(node: fx.Node) -> bool:
     if sum(argument is node for argument in user.all_input_nodes) != 1 or list(user.args).count(node) > 1:
         return False
     read, written = node.meta["val"], user.meta.get("val")
-    if name in ("sum", "mean", "amax", "amin", "prod", "any", "all", "cat", "cumsum", "cumprod"):
+    if name in ("sum", "mean", "amax", "amin", "prod", "any", "all", "cat", "cumsum"):
         return True
     return isinstance(written, Tensor) and written.numel() <= read.numel()
 

@@ -114,7 +114,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "amin": _reduction("spread(INFINITY)", "v_min({0}, {1})"),
     "any": _reduction("spread(0)", "v_or({0}, {1})"),
     "cat": _concatenated,
-    "cumprod": _along("{0} * {1}", "spread(1)"),
     "cumsum": _along("{0} + {1}", "spread(0)"),
     "max": _extreme_along("v_max", "spread(-INFINITY)"),
     "mean": _mean,

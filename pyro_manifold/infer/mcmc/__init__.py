@@ -4,7 +4,9 @@ from pyro_manifold.infer.mcmc.api import MCMC
 from pyro_manifold.infer.mcmc.hmc.ghmc import GHMC
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
+from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning
 from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.on_disk import Store
 from pyro_manifold.infer.mcmc.riemannian.msd import MSD
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler
 from pyro_manifold.infer.mcmc.sgmcmc.meta.schooling import MetaTask, Schooling
@@ -35,6 +37,8 @@ __all__ = [
     "MetaTraining",
     "PolynomialDecay",
     "Schooling",
+    "Store",
+    "Tuning",
     "stein_scores",
     "train_meta_sampler",
 ]

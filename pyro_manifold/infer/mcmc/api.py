@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral
+from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyro
@@ -15,15 +15,30 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.util import optional
 
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.convergence import check_superchains
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
-from pyro_manifold.diagnostics.disagreement import disagreements, named, stuck_chains, temperature_of_hot_chains
-from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
-from pyro_manifold.infer.mcmc.checks import is_a
-from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.loop import Buffers, Consumer, Iteration, ProgressBar, Recorder, sample
+from pyro_manifold.diagnostics.table import report, table
+from pyro_manifold.infer.mcmc.arguments import (
+    check_data_loader,
+    check_iterations,
+    check_shards,
+    check_vectorised,
+    functions,
+    stacked,
+)
+from pyro_manifold.infer.mcmc.checks import check_counts
+from pyro_manifold.infer.mcmc.goal import Goal, Until, check_until, known_by, lengths
+from pyro_manifold.infer.mcmc.keeping import InMemory, Keeper
+from pyro_manifold.infer.mcmc.loop import Consumer, Iteration
+from pyro_manifold.infer.mcmc.on_disk import OnDisk, Store, as_store
+from pyro_manifold.infer.mcmc.remarks import symmetries_of_run, warn_of_chains
 from pyro_manifold.infer.mcmc.run import Run
+from pyro_manifold.infer.mcmc.session import Reports, Session
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
+from pyro_manifold.infer.mcmc.sharded import ShardedDraws, seed_of_all
+from pyro_manifold.infer.mcmc.shards import Job, MakeExecutor, Shards, run_shards
 from pyro_manifold.infer.mcmc.states import Statistics
+from pyro_manifold.store.fingerprint import parts_of
 from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.loader import FromLoader
 
@@ -48,10 +63,11 @@ class MCMC(pyro.infer.MCMC):
 
     Args:
         kernel: the kernel.
-        num_samples: iterations of each chain after warm-up; each is a draw unless ``thinning`` says otherwise.
-        warmup_steps: iterations before them that adapt; ``num_samples`` if None.
-        initial_params: ``{site: tensor}`` to start from, with a leading chain dimension if ``num_chains > 1``;
-            manifold sites on their manifold, all others unconstrained.
+        num_samples: iterations of each chain after warm-up; each is a draw unless ``thinning`` says otherwise. With
+            ``until`` the least number of them, 100 if None.
+        warmup_steps: iterations before them that adapt; ``num_samples`` if None, and 500 if that is None too.
+        initial_params: ``{site: tensor}`` to start from, with a leading chain dimension if ``num_chains > 1``
+            (``num_superchains``, if that is given); manifold sites on their manifold, all others unconstrained.
         num_chains: number of chains, 1 to thousands.
         hook_fn: called as ``hook_fn(kernel, params, stage, i)`` after each iteration; under ``"vectorized"`` each of
             ``params`` has a leading chain dimension.
@@ -69,9 +85,31 @@ class MCMC(pyro.infer.MCMC):
         data_loader: an iterable over batches, such as a torch ``DataLoader``, for kernels that see a new one at each
             step (`SGLD`, `PSGLD`, `SGHMC`, `OSGHMC`). A batch's tensors become the model's positional arguments (its
             keyword arguments, if it is a dictionary); keyword arguments of `run` stay the model's.
+        until: ``{"ess": 400, "rhat": 1.01}``, any of them, and ``"nested_rhat"``: sample until every entry of every
+            site that is kept, and the log density, has bulk and tail effective sample sizes of at least that and a
+            rank-normalised R-hat of at most that, as `summary` shows them. Sites that the posterior knows only up to
+            signs, order or rotations of columns are looked at through `pyro_manifold.diagnostics.invariants`, which
+            these do not change. For ``"vectorized"``.
+        max_samples: with ``until``, at most so many iterations after warm-up; 10,000 if None (``num_samples``, if that
+            is more).
+        num_superchains: so many groups of chains begin at one point each, so that `summary` and `diagnostics` have
+            nested R-hat, which judges many short chains. For ``"vectorized"``.
+        store: a folder to which draws go as they come, or a `Store`; then they are in no memory, and `get_samples`
+            reads them. For ``"vectorized"``.
+        resume: go on with the run that is in the store, from its last checkpoint and bit for bit; begin, if there is
+            none.
+        executor: a `concurrent.futures.Executor` for chains in other processes, or a function that makes one; see
+            ``docs/runs.md``.
+        shards: into how many parts ``num_chains`` are split, each with a warm-up, a seed and in ``store`` a folder of
+            its own. Draws depend on it, and not on the number of workers.
+        threads_per_shard: of each of them.
 
-    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised. An
-    error while sampling is raised, and `get_samples` has the draws made before it.
+    Attributes:
+        stopped: why a run with ``until`` stopped; None before it has.
+
+    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised, and
+    `continue_run` goes on with that warm-up. An error while sampling is raised, and `get_samples` has the draws made
+    before it.
 
     Raises:
         ValueError: for another ``chain_method``, or ``initial_params`` without the right leading dimension.
@@ -89,7 +127,7 @@ class MCMC(pyro.infer.MCMC):
     def __init__(
         self,
         kernel: MCMCKernel,
-        num_samples: int,
+        num_samples: int | None = None,
         warmup_steps: int | None = None,
         initial_params: Sites | None = None,
         num_chains: int = 1,
@@ -104,30 +142,44 @@ class MCMC(pyro.infer.MCMC):
         thinning: int = 1,
         consumers: Sequence[Consumer] = (),
         data_loader: Iterable[Any] | None = None,
+        until: Until | None = None,
+        max_samples: int | None = None,
+        num_superchains: int | None = None,
+        store: str | Path | Store | None = None,
+        resume: bool = False,
+        executor: Executor | MakeExecutor | None = None,
+        shards: int = 1,
+        threads_per_shard: int = 1,
     ) -> None:
         self.num_samples: int
-        _check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
-        if chain_method not in ("vectorized", "parallel", "sequential"):
-            raise ValueError(f"chain_method={chain_method!r}, expected 'vectorized', 'parallel' or 'sequential'.")
-        if thinning > num_samples:
-            raise ValueError(f"thinning={thinning} leaves no draw of num_samples={num_samples}, expected at most that.")
-        if warmup_steps is not None and (not is_a(Integral, warmup_steps) or warmup_steps < 0):
-            raise ValueError(f"warmup_steps={warmup_steps!r}, expected an integer that is not negative.")
-        if hook_fn is not None and not callable(hook_fn):
-            raise ValueError(f"hook_fn={hook_fn!r}, expected a function of kernel, params, stage and i.")
+        self.stopped: str | None = None
+        num_samples, warmup_steps, most = lengths(num_samples, warmup_steps, until, max_samples)
+        check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
+        check_iterations(num_samples, warmup_steps, thinning, hook_fn, chain_method)
         self._vectorised = chain_method == "vectorized" and isinstance(kernel, Vectorised)
-        if not self._vectorised and (thinning > 1 or consumers):
-            raise ValueError(
-                "thinning and consumers are for chain_method='vectorized' and kernels of this package: thin the draws "
-                "of get_samples(group_by_chain=True) instead."
-            )
-        if data_loader is not None and not (self._vectorised and isinstance(kernel, StochasticGradientKernel)):
-            raise ValueError(
-                "data_loader is for chain_method='vectorized' and kernels that see a part of the data at a time, not "
-                f"for {type(kernel).__name__} with chain_method={chain_method!r}: take OSGHMC, vectorised, or pass all "
-                "of the data to run(...)."
-            )
+        check_vectorised(
+            self._vectorised,
+            thinning,
+            consumers,
+            store=store,
+            executor=executor,
+            until=until,
+            num_superchains=num_superchains,
+        )
+        takes_batches = self._vectorised and isinstance(kernel, StochasticGradientKernel)
+        check_data_loader(data_loader, takes_batches, kernel, chain_method)
+        self._shards = None if executor is None else Shards(executor, shards, threads_per_shard)
+        local = {"hook_fn": hook_fn, "consumers": consumers, "until": until, "num_superchains": num_superchains}
+        check_shards(self._shards, shards, threads_per_shard, num_chains, transforms=transforms, **local)
+        if num_superchains is not None:
+            check_superchains(num_superchains, num_chains)
+        if until is not None:
+            check_until(until, num_superchains)
+        self._until, self._num_superchains = until, num_superchains
         self._source = None if data_loader is None else FromLoader(data_loader)
+        self._store, self._resume = as_store(store, resume), resume
+        if self._store is not None and transforms is not None:
+            raise ValueError("store keeps draws as the model has them: give transforms to the kernel.")
         arguments = {
             "warmup_steps": warmup_steps,
             "hook_fn": hook_fn,
@@ -142,58 +194,69 @@ class MCMC(pyro.infer.MCMC):
             super().__init__(kernel, num_samples, **arguments)
             self.num_chains = num_chains
             self._diagnostics = [None] * num_chains
-            self._initial_params = self._stacked(initial_params)
+            self._initial_params = stacked(initial_params, num_chains, num_superchains or num_chains)
             self.sampler.num_chains = num_chains
             self.sampler.initial_params = self._initial_params
         else:
             super().__init__(kernel, num_samples, initial_params=initial_params, num_chains=num_chains, **arguments)
         self._hook = hook_fn
-        self._requested_samples = num_samples
+        self._requested_samples, self._most_samples = num_samples, most
         self._thinning = thinning
-        self._consumers = _functions(consumers)
-        self._saved_names = save_params
+        self._consumers = functions(consumers)
+        self._save_params = save_params
         self._disable_progbar = disable_progbar
-
-    def _stacked(self, initial_params: Sites | None) -> Sites | None:
-        if initial_params is None:
-            return None
-        initial_params = {name: torch.as_tensor(value) for name, value in initial_params.items()}
-        if self.num_chains == 1:
-            return {name: value.unsqueeze(0) for name, value in initial_params.items()}
-        for name, value in initial_params.items():
-            if value.dim() == 0 or len(value) != self.num_chains:
-                raise ValueError(
-                    f"initial_params['{name}'] has shape {tuple(value.shape)}, expected a leading dimension of "
-                    f"{self.num_chains}, one start for each chain."
-                )
-        return initial_params
+        self._session: Session | ShardedDraws | None = None
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Run all chains; arguments are those of the model. Warns of chains that hardly moved."""
-        if self._vectorised:
-            self._run_vectorised(*args, **kwargs)
-        else:
+        if not self._vectorised:
             super().run(*args, **kwargs)
-        stuck = stuck_chains(self._samples, self.get_extra_fields(group_by_chain=True))
-        if stuck:
-            where = named(stuck) if self.num_chains > 1 else "the chain"
-            whose = "their" if len(stuck) > 1 else "its"
-            warnings.warn(
-                f"After warm-up {where} moved in fewer than one iteration of twenty, so that {whose} draws are a few "
-                "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
-                "kernel, or initial_params), a shorter step_size or float64.",
-                stacklevel=2,
+        else:
+            if self._store is not None:
+                self._store.check_is_free(self._resume, self._shards is not None)
+            if self._source is not None:
+                if args:
+                    raise ValueError(
+                        "MCMC.run: positional arguments come from data_loader; give the model's others by name."
+                    )
+                args = (self._source,)
+            self._args, self._kwargs = args, kwargs
+            if self._shards is not None:
+                self._run_shards(self._shards, self._requested_samples, self._resume)
+            else:
+                self._run_vectorised(*args, **kwargs)
+        self._warn_of_chains()
+
+    def continue_run(self, num_samples: int) -> None:
+        """More draws from where the chains are, without new warm-up; `get_samples` has them after those before.
+
+        After an interrupt in warm-up, the rest of it comes first. What is drawn does not depend on whether a run is
+        made in one go or in several, up to the rounding of native code that a longer plan makes earlier.
+
+        Args:
+            num_samples: iterations of each chain, more than `run` and earlier calls have made.
+
+        Raises:
+            ValueError: before `run`, or for a run that was not vectorised, or whose shards are not stored.
+        """
+        check_counts(num_samples=num_samples)
+        if self._session is None or (self._shards is not None and self._store is None):
+            raise ValueError(
+                "MCMC.continue_run goes on with a vectorised run of this object, in shards with a stored one: call "
+                "mcmc.run(...) first."
             )
-        hot = temperature_of_hot_chains(self.get_extra_fields(group_by_chain=True))
-        if hot is not None:
-            measured, wanted = hot
-            warnings.warn(
-                f"The momenta of chains are at a temperature of {measured:.3g} instead of {wanted:.3g}: the noise of "
-                "minibatches, or steps that are too long, heat the chains, and draws spread more widely than the "
-                "posterior. Take a smaller step_size, shorter steps of single sites (scales), larger batches or more "
-                "friction.",
-                stacklevel=2,
-            )
+        if isinstance(self._session, Session):
+            self._session.ask_for(num_samples)
+            self._go_on(self._session)
+        elif self._shards is not None:
+            self._run_shards(self._shards, self._session.asked + num_samples, resume=True)
+        self._warn_of_chains()
+
+    def _warn_of_chains(self) -> None:
+        if self._session is None:
+            warn_of_chains(self._samples, self.get_extra_fields(group_by_chain=True))
+        else:
+            warn_of_chains(*self._session.recent())
 
     def get_samples(
         self, num_samples: int | None = None, group_by_chain: bool = False, *, deterministic: bool = False
@@ -211,7 +274,7 @@ class MCMC(pyro.infer.MCMC):
             ValueError: if there are no draws, or for deterministic sites, no draws of some site.
         """
         self._check_there_are_draws("get_samples")
-        samples: Sites = super().get_samples(num_samples, group_by_chain)
+        samples: Sites = dict(super().get_samples(num_samples, group_by_chain))
         if not deterministic:
             return samples
         return {**samples, **deterministic_values_of_run(self, samples, 2 if group_by_chain else 1)}
@@ -229,37 +292,34 @@ class MCMC(pyro.infer.MCMC):
             ValueError: before `run`.
         """
         self._check_there_are_draws("get_extra_fields")
-        reports: list[dict[str, Any]] = [report or {} for report in self._diagnostics]
+        reports: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
         recorded = [report.get("sample stats", {}) for report in reports]
         grouped = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
 
     def summary(self, prob: float = 0.9) -> None:
-        """Print a table of the draws, as in Pyro, and sites known only up to signs, order or rotations of columns.
+        """Print a table of the draws, and which sites are known only up to signs, order or rotations of columns.
 
-        That is found for kernels of this package, by changing the columns of some draws and asking the density.
+        The table is Pyro's, with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
+        (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given. The symmetry is
+        found for kernels of this package, by changing the columns of some draws and asking the density.
 
         Raises:
             ValueError: before `run`, or for fewer than 4 draws of each chain.
         """
         self._check_there_are_draws("summary", fewest=4)
-        super().summary(prob)
-        for symmetry in self._symmetries():
+        print(table(self._samples, prob, self._num_superchains))
+        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
+        divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
+        if divergences:
+            print("Number of divergences:", sum(divergences))
+        for symmetry in symmetries_of_run(self.kernel, self._initial_params, self._args, self._kwargs, self._samples):
             print(symmetry.sentence())
-
-    def _symmetries(self) -> list[Symmetry]:
-        if not isinstance(self.kernel, Kernel):
-            return []
-        try:
-            target = self.kernel.target(self._initial_params, self._args, self._kwargs)
-            if not set(self._samples) >= {*target.manifolds, *target.transforms}:
-                return []  # save_params left sites out
-            return symmetries(target, {name: value.flatten(0, 1) for name, value in self._samples.items()})
-        except Exception:  # a model can fail in any way, and the table stands without a remark
-            return []
+        if self.stopped is not None:
+            print(self.stopped)
 
     def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
-        if self._samples is None:
+        if self._samples is None or (self._session is not None and not self._session.draws):
             raise ValueError(f"MCMC.{method}: there are no draws yet, call mcmc.run(...) first.")
         if self._samples and self.num_samples < fewest:
             raise ValueError(
@@ -270,6 +330,9 @@ class MCMC(pyro.infer.MCMC):
     def diagnostics(self) -> dict[str, Any]:
         """Effective sizes and R-hat of each site, what the kernel counted, and which chains disagree.
 
+        Of each site, by ArviZ: ``"n_eff"`` (for the mean), ``"ess_bulk"``, ``"ess_tail"`` and the rank-normalised
+        ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains`` is given.
+
         ``"disagreeing chains"`` names, for each site whose largest R-hat is above 1.05, that R-hat and the chain
         furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
         Of a single chain, sites on which its two halves disagree.
@@ -277,14 +340,8 @@ class MCMC(pyro.infer.MCMC):
         does not.
         """
         self._check_there_are_draws("diagnostics", fewest=4)
-        report = super().diagnostics()
-        report.pop("sample stats", None)
-        values = dict(self._samples)
         statistics = self.get_extra_fields(group_by_chain=True)
-        if "lp" in statistics:
-            values["log density"] = statistics["lp"]
-        report["disagreeing chains"] = disagreements(values)
-        return report
+        return report(self._samples, statistics, [each or {} for each in self._diagnostics], self._num_superchains)
 
     def to_inferencedata(self, **options: Any) -> Any:
         """The run for ArviZ; keyword arguments and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""
@@ -292,62 +349,83 @@ class MCMC(pyro.infer.MCMC):
 
     @poutine.block
     def _run_vectorised(self, *args: Any, **kwargs: Any) -> None:
-        if self._source is not None:
-            if args:
-                raise ValueError(
-                    "MCMC.run: positional arguments come from data_loader; give the model's others by name."
-                )
-            args = (self._source,)
-        self._args, self._kwargs = args, kwargs
         args = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
             run = self.kernel.prepare(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
             self.kernel.run = run
-            draws, statistics, error = self._draw(run)
-        transforms = self.kernel.transforms if self.transforms is None else self.transforms
-        self._samples = {name: transforms[name].inv(z) if name in transforms else z for name, z in draws.items()}
-        self._diagnostics = self.kernel.reports(statistics, self.num_chains)
-        if error is not None:
-            raise error
+            if self._num_superchains is not None:
+                together = self.num_chains // self._num_superchains
+                run.move_to({name: x[::together].repeat_interleave(together, 0) for name, x in run.sites.items()})
+            self._session = Session(run, self._keeper(run), self._thinning, self._most_samples, self._goal(run))
+            self._go_on(self._session)
 
-    def _draw(self, run: Run[Any, Any]) -> tuple[Sites, Statistics, Exception | None]:
-        """Warm up and draw; an interrupt keeps what there is, and so does an error, which is returned."""
-        wanted = self._requested_samples // self._thinning
-        buffers, recorder = Buffers(wanted, self._names_to_save(run)), Recorder()
-        consumers: list[Consumer] = [buffers, recorder, *self._consumers]
-        if self._hook is not None:
-            consumers.append(self._call_hook)
-        total = self.warmup_steps + self._requested_samples
-        with ProgressBar(total, self.kernel.logging, self._disable_progbar) as progress:
-            made, why, error = sample(run, self._requested_samples, self._thinning, [*consumers, progress])
-        # An interrupt can fall between the draw and its statistics.
-        made = min(made, recorder.record.draws)
-        if error is not None:
-            error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() has them.")
-        elif made < wanted:
-            warnings.warn(f"{why}: kept {made} of {wanted} draws of each chain.", stacklevel=5)
-        self.num_samples = made
-        return buffers.filled(made), {name: x[:, :made] for name, x in recorder.record.statistics().items()}, error
+    def _run_shards(self, shards: Shards, num_samples: int, resume: bool) -> None:
+        options = {name: getattr(self, f"_{name}") for name in ("thinning", "save_params")}
+        options |= {"warmup_steps": self.warmup_steps, "disable_validation": self.disable_validation}
+        job = Job(
+            self.kernel,
+            num_samples,
+            self.num_chains,
+            self._initial_params,
+            options | {"data_loader": self._source and self._source.loader},
+            () if self._source else self._args,
+            self._kwargs,
+            self._store,
+            seed_of_all(self._store, shards.count, resume),
+        )
+        outcomes = run_shards(shards, job, self.warmup_steps + num_samples, self._disable_progbar)
+        self._session = ShardedDraws(job, outcomes, self._thinning)
+        self._take(self._session)
+
+    def _goal(self, run: Run[Any, Any]) -> Goal | None:
+        if self._until is None:
+            return None
+        least = self._requested_samples // self._thinning
+        return Goal(self._until, self._num_superchains, known_by(run), least)
+
+    def _keeper(self, run: Run[Any, Any]) -> Keeper:
+        """Where the draws of a run go."""
+        names = self._names_to_save(run)
+        if self._store is None:
+            transforms = self.kernel.transforms if self.transforms is None else self.transforms
+            return InMemory(self._requested_samples // self._thinning, names, transforms)
+        loader = self._source and self._source.loader
+        parts = parts_of(self.kernel, () if loader else self._args, self._kwargs, data_loader=loader)
+        parts["num_superchains"] = str(self._num_superchains)
+        return OnDisk(self._store, run, names, self._thinning, parts, resume=self._resume)
+
+    def _go_on(self, session: Session) -> None:
+        """Warm up and draw; an interrupt keeps what there is, and so does an error."""
+        consumers = [*self._consumers, *([self._call_hook] if self._hook is not None else [])]
+        with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
+
+            def figures() -> dict[str, str]:
+                return {**self.kernel.logging(), **session.figures()}
+
+            session.go_on(consumers, figures, self._disable_progbar)
+        self.stopped = session.stopped
+        self._take(session)
+        if session.error is not None:
+            raise session.error
+
+    def _take(self, session: Session | ShardedDraws) -> None:
+        """The draws and reports of a run."""
+        self.num_samples = session.draws
+        self._samples = session.samples()
+        if self._store is None:
+            self._diagnostics = self.kernel.reports(session.statistics(), self.num_chains)
+        else:
+            self.kernel.reports(session.recent()[1], self.num_chains)  # which may warn
+            reports: Any = Reports(lambda: self.kernel.reports(session.statistics(), self.num_chains), self.num_chains)
+            self._diagnostics = reports
 
     def _call_hook(self, iteration: Iteration) -> None:
         self._hook(self.kernel, iteration.sites, iteration.stage, iteration.index)  # type: ignore[misc]
 
     def _names_to_save(self, run: Run[Any, Any]) -> list[str]:
         sites = sorted(run.problem.initial_values)
-        names = sites if self._saved_names is None else self._saved_names
+        names = sites if self._save_params is None else self._save_params
         unknown = sorted(set(names) - set(sites))
         if unknown:
             raise ValueError(f"save_params names {unknown}, but the sites are {sites}.")
         return names
-
-
-def _functions(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
-    if not isinstance(consumers, Sequence) or not all(callable(consumer) for consumer in consumers):
-        raise ValueError(f"consumers={consumers!r}, expected a list of functions of an Iteration.")
-    return tuple(consumers)
-
-
-def _check_counts(**counts: object) -> None:
-    for name, value in counts.items():
-        if not is_a(Integral, value) or value < 1:  # type: ignore[operator]
-            raise ValueError(f"{name}={value!r}, expected a positive integer.")

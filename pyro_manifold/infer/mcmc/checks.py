@@ -31,3 +31,10 @@ def check_share(*, open_above: bool, **arguments: object) -> None:
     for name, value in arguments.items():
         if not (is_a(Real, value) and 0 <= value <= 1) or (open_above and value == 1):  # type: ignore[operator]
             raise ValueError(f"{name}={value!r}, expected a number in [0, 1{')' if open_above else ']'}.")
+
+
+def check_counts(**counts: object) -> None:
+    """Raise a sentence unless each is an integer from 1."""
+    for name, value in counts.items():
+        if not is_a(Integral, value) or value < 1:  # type: ignore[operator]
+            raise ValueError(f"{name}={value!r}, expected a positive integer.")

@@ -9,6 +9,7 @@ from pyro_manifold.infer.mcmc.saving import Saved
 from pyro_manifold.infer.mcmc.states import Statistics
 
 _FIRST_ITERATION = 32
+_FIRST_ITERATION_PLANNED = 2
 _OPERATORS_OF_AN_ITERATION = 150
 _OPERATORS_WORTH_MAKING = 200_000
 """As many tensor operators take one or two seconds, as long as native code takes to be made."""
@@ -44,7 +45,8 @@ class Haste(Saved):
         steps = int(statistics["n_steps"][0]) if "n_steps" in statistics and len(statistics["n_steps"]) else 1
         self.work += _OPERATORS_OF_AN_ITERATION + steps * self._operators
         ahead = self.work / iteration * (self.planned - iteration) if self.planned else self.work
-        if iteration >= _FIRST_ITERATION and ahead > _OPERATORS_WORTH_MAKING:
+        earliest = _FIRST_ITERATION_PLANNED if self.planned else _FIRST_ITERATION
+        if iteration >= earliest and ahead > _OPERATORS_WORTH_MAKING:
             self.make(state)
 
     def make(self, state: Any) -> None:

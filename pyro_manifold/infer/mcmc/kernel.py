@@ -161,7 +161,10 @@ class Kernel(MCMCKernel):
             RuntimeError: if there is none.
         """
         if self._run is None:
-            raise RuntimeError(f"{type(self).__name__} has no run yet: MCMC.run or kernel.setup makes one.")
+            raise RuntimeError(
+                f"{type(self).__name__} has no run in this process: MCMC.run or kernel.setup makes one; each shard "
+                "has its own."
+            )
         return self._run
 
     @run.setter

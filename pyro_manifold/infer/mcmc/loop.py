@@ -71,7 +71,19 @@ class Ended(NamedTuple):
     error: Exception | None = None
 
 
-def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer]) -> Ended:
+class Goal(Protocol):
+    """Says when a run may stop before all iterations are made."""
+
+    def planned(self, num_samples: int) -> int:
+        """About how many iterations after warm-up there will be, at most so many."""
+
+    def reached(self, draws: int) -> bool:
+        """Whether so many draws suffice."""
+
+
+def sample(
+    run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer], goal: Goal | None = None
+) -> Ended:
     """Advance a run to the end of its warm-up and ``num_samples`` iterations more, from wherever it is.
 
     Args:
@@ -79,6 +91,7 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
         num_samples: iterations after warm-up.
         thinning: every so many of these one is a draw.
         consumers: told of each iteration.
+        goal: stops the run when it is reached.
 
     Returns:
         The number of draws made here; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C), or when a
@@ -87,7 +100,8 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
     Raises:
         KeyboardInterrupt, Exception: if there was no draw yet.
     """
-    run.haste.planned = run.warmup_steps + num_samples
+    planned = num_samples if goal is None else goal.planned(num_samples)
+    run.haste.planned = run.warmup_steps + planned
     draws, why, constrain = 0, None, run.problem.target.values
     try:
         while run.iteration < run.warmup_steps + num_samples:
@@ -103,6 +117,10 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
                 if consumer is consumers[0]:
                     # Whoever interrupts from here on, the first consumer, which keeps the draws, has this one.
                     draws += iteration.kept
+            if goal is not None and iteration.kept:
+                if goal.reached(iteration.draw + 1):
+                    break
+                run.haste.planned = run.warmup_steps + goal.planned(num_samples)
         run.compare_graphs(_CHAINS_COMPARED_AT_THE_END)
     except (KeyboardInterrupt, NotFiniteError) as error:
         if not draws:
@@ -116,33 +134,46 @@ def sample(run: Run[Any, Any], num_samples: int, thinning: int, consumers: Seque
 
 
 class Buffers:
-    """Draws of all chains, in tensors ``(chains, draws, ...)``.
+    """Draws of all chains, in tensors ``(chains, draws, ...)``; twice as large when they are full.
 
     Args:
-        draws: how many there will be.
+        draws: how many there will be, as far as is known.
         names: the sites to keep.
+        constrained: whether to keep them as the model has them.
+
+    Attributes:
+        draws: how many have come.
     """
 
-    def __init__(self, draws: int, names: Sequence[str]) -> None:
-        self._draws, self._names = draws, names
+    def __init__(self, draws: int, names: Sequence[str], *, constrained: bool = False) -> None:
+        self._room, self._names, self._constrained = draws, names, constrained
         self._buffers: Sites = {}
-        self._filled = 0
+        self.draws = 0
 
     def __call__(self, iteration: Iteration) -> None:
         if not iteration.kept:
             return
+        sites = iteration.values if self._constrained else iteration.sites
         if not self._buffers:
-            self._buffers = {name: self._empty(iteration.sites[name]) for name in self._names}
+            self._buffers = {name: self._empty(sites[name]) for name in self._names}
+        if self.draws == self._room:
+            self._room *= 2
+            self._buffers = {name: self._moved(buffer) for name, buffer in self._buffers.items()}
         for name, buffer in self._buffers.items():
-            buffer[:, self._filled] = iteration.sites[name]
-        self._filled += 1
+            buffer[:, self.draws] = sites[name]
+        self.draws += 1
 
     def filled(self, draws: int) -> Sites:
         """The first of those that came, ``{site: (chains, draws, ...)}``."""
         return {name: buffer[:, :draws] for name, buffer in self._buffers.items()}
 
     def _empty(self, value: Tensor) -> Tensor:
-        return value.new_empty(len(value), self._draws, *value.shape[1:])
+        return value.new_empty(len(value), self._room, *value.shape[1:])
+
+    def _moved(self, buffer: Tensor) -> Tensor:
+        larger = buffer.new_empty(len(buffer), self._room, *buffer.shape[2:])
+        larger[:, : self.draws] = buffer
+        return larger
 
 
 class Recorder:
@@ -163,10 +194,11 @@ class ProgressBar:
         total: number of iterations.
         figures: what to show beside the bar.
         disable: show nothing.
+        made: how many have been made before.
     """
 
-    def __init__(self, total: int, figures: Any, disable: bool) -> None:
-        self._bar = tqdm(total=total, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
+    def __init__(self, total: int, figures: Any, disable: bool, made: int = 0) -> None:
+        self._bar = tqdm(total=total, initial=made, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
         self._figures, self._disable, self._total = figures, disable, total
         self._pending, self._reported = 0, 0.0
 

@@ -32,6 +32,7 @@ class Problem:
         batched: energies and gradients of all chains, by site.
         random: where all random numbers of the run come from; seeded from torch's generator, and so by
             `pyro.set_rng_seed`.
+        drawn: whether the initial values were drawn, not given.
     """
 
     target: Target
@@ -40,6 +41,7 @@ class Problem:
     layout: Layout
     batched: Batched
     random: torch.Generator
+    drawn: bool = False
 
     @classmethod
     def build(
@@ -67,7 +69,7 @@ class Problem:
             values = finite_values(target, values, initial_params is None, potential)
         device = next((value.device for value in values.values()), torch.device("cpu"))
         random = torch.Generator(device).manual_seed(int(torch.randint(2**63 - 1, ())))
-        return cls(target, chains, values, layout, potential, random)
+        return cls(target, chains, values, layout, potential, random, initial_params is None)
 
     @property
     def position(self) -> Blocks:

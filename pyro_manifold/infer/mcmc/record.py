@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -19,29 +20,43 @@ class Record:
 
     def __init__(self) -> None:
         self._columns: list[Statistics] = []
-        self._diverging: list[Tensor] = []
+        self._diverging: Tensor | None = None  # whether any iteration of the draw that is under way did
 
     def add(self, statistics: Statistics, *, kept: bool = True) -> None:
         """Add one iteration; ``kept`` says whether its end is a draw."""
         if "diverging" in statistics:
-            self._diverging.append(statistics["diverging"])
+            diverging = statistics["diverging"]
+            self._diverging = diverging if self._diverging is None else self._diverging | diverging
         if not kept:
             return
-        if len(self._diverging) > 1:
-            statistics = {**statistics, "diverging": torch.stack(self._diverging).any(0)}
+        if self._diverging is not None:
+            statistics = {**statistics, "diverging": self._diverging}
         self._columns.append(dict(statistics))
-        self._diverging.clear()
+        self._diverging = None
 
     @property
     def draws(self) -> int:
         """How many draws there are statistics of."""
         return len(self._columns)
 
-    def statistics(self) -> Statistics:
-        """``{name: (chains, draws)}``."""
+    def forget(self) -> None:
+        """Begin anew, but for the draw that is under way."""
+        self._columns = []
+
+    def unfinished(self) -> Statistics:
+        """What is known of the draw that is under way."""
+        return {} if self._diverging is None else {"diverging": self._diverging}
+
+    def begin(self, unfinished: Statistics) -> None:
+        """Go on with a draw of which this is known."""
+        self._diverging = unfinished.get("diverging")
+
+    def statistics(self, names: Collection[str] | None = None) -> Statistics:
+        """``{name: (chains, draws)}``, all or those of the names that there are."""
         if not self._columns:
             return {}
-        return {name: torch.stack([column[name] for column in self._columns], 1) for name in self._columns[0]}
+        chosen = [name for name in self._columns[0] if names is None or name in names]
+        return {name: torch.stack([column[name] for column in self._columns], 1) for name in chosen}
 
 
 def reports(statistics: Statistics, chains: int) -> list[dict[str, Any]]:

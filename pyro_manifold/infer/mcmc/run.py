@@ -105,6 +105,7 @@ class Run(Saved, Generic[S, T]):
         divergences: divergent iterations after warm-up, of all chains, ``()``.
         mean_acceptance: mean acceptance probability of this stage so far, ``()``.
         haste: knows when native code pays.
+        made_with: the kernel's settings in words, and how many chains and iterations of warm-up.
     """
 
     changing = ("iteration", "state", "tuning", "divergences", "mean_acceptance", "haste")
@@ -113,7 +114,7 @@ class Run(Saved, Generic[S, T]):
         self, problem: Problem, parts: Parts[S, T], warmup_steps: int, configuration: Mapping[str, str] | None = None
     ) -> None:
         self.problem = problem
-        self._made_with = {**(configuration or {}), "chains": str(problem.chains), "warmup_steps": str(warmup_steps)}
+        self.made_with = {**(configuration or {}), "chains": str(problem.chains), "warmup_steps": str(warmup_steps)}
         self.chains = problem.chains
         self.warmup_steps = warmup_steps
         self.state = in_rows(parts.state)
@@ -235,7 +236,7 @@ class Run(Saved, Generic[S, T]):
         """
         forms = {name: graph.form for name, graph in self._graphs.items()}
         saved = {**super().state_dict(), "random": self.random.get_state(), "forms": forms}
-        return {**saved, "made with": dict(self._made_with)}
+        return {**saved, "made with": dict(self.made_with)}
 
     def load_state_dict(self, saved: dict[str, Plain]) -> None:
         """Take the place of the run that was saved.
@@ -279,8 +280,8 @@ class Run(Saved, Generic[S, T]):
                 )
 
     def _check_made_alike(self, saved: Plain) -> None:
-        check_entries(saved, self._made_with, "the run's settings")
-        for name, here in self._made_with.items():
+        check_entries(saved, self.made_with, "the run's settings")
+        for name, here in self.made_with.items():
             if saved[name] != here:
                 raise ValueError(
                     f"The saved run was made with {name}={saved[name]}, this one with {name}={here}: prepare it alike."

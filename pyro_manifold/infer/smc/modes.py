@@ -77,7 +77,7 @@ class Flat:
         """``(..., d)`` to ``{site: (..., ...)}``."""
         parts = vectors.split([shape.numel() for shape in self._shapes.values()], -1)
         return {
-            name: part.reshape(*vectors.shape[:-1], *shape)
+            name: part.reshape((*vectors.shape[:-1], *shape))
             for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
 

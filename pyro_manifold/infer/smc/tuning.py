@@ -86,6 +86,9 @@ class ParticleTuning(Saved):
         """Settings as most iterations have them."""
         return self.settings(1)
 
+    def learn_cost(self, fixed_cost: float) -> None:
+        """Lengths do not depend on it."""
+
     def settings(self, iteration: int) -> HamiltonianSettings:
         """Settings of the moves of this iteration, counted from 1."""
         length = self._length * (1 + self._jitter * (2 * golden_phase(iteration) - 1))

@@ -74,7 +74,7 @@ STRUCTURE = {
         x.masked_fill(x > 0, 2.0),
         ~(x > y),
     ),
-    "products": lambda x, y: (x.prod(), x.prod(0), x.cumsum(0), x.cumprod(1), x.cumsum(1)[:, -1], x.var(), x.std(1)),
+    "products": lambda x, y: (x.prod(), x.prod(0), x.cumsum(0), x.cumsum(1)[:, -1], x.var(), x.std(1)),
     "norms": lambda x, y: (
         x.norm(),
         torch.linalg.vector_norm(x, dim=1),

@@ -15,31 +15,39 @@ from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
+from pyro_manifold.infer.mcmc import run as runs
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
 from pyro_manifold.infer.mcmc.haste import Haste
+from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State, at_rest
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.hmc.reflection import Reflection
 from pyro_manifold.infer.mcmc.hmc.step import Step
+from pyro_manifold.infer.mcmc.hmc.step_size import windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
+from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
 from pyro_manifold.infer.mcmc.hmc.warmup import Plan, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.layout import refuse_manifold
 from pyro_manifold.infer.mcmc.problem import Problem
-from pyro_manifold.infer.mcmc.run import Parts, Tuning
+from pyro_manifold.infer.mcmc.run import Parts
 from pyro_manifold.infer.mcmc.states import Block, Blocks, Transition
 from pyro_manifold.manifolds import Constant, Manifold, Stiefel
+from pyro_manifold.store.fingerprint import fingerprint
 from pyro_manifold.target.batched import Sites
 
 
-class HamiltonianTuning(Tuning[State, HamiltonianSettings], Protocol):
+class HamiltonianTuning(runs.Tuning[State, HamiltonianSettings], Protocol):
     """What chooses steps, masses and lengths of trajectories."""
 
     @property
     def example(self) -> HamiltonianSettings:
         """Settings as most iterations have them."""
+
+    def learn_cost(self, fixed_cost: float) -> None:
+        """An iteration costs as much as so many steps beside its steps."""
 
 
 TunedBy = Callable[[State, BlockMechanics, Trajectory], HamiltonianTuning]
@@ -84,6 +92,8 @@ class HamiltonianKernel(Kernel):
         column_masses: bool | None = None,
         min_stepsize: float = 1e-10,
         max_stepsize: float = 1e10,
+        inverse_mass_matrix: Mapping[Block | str, Tensor | float] | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         super().__init__(
             model,
@@ -95,6 +105,8 @@ class HamiltonianKernel(Kernel):
             ignore_jit_warnings=ignore_jit_warnings,
         )
         check_positive(step_size=step_size)
+        self._tuned = as_tuning(step_size, inverse_mass_matrix, tuning)
+        self._inverse_masses = fingerprint(self._tuned and self._tuned.inverse_mass_matrix)  # to know it again
         if trajectory_length is not None:
             check_positive(trajectory_length=trajectory_length)
         if num_steps is not None:
@@ -106,7 +118,7 @@ class HamiltonianKernel(Kernel):
         check_share(reflection_probability=reflection_probability, open_above=False)
         check_share(trajectory_jitter=trajectory_jitter, persistence=persistence, open_above=True)
         self._plan = Plan(
-            float(step_size),
+            float(step_size if self._tuned is None else self._tuned.step_size),
             None if trajectory_length is None else float(trajectory_length),
             None if num_steps is None else int(num_steps),
             float(trajectory_jitter),
@@ -115,6 +127,8 @@ class HamiltonianKernel(Kernel):
             float(target_accept_prob),
             (float(min_stepsize), float(max_stepsize)),
             float(persistence),
+            None if self._tuned is None else self._tuned.trajectory_length,
+            self._tuned is not None,
         )
         if column_masses and not self.with_column_masses:
             raise ValueError(
@@ -134,9 +148,14 @@ class HamiltonianKernel(Kernel):
 
         def warm_up(state: State, mechanics: BlockMechanics, trajectory: Trajectory) -> WarmUp:
             acceptance = partial(_acceptance_of_one_step, trajectory)
-            return WarmUp(self._plan, warmup_steps, state, estimators(problem, mechanics), acceptance, problem.random)
+            masses = self._masses(problem, mechanics)
+            return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random)
 
-        return self.composed(problem, self.mechanics(problem), warm_up)
+        return self.composed(problem, self.mechanics(problem), warm_up, self._start(problem, warmup_steps))
+
+    def _masses(self, problem: Problem, mechanics: BlockMechanics) -> Masses:
+        make = estimators(problem, mechanics)
+        return Masses(make, None if self._tuned is None else self._tuned.inverse_masses(make))
 
     def with_masses_of_sites(self) -> Self:
         """The same kernel, but for one mass for each site on a manifold and diagonal masses of the others."""
@@ -150,14 +169,14 @@ class HamiltonianKernel(Kernel):
         return self._plan
 
     def composed(
-        self, problem: Problem, mechanics: BlockMechanics, tuned_by: TunedBy
+        self, problem: Problem, mechanics: BlockMechanics, tuned_by: TunedBy, start: Blocks | None = None
     ) -> Parts[State, HamiltonianSettings]:
-        """As `compose`, with other mechanics or tuned in another way."""
+        """As `compose`, with other mechanics, tuned in another way or from another start."""
         step = Step(problem.potential, mechanics)
-        state = at_rest(problem.position, problem.potential)
+        state = at_rest(problem.position if start is None else start, problem.potential)
         trajectory = Trajectory(step)
         if self._jit_compile:
-            metrics = Masses(estimators(problem, mechanics)).metrics
+            metrics = self._masses(problem, mechanics).metrics
             step.compile(state, metrics, problem.batched.graph, options=self._jit_options, warn=self._warn)
         tuning = tuned_by(state, mechanics, trajectory)
         transitions: list[Transition[State, HamiltonianSettings]] = [trajectory]
@@ -173,6 +192,13 @@ class HamiltonianKernel(Kernel):
             haste=self._haste(problem, trajectory, tuning),
         )
 
+    def _start(self, problem: Problem, warmup_steps: int) -> Blocks:
+        """Where chains begin: nearer than drawn, where they would creep and nobody said where to begin."""
+        adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and len(windows(warmup_steps)) > 1
+        if not (adapts and problem.drawn and self._init_strategy is init_to_uniform):
+            return problem.position
+        return nearer_starts(problem.position, problem.potential, problem.manifolds)
+
     def _haste(self, problem: Problem, trajectory: Trajectory, tuning: HamiltonianTuning) -> Haste:
         if self._jit_compile or problem.potential_of_one_chain is None:
             return Haste(None)
@@ -184,6 +210,7 @@ class HamiltonianKernel(Kernel):
         if one is None or state.energy.device.type != "cpu" or not native_code_is_allowed():
             return
         trajectory.compile(state, tuning.example, one, problem.batched.graph, warn=self._warn)
+        tuning.learn_cost(trajectory.fixed_cost)
 
     def mechanics(self, problem: Problem) -> BlockMechanics:
         """How each block moves."""
@@ -236,6 +263,11 @@ class HamiltonianKernel(Kernel):
         With masses of columns ``(chains, matrices * (p + 1))``: p columns of each matrix, and turns within their span.
         """
         return self._tuning.masses.inverse_mass_matrix
+
+    @property
+    def tuning(self) -> Tuning:
+        """All of these, for `OHMC(..., tuning=...)`."""
+        return Tuning(self.step_size, self.inverse_mass_matrix, self.trajectory_length)
 
     @property
     def _tuning(self) -> WarmUp:

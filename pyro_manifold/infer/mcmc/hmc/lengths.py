@@ -13,14 +13,22 @@ from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, plain, 
 from pyro_manifold.infer.mcmc.states import ChainState
 
 MAXIMUM_STEPS = 1024
-MAXIMUM_STEPS_BEFORE_MASSES = 16
-"""Long trajectories are wasted while the masses are still those of the start."""
+MAXIMUM_STEPS_BEFORE_MASSES = 8
+"""Long trajectories are wasted while the masses are still those of the start; twice as long after each window."""
 
 MAXIMUM_STEPS_OF_A_TRIAL = 128
 """Long trajectories are wasted while the step size is still swinging."""
 
-INITIAL_LENGTH = 2 * math.pi
-"""Pyro's default, a period of a Gaussian at unit masses."""
+INITIAL_LENGTH = math.pi / 2**0.5
+"""Between a quarter of a Gaussian's period at unit masses, best for its variances, and half of one, for its means."""
+
+SHORTEST_LENGTH = math.pi / 2
+"""A quarter of a period, the best for a Gaussian. Masses make scales 1 or larger, so that no posterior wants less."""
+
+_LEAST_OF_ENERGIES = 0.2  # what chance may say of the second term
+
+LONGEST_LENGTH = 8 * math.pi
+"""Where steps cost nothing, chance would lead on and on."""
 
 
 @dataclass
@@ -54,17 +62,22 @@ class TrajectoryLength(Saved):
 class LengthChoice(Saved):
     r"""Chooses the mean length that moves the chains furthest for its cost, from trajectories of many lengths.
 
-    While it listens, lengths are spread log-uniformly over [0.25, 2.1] times the present mean, and each transition
-    :math:`q \to q'` is filed under its length. The choice is
+    While it listens, lengths are spread log-uniformly over [0.25, 1.8] times the present mean, and each transition
+    :math:`q \to q'` is filed under its length. What a length costs is
 
-    .. math:: \arg\min_L\; (\text{steps}(L) + 1) \left(\mathrm{mean}_i
-        \frac{12\,(\mathrm{Var}\, q_i)^2}{E (q_i' - q_i)^4} + \frac{2\,\mathrm{Var}\,U}{E (U' - U)^2}\right)
+    .. math:: (\text{steps}(L) + c) \left(\left(\mathrm{mean}_i
+        \left(\frac{12\,(\mathrm{Var}\, q_i)^2}{E (q_i' - q_i)^4}\right)^4\right)^{1/4}
+        + \frac{4\,\mathrm{Var}\,U}{E (U' - U)^2} - 1\right)
 
-    over lengths from an octave below the present one to half an octave above, the expectations taken over the jitter.
-    Each term would be 1 for independent Gaussian draws.
+    for lengths from an octave below the present one to half an octave above, between π/2 and 8π, the expectations taken
+    over the jitter, c what an iteration costs beside its steps. For each octave away from π/√2, 40/T of
+    it is added, T the number of transitions: few chains have not seen what the slowest coordinates have to say.
+    Each term would be 1 for independent Gaussian draws; the second is that of the autocorrelation ρ of the energy,
+    :math:`(1 + \rho)/(1 - \rho)`.
 
-    The fourth power tells a jump to another mode from a walk within one: second moments of the jump are the same
-    for both at lengths where the effective sample size differs tenfold. Reciprocals heed the slowest coordinates. The
+    The fourth power of the jump tells one to another mode from a walk within one: second moments are the same for
+    both at lengths where the effective sample size differs tenfold. Reciprocals heed the slowest coordinates, and
+    their fourth power one that is slow among hundreds, such as the scale that all groups of a hierarchy share. The
     energy U stands for even functionals, which a trajectory of half a period does not change though it moves every
     coordinate. Jumps need no mean and variances are those within chains, for chains may sit in different symmetric
     modes.
@@ -75,23 +88,36 @@ class LengthChoice(Saved):
     Args:
         lengths: what it sets.
         state: states to begin with, for shapes.
+
+    Attributes:
+        fixed_cost: c, in leapfrog steps.
     """
 
     changing = ("_iterations", "_means", "_squares")
 
-    _range = 0.25, 2.1  # what jitter around the candidates covers
+    _range = 0.25, 1.8  # most of what jitter around the candidates covers
     _octaves_of_a_bin = 0.25
+    _bins_of_candidates = range(-4, 3)
     _transitions_of_a_choice = 200
     _iterations_of_a_choice = 25
+    _fewest_transitions = 50
+    _order = 4
+    _doubt = 40.0
 
     def __init__(self, lengths: TrajectoryLength, state: ChainState) -> None:
         self._lengths = lengths
+        self.fixed_cost = 1.0
         self._iterations_between_choices = max(
             self._iterations_of_a_choice, math.ceil(self._transitions_of_a_choice / len(state.energy))
         )
+        self._means = torch.zeros_like(_functionals(state))
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all transitions: under other masses, lengths mean something else."""
         self._jumps: dict[int, _Jumps] = {}
         self._iterations = 0
-        self._means = torch.zeros_like(_functionals(state))
+        self._means = torch.zeros_like(self._means)
         self._squares = torch.zeros_like(self._means[0])
 
     def draw(self, iteration: int) -> float:
@@ -110,10 +136,25 @@ class LengthChoice(Saved):
         squares = (values - previous).square()
         jumps.add(num_steps, torch.cat([squares[:, :-1].square(), squares[:, -1:]], 1).mean(0))
         if self._iterations % self._iterations_between_choices == 0:
-            self._lengths.mean = min(self._candidates(), key=self._cost)
+            self.choose()
+
+    def choose(self) -> None:
+        """Set the mean length to what the transitions so far say."""
+        transitions = self._iterations * len(self._means)
+        if transitions < self._fewest_transitions:
+            return
+        doubt = self._doubt / transitions
+        costs = {
+            length: self._cost(length) * (1 + doubt * abs(math.log2(length / INITIAL_LENGTH)))
+            for length in self._candidates()
+        }
+        if math.isfinite(min(costs.values())):
+            self._lengths.mean = min(costs, key=lambda length: costs[length])
 
     def _candidates(self) -> list[float]:
-        return [self._lengths.mean * 2 ** (k * self._octaves_of_a_bin) for k in (0, -1, 1, -2, 2, -3, -4)]
+        around = [self._lengths.mean * 2 ** (k * self._octaves_of_a_bin) for k in self._bins_of_candidates]
+        shortest, longest = min(SHORTEST_LENGTH, self._lengths.mean), max(LONGEST_LENGTH, self._lengths.mean)
+        return [length for length in around if shortest <= length <= longest]
 
     def _cost(self, length: float) -> float:
         """What is to be small, if lengths were jittered around this one."""
@@ -127,7 +168,11 @@ class LengthChoice(Saved):
         variances = self._squares / (self._iterations - 1)
         draws = torch.cat([12 * variances[:-1].square(), 2 * variances[-1:]]) / moments
         coordinates = draws[:-1][moments[:-1] > 0]
-        return (steps + 1) * float(coordinates.mean() + draws[-1]) if len(coordinates) else math.inf
+        if not len(coordinates):
+            return math.inf
+        slowest = coordinates.max()
+        mean = slowest * (coordinates / slowest).pow(self._order).mean().pow(1 / self._order)
+        return (steps + self.fixed_cost) * float(mean + (2 * draws[-1] - 1).clamp(min=_LEAST_OF_ENERGIES))
 
     def _shares(self, length: float) -> dict[int, float]:
         """Which share of the jittered lengths falls into each bin that has jumps."""
@@ -174,5 +219,6 @@ class _Jumps(Saved):
 
 def _functionals(state: ChainState) -> Tensor:
     """All coordinates, then the potential energy, ``(chains, coordinates + 1)``."""
-    parts = [x.flatten(1) for x in state.position.values()]
+    # In one order: that of a state's blocks is another one after a transition than where a run begins or is restored.
+    parts = [state.position[block].flatten(1) for block in sorted(state.position)]
     return torch.cat([*parts, state.energy.unsqueeze(1)], 1)

@@ -17,6 +17,8 @@ from pyro_manifold.infer.mcmc.saving import Plain, Saved
 from pyro_manifold.infer.mcmc.states import Block, Blocks
 from pyro_manifold.manifolds import Manifold, Stiefel
 
+_SHARE_OF_DRAWS = 1e-2
+
 
 class InverseMassEstimator(Saved):
     """Gathers the states of one warm-up window and turns them into an inverse mass, ``(1 or chains, ...)``."""
@@ -34,22 +36,19 @@ class InverseMassEstimator(Saved):
         """The inverse mass for the next window."""
 
 
-class VarianceEstimator(InverseMassEstimator):
-    """Posterior (co)variance within chains, shrunk a little towards a small constant as in Stan.
+class CovarianceEstimator(InverseMassEstimator):
+    """Posterior covariance within chains, shrunk a little towards a small constant as in Stan.
 
     Within chains: modes that different chains sit in must not pass for variance.
 
     Args:
         position: of the chains, ``(chains, size)``, for shapes.
-        dense: estimate a full covariance instead of variances.
     """
 
     changing = ("_count", "_mean", "_squares")
 
-    def __init__(self, position: Tensor, dense: bool) -> None:
-        self._dense = dense
-        ones = torch.ones_like(position[0])
-        self._identity = ones.diag() if dense else ones
+    def __init__(self, position: Tensor) -> None:
+        self._identity = torch.ones_like(position[0]).diag()
         self._count = 0
         self._mean = torch.zeros_like(position)
         self._squares = torch.zeros_like(self._identity)
@@ -62,13 +61,56 @@ class VarianceEstimator(InverseMassEstimator):
         before = position - self._mean
         self._mean = self._mean + before / self._count
         after = position - self._mean
-        products = before.mT @ after if self._dense else (before * after).sum(0)
-        self._squares = self._squares + products / len(position)
+        self._squares = self._squares + before.mT @ after / len(position)
 
     def estimate(self) -> Tensor:
         weight = self._count / (self._count + 5.0)
         variance = self._squares / max(self._count - 1, 1)
         return (weight * variance + 1e-3 * (1 - weight) * self._identity).unsqueeze(0)
+
+
+class DiagonalEstimator(InverseMassEstimator):
+    r"""Variances of a posterior from its draws and from its gradients, one for each coordinate, within chains.
+
+    .. math:: m_i^{-1} = \sqrt{\mathrm{Var}\,x_i / \mathrm{Var}\,(\nabla U)_i}
+
+    For a Gaussian whose coordinates are independent :math:`\nabla U = (x - \mu)/\sigma^2`, so that a handful of points
+    gives :math:`\sigma^2` without error, wherever they are: also of chains that still travel. In general it is the
+    diagonal metric with the smallest Fisher divergence from the posterior to a Gaussian.
+
+    Shrunk towards a small constant as in Stan, and a little towards what draws alone say, for directions without force.
+
+    Seyboldt, Carlson & Carpenter, Preconditioning Hamiltonian Monte Carlo by minimizing Fisher divergence
+    (arXiv 2603.18845), as in nutpie.
+
+    Args:
+        position: of the chains, ``(chains, size)``, for shapes.
+    """
+
+    changing = ("_count", "_means", "_squares")
+
+    def __init__(self, position: Tensor) -> None:
+        self._ones = torch.ones_like(position[0])
+        self._count = 0
+        self._means = position.new_zeros(2, *position.shape)
+        self._squares = position.new_zeros(2, *position.shape[1:])
+
+    def initial(self) -> Tensor:
+        return self._ones.unsqueeze(0)
+
+    def update(self, position: Tensor, gradient: Tensor) -> None:
+        self._count += 1
+        values = torch.stack([position, gradient])
+        before = values - self._means
+        self._means = self._means + before / self._count
+        self._squares = self._squares + (before * (values - self._means)).mean(1)
+
+    def estimate(self) -> Tensor:
+        weight = self._count / (self._count + 5.0)
+        positions, gradients = self._squares / max(self._count - 1, 1)
+        variance = weight * positions + 1e-3 * (1 - weight)
+        precision = weight * gradients + _SHARE_OF_DRAWS * (1 - weight) / variance
+        return (variance / precision).sqrt().unsqueeze(0)
 
 
 class CurvatureEstimator(InverseMassEstimator):
@@ -166,10 +208,11 @@ Estimators = dict[Block, Callable[[], InverseMassEstimator]]
 
 
 def estimators(problem: Problem, mechanics: BlockMechanics) -> Estimators:
-    """Variances for unconstrained blocks, a curvature for each block on a manifold."""
+    """Variances or covariances for unconstrained blocks, a curvature for each block on a manifold."""
     position, layout = problem.position, problem.layout
     found: Estimators = {
-        group: partial(VarianceEstimator, position[group], group in layout.dense) for group in layout.groups
+        group: partial(CovarianceEstimator if group in layout.dense else DiagonalEstimator, position[group])
+        for group in layout.groups
     }
     for block, manifold in problem.manifolds.items():
         if isinstance(mechanics[block], ColumnMechanics):
@@ -184,6 +227,7 @@ class Masses(Saved):
 
     Args:
         make: an empty estimator for each block.
+        inverse_masses: to begin with; those that the estimators begin with if None.
 
     Attributes:
         metrics: the masses in use.
@@ -192,11 +236,12 @@ class Masses(Saved):
 
     changing = ("_inverse_masses", "_estimators", "windows_completed")
 
-    def __init__(self, make: Estimators) -> None:
+    def __init__(self, make: Estimators, inverse_masses: Blocks | None = None) -> None:
         self._make = make
         self._estimators = {block: new() for block, new in make.items()}
         self.windows_completed = 0
-        self._use({block: estimator.initial() for block, estimator in self._estimators.items()})
+        initial = {block: estimator.initial() for block, estimator in self._estimators.items()}
+        self._use({**initial, **(inverse_masses or {})})
 
     def _use(self, inverse_masses: Blocks) -> None:
         self._inverse_masses = inverse_masses

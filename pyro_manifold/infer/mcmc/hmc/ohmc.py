@@ -33,16 +33,17 @@ class OHMC(HamiltonianKernel):
 
     The step is symplectic and reversible, its energy error is O(ε²), and the draws have exactly the distribution of
     the model (densities on the manifold are with respect to the normalised Haar measure, the uniform distribution).
-    Warm-up adapts the step size by dual averaging, a diagonal or dense mass matrix for the unconstrained sites, and the
-    masses of each Stiefel site (the larger its mass, the slower a column moves), those of columns in each chain by
-    itself. Discrete sites are enumerated as in Pyro's HMC. Arguments are those of `pyro.infer.HMC`.
+    Chains whose random starts are far off descend first. Warm-up adapts the step size by dual averaging, a diagonal or
+    dense mass matrix for the unconstrained sites, and the masses of each Stiefel site (the larger its mass, the slower
+    a column moves), those of columns in each chain by itself. Discrete sites are enumerated as in Pyro's HMC. Arguments
+    are those of `pyro.infer.HMC`.
 
     Args:
         model: a Pyro model; give this or ``potential_fn``.
         potential_fn: ``{site: tensor}`` to the potential energy; needs ``manifolds``, and ``initial_params`` of MCMC.
         step_size: ε to begin with, and to stay with if ``adapt_step_size`` is False.
         trajectory_length: mean integration time; if None, ``step_size * num_steps`` if there are ``num_steps``, else
-            chosen during warm-up, from 2π on. The unit of time is that in which adapted sites have unit scale.
+            chosen during warm-up, from π/√2 on. The unit of time is that in which adapted sites have unit scale.
         num_steps: leapfrog steps of a trajectory at the initial ``step_size``; then lengths are not jittered.
         adapt_step_size: adapt ε during warm-up.
         adapt_mass_matrix: adapt masses during warm-up.
@@ -69,6 +70,9 @@ class OHMC(HamiltonianKernel):
             costs more than it gains unless the density is expensive.
         min_stepsize: lower bound of ε.
         max_stepsize: upper bound of ε; a trajectory's length is another.
+        inverse_mass_matrix: to begin with, as ``kernel.inverse_mass_matrix`` is after an earlier run: ``{block:
+            tensor}``, see `Tuning`. With ``warmup_steps=0`` it stays, and so does ``step_size``: there is no search.
+        tuning: ``mcmc.kernel.tuning`` of an earlier run, in place of ``step_size`` and ``inverse_mass_matrix``.
 
     A trajectory has at most 1,024 steps unless ``num_steps`` asks for more, 16 before the first masses, and 128 while
     lengths are tried out.

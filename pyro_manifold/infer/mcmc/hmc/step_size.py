@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from pyro_manifold.infer.mcmc.saving import Saved
 
-_START, _FIRST, _END = 75, 25, 50  # iterations of the first, second and last window, from Stan
+_SHORT = 150  # iterations of warm-up, below which windows are those of Stan and Pyro
+_BEFORE_MASSES, _FIRST_MASSES, _END = 10, 15, 50  # iterations of the first windows, at least, and of the last one
 _GROWTH = 1.5
 FEWEST_STEPS = 10
 _ACCEPTANCE_OF_FIRST_STEP = 0.8  # the search looks for this, as Stan's does
@@ -18,19 +19,20 @@ def windows(warmup_steps: int) -> list[range]:
     """Iterations of warm-up, counted from 0, in windows; masses are estimated in all but the first and the last.
 
     Stan's windows double, and the last takes in what does not fit: of 350 iterations, half belong to one window.
-    While chains still travel to where they belong, old masses are wrong masses, so windows grow here by a half, and
-    the first masses come after 50 iterations instead of 100. Shorter warm-ups have one window of masses as in Stan:
-    between the first 15 % and the last 10 %; below 20 iterations there is one window in all, without masses.
+    While chains still travel to where they belong, old masses are wrong masses, and until there are masses steps are
+    short and many. So windows grow here by a half, and the first masses come after some 20 iterations instead of 100.
+    Warm-ups of less than 150 have one window of masses as in Stan: between the first 15 % and the last 10 %; below 20
+    iterations there is one window in all, without masses.
     """
     if warmup_steps < 20:
         return [range(warmup_steps)]
-    if warmup_steps < _START + _FIRST + _END:
+    if warmup_steps < _SHORT:
         first, last = int(0.15 * warmup_steps), int(0.1 * warmup_steps)
         edges = [0, first, warmup_steps - last, warmup_steps]
     else:
-        start, end = _FIRST, warmup_steps - _END
-        # As many windows as fit, then stretched to fill: sizes proportional to 1, g, g², …
-        count = int(math.log(1 + (end - start) * (_GROWTH - 1) / _FIRST) / math.log(_GROWTH))
+        start, end = _BEFORE_MASSES, warmup_steps - _END
+        # One more than fits, then shrunk to fit: sizes proportional to 1, g, g², …
+        count = math.ceil(math.log(1 + (end - start) * (_GROWTH - 1) / _FIRST_MASSES) / math.log(_GROWTH))
         ends = [start + (end - start) * (_GROWTH**k - 1) / (_GROWTH**count - 1) for k in range(count + 1)]
         edges = [0, *(round(edge) for edge in ends), warmup_steps]
     return [range(*pair) for pair in pairwise(edges)]
@@ -45,9 +47,11 @@ class DualAveraging(Saved):
         \overline{\log\varepsilon}_t = t^{-\kappa} \log\varepsilon_t
         + (1 - t^{-\kappa}) \overline{\log\varepsilon}_{t-1},
 
-    μ = log 10ε₀, γ = 0.05, t₀ = 10, κ = 0.75.
+    γ = 0.05, t₀ = 10, κ = 0.75, and μ = log ε₀. Stan and Pyro take log 10ε₀, from which the first iterations of each
+    window swing to steps so long that nothing is accepted, and then to a thousand steps a trajectory; here ε₀ comes
+    from a search, which is not far off.
 
-    Source: Hoffman & Gelman, The No-U-Turn sampler, JMLR 2014, section 3.2, with the constants of Stan and Pyro.
+    Source: Hoffman & Gelman, The No-U-Turn sampler, JMLR 2014, section 3.2.
 
     Args:
         step_size: ε₀.
@@ -64,7 +68,7 @@ class DualAveraging(Saved):
 
     def restart(self, step_size: float) -> None:
         """Forget everything but a step size near which to begin."""
-        self._centre = math.log(10 * step_size)
+        self._centre = math.log(step_size)
         self.count = 0
         self._error = 0.0
         self._log_step_size = self._log_average = math.log(step_size)
@@ -130,6 +134,12 @@ class StepSize(Saved):
             grow = acceptance_of_one_step(step_size) > _ACCEPTANCE_OF_FIRST_STEP
         self.value = self._found = step_size
         self._averaging.restart(step_size)
+
+    @property
+    def typical(self) -> float:
+        """ε without the swings of its adaptation."""
+        trust = self._averaging.count / (self._averaging.count + FEWEST_STEPS)
+        return math.exp((1 - trust) * math.log(self._found / 2) + trust * math.log(self._averaging.average))
 
     def update(self, acceptance_probability: float) -> None:
         """Take in the mean acceptance probability of one iteration."""

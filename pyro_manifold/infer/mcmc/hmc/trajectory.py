@@ -48,6 +48,7 @@ class Trajectory:
     Attributes:
         graph: an iteration as a function of tensors; its form is ``"steps"``, one call for each step, or ``"native"``,
             one for all.
+        fixed_cost: how many steps take as long as the rest of an iteration.
     """
 
     def __init__(self, step: Step) -> None:
@@ -56,6 +57,7 @@ class Trajectory:
         self._blocks = list(step.mechanics)
         self._persistence = 0.0
         self.graph = Trusted(self._flat, "steps", 1)
+        self.fixed_cost = 1.0
 
     def __call__(
         self, state: State, settings: HamiltonianSettings, random: torch.Generator
@@ -130,15 +132,18 @@ class Trajectory:
             example, chains = Inputs.of(points[0][:-1]), len(state.energy)
             begin = lambda given: self._begin(*self._given(given))  # noqa: E731
             iteration = native_iteration(begin, finish, potential, self._mechanics, example, chains)
+            costs.append(iteration.steps_of_a_call)
             return lambda *values: tuple(iteration(int(values[-1]), *values[:-1]))
 
+        costs: list[float] = []
         if not density.is_graph:
             return  # of which a warning has told
         failure = (
             "No native code for this model, which costs time and nothing else: {reason}. "
             "PYRO_MANIFOLD_NATIVE=0 in the environment asks for none."
         )
-        self.graph.attempt("native", build, points, failure=failure if warn else None)
+        if self.graph.attempt("native", build, points, failure=failure if warn else None):
+            self.fixed_cost = costs[0]
 
     def _inputs(self, state: State, settings: HamiltonianSettings, random: torch.Generator) -> list[Tensor]:
         """All that an iteration depends on; random numbers are drawn in the order in which the steps draw them."""

@@ -20,7 +20,7 @@ from pyro_manifold.infer.mcmc.hmc.lengths import (
     LengthChoice,
     TrajectoryLength,
 )
-from pyro_manifold.infer.mcmc.hmc.masses import Estimators, Masses
+from pyro_manifold.infer.mcmc.hmc.masses import Masses
 from pyro_manifold.infer.mcmc.hmc.step_size import FEWEST_STEPS, StepSize, windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
 from pyro_manifold.infer.mcmc.saving import Saved
@@ -48,6 +48,8 @@ class Plan:
         target_accept_prob: acceptance probability that ε aims at.
         step_size_bounds: bounds of ε; the length of a trajectory is another.
         persistence: share of the momentum that is kept from one trajectory to the next.
+        length_found: mean length that an earlier run has found, to begin with.
+        found: whether step size and masses are those of an earlier run, which need no warm-up.
     """
 
     step_size: float
@@ -59,6 +61,8 @@ class Plan:
     target_accept_prob: float
     step_size_bounds: tuple[float, float]
     persistence: float
+    length_found: float | None = None
+    found: bool = False
 
     @property
     def chooses_length(self) -> bool:
@@ -68,7 +72,8 @@ class Plan:
     def lengths(self) -> TrajectoryLength:
         """Lengths to begin with."""
         if self.num_steps is None:
-            return TrajectoryLength(self.trajectory_length or INITIAL_LENGTH, self.trajectory_jitter)
+            length = self.trajectory_length or self.length_found or INITIAL_LENGTH
+            return TrajectoryLength(length, self.trajectory_jitter)
         length = self.trajectory_length or self.step_size * self.num_steps
         return TrajectoryLength(length, 0.0, max(MAXIMUM_STEPS, self.num_steps))
 
@@ -80,26 +85,30 @@ class WarmUp(Saved):
     neither do chains that have not arrived make the others creep, nor do they stay where they are. In the last window
     all take the same step, that of the draws.
 
-    Masses are estimated anew at the end of each window, as in Pyro and Stan. The transitions of the last of these
-    windows also serve to choose the length, if none was given. Momenta are drawn anew whenever masses are new.
+    Masses are estimated anew at the end of each window, as in Pyro and Stan. The transitions of each window but the
+    first two also serve to choose the length, if none was given. Momenta are drawn anew whenever masses are new.
 
     Args:
         plan: what to adapt.
         warmup_steps: iterations that adapt.
         state: where the chains start.
-        estimators: makes an empty estimator of the inverse mass of each block.
+        masses: to begin with.
         acceptance_of_one_step: tries a step size.
         random: for that.
+
+    Attributes:
+        masses: of all blocks.
+        length_choice: tries lengths, where none was given.
     """
 
-    changing = ("masses", "_step_size", "_lengths", "_length_choice", "_momenta_fit", "_caution", "_untried")
+    changing = ("masses", "_step_size", "_lengths", "length_choice", "_momenta_fit", "_caution", "_untried")
 
     def __init__(
         self,
         plan: Plan,
         warmup_steps: int,
         state: State,
-        estimators: Estimators,
+        masses: Masses,
         acceptance_of_one_step: AcceptanceOfOneStep,
         random: torch.Generator,
     ) -> None:
@@ -108,14 +117,14 @@ class WarmUp(Saved):
         self._warmup_steps = warmup_steps
         self._windows = windows(warmup_steps) if plan.adapt_step_size or plan.adapt_mass_matrix else []
         self._lengths = plan.lengths()
-        self._length_choice = LengthChoice(self._lengths, state)
+        self.length_choice = LengthChoice(self._lengths, state)
         self._intended_length = self._lengths.mean
         self._step_size = StepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds)
-        self.masses = Masses(estimators)
+        self.masses = masses
         self._momenta_fit = False
         self._caution = Caution(state.energy)
         self._untried = 0  # iterations since a chain last took all of ε
-        if plan.adapt_step_size:
+        if plan.adapt_step_size and (warmup_steps or not plan.found):
             self._search(state, random)
             if not warmup_steps:
                 self._step_size.settle()
@@ -140,15 +149,24 @@ class WarmUp(Saved):
         """Settings as most iterations have them."""
         return HamiltonianSettings(self.step_size, self.num_steps, self.masses.metrics, self._plan.persistence)
 
+    def learn_cost(self, fixed_cost: float) -> None:
+        """An iteration costs as much as so many steps beside its steps: long trajectories are cheaper for it."""
+        self.length_choice.fixed_cost = fixed_cost
+
     def settings(self, iteration: int) -> HamiltonianSettings:
         """Settings of the trajectory of this iteration, counted from 1."""
         longest = None
         self._intended_length = self._lengths.draw(iteration)
         if self._listens(iteration):
-            self._intended_length, longest = self._length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
-        elif self._plan.adapt_mass_matrix and iteration <= self._warmup_steps:
-            longest = min(MAXIMUM_STEPS_BEFORE_MASSES * 4**self.masses.windows_completed, self._lengths.longest)
-        num_steps = self._lengths.steps_of(self._intended_length, self.step_size, longest)
+            self._intended_length, longest = self.length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
+        if self._plan.adapt_mass_matrix and iteration <= self._warmup_steps:
+            cap = MAXIMUM_STEPS_BEFORE_MASSES * 2**self.masses.windows_completed
+            longest = min(cap, longest or self._lengths.longest)
+        step_size = self.step_size
+        if iteration <= self._warmup_steps and self._plan.chooses_length:
+            # While ε swings low, as many steps as a length deserves: a few iterations could cost as much as all draws.
+            step_size = max(step_size, self._step_size.typical)
+        num_steps = self._lengths.steps_of(self._intended_length, step_size, longest)
         persistence = self._plan.persistence if self._momenta_fit else 0.0
         self._momenta_fit = True
         return HamiltonianSettings(self._steps_of_chains(iteration), num_steps, self.masses.metrics, persistence)
@@ -158,7 +176,10 @@ class WarmUp(Saved):
     ) -> None:
         """Learn from one trajectory of all chains."""
         if self._listens(iteration):
-            self._length_choice.update(self._intended_length, int(statistics["n_steps"][0]), before, after)
+            self.length_choice.update(self._intended_length, int(statistics["n_steps"][0]), before, after)
+            if any(iteration == window.stop for window in self._windows[2:-1]):
+                self.length_choice.choose()
+                self.length_choice.restart()
         if self._plan.adapt_step_size:
             self._learn_step_size(iteration, statistics)
         if self._plan.adapt_mass_matrix:
@@ -214,14 +235,13 @@ class WarmUp(Saved):
         return self._plan.adapt_mass_matrix and self.masses.windows_completed == 0
 
     def _listens(self, iteration: int) -> bool:
-        """In the last window that estimates masses.
+        """In all windows that estimate masses but the first: what lengths mean depends on the masses.
 
-        Not earlier: chains that still travel arrive sooner by long trajectories than by those that suit where they
-        are. Not later: the iterations that follow settle ε for the lengths that will be used.
+        Not in the last one: there ε settles for the lengths that will be used.
         """
         return (
             self._plan.chooses_length
             and len(self._windows) > 2
-            and iteration - 1 in self._windows[-2]
+            and self._windows[2].start <= iteration - 1 < self._windows[-1].start
             and not self._masses_pending
         )

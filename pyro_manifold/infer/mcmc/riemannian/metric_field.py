@@ -158,4 +158,19 @@ def _without_handlers(function: Field, example: Tensor) -> Field:
         lambda _: forward_differentiable(trace(lambda position: (function(position),), example.clone())),
         [(example + 0.3,), (example - 1.0,)],
     )
+    if trusted.is_graph and not _has_the_derivative_of(lambda position: trusted(position)[0], function, example):
+        trusted.forget()
     return lambda position: trusted(position)[0]
+
+
+def _has_the_derivative_of(graph: Field, function: Field, example: Tensor) -> bool:
+    """A trace goes through functions that bring a derivative of their own, and may have none in their place.
+
+    That of a polar factor is NaN at matrices that are orthonormal, where it is singular vectors that are traced.
+    """
+    try:
+        _, expected = jvp(function, (example,), (torch.ones_like(example),))
+    except Exception:  # what cannot be differentiated but as a graph
+        return True
+    found = jvp(graph, (example,), (torch.ones_like(example),))[1]
+    return agrees(found, expected.to(found))  # of a model that mixes dtypes, the graph may have either

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from copy import copy
 from functools import partial
@@ -11,11 +12,13 @@ from typing import Any
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
+from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.problem import Problem
+from pyro_manifold.infer.mcmc.sgmcmc.meta.opening import Opening
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Derivatives, MetaSampler, Scaling, check_derivatives
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import first_squares, learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
-from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
+from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import Step
 from pyro_manifold.target.loader import cases_of
@@ -44,12 +47,13 @@ class NNSGHMC(OSGHMC):
         sampler: the learned sampler, a file of one, or the name of one that comes with the package
             (`MetaSampler.names`).
         step_size: ε, a number or a function of the number of the step; `MetaSampler.step_size_for` has that of
-            training, for the number of data.
+            training, for the number of data. Friction was learned for that: four times as long a step can lose more
+            than all of its momentum, of which there is a warning.
         friction: α of a step, of manifold sites only.
         noise_estimate: β̂ as in `SGHMC`, below ``friction``; where it exceeds the learned friction, no noise is added.
         resample_momentum: whether each iteration begins with fresh momenta.
         data_size: how many data the posterior has, to rescale energies; None for the elements of the largest plate that
-            subsamples, those of the loader's data set, or else 1.
+            subsamples, those of the loader's data set, or else 1. A sampler that was trained without data does not ask.
         derivatives: of the networks: ``"exact"``, or ``"finite differences"``.
         **options: as in `StochasticGradientKernel`.
 
@@ -84,6 +88,8 @@ class NNSGHMC(OSGHMC):
         derivatives: Derivatives = "exact",
         **options: Any,
     ) -> None:
+        if "integrator" in options:
+            raise ValueError("integrator: NNSGHMC has a step of its own; leave it out.")
         super().__init__(
             model,
             potential_fn,
@@ -117,7 +123,24 @@ class NNSGHMC(OSGHMC):
     def step_on(self, problem: Problem) -> Step:
         """With the sampler in the dtype and on the device of the posterior, and its inputs scaled for that."""
         like = next(iter(problem.initial_values.values()))
-        return partial(self.step(), sampler=self._sampler.to(like), scaling=self.scaling_of(problem))
+        scaling = self.scaling_of(problem)
+        self._check_step_size(scaling.data_size)
+        opening = Opening(self._sampler.to(like), scaling)
+        for block, move in block_mechanics(problem, self.manifold_mechanics).items():
+            if isinstance(move, EuclideanMechanics):
+                opening.compile(problem.position[block], warn=self._warn)
+        return partial(self.step(), opening=opening)
+
+    def _check_step_size(self, data_size: int) -> None:
+        """Say so if the strongest friction that the sampler can choose would take the momentum twice."""
+        first, own = value_at("step_size", self._step_size, 0), self._sampler.step_size_for(data_size)
+        longest = 2 * own / (0.5 + self._sampler.constant_friction)
+        if self._warn and first > longest:
+            warnings.warn(
+                f"step_size={first:.3g} is {first / own:.1f} times the {own:.3g} for which the sampler learned its "
+                f"friction: chains can run away, take at most {longest:.3g}.",
+                stacklevel=2,
+            )
 
     def scaling_of(self, problem: Problem) -> Scaling:
         """What the sampler has to know of a posterior."""

@@ -10,8 +10,10 @@ import pyro.infer
 import pytest
 import torch
 from pyro.infer.autoguide.initialization import init_to_sample, init_to_value
+from torch.distributions import biject_to
 
 from problems.monte_carlo import assert_mean
+from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.distributions.transforms import HouseholderTransform
 from pyro_manifold.infer import MCMC, MSD
@@ -264,6 +266,20 @@ def test_a_frame_moves_in_a_chart():
     U = draws(kernel)["U"]
     kappa = 4.0  # |y - U|²/(2 · ½²) is -4 yᵀU but for a constant: von Mises–Fisher on the sphere
     assert_mean(U[..., 0, 0], 1 / np.tanh(kappa) - 1 / kappa)
+
+
+def test_the_polar_chart_at_orthonormal_matrices():
+    """Where chains begin: a trace of the chart alone has no derivative there."""
+
+    def model():
+        U = pyro.sample("U", StiefelUniform(3, 2))
+        pyro.sample("y", dist.Normal(U, 0.5).to_event(2), obs=torch.eye(3, 2))
+
+    chart = {"U": biject_to(constraints.stiefel).inv}
+    sampler = MSD(model, step_size=0.1, metropolis=True, transforms=chart).prepare(8, 0, None)
+    assert sampler.sites["U"].mT.matmul(sampler.sites["U"]).allclose(torch.eye(2).expand(8, 2, 2))
+    sampler.advance()
+    assert sampler.statistics["accepted"].any()
 
 
 # ---- what can go wrong ----------------------------------------------------------------------------------------

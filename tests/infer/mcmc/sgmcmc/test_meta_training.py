@@ -59,6 +59,20 @@ def test_the_gradient_of_the_divergence_in_a_narrow_coordinate():
     torch.testing.assert_close(2 * found, torch.tensor([-1.5, -1.5]), rtol=0.1, atol=0)
 
 
+def test_marginal_scores_see_the_width_of_many_coordinates():
+    r"""Ten draws of w = 2 standard normals in 2,000 dimensions: :math:`w - 1/w`, of which joint scores see w alone."""
+    scale = torch.tensor(2.0, requires_grad=True)
+    draws = scale * torch.randn(10, 10, 2000)
+    found = [
+        float(
+            torch.autograd.grad(divergence(draws, draws.detach(), marginal=each).surrogate, scale, retain_graph=True)[0]
+        )
+        for each in (False, True)
+    ]
+    assert abs(found[0] - 2) < 0.05
+    assert abs(found[1] - 1.5) < 0.15
+
+
 def gaussian():
     pyro.sample("x", dist.Normal(torch.zeros(3), torch.tensor([0.4, 0.8, 1.0])).to_event(1))
 
@@ -103,6 +117,13 @@ def test_a_share_of_coordinates_has_the_gradient_of_all_on_average():
     error = each.std() / 400**0.5
     assert error > 0
     assert abs(each.mean() - gradient(live)) < 4 * error
+
+
+def test_sentences_of_tasks_and_scores():
+    with pytest.raises(ValueError, match="args=3, expected a tuple"):
+        MetaTask(gaussian, args=3)
+    with pytest.raises(ValueError, match=r"draws have the shape \(1, 3\), expected"):
+        stein_scores(torch.randn(1, 3))
 
 
 def weights(sampler):
@@ -166,13 +187,18 @@ def test_tasks_with_data(dtype):
         ({"within": -1.0}, "within=-1.0"),
         ({"share": 0.0}, r"share=0.0, expected a number in \(0, 1\]"),
         ({"burn_in": -1}, "burn_in=-1"),
+        ({"scores": "all"}, "scores='all', expected 'joint' or 'marginal'"),
         ({"speed": 3}, "train_meta_sampler has no argument 'speed'"),
         ({"tasks": []}, "tasks is empty"),
+        ({"tasks": gaussian}, "expected a list of Pyro models or MetaTask"),
+        ({"sampler": "gaussian"}, "sampler='gaussian', expected a MetaSampler or None"),
+        ({"step_size": 1e30}, r"left the finite numbers with step_size=1e\+30: take a smaller one"),
+        ({"checkpoint": "/nowhere/training.npz"}, "There is no folder /nowhere for training.npz"),
         ({"tasks": ["model"]}, "model='model', expected a Pyro model"),
     ],
 )
 def test_one_sentence(options, sentence):
-    with pytest.raises(ValueError, match=sentence) as error:
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence) as error:
         train_meta_sampler(**{"tasks": [gaussian], "step_size": 0.1, "rounds": 1, "disable_progbar": True, **options})
     assert "\n" not in str(error.value)
 

@@ -13,10 +13,13 @@ import torch
 from problems.monte_carlo import assert_mean, deviation
 from problems.noisy_gradients import gradient_noise
 from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.graphs.native.compiler import NoCompilerError
 from pyro_manifold.infer import MCMC, NNSGHMC, OSGHMC, SGHMC, MetaSampler
 from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork
+from pyro_manifold.infer.mcmc.sgmcmc.meta.opening import Columns, Opening, in_parts
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
-from pyro_manifold.infer.mcmc.sgmcmc.meta.step import in_parts, learned_step
+from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
+from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings
 
 SIZE = 60
 X = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
@@ -109,6 +112,28 @@ def test_the_corrections_are_needed(model):
     assert max(abs(deviation(*pair)) for pair in found) > 8
 
 
+def with_one_correction(part, cls=MetaSampler):
+    """Of the three terms of Γ, one."""
+    by_energy, by_square = (part == "∂Q/∂U"), (part == "∂Q/∂r")
+    curl = [[1.5 * by_energy, 1.5 * by_square]], [-1.0 * by_square], [1.0 * (by_energy or by_square)]
+    friction = [[0.0, 1.5, 0.0]], [-1.0], [3.0 * (part == "∂D/∂r")]
+    curl, friction = (CoordinateNetwork(*map(torch.tensor, (*net, 0.0))) for net in (curl, friction))
+    constants = {"constant_curl": 1.5, "constant_friction": 0.12, "step_size": 0.4, "dimension": 2}
+    return cls(curl, friction, energy_centre=2.1, **constants)
+
+
+@pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")  # without one
+@pytest.mark.parametrize("part", ["∂Q/∂U", "∂Q/∂r", "∂D/∂r"])
+def test_each_correction_is_right_and_needed(part):
+    """By how often a coordinate is within one standard deviation: without a correction squares may have no mean."""
+    errors = []
+    for cls in (MetaSampler, WithoutCorrections):
+        draws = drawn(gaussian, with_one_correction(part, cls), step_size=0.01, num_steps=80, draws=40)
+        within = (draws / torch.tensor([1.0, 0.5])).abs() < 1
+        errors.append(max(abs(deviation(value.double(), 0.6826895)) for value in within.unbind(-1)))
+    assert errors[0] < 4 < 5 < errors[1]
+
+
 def test_temperature():
     draws = drawn(gaussian, any_sampler(1), temperature=0.5)
     for value, truth in moments("gaussian", draws * 2**0.5):
@@ -181,6 +206,44 @@ def test_many_coordinates_are_taken_in_parts():
         torch.testing.assert_close(part, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scales", [1, 3000], ids=["one scale", "scales"])
+def test_native_code_opens_the_same_step(dtype, scales):
+    torch.set_default_dtype(dtype)
+    chains, d = 3, 3000
+    columns = Columns(*torch.randn(4, chains, d), 0.5 + torch.rand(1, scales))
+    energy, unit = torch.randn(chains), torch.rand(1)
+    opening = Opening(any_sampler(0).to(energy), Scaling(d, 5))
+    opening.compile(columns.position)
+    assert opening.is_native(columns.position)
+    for settings in (StepSettings(0.01, 1.0), StepSettings(0.02, 0.5, 0.1, 0.002)):
+        plain = Opening(any_sampler(0).to(energy), Scaling(d, 5))(columns, energy, unit, settings)
+        for found, expected in zip(opening(columns, energy, unit, settings), plain, strict=True):
+            assert found.shape == (chains, d)
+            torch.testing.assert_close(found, expected)
+
+
+def test_without_a_compiler_there_is_a_warning_and_the_same_run(monkeypatch):
+    def large():
+        pyro.sample("x", dist.Normal(torch.zeros(3000), 1.0).to_event(1))
+
+    def draws():
+        pyro.set_rng_seed(0)
+        kernel = NNSGHMC(large, sampler=any_sampler(0), step_size=0.02, num_steps=5)
+        return kernel.prepare(3, 0, None).advance()["x"]
+
+    def nothing(*_):
+        raise NoCompilerError("there is no C compiler (cc, gcc or clang)")
+
+    native = draws()
+    monkeypatch.setattr("pyro_manifold.graphs.native.loop.compiled", nothing)
+    with pytest.warns(UserWarning, match="No native code for the learned step, .*: there is no C compiler"):
+        plain = draws()
+    torch.testing.assert_close(native, plain)
+    monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
+    assert torch.equal(draws(), plain)
+
+
 def test_a_mirror_image_is_drawn_alike():
     r, g, energy = torch.randn(3, 5), torch.randn(3, 5), torch.randn(3)
     found, mirrored = (any_sampler(0).coefficients(energy, s * r, s * g, Scaling(5)) for s in (1, -1))
@@ -243,6 +306,22 @@ def test_loaders_and_the_mcmc_of_pyro():
 def test_the_number_of_data(given, size):
     kernel = NNSGHMC(regression, sampler="gaussian", step_size=1e-3, data_size=given)
     assert kernel.scaling_of(kernel.prepare(2, 0, None).problem) == Scaling(2, size)
+
+
+def test_a_sampler_that_has_seen_no_data_does_not_count_them():
+    numbers = torch.randn(1), torch.randn(1, 4), torch.randn(1, 4)
+    for trained, alike in ((1, True), (50, False)):
+        sampler = replace(any_sampler(0), data_size=trained)
+        few, many = (sampler.coefficients(*numbers, Scaling(4, size)) for size in (1, 1000))
+        assert torch.equal(few.friction, many.friction) == alike
+        assert (sampler.step_size_for(1) == sampler.step_size_for(1000)) == alike
+
+
+def test_a_step_for_which_friction_is_too_much():
+    sampler = replace(without_networks(0.5), step_size=0.1)
+    NNSGHMC(gaussian, sampler=sampler, step_size=0.15).prepare(2, 0, None)
+    with pytest.warns(UserWarning, match=r"step_size=0.25 is 2.5 times the 0.1 for which .*, take at most 0.2\."):
+        NNSGHMC(gaussian, sampler=sampler, step_size=0.25).prepare(2, 0, None)
 
 
 def test_friction_and_energy_follow_dimension_and_data():
@@ -328,6 +407,12 @@ def test_damaged_files(tmp_path):
         (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, friction=1.5), "friction=1.5"),
         (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, noise_estimate=0.2), "noise_estimate=0.2"),
         (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, derivatives="none"), "derivatives='none'"),
+        (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, integrator="euler"), "integrator: NNSGHMC has"),
+        (lambda: MetaSampler.load(None), "name=None, expected a file"),
+        (lambda: MetaSampler.random(0), "hidden=0"),
+        (lambda: MetaSampler.random(2, readout=float("nan")), "'curl readout' has values that are not finite"),
+        (lambda: any_sampler(0).step_size_for(0), "data_size=0"),
+        (lambda: any_sampler(0).save("/nowhere/sampler.npz"), "There is no folder /nowhere for sampler.npz"),
         (lambda: replace(any_sampler(0), constant_friction=0.0), "constant_friction=0.0"),
         (lambda: replace(any_sampler(0), curl_friction=-1.0), "curl_friction=-1.0"),
         (lambda: replace(any_sampler(0), curl=CoordinateNetwork.random(3, 3, 1.0)), "The network 'curl' has weights"),

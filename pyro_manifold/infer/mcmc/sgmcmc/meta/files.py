@@ -27,11 +27,23 @@ def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], about: Map
     """
     page = json.dumps({"kind": kind, "version": VERSION, **about})
     arrays = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
-    path = Path(path)
+    path = check_folder(path)
     unfinished = path.with_name(path.name + ".unfinished")
     with unfinished.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **{_ABOUT: np.array(page)}, **arrays)
     os.replace(unfinished, path)
+
+
+def check_folder(path: str | Path) -> Path:
+    """The path, if its folder is there.
+
+    Raises:
+        FileNotFoundError: if it is not.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {path.parent} for {path.name}: make it first.")
+    return path
 
 
 def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

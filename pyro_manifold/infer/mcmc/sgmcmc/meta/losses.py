@@ -26,18 +26,22 @@ class Loss(NamedTuple):
     residual: Tensor
 
 
-def divergence(draws: Tensor, gradients: Tensor, constant: Tensor | None = None) -> Loss:
+def divergence(draws: Tensor, gradients: Tensor, constant: Tensor | None = None, *, marginal: bool = False) -> Loss:
     """The divergence of sets of draws.
 
     Args:
         draws: ``(..., n, d)``, differentiable by weights.
         gradients: ∇U there.
         constant: ``(..., m, d)``, more draws of the same sets, which depend on no weights any more.
+        marginal: scores of each coordinate by itself. Of all coordinates together few draws say next to nothing where
+            there are many: ten draws of a standard normal in 10,000 dimensions have scores 2,000 times too small.
     """
     fixed = draws.detach()
     together = fixed if constant is None else torch.cat([constant, fixed], -2)
     # In the unit of each coordinate: one width of a kernel for narrow and wide ones sees the wide ones alone.
     unit = together.std(-2, keepdim=True).clamp(min=torch.finfo(draws.dtype).tiny)
-    scores = (stein_scores(together / unit) / unit)[..., -draws.shape[-2] :, :]
+    standard = together / unit
+    scores = stein_scores(standard.mT.unsqueeze(-1)).squeeze(-1).mT if marginal else stein_scores(standard)
+    scores = (scores / unit)[..., -draws.shape[-2] :, :]
     residual = gradients + scores
     return Loss((residual * draws).mean(), residual.square().mean())

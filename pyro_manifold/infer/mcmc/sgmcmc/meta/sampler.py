@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.checks import check_positive, is_a
+from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, is_a
 from pyro_manifold.infer.mcmc.sgmcmc.meta.files import read, write
 from pyro_manifold.infer.mcmc.sgmcmc.meta.network import (
     CoordinateNetwork,
@@ -103,7 +103,7 @@ class MetaSampler:
         energy_centre: m.
         energy_scale: s.
         dimension: d₀.
-        data_size: N₀; 1 for densities without data.
+        data_size: N₀; 1 for densities without data, by which no other number of data is judged.
         step_size: ε₀.
         command: what trained it.
 
@@ -143,6 +143,9 @@ class MetaSampler:
                     f"{tuple(network.bias.shape)} and readout {tuple(network.readout.shape)}, expected (hidden, "
                     f"{len(inputs)}), (hidden,) and (hidden,): its inputs are {', '.join(inputs)}."
                 )
+        broken = [name for name, value in self.tensors.items() if not bool(value.isfinite().all())]
+        if broken:
+            raise ValueError(f"'{broken[0]}' has values that are not finite: train the sampler with smaller steps.")
         positive = ("constant_friction", "energy_scale", "dimension", "data_size", "step_size")
         check_positive(**{name: getattr(self, name) for name in positive})
         if not (is_a(Real, self.curl_friction) and 0 <= self.curl_friction < float("inf")):
@@ -153,6 +156,7 @@ class MetaSampler:
         cls, hidden: int = 10, readout: float = 0.1, random: torch.Generator | None = None, **constants: Any
     ) -> MetaSampler:
         """Networks with random weights: with a small readout hardly different from SGHMC, where training begins."""
+        check_positive_integer(hidden=hidden)
         curl = CoordinateNetwork.random(hidden, len(CURL_INPUTS), readout, random)
         friction = CoordinateNetwork.random(hidden, len(FRICTION_INPUTS), readout, random)
         return cls(curl, friction, **constants)
@@ -160,8 +164,17 @@ class MetaSampler:
     # ---- use --------------------------------------------------------------------------------------------------------
 
     def step_size_for(self, data_size: int) -> float:
-        """The step size of training, for another number of data."""
-        return self.step_size * (self.data_size / data_size) ** 0.5
+        """The step size of training for another number of data; without data in training it is the same for all.
+
+        Raises:
+            ValueError: if the number is not positive.
+        """
+        check_positive_integer(data_size=data_size)
+        return self.step_size * self._data_ratio(data_size) ** 0.5
+
+    def _data_ratio(self, data_size: int) -> float:
+        """N₀ / N; a sampler that has seen no data has no N₀."""
+        return 1.0 if self.data_size == 1 else self.data_size / data_size
 
     def coefficients(self, energy: Tensor, momentum: Tensor, gradient: Tensor, scaling: Scaling) -> Coefficients:
         """Q, D and their derivatives.
@@ -172,7 +185,8 @@ class MetaSampler:
             gradient: g, ``(chains, d)``.
             scaling: the posterior.
         """
-        slope = self.dimension * self.data_size / (scaling.dimension * scaling.data_size * self.energy_scale)
+        ratio = self.dimension / scaling.dimension * self._data_ratio(scaling.data_size)
+        slope = ratio / self.energy_scale
         u = energy * slope - self.energy_centre / self.energy_scale
         if scaling.derivatives == "exact":
             joined = self._join() if self.is_live else self._joined
@@ -261,6 +275,8 @@ class MetaSampler:
             ValueError: if the file is damaged, of another version or of a sampler with other inputs.
             FileNotFoundError: if there is no such file or name.
         """
+        if not isinstance(name, str | Path):
+            raise ValueError(f"name={name!r}, expected a file, or one of {cls.names()}.")
         shipped = _SHIPPED / f"{name}.npz"
         path = shipped if str(name) in cls.names() else Path(name)
         if not path.exists():

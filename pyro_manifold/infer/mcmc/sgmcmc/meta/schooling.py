@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 from pyro.infer.autoguide.initialization import init_to_uniform
 
@@ -36,6 +36,8 @@ class MetaTask:
     def __post_init__(self) -> None:
         if not callable(self.model):
             raise ValueError(f"model={self.model!r}, expected a Pyro model.")
+        if not isinstance(self.args, tuple):
+            raise ValueError(f"args={self.args!r}, expected a tuple.")
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -59,6 +61,8 @@ class Schooling:
         burn_in: steps of a round before the in-chain loss begins.
         chains_within: how many chains, chosen anew in each segment, the in-chain loss looks at.
         within: weight of the in-chain loss beside the cross-chain loss.
+        scores: ``"joint"``, of all coordinates together, where chains are about as many; ``"marginal"``, of each
+            coordinate by itself, where they are not.
         learning_rate: of Adam.
         seed: of everything that is random.
     """
@@ -73,6 +77,7 @@ class Schooling:
     burn_in: int = 50
     chains_within: int = 5
     within: float = 1.0
+    scores: Literal["joint", "marginal"] = "joint"
     learning_rate: float = 0.003
     seed: int = 0
 
@@ -87,6 +92,8 @@ class Schooling:
         for name in ("burn_in", "seed"):
             if not is_a(Integral, getattr(self, name)) or getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)!r}, expected an integer ≥ 0.")
+        if self.scores not in ("joint", "marginal"):
+            raise ValueError(f"scores={self.scores!r}, expected 'joint' or 'marginal'.")
         if self.chains < 4:
             raise ValueError(f"chains={self.chains}, expected at least 4: the score of draws comes from many of them.")
         if self.thinning > self.truncation:

@@ -27,8 +27,13 @@ def stein_scores(draws: Tensor, regularisation: float = 0.03) -> Tensor:
     Returns:
         ``(..., n, d)``.
 
+    Raises:
+        ValueError: for fewer than two draws.
+
     Source: Li & Turner, Gradient estimators for implicit models, ICLR 2018, equation 8.
     """
+    if draws.dim() < 2 or draws.shape[-2] < 2:
+        raise ValueError(f"draws have the shape {tuple(draws.shape)}, expected (..., n, d) with at least two draws.")
     n = draws.shape[-2]
     squares = torch.cdist(draws, draws).square()
     pairs = torch.triu_indices(n, n, 1, device=draws.device)

@@ -13,21 +13,16 @@ each of them in its own coordinate. Without Γ the chains draw from another dist
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
-from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Learned, Scaling
+from pyro_manifold.infer.mcmc.sgmcmc.meta.opening import Columns, Opening
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Gradient, StepSettings, StochasticState, euler_friction
 from pyro_manifold.infer.mcmc.states import Blocks, normal_like
 
 _TINY = 1e-30
-ELEMENTS_AT_ONCE = 2**17
-"""Hidden units that fit a processor's cache."""
 MEMORY = 10.0
 """The running scale of gradients forgets its first steps with the MEMORY-th power of time."""
 
@@ -40,8 +35,7 @@ def learned_step(
     mechanics: BlockMechanics,
     metrics: Metrics,
     random: torch.Generator,
-    sampler: Learned,
-    scaling: Scaling,
+    opening: Opening,
 ) -> StochasticState:
     r"""A drift, then a kick with friction and noise, both with Q and D of where the step begins.
 
@@ -67,12 +61,7 @@ def learned_step(
             scale = metric.inverse_mass.sqrt()  # of a site; the networks see it as if it had mass 1
             squares[block] = _running_mean(state.squares[block], state.gradient[block] * scale, state.steps)
             unit = squares[block].clamp(min=_TINY).sqrt()
-            opening = partial(_opening, energy=state.energy, unit=unit, settings=settings)
-            opening = partial(opening, sampler=sampler, scaling=scaling)
-            derived = x.requires_grad or r.requires_grad or sampler.is_live
-            with torch.set_grad_enabled(derived and torch.is_grad_enabled()):
-                width = ELEMENTS_AT_ONCE // sampler.hidden
-                found = in_parts(opening, width, x, r, state.gradient[block], noise, scale)
+            found = opening(Columns(x, r, state.gradient[block], noise, scale), state.energy, unit, settings)
             position[block], momentum[block], curl[block] = found
         else:
             position[block], r = move.drift(x, r, metric, ε)
@@ -84,46 +73,6 @@ def learned_step(
         else:
             momentum[block] = move.kick(position[block], momentum[block], slopes[block], ε)
     return state._replace(position=position, momentum=momentum, energy=energy, gradient=slopes, squares=squares)
-
-
-def _opening(
-    x: Tensor,
-    r: Tensor,
-    gradient: Tensor,
-    noise: Tensor,
-    scale: Tensor,
-    *,
-    energy: Tensor,
-    unit: Tensor,
-    settings: StepSettings,
-    sampler: Learned,
-    scaling: Scaling,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """All of a step but the force: position, momentum and Q of some coordinates."""
-    ε, τ = settings.step_size, settings.temperature
-    r, g = r * scale, gradient * scale
-    found = sampler.coefficients(energy, r.detach(), g / unit, scaling)
-    drift = torch.addcmul(-τ * found.curl_by_momentum, found.curl, r)
-    correction = torch.addcmul(found.friction_by_momentum, found.curl_by_energy, g)
-    slowed = torch.add(torch.addcmul(r, found.friction, r, value=-ε), correction, alpha=ε * τ)
-    variance = (2 * τ * ε * found.friction - 2 * τ * settings.noise_estimate).clamp(min=0)
-    return torch.addcmul(x, drift, scale, value=ε), torch.addcmul(slowed, variance.sqrt(), noise) / scale, found.curl
-
-
-def in_parts(function: Callable[..., tuple[Tensor, ...]], width: int, *columns: Tensor) -> tuple[Tensor, ...]:
-    """A function of each coordinate, by so many coordinates as fit a processor's cache; whole if it is derived."""
-    chains, d = columns[0].shape
-    width = max(width // chains, 1)
-    if torch.is_grad_enabled() or width >= d:
-        return function(*columns)
-    found: list[Tensor] = []
-    for start in range(0, d, width):
-        part = slice(start, start + width)
-        pieces = function(*[x[..., part] if x.shape[-1] == d else x for x in columns])
-        found = found or [torch.empty_like(columns[0]) for _ in pieces]
-        for whole, piece in zip(found, pieces, strict=True):
-            whole[:, part] = piece
-    return tuple(found)
 
 
 def _running_mean(mean: Tensor, gradient: Tensor, steps: int) -> Tensor:

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.sgmcmc.batches import seed_of
-from pyro_manifold.infer.mcmc.sgmcmc.meta.files import read, write
+from pyro_manifold.infer.mcmc.sgmcmc.meta.files import check_folder, read, write
 from pyro_manifold.infer.mcmc.sgmcmc.meta.losses import Loss, divergence
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler
 from pyro_manifold.infer.mcmc.sgmcmc.meta.schooling import MetaTask, Schooling
@@ -46,6 +46,10 @@ class MetaTraining:
         sampler: MetaSampler | None = None,
         hidden: int = 10,
     ) -> None:
+        if not isinstance(tasks, Sequence) or isinstance(tasks, str):
+            raise ValueError(f"tasks={tasks!r}, expected a list of Pyro models or MetaTask.")
+        if not (sampler is None or isinstance(sampler, MetaSampler)):
+            raise ValueError(f"sampler={sampler!r}, expected a MetaSampler or None.")
         chosen = [task if isinstance(task, MetaTask) else MetaTask(task) for task in tasks]
         if not chosen:
             raise ValueError("tasks is empty: give at least one Pyro model or MetaTask.")
@@ -72,6 +76,11 @@ class MetaTraining:
             step_size=schooling.step_size,
         )
         energies = task.energies(sampler, schooling.segments * schooling.steps)
+        if not bool(energies.isfinite().all()):
+            raise ValueError(
+                f"Chains of the first task left the finite numbers with step_size={schooling.step_size:.3g}: take a "
+                "smaller one."
+            )
         low, centre, high = energies.double().quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.double)).tolist()
         return replace(sampler, energy_centre=centre, energy_scale=max(high - low, 1e-6 * abs(centre), 1e-6))
 
@@ -110,7 +119,7 @@ class MetaTraining:
             draws, gradients = task.window(live)  # (draws, chains, d)
             if not bool(draws.isfinite().all()) or not bool(gradients.isfinite().all()):
                 return None
-            across = divergence(draws, gradients)
+            across = divergence(draws, gradients, marginal=schooling.scores == "marginal")
             loss, inside = across.surrogate, self._in_chain(task, draws, gradients)
             if inside is not None:
                 loss = loss + schooling.within * inside.surrogate
@@ -128,7 +137,8 @@ class MetaTraining:
             return None
         live = draws[:, task.chosen].transpose(0, 1)
         past = task.remember(draws.detach())[task.chosen]
-        return divergence(live, gradients[:, task.chosen].transpose(0, 1), past if past.shape[1] else None)
+        constant, marginal = past if past.shape[1] else None, self._schooling.scores == "marginal"
+        return divergence(live, gradients[:, task.chosen].transpose(0, 1), constant, marginal=marginal)
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -231,6 +241,8 @@ def train_meta_sampler(
     unknown = sorted(set(schooling) - {entry.name for entry in fields(Schooling)})
     if unknown:
         raise ValueError(f"train_meta_sampler has no argument {unknown[0]!r}: see the attributes of Schooling.")
+    if checkpoint is not None:
+        check_folder(checkpoint)
     training = MetaTraining(tasks, Schooling(step_size, **schooling), sampler, hidden)
     if checkpoint is not None and Path(checkpoint).exists():
         training.load(checkpoint)

@@ -11,9 +11,10 @@ from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.sgmcmc.batches import seed_of
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import gradients_of
+from pyro_manifold.infer.mcmc.sgmcmc.meta.opening import ELEMENTS_AT_ONCE, Opening, in_parts
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Coefficients, Learned, MetaSampler, Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.meta.schooling import MetaTask, Schooling
-from pyro_manifold.infer.mcmc.sgmcmc.meta.step import ELEMENTS_AT_ONCE, in_parts, learned_step
+from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.nnsghmc import NNSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.states import Blocks
@@ -39,7 +40,7 @@ class Unrolled:
         self._schooling = schooling
         kernel = NNSGHMC(
             task.model,
-            sampler=MetaSampler.random(1, random=torch.Generator().manual_seed(0)),
+            sampler=MetaSampler.random(1, random=torch.Generator().manual_seed(0), step_size=schooling.step_size),
             step_size=schooling.step_size,
             data_size=task.data_size,
             own_minibatches=True,
@@ -134,8 +135,7 @@ class Unrolled:
             mechanics=self._mechanics,
             metrics=self._metrics,
             random=self._problem.random,
-            sampler=sampler,
-            scaling=self._scaling,
+            opening=Opening(sampler, self._scaling),
         )._replace(steps=self.steps)
 
     def _held_constant(self, position: Blocks, number: int) -> tuple[Tensor, Blocks]:

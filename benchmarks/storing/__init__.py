@@ -1,0 +1,1 @@
+"""What stored runs promise, and what it costs."""

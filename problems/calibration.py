@@ -1,0 +1,229 @@
+"""Simulation-based calibration: ranks of true values among draws, for many data sets at once.
+
+Parameters are drawn from the prior, data from the model, and a sampler draws from the posterior of each data set. Among
+L independent draws of the right posterior the rank of the true value of any quantity is uniform on 0, …, L. (Talts,
+Betancourt, Simpson, Vehtari & Gelman, arXiv 1804.06788; the log likelihood as a quantity that depends on the data:
+Modrák et al., Bayesian Analysis 2023.)
+
+The chains of a vectorised run each have a data set of their own, and so a posterior of their own: a thousand data sets
+cost one run. What warm-up tunes is then one for all posteriors, which no kernel's distribution depends on.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pyro.infer
+import torch
+from pyro.infer import NUTS
+from scipy.stats import binom
+from torch.distributions import biject_to
+
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC
+from pyro_manifold.manifolds import Stiefel
+from pyro_manifold.target.batched import BatchedPotential
+from pyro_manifold.target.model import target_from_model
+
+NOISE = 1.0
+SPREAD = 0.3
+ROWS = 2
+BINS = 20
+QUANTITIES = (*(f"U[{i},{j}]" for i in range(3) for j in range(2)), "scale", "shift", "log likelihood")
+
+
+class Model:
+    """y = shift + scale · U + noise, for one data set at a time: ``data`` is what it is conditioned on.
+
+    The data say little, so that posteriors are nearly as wide as the prior and errors in it show.
+    """
+
+    def __init__(self, data, chart="polar"):
+        self.data, self._chart = data, chart
+
+    def __call__(self):
+        U = pyro.sample("U", StiefelUniform(3, 2, chart=self._chart))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, SPREAD))
+        shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+        mean = shift[..., None, None] + scale[..., None, None] * U
+        pyro.sample("y", dist.Normal(mean, NOISE).expand([ROWS, 3, 2]).to_event(3), obs=self.data)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Draws from the prior and the model: true values ``{site: (data sets, ...)}`` and ``(data sets, rows, 3, 2)``."""
+
+    truth: dict
+    data: torch.Tensor
+
+
+def simulate(data_sets, uneven=0.5):
+    """Data sets, in which U[0,0] is positive with the probability ``uneven``: 0.5 is the prior of `Model`."""
+    U = Stiefel().random_point(data_sets, 3, 2)
+    positive = torch.rand(data_sets) < uneven
+    U = torch.where(((U[:, 0, 0] > 0) == positive)[:, None, None], U, -U)
+    truth = {"U": U, "scale": (SPREAD * torch.randn(data_sets)).exp(), "shift": torch.randn(data_sets)}
+    mean = truth["shift"][:, None, None] + truth["scale"][:, None, None] * U
+    return Simulated(truth, mean[:, None] + NOISE * torch.randn(data_sets, ROWS, 3, 2))
+
+
+def quantities(values, data):
+    """What is ranked, ``(data sets, draws, quantities)``, of sites ``(data sets, draws, ...)``."""
+    mean = values["shift"][..., None, None] + values["scale"][..., None, None] * values["U"]
+    log_likelihood = -0.5 * ((data[:, None] - mean[:, :, None]) / NOISE).square().flatten(2).sum(-1)
+    numbers = [values["scale"], values["shift"], log_likelihood]
+    return torch.cat([values["U"].flatten(2), torch.stack(numbers, -1)], -1)
+
+
+def ranks(simulated, draws):
+    """How many draws lie below the true value, ``(data sets, quantities)``."""
+    true = quantities({name: value[:, None] for name, value in simulated.truth.items()}, simulated.data)
+    return (quantities(draws, simulated.data) < true).sum(1)
+
+
+# ---- every chain with a data set of its own ---------------------------------------------------------------------
+
+
+class OwnData:
+    """Energies and gradients of many chains, of which each is conditioned on a data set of its own."""
+
+    def __init__(self, model, data, target, example, compile=None):
+        def potential(sites, batch):
+            before, model.data = model.data, batch["y"]
+            try:
+                return target.potential_fn(sites)
+            finally:
+                model.data = before  # that of a trace is no tensor for others
+
+        self._batch = {"y": data}
+        self._potential = BatchedPotential(
+            potential, example, target.manifolds, batch=self._batch, own_batches=True, compile=compile
+        )
+        self.graph = self._potential.graph
+
+    def take(self, data):
+        """Other data sets of the same shapes."""
+        self._batch = {"y": data}
+
+    def __call__(self, sites):
+        return self._potential(sites, self._batch)
+
+    def difference_at(self, sites, chains):
+        return self._potential.difference_at(sites, chains, self._batch)
+
+
+def draw_vectorised(make, simulated, *, draws, thinning, warmup_steps, chart="polar"):
+    """Draws ``{site: (data sets, draws, ...)}`` of a kernel, ``make(model)``, all data sets in one run."""
+    model = Model(simulated.data[0], chart)
+    kernel = make(model)
+    kernel.batched = lambda target, example: OwnData(model, simulated.data, target, example)
+    chains = len(simulated.data)
+    mcmc = MCMC(kernel, draws * thinning, warmup_steps, num_chains=chains, thinning=thinning, disable_progbar=True)
+    mcmc.run()
+    return mcmc.get_samples(group_by_chain=True)
+
+
+# ---- are ranks uniform? -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Uniformity:
+    """The distribution of counts of ranks in equal bins, if ranks are uniform and data sets independent.
+
+    Counts of the first 1, 2, … bins are binomial. The statistic is the smallest two-sided binomial tail probability
+    over them, which is where the empirical distribution function leaves the diagonal; its own distribution is exact, by
+    the Markov chain that counts are. (Säilynoja, Bürkner & Vehtari, Statistics and Computing 2022, where it is found by
+    simulation too.)
+
+    Args:
+        data_sets: how many.
+        bins: how many.
+    """
+
+    data_sets: int
+    bins: int = BINS
+    _edges: np.ndarray = field(init=False, repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "_edges", np.arange(1, self.bins) / self.bins)
+
+    def statistic(self, ranks, draws):
+        """Of ranks ``(data sets,)`` on 0, …, draws; draws + 1 is a multiple of the number of bins."""
+        counts = np.bincount(np.asarray(ranks) * self.bins // (draws + 1), minlength=self.bins).cumsum()[:-1]
+        below = binom.cdf(counts, self.data_sets, self._edges)
+        above = binom.sf(counts - 1, self.data_sets, self._edges)
+        return float(2 * np.minimum(below, above).min())
+
+    def band(self, statistic):
+        """Least and largest cumulative counts with a larger tail probability than that."""
+        counts = np.arange(self.data_sets + 1)[:, None]
+        below = 2 * binom.cdf(counts, self.data_sets, self._edges) > statistic
+        above = 2 * binom.sf(counts - 1, self.data_sets, self._edges) > statistic
+        return below.argmax(0), self.data_sets - above[::-1].argmax(0)
+
+    def p_value(self, statistic):
+        """Probability of a statistic as small as that."""
+        low, high = self.band(statistic * (1 + 1e-9))
+        if (low > high).any():
+            return 1.0
+        reached, probability = np.zeros(1, dtype=int), np.ones(1)
+        for edge in range(self.bins - 1):
+            counts = np.arange(low[edge], high[edge] + 1)
+            # Of the data sets above the last edge each is in the next bin with this probability.
+            share = 1 / (self.bins - edge)
+            added = counts[None, :] - reached[:, None]
+            steps = binom.pmf(added, self.data_sets - reached[:, None], share)
+            reached, probability = counts, probability @ steps
+        return float(min(max(1 - probability.sum(), 0.0), 1.0))
+
+    def threshold(self, level):
+        """The largest statistic that has at most this p-value."""
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.p_value(middle) <= level else (low, middle)
+        return low
+
+
+def p_values(ranks_of, draws):
+    """Of ranks ``(data sets, quantities)``, one for each quantity."""
+    uniformity = Uniformity(len(ranks_of))
+    return [uniformity.p_value(uniformity.statistic(column, draws)) for column in np.asarray(ranks_of).T]
+
+
+# ---- Pyro's NUTS, one data set after the other ------------------------------------------------------------------
+
+
+class _Graph(torch.autograd.Function):
+    """A traced energy and its traced gradient, for a sampler that differentiates by itself."""
+
+    @staticmethod
+    def forward(context, potential, names, *values):
+        energy, gradient = potential({name: value.unsqueeze(0) for name, value in zip(names, values, strict=True)})
+        context.save_for_backward(*(gradient[name][0] for name in names))
+        return energy[0].clone()
+
+    @staticmethod
+    def backward(context, slope):
+        return None, None, *(slope * gradient for gradient in context.saved_tensors)
+
+
+def draw_by_nuts(simulated, *, draws, thinning, warmup_steps, chart="polar"):
+    """As `draw_vectorised`: Pyro's NUTS in a registered chart of the constraint, on a potential that is traced once."""
+    model = Model(simulated.data[0], chart)
+    target = target_from_model(model, transforms={"U": biject_to(StiefelUniform(3, 2, chart=chart).support).inv})
+    start = {name: value.unsqueeze(0) for name, value in target.draw().items()}
+    names = list(start)
+    own = OwnData(model, simulated.data[:1], target, start, compile={})
+    found = []
+    for data in simulated.data:
+        own.take(data.unsqueeze(0))
+        kernel = NUTS(potential_fn=lambda sites: _Graph.apply(own, names, *(sites[name] for name in names)))
+        mcmc = pyro.infer.MCMC(
+            kernel, draws * thinning, warmup_steps, initial_params=target.draw(), disable_progbar=True
+        )
+        mcmc.run()
+        sites = {name: value[thinning - 1 :: thinning] for name, value in mcmc.get_samples().items()}
+        found.append(target.values(sites))
+    return {name: torch.stack([values[name] for values in found]) for name in names}

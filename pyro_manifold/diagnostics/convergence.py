@@ -1,0 +1,153 @@
+"""Have chains mixed, and how much are their draws worth? For each entry of a site."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Measure = Literal["r_hat", "ess_bulk", "ess_tail", "ess_mean"]
+
+_UNITS_OF_ROUNDING = 100
+
+
+def convergence(
+    values: Tensor, measures: tuple[Measure, ...] = ("r_hat", "ess_bulk", "ess_tail")
+) -> dict[Measure, Tensor]:
+    r"""Rank-normalised split R-hat and effective sample sizes, by ArviZ.
+
+    R-hat compares variances between and within halves of chains, after values and their distances from the median
+    became normal scores of their ranks; ``ess_bulk`` is the effective sample size of those scores, ``ess_tail`` the
+    smaller one of the 5 % and 95 % quantiles, ``ess_mean`` that of the values. (Vehtari, Gelman, Simpson, Carpenter &
+    Bürkner 2021, Bayesian Analysis 16.)
+
+    Args:
+        values: ``(chains, draws, ...)``, at least 4 draws. Of a single chain R-hat compares the quarters.
+        measures: which of them; R-hat takes longest.
+
+    Returns:
+        ``{measure: (...)}`` in float64 on the CPU; NaN for entries that do not vary, and an
+        infinite R-hat where chains stand still at different values.
+
+    Raises:
+        ValueError: for fewer than 4 draws.
+
+    Example:
+        >>> import torch
+        >>> found = convergence(torch.randn(4, 500, 3, generator=torch.Generator().manual_seed(0)))
+        >>> bool((found["r_hat"] < 1.01).all()), bool((found["ess_tail"] > 1000).all())
+        (True, True)
+    """
+    if values.dim() < 2 or values.shape[1] < 4:
+        raise ValueError(
+            f"convergence: values have shape {tuple(values.shape)}, expected 4 draws or more of each chain."
+        )
+    shape = values.shape[2:]
+    flat = values.detach().flatten(2).cpu() if shape else values.detach().cpu().unsqueeze(-1)
+    varying = varies(flat)
+    found = {measure: torch.full((flat.shape[-1],), torch.nan, dtype=torch.float64) for measure in measures}
+    if bool(varying.any()):
+        array = flat[..., varying].double().numpy()
+        for measure in measures:
+            found[measure][varying] = torch.as_tensor(_measured(array, measure), dtype=torch.float64)
+    return {measure: value.reshape(shape) for measure, value in found.items()}
+
+
+def varies(values: Tensor) -> Tensor:
+    """Which entries of ``(chains, draws, entries)`` vary by more than rounding, or are not finite, ``(entries,)``.
+
+    Row norms of a square orthonormal matrix are 1 up to rounding; the R-hat of rounding says nothing.
+    """
+    unit = torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
+    values = values.double()
+    spread = values.amax((0, 1)) - values.amin((0, 1))
+    # Written so that NaN counts as varying.
+    return ~(spread <= _UNITS_OF_ROUNDING * unit * values.abs().amax((0, 1)))
+
+
+def _measured(array: np.ndarray, measure: Measure) -> np.ndarray:
+    arviz = imported_arviz()
+    import xarray
+
+    if measure == "r_hat" and len(array) == 1:
+        half = array.shape[1] // 2
+        array = np.concatenate([array[:, :half], array[:, -half:]])
+    if array.shape[1] < 4:
+        return np.full(array.shape[2], np.nan)
+    table = xarray.Dataset({"x": (("chain", "draw", "entry"), array)})
+    with np.errstate(all="ignore"):  # chains that stand still have no variance
+        if measure == "r_hat":
+            found = np.asarray(arviz.rhat(table)["x"])
+            return np.where(np.isnan(found) & np.isfinite(array).all((0, 1)), np.inf, found)
+        return np.asarray(arviz.ess(table, method=measure.removeprefix("ess_"))["x"])
+
+
+def imported_arviz() -> Any:
+    """ArviZ, which takes a second to import, and announces its own refactoring."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+        import arviz
+    return arviz
+
+
+def nested_r_hat(draws: Tensor, num_superchains: int) -> Tensor:
+    r"""Nested R-hat, for many short chains of which groups began at the same point.
+
+    With K superchains of M chains of N draws each, :math:`\bar\theta_{mk}` the mean of a chain, :math:`s^2_{mk}` its
+    variance (over N - 1) and :math:`\bar\theta_k` the mean of a superchain,
+
+    .. math::
+        \hat R_\nu = \sqrt{1 + B / W}, \quad B = \operatorname{var}_k(\bar\theta_k), \quad
+        W = \frac1K \sum_k \Big(\operatorname{var}_m(\bar\theta_{mk}) + \frac1M \sum_m s^2_{mk}\Big),
+
+    variances over K - 1 and M - 1. With many chains M the variance B of superchains goes to what the start still
+    explains, however short the chains are, where R-hat needs each chain to be long. Of independent draws it is about
+    :math:`\sqrt{1 + 1/(MN)}`; of chains that stay near starts of variance :math:`\tau^2` in units of that of their
+    draws, :math:`\sqrt{1 + \tau^2}`. It is not rank-normalised. If the chains of a group began at different points, B
+    has only an M-th of their starts' variance, and a value near 1 says nothing of convergence.
+
+    Args:
+        draws: ``(chains, draws, ...)``; superchain k has the chains k·M to (k + 1)·M - 1.
+        num_superchains: K, at least 2, a divisor of the number of chains.
+
+    Returns:
+        ``(...)``; NaN for entries that do not vary.
+
+    Raises:
+        ValueError: for another number of superchains.
+
+    Source: Margossian, Hoffman, Sountsov, Riou-Durand, Vehtari & Gelman, Bayesian Analysis 2024, equations 15–19.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))  # 64 chains of 5 draws
+        >>> round(float(nested_r_hat(draws, 8)), 3)
+        1.004
+    """
+    check_superchains(num_superchains, len(draws))
+    draws = draws.detach()
+    draws = draws if draws.is_floating_point() else draws.double()
+    chains, length = draws.shape[:2]
+    per_superchain = chains // num_superchains
+    means = draws.mean(1).unflatten(0, (num_superchains, per_superchain))
+    between = means.mean(1).var(0)
+    within = torch.zeros_like(between)
+    if length > 1:
+        within = draws.var(1).mean(0)
+    if per_superchain > 1:
+        within = within + means.var(1).mean(0)
+    # 0 / 0 is NaN, as it should be; superchains that stand still at different points have infinity.
+    return (1 + between / within).sqrt()
+
+
+def check_superchains(num_superchains: object, chains: int) -> None:
+    """Raise a sentence for a number of superchains that these chains cannot be divided into."""
+    whole = isinstance(num_superchains, int) and not isinstance(num_superchains, bool)
+    if not whole or num_superchains < 2 or chains % num_superchains:  # type: ignore[operator]
+        raise ValueError(
+            f"num_superchains={num_superchains!r}, expected an integer from 2 that divides the number of chains, "
+            f"{chains}."
+        )

@@ -1,0 +1,73 @@
+"""What a posterior knows of sites whose columns it knows only up to signs, order or rotations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from pyro_manifold.diagnostics.invariants import Invariance, invariants
+from pyro_manifold.diagnostics.symmetries import Symmetry
+
+
+def known_quantities(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> dict[str, Tensor]:
+    """Sites, and in place of those with a symmetry, functionals that it does not change.
+
+    Those are `invariants` of the product that the sentence of `Symmetry` names. Where more than three sites change
+    together they are the invariants of each of them, and for sites that change places with columns their sorted values.
+
+    Args:
+        draws: ``{site: (chains, draws, ...)}``; sites that were not kept are missing.
+        symmetries: of the posterior.
+
+    Returns:
+        ``{name: (chains, draws, ...)}``.
+
+    Example:
+        >>> import torch
+        >>> draws = {"U": torch.randn(2, 5, 3, 2), "scale": torch.ones(2, 5)}
+        >>> sorted(known_quantities(draws, [Symmetry("rotations", ("U",))]))
+        ['U, row products', 'U, squared row norms', 'scale']
+    """
+    found = dict(draws)
+    for symmetry in symmetries:
+        sites = [name for name in (*symmetry.sites, *symmetry.reordered) if name in draws]
+        for name in sites:
+            del found[name]
+        product = _of_product(draws, symmetry) if len(sites) == len(symmetry.sites + symmetry.reordered) else None
+        found |= product if product is not None else _of_each(draws, symmetry)
+    return found
+
+
+def _of_product(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor] | None:
+    """None where there is more than one companion of a kind, or none at all, or where shapes do not make a product."""
+    first, *others = symmetry.sites
+    if len(others) > 1 or len(symmetry.reordered) > 1 or not (others or symmetry.reordered):
+        return None
+    right = _matrix(draws, others[0], symmetry) if others else None
+    scales = draws[symmetry.reordered[0]] if symmetry.reordered else None
+    try:
+        values = invariants(_matrix(draws, first, symmetry), scales=scales, right=right)
+    except ValueError:
+        return None
+    names = ", ".join((*symmetry.sites, *symmetry.reordered))
+    return {f"{names}, {name}": value for name, value in values.items()}
+
+
+def _of_each(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor]:
+    kind: Invariance = symmetry.kind  # type: ignore[assignment]
+    found: dict[str, Tensor] = {}
+    for name in symmetry.sites:
+        if name not in draws:
+            continue
+        found_of_site = invariants(_matrix(draws, name, symmetry), kind)
+        found |= {f"{name}, {key}": value for key, value in found_of_site.items()}
+    sorted_values = {name: draws[name].sort(-1).values for name in symmetry.reordered if name in draws}
+    return found | {f"{name}, sorted": value for name, value in sorted_values.items()}
+
+
+def _matrix(draws: Mapping[str, Tensor], name: str, symmetry: Symmetry) -> Tensor:
+    """A unit vector is a matrix of one column, a companion with one number for each column a matrix of one row."""
+    if name not in symmetry.vectors:
+        return draws[name]
+    return draws[name][..., None] if name == symmetry.sites[0] else draws[name][..., None, :]

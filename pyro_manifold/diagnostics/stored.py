@@ -1,0 +1,131 @@
+"""Runs on disk as ArviZ's InferenceData, also while they go on."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pyro_manifold
+from pyro_manifold.store.archive import Array
+from pyro_manifold.store.reading import SITES, STATISTICS, StoredRun, stored_runs
+
+
+def open_run(path: str | Path) -> Any:
+    """What is stored of a run, for ArviZ: draws and statistics that are read when they are looked at.
+
+    The run may be going on, in another process or on another machine: it has the draws that were stored by now, and
+    of shards as many as each of them has. ``.load()`` on a group or variable reads it into memory.
+
+    Args:
+        path: the folder that was ``MCMC``'s ``store``.
+
+    Returns:
+        ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree``, with the groups ``posterior`` and
+        ``sample_stats``: variables ``(chain, draw, ...)``.
+
+    Raises:
+        ValueError: if there is no stored run, or a file of it is damaged; nothing in it is unpickled.
+
+    Example:
+        >>> import pyro, tempfile
+        >>> from pyro_manifold.distributions import StiefelUniform
+        >>> from pyro_manifold.infer import MCMC, OHMC
+        >>> folder = tempfile.mkdtemp()
+        >>> kernel = OHMC(lambda: pyro.sample("U", StiefelUniform(4, 2)))
+        >>> mcmc = MCMC(kernel, 10, num_chains=3, store=folder, disable_progbar=True)
+        >>> mcmc.run()
+        >>> open_run(folder).posterior["U"].shape
+        (3, 10, 4, 2)
+    """
+    runs = stored_runs(Path(path))
+    import xarray
+
+    groups = {
+        group: xarray.Dataset({name: _variable(runs, group, name) for name in _names(runs, group)}, _coordinates(runs))
+        for group in (SITES, STATISTICS)
+    }
+    groups = {name: group.assign_attrs(_attributes(runs)) for name, group in groups.items()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+        import arviz
+
+        if int(arviz.__version__.split(".")[0]) < 1:
+            # ArviZ takes hundreds of chains for a transposed array.
+            warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
+            return arviz.InferenceData(**groups, attrs=_attributes(runs))
+        return xarray.DataTree.from_dict({"/": xarray.Dataset(attrs=_attributes(runs)), **groups})
+
+
+def _names(runs: list[StoredRun], group: str) -> list[str]:
+    """Those that every shard has; statistics are known from the first draw on."""
+    first, *others = [run.names(group) for run in runs]
+    taken = sorted({"chain", "draw"} & set(first))
+    if taken:
+        raise ValueError(f"The site {taken[0]!r} has the name of a dimension: read it by mcmc.get_samples().")
+    return [name for name in first if all(name in names for names in others)]
+
+
+def _draws(runs: list[StoredRun]) -> int:
+    return min(run.draws for run in runs)
+
+
+def _coordinates(runs: list[StoredRun]) -> dict[str, Array]:
+    chains = sum(run.manifest.chains for run in runs)
+    return {"chain": np.arange(chains), "draw": np.arange(_draws(runs))}
+
+
+def _attributes(runs: list[StoredRun]) -> dict[str, Any]:
+    manifest = runs[0].manifest
+    return {
+        "inference_library": "pyro_manifold",
+        "inference_library_version": manifest.versions.get("pyro_manifold", pyro_manifold.__version__),
+        "warmup_steps": manifest.warmup_steps,
+        "thinning": manifest.thinning,
+    }
+
+
+def _variable(runs: list[StoredRun], group: str, name: str) -> Any:
+    from xarray import Variable
+    from xarray.backends import BackendArray
+    from xarray.core import indexing
+
+    class OnDisk(BackendArray):
+        """An array that is read where it is looked at."""
+
+        def __init__(self) -> None:
+            self.dtype, shape = runs[0].kind(group, name)
+            self.shape = (sum(run.manifest.chains for run in runs), _draws(runs), *shape)
+
+        def __getitem__(self, key: Any) -> Any:
+            basic = indexing.IndexingSupport.BASIC
+            return indexing.explicit_indexing_adapter(key, self.shape, basic, lambda key: _read(runs, group, name, key))
+
+    array = OnDisk()
+    rest = [f"{name}_dim_{place}" for place in range(len(array.shape) - 2)]
+    return Variable(["chain", "draw", *rest], indexing.LazilyIndexedArray(array))
+
+
+def _read(runs: list[StoredRun], group: str, name: str, key: tuple[Any, ...]) -> Array:
+    """Integers and slices of all dimensions; only files that have some of these draws are opened."""
+    chain, draw, *rest = key
+    draws = range(_draws(runs))[draw if isinstance(draw, slice) else slice(int(draw), int(draw) + 1)]
+    start, stop = (min(draws), max(draws) + 1) if draws else (0, 0)
+    chosen = range(sum(run.manifest.chains for run in runs))[
+        chain if isinstance(chain, slice) else slice(int(chain), int(chain) + 1)
+    ]
+    parts, first = [], 0
+    for run in runs:
+        here = [k - first for k in chosen if first <= k < first + run.manifest.chains]
+        first += run.manifest.chains
+        if here:
+            within = slice(min(here), max(here) + 1)
+            parts.append(run.read(group, name, start, stop, within)[:: abs(chosen.step)])
+    if not parts:
+        parts = [runs[0].read(group, name, start, stop, slice(0, 0))]
+    found = np.concatenate(parts)[:: -1 if chosen.step < 0 else 1]
+    found = found[:, :: draws.step] if draws else found
+    found = found[(slice(None), slice(None), *rest)]
+    return found[(slice(None) if isinstance(chain, slice) else 0, slice(None) if isinstance(draw, slice) else 0)]

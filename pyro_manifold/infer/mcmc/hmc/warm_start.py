@@ -1,0 +1,91 @@
+"""What an earlier run has found, to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.checks import check_positive
+from pyro_manifold.infer.mcmc.hmc.masses import Estimators, InverseMassEstimator
+from pyro_manifold.infer.mcmc.states import Block, Blocks
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Step size, masses and trajectory length, as ``mcmc.kernel.tuning`` has them after a run.
+
+    Attributes:
+        step_size: ε.
+        inverse_mass_matrix: of each block, as ``mcmc.kernel.inverse_mass_matrix`` has it: a vector or matrix for a
+            group of sites; for a manifold site a number, or ``(chains, matrices * (p + 1))``. A block may go by the
+            name of its only site. Blocks that are not named begin as in any run.
+        trajectory_length: mean integration time; None where it is to be found.
+
+    Raises:
+        ValueError: for numbers that are not positive.
+    """
+
+    step_size: float
+    inverse_mass_matrix: Mapping[Any, Tensor | float]
+    trajectory_length: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(step_size=self.step_size)
+        if self.trajectory_length is not None:
+            check_positive(trajectory_length=self.trajectory_length)
+        if not isinstance(self.inverse_mass_matrix, Mapping):
+            raise ValueError(
+                f"inverse_mass_matrix={self.inverse_mass_matrix!r}, expected a dictionary of a tensor for each block, "
+                "as kernel.inverse_mass_matrix is after a run."
+            )
+
+    def inverse_masses(self, make: Estimators) -> Blocks:
+        """Inverse masses ``(1 or chains, ...)`` of the blocks of a run.
+
+        Of another number of chains, those of columns are the chains' mean mass: which column of a chain is which is
+        chance.
+
+        Raises:
+            ValueError: if they do not fit; the sentence names the block.
+        """
+        given = {(name,) if isinstance(name, str) else tuple(name): x for name, x in self.inverse_mass_matrix.items()}
+        unknown = sorted(set(given) - set(make))
+        if unknown:
+            raise ValueError(f"inverse_mass_matrix names {unknown}, but the blocks that move together are {[*make]}.")
+        return {block: _fitted(block, torch.as_tensor(value), make[block]()) for block, value in given.items()}
+
+
+def as_tuning(step_size: float, inverse_mass_matrix: object, tuning: object) -> Tuning | None:
+    """What the user said of an earlier run; None for nothing."""
+    if tuning is None:
+        return None if inverse_mass_matrix is None else Tuning(step_size, inverse_mass_matrix)  # type: ignore[arg-type]
+    if not isinstance(tuning, Tuning):
+        raise ValueError(f"tuning={tuning!r}, expected what mcmc.kernel.tuning is after a run.")
+    if inverse_mass_matrix is not None or step_size != 1:
+        raise ValueError("tuning has a step_size and an inverse_mass_matrix: leave these out, or leave out tuning.")
+    return tuning
+
+
+def _fitted(block: Block, value: Tensor, estimator: InverseMassEstimator) -> Tensor:
+    like = estimator.initial()
+    value = value.detach().to(like)
+    shape = like.shape[1:]
+    if value.dim() == 1 and len(shape) == 2:
+        value = value.diag()
+    if value.shape == shape:
+        value = value.unsqueeze(0)
+    if value.shape[1:] != shape or not len(value) or (len(like) == 1 and len(value) > 1 and shape):
+        raise ValueError(
+            f"inverse_mass_matrix[{block}] has the shape {tuple(value.shape)}, expected {tuple(shape)}"
+            f"{', for each chain or for all' if len(like) > 1 else ''}."
+        )
+    if len(value) != len(like):
+        value = (1 / (1 / value).mean(0, keepdim=True)).expand_as(like).contiguous()
+    positive = torch.linalg.cholesky_ex(value)[1] == 0 if len(shape) == 2 else value > 0
+    if not bool(positive.all() & value.isfinite().all()):
+        raise ValueError(f"inverse_mass_matrix[{block}] is not positive and finite, expected variances.")
+    return value

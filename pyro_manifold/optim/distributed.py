@@ -1,0 +1,188 @@
+"""One optimiser step from the gradients of several processes."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import pyro
+import torch
+import torch.distributed
+from pyro.optim import PyroOptim
+from torch import Tensor
+
+Described = tuple[tuple[int, ...], str]
+"""Shape and dtype of a parameter."""
+
+
+class DistributedOptimizer(PyroOptim):
+    r"""A `PyroOptim` whose steps use the mean of the gradients of all processes of `torch.distributed`.
+
+    .. math:: G = \frac1R \sum_{r=1}^R G_r
+
+    Every process then takes the step of the optimiser with G. Each runs `SVI` on data or minibatches of its own. Its
+    ELBO must estimate that of all data, as it does in a plate of their number,
+    ``pyro.plate(name, size, subsample_size=len(batch))``; the mean then does too, with less noise. A parameter that a
+    process did not use in a step counts there with gradient zero.
+
+    Where a step meets parameters that are new to it, all processes take the values of process 0, and that step the
+    gradients of process 0 alone, as those of others were taken elsewhere. From then on parameters and the optimiser's
+    memory are equal in all processes, to the last bit as far as their processors and libraries are alike. A step costs
+    one message of all gradients and one of four numbers. All processes must make the same number of steps.
+
+    Args:
+        optim: the optimiser, of this package or Pyro's. Clipping acts on the mean. Keep a scheduler to call its
+            ``step()``; save and load in every process.
+
+    Raises:
+        ValueError: for something else than a `PyroOptim`; in a step, for parameters that differ in shape, have no name
+            in the param store, or are unknown to a process.
+        RuntimeError: in a step, without a process group.
+
+    Example:
+        >>> from pyro_manifold.optim import RiemannianAdam
+        >>> optim = DistributedOptimizer(RiemannianAdam({"lr": 0.01}))
+    """
+
+    def __init__(self, optim: PyroOptim) -> None:
+        if not isinstance(optim, PyroOptim) or isinstance(optim, DistributedOptimizer):
+            raise ValueError(
+                f"DistributedOptimizer: optim is {optim!r:.60}, expected an optimiser for SVI such as "
+                "pyro_manifold.optim.RiemannianAdam({'lr': 0.01})."
+            )
+        super().__init__(optim.pt_optim_constructor, optim.pt_optim_args, optim.pt_clip_args)
+        self.optim_objs, self.grad_clip = optim.optim_objs, optim.grad_clip  # SVI's users look at them
+        self._optim = optim
+        self._shared: dict[str, weakref.ref[Tensor]] = {}
+        self._started = False
+
+    def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
+        """One step of the parameters that any process used, ``params`` here."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            raise RuntimeError(
+                "DistributedOptimizer: there is no process group; call torch.distributed.init_process_group('gloo') "
+                "in each process first, as torchrun expects it."
+            )
+        used = _named(params)
+        device = next((value.device for value in used.values()), torch.device("cpu"))
+        alike, is_new, same_random_numbers = self._compare(used, device)
+        if not self._started and same_random_numbers and torch.distributed.get_world_size() > 1:
+            warnings.warn(
+                "All processes are at the same random numbers: their minibatches and the noise of the guide may be "
+                "the same, and the mean of their gradients no better than one: call pyro.set_rng_seed(seed + rank) in "
+                "each.",
+                stacklevel=3,
+            )
+        self._started = True
+        everywhere = used if alike else _used_anywhere(used)
+        names = sorted(everywhere)
+        gradients = {name: everywhere[name].grad for name in names}
+        for of_a_kind in _by_kind(everywhere):
+            values = [everywhere[name] for name in of_a_kind]
+            if is_new:
+                _take_from_first(values)
+            _exchange(values, from_first=is_new)
+        self._shared.update({name: weakref.ref(everywhere[name]) for name in names})
+        self._optim([everywhere[name] for name in names], *args, **kwargs)
+        for name in set(names) - set(used):
+            # SVI clears the gradients of what it used itself.
+            everywhere[name].grad = None if gradients[name] is None else torch.zeros_like(everywhere[name])
+
+    def _compare(self, used: dict[str, Tensor], device: torch.device) -> tuple[bool, bool, bool]:
+        """Whether all processes used the same parameters, any are new to one, and random numbers are the same."""
+        described = zlib.crc32(repr(sorted((name, _described(value)) for name, value in used.items())).encode())
+        random = 0 if self._started else zlib.crc32(torch.get_rng_state().numpy().tobytes())
+        # By the tensor: a param store that was cleared or loaded has others under the same names.
+        new = any(name not in self._shared or self._shared[name]() is not value for name, value in used.items())
+        found = torch.tensor([described, -described, random, -random, int(new)], device=device)
+        torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        largest, least, largest_random, least_random, any_new = found.tolist()
+        return largest == -least, bool(any_new), largest_random == -least_random
+
+    def get_state(self) -> dict[str, Any]:
+        """That of the optimiser."""
+        state: dict[str, Any] = self._optim.get_state()
+        return state
+
+    def set_state(self, state_dict: dict[str, Any]) -> None:
+        """That of the optimiser, in each process."""
+        self._optim.set_state(state_dict)
+
+
+def _named(params: Iterable[Tensor]) -> dict[str, Tensor]:
+    store, named = pyro.get_param_store(), {}
+    for value in params:
+        name = store.param_name(value)
+        if name is None:
+            raise ValueError(
+                f"DistributedOptimizer: a parameter of shape {tuple(value.shape)} has no name in Pyro's param store, "
+                "by which processes find each other's: leave module_local_params off."
+            )
+        named[name] = value
+    return dict(sorted(named.items()))
+
+
+def _described(value: Tensor) -> Described:
+    return tuple(value.shape), str(value.dtype)
+
+
+def _used_anywhere(used: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters that any process used, each process's own.
+
+    Raises:
+        ValueError: in all processes, if one does not know a parameter, or knows it with another shape or dtype.
+    """
+    known = pyro.get_param_store()._params  # unconstrained values
+    mine = {name: _described(value) for name, value in {**known, **used}.items()}
+    found: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, (sorted(used), mine))
+    names = sorted({name for theirs, _ in found for name in theirs})
+    for name in names:
+        for rank, (_, described) in enumerate(found):
+            if name not in described:
+                raise ValueError(
+                    f"Process {rank} does not know the parameter '{name}', which another one has used: make every "
+                    "parameter in each process before the first step, such as by running the guide once."
+                )
+            first = next(other[name] for _, other in found if name in other)
+            if described[name] != first:
+                raise ValueError(
+                    f"Parameter '{name}' has shape and dtype {described[name]} in process {rank}, but {first} in "
+                    "another: processes need the same model."
+                )
+    return {name: used.get(name, known.get(name)) for name in names}
+
+
+def _by_kind(params: dict[str, Tensor]) -> list[list[str]]:
+    """Names of parameters of one dtype and device, so that they travel as one vector."""
+    kinds: dict[Any, list[str]] = {}
+    for name in sorted(params):
+        kinds.setdefault((str(params[name].dtype), str(params[name].device)), []).append(name)
+    return [kinds[kind] for kind in sorted(kinds)]
+
+
+@torch.no_grad()
+def _take_from_first(params: list[Tensor]) -> None:
+    flat = torch.cat([value.flatten() for value in params])
+    torch.distributed.broadcast(flat, 0)
+    for value, part in zip(params, flat.split([value.numel() for value in params]), strict=True):
+        value.copy_(part.view_as(value))
+
+
+@torch.no_grad()
+def _exchange(params: list[Tensor], *, from_first: bool) -> None:
+    """Gradients become their mean over processes, or those of the first; a parameter that none used keeps None."""
+    used = params[0].new_tensor([float(value.grad is not None) for value in params])
+    gradients = [torch.zeros_like(value) if value.grad is None else value.grad for value in params]
+    flat = torch.cat([used, *[gradient.to(used).flatten() for gradient in gradients]])
+    if from_first:
+        torch.distributed.broadcast(flat, 0)
+    else:
+        torch.distributed.all_reduce(flat)
+        flat[len(params) :] /= torch.distributed.get_world_size()
+    parts = flat[len(params) :].split([value.numel() for value in params])
+    for value, part, count in zip(params, parts, flat[: len(params)].tolist(), strict=True):
+        value.grad = part.view_as(value).clone() if count else None

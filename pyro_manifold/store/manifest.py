@@ -1,0 +1,206 @@
+"""What a store says of its run: enough to read the draws without the model, and to know the run again."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import pyro_manifold
+from pyro_manifold.store.files import write_durably
+
+FORMAT = 1
+_NAME = "manifest.json"
+_LARGEST = 2**26
+_MOST = 2**40  # numbers in one draw of a site; nobody has more, and sizes beyond could not be counted in bytes
+_MOST_CHAINS = 2**24
+_KINDS = "biufc"
+
+
+class Site(NamedTuple):
+    """What a site's draws are.
+
+    Attributes:
+        dtype: NumPy's name of their type.
+        shape: of one draw of one chain.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What does not change while a run goes on.
+
+    Attributes:
+        identity: a word that no other run has; every file of the run repeats it.
+        sites: what is drawn.
+        chains: how many chains.
+        warmup_steps: iterations that adapt.
+        thinning: iterations of a draw.
+        settings: the kernel's, in words.
+        parts: what else the run depends on, by what it is called: fingerprints of code and data.
+        seed: torch's, when the run began.
+        versions: of the programs that began it.
+        machine: what rounding may depend on.
+    """
+
+    identity: str
+    sites: dict[str, Site]
+    chains: int
+    warmup_steps: int
+    thinning: int
+    settings: dict[str, str]
+    parts: dict[str, str]
+    seed: int
+    versions: dict[str, str]
+    machine: dict[str, str]
+
+    def difference(self, other: Manifest) -> str | None:
+        """What another run has different, such that it cannot go on where this one ended; None if nothing."""
+        pairs: list[tuple[str, object, object]] = [
+            *_pairs("version of", self.versions, other.versions, ("pyro_manifold", "python")),
+            *_pairs("", self.parts, other.parts),
+            *_pairs("the kernel's", self.settings, other.settings),
+            ("chains", self.chains, other.chains),
+            ("warmup_steps", self.warmup_steps, other.warmup_steps),
+            ("thinning", self.thinning, other.thinning),
+            *_pairs("the site", _in_words(self.sites), _in_words(other.sites)),
+        ]
+        found = [f"{name} was {before}, and is {after}" for name, before, after in pairs if before != after]
+        return "; ".join(found[:3]) if found else None
+
+    def rounding_difference(self, other: Manifest) -> str | None:
+        """What another run has different that may change its draws by rounding; None if nothing."""
+        here, there = ({**each.machine, "torch": each.versions.get("torch", "?")} for each in (self, other))
+        found = [
+            f"{name} was {here.get(name)}, and is {there.get(name)}"
+            for name in sorted({*here, *there})
+            if here.get(name) != there.get(name)
+        ]
+        return "; ".join(found) if found else None
+
+    def write(self, folder: Path) -> None:
+        """Put it into a folder."""
+        write_durably({folder / _NAME: json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()})
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """That of a folder.
+
+        Raises:
+            ValueError: if there is none, or it says what cannot be; the sentence says what.
+        """
+        values = read_json(folder / _NAME)
+        try:
+            return cls(**_checked(values))
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise ValueError(f"{folder / _NAME} is damaged or was made to mislead: {error}.") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A dictionary of this format.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if not path.is_file():
+        raise ValueError(f"There is no stored run in '{path.parent}': it has no {path.name}.")
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ValueError("it is larger than any such file")
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}.") from error
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        found = values.get("format") if isinstance(values, dict) else None
+        raise ValueError(f"{path} has the format {str(found)[:40]}, expected {FORMAT}: another version wrote it.")
+    return values
+
+
+def holds_a_run(folder: Path) -> bool:
+    """Whether there is a manifest."""
+    return (folder / _NAME).exists()
+
+
+def new_identity() -> str:
+    """A word that no other run has."""
+    return uuid.uuid4().hex
+
+
+def versions() -> dict[str, str]:
+    """Of the programs that draws depend on."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"pyro_manifold": pyro_manifold.__version__, "python": python, "torch": str(torch.__version__)}
+
+
+def machine() -> dict[str, str]:
+    """What rounding may depend on."""
+    return {
+        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def _pairs(
+    kind: str, before: Mapping[str, str], after: Mapping[str, str], names: tuple[str, ...] | None = None
+) -> list[tuple[str, object, object]]:
+    listed = names or sorted({*before, *after})
+    # The kernel's name is one of its settings.
+    names_of = {name: "the kernel" if name == "kernel" else f"{kind} {name}".strip() for name in listed}
+    return [(names_of[name], before.get(name, "none"), after.get(name, "none")) for name in listed]
+
+
+def _in_words(sites: Mapping[str, Site]) -> dict[str, str]:
+    return {name: f"{site.dtype} {site.shape}" for name, site in sites.items()}
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `Manifest`, none of which is what it cannot be."""
+    words = {name: _words(values, name) for name in ("settings", "parts", "versions", "machine")}
+    counts = {name: _count(values, name) for name in ("chains", "warmup_steps", "thinning", "seed")}
+    if not counts["chains"] or not counts["thinning"] or counts["chains"] > _MOST_CHAINS:
+        raise ValueError(f"it has {counts['chains']} chains and a thinning of {counts['thinning']}")
+    identity = values["identity"]
+    if not isinstance(identity, str) or len(identity) != 32 or not identity.isalnum():
+        raise ValueError(f"its identity is {str(identity)[:40]!r}")
+    if not isinstance(values["sites"], dict):
+        raise ValueError("its sites are no dictionary")
+    sites = {name: _site(name, site, counts["chains"]) for name, site in values["sites"].items()}
+    return {**words, **counts, "identity": identity, "sites": sites}
+
+
+def _words(values: dict[str, Any], name: str) -> dict[str, str]:
+    found = values[name]
+    if not isinstance(found, dict) or not all(isinstance(word, str) for word in found.values()):
+        raise ValueError(f"'{name}' is no dictionary of words")
+    return found
+
+
+def _count(values: dict[str, Any], name: str) -> int:
+    found = values[name]
+    if type(found) is not int or not 0 <= found < 2**64:
+        raise ValueError(f"'{name}' is {str(found)[:40]}, expected a number that is not negative")
+    return found
+
+
+def _site(name: str, found: Any, chains: int) -> Site:
+    dtype, shape = found
+    if not isinstance(dtype, str) or np.dtype(dtype).kind not in _KINDS:
+        raise ValueError(f"the site '{name}' has the type {str(dtype)[:40]}, expected numbers")
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape) or len(shape) > 32:
+        raise ValueError(f"the site '{name}' has the shape {str(shape)[:40]}")
+    if chains * math.prod(max(size, 1) for size in shape) > _MOST:
+        raise ValueError(
+            f"the site '{name}' has the shape {tuple(shape)} in each of {chains} chains, which is too much"
+        )
+    return Site(dtype, tuple(shape))

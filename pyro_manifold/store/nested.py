@@ -1,0 +1,58 @@
+"""Nested dictionaries of tensors, numbers and strings as arrays and JSON, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_manifold.store.archive import Archive, Array, DamagedError
+
+_AS_INTEGERS = {torch.bfloat16: torch.int16}
+"""Types that NumPy lacks, and those of the same size in which their bits are kept."""
+
+_TYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+
+
+def array_of(value: Tensor) -> Array:
+    """A tensor's numbers, on the processor."""
+    value = value.detach().cpu()
+    stored: Array = value.view(_AS_INTEGERS[value.dtype]).numpy() if value.dtype in _AS_INTEGERS else value.numpy()
+    return stored
+
+
+def tensor_of(array: Array) -> Tensor:
+    """An array's numbers, in its memory where that can be."""
+    return torch.from_numpy(array if array.flags.aligned and array.flags.writeable else np.array(array))
+
+
+def flattened(value: Any, arrays: dict[str, Array]) -> Any:
+    """What JSON can say of a value; its tensors are added to ``arrays`` under numbers."""
+    if isinstance(value, dict):
+        return {"parts": {name: flattened(part, arrays) for name, part in value.items()}}
+    if isinstance(value, Tensor):
+        name = f"{len(arrays)}"
+        arrays[name] = array_of(value)
+        return {"tensor": name, "dtype": str(value.dtype).removeprefix("torch.")}
+    return {"value": value}
+
+
+def unflattened(tree: Any, archive: Archive) -> Any:
+    """The inverse of `flattened`.
+
+    Raises:
+        DamagedError: if the two do not fit.
+    """
+    if isinstance(tree, dict) and isinstance(tree.get("parts"), dict):
+        return {name: unflattened(part, archive) for name, part in tree["parts"].items()}
+    if isinstance(tree, dict) and "value" in tree and isinstance(tree["value"], bool | int | float | str):
+        return tree["value"]
+    if isinstance(tree, dict) and isinstance(tree.get("tensor"), str) and tree.get("dtype") in _TYPES:
+        value = torch.from_numpy(np.array(archive[tree["tensor"]]))
+        dtype = _TYPES[tree["dtype"]]
+        if value.dtype != _AS_INTEGERS.get(dtype, dtype):
+            raise DamagedError(f"{archive.path}: array {tree['tensor']} is no {tree['dtype']}: it is damaged.")
+        return value.view(dtype)
+    raise DamagedError(f"{archive.path}: {str(tree)[:60]!r} is no part of a saved run: it is damaged.")

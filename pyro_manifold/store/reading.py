@@ -1,0 +1,184 @@
+"""Draws and statistics of a stored run, read when they are asked for; the run may be going on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
+from torch import Tensor
+
+from pyro_manifold.store.archive import Archive, Array, DamagedError, numbered, numbered_path
+from pyro_manifold.store.manifest import Manifest, holds_a_run
+from pyro_manifold.store.nested import tensor_of
+
+SITES, STATISTICS = "posterior", "sample_stats"
+CHUNK = "draws"
+MOST_DRAWS = 2**24
+"""Of a file: its arrays may have no elements that would show how many there are."""
+
+_SHARD = "shard"
+
+
+class Chunk(NamedTuple):
+    """Draws that are in one file.
+
+    Attributes:
+        archive: the file.
+        first: the number of its first draw.
+        draws: how many it has.
+    """
+
+    archive: Archive
+    first: int
+    draws: int
+
+
+class StoredRun:
+    """The draws of a folder.
+
+    Args:
+        folder: where they are.
+
+    Attributes:
+        manifest: what the store says of itself.
+        chunks: the files with draws, in order; `refresh` looks for new ones.
+
+    Raises:
+        ValueError: if there is no stored run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = Manifest.read(folder)
+        self.chunks: list[Chunk] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look for files that have come since."""
+        while True:
+            number = len(self.chunks)
+            path = numbered_path(self.folder, CHUNK, number)
+            if not path.exists():
+                return
+            self.chunks.append(self.opened(path, number, self.draws))
+
+    def opened(self, path: Path, number: int, first: int) -> Chunk:
+        """A file of draws, checked.
+
+        Raises:
+            DamagedError: if it is not what it should be.
+        """
+        archive = Archive(path)
+        draws = archive.about.get("draws")
+        if archive.about.get("identity") != self.manifest.identity:
+            raise DamagedError(f"{path} belongs to another run than {self.folder}: remove it.")
+        expected = {"number": number, "first": first}
+        if {name: archive.about.get(name) for name in expected} != expected or not _is_count(draws):
+            raise DamagedError(f"{path} does not go on where the draws before it end: it is damaged.")
+        for name, site in self.manifest.sites.items():
+            archive.check(f"{SITES}/{name}", site.dtype, (self.manifest.chains, draws, *site.shape))
+        for name, entry in archive.entries.items():
+            group, _, statistic = name.partition("/")
+            if group == STATISTICS:
+                archive.check(name, str(entry.dtype), (self.manifest.chains, draws))
+            elif group != SITES or statistic not in self.manifest.sites:
+                raise DamagedError(f"{path} has '{name[:60]}', which no site of the run is: it is damaged.")
+        return Chunk(archive, first, draws)
+
+    @property
+    def draws(self) -> int:
+        """How many draws of each chain there are."""
+        return self.chunks[-1].first + self.chunks[-1].draws if self.chunks else 0
+
+    def names(self, group: str) -> list[str]:
+        """Sites or statistics."""
+        if group == SITES:
+            return list(self.manifest.sites)
+        entries = self.chunks[0].archive.entries if self.chunks else {}
+        return [name.removeprefix(f"{group}/") for name in entries if name.startswith(f"{group}/")]
+
+    def kind(self, group: str, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Type of the numbers, and the shape of one draw of one chain."""
+        if group == SITES:
+            site = self.manifest.sites[name]
+            return np.dtype(site.dtype), site.shape
+        return self.chunks[0].archive.entries[f"{group}/{name}"].dtype, ()
+
+    def read(self, group: str, name: str, start: int, stop: int, chains: slice = slice(None)) -> Array:
+        """Draws ``(chains, stop - start, ...)``; mapped into memory where they are in one file."""
+        parts = [
+            chunk.archive[f"{group}/{name}"][chains, max(start - chunk.first, 0) : stop - chunk.first]
+            for chunk in self.chunks
+            if chunk.first < stop and start < chunk.first + chunk.draws
+        ]
+        if not parts:
+            dtype, shape = self.kind(group, name)
+            return np.empty((len(range(self.manifest.chains)[chains]), 0, *shape), dtype)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+
+
+def _is_count(draws: Any) -> TypeGuard[int]:
+    return type(draws) is int and 1 <= draws <= MOST_DRAWS
+
+
+class StoredTensors(Mapping[str, Tensor]):
+    """Sites or statistics by name, ``(chains, draws, ...)``, read each time they are asked for.
+
+    Args:
+        runs: of one run, or of its shards, whose chains come one after the other.
+        group: sites or statistics.
+        draws: the first so many draws, all that every shard has if None.
+        last: only the last so many of these.
+    """
+
+    def __init__(
+        self, runs: Sequence[StoredRun], group: str, draws: int | None = None, last: int | None = None
+    ) -> None:
+        self._runs, self._group = runs, group
+        there = min(run.draws for run in runs)
+        self._stop = there if draws is None else min(draws, there)
+        self._start = 0 if last is None else max(0, self._stop - last)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._runs[0].names(self._group):
+            raise KeyError(name)
+        parts = [run.read(self._group, name, self._start, self._stop) for run in self._runs]
+        return tensor_of(parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._runs[0].names(self._group))
+
+    def __len__(self) -> int:
+        return len(self._runs[0].names(self._group))
+
+
+def shard_folder(folder: Path, number: int) -> Path:
+    """Where a shard of a run has its files."""
+    return folder / f"{_SHARD}-{number:04d}"
+
+
+def stored_runs(folder: Path) -> list[StoredRun]:
+    """The run of a folder, or those of its shards that have begun, in order.
+
+    Raises:
+        ValueError: if there is none, or shards have other sites than the first.
+    """
+    if holds_a_run(folder):
+        return [StoredRun(folder)]
+    runs = []
+    for number in range(len(list(folder.glob(f"{_SHARD}-*"))) if folder.is_dir() else 0):
+        if holds_a_run(shard_folder(folder, number)):
+            runs.append(StoredRun(shard_folder(folder, number)))
+    if not runs:
+        raise ValueError(f"There is no stored run in '{folder}'.")
+    for run in runs:
+        if run.manifest.sites != runs[0].manifest.sites:
+            raise ValueError(f"{run.folder} has other sites than {runs[0].folder}: they are no shards of one run.")
+    return runs
+
+
+def chunk_numbers(folder: Path) -> list[int]:
+    """Of all files of draws."""
+    return [number for number, _ in numbered(folder, CHUNK)]

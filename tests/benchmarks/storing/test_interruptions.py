@@ -1,0 +1,23 @@
+"""A few kills; `python -m benchmarks.storing.interruptions` has many."""
+
+import random
+
+import pytest
+
+from benchmarks.storing.interruptions import RUNS, check, run
+from pyro_manifold.store.reading import StoredRun
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks: the children have one thread
+@pytest.mark.parametrize("name", ["OHMC, thinned", "OSGHMC with a loader"])
+def test_runs_that_are_killed_are_those_that_are_not(name):
+    where = check(name, 3, random.Random(name))
+    assert where["before"] + where["warm-up"] + where["draws"] == 3
+
+
+def test_native_code_is_made_in_the_middle_and_stored(tmp_path):
+    """Draws after it differ by rounding, so it belongs to the state: a resumed run makes it where the first did."""
+    name = "OHMC, native code"
+    mcmc = run(name, tmp_path)
+    assert mcmc.kernel.run.haste.made
+    assert StoredRun(tmp_path).draws == RUNS[name]()[1]["num_samples"]

@@ -1,0 +1,49 @@
+"""Posteriors for questions of tuning, and the figures of runs on them."""
+
+import pytest
+import torch
+
+from benchmarks.lengths import of_best
+from benchmarks.posteriors import (
+    Posterior,
+    all_entries,
+    of_components,
+    of_matrices,
+    plate_of_matrices,
+    stretched_langevin,
+)
+from benchmarks.tuning import measured
+from problems.models import orthonormal
+
+
+def test_functionals_of_components_do_not_see_their_signs_and_order():
+    draws = {
+        "U": torch.stack([orthonormal(5, 3)[None]] * 2, 1),
+        "scales": torch.rand(1, 2, 3),
+        "noise": torch.rand(1, 2),
+    }
+    order = torch.tensor([2, 0, 1])
+    changed = {
+        "U": (draws["U"] * torch.tensor([1.0, -1.0, -1.0]))[..., order],
+        "scales": draws["scales"][..., order],
+        "noise": draws["noise"],
+    }
+    found, expected = of_components(changed), of_components(draws)
+    assert set(found) == set(expected)
+    assert all(torch.allclose(found[name], expected[name]) for name in found)
+
+
+def test_a_run_tells_its_gradients_and_its_draws():
+    found = measured(Posterior(stretched_langevin(), all_entries), chains=2, warmup=30, draws=20)
+    assert found["warmup"] >= 30
+    assert found["sampling"] >= 20
+    assert 0 < found["ess_min"] <= found["ess_median"]
+    plate = measured(Posterior(plate_of_matrices(groups=2), of_matrices), chains=2, warmup=30, draws=20)
+    assert plate["rhat"] > 0
+
+
+def test_a_length_between_two_of_the_curve_is_worth_what_lies_between():
+    curve = {1.0: 10.0, 2.0: 40.0, 4.0: 10.0}
+    assert of_best(curve, 2.0) == pytest.approx(1.0)
+    assert of_best(curve, 2**0.5) == pytest.approx(0.5)
+    assert of_best(curve, 100.0) == pytest.approx(0.25)

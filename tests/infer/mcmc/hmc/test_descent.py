@@ -1,0 +1,108 @@
+"""A short descent of chains whose random starts are far from where they belong."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from problems.models import orthonormal
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import OHMC
+from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
+from pyro_manifold.manifolds import Stiefel
+
+X, U = ("x",), ("U",)
+
+
+def gaussian(scales, centre=0.0):
+    def potential(position):
+        x = (position[X] - centre) / scales
+        return 0.5 * x.square().sum(1), {X: x / scales}
+
+    return potential
+
+
+def starts(scales, by, chains=3):
+    return {X: by * scales * torch.randn(chains, len(scales))}
+
+
+def test_far_starts_come_as_near_as_draws_and_no_nearer():
+    scales = torch.logspace(-0.5, 0.5, 40)
+    position, potential = starts(scales, 100.0), gaussian(scales)
+    found = nearer_starts(position, potential, {})
+    energies = potential(found)[0]
+    assert (potential(position)[0] > 1e4).all()
+    assert (energies <= 40).all()
+    assert (energies > 0.5).all()
+
+
+@pytest.mark.parametrize("by", [1.0, 4.0])
+def test_near_starts_stay(by):
+    scales = torch.logspace(-0.5, 0.5, 40)
+    position = starts(scales, by)
+    assert nearer_starts(position, gaussian(scales), {})[X] is position[X]
+
+
+def test_each_chain_decides_and_descends_by_itself():
+    scales = torch.ones(5)
+
+    def two_valleys(position):
+        left, right = (gaussian(scales, centre)(position) for centre in (-1e3, 1e3))
+        nearer = left[0] < right[0]
+        return torch.where(nearer, left[0], right[0]), {X: torch.where(nearer.unsqueeze(1), left[1][X], right[1][X])}
+
+    position = {X: torch.tensor([[-900.0], [900.0], [1001.0]]).expand(3, 5).clone()}
+    found = nearer_starts(position, two_valleys, {})[X]
+    assert (found[0] < -990).all()
+    assert (found[1] > 990).all()
+    assert torch.equal(found[2], position[X][2])
+
+
+def test_a_density_without_bound_moves_nobody():
+    def funnel(position):
+        x = position[X]
+        return 1e3 * x.sum(1), {X: torch.full_like(x, 1e3)}
+
+    position = {X: torch.ones(2, 3)}
+    assert torch.equal(nearer_starts(position, funnel, {})[X], position[X])
+
+
+def test_matrices_stay_orthonormal_and_come_near_the_mode():
+    mode = orthonormal(20, 2)
+
+    def potential(position):
+        return 1e5 * (2 - (position[U] * mode).sum((1, 2))), {U: (-1e5 * mode).expand_as(position[U])}
+
+    position = {U: torch.stack([orthonormal(20, 2) for _ in range(3)])}
+    found = nearer_starts(position, potential, {U: Stiefel()})
+    assert Stiefel().membership_error(found[U]).max() < 1e-12
+    assert (potential(found)[0] <= 40).all()
+
+
+def test_infinite_energies_are_stepped_back_from():
+    scales = torch.ones(4)
+
+    def walled(position):
+        energy, gradient = gaussian(scales)(position)
+        inside = (position[X] > -0.5).all(1)
+        return torch.where(inside, energy, torch.inf), gradient
+
+    found = nearer_starts({X: 300 + torch.rand(2, 4)}, walled, {})
+    assert (walled(found)[0] <= 4).all()
+
+
+def far():
+    U = pyro.sample("U", StiefelUniform(4, 2))
+    pyro.sample("x", dist.Normal(1e4, 1.0))
+    pyro.factor("pull", U[..., 0, 0])
+
+
+def test_runs_begin_there_unless_told_where_to_begin():
+    assert abs(float(OHMC(far).prepare(1, 100, None).values["x"][0]) - 1e4) < 20
+    given = {"U": torch.eye(4, 2).unsqueeze(0), "x": torch.ones(1)}
+    assert float(OHMC(far).prepare(1, 100, given).values["x"][0]) == 1.0
+    for told in ({"adapt_mass_matrix": False}, {"init_strategy": pyro.infer.autoguide.init_to_sample}):
+        kernel = OHMC(far, **told)
+        run = kernel.prepare(1, 100, None)
+        assert torch.equal(run.sites["x"], run.problem.initial_values["x"])
+    assert abs(float(OHMC(far).prepare(1, 10, None).values["x"][0])) < 20
