@@ -197,7 +197,7 @@ class Looks:
         return self._goal.sentence(made, wanted)
 
     def _draws(self, count: int) -> Sites:
-        density = self._keeper.statistics(count).get("lp")
+        density = self._keeper.statistics(count, names=("lp",)).get("lp")
         known = {} if density is None else {"log density": density}
         return {**self._keeper.samples(count), **known}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -39,8 +39,10 @@ class Keeper(Protocol):
     def samples(self, draws: int, last: int | None = None) -> Mapping[str, Tensor]:
         """Of the first ``draws`` (of these, the last so many), as the model has them, ``(chains, draws, ...)``."""
 
-    def statistics(self, draws: int, last: int | None = None) -> Mapping[str, Tensor]:
-        """As `samples`, ``(chains, draws)``."""
+    def statistics(
+        self, draws: int, last: int | None = None, names: Collection[str] | None = None
+    ) -> Mapping[str, Tensor]:
+        """As `samples`, ``(chains, draws)``; those of some names at least, all if None."""
 
 
 class InMemory:
@@ -90,14 +92,14 @@ class InMemory:
         sites = self._all_sites(draws)
         return {name: self._transforms[name].inv(z) if name in self._transforms else z for name, z in sites.items()}
 
-    def statistics(self, draws: int, last: int | None = None) -> Statistics:
-        return self._all_statistics(draws)
+    def statistics(self, draws: int, last: int | None = None, names: Collection[str] | None = None) -> Statistics:
+        return self._all_statistics(draws, names)
 
     def _all_sites(self, draws: int) -> Sites:
         return self._joined(0, self._buffers.filled(draws - self._made_before))
 
-    def _all_statistics(self, draws: int) -> Statistics:
-        found = self._recorder.record.statistics()
+    def _all_statistics(self, draws: int, names: Collection[str] | None = None) -> Statistics:
+        found = self._recorder.record.statistics(names)
         return self._joined(1, {name: x[:, : draws - self._made_before] for name, x in found.items()})
 
     def _joined(self, part: int, new: dict[str, Tensor]) -> dict[str, Tensor]:

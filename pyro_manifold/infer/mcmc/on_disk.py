@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from numbers import Integral
@@ -361,7 +361,9 @@ class OnDisk:
     def samples(self, draws: int, last: int | None = None) -> Mapping[str, Tensor]:
         return StoredTensors([self._reader()], SITES, draws, last)
 
-    def statistics(self, draws: int, last: int | None = None) -> Mapping[str, Tensor]:
+    def statistics(
+        self, draws: int, last: int | None = None, names: Collection[str] | None = None
+    ) -> Mapping[str, Tensor]:
         return StoredTensors([self._reader()], STATISTICS, draws, last)
 
     def _reader(self) -> StoredRun:
