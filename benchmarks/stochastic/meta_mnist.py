@@ -197,20 +197,21 @@ def train_sampler(path, images, labels, rounds, digits):
         f"python -m benchmarks.stochastic.meta_mnist --data FOLDER --train FILE --rounds {rounds} --digits {digits}"
     )
     steps = 10 if short else 200
-    schooling = {"steps": steps, "segments": 3, "truncation": steps, "thinning": steps // 4}
-    schooling |= {"share": 0.02, "scores": "marginal"}
+    schooling = {"steps": steps, "segments": 3, "truncation": steps, "thinning": steps // 4, "share": 0.02}
+    train_on_networks(path, tasks, TRAINING_STEP, rounds=rounds, hidden=6, chains=chains, command=command, **schooling)
+
+
+def train_on_networks(path, tasks, step_size, **settings):
+    """Train as suits networks, by the cross-chain loss alone with scores of each coordinate, and write the sampler."""
     sampler = train_meta_sampler(
         tasks,
-        step_size=TRAINING_STEP,
-        rounds=rounds,
-        hidden=6,
-        chains=chains,
+        step_size=step_size,
         learning_rate=0.02,
         within=0.0,
+        scores="marginal",
         checkpoint=f"{path}.training",
         checkpoint_every=2,
-        command=command,
-        **schooling,
+        **settings,
     )
     sampler.save(path)
 

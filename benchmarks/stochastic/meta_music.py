@@ -30,9 +30,9 @@ import scipy.io
 import torch
 from torch import nn
 
-from benchmarks.stochastic.meta_mnist import small_weights
+from benchmarks.stochastic.meta_mnist import small_weights, train_on_networks
 from benchmarks.tables import show
-from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler, MetaTask, train_meta_sampler
+from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler, MetaTask
 from pyro_manifold.nn import to_bayesian_
 
 COLLECTIONS = ("Piano_midi", "Nottingham", "MuseData", "JSB_Chorales")
@@ -214,20 +214,8 @@ def draw(curves, collections, path):
 def train_sampler(path, train, units, rounds):
     task = MetaTask(posterior(network(units), *train), init_strategy=small_weights)
     command = f"python -m benchmarks.stochastic.meta_music --data FOLDER --train FILE --rounds {rounds}"
-    schooling = {"steps": 100, "segments": 2, "truncation": 50, "thinning": 25, "share": 0.05, "scores": "marginal"}
-    sampler = train_meta_sampler(
-        [task],
-        step_size=TRAINING_STEP,
-        rounds=rounds,
-        chains=6,
-        learning_rate=0.02,
-        within=0.0,
-        checkpoint=f"{path}.training",
-        checkpoint_every=2,
-        command=command,
-        **schooling,
-    )
-    sampler.save(path)
+    schooling = {"steps": 100, "segments": 2, "truncation": 50, "thinning": 25, "share": 0.05}
+    train_on_networks(path, [task], TRAINING_STEP, rounds=rounds, chains=6, command=command, **schooling)
 
 
 def main(argv=None):
