@@ -237,4 +237,19 @@ void run(int64_t chains, int64_t steps, const T *const *restrict inputs, const i
     {body}
   }}
 }}
+
+/* Loop after loop: some inputs have a row for each of them, others come from the outputs of the one before. */
+void chain(int64_t chains, int64_t loops, const int64_t *restrict steps, int64_t given, const T *const *restrict inputs,
+           const int64_t *restrict strides, const int64_t *restrict rows, const int64_t *restrict fed, int64_t made,
+           T *const *restrict outputs, const int64_t *restrict sizes, const T *const *restrict numbers,
+           const int64_t *const *restrict indices) {{
+  const T *in[given];
+  T *out[made];
+  for (int64_t loop = 0; loop < loops; loop++) {{
+    for (int64_t k = 0; k < given; k++)
+      in[k] = loop && fed[k] >= 0 ? outputs[fed[k]] + (loop - 1) * sizes[fed[k]] : inputs[k] + loop * rows[k];
+    for (int64_t k = 0; k < made; k++) out[k] = outputs[k] + loop * sizes[k];
+    run(chains, steps[loop], in, strides, out, numbers, indices);
+  }}
+}}
 """

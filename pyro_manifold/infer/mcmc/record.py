@@ -20,6 +20,7 @@ class Record:
 
     def __init__(self) -> None:
         self._columns: list[Statistics] = []
+        self._thinned = False
         self._diverging: Tensor | None = None  # whether any iteration of the draw that is under way did
 
     def add(self, statistics: Statistics, *, kept: bool = True) -> None:
@@ -28,7 +29,10 @@ class Record:
             diverging = statistics["diverging"]
             self._diverging = diverging if self._diverging is None else self._diverging | diverging
         if not kept:
+            self._thinned = True
             return
+        if self._thinned:  # so that nothing keeps the rows of iterations that are no draws
+            statistics = {name: value.clone() for name, value in statistics.items()}
         if self._diverging is not None:
             statistics = {**statistics, "diverging": self._diverging}
         self._columns.append(dict(statistics))

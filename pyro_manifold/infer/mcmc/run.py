@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_manifold.graphs.agreement import agrees
 from pyro_manifold.graphs.trusted import Trusted, reason
+from pyro_manifold.infer.mcmc.ahead import Ahead, Together
 from pyro_manifold.infer.mcmc.haste import Haste
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, restored
@@ -22,7 +23,7 @@ T = TypeVar("T")
 S_contra = TypeVar("S_contra", contravariant=True)
 T_co = TypeVar("T_co", covariant=True)
 
-_ITERATIONS_BETWEEN_COMPARISONS = {"warm-up": 8, "sampling": 64}
+_ITERATIONS_BETWEEN_COMPARISONS = {"warm-up": 8, "sampling": 256}
 _GOLDEN_RATIO = (1 + 5**0.5) / 2
 
 
@@ -120,11 +121,14 @@ class Run(Saved, Generic[S, T]):
         self.state = in_rows(parts.state)
         self.tuning = parts.tuning
         self.transitions = parts.transitions
+        alone = parts.transitions[0] if len(parts.transitions) == 1 else None
+        self._together = alone if isinstance(alone, Together) else None
         self._renew = parts.renew
         self._difference = parts.difference or (lambda _, chains: problem.batched.difference_at(self.sites, chains))
         self.haste = parts.haste
         self._graphs = {"density": problem.batched.graph, **parts.graphs}
         self.random = problem.random
+        self._ahead: Ahead[S] = Ahead()
         self.iteration = 0
         self.statistics: Statistics = {}
         self.divergences = torch.zeros((), dtype=torch.long, device=parts.state.energy.device)
@@ -147,6 +151,20 @@ class Run(Saved, Generic[S, T]):
 
     def advance(self) -> Sites:
         """One iteration of every chain; returns `sites`."""
+        if not self._ahead:
+            self._make_several()
+        if self._ahead:
+            self.state, self.statistics = self._ahead.next()
+            self.iteration += 1
+            self._count()
+        else:
+            self._make_one()
+        if self.iteration % _ITERATIONS_BETWEEN_COMPARISONS[self.stage] == 1:
+            self.compare_graphs(2)
+        self.haste.after(self.iteration, self.statistics, self.state)
+        return self.sites
+
+    def _make_one(self) -> None:
         iteration = self.iteration + 1
         settings = self.tuning.settings(iteration)
         before = state = self.state
@@ -161,11 +179,22 @@ class Run(Saved, Generic[S, T]):
             self._check_statistics()
         if self.warming_up:
             self.tuning.learn(iteration, before, self.state, statistics, self.random)
+        else:
+            self.statistics.update(self._orthogonality_error(self.state))
         self._count()
-        if iteration % _ITERATIONS_BETWEEN_COMPARISONS[self.stage] == 1:
-            self.compare_graphs(2)
-        self.haste.after(iteration, self.statistics, self.state)
-        return self.sites
+
+    def _make_several(self) -> None:
+        """In one call of native code, where nothing is learnt between them; so many as nobody looks between."""
+        together, done = self._together, self.iteration
+        if together is None or done < max(1, self.warmup_steps) or done >= self.haste.planned:
+            return
+        first = self.tuning.settings(done + 1)
+        every = _ITERATIONS_BETWEEN_COMPARISONS["sampling"]
+        last = min(done + together.at_once(first), done + every - (done - 1) % every, self.haste.planned)
+        if last > done + 1:
+            settings = [first, *map(self.tuning.settings, range(done + 2, last + 1))]
+            states, statistics, random = together.several(self.state, settings, self.random)
+            self._ahead.add(states, {**statistics, **self._orthogonality_error(states)}, random)
 
     def _check_statistics(self) -> None:
         for name, value in self.statistics.items():
@@ -178,6 +207,7 @@ class Run(Saved, Generic[S, T]):
 
     def move_to(self, positions: Sites) -> None:
         """Put the chains elsewhere."""
+        self._ahead.forget(self.random)
         self.state = self._renew(self.state, self.problem.layout.pack(positions))
 
     def _count(self) -> None:
@@ -185,16 +215,16 @@ class Run(Saved, Generic[S, T]):
             done = self.iteration if self.warming_up else self.iteration - self.warmup_steps
             previous = torch.zeros_like(self.mean_acceptance) if done == 1 else self.mean_acceptance
             self.mean_acceptance = previous + (self.statistics["acceptance_rate"].mean() - previous) / done
-        if self.warming_up:
-            return
-        if "diverging" in self.statistics:
+        if not self.warming_up and "diverging" in self.statistics:
             self.divergences = self.divergences + self.statistics["diverging"].sum()
+
+    def _orthogonality_error(self, state: S) -> Statistics:
+        """The largest distance of each chain from a manifold, if there is one."""
         errors = [
-            manifold.membership_error(self.state.position[block]).reshape(self.chains, -1).amax(1)
+            manifold.membership_error(state.position[block]).reshape(*state.energy.shape, -1).amax(-1)
             for block, manifold in self.problem.manifolds.items()
         ]
-        if errors:
-            self.statistics["orthogonality_error"] = torch.stack(errors).amax(0)
+        return {"orthogonality_error": torch.stack(errors).amax(0)} if errors else {}
 
     @property
     def stage(self) -> str:
@@ -216,6 +246,7 @@ class Run(Saved, Generic[S, T]):
         difference = self._difference(self.state, chains)
         if difference is None:
             return
+        self._ahead.forget(self.random)
         for graph in self._graphs.values():
             graph.forget()
         self.move_to(self.sites)
@@ -234,6 +265,7 @@ class Run(Saved, Generic[S, T]):
         A run of the same kernel, model, data, number of chains and warm-up that loads it goes on bit for bit as this
         one would, in another process too, given the same machine and number of threads.
         """
+        self._ahead.forget(self.random)
         forms = {name: graph.form for name, graph in self._graphs.items()}
         saved = {**super().state_dict(), "random": self.random.get_state(), "forms": forms}
         return {**saved, "made with": dict(self.made_with)}

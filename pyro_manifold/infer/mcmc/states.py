@@ -94,6 +94,15 @@ def in_rows(value: Any) -> Any:
     return value
 
 
+def unbound(value: Any) -> list[Any]:
+    """Its rows, one after the other; for tensors, and dictionaries and named tuples of them."""
+    if isinstance(value, Tensor):
+        return list(value.unbind(0))
+    if isinstance(value, dict):
+        return [dict(zip(value, row, strict=True)) for row in zip(*map(unbound, value.values()), strict=True)]
+    return [type(value)(*row) for row in zip(*map(unbound, value), strict=True)]
+
+
 class GivenNumbers(torch.Generator):
     """Random numbers that were drawn before, in the order in which they are asked for.
 

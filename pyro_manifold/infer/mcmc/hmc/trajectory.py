@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.graphs.agreement import FlatFunction
+from pyro_manifold.graphs.native.loop import NativeLoop
 from pyro_manifold.graphs.trusted import Trusted
 from pyro_manifold.infer.mcmc.hmc.leapfrog import Metrics, State, refresh, reversed_in_time, total_energy
 from pyro_manifold.infer.mcmc.hmc.native import Inputs, flat_state, native_iteration, state_of
@@ -18,6 +19,9 @@ from pyro_manifold.infer.mcmc.states import GivenNumbers, Potential, Statistics,
 
 _STATISTICS = ("acceptance_rate", "accepted", "diverging", "energy_error", "energy", "lp")
 _TRUTHS = ("accepted", "diverging")
+_MOST_AT_ONCE = 64
+_TIMES_A_CALL = 30
+"""So many times the cost of a call is what is done in one: more would gain nothing, and answer an interrupt late."""
 
 
 class HamiltonianSettings(NamedTuple):
@@ -58,6 +62,7 @@ class Trajectory:
         self._persistence = 0.0
         self.graph = Trusted(self._flat, "steps", 1)
         self.fixed_cost = 1.0
+        self._loop: NativeLoop | None = None
 
     def __call__(
         self, state: State, settings: HamiltonianSettings, random: torch.Generator
@@ -68,10 +73,34 @@ class Trajectory:
             start, before = self._begin(state, settings, random)
             end = self.integrate(start, settings.step_size, settings.num_steps, settings.metrics)
             chosen, statistics = self._finish(start, before, end, settings, random)
-        energy = chosen.energy
-        statistics["step_size"] = torch.as_tensor(settings.step_size).to(energy).expand_as(energy)
-        statistics["n_steps"] = torch.full_like(energy, settings.num_steps, dtype=torch.long)
-        return chosen, statistics
+        return chosen, statistics | _taken(chosen.energy, settings.step_size, settings.num_steps)
+
+    def at_once(self, settings: HamiltonianSettings) -> int:
+        """Of how many iterations the cost of a call is small beside theirs; 1 without native code."""
+        if self._loop is None or self.graph.form != "native" or settings.persistence != self._persistence:
+            return 1
+        return max(1, min(_MOST_AT_ONCE, int(_TIMES_A_CALL * self.fixed_cost / settings.num_steps)))
+
+    def several(
+        self, state: State, settings: Sequence[HamiltonianSettings], random: torch.Generator
+    ) -> tuple[State, Statistics, list[Tensor]]:
+        """Iterations in one call of native code, with masses, ε and persistence of the first settings; see `Together`.
+
+        Returns:
+            States and statistics, ``(iterations, chains, ...)``, and the generator's state after each iteration.
+        """
+        first, count, numbers, after = settings[0], len(self._blocks), [], []
+        for _ in settings:
+            numbers.append([*self._noise(state, random), uniform_like(state.energy, random)])
+            after.append(random.get_state())
+        *noise, uniform = map(torch.stack, zip(*numbers, strict=True))
+        given = self._joined(state, first, noise, uniform).flat()
+        fed = {len(given) - (3 * count + 1) + k: k for k in range(3 * count + 1)}
+        steps = [chosen.num_steps for chosen in settings]
+        assert self._loop is not None
+        states, statistics = self._unflattened(self._loop.several(steps, given, fed))
+        taken = _taken(states.energy, first.step_size, torch.tensor(steps).unsqueeze(1))
+        return states, statistics | taken, after
 
     def _begin(self, state: State, settings: HamiltonianSettings, random: torch.Generator) -> tuple[State, Tensor]:
         """Momenta drawn anew, and the total energy with them."""
@@ -131,11 +160,11 @@ class Trajectory:
         def build(_: FlatFunction) -> FlatFunction:
             example, chains = Inputs.of(points[0][:-1]), len(state.energy)
             begin = lambda given: self._begin(*self._given(given))  # noqa: E731
-            iteration = native_iteration(begin, finish, potential, self._mechanics, example, chains)
-            costs.append(iteration.steps_of_a_call)
-            return lambda *values: tuple(iteration(int(values[-1]), *values[:-1]))
+            loop = native_iteration(begin, finish, potential, self._mechanics, example, chains)
+            loops.append(loop)
+            return lambda *values: tuple(loop(int(values[-1]), *values[:-1]))
 
-        costs: list[float] = []
+        loops: list[NativeLoop] = []
         if not density.is_graph:
             return  # of which a warning has told
         failure = (
@@ -143,24 +172,28 @@ class Trajectory:
             "PYRO_MANIFOLD_NATIVE=0 in the environment asks for none."
         )
         if self.graph.attempt("native", build, points, failure=failure if warn else None):
-            self.fixed_cost = costs[0]
+            self._loop, self.fixed_cost = loops[0], loops[0].steps_of_a_call
 
     def _inputs(self, state: State, settings: HamiltonianSettings, random: torch.Generator) -> list[Tensor]:
         """All that an iteration depends on; random numbers are drawn in the order in which the steps draw them."""
-        energy, metrics = state.energy, [settings.metrics[block] for block in self._blocks]
-        noise = [normal_like(state.position[block], random) for block in self._blocks]
-        step_size = torch.as_tensor(settings.step_size, dtype=energy.dtype).expand(energy.shape)
-        return [
-            *Inputs(
-                step_size,
-                uniform_like(energy, random),
-                [metric.inverse_mass for metric in metrics],
-                [metric.mass_factor for metric in metrics],
-                noise,
-                flat_state(state, self._blocks),
-            ).flat(),
-            torch.tensor(settings.num_steps),
-        ]
+        noise = self._noise(state, random)
+        inputs = self._joined(state, settings, noise, uniform_like(state.energy, random))
+        return [*inputs.flat(), torch.tensor(settings.num_steps)]
+
+    def _noise(self, state: State, random: torch.Generator) -> list[Tensor]:
+        """For the momenta of one iteration."""
+        return [normal_like(state.position[block], random) for block in self._blocks]
+
+    def _joined(self, state: State, settings: HamiltonianSettings, noise: list[Tensor], uniform: Tensor) -> Inputs:
+        metrics = [settings.metrics[block] for block in self._blocks]
+        return Inputs(
+            torch.as_tensor(settings.step_size, dtype=state.energy.dtype).expand(state.energy.shape),
+            uniform,
+            [metric.inverse_mass for metric in metrics],
+            [metric.mass_factor for metric in metrics],
+            noise,
+            flat_state(state, self._blocks),
+        )
 
     def _given(self, inputs: Inputs, end: bool = False) -> tuple[State, HamiltonianSettings, GivenNumbers]:
         metrics = inputs.metrics(self._blocks)
@@ -184,3 +217,11 @@ class Trajectory:
         return state_of(values[:count], self._blocks), {
             name: value.bool() if name in _TRUTHS else value for name, value in statistics.items()
         }
+
+
+def _taken(energy: Tensor, step_size: Tensor | float, num_steps: Tensor | int) -> Statistics:
+    """Step sizes and numbers of steps, in the shape of energies."""
+    return {
+        "step_size": torch.as_tensor(step_size).to(energy).expand_as(energy),
+        "n_steps": torch.as_tensor(num_steps).expand_as(energy),
+    }
