@@ -89,7 +89,8 @@ def test_nothing_is_made_beyond_the_last_iteration():
     run = prepared()
     for _ in range(200):
         run.advance()
-    assert not run._ahead and run.iteration == 200
+    assert not run._ahead
+    assert run.iteration == 200
 
 
 def test_an_interrupted_run_that_is_continued_has_the_same_draws():
