@@ -22,7 +22,6 @@ from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State, at_rest
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
-from pyro_manifold.infer.mcmc.hmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.hmc.reflection import Reflection
 from pyro_manifold.infer.mcmc.hmc.step import Step
 from pyro_manifold.infer.mcmc.hmc.step_size import windows
@@ -31,6 +30,7 @@ from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
 from pyro_manifold.infer.mcmc.hmc.warmup import Plan, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.layout import refuse_manifold
+from pyro_manifold.infer.mcmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.run import Parts
 from pyro_manifold.infer.mcmc.states import Block, Blocks, Transition
@@ -188,7 +188,7 @@ class HamiltonianKernel(Kernel):
             transitions,
             tuning,
             partial(_moved, potential=problem.potential),
-            {"step": step.graph, "trajectory": trajectory.graph},
+            {"step": step.graph, "trajectory": trajectory.native.graph},
             haste=self._haste(problem, trajectory, tuning),
         )
 
@@ -210,7 +210,7 @@ class HamiltonianKernel(Kernel):
         if one is None or state.energy.device.type != "cpu" or not native_code_is_allowed():
             return
         trajectory.compile(state, tuning.example, one, problem.batched.graph, warn=self._warn)
-        tuning.learn_cost(trajectory.fixed_cost)
+        tuning.learn_cost(trajectory.native.fixed_cost)
 
     def mechanics(self, problem: Problem) -> BlockMechanics:
         """How each block moves."""

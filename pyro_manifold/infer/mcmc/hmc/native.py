@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-from pyro_manifold.graphs.folding import folded_graph
-from pyro_manifold.graphs.native.emit import Loop
 from pyro_manifold.graphs.native.loop import NativeLoop
-from pyro_manifold.graphs.native.operators import decompositions
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State, leapfrog_step
 from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
+from pyro_manifold.infer.mcmc.native import native_loop
 from pyro_manifold.infer.mcmc.states import Block, Potential
 
 Tensors = Sequence[Tensor]
-
-
-def allowed() -> bool:
-    """Whether the user has not switched native code off, by ``PYRO_MANIFOLD_NATIVE=0``."""
-    return os.environ.get("PYRO_MANIFOLD_NATIVE", "1") != "0"
 
 
 class Inputs(NamedTuple):
@@ -101,7 +92,7 @@ def native_iteration(
         NotCoveredError, NoCompilerError: if it cannot be compiled.
     """
     blocks, inputs = list(mechanics), example.flat()
-    one = [value[:1].clone() for value in inputs]
+    carried = 3 * len(blocks) + 1
 
     def first(*values: Tensor) -> list[Tensor]:
         start, before = begin(Inputs.of(values))
@@ -115,22 +106,7 @@ def native_iteration(
 
     def last(*values: Tensor) -> list[Tensor]:
         given, before, *states = Inputs.of(values[: len(inputs)]), *values[len(inputs) :]
-        start, end = (state_of(states[k : k + len(states) // 2], blocks) for k in (0, len(states) // 2))
+        start, end = (state_of(states[k : k + carried], blocks) for k in (0, carried))
         return finish(given, start, before, end)
 
-    begun = first(*one)
-    carried = begun[: 3 * len(blocks) + 1]
-    state = [value.clone() for value in carried]
-    loop = Loop(
-        _graph(first, *one),
-        _graph(step, *one, *state),
-        _graph(last, *one, *[value.clone() for value in begun[len(carried) :]], *state),
-        len(carried),
-    )
-    return NativeLoop(loop, inputs, chains)
-
-
-def _graph(function: Callable[..., list[Tensor]], *example: Tensor) -> fx.GraphModule:
-    """The graph of a function in operators of the table."""
-    with torch.no_grad():
-        return folded_graph(function, *example, decompositions=decompositions())
+    return native_loop(first, step, last, carried, inputs, chains)

@@ -8,20 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.native.loop import NativeLoop
 from pyro_manifold.graphs.trusted import Trusted
 from pyro_manifold.infer.mcmc.hmc.leapfrog import Metrics, State, refresh, reversed_in_time, total_energy
 from pyro_manifold.infer.mcmc.hmc.native import Inputs, flat_state, native_iteration, state_of
 from pyro_manifold.infer.mcmc.hmc.step import Step
 from pyro_manifold.infer.mcmc.metropolis import metropolis
+from pyro_manifold.infer.mcmc.native import NativeIteration, drawn
 from pyro_manifold.infer.mcmc.states import GivenNumbers, Potential, Statistics, choose, normal_like, uniform_like
 
 _STATISTICS = ("acceptance_rate", "accepted", "diverging", "energy_error", "energy", "lp")
 _TRUTHS = ("accepted", "diverging")
-_MOST_AT_ONCE = 64
-_TIMES_A_CALL = 30
-"""So many times the cost of a call is what is done in one: more would gain nothing, and answer an interrupt late."""
 
 
 class HamiltonianSettings(NamedTuple):
@@ -50,9 +47,7 @@ class Trajectory:
         step: the leapfrog step.
 
     Attributes:
-        graph: an iteration as a function of tensors; its form is ``"steps"``, one call for each step, or ``"native"``,
-            one for all.
-        fixed_cost: how many steps take as long as the rest of an iteration.
+        native: an iteration as a function of tensors, one call for each step or one for all.
     """
 
     def __init__(self, step: Step) -> None:
@@ -60,15 +55,13 @@ class Trajectory:
         self._mechanics = step.mechanics
         self._blocks = list(step.mechanics)
         self._persistence = 0.0
-        self.graph = Trusted(self._flat, "steps", 1)
-        self.fixed_cost = 1.0
-        self._loop: NativeLoop | None = None
+        self.native = NativeIteration(self._flat, 3 * len(self._blocks) + 1)
 
     def __call__(
         self, state: State, settings: HamiltonianSettings, random: torch.Generator
     ) -> tuple[State, Statistics]:
-        if self.graph.is_graph and settings.persistence == self._persistence:
-            chosen, statistics = self._unflattened(self.graph(*self._inputs(state, settings, random)))
+        if self.native.is_native and settings.persistence == self._persistence:
+            chosen, statistics = self._unflattened(self.native.graph(*self._inputs(state, settings, random)))
         else:
             start, before = self._begin(state, settings, random)
             end = self.integrate(start, settings.step_size, settings.num_steps, settings.metrics)
@@ -77,9 +70,7 @@ class Trajectory:
 
     def at_once(self, settings: HamiltonianSettings) -> int:
         """Of how many iterations the cost of a call is small beside theirs; 1 without native code."""
-        if self._loop is None or self.graph.form != "native" or settings.persistence != self._persistence:
-            return 1
-        return max(1, min(_MOST_AT_ONCE, int(_TIMES_A_CALL * self.fixed_cost / settings.num_steps)))
+        return self.native.at_once(settings.num_steps) if settings.persistence == self._persistence else 1
 
     def several(
         self, state: State, settings: Sequence[HamiltonianSettings], random: torch.Generator
@@ -89,16 +80,10 @@ class Trajectory:
         Returns:
             States and statistics, ``(iterations, chains, ...)``, and the generator's state after each iteration.
         """
-        first, count, numbers, after = settings[0], len(self._blocks), [], []
-        for _ in settings:
-            numbers.append([*self._noise(state, random), uniform_like(state.energy, random)])
-            after.append(random.get_state())
-        *noise, uniform = map(torch.stack, zip(*numbers, strict=True))
-        given = self._joined(state, first, noise, uniform).flat()
-        fed = {len(given) - (3 * count + 1) + k: k for k in range(3 * count + 1)}
-        steps = [chosen.num_steps for chosen in settings]
-        assert self._loop is not None
-        states, statistics = self._unflattened(self._loop.several(steps, given, fed))
+        first, steps = settings[0], [chosen.num_steps for chosen in settings]
+        (*noise, uniform), after = drawn(lambda: self._numbers(state, random), len(settings), random)
+        inputs = self._joined(state, first, noise, uniform).flat()
+        states, statistics = self._unflattened(self.native.several(steps, inputs))
         taken = _taken(states.energy, first.step_size, torch.tensor(steps).unsqueeze(1))
         return states, statistics | taken, after
 
@@ -157,32 +142,23 @@ class Trajectory:
         def finish(given: Inputs, start: State, before: Tensor, end: State) -> list[Tensor]:
             return self._flat_result(*self._finish(start, before, end, *self._given(given, end=True)[1:]))
 
-        def build(_: FlatFunction) -> FlatFunction:
+        def build() -> NativeLoop:
             example, chains = Inputs.of(points[0][:-1]), len(state.energy)
             begin = lambda given: self._begin(*self._given(given))  # noqa: E731
-            loop = native_iteration(begin, finish, potential, self._mechanics, example, chains)
-            loops.append(loop)
-            return lambda *values: tuple(loop(int(values[-1]), *values[:-1]))
+            return native_iteration(begin, finish, potential, self._mechanics, example, chains)
 
-        loops: list[NativeLoop] = []
-        if not density.is_graph:
-            return  # of which a warning has told
-        failure = (
-            "No native code for this model, which costs time and nothing else: {reason}. "
-            "PYRO_MANIFOLD_NATIVE=0 in the environment asks for none."
-        )
-        if self.graph.attempt("native", build, points, failure=failure if warn else None):
-            self._loop, self.fixed_cost = loops[0], loops[0].steps_of_a_call
+        if density.is_graph:  # if not, a warning has told
+            self.native.compile(build, points, warn=warn)
 
     def _inputs(self, state: State, settings: HamiltonianSettings, random: torch.Generator) -> list[Tensor]:
         """All that an iteration depends on; random numbers are drawn in the order in which the steps draw them."""
-        noise = self._noise(state, random)
-        inputs = self._joined(state, settings, noise, uniform_like(state.energy, random))
-        return [*inputs.flat(), torch.tensor(settings.num_steps)]
+        *noise, uniform = self._numbers(state, random)
+        return [*self._joined(state, settings, noise, uniform).flat(), torch.tensor(settings.num_steps)]
 
-    def _noise(self, state: State, random: torch.Generator) -> list[Tensor]:
-        """For the momenta of one iteration."""
-        return [normal_like(state.position[block], random) for block in self._blocks]
+    def _numbers(self, state: State, random: torch.Generator) -> list[Tensor]:
+        """For the momenta and the decision of one iteration."""
+        noise = [normal_like(state.position[block], random) for block in self._blocks]
+        return [*noise, uniform_like(state.energy, random)]
 
     def _joined(self, state: State, settings: HamiltonianSettings, noise: list[Tensor], uniform: Tensor) -> Inputs:
         metrics = [settings.metrics[block] for block in self._blocks]

@@ -45,7 +45,7 @@ def transition_of(kernel, chains, *args):
 
 def natively(run, transition):
     run.haste.make(run.state)
-    assert transition.graph.form == "native"
+    assert transition.native.graph.form == "native"
 
 
 @pytest.mark.parametrize(("kernel", "chains"), [(OHMC, 1), (OHMC, 5), (GHMC, 16)])
@@ -54,7 +54,7 @@ def test_a_trajectory_agrees_with_its_steps(kernel, chains):
     run, transition, inputs = transition_of(kernel(everything, **options), chains)
     expected = transition._flat(*inputs)
     natively(run, transition)
-    for found, there in zip(transition.graph(*inputs), expected, strict=True):
+    for found, there in zip(transition.native.graph(*inputs), expected, strict=True):
         torch.testing.assert_close(found, there, rtol=1e-12, atol=1e-12)
 
 
@@ -63,7 +63,7 @@ def test_a_trajectory_in_float32():
     run, transition, inputs = transition_of(OHMC(concentrated, **FIXED), 5)
     expected = transition._flat(*inputs)
     natively(run, transition)
-    for found, there in zip(transition.graph(*inputs), expected, strict=True):
+    for found, there in zip(transition.native.graph(*inputs), expected, strict=True):
         assert found.dtype == torch.float32
         torch.testing.assert_close(found, there, rtol=1e-5, atol=1e-5)
 
@@ -74,7 +74,7 @@ def test_masses_and_step_sizes_of_each_chain():
     inputs[0] = torch.linspace(-0.1, 0.2, 5)
     lighter = torch.linspace(0.5, 2, 5)[:, None]
     inputs[2], inputs[3] = inputs[2] * lighter, inputs[3] * lighter.rsqrt()
-    for found, there in zip(transition.graph(*inputs), transition._flat(*inputs), strict=True):
+    for found, there in zip(transition.native.graph(*inputs), transition._flat(*inputs), strict=True):
         torch.testing.assert_close(found, there, rtol=1e-12, atol=1e-12)
 
 
@@ -83,7 +83,7 @@ def test_chains_that_diverge_are_seen_and_stay():
     inputs[0] = torch.tensor([1e-4, 1e30, torch.nan])
     expected = transition._flat(*inputs)
     natively(run, transition)
-    found = transition.graph(*inputs)
+    found = transition.native.graph(*inputs)
     for here, there in zip(found, expected, strict=True):
         torch.testing.assert_close(here, there, equal_nan=True)
     _, statistics = transition._unflattened(found)
@@ -162,7 +162,7 @@ class TestWithoutNativeCode:
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
         with pytest.warns(UserWarning, match=reason):
             run.haste.make(run.state)
-        assert transition.graph.form == "steps"
+        assert transition.native.graph.form == "steps"
         run.advance()
 
     def test_an_operator_that_is_not_in_the_table(self, monkeypatch):
@@ -189,7 +189,7 @@ class TestWithoutNativeCode:
         monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
         run.haste.make(run.state)
-        assert transition.graph.form == "steps"
+        assert transition.native.graph.form == "steps"
 
     def test_short_runs_compile_nothing(self):
         """Of unknown length until they have cost as much; where the length is known, long ones at once."""
@@ -199,7 +199,7 @@ class TestWithoutNativeCode:
             switched = 0
             for iteration in range(1, 1 + (planned if 0 < planned < 100 else 800)):
                 run.advance()
-                if transition.graph.form == "native" and not switched:
+                if transition.native.graph.form == "native" and not switched:
                     switched = iteration
                     break
             assert switched in switches_at or not (switched or switches_at)

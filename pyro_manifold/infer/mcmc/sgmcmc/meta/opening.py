@@ -15,7 +15,7 @@ from pyro_manifold.graphs.native.emit import Loop
 from pyro_manifold.graphs.native.loop import NativeLoop
 from pyro_manifold.graphs.native.operators import decompositions
 from pyro_manifold.graphs.trusted import Trusted
-from pyro_manifold.infer.mcmc.hmc.native import allowed as native_code_is_allowed
+from pyro_manifold.infer.mcmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Learned, Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings
 
