@@ -183,7 +183,10 @@ def _cholesky_ex(writer: Writer, _: None, matrix: Value, *, upper: bool = False,
     lower = writer.copied(_mirrored(matrix) if upper else matrix)
     call: Callable[[str], str] = lambda b: f"cholesky({lower.array} + {b} * {n * n}, {n})"  # noqa: E731
     _each(writer, matrix.shape, len(matrix.shape) - 2, call, n**3)
-    return (_mirrored(lower) if upper else lower), _no_error(matrix.shape)
+    last = str(n - 1)
+    # A pivot that is not positive makes itself and all that follow NaN.
+    failed = Value(_batch(matrix.shape), lambda i: f"v_isnan({lower.at([*i, last, last])})", computes=True)
+    return (_mirrored(lower) if upper else lower), failed
 
 
 def _solve_triangular(

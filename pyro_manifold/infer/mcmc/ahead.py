@@ -46,7 +46,8 @@ class Ahead(Generic[S]):
 
     def add(self, states: S, statistics: Statistics, random: Sequence[Tensor]) -> None:
         """These follow, ``(iterations, chains, ...)``."""
-        self._made.extend(zip(unbound(states), unbound(statistics), random, strict=True))
+        count = len(random)
+        self._made.extend(zip(unbound(states, count), unbound(statistics, count), random, strict=True))
 
     def next(self) -> tuple[S, Statistics]:
         """The first of them, which is told now."""

@@ -94,13 +94,16 @@ def in_rows(value: Any) -> Any:
     return value
 
 
-def unbound(value: Any) -> list[Any]:
-    """Its rows, one after the other; for tensors, and dictionaries and named tuples of them."""
+def unbound(value: Any, count: int) -> list[Any]:
+    """Its rows, one after the other; for tensors, and dictionaries and named tuples of them. All else is in each."""
     if isinstance(value, Tensor):
         return list(value.unbind(0))
     if isinstance(value, dict):
-        return [dict(zip(value, row, strict=True)) for row in zip(*map(unbound, value.values()), strict=True)]
-    return [type(value)(*row) for row in zip(*map(unbound, value), strict=True)]
+        columns = [unbound(part, count) for part in value.values()]
+        return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)] if columns else [{}] * count
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [type(value)(*row) for row in zip(*[unbound(part, count) for part in value], strict=True)]
+    return [value] * count
 
 
 class GivenNumbers(torch.Generator):

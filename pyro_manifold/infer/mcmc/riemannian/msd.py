@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, Literal
 
+import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 from torch.distributions import Transform
 
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share, is_a
+from pyro_manifold.infer.mcmc.haste import Haste
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.layout import Layout, refuse_manifold
+from pyro_manifold.infer.mcmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.riemannian.caution import CautiousSteps
 from pyro_manifold.infer.mcmc.riemannian.lagrangian import factorise
@@ -167,12 +170,32 @@ class MSD(Kernel):
         field = metric_field(_flat(self._embedding(problem), layout, block), start)
         _check_metric(field, start)
         step = LagrangianStep(flat_potential, field, with_volume=self._with_volume, reversible=self._metropolis)
-        trajectory = LagrangianTrajectory(step, block, num_steps=self.num_steps, persistence=self._persistence)
+        trajectory = LagrangianTrajectory(
+            step, block, num_steps=self.num_steps, persistence=self._persistence, adjusted=self._metropolis
+        )
         state = trajectory.state_at(position, problem.random)
         density, options = problem.batched.graph, self._jit_options
         step.trace(state.point, density, compile=self._jit_compile, options=options, warn=self._warn)
         tuning = CautiousSteps(self.step_size, self._metropolis, warmup_steps, state.energy)
-        return Parts(state, [trajectory], tuning, trajectory.moved, {"step": step.graph})
+        graphs = {"step": step.graph, "trajectory": trajectory.native.graph}
+        return Parts(state, [trajectory], tuning, trajectory.moved, graphs, haste=self._haste(problem, trajectory))
+
+    def _haste(self, problem: Problem, trajectory: LagrangianTrajectory) -> Haste:
+        """Native code for trajectories, where there can be."""
+        one, step = problem.potential_of_one_chain, trajectory.step.graph
+        if self._jit_compile or one is None or not (step.is_graph and native_code_is_allowed()):
+            return Haste(None)
+
+        def of_flat(position: Tensor) -> tuple[Tensor, Tensor]:
+            ((block, _),) = problem.position.items()
+            energy, gradient = one({block: position})
+            return energy, gradient[block]
+
+        def make(state: LagrangianState) -> None:
+            if state.energy.device.type == "cpu":
+                trajectory.compile(state, torch.full_like(state.energy, self.step_size), of_flat, warn=self._warn)
+
+        return Haste(make, trajectory.step.operators)
 
     def _embedding(self, problem: Problem) -> Embedding:
         """The metric's function of unconstrained values."""

@@ -31,6 +31,10 @@ class LagrangianStep:
         field: the metric.
         with_volume: whether the potential that moves the chains includes ½ log|G|.
         reversible: take the Lagrangian kick, whose volume change is known, instead of the cheaper explicit one.
+
+    Attributes:
+        graph: the step as a function of tensors.
+        operators: how many tensor operators it takes, once it is a graph.
     """
 
     def __init__(self, potential: FlatPotential, field: MetricField, *, with_volume: bool, reversible: bool) -> None:
@@ -42,6 +46,7 @@ class LagrangianStep:
         self._leapfrog = partial(leapfrog, kick=kick, potential=potential, with_volume=with_volume)
         # (step size, velocity, *point) to (log volume, velocity, *point).
         self.graph = Trusted(self._flat, "eager")
+        self.operators = 0
 
     def __call__(self, point: Point, velocity: Tensor, step_size: Tensor) -> tuple[Point, Tensor, Tensor]:
         """Where the chains are a step later."""
@@ -83,7 +88,8 @@ class LagrangianStep:
 
         def as_graph(_: FlatFunction) -> FlatFunction:
             field = _TracedField(self._field, point.position, velocity, self._reversible)
-            graph: FlatFunction = folded_graph(lambda *values: self._flat(*values, field=field), *example)
+            graph = folded_graph(lambda *values: self._flat(*values, field=field), *example)
+            self.operators = sum(node.op == "call_function" for node in graph.graph.nodes)
             return graph
 
         traced = self.graph.attempt("traced", as_graph, elsewhere, contains=density, failure=failure.get("traced"))
@@ -91,6 +97,23 @@ class LagrangianStep:
             self.graph.attempt(
                 "compiled", lambda graph: compiled(graph, options), elsewhere, failure=failure.get("compiled")
             )
+
+    def of_one_chain(self, velocity: Tensor, point: Point, potential: FlatPotential) -> FlatFunction:
+        """The step as a function of tensors ``(1, ...)``, as `graph` is one of all chains.
+
+        Args:
+            velocity: to trace with.
+            point: where.
+            potential: energy and gradient of one chain.
+        """
+        field = _TracedField(self._field, point.position, velocity, self._reversible)
+        move = partial(self._leapfrog, potential=potential, field=field)
+
+        def step(step_size: Tensor, velocity: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+            moved, velocity, log_volume = move(Point(*values), velocity, step_size)
+            return (log_volume, velocity, *moved)
+
+        return step
 
     def _flat(
         self, step_size: Tensor, velocity: Tensor, *point: Tensor, field: MetricField | None = None

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyro_manifold.graphs.native.loop import NativeLoop
 from pyro_manifold.infer.mcmc.metropolis import metropolis
-from pyro_manifold.infer.mcmc.riemannian.lagrangian import Point, draw_velocity, kinetic_energy, refresh
+from pyro_manifold.infer.mcmc.native import NativeIteration, drawn, native_loop
+from pyro_manifold.infer.mcmc.riemannian.lagrangian import FlatPotential, Point, draw_velocity, kinetic_energy, refresh
 from pyro_manifold.infer.mcmc.riemannian.step import LagrangianStep
-from pyro_manifold.infer.mcmc.states import Block, Blocks, Statistics, choose
+from pyro_manifold.infer.mcmc.states import (
+    Block,
+    Blocks,
+    GivenNumbers,
+    Statistics,
+    choose,
+    normal_like,
+    uniform_like,
+)
+
+_STATISTICS = ("acceptance_rate", "accepted", "diverging", "energy_error", "energy", "lp", "jittered")
+_TRUTHS = ("accepted", "diverging", "jittered")
+_POINT = len(Point._fields)
 
 RUNAWAY_THRESHOLD = 10.0
 """Energy error of a trajectory that the unadjusted dynamics does not follow, on top of what friction takes away.
@@ -67,13 +82,21 @@ class LagrangianTrajectory:
         block: the name of the flat block.
         num_steps: leapfrog steps of a trajectory.
         persistence: share of the velocity that a refreshment keeps.
+        adjusted: whether draws are accepted or rejected; warm-up may do otherwise for a while.
+
+    Attributes:
+        native: an iteration as a function of tensors, one call for each step or one for all.
     """
 
-    def __init__(self, step: LagrangianStep, block: Block, *, num_steps: int, persistence: float) -> None:
+    def __init__(
+        self, step: LagrangianStep, block: Block, *, num_steps: int, persistence: float, adjusted: bool
+    ) -> None:
         self.step = step
         self._block = block
         self._num_steps = num_steps
         self._persistence = persistence
+        self._adjusted = adjusted
+        self.native = NativeIteration(self._flat, 1 + _POINT)
 
     def state_at(self, position: Blocks, random: torch.Generator) -> LagrangianState:
         """A state with a velocity from its distribution."""
@@ -96,29 +119,125 @@ class LagrangianTrajectory:
     def __call__(
         self, state: LagrangianState, settings: LagrangianSettings, random: torch.Generator
     ) -> tuple[LagrangianState, Statistics]:
-        start = state.point
-        velocity = refresh(start, state.velocity, self._persistence, random)
+        if self.native.is_native and settings.adjusted == self._adjusted:
+            values = self.native.graph(*self._inputs(state, settings.step_size, self._numbers(state, random)))
+            following, statistics = self._unflattened(values)
+        else:
+            following, statistics = self._followed(state, settings, random, random)
+        return following, statistics | self._taken(following, settings.step_size)
+
+    def _followed(
+        self, state: LagrangianState, settings: LagrangianSettings, random: torch.Generator, coin: torch.Generator
+    ) -> tuple[LagrangianState, Statistics]:
+        """One iteration, step by step."""
+        start, velocity = state.point, refresh(state.point, state.velocity, self._persistence, random)
         end, moved, log_volume = start, velocity, torch.zeros_like(start.energy)
         for _ in range(self._num_steps):
             end, moved, change = self.step(end, moved, settings.step_size)
             log_volume = log_volume + change
-        before, after = (
-            self.energy(point, speed, settings.adjusted) for point, speed in ((start, velocity), (end, moved))
-        )
-        decision = metropolis(before, after - log_volume if settings.adjusted else after, random)
-        if not settings.adjusted:
-            friction = (1 - self._persistence**2) * kinetic_energy(start, velocity)
+        return self._decided((start, velocity), (end, moved), log_volume, settings.adjusted, coin)
+
+    def _decided(
+        self,
+        start: tuple[Point, Tensor],
+        end: tuple[Point, Tensor],
+        log_volume: Tensor,
+        adjusted: bool,
+        random: torch.Generator,
+    ) -> tuple[LagrangianState, Statistics]:
+        """The end of each chain that is let go there, else its start with the velocity reversed; and what happened."""
+        before, after = (self.energy(*place, adjusted) for place in (start, end))
+        decision = metropolis(before, after - log_volume if adjusted else after, random)
+        if not adjusted:
+            friction = (1 - self._persistence**2) * kinetic_energy(*start)
             decision = decision._replace(accepted=decision.energy_error <= RUNAWAY_THRESHOLD + friction)
-        # A rejected chain goes on with its velocity reversed, as partial refreshment asks for.
-        point, velocity = choose(decision.accepted, (end, moved), (start, -velocity))
+        point, velocity = choose(decision.accepted, end, (start[0], -start[1]))
         statistics = {
             **decision.statistics,
             "energy": torch.where(decision.accepted, after, before),
             "lp": -point.energy,
-            "step_size": settings.step_size,
-            "n_steps": torch.full_like(before, self._num_steps, dtype=torch.long),
             "jittered": point.jitter > 0,
         }
-        if not settings.adjusted:
+        if not adjusted:
             statistics["diverging"] = ~decision.accepted
-        return state._replace(point=point, velocity=velocity), statistics
+        return LagrangianState(self._block, point, velocity), statistics
+
+    def _taken(self, state: LagrangianState, step_size: Tensor) -> Statistics:
+        steps = torch.full_like(state.energy, self._num_steps, dtype=torch.long)
+        return {"step_size": step_size.expand_as(state.energy), "n_steps": steps}
+
+    # ---- native code --------------------------------------------------------------------------------------------
+
+    def at_once(self, settings: LagrangianSettings) -> int:
+        """Of how many iterations the cost of a call is small beside theirs; 1 without native code."""
+        return self.native.at_once(self._num_steps) if settings.adjusted == self._adjusted else 1
+
+    def several(
+        self, state: LagrangianState, settings: Sequence[LagrangianSettings], random: torch.Generator
+    ) -> tuple[LagrangianState, Statistics, list[Tensor]]:
+        """Iterations in one call of native code, all with the first settings; see `Together`."""
+        numbers, after = drawn(lambda: self._numbers(state, random), len(settings), random)
+        step_size = settings[0].step_size
+        inputs = self._inputs(state, step_size, numbers)[:-1]
+        states, statistics = self._unflattened(self.native.several([self._num_steps] * len(settings), inputs))
+        return states, statistics | self._taken(states, step_size), after
+
+    def compile(self, state: LagrangianState, step_size: Tensor, one: FlatPotential, *, warn: bool = True) -> None:
+        """Follow all steps of all chains in one call of native code from now on, if that can be compiled.
+
+        Args:
+            state: where the chains are, to trace and to compare at.
+            step_size: ε of each chain.
+            one: energy and gradient of one chain, ``(1, d)``, traced.
+            warn: whether to say so if it fails.
+        """
+        random = torch.Generator().manual_seed(0)  # of its own: a seeded run stays as it is
+        points = [self._inputs(state, size, self._numbers(state, random)) for size in (step_size, step_size / 2)]
+        example = points[0][:-1]
+
+        def build() -> NativeLoop:
+            step = self.step.of_one_chain(example[3][:1], Point(*[value[:1] for value in example[4:]]), one)
+
+            def begin(size: Tensor, uniform: Tensor, noise: Tensor, velocity: Tensor, *point: Tensor) -> list[Tensor]:
+                velocity = refresh(Point(*point), velocity, self._persistence, GivenNumbers.of(noise))
+                return [velocity, *point, torch.zeros_like(size), velocity.clone(), *[x.clone() for x in point]]
+
+            def follow(size: Tensor, *values: Tensor) -> list[Tensor]:
+                *state, log_volume = values[3 + _POINT :]
+                change, *after = step(size, *state)
+                return [*after, log_volume + change]
+
+            def end(size: Tensor, uniform: Tensor, *values: Tensor) -> list[Tensor]:
+                before, after = values[2 + _POINT : 3 + 2 * _POINT], values[3 + 2 * _POINT :]
+                places = [(Point(*place[1 : 1 + _POINT]), place[0]) for place in (before, after)]
+                decided = self._decided(places[0], places[1], after[-1], self._adjusted, GivenNumbers.of(uniform))
+                return self._flat_result(*decided)
+
+            return native_loop(begin, follow, end, 2 + _POINT, example, len(state.energy))
+
+        self.native.compile(build, points, warn=warn)
+
+    def _numbers(self, state: LagrangianState, random: torch.Generator) -> list[Tensor]:
+        """For the velocities and the decision of one iteration."""
+        return [normal_like(state.velocity, random), uniform_like(state.energy, random)]
+
+    def _inputs(self, state: LagrangianState, step_size: Tensor, numbers: Sequence[Tensor]) -> list[Tensor]:
+        noise, uniform = numbers
+        return [step_size, uniform, noise, state.velocity, *state.point, torch.tensor(self._num_steps)]
+
+    def _flat(self, *values: Tensor) -> tuple[Tensor, ...]:
+        step_size, uniform, noise, velocity, *point, _ = values
+        state = LagrangianState(self._block, Point(*point), velocity)
+        settings = LagrangianSettings(step_size, self._adjusted)
+        numbers = GivenNumbers.of(noise), GivenNumbers.of(uniform)
+        return tuple(self._flat_result(*self._followed(state, settings, *numbers)))
+
+    def _flat_result(self, state: LagrangianState, statistics: Statistics) -> list[Tensor]:
+        return [state.velocity, *state.point, *[statistics[name].to(state.energy) for name in _STATISTICS]]
+
+    def _unflattened(self, values: Sequence[Tensor]) -> tuple[LagrangianState, Statistics]:
+        velocity, *rest = values
+        statistics = dict(zip(_STATISTICS, rest[_POINT:], strict=True))
+        return LagrangianState(self._block, Point(*rest[:_POINT]), velocity), {
+            name: value.bool() if name in _TRUTHS else value for name, value in statistics.items()
+        }

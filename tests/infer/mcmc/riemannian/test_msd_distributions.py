@@ -8,11 +8,18 @@ import torch
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import MSD
+from pyro_manifold.infer.mcmc import haste
 from tests.infer.mcmc.riemannian.test_msd import INPUTS, NOISE, draws, log_logistic, moments, quadrature, tensor
 
 COUNTS = np.round(np.exp(0.8 + 0.7 * INPUTS + 0.8 * NOISE))
 OUTLYING = 0.8 * INPUTS + 0.5 * NOISE + 4.0 * (np.arange(12) == 5)
 FAILURES, FREEDOM = 1.5, 3.0
+
+
+@pytest.fixture(autouse=True)
+def _native_code_from_the_start(monkeypatch):
+    """Runs as short as these would do without."""
+    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
 
 
 def overdispersed():

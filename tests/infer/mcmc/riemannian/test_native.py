@@ -1,0 +1,131 @@
+"""Trajectories of MSD as native code: the iteration that the steps make, also where the metric is singular."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from problems.monte_carlo import assert_mean
+from pyro_manifold.infer import MCMC, MSD
+from tests.infer.mcmc.riemannian.test_msd import INPUTS, assert_linear_posterior, draws, linear, tensor
+
+OPTIONS = [
+    {"step_size": 0.4},
+    {"step_size": 0.4, "target": "jeffreys", "num_steps": 3},
+    {"step_size": 0.4, "metropolis": True, "num_steps": 3, "persistence": 0.5},
+]
+
+
+def curved():
+    """No metric is the same from point to point."""
+    slope = pyro.sample("a", dist.Normal(0.0, 1.0))
+    scale = pyro.sample("b", dist.LogNormal(0.0, 0.5))
+    with pyro.plate("data", len(INPUTS)):
+        pyro.sample("y", dist.Normal(torch.sin(slope * tensor(INPUTS)), scale), obs=tensor(INPUTS).cos())
+
+
+def prepared(model, chains=5, **options):
+    run = MSD(model, **options).prepare(chains, 0, None)
+    run.haste.planned = 1000
+    return run, run.transitions[0]
+
+
+def natively(run, trajectory):
+    run.haste.make(run.state)
+    assert trajectory.native.is_native
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_an_iteration_agrees_with_its_steps(options):
+    run, trajectory = prepared(curved, **options)
+    numbers = trajectory._numbers(run.state, run.random)
+    inputs = trajectory._inputs(run.state, torch.linspace(0.1, 0.6, 5), numbers)
+    expected = trajectory._flat(*inputs)
+    natively(run, trajectory)
+    for found, there in zip(trajectory.native.graph(*inputs), expected, strict=True):
+        torch.testing.assert_close(found, there, rtol=1e-10, atol=1e-10)
+
+
+def test_an_iteration_in_float32():
+    torch.set_default_dtype(torch.float32)
+
+    inputs = tensor(INPUTS).float()
+
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("y", dist.Normal(w[0] + w[1] * inputs, 0.5).to_event(1), obs=inputs)
+
+    run, trajectory = prepared(model, step_size=0.3)
+    inputs = trajectory._inputs(run.state, torch.full((5,), 0.3), trajectory._numbers(run.state, run.random))
+    expected = trajectory._flat(*inputs)
+    natively(run, trajectory)
+    for found, there in zip(trajectory.native.graph(*inputs), expected, strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, there, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_run_has_the_same_draws(options):
+    run, trajectory = prepared(curved, **options)
+    natively(run, trajectory)
+    other, _ = prepared(curved, **options)
+    other.random.set_state(run.random.get_state())
+    other.state, other.haste.made = run.state, 1
+    for _ in range(20):
+        run.advance()
+        other.advance()
+        torch.testing.assert_close(run.sites["a"], other.sites["a"], rtol=1e-8, atol=1e-8)
+        assert set(run.statistics) == set(other.statistics)
+        for name, value in run.statistics.items():
+            torch.testing.assert_close(value, other.statistics[name], rtol=1e-6, atol=1e-6)
+    assert run._ahead
+
+
+def test_a_metric_that_is_singular_in_places():
+    """It needs a jitter there; elsewhere none."""
+
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.factor("data", -(w.square().sum() - 1).square())
+
+    run, trajectory = prepared(
+        model, 6, step_size=0.3, metric=lambda s: torch.stack([s["w"][0], s["w"][1].clamp(min=0.0)])
+    )
+    natively(run, trajectory)
+    position = torch.tensor([[0.5, y] for y in (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)])
+    run.move_to({"w": position})
+    numbers = trajectory._numbers(run.state, run.random)
+    inputs = trajectory._inputs(run.state, torch.full((6,), 0.05), numbers)
+    found, expected = trajectory.native.graph(*inputs), trajectory._flat(*inputs)
+    jittered = found[1 + 5] > 0
+    assert jittered.tolist() == [True] * 3 + [False] * 3
+    for x, there in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, there, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("options", [{"step_size": 0.1, "num_steps": 5}, {"step_size": 0.8, "metropolis": True}])
+def test_the_distribution(options, monkeypatch):
+    monkeypatch.setattr("pyro_manifold.infer.mcmc.haste._OPERATORS_WORTH_MAKING", 0)
+    kernel = MSD(linear, persistence=0.5, **options)
+    assert_linear_posterior(draws(kernel)["w"])
+    assert kernel.run.transitions[0].native.is_native
+
+
+def test_a_chain_that_meets_what_is_not_finite_stays():
+    def model():
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        pyro.factor("edge", torch.log(1.0 - w))
+
+    kernel = MSD(
+        model, step_size=0.5, metropolis=True, num_steps=3, persistence=0.5, metric=lambda sites: sites["w"].reshape(1)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyro_manifold.infer.mcmc.haste._OPERATORS_WORTH_MAKING", 0)
+        mcmc = MCMC(kernel, 300, 100, num_chains=64, initial_params={"w": torch.zeros(64)}, disable_progbar=True)
+        mcmc.run()
+    assert kernel.run.transitions[0].native.is_native
+    w = mcmc.get_samples(group_by_chain=True)["w"]
+    assert w.isfinite().all()
+    grid = torch.linspace(-8, 1, 200_001)
+    weights = (-grid.square() / 2).exp() * (1 - grid)
+    assert_mean(w, float((weights * grid).sum() / weights.sum()))
