@@ -79,14 +79,20 @@ def of_components(draws):
 # ---- a hierarchy of orthonormal matrices -----------------------------------------------------------------------
 
 
-def plate_of_matrices(groups=20, n=5, p=2, rows=20):
-    """Each group has an orthonormal matrix of its own, and sizes of its columns around common ones; data are noisy."""
+def groups_of_matrices(groups=20, n=5, p=2, rows=20):
+    """Means of noisy rows of each group, ``(groups, n, p)``, and of how many rows."""
     generator = torch.Generator().manual_seed(1)
     X = torch.linalg.qr(torch.randn(groups, n, p, generator=generator, dtype=torch.float64))[0]
     size = torch.tensor([3.0, 1.0], dtype=torch.float64)
     size = size * torch.exp(0.4 * torch.randn(groups, 1, p, generator=generator, dtype=torch.float64))
     noise = torch.randn(groups, rows, n, p, generator=generator, dtype=torch.float64)
-    y = ((X * size).unsqueeze(1) + noise).mean(1)
+    return ((X * size).unsqueeze(1) + noise).mean(1), rows
+
+
+def plate_of_matrices():
+    """Each group has an orthonormal matrix of its own, and sizes of its columns around common ones; data are noisy."""
+    y, rows = groups_of_matrices()
+    groups, n, p = y.shape
 
     def model():
         spread = pyro.sample("spread", dist.HalfNormal(1.0))

@@ -1,10 +1,12 @@
 """Effective draws a second beside NumPyro's, chains like against like: whole runs, and long ones.
 
-    python -m benchmarks.rates                        ten to twenty minutes
+    python -m benchmarks.rates                        twenty to thirty minutes
     python -m benchmarks.rates --only Langevin --chains 4
+    python -m benchmarks.rates --peer nutpie          at 4 chains, compiling left out for both
 
 The short form of `benchmarks.samplers`, whose conditions it has: each run is a process of its own on one core, in
-float64, with empty caches, and seconds hold all but imports. Of NumPyro's samplers the best counts.
+float64, with empty caches, and seconds hold all but imports. Of NumPyro's samplers the best counts. Of nutpie the
+problems are those whose expansion has a closed form.
 """
 
 from __future__ import annotations
@@ -12,30 +14,31 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.estimates import summary
+from benchmarks.larger import COMPONENTS, MATRICES
 from benchmarks.machine import machine
 from benchmarks.measure import Setting, measure_apart
-from benchmarks.plan import CONFIGURATIONS, DEPTH, IN_TURN, MIXTURES, NUMPYRO, OURS
+from benchmarks.plan import CONFIGURATIONS, DEPTH, IN_TURN, MIXTURES, NUMPYRO, NUTPIE, OURS
 from benchmarks.tables import show
 
-NAMES = ("mixture of the OHMC paper, V(3,2)", "Langevin V(10,3)", "Langevin V(50,5)")
+SMALL = ("mixture of the OHMC paper, V(3,2)", "Langevin V(10,3)", "Langevin V(50,5)")
+LARGER = (MATRICES, COMPONENTS)
+OF_NUTPIE = ("mixture of the OHMC paper, V(2,2)", "mixture of the OHMC paper, V(3,2)")
 SIZES = {4: {"whole": (500, 500), "long": (500, 10_000)}, 64: {"whole": (300, 500), "long": (300, 4_000)}}
-COLUMNS = (
-    "problem", "chains", "run", "min ESS", "R-hat", "seconds", "ESS/s", "NumPyro: min ESS", "R-hat", "seconds", "ESS/s",
-    "ratio",
-)  # fmt: skip
+COLUMNS = ("problem", "chains", "run", "min ESS", "R-hat", "seconds", "ESS/s")
 
 
-def measured(name, peer, chains, sizes, threads):
-    """Smallest ESS, R-hat and seconds of a run; None if it failed."""
+def measured(name, peer, chains, sizes, threads, compiled):
+    """Smallest ESS, R-hat and seconds of a run, with ``compiled`` once everything is; None if it failed."""
     module, options = CONFIGURATIONS[peer]
     if peer != OURS and name in MIXTURES:
         options = options | {"max_tree_depth": DEPTH}
     setting = Setting(peer, module, chains, *sizes, options)
-    values, figures = measure_apart("benchmarks.problems:PROBLEMS", name, setting, threads, 600)
+    problems = f"benchmarks.{'larger' if name in LARGER else 'problems'}:PROBLEMS"
+    values, figures = measure_apart(problems, name, setting, threads, 600)
     if values is None:
         return None
     found = summary(values)
-    return found["ess_min"], found["rhat"], figures["seconds"]
+    return found["ess_min"], found["rhat"], figures["seconds"] - (figures["compiling"] if compiled else 0)
 
 
 def columns(figures):
@@ -43,33 +46,43 @@ def columns(figures):
     return [f"{size:.0f}", f"{rhat:.3f}", f"{seconds:.1f}", f"{size / seconds:.1f}"]
 
 
-def row(name, chains, kind, threads):
-    sizes = SIZES[chains][kind]
-    peers = [NUMPYRO, IN_TURN] if chains <= 4 else [NUMPYRO]
-    own = measured(name, OURS, chains, sizes, threads)
-    others = [found for peer in peers if (found := measured(name, peer, chains, sizes, threads))]
-    theirs = max(others, key=lambda found: found[0] / found[2], default=None)
+def row(name, chains, kind, sizes, peers, threads, compiled):
+    own, *others = (measured(name, peer, chains, sizes, threads, compiled) for peer in (OURS, *peers))
+    theirs = max(filter(None, others), key=lambda found: found[0] / found[2], default=None)
     cells = [columns(found) if found else ["failed"] * 4 for found in (own, theirs)]
     ratio = f"{own[0] / own[2] / (theirs[0] / theirs[2]):.2f}" if own and theirs else "–"
     return [name, chains, f"{kind}, {sizes[0]} + {sizes[1]}", *cells[0], *cells[1], ratio]
 
 
+def beside_numpyro(chains, runs):
+    """Problem, chains, kind of run, its sizes and peers."""
+    for name in SMALL:
+        for count in chains:
+            for kind in runs:
+                yield name, count, kind, SIZES[count][kind], (NUMPYRO, IN_TURN) if count <= 4 else (NUMPYRO,)
+    if 4 in chains and "whole" in runs:
+        for name in LARGER:
+            yield name, 4, "whole", (1000, 1000), (NUMPYRO, IN_TURN)
+
+
+def beside_nutpie(runs):
+    return ((name, 4, kind, SIZES[4][kind], (NUTPIE,)) for name in OF_NUTPIE for kind in runs)
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer", default="NumPyro", choices=["NumPyro", "nutpie"])
     parser.add_argument("--only", default="", help="part of the names of problems")
     parser.add_argument("--chains", type=int, nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--runs", nargs="+", default=["whole", "long"], choices=["whole", "long"])
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args(argv)
-    print(f"## Rates beside NumPyro\n\n{machine(arguments.threads)}\n", flush=True)
-    settings = [
-        (name, chains, kind)
-        for name in NAMES
-        if arguments.only in name
-        for chains in arguments.chains
-        for kind in arguments.runs
-    ]
-    show(COLUMNS, (row(*setting, arguments.threads) for setting in settings))
+    peer, compiled = arguments.peer, arguments.peer == "nutpie"
+    print(f"## Rates beside {peer}\n\n{machine(arguments.threads)}\n", flush=True)
+    settings = beside_nutpie(arguments.runs) if compiled else beside_numpyro(arguments.chains, arguments.runs)
+    chosen = [setting for setting in settings if arguments.only in setting[0]]
+    titles = (*COLUMNS, f"{peer}: min ESS", *COLUMNS[4:], "ratio")
+    show(titles, (row(*setting, arguments.threads, compiled) for setting in chosen))
 
 
 if __name__ == "__main__":
