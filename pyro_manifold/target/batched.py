@@ -122,6 +122,11 @@ class BatchedPotential:
             said = "jit_compile=True had no effect, going on without compiling: {reason}." if warn else None
             self.graph.attempt("compiled", partial(_compiled, options=compile), [inputs], failure=said)
 
+    @property
+    def names(self) -> list[str]:
+        """Of the sites, in the order of the graph's inputs."""
+        return self._names
+
     def __call__(self, sites: Sites, batch: Batch | None = None) -> tuple[Tensor, Sites]:
         energy, *gradient = self.graph(*self._in_order(sites, batch))
         return energy, dict(zip(self._names, gradient, strict=True))

@@ -151,8 +151,16 @@ class MinibatchPotential:
         self._first = self._on(batches(0))
 
     def __call__(self, sites: Sites, step: int = 0) -> tuple[Tensor, Sites]:
-        batch = self.batches(step)
+        return self.on(sites, self.batches(step))
+
+    def on(self, sites: Sites, batch: Batch) -> tuple[Tensor, Sites]:
+        """The same on a given batch."""
         return self._on(batch)(sites, batch)
+
+    @property
+    def first(self) -> BatchedPotential:
+        """The potential of batches of the first shape."""
+        return self._first
 
     @property
     def graph(self) -> Trusted:
@@ -196,6 +204,15 @@ class WholeData:
 
     def __call__(self, sites: Sites, step: int = 0) -> tuple[Tensor, Sites]:
         return self._potential(sites)
+
+    def on(self, sites: Sites, batch: Batch) -> tuple[Tensor, Sites]:
+        """The same: no batch makes a difference."""
+        return self._potential(sites)
+
+    @property
+    def first(self) -> BatchedPotential:
+        """The potential."""
+        return self._potential
 
     def difference_at(self, sites: Sites, chains: list[int], step: int = 0) -> str | None:
         """As `BatchedPotential.difference_at`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
@@ -17,7 +17,10 @@ from pyro_manifold.graphs.native.operators import OPERATORS
 from pyro_manifold.graphs.native.values import NotCoveredError, Shape, Value, flat
 from pyro_manifold.graphs.native.writer import Writer
 
-_WHOLE_NUMBERS_ALLOWED = {"_to_copy", "sum", "cumsum", "where", "mul", "add", "sub"}
+_WHOLE_NUMBERS_ALLOWED = {
+    *("_to_copy", "sum", "cumsum", "where", "mul", "add", "sub", "index", "index_select", "view", "_unsafe_view"),
+    *("reshape", "expand", "unsqueeze", "squeeze", "select", "slice", "clone", "alias", "detach"),
+}
 _DTYPES = {torch.float64: "", torch.float32: "#define SINGLE\n"}
 
 
@@ -149,12 +152,14 @@ class Loop:
         step: inputs and the state to the next state.
         end: inputs, what was kept and the last state to the outputs.
         carried: how many tensors a state has.
+        shared: numbers of the inputs that are always the same for all chains; these may hold indices.
     """
 
     begin: fx.GraphModule
     step: fx.GraphModule
     end: fx.GraphModule
     carried: int
+    shared: frozenset[int] = frozenset()
 
 
 def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source:
@@ -171,7 +176,7 @@ def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source
     if dtype not in _DTYPES:
         raise NotCoveredError(str(dtype))
     writer = Writer()
-    inputs = [_loaded(writer, number, shape) for number, shape in enumerate(shapes)]
+    inputs = [replace(_loaded(writer, k, shape), shared=k in loop.shared) for k, shape in enumerate(shapes)]
     begun = [writer.stored(value) for value in GraphWriter(loop.begin, writer, dtype).write(inputs)]
     state = [writer.copied(value) for value in begun[: loop.carried]]
     writer.lines.append("for (int64_t step = 0; step < steps; step++) {")

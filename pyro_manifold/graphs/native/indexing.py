@@ -1,4 +1,4 @@
-"""Elements picked and put by constant indices."""
+"""Elements picked and put by indices that are the same for all chains."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pyro_manifold.graphs.native.values import Index, NotCoveredError, Shape, Value, flat, number, shifted, strided
 from pyro_manifold.graphs.native.writer import Writer
 
+Element = Callable[[Index], str]
+"""An index into an array of indices to what stands there, as C's integer."""
 
-def _constant(index: Value, size: int) -> Tensor:
-    """Indices that do not depend on the chain, counted from the front."""
-    if index.constant is None:
+
+def _elements(writer: Writer, index: Value, size: int, shape: Shape) -> Element:
+    """Indices that are the same for all chains, counted from the front."""
+    if index.constant is not None:
+        tensor = index.constant
+        return writer.whole_numbers(torch.where(tensor < 0, tensor + size, tensor).broadcast_to(shape).contiguous())
+    if not index.shared:
         raise NotCoveredError("an index that depends on values of sites")
-    tensor = index.constant
-    return torch.where(tensor < 0, tensor + size, tensor)
+    found = writer.stored(index.broadcast(shape))
+    return lambda i: f"within(LANE({found.at(i)}, 0), {size})"
 
 
 class _Places:
@@ -26,16 +31,16 @@ class _Places:
     Args:
         writer: takes the indices.
         shape: of x.
-        indices: for each dimension a constant, or None for all.
+        indices: for each dimension what is the same for all chains, or None for all of it.
     """
 
     def __init__(self, writer: Writer, shape: Shape, indices: list[Value | None]) -> None:
         given = _without_masks([*indices, *[None] * (len(shape) - len(indices))])
         self._rank = len(shape)
         dims = [d for d, index in enumerate(given) if index is not None]
-        tensors = torch.broadcast_tensors(*[_constant(given[d], shape[d]) for d in dims])  # type: ignore[arg-type]
-        self._elements = {d: writer.whole_numbers(tensor) for d, tensor in zip(dims, tensors, strict=True)}
-        self._picked = tuple(tensors[0].shape)
+        chosen = {d: index for d, index in enumerate(given) if index is not None}
+        self._picked = tuple(torch.broadcast_shapes(*[index.shape for index in chosen.values()]))
+        self._elements = {d: _elements(writer, index, shape[d], self._picked) for d, index in chosen.items()}
         adjacent = dims == list(range(dims[0], dims[-1] + 1))
         self._front = dims[0] if adjacent else 0
         rest = [n for d, n in enumerate(shape) if d not in dims]
@@ -96,7 +101,7 @@ def _embedding(writer: Writer, shape: Shape, weight: Value, index: Value, *_: ob
 def _along(writer: Writer, x: Value, dim: int, index: Value) -> Callable[[Index], Index]:
     """``gather`` and ``scatter``: an index of its own for each element, along one dimension."""
     dim %= len(x.shape)
-    elements = writer.whole_numbers(_constant(index, x.shape[dim]))
+    elements = _elements(writer, index, x.shape[dim], index.shape)
     return lambda i: [*i[:dim], elements(i), *i[dim + 1 :]]
 
 

@@ -37,6 +37,13 @@ IN V choose(M m, V a, V b) { return (V)((m & (M)a) | (~m & (M)b)); }
 IN V truth(M m) { return choose(m, spread(1), spread(0)); }
 #endif
 
+/* An index that may count from the end; nothing outside an array is ever read or written. */
+IN int64_t within(T index, int64_t n) {
+  int64_t i = (int64_t)index;
+  if (i < 0) i += n;
+  return i < 0 ? 0 : i < n ? i : n - 1;
+}
+
 /* A function of the C library in every lane; one call for all of them where the library has vector versions. */
 #define EACH(name, body)                                                                  \
   IN V v_##name(V x) {                                                                    \

@@ -30,7 +30,8 @@ class Value:
         at: an element in C, by its index.
         array: name of the array that holds it row by row; None if it is a view, a constant or not computed yet.
         computes: whether an element costs arithmetic each time that it is read.
-        constant: what it is, if it is the same for all chains.
+        constant: what it is, if it is known now.
+        shared: whether it is the same for all chains.
     """
 
     shape: Shape
@@ -38,6 +39,7 @@ class Value:
     array: str | None = None
     computes: bool = False
     constant: Tensor | None = None
+    shared: bool = False
 
     @property
     def size(self) -> int:
@@ -54,11 +56,11 @@ class Value:
             own = zip(single, index[skipped:], strict=True)
             return self.at(["0" if repeated else i for repeated, i in own])
 
-        return Value(shape, at, computes=self.computes)
+        return Value(shape, at, computes=self.computes, shared=self.shared)
 
     def viewed(self, shape: Shape, index_of: Callable[[Index], Index]) -> Value:
         """Another shape, whose elements are found by this map of indices."""
-        return Value(shape, lambda index: self.at(index_of(index)), computes=self.computes)
+        return Value(shape, lambda index: self.at(index_of(index)), computes=self.computes, shared=self.shared)
 
 
 def number(value: float | bool) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -62,7 +63,7 @@ class Writer:
 
     def stored(self, value: Value) -> Value:
         """The same in an array; an array is left as it is."""
-        return value if value.array is not None else self.filled(value.shape, value.at)
+        return value if value.array is not None else replace(self.filled(value.shape, value.at), shared=value.shared)
 
     def copied(self, value: Value) -> Value:
         """The same in an array of its own, to be changed."""
@@ -79,14 +80,14 @@ class Writer:
             return value.viewed(shape, index_of)
         array = self.stored(value).array
         assert array is not None
-        return self.value(shape, array)
+        return replace(self.value(shape, array), shared=value.shared)
 
     def constant(self, tensor: Tensor) -> Value:
         """What is the same for all chains."""
         shape = tuple(tensor.shape)
         if tensor.numel() <= _LARGEST_IN_SOURCE:
             written = f"spread({literal(tensor.item())})" if tensor.numel() else "spread(0)"
-            return Value(shape, lambda _: written, constant=tensor)
+            return Value(shape, lambda _: written, constant=tensor, shared=True)
         name: list[str] = []
 
         def at(index: Index) -> str:
@@ -95,7 +96,7 @@ class Writer:
                 self.numbers.append(tensor)
             return f"spread({name[0]}[{flat(index, shape)}])"
 
-        return Value(shape, at, constant=tensor)
+        return Value(shape, at, constant=tensor, shared=True)
 
     def whole_numbers(self, tensor: Tensor) -> Callable[[Index], str]:
         """Elements of a constant of integers, as C's integers."""

@@ -102,7 +102,13 @@ def drawn(
 
 
 def native_loop(
-    begin: FlatStep, step: FlatStep, end: FlatStep, carried: int, example: Sequence[Tensor], chains: int
+    begin: FlatStep,
+    step: FlatStep,
+    end: FlatStep,
+    carried: int,
+    example: Sequence[Tensor],
+    chains: int,
+    shared: Iterable[int] = (),
 ) -> NativeLoop:
     """A loop of all chains, compiled.
 
@@ -113,6 +119,7 @@ def native_loop(
         carried: how many tensors a state has.
         example: inputs, ``(chains or 1, ...)``.
         chains: how many chains.
+        shared: numbers of the inputs that are always the same for all chains; these may hold indices.
 
     Raises:
         NotCoveredError, NotWorthItError, NoCompilerError: if it cannot be compiled.
@@ -126,6 +133,7 @@ def native_loop(
         _graph(step, *one, *state),
         _graph(end, *one, *kept, *[value.clone() for value in state]),
         carried,
+        frozenset(shared),
     )
     return NativeLoop(loop, example, chains)
 

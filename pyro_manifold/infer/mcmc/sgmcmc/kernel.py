@@ -10,13 +10,16 @@ from typing import Any, ClassVar
 import torch
 
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer
+from pyro_manifold.infer.mcmc.haste import Haste
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
 from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.problem import Batched, Problem
 from pyro_manifold.infer.mcmc.run import Parts
 from pyro_manifold.infer.mcmc.sgmcmc.batches import LoaderBatches, Order, PlateBatches, check_order
-from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, as_schedule
+from pyro_manifold.infer.mcmc.sgmcmc.native import NativeSteps
+from pyro_manifold.infer.mcmc.sgmcmc.schedules import Constant, Schedule, as_schedule
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, GradientAt, Plan, Step, StochasticSteps
 from pyro_manifold.infer.mcmc.states import Block, Blocks
@@ -25,6 +28,8 @@ from pyro_manifold.target.batched import BatchedPotential, Sites
 from pyro_manifold.target.loader import FromLoader, target_from_loader
 from pyro_manifold.target.minibatch import MinibatchPotential, WholeData
 from pyro_manifold.target.model import ModelTarget, Target, target_from_model
+
+_OPERATORS_OF_A_STEP = 30  # beside those of the gradient, about
 
 
 class StochasticGradientKernel(Kernel):
@@ -46,6 +51,7 @@ class StochasticGradientKernel(Kernel):
     """
 
     manifold_mechanics: ClassVar[Mapping[type[Manifold], Mechanics]]
+    steps_can_be_native: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -155,7 +161,19 @@ class StochasticGradientKernel(Kernel):
         state = self.begin(transition.with_momentum(start, problem.random), problem)
         batches = potential.batches
         data = Data(batches if isinstance(batches, PlateBatches | LoaderBatches) else None)
-        return Parts(state, [transition], data, renew, difference=difference)
+        native = transition.native = self._native(problem, transition.step, list(mechanics), state)
+        if native is None:
+            return Parts(state, [transition], data, renew, difference=difference)
+        haste = Haste(native.compile, _OPERATORS_OF_A_STEP + native.operators)
+        return Parts(state, [transition], data, renew, {"steps": native.graph}, difference, haste)
+
+    def _native(self, problem: Problem, step: Step, blocks: list[Block], state: StochasticState) -> NativeSteps | None:
+        """Steps as native code, if they are all alike and see one batch each."""
+        alike = isinstance(self._step_size, Constant) and isinstance(self._temperature, Constant)
+        can_be = self.steps_can_be_native and alike and not (self._jit_compile or self._own_minibatches)
+        if not (can_be and state.position and native_code_is_allowed()):
+            return None
+        return NativeSteps(step, potential_by_step(problem), problem.layout, blocks, self.plan().at(0), state)
 
     def _check_manifolds(self, problem: Problem) -> None:
         for (name, *_), manifold in problem.manifolds.items():

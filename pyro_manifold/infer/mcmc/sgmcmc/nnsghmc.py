@@ -7,7 +7,7 @@ from collections.abc import Callable
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
@@ -73,6 +73,9 @@ class NNSGHMC(OSGHMC):
         >>> bool((mcmc.get_samples()["x"].std(0)[-1] - 1.5).abs() < 0.2)
         True
     """
+
+    steps_can_be_native: ClassVar[bool] = False
+    """What is learnt is native code of its own."""
 
     def __init__(
         self,

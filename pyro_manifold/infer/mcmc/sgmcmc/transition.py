@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
 from pyro_manifold.infer.mcmc.saving import Saved
+from pyro_manifold.infer.mcmc.sgmcmc.native import NativeSteps
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.states import Blocks, NotFiniteError, Statistics
@@ -45,6 +46,12 @@ class Plan:
     resample_momentum: bool = False
     unit_masses: bool = True
 
+    def at(self, number: int) -> StepSettings:
+        """Settings of a step, by its number."""
+        step_size = value_at("step_size", self.step_size, number)
+        temperature = value_at("temperature", self.temperature, number)
+        return StepSettings(step_size, temperature, self.friction, self.noise_estimate)
+
 
 class Data(Saved):
     """Nothing is tuned; all that a run has to know again is the order of its batches, by their seed.
@@ -77,6 +84,10 @@ class StochasticSteps:
         mechanics: how each block moves.
         metrics: masses of all blocks.
 
+    Attributes:
+        step: with mechanics and metrics.
+        native: all steps of an iteration in one call, where there is such a thing.
+
     Raises:
         NotFiniteError: where a step leads to values that are not finite.
     """
@@ -84,7 +95,8 @@ class StochasticSteps:
     def __init__(
         self, step: Step, gradient: GradientAt, plan: Plan, mechanics: BlockMechanics, metrics: Metrics
     ) -> None:
-        self._step = partial(step, mechanics=mechanics, metrics=metrics)
+        self.native: NativeSteps | None = None
+        self.step = partial(step, mechanics=mechanics, metrics=metrics)
         self._gradient, self._plan = gradient, plan
         self._mechanics, self._metrics = mechanics, metrics
 
@@ -94,15 +106,11 @@ class StochasticSteps:
         plan, first = self._plan, state.steps
         if plan.resample_momentum:
             state = self.with_momentum(state, random)
-        energies, step_size, temperature = [], 0.0, 0.0
-        for number in range(first, first + plan.num_steps):
-            step_size = value_at("step_size", plan.step_size, number)
-            temperature = value_at("temperature", plan.temperature, number)
-            chosen = StepSettings(step_size, temperature, plan.friction, plan.noise_estimate)
-            on_batch = partial(self._on_batch, number=number + 1)
-            state = self._step(state, on_batch, chosen, random=random)._replace(steps=number + 1)
-            energies.append(state.energy)
-        self._check(state, torch.stack(energies), first, step_size)
+        state, energies = self._all_steps(state, random)
+        last = first + plan.num_steps - 1
+        step_size = value_at("step_size", plan.step_size, last)
+        temperature = value_at("temperature", plan.temperature, last)
+        self._check(state, energies, first, step_size)
         statistics = {"step_size": step_size, "temperature": temperature, "n_steps": plan.num_steps}
         measured = {"kinetic_temperature": self._kinetic_temperature(state)} if plan.unit_masses else {}
         return self._restored(state), {
@@ -110,6 +118,19 @@ class StochasticSteps:
             **measured,
             **{name: torch.full_like(state.energy, value) for name, value in statistics.items()},
         }
+
+    def _all_steps(self, state: StochasticState, random: torch.Generator) -> tuple[StochasticState, Tensor]:
+        """The state at the end and the energies of all steps, ``(steps, chains)``."""
+        plan, first = self._plan, state.steps
+        at_once = self.native and self.native(state, plan.num_steps, random)
+        if at_once:
+            return at_once
+        energies = []
+        for number in range(first, first + plan.num_steps):
+            on_batch = partial(self._on_batch, number=number + 1)
+            state = self.step(state, on_batch, plan.at(number), random=random)._replace(steps=number + 1)
+            energies.append(state.energy)
+        return state, torch.stack(energies)
 
     def with_momentum(self, state: StochasticState, random: torch.Generator) -> StochasticState:
         """The same positions with fresh momenta, of the temperature at this step."""
