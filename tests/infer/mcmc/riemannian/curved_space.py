@@ -28,7 +28,7 @@ def sample(
 ):
     """q₁² and cos q₁ of each draw, ``(chains, iterations)`` each, and the share accepted."""
     step = step(potential, FIELDS[field], with_volume=target == "posterior", reversible=adjusted)
-    trajectory = kind(step, BLOCK, num_steps=num_steps, persistence=persistence)
+    trajectory = kind(step, BLOCK, num_steps=num_steps, persistence=persistence, adjusted=adjusted)
     random = torch.default_generator
     state = trajectory.state_at({BLOCK: 0.3 * torch.randn(chains, 2)}, random)
     step.trace(state.point)
