@@ -2,9 +2,9 @@
 
 `python -m benchmarks.ranks --datasets 100 --picture F`
 
-Everything is drawn from the model: the rank evenly from 1 to 6, loadings, noise, rows. A fit needs the data only as their
-scatter matrix YᵀY, which is a site that never moves (`Constant`), one for each run: so one traced graph, one piece of
-native code and one annealing serve all data sets of a rank.
+Everything is drawn from the model: the rank evenly from 1 to 6, loadings, noise, rows. A fit needs the data only as
+their scatter matrix YᵀY, which is a site that never moves (`Constant`), one for each run: so one traced graph, one
+piece of native code and one annealing serve all data sets of a rank.
 
 What can be identified is said without any fit. A component of variance λ (in units of the noise's) raises the log
 likelihood of N rows by N/2 (λ - log(1 + λ)) on average, with a standard deviation of λ √(N/2), and costs its
@@ -36,7 +36,7 @@ from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.model import Target
 
 COLUMNS, ROWS, RANKS = 12, 150, range(1, 7)
-NOISE = dist.LogNormal(0.0, 0.5)
+SPREAD_OF_NOISE = 0.5  # of its logarithm
 
 
 @dataclass
@@ -66,7 +66,7 @@ def simulate(seed: int) -> Simulated:
     """A data set from the model."""
     pyro.set_rng_seed(seed)
     rank = int(torch.randint(RANKS.start, RANKS.stop, ()))
-    noise = NOISE.sample()
+    noise = dist.LogNormal(0.0, SPREAD_OF_NOISE).sample()
     loadings = torch.randn(COLUMNS, rank)
     y = torch.randn(ROWS, rank) @ loadings.T + noise * torch.randn(ROWS, COLUMNS)
     return Simulated(rank, (torch.linalg.svdvals(loadings) / noise).square(), y)
@@ -104,7 +104,7 @@ class Given(TorchDistribution):
 def components(rank: int) -> None:
     """Probabilistic PCA of centred rows, whose scores are integrated out: the density of a scatter matrix."""
     scatter = pyro.sample("scatter", Given(COLUMNS**2)).reshape(COLUMNS, COLUMNS)
-    noise = pyro.sample("noise", NOISE)
+    noise = pyro.sample("noise", dist.LogNormal(0.0, SPREAD_OF_NOISE))
     U = pyro.sample("U", StiefelUniform(COLUMNS, rank))
     variances = pyro.sample("scales", NormalSingularValues(COLUMNS, rank)).square()
     explained = (U * (scatter @ U)).sum(-2)
