@@ -19,6 +19,7 @@ import math
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
+from sklearn.decomposition import PCA
 from torch import Tensor
 from torch.distributions import biject_to, constraints, identity_transform
 
@@ -108,10 +110,26 @@ def components(rank: int) -> None:
     U = pyro.sample("U", StiefelUniform(COLUMNS, rank))
     variances = pyro.sample("scales", NormalSingularValues(COLUMNS, rank)).square()
     explained = (U * (scatter @ U)).sum(-2)
+    pyro.factor("rows", log_density(ROWS, COLUMNS, scatter.diagonal().sum(), explained, variances, noise))
+
+
+def log_density(
+    rows: int, columns: int, squares: Tensor | float, explained: Tensor, variances: Tensor, noise: Tensor
+) -> Tensor:
+    """Of centred rows with covariance U diag(variances) Uᵀ + noise² I.
+
+    Args:
+        rows: how many.
+        columns: how long they are.
+        squares: sum of the squares of all entries.
+        explained: that of the products with each column of U.
+        variances: of the components, without the noise.
+        noise: its standard deviation.
+    """
     total = variances + noise**2
-    squares = (scatter.diagonal().sum() - (explained * variances / total).sum()) / noise**2
-    log_determinant = total.log().sum() + (COLUMNS - rank) * (noise**2).log()
-    pyro.factor("rows", -0.5 * (ROWS * (COLUMNS * math.log(2 * math.pi) + log_determinant) + squares))
+    left = (squares - (explained * variances / total).sum()) / noise**2
+    log_determinant = total.log().sum() + (columns - len(variances)) * (noise**2).log()
+    return -0.5 * (rows * (columns * math.log(2 * math.pi) + log_determinant) + left)
 
 
 class OnDataSets(SMC):
@@ -143,27 +161,115 @@ def log_evidences(data: list[Simulated], rank: int, runs: int, particles: int) -
     return smc.log_evidences.reshape(len(data), runs)
 
 
+def by_criterion(one: Simulated) -> int:
+    """The rank that Schwarz's criterion (BIC) chooses, by the largest likelihood (Tipping & Bishop 1999)."""
+    variances = torch.linalg.svdvals(one.y).square() / ROWS
+
+    def criterion(rank: int) -> float:
+        noise = variances[rank:].mean()
+        likelihood = -0.5 * ROWS * (variances[:rank].log().sum() + (COLUMNS - rank) * noise.log() + COLUMNS)
+        numbers = COLUMNS * rank - rank * (rank - 1) // 2 + 1
+        return float(likelihood) - numbers / 2 * math.log(ROWS)
+
+    return max([*RANKS, RANKS.stop], key=criterion)
+
+
+def by_laplace(one: Simulated) -> int:
+    """The rank of the largest evidence by Minka's Laplace approximation (2000), in scikit-learn."""
+    return int(PCA(n_components="mle").fit(one.y.numpy()).n_components_)
+
+
+def report(data: list[Simulated], found: Tensor) -> str:
+    """What the evidences ``(data sets, ranks, runs)`` say."""
+    evidence = found.logsumexp(-1) - math.log(found.shape[-1])
+    true = torch.tensor([one.rank for one in data])
+    identifiable = torch.tensor([one.margin > 2 for one in data])
+    chosen = {
+        "evidence": 1 + evidence.argmax(1),
+        "Minka's Laplace approximation": torch.tensor([by_laplace(one) for one in data]),
+        "BIC": torch.tensor([by_criterion(one) for one in data]),
+    }
+    lines = [f"{len(data)} data sets, {int(identifiable.sum())} of them identifiable"]
+    for name, ranks in chosen.items():
+        right = ranks == true
+        lines.append(
+            f"{name}: right {int(right[identifiable].sum())} of {int(identifiable.sum())} identifiable, "
+            f"{int(right[~identifiable].sum())} of {int((~identifiable).sum())} others; "
+            f"too low {int((ranks < true).sum())}, too high {int((ranks > true).sum())}"
+        )
+    probability = evidence[:, : RANKS.stop - 1].softmax(1)  # there are no others
+    largest, rank = probability.max(1)
+    for low, high in ((0.0, 0.6), (0.6, 0.9), (0.9, 0.99), (0.99, 1.01)):
+        here = (largest >= low) & (largest < high)
+        if here.any():
+            right = (rank[here] + 1 == true[here]).double().mean()
+            lines.append(
+                f"largest probability {low}-{min(high, 1.0)}: {int(here.sum())} data sets, said {largest[here].mean():.2f}, "
+                f"right {right:.2f}"
+            )
+    errors = found.std(-1) / found.shape[-1] ** 0.5
+    lines.append(f"standard error of a log evidence: median {errors.median():.2f}, largest {errors.max():.2f}")
+    return "\n".join(lines)
+
+
+def picture(data: list[Simulated], found: Tensor, file: str) -> None:
+    """By how much the evidence prefers the true rank, against what was to be expected."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    evidence = found.logsumexp(-1)
+    ax = plt.subplots(figsize=(5.5, 3.4), layout="tight")[1]
+    for rank, colour in zip(RANKS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"), strict=True):
+        mine = [k for k, one in enumerate(data) if one.rank == rank]
+        others = [column for column in range(evidence.shape[1]) if column != rank - 1]
+        lead = evidence[mine, rank - 1] - evidence[mine][:, others].amax(1)
+        ax.plot([data[k].margin for k in mine], lead, "o", ms=4, color=colour, label=f"rank {rank}")
+    ax.axhline(0, color="0.6", lw=1)
+    ax.axvline(2, color="0.6", lw=1, ls=":")
+    ax.set_yscale("symlog", linthresh=10)
+    ax.set(xlabel="expected worth of the weakest component (standard deviations)")
+    ax.set_ylabel("log evidence of the true rank\nabove the best other (nats)")
+    ax.legend(frameon=False, ncols=2, fontsize="small")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.figure.savefig(file, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", type=int, default=100)
-    parser.add_argument("--at-a-time", type=int, default=25, help="data sets that are annealed together")
+    parser.add_argument("--at-a-time", type=int, default=42, help="data sets that are annealed together")
     parser.add_argument("--particles", type=int, default=256)
     parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, help="file for the log evidences, read if it is there")
     parser.add_argument("--picture", help="file for the picture")
     arguments = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    data = [simulate(1000 * arguments.seed + k) for k in range(arguments.datasets)]
+    data = [simulate(k) for k in range(arguments.datasets)]
+    if arguments.results is not None and arguments.results.exists():
+        found = torch.as_tensor(np.load(arguments.results)["found"])
+    else:
+        found = all_log_evidences(data, arguments.at_a_time, arguments.runs, arguments.particles)
+        if arguments.results is not None:
+            np.savez(arguments.results, found=found.numpy())
+    print(report(data, found))
+    if arguments.picture:
+        picture(data, found, arguments.picture)
+
+
+def all_log_evidences(data: list[Simulated], at_a_time: int, runs: int, particles: int) -> Tensor:
+    """``(data sets, ranks, runs)``, of the true ranks and one more."""
     ranks = [*RANKS, RANKS.stop]
-    found = torch.empty(len(data), len(ranks), arguments.runs)
+    found = torch.empty(len(data), len(ranks), runs)
     for column, rank in enumerate(ranks):
         start = time.process_time()
-        for first in range(0, len(data), arguments.at_a_time):
-            part = slice(first, first + arguments.at_a_time)
-            found[part, column] = log_evidences(data[part], rank, arguments.runs, arguments.particles)
+        for first in range(0, len(data), at_a_time):
+            part = slice(first, first + at_a_time)
+            found[part, column] = log_evidences(data[part], rank, runs, particles)
         print(f"rank {rank}: {time.process_time() - start:.0f} CPU s", flush=True)
-    np.savez("/tmp/rk/found.npz", found=found.numpy())
+    return found
 
 
 if __name__ == "__main__":

@@ -77,9 +77,9 @@ def compare_evidence(
     dse = (error.square() + error[best].square()).sqrt()
     dse[best] = 0.0
     names = list(over or {})
-    index = Index(list(rows), name=names[0] if names else None)
-    if len(names) > 1:
-        index = MultiIndex.from_tuples(rows, names=names)
+    index = Index(list(rows))
+    if names:
+        index = MultiIndex.from_tuples(rows, names=names) if len(names) > 1 else index.rename(names[0])
     columns = {
         "log_evidence": evidence,
         "se": error,
