@@ -204,8 +204,8 @@ def report(data: list[Simulated], found: Tensor) -> str:
         if here.any():
             right = (rank[here] + 1 == true[here]).double().mean()
             lines.append(
-                f"largest probability {low}-{min(high, 1.0)}: {int(here.sum())} data sets, said {largest[here].mean():.2f}, "
-                f"right {right:.2f}"
+                f"largest probability {low}-{min(high, 1.0)}: {int(here.sum())} data sets, "
+                f"said {largest[here].mean():.2f}, right {right:.2f}"
             )
     errors = found.std(-1) / found.shape[-1] ** 0.5
     lines.append(f"standard error of a log evidence: median {errors.median():.2f}, largest {errors.max():.2f}")
