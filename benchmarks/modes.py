@@ -1,7 +1,7 @@
 """How often chains of one mode are told apart, and chains of two modes are not: `python -m benchmarks.modes`.
 
-Chains are autoregressive, Gaussian or log-normal, worth so many independent draws each; two modes are two equal Gaussians
-in one of ten entries, so many standard deviations apart, with half of the chains in each.
+Chains are autoregressive, Gaussian or log-normal, worth so many independent draws each; two modes are two equal
+Gaussians in one of ten entries, so many standard deviations apart, with half of the chains in each.
 """
 
 from __future__ import annotations
