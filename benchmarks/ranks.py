@@ -212,6 +212,9 @@ def report(data: list[Simulated], found: Tensor) -> str:
     return "\n".join(lines)
 
 
+_LEFT, _TOP = -6.0, 30.0  # beyond them points stand at the edge of the picture
+
+
 def picture(data: list[Simulated], found: Tensor, file: str) -> None:
     """By how much the evidence prefers the true rank, against what was to be expected."""
     import matplotlib
@@ -225,10 +228,10 @@ def picture(data: list[Simulated], found: Tensor, file: str) -> None:
         mine = [k for k, one in enumerate(data) if one.rank == rank]
         others = [column for column in range(evidence.shape[1]) if column != rank - 1]
         lead = evidence[mine, rank - 1] - evidence[mine][:, others].amax(1)
-        ax.plot([data[k].margin for k in mine], lead, "o", ms=4, color=colour, label=f"rank {rank}")
+        margins = torch.tensor([data[k].margin for k in mine])
+        ax.plot(margins.clamp(min=_LEFT), lead.clamp(max=_TOP), "o", ms=4, color=colour, label=f"rank {rank}")
     ax.axhline(0, color="0.6", lw=1)
     ax.axvline(2, color="0.6", lw=1, ls=":")
-    ax.set_yscale("symlog", linthresh=10)
     ax.set(xlabel="expected worth of the weakest component (standard deviations)")
     ax.set_ylabel("log evidence of the true rank\nabove the best other (nats)")
     ax.legend(frameon=False, ncols=2, fontsize="small")
