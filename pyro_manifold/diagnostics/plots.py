@@ -252,8 +252,10 @@ def plot_evidence(table: Any, ax: Any = None) -> Any:
         # A single run has no standard error.
         ax.errorbar(place, row.log_evidence, 2 * row.se if row.se == row.se else 0, fmt="o", color=colour, capsize=3)
         if row.probability >= _LEAST_PROBABILITY:
-            label = "P > 0.99" if row.probability > 1 - _LEAST_PROBABILITY else f"P = {row.probability:.2f}"
+            label = "> 0.99" if row.probability > 1 - _LEAST_PROBABILITY else f"{row.probability:.2f}"
             ax.annotate(label, (place, row.log_evidence), (0, 7), textcoords="offset points", ha="center", color=colour)
+    note = "numbers: probability of the model"
+    ax.text(0.99, 0.03, note, transform=ax.transAxes, ha="right", color="0.4", fontsize="small")
     ax.set_xticks(places, [str(name) for name in table.index.tolist()])
     ax.set(xlabel=table.index.name or "model", ylabel="log evidence, ± 2 standard errors")
     ax.margins(x=0.08, y=0.18)

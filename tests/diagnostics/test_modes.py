@@ -22,10 +22,10 @@ def chains_of(chains, draws, entries, effective):
     return torch.stack(found, 1)
 
 
-@pytest.mark.parametrize("effective", [8, 100])
+@pytest.mark.parametrize("effective", [5, 100])
 @pytest.mark.parametrize("chains", [2, 8])
 def test_chains_of_one_mode_are_one_group(chains, effective):
-    """200 sets each, half of them with heavy tails; at 5 effective draws none of 1,200 either."""
+    """200 sets each, half of them with heavy tails."""
     for k in range(200):
         x = chains_of(chains, 200, 10, effective)
         assert modes({"x": x if k % 2 else x.exp()}).chains == [list(range(chains))]

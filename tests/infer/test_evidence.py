@@ -86,7 +86,7 @@ def test_the_picture_shows_the_numbers():
     assert ax.get_xlabel() == "rank"
     assert ax.lines[0].get_xdata().tolist() == [1, 2, 3]
     assert ax.lines[0].get_ydata().tolist() == [-120.0, -100.0, -102.0]
-    assert [text.get_text() for text in ax.texts] == ["P = 0.88", "P = 0.12"]
+    assert [text.get_text() for text in ax.texts] == ["0.88", "0.12", "numbers: probability of the model"]
     low, high = ax.containers[0].lines[2][0].get_segments()[0][:, 1]
     assert (low, high) == pytest.approx((-121.0, -119.0))
     plt.close(ax.figure)
