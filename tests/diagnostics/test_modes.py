@@ -31,6 +31,12 @@ def test_chains_of_one_mode_are_one_group(chains, effective):
         assert modes({"x": x if k % 2 else x.exp()}).chains == [list(range(chains))]
 
 
+def test_chains_that_mix_slowly_are_seldom_told_apart():
+    """Of 200 sets one or two, and 24 by the tails of their draws alone."""
+    split = sum(len(modes({"x": chains_of(2, 200, 10, 3)})) > 1 for _ in range(200))
+    assert split <= 8
+
+
 @pytest.mark.parametrize(("effective", "distance"), [(8, 9.0), (50, 4.0)])
 def test_chains_of_two_modes_are_two_groups(effective, distance):
     """Of equal Gaussian modes at a distance of d the barrier is d²/8: 10 nats at 9, and 2 at 4."""
