@@ -7,7 +7,8 @@ from pyro_manifold.diagnostics.disagreement import disagreements
 from pyro_manifold.diagnostics.frechet import dispersion, frechet_mean
 from pyro_manifold.diagnostics.guide_quality import guide_khat
 from pyro_manifold.diagnostics.invariants import Convergence, invariants, summarise_invariants
-from pyro_manifold.diagnostics.plots import plot_frames, plot_loadings, plot_principal_angles
+from pyro_manifold.diagnostics.modes import Modes, modes
+from pyro_manifold.diagnostics.plots import plot_evidence, plot_frames, plot_loadings, plot_principal_angles
 from pyro_manifold.diagnostics.predictive_quality import (
     agreement,
     brier_score,
@@ -23,6 +24,7 @@ from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector,
 __all__ = [
     "Alignment",
     "Convergence",
+    "Modes",
     "SubspaceSummary",
     "agreement",
     "align_rotations",
@@ -36,10 +38,12 @@ __all__ = [
     "guide_khat",
     "invariants",
     "mean_projector",
+    "modes",
     "negative_log_likelihood",
     "nested_r_hat",
     "open_run",
     "out_of_distribution_auroc",
+    "plot_evidence",
     "plot_frames",
     "plot_loadings",
     "plot_principal_angles",

@@ -18,6 +18,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _CERTAIN = 0.95
 _MOST_CELLS_WITH_TEXT = 120
 _MOST_PROJECTED = 0.1
+_LEAST_PROBABILITY = 0.01
 
 
 def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300, *, project: bool = False) -> Any:
@@ -221,6 +222,45 @@ def _legend_below(ax: Any, points: float, **options: Any) -> Any:
     return ax.legend(
         frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=place, borderaxespad=0, **options
     )
+
+
+def plot_evidence(table: Any, ax: Any = None) -> Any:
+    """Log evidence of several models, with twice its standard error, and the probabilities that are not negligible.
+
+    Args:
+        table: what `pyro_manifold.infer.compare_evidence` gives; rows named by numbers, such as ranks, are joined by a
+            line.
+        ax: axes to draw on; None makes new ones.
+
+    Returns:
+        The matplotlib axes.
+
+    Raises:
+        ImportError: without matplotlib.
+        ValueError: for a table without these columns.
+    """
+    wanted = {"log_evidence", "se", "probability"}
+    if not wanted <= set(getattr(table, "columns", ())):
+        raise ValueError("plot_evidence: table is what pyro_manifold.infer.compare_evidence gives.")
+    ax = _axes(ax, "plot_evidence", (5, 3.2))
+    numbers = all(isinstance(name, int | float) for name in table.index.tolist())
+    places = table.index.tolist() if numbers else list(range(len(table)))
+    best = table.log_evidence.to_numpy().argmax()
+    ax.plot(places, table.log_evidence, "-" if numbers else "", color="0.75", lw=1, zorder=1)
+    for place, (_, row), k in zip(places, table.iterrows(), range(len(table)), strict=True):
+        colour = COLOURS[1] if k == best else COLOURS[0]
+        # A single run has no standard error.
+        ax.errorbar(place, row.log_evidence, 2 * row.se if row.se == row.se else 0, fmt="o", color=colour, capsize=3)
+        if row.probability >= _LEAST_PROBABILITY:
+            label = "> 0.99" if row.probability > 1 - _LEAST_PROBABILITY else f"{row.probability:.2f}"
+            ax.annotate(label, (place, row.log_evidence), (0, 7), textcoords="offset points", ha="center", color=colour)
+    note = "numbers: probability of the model"
+    ax.text(0.99, 0.03, note, transform=ax.transAxes, ha="right", color="0.4", fontsize="small")
+    ax.set_xticks(places, [str(name) for name in table.index.tolist()])
+    ax.set(xlabel=table.index.name or "model", ylabel="log evidence, ± 2 standard errors")
+    ax.margins(x=0.08, y=0.18)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
 
 
 def _circle(ax: Any) -> None:

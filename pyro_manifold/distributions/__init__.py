@@ -10,7 +10,8 @@ from pyro_manifold.distributions.matrix_bingham import MatrixBingham
 from pyro_manifold.distributions.matrix_bingham_von_mises_fisher import MatrixBinghamVonMisesFisher
 from pyro_manifold.distributions.matrix_langevin import MatrixLangevin
 from pyro_manifold.distributions.normal_singular_values import NormalSingularValues
-from pyro_manifold.distributions.ordered_half_normal import OrderedHalfNormal
+from pyro_manifold.distributions.ordered import Ordered, OrderedHalfNormal
+from pyro_manifold.distributions.special_orthogonal_uniform import SpecialOrthogonalUniform
 from pyro_manifold.distributions.stiefel_uniform import StiefelUniform
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "MatrixBinghamVonMisesFisher",
     "MatrixLangevin",
     "NormalSingularValues",
+    "Ordered",
     "OrderedHalfNormal",
+    "SpecialOrthogonalUniform",
     "StiefelUniform",
     "constraints",
     "transforms",

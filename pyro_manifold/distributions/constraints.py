@@ -4,8 +4,9 @@
 `householder_stiefel` is the same set. They differ, as Pyro's `positive` and `softplus_positive` do, in what `biject_to`
 and `transform_to` return: the chart, which is a smooth map from unconstrained numbers to the manifold, `PolarTransform`
 for the first and `HouseholderTransform` for the second. Samplers that walk on the manifold itself do not use it.
-`grassmann` holds the same matrices, for what depends on the span of their columns alone. `positive_decreasing_vector`
-is for numbers that belong to columns and tell them apart, such as singular values.
+`grassmann` holds the same matrices, for what depends on the span of their columns alone, and `special_orthogonal` the
+square ones with determinant 1, which are rotations. `positive_decreasing_vector` is for numbers that belong to columns
+and tell them apart, such as singular values.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyro.distributions.constraints import *  # noqa: F403
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.manifolds import Grassmann, Manifold, Sphere, Stiefel
+from pyro_manifold.manifolds import Grassmann, Manifold, SpecialOrthogonal, Sphere, Stiefel
 from pyro_manifold.manifolds.stiefel import check_shape
 
 
@@ -58,6 +59,26 @@ class GrassmannConstraint(StiefelConstraint):
 
     def __repr__(self) -> str:
         return "grassmann"
+
+
+class SpecialOrthogonalConstraint(StiefelConstraint):
+    r"""Rotations: matrices of shape ``(..., n, n)`` with :math:`X^\top X = I` and :math:`\det X = 1`.
+
+    `biject_to` has `RotationTransform`, which is smooth, and `transform_to` `PolarRotationTransform`, under which a
+    rotation is its own unconstrained value.
+
+    Example:
+        >>> import torch
+        >>> from pyro_manifold import constraints
+        >>> swap = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+        >>> constraints.special_orthogonal.check(torch.eye(2)), constraints.special_orthogonal.check(swap)
+        (tensor(True), tensor(False))
+    """
+
+    manifold = SpecialOrthogonal()
+
+    def __repr__(self) -> str:
+        return "special_orthogonal"
 
 
 class PositiveDecreasingVector(Constraint):
@@ -112,6 +133,7 @@ class HouseholderStiefelConstraint(StiefelConstraint):
 
 stiefel = StiefelConstraint()
 grassmann = GrassmannConstraint()
+special_orthogonal = SpecialOrthogonalConstraint()
 householder_stiefel = HouseholderStiefelConstraint
 positive_decreasing_vector = PositiveDecreasingVector()
 
@@ -131,5 +153,6 @@ __all__ = [
     "householder_stiefel",
     "manifold_of",
     "positive_decreasing_vector",
+    "special_orthogonal",
     "stiefel",
 ]

@@ -1,6 +1,8 @@
 """Inference; each name stands where Pyro has its own."""
 
 from pyro_manifold.infer import autoguide
+from pyro_manifold.infer.cross_validation import held_out_cells, k_fold
+from pyro_manifold.infer.evidence import compare_evidence
 from pyro_manifold.infer.mcmc import (
     GHMC,
     MCMC,
@@ -48,6 +50,9 @@ __all__ = [
     "Store",
     "Tuning",
     "autoguide",
+    "compare_evidence",
+    "held_out_cells",
+    "k_fold",
     "stein_scores",
     "train_meta_sampler",
 ]

@@ -8,7 +8,8 @@ from pyro_manifold.manifolds.constant import Constant
 from pyro_manifold.manifolds.euclidean import Euclidean
 from pyro_manifold.manifolds.grassmann import Grassmann
 from pyro_manifold.manifolds.polar import polar_factor
+from pyro_manifold.manifolds.special_orthogonal import SpecialOrthogonal
 from pyro_manifold.manifolds.sphere import Sphere
 from pyro_manifold.manifolds.stiefel import Stiefel
 
-__all__ = ["Constant", "Euclidean", "Grassmann", "Manifold", "Sphere", "Stiefel", "polar_factor"]
+__all__ = ["Constant", "Euclidean", "Grassmann", "Manifold", "SpecialOrthogonal", "Sphere", "Stiefel", "polar_factor"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.manifolds import Euclidean, Grassmann, Sphere, Stiefel
+from pyro_manifold.manifolds import Euclidean, Grassmann, SpecialOrthogonal, Sphere, Stiefel
 from pyro_manifold.manifolds.stiefel import cayley_flow, geodesic_flow, positive_qr
 
 STIEFEL_SHAPES = [(1, 1), (3, 1), (5, 2), (4, 4), (7, 5), (20, 3)]
@@ -14,6 +14,7 @@ CASES = [
     (Sphere(), (2,)),
     (Sphere(), (6,)),
     *[(manifold, shape) for manifold in (Stiefel(), Grassmann()) for shape in STIEFEL_SHAPES],
+    *[(SpecialOrthogonal(), shape) for shape in [(2, 2), (3, 3), (6, 6)]],
 ]
 BATCHES = [(), (6,), (2, 3)]
 

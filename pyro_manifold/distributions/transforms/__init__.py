@@ -12,14 +12,23 @@ from pyro_manifold.distributions.constraints import (
     GrassmannConstraint,
     HouseholderStiefelConstraint,
     PositiveDecreasingVector,
+    SpecialOrthogonalConstraint,
     StiefelConstraint,
 )
 from pyro_manifold.distributions.transforms.decreasing import DecreasingTransform
 from pyro_manifold.distributions.transforms.householder import HouseholderTransform
 from pyro_manifold.distributions.transforms.polar import PolarTransform
+from pyro_manifold.distributions.transforms.rotation import PolarRotationTransform, RotationTransform
 from pyro_manifold.distributions.transforms.sphere import SphereTransform
 
-__all__ = ["DecreasingTransform", "HouseholderTransform", "PolarTransform", "SphereTransform"]
+__all__ = [
+    "DecreasingTransform",
+    "HouseholderTransform",
+    "PolarRotationTransform",
+    "PolarTransform",
+    "RotationTransform",
+    "SphereTransform",
+]
 
 
 @biject_to.register(StiefelConstraint)
@@ -34,6 +43,16 @@ def _polar_transform(constraint: StiefelConstraint) -> PolarTransform:
 @transform_to.register(HouseholderStiefelConstraint)
 def _householder_transform(constraint: HouseholderStiefelConstraint) -> HouseholderTransform:
     return HouseholderTransform(constraint.n, constraint.p)
+
+
+@biject_to.register(SpecialOrthogonalConstraint)
+def _rotation_transform(constraint: Constraint) -> RotationTransform:
+    return RotationTransform()
+
+
+@transform_to.register(SpecialOrthogonalConstraint)
+def _polar_rotation_transform(constraint: StiefelConstraint) -> PolarRotationTransform:
+    return PolarRotationTransform(constraint)
 
 
 @biject_to.register(pyro_constraints.sphere)  # Pyro has a transform_to for it, but none for HMC and guides

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -69,19 +70,11 @@ class HouseholderTransform(Transform):
     __hash__ = None  # type: ignore[assignment]
 
     def _call(self, x: Tensor) -> Tensor:
-        matrix = torch.eye(self.n, self.p, dtype=x.dtype, device=x.device).expand(*x.shape[:-1], -1, -1)
-        # Innermost rotation first: before G_k acts, only rows and columns k.. differ from the identity.
-        for k, direction in reversed(list(enumerate(x.split(self._lengths, -1)))):
-            matrix = rotate_rows(matrix, k, direction)
-        return matrix
+        matrix = torch.eye(self.n, self.p, dtype=x.dtype, device=x.device)
+        return rotated(matrix, x.split(self._lengths, -1))
 
     def _inverse(self, y: Tensor) -> Tensor:
-        directions = []
-        for k in range(self.p):
-            directions.append(y[..., k:, k])
-            # Undoing G_k leaves e_k in column k.
-            y = rotate_rows(y, k, directions[-1], inverse=True)
-        return torch.cat(directions, -1)
+        return torch.cat(directions_of(y, self.p), -1)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Any) -> Tensor:
         return -0.5 * (x.square() + math.log(2 * math.pi)).sum(-1)
@@ -91,3 +84,22 @@ class HouseholderTransform(Transform):
 
     def inverse_shape(self, shape: Size) -> Size:
         return Size([*shape[:-2], sum(self._lengths)])
+
+
+def rotated(matrix: Tensor, directions: Sequence[Tensor]) -> Tensor:
+    r""":math:`G_1 G_2 \cdots` applied to a matrix ``(n, p)``, by directions ``(..., n)``, ``(..., n - 1)``, ..."""
+    matrix = matrix.expand(*directions[0].shape[:-1], -1, -1)
+    # Innermost rotation first: before G_k acts, only rows and columns k.. differ from the identity.
+    for k, direction in reversed(list(enumerate(directions))):
+        matrix = rotate_rows(matrix, k, direction)
+    return matrix
+
+
+def directions_of(matrix: Tensor, count: int, direction_of: Callable[[Tensor], Tensor] = lambda x: x) -> list[Tensor]:
+    """Unit vectors whose rotations make the first columns of an orthonormal matrix."""
+    directions = []
+    for k in range(count):
+        directions.append(direction_of(matrix[..., k:, k]))
+        # Undoing G_k leaves e_k in column k.
+        matrix = rotate_rows(matrix, k, directions[-1], inverse=True)
+    return directions

@@ -17,6 +17,8 @@ from pyro.util import optional
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.convergence import check_superchains
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
+from pyro_manifold.diagnostics.modes import modes_of_run
+from pyro_manifold.diagnostics.symmetries import Symmetry
 from pyro_manifold.diagnostics.table import report, table
 from pyro_manifold.infer.mcmc.arguments import (
     check_data_loader,
@@ -301,8 +303,7 @@ class MCMC(pyro.infer.MCMC):
         """Print a table of the draws, and which sites are known only up to signs, order or rotations of columns.
 
         The table is Pyro's, with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
-        (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given. The symmetry is
-        found for kernels of this package, by changing the columns of some draws and asking the density.
+        (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given.
 
         Raises:
             ValueError: before `run`, or for fewer than 4 draws of each chain.
@@ -313,10 +314,18 @@ class MCMC(pyro.infer.MCMC):
         divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
         if divergences:
             print("Number of divergences:", sum(divergences))
-        for symmetry in symmetries_of_run(self.kernel, self._initial_params, self._args, self._kwargs, self._samples):
+        for symmetry in self.symmetries():
             print(symmetry.sentence())
         if self.stopped is not None:
             print(self.stopped)
+
+    def symmetries(self) -> list[Symmetry]:
+        """Sites that the posterior knows only up to signs, order or rotations of their columns.
+
+        Found for kernels of this package, by changing the columns of some draws and asking the density.
+        """
+        self._check_there_are_draws("symmetries")
+        return symmetries_of_run(self.kernel, self._initial_params, self._args, self._kwargs, self._samples)
 
     def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
         if self._samples is None or (self._session is not None and not self._session.draws):
@@ -338,10 +347,17 @@ class MCMC(pyro.infer.MCMC):
         Of a single chain, sites on which its two halves disagree.
         Sites that the model knows only up to sign or rotation disagree by nature; ``"log density"``, the last entry,
         does not.
+
+        ``"modes"`` groups the chains by mode (`pyro_manifold.diagnostics.modes`), as far as the posterior tells them
+        apart, where there are 20 draws or more.
         """
         self._check_there_are_draws("diagnostics", fewest=4)
         statistics = self.get_extra_fields(group_by_chain=True)
-        return report(self._samples, statistics, [each or {} for each in self._diagnostics], self._num_superchains)
+        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
+        found = report(self._samples, statistics, chains, self._num_superchains)
+        if self._vectorised:
+            found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
+        return found
 
     def to_inferencedata(self, **options: Any) -> Any:
         """The run for ArviZ; keyword arguments and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""

@@ -1,0 +1,275 @@
+r"""How well a model predicts data that it has not seen: rows in folds, and single cells of a matrix.
+
+The log score of what was left out is :math:`\log \frac1S \sum_s p(y_i \mid \theta_s)`, θ drawn given the rest.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+
+from pyro_manifold.diagnostics.convergence import imported_arviz
+from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
+from pyro_manifold.diagnostics.replay import Replay, is_latent
+from pyro_manifold.infer.mcmc.api import MCMC
+from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
+
+Model = Callable[..., Any]
+MakeMCMC = Callable[[Model], Any]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def k_fold(
+    model: Model, *args: Any, k: int = 10, folds: Tensor | None = None, mcmc: MakeMCMC | None = None, **kwargs: Any
+) -> Any:
+    r"""Log predictive density of rows that were left out, fold by fold, for `arviz.compare`.
+
+    .. math:: \mathrm{elpd} = \sum_i \log \frac1S \sum_s p(y_i \mid \theta_s), \quad \theta_s \sim p(\theta \mid
+        y_{-f(i)}),
+
+    f(i) the fold of row i. The model is fitted k times, to the rows of all folds but one. It needs no proper prior and
+    hardly depends on how wide it is, where the evidence does; it judges fits to a share 1 - 1/k of the rows, and
+    differences are sums over rows, with the standard errors that go with it.
+
+    Args:
+        model: a Pyro model; what belongs to one row alone is integrated out.
+        *args: its arguments. Tensors with as many rows as the first tensor are split.
+        k: how many folds, of rows at random.
+        folds: the fold of each row from 0, ``(rows,)``, in place of k: for rows that belong together.
+        mcmc: a model to the `MCMC` that fits it; ``lambda model: MCMC(OHMC(model), 500, 500, num_chains=4,
+            disable_progbar=True)`` if None.
+        **kwargs: its keyword arguments, split likewise.
+
+    Returns:
+        An `arviz.ELPDData` with the names of leave-one-out, which this is for k = rows: ``elpd_loo``, ``se``, ``loo_i``
+        of each row.
+
+    Raises:
+        ValueError: for arguments without a tensor, folds of another shape, a model with a latent value for each row.
+
+    Source: Vehtari, Gelman & Gabry, Statistics and Computing 27 (2017), section 2.3.
+
+    Example:
+        >>> import pyro, torch
+        >>> import pyro.distributions as dist
+        >>> _ = pyro.set_rng_seed(0)
+        >>> def model(y):
+        ...     m = pyro.sample("m", dist.Normal(0.0, 10.0))
+        ...     with pyro.plate("rows", len(y)):
+        ...         pyro.sample("y", dist.Normal(m, 1.0), obs=y)
+        >>> short = lambda model: MCMC(OHMC(model), 100, 100, num_chains=4, disable_progbar=True)
+        >>> result = k_fold(model, torch.randn(20), k=2, mcmc=short)
+        >>> bool(-40 < result.elpd_loo < -20), result.loo_i.shape
+        (True, (20,))
+    """
+    arguments = (args, kwargs)
+    rows = len(_first_tensor(arguments, "k_fold"))
+    fold_of_row = _folds(rows, k, folds)
+    pointwise = torch.empty(rows, dtype=torch.float64)
+    draws = 0
+    for fold in fold_of_row.unique():
+        left_out = fold_of_row == fold
+        seen, unseen = _rows(arguments, rows, ~left_out), _rows(arguments, rows, left_out)
+        _check_parameters_are_shared(model, arguments, seen)
+        samples = _fitted(model, seen, mcmc)
+        draws = len(next(iter(samples.values())))
+        found = pointwise_log_likelihood(model, *unseen, samples)
+        of_rows = [_by_row(name, value, int(left_out.sum())) for name, value in found.items()]
+        pointwise[left_out] = _log_score(torch.stack(of_rows).sum(0))
+    return _elpd_data(pointwise, draws)
+
+
+def held_out_cells(
+    model: Model,
+    *args: Any,
+    share: float = 0.1,
+    hidden: Tensor | None = None,
+    mask: str = "observed",
+    mcmc: MakeMCMC | None = None,
+    **kwargs: Any,
+) -> Any:
+    r"""Log predictive density of cells of a data matrix that were hidden at random, for `arviz.compare`.
+
+    The model takes a mask of the cells that it may see, and masks its likelihood by it:
+
+    .. code-block:: python
+
+        cells = dist.Normal(scores @ loadings.mT, noise).mask(observed).to_event(1)
+
+    It is fitted once, and then asked, with the mask turned round, for the density of the others. Scores of rows may be
+    sites, since each row keeps most of its cells. Two models are compared by the same ``hidden``.
+
+    Args:
+        model: a Pyro model with an argument for the mask.
+        *args: its other arguments, the data matrix the first tensor of them.
+        share: of the cells that are hidden.
+        hidden: which cells, booleans of the data's shape, in place of ``share``.
+        mask: name of the argument: True for cells that the model may see.
+        mcmc: as for `k_fold`.
+        **kwargs: its other keyword arguments.
+
+    Returns:
+        An `arviz.ELPDData`: ``elpd_loo``, ``se``, and ``loo_i`` of each hidden cell, or where the model has one density
+        for a row, of the hidden cells of each row that has some, together.
+
+    Raises:
+        ValueError: for a share that hides no cell or all, a model without such an argument, and one whose likelihood
+            does not depend on it.
+
+    Example:
+        >>> import pyro, torch
+        >>> import pyro.distributions as dist
+        >>> _ = pyro.set_rng_seed(0)
+        >>> def model(y, observed):
+        ...     means = pyro.sample("means", dist.Normal(torch.zeros(3), 10.0).to_event(1))
+        ...     with pyro.plate("rows", len(y)):
+        ...         pyro.sample("y", dist.Normal(means, 1.0).mask(observed).to_event(1), obs=y)
+        >>> short = lambda model: MCMC(OHMC(model), 100, 100, num_chains=4, disable_progbar=True)
+        >>> result = held_out_cells(model, torch.randn(20, 3), mcmc=short)
+        >>> result.n_data_points <= 6
+        True
+    """
+    data = _first_tensor((args, kwargs), "held_out_cells")
+    hidden = _hidden_cells(data, share, hidden)
+    if mask in kwargs or mask not in inspect.signature(model).parameters:
+        raise ValueError(
+            f"held_out_cells: the model needs an argument `{mask}` of its own, True for cells that it may see; see "
+            "mask=."
+        )
+
+    def with_mask(seen: Tensor) -> Arguments:
+        return args, {**kwargs, mask: seen}
+
+    samples = _fitted(model, with_mask(~hidden), mcmc)
+    few = {name: value[:2] for name, value in samples.items()}
+    blind = pointwise_log_likelihood(model, *with_mask(torch.zeros_like(hidden)), few)
+    if any(bool((value != 0).any()) for value in blind.values()):
+        raise ValueError(
+            f"held_out_cells: the likelihood is not zero where `{mask}` is False everywhere: mask each cell, as in "
+            f"dist.Normal(...).mask({mask}).to_event(1)."
+        )
+    found = pointwise_log_likelihood(model, *with_mask(hidden), samples)
+    pointwise = torch.cat([_of_hidden(name, value, hidden) for name, value in found.items()])
+    return _elpd_data(pointwise, len(next(iter(samples.values()))))
+
+
+def _fitted(model: Model, arguments: Arguments, mcmc: MakeMCMC | None) -> dict[str, Tensor]:
+    """Draws of the posterior, ``{site: (draws, ...)}``."""
+    run = MCMC(OHMC(model), 500, 500, num_chains=4, disable_progbar=True) if mcmc is None else mcmc(model)
+    run.run(*arguments[0], **arguments[1])
+    return dict(run.get_samples())
+
+
+def _log_score(log_likelihood: Tensor) -> Tensor:
+    """Logarithm of the mean over draws of ``(draws, ...)``."""
+    return log_likelihood.double().logsumexp(0) - math.log(len(log_likelihood))
+
+
+def _first_tensor(arguments: Arguments, owner: str) -> Tensor:
+    tensors = [value for value in (*arguments[0], *arguments[1].values()) if isinstance(value, Tensor) and value.dim()]
+    if not tensors:
+        raise ValueError(f"{owner}: the model's arguments have no tensor, whose rows could be left out.")
+    return tensors[0]
+
+
+def _folds(rows: int, k: int, folds: Tensor | None) -> Tensor:
+    if folds is None:
+        if not isinstance(k, int) or not 2 <= k <= rows:
+            raise ValueError(f"k_fold: k={k!r}, expected an integer from 2 to the number of rows, {rows}.")
+        return torch.randperm(rows) % k
+    folds = torch.as_tensor(folds)
+    if folds.shape != (rows,) or len(folds.unique()) < 2:
+        raise ValueError(
+            f"k_fold: folds has shape {tuple(folds.shape)}, expected the fold of each of {rows} rows, of 2 or more."
+        )
+    return folds
+
+
+def _rows(arguments: Arguments, rows: int, chosen: Tensor) -> Arguments:
+    """The arguments with some of their rows."""
+
+    def part(value: Any) -> Any:
+        return value[chosen] if isinstance(value, Tensor) and value.dim() and len(value) == rows else value
+
+    return tuple(map(part, arguments[0])), {name: part(value) for name, value in arguments[1].items()}
+
+
+def _check_parameters_are_shared(model: Model, arguments: Arguments, seen: Arguments) -> None:
+    """Latent sites must not have a value for each row, which rows that were left out have not."""
+    shapes: list[dict[str, Any]] = []
+    for part in (arguments, seen):
+        with torch.no_grad(), pyro.validation_enabled(False):
+            nodes = Replay(model, *part).trace({}).nodes
+        shapes.append(
+            {
+                name: site["value"].shape
+                for name, site in nodes.items()
+                if is_latent(site) and not site["fn"].has_enumerate_support
+            }
+        )
+    own = sorted(name for name in shapes[0] if shapes[0][name] != shapes[1].get(name))
+    if own:
+        raise ValueError(
+            f"k_fold: sites {own} have values for each row, and a row that is left out has none: integrate them out of "
+            "the model, or hide cells instead of rows, with held_out_cells."
+        )
+
+
+def _by_row(name: str, log_likelihood: Tensor, rows: int) -> Tensor:
+    """Of each row, ``(draws, rows)``."""
+    if log_likelihood.dim() < 2 or log_likelihood.shape[1] != rows:
+        raise ValueError(
+            f"k_fold: site '{name}' has a likelihood of shape {tuple(log_likelihood.shape[1:])} for {rows} rows: "
+            "observe it in a plate of rows, `with pyro.plate('rows', len(y))`, the first of its dimensions."
+        )
+    return log_likelihood.flatten(2).sum(2) if log_likelihood.dim() > 2 else log_likelihood
+
+
+def _hidden_cells(data: Tensor, share: float, hidden: Tensor | None) -> Tensor:
+    if hidden is None:
+        count = round(share * data.numel()) if isinstance(share, int | float) else 0
+        order = torch.randperm(data.numel(), device=data.device)
+        hidden = (order < count).reshape(data.shape)
+    if hidden.shape != data.shape or hidden.dtype != torch.bool or bool(hidden.all()) or not bool(hidden.any()):
+        raise ValueError(
+            f"held_out_cells: share={share!r} or hidden must hide some of the cells and not all: booleans of shape "
+            f"{tuple(data.shape)}."
+        )
+    return hidden
+
+
+def _of_hidden(name: str, log_likelihood: Tensor, hidden: Tensor) -> Tensor:
+    """The log score of each hidden cell, or of those of a row together."""
+    if log_likelihood.shape[1:] == hidden.shape:
+        return _log_score(log_likelihood[:, hidden])
+    if log_likelihood.shape[1:] == hidden.shape[:1]:
+        return _log_score(log_likelihood[:, hidden.flatten(1).any(1)])
+    raise ValueError(
+        f"held_out_cells: site '{name}' has a likelihood of shape {tuple(log_likelihood.shape[1:])}, expected one for "
+        f"each cell or row of data of shape {tuple(hidden.shape)}."
+    )
+
+
+def _elpd_data(pointwise: Tensor, draws: int) -> Any:
+    """The result as ArviZ has those of leave-one-out."""
+    arviz = imported_arviz()
+    from xarray import DataArray
+
+    count = len(pointwise)
+    fields = {
+        "elpd_loo": float(pointwise.sum()),
+        "se": float(pointwise.std() * count**0.5),
+        "p_loo": math.nan,  # how much worse than the fit to all, which nobody made
+        "n_samples": draws,
+        "n_data_points": count,
+        "warning": False,
+        "loo_i": DataArray(pointwise.numpy(), dims="observation", name="loo_i"),
+        "scale": "log",
+    }
+    return arviz.ELPDData(data=list(fields.values()), index=list(fields))

@@ -1,0 +1,140 @@
+"""Chains of one mode are not told apart, chains of several are, and modes have the probability that they should."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyro_manifold.diagnostics import modes
+from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC, OHMC, SMC
+
+
+def chains_of(chains, draws, entries, effective):
+    """Gaussian autoregressive chains of one mode, so many independent draws' worth in each."""
+    length = draws / effective
+    kept = (length - 1) / (length + 1)
+    x, found = torch.randn(chains, entries), []
+    for _ in range(draws):
+        found.append(x)
+        x = kept * x + (1 - kept**2) ** 0.5 * torch.randn(chains, entries)
+    return torch.stack(found, 1)
+
+
+@pytest.mark.parametrize("effective", [5, 100])
+@pytest.mark.parametrize("chains", [2, 8])
+def test_chains_of_one_mode_are_one_group(chains, effective):
+    """200 sets each, half of them with heavy tails."""
+    for k in range(200):
+        x = chains_of(chains, 200, 10, effective)
+        assert modes({"x": x if k % 2 else x.exp()}).chains == [list(range(chains))]
+
+
+def test_chains_that_mix_slowly_are_seldom_told_apart():
+    """Of 200 sets one or two, and 24 by the tails of their draws alone."""
+    split = sum(len(modes({"x": chains_of(2, 200, 10, 3)})) > 1 for _ in range(200))
+    assert split <= 8
+
+
+@pytest.mark.parametrize(("effective", "distance"), [(8, 9.0), (50, 4.0)])
+def test_chains_of_two_modes_are_two_groups(effective, distance):
+    """Of equal Gaussian modes at a distance of d the barrier is d²/8: 10 nats at 9, and 2 at 4."""
+    for _ in range(100):
+        x = chains_of(6, 200, 10, effective)
+        x[[1, 4], :, 3] += distance
+        assert sorted(modes({"x": x}).chains) == [[0, 2, 3, 5], [1, 4]]
+
+
+def test_the_log_density_tells_modes_apart_and_orders_them():
+    density = -chains_of(5, 400, 20, 100).square().sum(-1) / 2  # of 20 dimensions, with a standard deviation of 3.2
+    density[[0, 3]] -= 25.0
+    found = modes({"x": torch.randn(5, 400)}, density)
+    assert found.chains == [[1, 2, 4], [0, 3]]
+    assert found.shares.tolist() == pytest.approx([0.6, 0.4])
+    assert float(found.log_density[0] - found.log_density[1]) == pytest.approx(25, abs=3)
+    assert str(found).startswith("mode 0: chains 1, 2 and 4 (60%), log density -")
+
+
+def test_a_chain_that_visits_two_modes_joins_them():
+    x = chains_of(3, 200, 1, 100)
+    x[1] += 8
+    assert len(modes({"x": x})) == 2
+    x[2, ::2] += 8
+    assert len(modes({"x": x})) == 1
+
+
+def test_rounding_does_not_tell_chains_apart():
+    x = 1 + torch.finfo(torch.float64).eps * torch.arange(4.0)[:, None].expand(4, 50)
+    assert len(modes({"norms": x})) == 1
+    assert len(modes({"x": torch.arange(4.0)[:, None].expand(4, 50)})) == 4  # chains that stand still
+
+
+def test_copies_by_a_symmetry_are_one_mode():
+    U = StiefelUniform(5, 2).sample() + 0.05 * torch.randn(4, 100, 5, 2)
+    draws = {"U": U * torch.tensor([1.0, -1.0, 1.0, -1.0]).reshape(4, 1, 1, 1)}
+    assert modes(draws).chains == [[0, 2], [1, 3]]
+    assert len(modes(draws, symmetries=[Symmetry("signs", ("U",))])) == 1
+
+
+WEIGHT = 0.7
+
+
+def two_modes():
+    """A mixture of weights 0.7 and 0.3 in x, given y = 0, and a unit vector known up to its sign."""
+    x = pyro.sample("x", dist.Normal(0.0, 4.0))
+    U = pyro.sample("U", StiefelUniform(3, 1))
+    near = torch.stack([dist.Normal(m, 0.3).log_prob(x) - dist.Normal(0.0, 4.0).log_prob(x) for m in (-4.0, 4.0)])
+    pyro.factor("x near", (near + torch.tensor([WEIGHT, 1 - WEIGHT]).log()).logsumexp(0))
+    pyro.factor("U near", 60 * U[0, 0].square())
+
+
+def test_groups_of_a_run_and_their_probability():
+    mcmc = MCMC(OHMC(two_modes), 200, 200, num_chains=8, disable_progbar=True)
+    mcmc.run()
+    side = mcmc.get_samples(group_by_chain=True)["x"].mean(1) > 0
+    expected = sorted(
+        group for group in ((~side).nonzero().flatten().tolist(), side.nonzero().flatten().tolist()) if group
+    )
+    found = mcmc.diagnostics()["modes"]
+    assert sorted(found.chains) == expected
+    assert len(modes(mcmc.get_samples(group_by_chain=True))) > len(expected)  # without asking for symmetries
+
+    smc = SMC(OHMC(two_modes), num_particles=512, num_runs=8, disable_progbar=True)
+    smc.run()
+    weighed = modes(mcmc, particles=smc)
+    truth = {True: 1 - WEIGHT, False: WEIGHT}
+    for k, group in enumerate(weighed.chains):
+        z = (float(weighed.weights[k]) - truth[bool(side[group[0]])]) / float(weighed.weights_error[k])
+        assert abs(z) < 8.47  # the quantile of t₇ where the normal has 4
+    missed = modes(
+        {name: x[~side] for name, x in mcmc.get_samples(group_by_chain=True).items()},
+        particles=smc,
+        symmetries=mcmc.symmetries(),
+    )
+    assert missed.elsewhere == pytest.approx(1 - WEIGHT, abs=0.2)
+    assert "no chain: probability" in str(missed)
+
+
+def test_shares_of_exact_particles():
+    """Particles drawn exactly: the share is binomial."""
+    x = chains_of(6, 100, 3, 50)
+    x[3:] += 10
+    particles = torch.randn(40, 100, 3)
+    particles[torch.rand(40, 100) < 0.25] += 10
+    found = modes({"x": x}, particles={"x": particles})
+    upper = next(k for k, group in enumerate(found.chains) if 3 in group)
+    assert abs(float(found.weights[upper]) - 0.25) < 4 * (0.25 * 0.75 / 4000) ** 0.5
+    assert float(found.weights_error[upper]) == pytest.approx((0.25 * 0.75 / 4000) ** 0.5, rel=0.5)
+    assert found.elsewhere < 0.01
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"^modes: 10 draws of each chain, but 20 are needed"):
+        modes({"x": torch.randn(3, 10)})
+    with pytest.raises(ValueError, match=r"^modes: particles are of \['y'\], but draws of \['x'\]"):
+        modes({"x": torch.randn(3, 30)}, particles={"y": torch.randn(2, 30)})
+
+
+def test_batches_of_shape_and_one_chain():
+    assert modes({"x": torch.randn(1, 20, 2, 3), "z": torch.ones(1, 20, dtype=torch.long)}).chains == [[0]]
