@@ -26,12 +26,9 @@ def first_ladder(misfit: Tensor, levels: int) -> Tensor:
         misfit: minus the log likelihood of draws from the prior, of any shape.
         levels: how many.
     """
-    low, high = torch.quantile(misfit.flatten().double(), torch.tensor([0.25, 0.75], dtype=torch.float64).to(misfit))
-    first = min(1 / (levels - 1), _NORMAL_QUARTILES / max(float(high - low), 1e-300))
-    rest = torch.logspace(np.log10(first), 0, levels - 1, dtype=torch.float64)
-    ladder = torch.cat([torch.zeros(1, dtype=torch.float64), rest]).to(misfit)
-    ladder[-1] = 1
-    return ladder
+    low, high = np.quantile(misfit.double().cpu().numpy(), [0.25, 0.75])
+    first = min(1 / (levels - 1), _NORMAL_QUARTILES / max(high - low, 1e-300))
+    return misfit.new_tensor([0.0, *np.geomspace(first, 1, levels - 1)[:-1], 1.0])
 
 
 def ladder_of_equal_rejection(inverse_temperature: Tensor, rejection: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pyro_manifold.diagnostics.disagreement import named
 from pyro_manifold.infer.mcmc.exchange.counts import Counts
 from pyro_manifold.infer.mcmc.exchange.ladder import ends_of_rounds, ladder_of_equal_rejection
 from pyro_manifold.infer.mcmc.exchange.swap import BETA, ReplicaSettings
@@ -131,9 +132,9 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         stuck = (counts.round_trips < _FEWEST_ROUND_TRIPS).nonzero().flatten().tolist()
         if stuck:
             warnings.warn(
-                f"Of {self.chains} chains {len(stuck)} saw no replica go from the prior to the posterior and back, so "
-                f"that their modes are those they began in. The barrier is at least {counts.barrier:.1f}: take more "
-                f"iterations, or levels from {max(levels, 1 + math.ceil(2 * counts.barrier))}.",
+                f"No replica of {named(stuck)} went from the prior to the posterior and back, so that its modes are "
+                f"those it began in. The barrier is at least {counts.barrier:.1f}: take more iterations, or "
+                f"ReplicaExchange(levels={max(levels, 1 + math.ceil(2 * counts.barrier))}).",
                 stacklevel=5,
             )
 
