@@ -46,7 +46,7 @@ class Case(NamedTuple):
         modes: draws ``{site: (draws, ...)}`` to the number of the mode of each, -1 for none.
         shares: of the modes.
         log_evidence: where it is known.
-        levels: of the ladder.
+        levels: of the ladder: twice the barrier that a first run told, and one.
         warmup_steps: of replica exchange.
     """
 
@@ -55,7 +55,7 @@ class Case(NamedTuple):
     modes: Callable[[dict[str, torch.Tensor]], torch.Tensor]
     shares: list[float]
     log_evidence: float | None
-    levels: int = 16
+    levels: int
     warmup_steps: int = 300
 
 
@@ -69,7 +69,7 @@ def two() -> Case:
         pyro.factor("modes", torch.logaddexp(left, right))
 
     evidence = 2 * dist.Normal(0.0, (25 + 0.01) ** 0.5).log_prob(torch.tensor(4.0))
-    return Case(model, (), lambda draws: (draws["x"][:, 0] > 0).long(), [0.3, 0.7], float(evidence))
+    return Case(model, (), lambda draws: (draws["x"][:, 0] > 0).long(), [0.3, 0.7], float(evidence), levels=9)
 
 
 def paper(n=2) -> Case:
@@ -94,7 +94,7 @@ def paper(n=2) -> Case:
         2 * math.log(2) + n * math.log(math.pi) - math.lgamma(n / 2) - math.lgamma((n - 1) / 2) - math.log(math.pi) / 2
     )
     gaussian = math.log(SIGMA * math.sqrt(2 * math.pi))
-    return Case(model, (), modes, [1 / 16] * 16, 4 * math.log(2) + 2 * n * gaussian - volume)
+    return Case(model, (), modes, [1 / 16] * 16, 4 * math.log(2) + 2 * n * gaussian - volume, levels=6)
 
 
 def orientations() -> Case:
@@ -111,7 +111,7 @@ def orientations() -> Case:
         first = (F[:, 0, 0, 0] < F[:, 1, 0, 0]).long()
         return torch.where(density > float(density.max()) - OTHER_MODES, first, -1)
 
-    return Case(mixture_of_orientations, (X,), modes, [0.5, 0.5], None, levels=24)
+    return Case(mixture_of_orientations, (X,), modes, [0.5, 0.5], None, levels=16)
 
 
 def arm() -> Case:
