@@ -1,6 +1,7 @@
 """Replica exchange against sequential Monte Carlo, at equal numbers of gradients.
 
-    python -m benchmarks.many_modes [--problems two mixture orientations arm] [--seeds 5] [--particles 512]
+    python -m benchmarks.many_modes [--problems two mixture orientations arm] [--seeds 5] [--first-seed 0]
+        [--particles 512] [--states 16]
 
 For each problem and seed 4 runs of SMC side by side, from the prior; then 4 chains of replica exchange, whose warm-up
 counts and which go on until they have taken as many gradients. Printed are, over seeds, the root mean square error of
@@ -225,7 +226,8 @@ def row(name: str, case: Case, found: list[Found]) -> list[str]:
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", choices=[*CASES], default=[*CASES])
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--particles", type=int, default=512, help="of each run of SMC, which is the budget")
     parser.add_argument("--states", type=int, default=16, help="of a chain of SMC at each level")
     arguments = parser.parse_args(argv)
@@ -236,7 +238,7 @@ def main(argv=None):
     for name in arguments.problems:
         case = CASES[name]()
         found: dict[str, list[Found]] = {"SMC": [], "replica exchange": []}
-        for seed in range(arguments.seeds):
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
             pyro.set_rng_seed(seed)
             found["SMC"].append(by_smc(case, arguments.particles, arguments.states)[0])
             print(name, found["SMC"][-1], flush=True)
