@@ -1,6 +1,7 @@
 """Kernels and the loop that runs them."""
 
 from pyro_manifold.infer.mcmc.api import MCMC
+from pyro_manifold.infer.mcmc.exchange.exchange import ReplicaExchange
 from pyro_manifold.infer.mcmc.hmc.ghmc import GHMC
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
@@ -36,6 +37,7 @@ __all__ = [
     "MetaTask",
     "MetaTraining",
     "PolynomialDecay",
+    "ReplicaExchange",
     "Schooling",
     "Store",
     "Tuning",

@@ -29,6 +29,8 @@ from pyro_manifold.infer.mcmc.arguments import (
     stacked,
 )
 from pyro_manifold.infer.mcmc.checks import check_counts
+from pyro_manifold.infer.mcmc.exchange.exchange import ReplicaExchange, as_tempering, check_tempering
+from pyro_manifold.infer.mcmc.exchange.run import ReplicaRun
 from pyro_manifold.infer.mcmc.goal import Goal, Until, check_until, known_by, lengths
 from pyro_manifold.infer.mcmc.keeping import InMemory, Keeper
 from pyro_manifold.infer.mcmc.loop import Consumer, Iteration
@@ -105,6 +107,9 @@ class MCMC(pyro.infer.MCMC):
         shards: into how many parts ``num_chains`` are split, each with a warm-up, a seed and in ``store`` a folder of
             its own. Draws depend on it, and not on the number of workers.
         threads_per_shard: of each of them.
+        tempering: True, or `ReplicaExchange` with its arguments: each chain is a ladder of replicas from the prior to
+            the posterior that swap places, so that it passes between modes, and the evidence comes with its draws. For
+            OHMC and GHMC, ``"vectorized"``.
 
     Attributes:
         stopped: why a run with ``until`` stopped; None before it has.
@@ -152,6 +157,7 @@ class MCMC(pyro.infer.MCMC):
         executor: Executor | MakeExecutor | None = None,
         shards: int = 1,
         threads_per_shard: int = 1,
+        tempering: bool | ReplicaExchange = False,
     ) -> None:
         self.num_samples: int
         self.stopped: str | None = None
@@ -167,6 +173,7 @@ class MCMC(pyro.infer.MCMC):
             executor=executor,
             until=until,
             num_superchains=num_superchains,
+            tempering=tempering or None,
         )
         takes_batches = self._vectorised and isinstance(kernel, StochasticGradientKernel)
         check_data_loader(data_loader, takes_batches, kernel, chain_method)
@@ -178,6 +185,15 @@ class MCMC(pyro.infer.MCMC):
         if until is not None:
             check_until(until, num_superchains)
         self._until, self._num_superchains = until, num_superchains
+        self._tempering = as_tempering(tempering)
+        if self._tempering is not None:
+            check_tempering(
+                kernel,
+                num_samples if warmup_steps is None else warmup_steps,
+                initial_params=initial_params,
+                num_superchains=num_superchains,
+                executor=executor,
+            )
         self._source = None if data_loader is None else FromLoader(data_loader)
         self._store, self._resume = as_store(store, resume), resume
         if self._store is not None and transforms is not None:
@@ -259,6 +275,13 @@ class MCMC(pyro.infer.MCMC):
             warn_of_chains(self._samples, self.get_extra_fields(group_by_chain=True))
         else:
             warn_of_chains(*self._session.recent())
+        if self._replicas is not None:
+            self._replicas.warn()
+
+    @property
+    def _replicas(self) -> ReplicaRun | None:
+        run = self._session.run if isinstance(self._session, Session) else None
+        return run if isinstance(run, ReplicaRun) else None
 
     def get_samples(
         self, num_samples: int | None = None, group_by_chain: bool = False, *, deterministic: bool = False
@@ -316,6 +339,8 @@ class MCMC(pyro.infer.MCMC):
             print("Number of divergences:", sum(divergences))
         for symmetry in self.symmetries():
             print(symmetry.sentence())
+        if self._replicas is not None:
+            print(self._replicas.sentence())
         if self.stopped is not None:
             print(self.stopped)
 
@@ -350,6 +375,10 @@ class MCMC(pyro.infer.MCMC):
 
         ``"modes"`` groups the chains by mode (`pyro_manifold.diagnostics.modes`), as far as the posterior tells them
         apart, where there are 20 draws or more.
+
+        With ``tempering``, ``"replica exchange"`` has the ladder, rejection rates of swaps between its neighbours,
+        their sum, the barrier Λ, round trips of each chain's replicas, how many are expected at such rejections, and
+        the log evidence with its standard error.
         """
         self._check_there_are_draws("diagnostics", fewest=4)
         statistics = self.get_extra_fields(group_by_chain=True)
@@ -357,6 +386,8 @@ class MCMC(pyro.infer.MCMC):
         found = report(self._samples, statistics, chains, self._num_superchains)
         if self._vectorised:
             found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
+        if self._replicas is not None:
+            found["replica exchange"] = self._replicas.report()
         return found
 
     def to_inferencedata(self, **options: Any) -> Any:
@@ -367,7 +398,11 @@ class MCMC(pyro.infer.MCMC):
     def _run_vectorised(self, *args: Any, **kwargs: Any) -> None:
         args = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
-            run = self.kernel.prepare(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
+            run: Run[Any, Any]
+            if self._tempering is None:
+                run = self.kernel.prepare(self.num_chains, self.warmup_steps, self._initial_params, *args, **kwargs)
+            else:
+                run = self._tempering.prepare(self.kernel, self.num_chains, self.warmup_steps, args, kwargs)
             self.kernel.run = run
             if self._num_superchains is not None:
                 together = self.num_chains // self._num_superchains
@@ -408,6 +443,8 @@ class MCMC(pyro.infer.MCMC):
         loader = self._source and self._source.loader
         parts = parts_of(self.kernel, () if loader else self._args, self._kwargs, data_loader=loader)
         parts["num_superchains"] = str(self._num_superchains)
+        if self._tempering is not None:
+            parts["tempering"] = repr(self._tempering)
         return OnDisk(self._store, run, names, self._thinning, parts, resume=self._resume)
 
     def _go_on(self, session: Session) -> None:
@@ -416,7 +453,8 @@ class MCMC(pyro.infer.MCMC):
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
 
             def figures() -> dict[str, str]:
-                return {**self.kernel.logging(), **session.figures()}
+                replicas = {} if self._replicas is None else self._replicas.figures()
+                return {**self.kernel.logging(), **session.figures(), **replicas}
 
             session.go_on(consumers, figures, self._disable_progbar)
         self.stopped = session.stopped
@@ -439,7 +477,7 @@ class MCMC(pyro.infer.MCMC):
         self._hook(self.kernel, iteration.sites, iteration.stage, iteration.index)  # type: ignore[misc]
 
     def _names_to_save(self, run: Run[Any, Any]) -> list[str]:
-        sites = sorted(run.problem.initial_values)
+        sites = sorted(run.sites)
         names = sites if self._save_params is None else self._save_params
         unknown = sorted(set(names) - set(sites))
         if unknown:

@@ -158,7 +158,7 @@ def known_by(run: Run[Any, Any]) -> Quantities:
         nonlocal found
         if found is None:
             try:
-                found = symmetries(run.problem.target, run.values)
+                found = symmetries(run.target, run.values)
             except Exception:  # a model can fail in any way, and then entries are looked at as they are
                 found = []
         return known_quantities(draws, found)

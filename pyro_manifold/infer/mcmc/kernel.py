@@ -232,8 +232,8 @@ class Kernel(MCMCKernel):
     def __getstate__(self) -> dict[str, Any]:
         """A run travels as its target and its state, for graphs cannot: they are made again on arrival."""
         run = self._run
-        if run is None:
-            return dict(self.__dict__)
+        if type(run) is not Run:  # none, or one of replicas, which `run_of` would not make again
+            return {**self.__dict__, "_run": None}
         arguments = (run.problem.target, run.chains, run.warmup_steps, run.problem.initial_values)
         return {**self.__dict__, "_run": (*arguments, run.state_dict())}
 

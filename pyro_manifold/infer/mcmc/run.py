@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, restored
 from pyro_manifold.infer.mcmc.states import Blocks, S, Statistics, Transition, in_rows
 from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.model import Target
 
 T = TypeVar("T")
 S_contra = TypeVar("S_contra", contravariant=True)
@@ -109,7 +110,7 @@ class Run(Saved, Generic[S, T]):
         made_with: the kernel's settings in words, and how many chains and iterations of warm-up.
     """
 
-    changing = ("iteration", "state", "tuning", "divergences", "mean_acceptance", "haste")
+    changing: ClassVar[tuple[str, ...]] = ("iteration", "state", "tuning", "divergences", "mean_acceptance", "haste")
 
     def __init__(
         self, problem: Problem, parts: Parts[S, T], warmup_steps: int, configuration: Mapping[str, str] | None = None
@@ -124,7 +125,7 @@ class Run(Saved, Generic[S, T]):
         alone = parts.transitions[0] if len(parts.transitions) == 1 else None
         self._together = alone if isinstance(alone, Together) else None
         self._renew = parts.renew
-        self._difference = parts.difference or (lambda _, chains: problem.batched.difference_at(self.sites, chains))
+        self._difference = parts.difference or self._difference_of_density
         self.haste = parts.haste
         self._graphs = {"density": problem.batched.graph, **parts.graphs}
         self.random = problem.random
@@ -143,6 +144,11 @@ class Run(Saved, Generic[S, T]):
     def sites(self) -> Sites:
         """Where the chains are, ``{site: (chains, ...)}``: manifold sites on their manifold, others unconstrained."""
         return self.problem.layout.unpack(self.state.position)
+
+    @property
+    def target(self) -> Target:
+        """What the draws are of."""
+        return self.problem.target
 
     @property
     def values(self) -> Sites:
@@ -198,11 +204,11 @@ class Run(Saved, Generic[S, T]):
 
     def _check_statistics(self) -> None:
         for name, value in self.statistics.items():
-            if not isinstance(value, Tensor) or value.shape != (self.chains,):
+            if not isinstance(value, Tensor) or value.shape != (self.problem.chains,):
                 found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
                 raise ValueError(
                     f"A transition tells '{name}' as {found}, expected a tensor of one number for each chain, "
-                    f"({self.chains},)."
+                    f"({self.problem.chains},)."
                 )
 
     def move_to(self, positions: Sites) -> None:
@@ -240,22 +246,26 @@ class Run(Saved, Generic[S, T]):
         Args:
             count: how many chains to look at, spread evenly.
         """
-        first = int(golden_phase(self.iteration) * self.chains)
-        stride = max(1, self.chains // count)
-        chains = sorted({(first + k * stride) % self.chains for k in range(min(count, self.chains))})
+        every = self.problem.chains
+        first = int(golden_phase(self.iteration) * every)
+        stride = max(1, every // count)
+        chains = sorted({(first + k * stride) % every for k in range(min(count, every))})
         difference = self._difference(self.state, chains)
         if difference is None:
             return
         self._ahead.forget(self.random)
         for graph in self._graphs.values():
             graph.forget()
-        self.move_to(self.sites)
+        self.state = self._renew(self.state, self.state.position)
         where = self.stage if self.warming_up else f"{self.stage}, draws so far may be wrong"
         warnings.warn(
             f"The traced density left the model's at iteration {self.iteration} (in {where}): {difference} Going on "
             "with a loop over chains, without tracing.",
             stacklevel=3,
         )
+
+    def _difference_of_density(self, state: S, chains: list[int]) -> str | None:
+        return self.problem.batched.difference_at(self.problem.layout.unpack(state.position), chains)
 
     # ---- saving -------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
 from pyro_manifold.infer.mcmc.hmc.warmup import Plan
 from pyro_manifold.infer.mcmc.run import golden_phase
-from pyro_manifold.infer.mcmc.saving import Saved
-from pyro_manifold.infer.mcmc.states import Block, Blocks, Statistics
+from pyro_manifold.infer.mcmc.saving import Plain, Saved
+from pyro_manifold.infer.mcmc.states import Block, Statistics
 from pyro_manifold.manifolds import Manifold
 
 LENGTH = math.pi / 2
@@ -46,7 +47,7 @@ class ParticleTuning(Saved):
         target: acceptance probability that ε aims at.
     """
 
-    changing = ("_log_step_size", "_inverse_masses", "_count", "_moments")
+    changing: ClassVar[tuple[str, ...]] = ("_log_step_size", "_inverse_masses", "_count", "_moments", "_origin")
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class ParticleTuning(Saved):
         self._inverse_masses = {
             block: x.new_ones(runs, *([] if block in curvature else x.shape[1:])) for block, x in state.position.items()
         }
+        self._origin = {block: x[:1] for block, x in state.position.items()}
         self._forget()
         self._take_in(state)
         self.end_level()
@@ -102,10 +104,17 @@ class ParticleTuning(Saved):
     ) -> None:
         """Learn from one move of all particles."""
         acceptance = statistics["acceptance_rate"].reshape(self._runs, -1).mean(1)
-        self._log_step_size = self._log_step_size + _GAIN * (acceptance - self._target)
+        self._log_step_size = self._log_step_size + self._gain * (acceptance - self._target)
         self._take_in(after)
 
+    @property
+    def _gain(self) -> float:
+        """How much of an error of the acceptance probability the logarithm of ε makes up for."""
+        return _GAIN
+
     def _take_in(self, state: State) -> None:
+        if not self._count:
+            self._origin = {block: x[:1] for block, x in state.position.items()}
         self._count += 1
         for block, moments in self._moments.items():
             x, gradient = state.position[block], state.gradient[block]
@@ -113,10 +122,10 @@ class ParticleTuning(Saved):
                 found = [self._curvature[block](x, gradient)]
             else:
                 # Relative to one particle: squares of what is far from zero would round the variance away.
-                x = x - self._origin.setdefault(block, x[:1])
+                x = x - self._origin[block]
                 found = [x, x.square(), gradient, gradient.square()]
             means = [value.reshape(self._runs, self._chains, *value.shape[1:]).mean(1) for value in found]
-            self._moments[block] = [a + b for a, b in zip(moments, means, strict=True)] if moments else means
+            self._moments[block] = tuple(a + b for a, b in zip(moments, means, strict=True))
 
     def end_level(self) -> None:
         """Use what the particles say of masses, and forget them."""
@@ -140,19 +149,31 @@ class ParticleTuning(Saved):
 
     def _forget(self) -> None:
         self._count = 0
-        self._moments: dict[Block, list[Tensor]] = {block: [] for block in self._mechanics}
-        self._origin: Blocks = {}
+        self._moments: dict[Block, tuple[Tensor, ...]] = {
+            block: tuple(torch.zeros_like(mass) for _ in range(1 if block in self._curvature else 4))
+            for block, mass in self._inverse_masses.items()
+        }
+
+    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        super().load_state_dict(saved)
+        self._use_masses()
 
 
 def particle_tuning(
-    plan: Plan, runs: int, manifolds: Mapping[Block, Manifold], state: State, mechanics: BlockMechanics, _: Trajectory
+    plan: Plan,
+    runs: int,
+    manifolds: Mapping[Block, Manifold],
+    state: State,
+    mechanics: BlockMechanics,
+    _: Trajectory,
+    kind: Callable[..., ParticleTuning] = ParticleTuning,
 ) -> ParticleTuning:
-    """The tuning of a kernel's plan, for chains that begin at a state."""
+    """The tuning of a kernel's plan, for chains that begin at a state; ``kind`` makes it."""
     estimators = {
         block: CurvatureEstimator(state.position[block], mechanics[block], m) for block, m in manifolds.items()
     }
     length = plan.trajectory_length or (plan.step_size * plan.num_steps if plan.num_steps else None)
-    return ParticleTuning(
+    return kind(
         state,
         runs,
         mechanics,

@@ -1,0 +1,76 @@
+r"""Where the inverse temperatures stand: so that swaps between all neighbours are rejected equally often.
+
+The rejection probability of a swap between near levels is :math:`\int\lambda(\beta)\,d\beta` between them, λ the local
+communication barrier; its cumulative integral up to 1 is the global barrier Λ. Levels at equal distances of it minimise
+the time that a replica takes from one end to the other (Syed, Bouchard-Côté, Deligiannidis & Doucet, JRSS-B 84, 2022,
+section 5).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.interpolate import PchipInterpolator
+from torch import Tensor
+
+_SMALLEST_REJECTION = 1e-4
+_NORMAL_QUARTILES = 1.349  # between them, in standard deviations
+_FIRST_ROUND = 8
+_SHARE_OF_ROUNDS = 0.9
+
+
+def first_ladder(misfit: Tensor, levels: int) -> Tensor:
+    """Inverse temperatures to begin with, ``(levels,)`` from 0 to 1: in equal ratios from where the likelihood counts.
+
+    Args:
+        misfit: minus the log likelihood of draws from the prior, of any shape.
+        levels: how many.
+    """
+    low, high = np.quantile(misfit.double().cpu().numpy(), [0.25, 0.75])
+    first = min(1 / (levels - 1), _NORMAL_QUARTILES / max(high - low, 1e-300))
+    return misfit.new_tensor([0.0, *np.geomspace(first, 1, levels - 1)[:-1], 1.0])
+
+
+def ladder_of_equal_rejection(inverse_temperature: Tensor, rejection: Tensor) -> Tensor:
+    """As many levels at equal distances of the barrier that these rejections are of.
+
+    The barrier is interpolated monotonically, over :func:`scale` of β.
+
+    Args:
+        inverse_temperature: of the present levels, ``(levels,)`` from 0 to 1.
+        rejection: mean rejection probabilities between neighbours, ``(levels - 1,)``.
+    """
+    steps = rejection.double().cpu().numpy().clip(_SMALLEST_REJECTION)
+    barrier = np.concatenate([[0.0], steps.cumsum()])
+    first = float(inverse_temperature[1])
+    where = scale(inverse_temperature.double().cpu(), first).numpy()
+    equal = np.linspace(0, barrier[-1], len(barrier))
+    found = first * np.expm1(PchipInterpolator(barrier, where)(equal))
+    found[0], found[-1] = 0, 1
+    return torch.from_numpy(found).to(inverse_temperature)
+
+
+def scale(inverse_temperature: Tensor, first: float) -> Tensor:
+    """log(1 + β/β₁): near 0 like β, far from it like log β, as precisions of Gaussians on the path are."""
+    return torch.log1p(inverse_temperature / first)
+
+
+def interpolated(old: Tensor, values: Tensor, new: Tensor) -> Tensor:
+    """What the levels of one ladder have, ``(levels, ...)``, for those of another; linear over their `scale`."""
+    first = float(old[1])
+    at, wanted = scale(old, first), scale(new, first)
+    right = torch.searchsorted(at, wanted).clamp(1, len(old) - 1)
+    share = ((wanted - at[right - 1]) / (at[right] - at[right - 1])).reshape(-1, *[1] * (values.dim() - 1))
+    return values[right - 1] + share * (values[right] - values[right - 1])
+
+
+def ends_of_rounds(warmup_steps: int) -> list[int]:
+    """Iterations after which the ladder is set anew: each round is twice as long as the one before.
+
+    The last tenth of warm-up is for step sizes on the last ladder.
+    """
+    last = round(_SHARE_OF_ROUNDS * warmup_steps)
+    ends = [last]
+    while ends[-1] >= 2 * _FIRST_ROUND:
+        ends.append(ends[-1] // 2)
+    return ends[::-1]
