@@ -20,6 +20,20 @@ def log_mean_weight(log_weights: Tensor) -> Tensor:
     return log_weights.logsumexp(-1) - math.log(log_weights.shape[-1])
 
 
+def variance_of_log_mean(log_weights: Tensor, chains: int) -> Tensor:
+    r"""Variance of `log_mean_weight`, from how the means of chains differ, ``(runs,)``.
+
+    With :math:`\bar w_m` the mean weight of chain m of M it is :math:`\widehat{\operatorname{var}}_m(\bar w_m) / (M \bar
+    w^2)`, by the delta method. States of one chain are alike; chains are independent of each other, given their starts.
+
+    Args:
+        log_weights: ``(runs, chains · states)``, the states of one chain one after the other.
+        chains: M.
+    """
+    weights = log_weights.softmax(-1) * log_weights.shape[-1]  # of mean 1
+    return weights.unflatten(-1, (chains, -1)).mean(-1).var(-1) / chains
+
+
 def effective_share(log_weights: Tensor) -> Tensor:
     r"""Effective sample size as a share of the particles, :math:`(\sum w)^2 / (N \sum w^2)`, ``(runs,)``."""
     return (2 * log_weights.logsumexp(-1) - (2 * log_weights).logsumexp(-1)).exp() / log_weights.shape[-1]
