@@ -191,7 +191,8 @@ def run_shard(payload: bytes, number: int, attempt: int) -> Outcome:
 def _outcome(job: Work, count: int, number: int) -> Outcome:
     pyro.set_rng_seed(seed_of(job.seed, number) % _LARGEST_SEED)
     error: Exception | None = None
-    samples, statistics = {}, {}
+    samples: Sites = {}
+    statistics: dict[str, Tensor] = {}
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:

@@ -23,8 +23,8 @@ from pyro_manifold.infer.smc.tuning import ParticleTuning
 from pyro_manifold.infer.smc.weights import (
     log_mean_weight,
     next_inverse_temperature,
+    shares_of_error,
     systematic_resampling,
-    variance_of_log_mean,
 )
 from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.tempered import INVERSE_TEMPERATURE, split
@@ -34,21 +34,40 @@ _MOST_MOVES = 64
 
 
 class Evidence(NamedTuple):
-    """The ratio of normalisers so far, of each run ``(runs,)``.
+    r"""The ratio of normalisers so far, of each run, and how well it is known from that run alone.
+
+    Chain m of M has at level t the share :math:`d_{tm} = (\bar w_{tm} / \bar w_t - 1) / M` in the error of the
+    logarithm. Errors of one chain and of its ancestors go together, for what a chain begins with it does not forget at
+    once; other chains are independent:
+
+    .. math:: \widehat{\operatorname{var}} = \frac{M}{M - 1} \sum_t \sum_m
+        \Bigl(d_{tm}^2 + 2\,d_{tm} \sum_{s < t} d_{s,a_s(m)}\Bigr),
+
+    :math:`a_s(m)` the chain at level s that chain m comes from (Lee & Whiteley, Biometrika 105, 2018, for particles).
 
     Attributes:
-        log: its logarithm.
-        variance: of that, from how the chains of each level differ; levels count as independent.
+        log: its logarithm, ``(runs,)``.
+        variance: of that, ``(runs,)``.
+        lines: the sums over s, ``(runs, chains)``.
     """
 
     log: Tensor
     variance: Tensor
+    lines: Tensor
 
-    def after(self, log_weights: Tensor, chains: int) -> Evidence:
-        """With one more level, of weights ``(runs, chains · states)``."""
-        return Evidence(
-            self.log + log_mean_weight(log_weights), self.variance + variance_of_log_mean(log_weights, chains)
-        )
+    def after(self, log_weights: Tensor, ancestors: Tensor) -> Evidence:
+        """With one more level.
+
+        Args:
+            log_weights: of its particles, ``(runs, chains · states)``.
+            ancestors: which of them the next level begins with, ``(runs, chains)``.
+        """
+        chains = self.lines.shape[-1]
+        shares = shares_of_error(log_weights, chains)
+        own = (shares * (shares + 2 * self.lines)).sum(-1) * chains / (chains - 1)
+        come_from = ancestors // (log_weights.shape[-1] // chains)
+        lines = (self.lines + shares).gather(1, come_from)
+        return Evidence(self.log + log_mean_weight(log_weights), self.variance + own, lines)
 
 
 @dataclass(frozen=True)
@@ -133,7 +152,8 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
     """
     start = run.state.energy.new_zeros(plan.runs)
     moves = 1
-    particles = _explore(run, plan, moves, start, Evidence(start, start))
+    lines = run.state.energy.new_zeros(plan.runs, plan.chains)
+    particles = _explore(run, plan, moves, start, Evidence(start, start, lines))
     tell(particles.levels[-1])
     while not particles.arrived:
         if len(particles.levels) > plan.most_levels:
@@ -144,8 +164,9 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
             )
         new = next_inverse_temperature(particles.misfit, particles.inverse_temperature, plan.share)
         log_weights = -(new - particles.inverse_temperature).unsqueeze(-1) * particles.misfit
-        evidence = particles.evidence.after(log_weights, plan.chains)
-        _resample(run, particles, log_weights, new, plan)
+        ancestors = systematic_resampling(log_weights, plan.chains, run.random)
+        evidence = particles.evidence.after(log_weights, ancestors)
+        _begin_at(run, particles, ancestors, new, plan)
         tuning.end_level()
         moves = _moves_needed(moves, float(particles.levels[-1].memory.mean()))
         levels = particles.levels
@@ -162,9 +183,8 @@ def _moves_needed(moves: int, memory: float) -> int:
     return max(moves // 2, 1) if memory < _FORGOTTEN else moves
 
 
-def _resample(run: Run[Any, Any], particles: Particles, log_weights: Tensor, new: Tensor, plan: Plan) -> None:
+def _begin_at(run: Run[Any, Any], particles: Particles, ancestors: Tensor, new: Tensor, plan: Plan) -> None:
     """Put the chains where the ancestors are, at the new β."""
-    ancestors = systematic_resampling(log_weights, plan.chains, run.random)
     rows = torch.arange(plan.runs, device=ancestors.device).unsqueeze(-1)
     positions = {name: x.flatten(1, 2)[rows, ancestors].flatten(0, 1) for name, x in particles.sites.items()}
     positions[INVERSE_TEMPERATURE] = new.repeat_interleave(plan.chains).unsqueeze(-1)
@@ -191,7 +211,8 @@ def _explore(run: Run[Any, Any], plan: Plan, moves: int, inverse_temperature: Te
     kept = {name: by_run([one[name] for one in sites]) for name in sites[0]}
     level = Level(
         inverse_temperature,
-        *evidence,
+        evidence.log,
+        evidence.variance,
         torch.stack(acceptance).mean(0).reshape(plan.runs, -1).mean(1),
         _memory(found),
         moves,

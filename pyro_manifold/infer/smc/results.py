@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,15 +99,15 @@ class Result:
 def _level(told: Told, k: int) -> Level:
     found = {field.name: told[f"level {field.name}"] for field in fields(Level)}
     last = len(found["moves"]) - 1
-    values = {name: value[min(k, last)] for name, value in found.items()}
-    whole = {name: int(values[name]) if k <= last else 0 for name in ("moves", "steps")}
-    return Level(**{**values, **whole})  # type: ignore[arg-type]
+    values: dict[str, Any] = {name: value[min(k, last)] for name, value in found.items()}
+    values |= {name: int(values[name]) if k <= last else 0 for name in ("moves", "steps")}
+    return Level(**values)
 
 
 def _joined(levels: Sequence[Level]) -> Level:
     """Shards side by side; moves and steps are of the one that made most."""
     parts = [asdict(level) for level in levels]
-    values = {
+    values: dict[str, Any] = {
         name: torch.cat([part[name] for part in parts])
         if torch.is_tensor(parts[0][name])
         else max(p[name] for p in parts)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from numbers import Real
 from typing import Any, Literal
 
 import pyro
@@ -19,13 +20,14 @@ from torch.distributions import biject_to
 from tqdm.auto import tqdm
 
 from pyro_manifold.infer.mcmc.arguments import check_shards
-from pyro_manifold.infer.mcmc.checks import check_positive_integer
+from pyro_manifold.infer.mcmc.checks import check_positive_integer, is_a
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.remarks import symmetries_of_run
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.mcmc.shards import MakeExecutor, Shards
-from pyro_manifold.infer.smc.annealing import Evidence, Level, Particles, Plan, anneal
+from pyro_manifold.infer.smc.annealing import Level, Particles, Plan, anneal
+from pyro_manifold.infer.smc.beginnings import check_likelihood, check_prior, refuse_likelihood
 from pyro_manifold.infer.smc.guide import Base, is_over_charts, target_of_guide
 from pyro_manifold.infer.smc.modes import mixture_about_modes
 from pyro_manifold.infer.smc.report import inferencedata, text
@@ -33,6 +35,7 @@ from pyro_manifold.infer.smc.results import Result
 from pyro_manifold.infer.smc.sharded import run_in_shards
 from pyro_manifold.infer.smc.tuning import particle_tuning
 from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.initial_values import NoFiniteStartError
 from pyro_manifold.target.model import ModelTarget, Target, target_from_model
 from pyro_manifold.target.tempered import WithoutLikelihood, likelihood_sites, tempered
 
@@ -144,22 +147,22 @@ class SMC:
                 f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected chains of 2 or more "
                 "states, and a number of particles that is 2 or more times that."
             )
-        if not 0 < ess_share < 1:
+        if not (is_a(Real, ess_share) and 0 < ess_share < 1):
             raise ValueError(f"ess_share={ess_share!r}, expected a number between 0 and 1.")
-        if isinstance(prior_factors, str):
+        if isinstance(prior_factors, str) or not isinstance(prior_factors, Collection):
             raise ValueError(f"prior_factors={prior_factors!r}, expected a list of names.")
         if not (callable(init) or init in ("prior", "modes")):
             raise ValueError(f"init={init!r}, expected 'prior', 'modes' or a guide.")
         check_positive_integer(num_starts=num_starts)
         if init != "prior" and prior_factors:
             raise ValueError("prior_factors is for init='prior'.")
-        self.kernel = kernel.with_masses_of_sites()
+        self.kernel, self._model = kernel.with_masses_of_sites(), kernel.model
         self._plan = Plan(num_runs, num_particles // states_per_chain, states_per_chain, float(ess_share), max_levels)
         self._prior_factors = list(prior_factors)
         self._init, self._num_starts = init, num_starts
         self._disable_progbar = disable_progbar
         self._shards = None if executor is None else Shards(executor, shards, threads_per_shard)
-        check_shards(self._shards, shards, threads_per_shard, num_runs, name="num_runs")
+        check_shards(self._shards, shards, threads_per_shard, {"num_runs": num_runs})
         self._options = {
             "num_particles": num_particles,
             "states_per_chain": states_per_chain,
@@ -287,7 +290,7 @@ class SMC:
             {name: x.flatten(1, 2) for name, x in targets[-1].values(particles.sites).items()},
             -particles.energy,
             particles.evidence.log,
-            particles.evidence.variance,
+            particles.evidence.variance.clamp(min=0),  # covariances of few chains can be anything
             torch.tensor([shared_variance]),
             particles.levels,
             [evaluations],
@@ -295,21 +298,23 @@ class SMC:
 
     def _targets(self) -> tuple[list[Target], int]:
         """The distributions on the way, and how often the density was evaluated to find them."""
-        full = self._target(self.kernel.model)
+        if not callable(self._init):
+            check_prior(partial(self._model, *self._args, **self._kwargs))
+        full = self._target(self._model)
         if not {*full.manifolds, *full.transforms}:
             raise ValueError("SMC: the model samples no continuous site.")
-        likelihood = likelihood_sites(full.program)
+        if callable(self._init):
+            return self._guide(full), 0
         if self._init == "modes":
             return self._modes(full)
-        if self._init != "prior":
-            return self._guide(full), 0
+        likelihood = likelihood_sites(full.program)
         unknown = sorted(set(self._prior_factors) - set(likelihood))
         if unknown:
             raise ValueError(f"prior_factors names {unknown}, but the observed sites and factors are {likelihood}.")
         if not set(likelihood) - set(self._prior_factors):
             raise ValueError("SMC: the model has no likelihood: nothing is observed, and there is no factor.")
         keep = [[]] if not self._prior_factors else [[], self._prior_factors]
-        return [*[self._target(WithoutLikelihood(names)(self.kernel.model)) for names in keep], full], 0
+        return [*[self._target(WithoutLikelihood(names)(self._model)) for names in keep], full], 0
 
     def _guide(self, full: ModelTarget) -> list[Target]:
         """The guide, and the posterior in its coordinates."""
@@ -335,7 +340,7 @@ class SMC:
             return full
         nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
         charts = {name: biject_to(nodes[name]["fn"].support).inv for name in names}
-        return self._target(self.kernel.model, transforms={**charts, **others})
+        return self._target(self._model, transforms={**charts, **others})
 
     def _target(self, model: Any, **changed: Any) -> ModelTarget:
         options = {**self.kernel.model_options, "init_strategy": init_to_sample, **changed}
@@ -346,7 +351,12 @@ class SMC:
         plan = self._plan
         target = tempered(base, full, None if start is None else _draws_of(start))
         chains = plan.runs * plan.chains
-        problem = Problem.build(target, chains, None, batched=self.kernel.batched)
+        try:
+            problem = Problem.build(target, chains, None, batched=self.kernel.batched)
+        except NoFiniteStartError:
+            refuse_likelihood(base.draw, full, target.drawn)
+        if target.drawn > chains:
+            check_likelihood(base.draw, full)
         tuned_by = partial(particle_tuning, self.kernel.plan, plan.runs, problem.manifolds)
         parts = self.kernel.composed(problem, self.kernel.mechanics(problem), tuned_by)
         run: Run[Any, Any] = Run(problem, parts, _ENDLESS)
@@ -355,8 +365,7 @@ class SMC:
         particles = anneal(run, tuning, plan, bar)
         # Where the likelihood is zero there is no particle, which is a share of the prior.
         share = chains / target.drawn
-        log_evidence, variance = particles.evidence
-        particles.evidence = Evidence(log_evidence + math.log(share), variance)
+        particles.evidence = particles.evidence._replace(log=particles.evidence.log + math.log(share))
         return particles, (1 - share) / chains
 
 

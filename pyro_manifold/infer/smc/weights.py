@@ -20,18 +20,18 @@ def log_mean_weight(log_weights: Tensor) -> Tensor:
     return log_weights.logsumexp(-1) - math.log(log_weights.shape[-1])
 
 
-def variance_of_log_mean(log_weights: Tensor, chains: int) -> Tensor:
-    r"""Variance of `log_mean_weight`, from how the means of chains differ, ``(runs,)``.
+def shares_of_error(log_weights: Tensor, chains: int) -> Tensor:
+    r"""What each chain has in the error of `log_mean_weight`, ``(runs, chains)``.
 
-    With :math:`\bar w_m` the mean weight of chain m of M it is :math:`\widehat{\operatorname{var}}_m(\bar w_m) / (M \bar
-    w^2)`, by the delta method. States of one chain are alike; chains are independent of each other, given their starts.
+    The mean weight of chain m of M relative to that of all: :math:`(\bar w_m / \bar w - 1) / M`, whose
+    sum over m is 0, and whose sum of squares is about the variance of the logarithm, by the delta method.
 
     Args:
         log_weights: ``(runs, chains · states)``, the states of one chain one after the other.
         chains: M.
     """
     weights = log_weights.softmax(-1) * log_weights.shape[-1]  # of mean 1
-    return weights.unflatten(-1, (chains, -1)).mean(-1).var(-1) / chains
+    return (weights.unflatten(-1, (chains, -1)).mean(-1) - 1) / chains
 
 
 def effective_share(log_weights: Tensor) -> Tensor:
