@@ -42,14 +42,21 @@ class Job:
         """Particles of one shard, and what else there is to tell."""
         from pyro_manifold.infer.smc.smc import SMC  # which has shards
 
-        before = pyro.get_param_store().get_state()
-        pyro.get_param_store().set_state(self.parameters)
+        store = pyro.get_param_store()
+        before = store.get_state()
+        _replace(store, self.parameters)
         try:
             smc = SMC(self.kernel, num_runs=self.runs // count, disable_progbar=True, **self.options)
             smc.run(*self.args, **self.kwargs)
         finally:
-            pyro.get_param_store().set_state(before)
+            _replace(store, before)
         return smc.result.samples, smc.result.told()
+
+
+def _replace(store: Any, state: Any) -> None:
+    """Pyro adds what it is given to what there is."""
+    store.clear()
+    store.set_state(state)
 
 
 def run_in_shards(
