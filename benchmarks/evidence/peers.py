@@ -26,7 +26,7 @@ HEADER = "Errors are of the log evidence of single runs with {particles} particl
 _LIMIT = 500
 
 
-def ours(problem, particles, runs):
+def ours(problem, particles, runs, times_particles=1):
     """All runs side by side."""
     import pyro
     import torch
@@ -36,7 +36,7 @@ def ours(problem, particles, runs):
     torch.set_default_dtype(torch.float64)
     with stopwatch() as times:
         pyro.set_rng_seed(0)
-        smc = SMC(OHMC(problem.pyro_model), particles, runs, disable_progbar=True)
+        smc = SMC(OHMC(problem.pyro_model), times_particles * particles, runs, disable_progbar=True)
         smc.run()
     return smc.log_evidences.tolist(), times
 
@@ -126,6 +126,7 @@ class _Particles:
 
 WAYS = {
     "pyro_manifold": (ours, {}),
+    "pyro_manifold, 4 times the particles": (ours, {"times_particles": 4}),
     "PyMC, IMH": (pymc, {}),
     "PyMC, IMH, threshold 0.001": (pymc, {"correlation_threshold": 0.001}),
     "PyMC, MH": (pymc, {"kernel": "MH"}),

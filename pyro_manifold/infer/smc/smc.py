@@ -17,7 +17,6 @@ from pyro import poutine
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Tensor
 from torch.distributions import biject_to
-from tqdm.auto import tqdm
 
 from pyro_manifold.infer.mcmc.arguments import check_shards
 from pyro_manifold.infer.mcmc.checks import check_positive_integer, is_a
@@ -30,6 +29,7 @@ from pyro_manifold.infer.smc.annealing import Level, Particles, Plan, anneal
 from pyro_manifold.infer.smc.beginnings import check_likelihood, check_prior, refuse_likelihood
 from pyro_manifold.infer.smc.guide import Base, is_over_charts, target_of_guide
 from pyro_manifold.infer.smc.modes import mixture_about_modes
+from pyro_manifold.infer.smc.progress import ProgressBar
 from pyro_manifold.infer.smc.report import inferencedata, text
 from pyro_manifold.infer.smc.results import Result
 from pyro_manifold.infer.smc.sharded import run_in_shards
@@ -278,7 +278,7 @@ class SMC:
         """All runs in this process."""
         particles: Particles | None = None
         targets, evaluations = self._targets()
-        with _Bar(self._disable_progbar, self._reached) as bar, pyro.validation_enabled(False):
+        with ProgressBar(self._disable_progbar, self._reached) as bar, pyro.validation_enabled(False):
             try:
                 for base, full in itertools.pairwise(targets):
                     particles, shared_variance = self._leg(base, full, particles, bar)
@@ -346,7 +346,7 @@ class SMC:
         options = {**self.kernel.model_options, "init_strategy": init_to_sample, **changed}
         return target_from_model(model, self._args, self._kwargs, **options)
 
-    def _leg(self, base: Target, full: Target, start: Particles | None, bar: _Bar) -> tuple[Particles, float]:
+    def _leg(self, base: Target, full: Target, start: Particles | None, bar: ProgressBar) -> tuple[Particles, float]:
         """From one distribution to the next; and the variance of the share of the prior that counts."""
         plan = self._plan
         target = tempered(base, full, None if start is None else _draws_of(start))
@@ -380,40 +380,3 @@ def _draws_of(particles: Particles) -> Callable[[], Sites]:
         return {name: x[place, int(torch.randint(x.shape[1], ()))] for name, x in flat.items()}
 
     return draw
-
-
-class _Bar:
-    """A progress bar with β; keeps what it was told.
-
-    Args:
-        disable: show none.
-        levels: where to keep it.
-    """
-
-    def __init__(self, disable: bool, levels: list[Level]) -> None:
-        self._bar = tqdm(unit="level", disable=disable)
-        self._levels = levels
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def __call__(self, level: Level) -> None:
-        self._levels.append(level)
-        self._bar.update()
-        if not self._bar.disable:
-            self._bar.set_postfix(
-                {
-                    "β": f"{float(level.inverse_temperature.min()):.2e}",
-                    "log evidence": f"{float(level.log_evidence.mean()):.2f}",
-                    "acc. prob": f"{float(level.acceptance.mean()):.2f}",
-                    "steps": level.steps,
-                }
-            )
-
-    def reached(self) -> str:
-        """Where an interrupt found the particles."""
-        lowest = float(self._levels[-1].inverse_temperature.min()) if self._levels else 0.0
-        return f"SMC was interrupted at an inverse temperature of {lowest:.2g}, before there were draws."
