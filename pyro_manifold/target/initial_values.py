@@ -13,6 +13,10 @@ from pyro_manifold.target.model import Target
 _MAXIMUM_DRAWS = 100
 
 
+class NoFiniteStartError(ValueError):
+    """No draw has a finite density and gradient."""
+
+
 def initial_values(target: Target, chains: int, initial_params: Sites | None) -> Sites:
     """Positions ``{site: (chains, ...)}`` to begin with, each manifold site on its manifold.
 
@@ -56,7 +60,7 @@ def finite_values(
         _check_membership(target, positions)
     culprits = target.not_finite()
     where = f"; the log density of {culprits} is not finite there" if culprits else ""
-    raise ValueError(
+    raise NoFiniteStartError(
         f"{_describe(energy, gradient, failed[0])} at each of {_MAXIMUM_DRAWS} initial draws{where}: "
         "check the data and the supports, or pass init_strategy or initial_params that start where the density "
         "is positive."

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pyro
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
@@ -97,6 +98,6 @@ def _is_likelihood(site: Any) -> bool:
 
 def likelihood_sites(program: Program) -> list[str]:
     """Names of the observed sites and factors of a model."""
-    with poutine.block():
+    with poutine.block(), pyro.validation_enabled(False):
         nodes = poutine.trace(program).get_trace().nodes
     return [name for name, site in nodes.items() if _is_likelihood(site)]

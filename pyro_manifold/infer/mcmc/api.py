@@ -179,7 +179,9 @@ class MCMC(pyro.infer.MCMC):
         check_data_loader(data_loader, takes_batches, kernel, chain_method)
         self._shards = None if executor is None else Shards(executor, shards, threads_per_shard)
         local = {"hook_fn": hook_fn, "consumers": consumers, "until": until, "num_superchains": num_superchains}
-        check_shards(self._shards, shards, threads_per_shard, num_chains, transforms=transforms, **local)
+        check_shards(
+            self._shards, shards, threads_per_shard, {"num_chains": num_chains}, transforms=transforms, **local
+        )
         if num_superchains is not None:
             check_superchains(num_superchains, num_chains)
         if until is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -49,14 +49,15 @@ def check_data_loader(data_loader: object, takes_one: bool, kernel: object, meth
         )
 
 
-def check_shards(spread: object, shards: int, threads: int, chains: int, **local: Any) -> None:
+def check_shards(spread: object, shards: int, threads: int, chains: Mapping[str, int], **local: Any) -> None:
     """Raise a sentence for what chains in other processes cannot do, or shards without these."""
     if spread is None and shards != 1:
         raise ValueError(f"shards={shards!r} needs an executor that runs them: pass executor=.")
     if spread is None and threads != 1:
         raise ValueError(f"threads_per_shard={threads!r} needs an executor that runs shards: pass executor=.")
-    if spread is not None and chains % shards:
-        raise ValueError(f"num_chains={chains} are not to be split into shards={shards}: take a multiple of it.")
+    (argument, count), *_ = chains.items()
+    if spread is not None and count % shards:
+        raise ValueError(f"{argument}={count} are not to be split into shards={shards}: take a multiple of it.")
     for name, value in local.items():
         if spread is not None and value:
             raise ValueError(f"{name} belongs to this process, and shards run in others: leave it out.")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyro
 import torch
@@ -59,6 +59,21 @@ class Shards:
         check_positive_integer(shards=self.count, threads_per_shard=self.threads)
 
 
+class Work(Protocol):
+    """What shards do; it travels to their processes."""
+
+    @property
+    def store(self) -> Store | None:
+        """Where shards have their folders; None to send results back when a shard has ended."""
+
+    @property
+    def seed(self) -> int:
+        """From which shards have theirs."""
+
+    def done_by(self, number: int, count: int) -> tuple[Sites, dict[str, Tensor]]:
+        """The part of one shard of so many: draws, and what is to be told of them."""
+
+
 @dataclass(frozen=True)
 class Job:
     """The chains of all shards.
@@ -84,6 +99,32 @@ class Job:
     kwargs: Mapping[str, Any]
     store: Store | None
     seed: int
+
+    def done_by(self, number: int, count: int) -> tuple[Sites, dict[str, Tensor]]:
+        """The chains of one shard; its draws, unless they are stored."""
+        from pyro_manifold.infer.mcmc.api import MCMC  # which has shards
+
+        chains = self.num_chains // count
+        own = slice(number * chains, (number + 1) * chains)
+        store = None if self.store is None else replace(self.store, path=shard_folder(self.store.folder, number))
+        starts = None if self.initial_params is None else {name: x[own] for name, x in self.initial_params.items()}
+        if starts is not None and chains == 1:
+            starts = {name: x[0] for name, x in starts.items()}
+        mcmc = MCMC(
+            self.kernel,
+            self.num_samples,
+            initial_params=starts,
+            num_chains=chains,
+            store=store,
+            resume=store is not None,
+            consumers=[] if store is None else [_Tell(store.folder, self.options["warmup_steps"])],
+            disable_progbar=True,
+            **self.options,
+        )
+        mcmc.run(*self.args, **self.kwargs)
+        if store is not None:
+            return {}, {}
+        return mcmc.get_samples(group_by_chain=True), mcmc.get_extra_fields(group_by_chain=True)
 
 
 class Outcome(NamedTuple):
@@ -147,36 +188,15 @@ def run_shard(payload: bytes, number: int, attempt: int) -> Outcome:
             pyro.util.set_rng_state(before[2])
 
 
-def _outcome(job: Job, count: int, number: int) -> Outcome:
-    from pyro_manifold.infer.mcmc.api import MCMC  # which has shards
-
-    chains = job.num_chains // count
-    own = slice(number * chains, (number + 1) * chains)
-    store = None if job.store is None else replace(job.store, path=shard_folder(job.store.folder, number))
-    starts = None if job.initial_params is None else {name: x[own] for name, x in job.initial_params.items()}
-    if starts is not None and chains == 1:
-        starts = {name: x[0] for name, x in starts.items()}
+def _outcome(job: Work, count: int, number: int) -> Outcome:
     pyro.set_rng_seed(seed_of(job.seed, number) % _LARGEST_SEED)
     error: Exception | None = None
-    samples, statistics = {}, {}
+    samples: Sites = {}
+    statistics: dict[str, Tensor] = {}
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            mcmc = MCMC(
-                job.kernel,
-                job.num_samples,
-                initial_params=starts,
-                num_chains=chains,
-                store=store,
-                resume=store is not None,
-                consumers=[] if store is None else [_Tell(store.folder, job.options["warmup_steps"])],
-                disable_progbar=True,
-                **job.options,
-            )
-            mcmc.run(*job.args, **job.kwargs)
-            if store is None:
-                samples = mcmc.get_samples(group_by_chain=True)
-                statistics = mcmc.get_extra_fields(group_by_chain=True)
+            samples, statistics = job.done_by(number, count)
         except Exception as raised:  # a model can fail in any way
             error = _that_travels(raised)
     said = [str(each.message) for each in told if issubclass(each.category, UserWarning)]
@@ -199,7 +219,7 @@ def _that_travels(error: Exception) -> Exception:
 # ---- what the one who asks does ----------------------------------------------------------------------------------
 
 
-def run_shards(shards: Shards, job: Job, total: int, disable_progbar: bool) -> list[Outcome]:
+def run_shards(shards: Shards, job: Work, total: int, disable_progbar: bool) -> list[Outcome]:
     """Run all shards to their ends.
 
     Args:

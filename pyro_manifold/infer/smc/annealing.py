@@ -13,19 +13,61 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.smc.tuning import ParticleTuning
-from pyro_manifold.infer.smc.weights import log_mean_weight, next_inverse_temperature, systematic_resampling
+from pyro_manifold.infer.smc.weights import (
+    log_mean_weight,
+    next_inverse_temperature,
+    shares_of_error,
+    systematic_resampling,
+)
 from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.tempered import INVERSE_TEMPERATURE, split
 
 _FORGOTTEN, _REMEMBERED = 0.3, 0.7
 _MOST_MOVES = 64
+
+
+class Evidence(NamedTuple):
+    r"""The ratio of normalisers so far, of each run, and how well it is known from that run alone.
+
+    Chain m of M has at level t the share :math:`d_{tm} = (\bar w_{tm} / \bar w_t - 1) / M` in the error of the
+    logarithm. Errors of one chain and of its ancestors go together, for what a chain begins with it does not forget at
+    once; other chains are independent:
+
+    .. math:: \widehat{\operatorname{var}} = \frac{M}{M - 1} \sum_t \sum_m
+        \Bigl(d_{tm}^2 + 2\,d_{tm} \sum_{s < t} d_{s,a_s(m)}\Bigr),
+
+    :math:`a_s(m)` the chain at level s that chain m comes from (Lee & Whiteley, Biometrika 105, 2018, for particles).
+
+    Attributes:
+        log: its logarithm, ``(runs,)``.
+        variance: of that, ``(runs,)``.
+        lines: the sums over s, ``(runs, chains)``.
+    """
+
+    log: Tensor
+    variance: Tensor
+    lines: Tensor
+
+    def after(self, log_weights: Tensor, ancestors: Tensor) -> Evidence:
+        """With one more level.
+
+        Args:
+            log_weights: of its particles, ``(runs, chains · states)``.
+            ancestors: which of them the next level begins with, ``(runs, chains)``.
+        """
+        chains = self.lines.shape[-1]
+        shares = shares_of_error(log_weights, chains)
+        own = (shares * (shares + 2 * self.lines)).sum(-1) * chains / (chains - 1)
+        come_from = ancestors // (log_weights.shape[-1] // chains)
+        lines = (self.lines + shares).gather(1, come_from)
+        return Evidence(self.log + log_mean_weight(log_weights), self.variance + own, lines)
 
 
 @dataclass(frozen=True)
@@ -35,6 +77,7 @@ class Level:
     Attributes:
         inverse_temperature: β.
         log_evidence: so far.
+        variance: of ``log_evidence``, from how the chains of a run differ.
         acceptance: mean acceptance probability of the moves.
         memory: autocorrelation of the log likelihood from a state of a chain to its next.
         moves: between two states that are kept.
@@ -43,6 +86,7 @@ class Level:
 
     inverse_temperature: Tensor
     log_evidence: Tensor
+    variance: Tensor
     acceptance: Tensor
     memory: Tensor
     moves: int
@@ -75,15 +119,17 @@ class Particles:
     Attributes:
         sites: ``{site: (runs, chains, states, ...)}``, β left out.
         misfit: minus the log likelihood of each, ``(runs, chains · states)``.
+        energy: minus the log density of each at its β, ``(runs, chains · states)``.
         inverse_temperature: β of each run, ``(runs,)``.
-        log_evidence: ``(runs,)``.
+        evidence: so far.
         levels: what happened.
     """
 
     sites: Sites
     misfit: Tensor
+    energy: Tensor
     inverse_temperature: Tensor
-    log_evidence: Tensor
+    evidence: Evidence
     levels: list[Level] = field(default_factory=list)
 
     @property
@@ -106,9 +152,9 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
     """
     start = run.state.energy.new_zeros(plan.runs)
     moves = 1
-    particles, level = _explore(run, plan, moves, start, start)
-    particles.levels.append(level)
-    tell(level)
+    lines = run.state.energy.new_zeros(plan.runs, plan.chains)
+    particles = _explore(run, plan, moves, start, Evidence(start, start, lines))
+    tell(particles.levels[-1])
     while not particles.arrived:
         if len(particles.levels) > plan.most_levels:
             raise RuntimeError(
@@ -118,14 +164,15 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
             )
         new = next_inverse_temperature(particles.misfit, particles.inverse_temperature, plan.share)
         log_weights = -(new - particles.inverse_temperature).unsqueeze(-1) * particles.misfit
-        evidence = particles.log_evidence + log_mean_weight(log_weights)
-        _resample(run, particles, log_weights, new, plan)
+        ancestors = systematic_resampling(log_weights, plan.chains, run.random)
+        evidence = particles.evidence.after(log_weights, ancestors)
+        _begin_at(run, particles, ancestors, new, plan)
         tuning.end_level()
-        moves = _moves_needed(moves, float(level.memory.mean()))
+        moves = _moves_needed(moves, float(particles.levels[-1].memory.mean()))
         levels = particles.levels
-        particles, level = _explore(run, plan, moves, new, evidence)
-        particles.levels = [*levels, level]
-        tell(level)
+        particles = _explore(run, plan, moves, new, evidence)
+        particles.levels = levels + particles.levels
+        tell(particles.levels[-1])
     return particles
 
 
@@ -136,20 +183,17 @@ def _moves_needed(moves: int, memory: float) -> int:
     return max(moves // 2, 1) if memory < _FORGOTTEN else moves
 
 
-def _resample(run: Run[Any, Any], particles: Particles, log_weights: Tensor, new: Tensor, plan: Plan) -> None:
+def _begin_at(run: Run[Any, Any], particles: Particles, ancestors: Tensor, new: Tensor, plan: Plan) -> None:
     """Put the chains where the ancestors are, at the new β."""
-    ancestors = systematic_resampling(log_weights, plan.chains, run.random)
     rows = torch.arange(plan.runs, device=ancestors.device).unsqueeze(-1)
     positions = {name: x.flatten(1, 2)[rows, ancestors].flatten(0, 1) for name, x in particles.sites.items()}
     positions[INVERSE_TEMPERATURE] = new.repeat_interleave(plan.chains).unsqueeze(-1)
     run.move_to({name: positions[name] for name in sorted(positions)})
 
 
-def _explore(
-    run: Run[Any, Any], plan: Plan, moves: int, inverse_temperature: Tensor, log_evidence: Tensor
-) -> tuple[Particles, Level]:
+def _explore(run: Run[Any, Any], plan: Plan, moves: int, inverse_temperature: Tensor, evidence: Evidence) -> Particles:
     """A level: every chain's states, its start the first."""
-    sites, misfit, acceptance, steps = [_sites(run)], [_misfit(run)], [], 0
+    sites, misfit, energy, acceptance, steps = [_sites(run)], [_misfit(run)], [run.state.energy], [], 0
     for _ in range(plan.states - 1):
         for _ in range(moves):
             run.advance()
@@ -157,6 +201,7 @@ def _explore(
             steps += int(run.statistics["n_steps"][0])
         sites.append(_sites(run))
         misfit.append(_misfit(run))
+        energy.append(run.state.energy)
 
     def by_run(values: list[Tensor]) -> Tensor:
         stacked = torch.stack(values, 1)
@@ -166,13 +211,14 @@ def _explore(
     kept = {name: by_run([one[name] for one in sites]) for name in sites[0]}
     level = Level(
         inverse_temperature,
-        log_evidence,
+        evidence.log,
+        evidence.variance,
         torch.stack(acceptance).mean(0).reshape(plan.runs, -1).mean(1),
         _memory(found),
         moves,
         steps,
     )
-    return Particles(kept, found.flatten(1), inverse_temperature, log_evidence), level
+    return Particles(kept, found.flatten(1), by_run(energy).flatten(1), inverse_temperature, evidence, [level])
 
 
 def _sites(run: Run[Any, Any]) -> Sites:

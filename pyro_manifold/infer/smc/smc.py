@@ -5,33 +5,42 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import partial
+from numbers import Real
 from typing import Any, Literal
 
+import pyro
 import torch
 from pyro import poutine
 from pyro.infer.autoguide.initialization import init_to_sample
-from pyro.infer.mcmc.util import print_summary
 from torch import Tensor
 from torch.distributions import biject_to
-from tqdm.auto import tqdm
 
-from pyro_manifold.diagnostics.arviz import to_inferencedata
-from pyro_manifold.infer.mcmc.checks import check_positive_integer
+from pyro_manifold.infer.mcmc.arguments import check_shards
+from pyro_manifold.infer.mcmc.checks import check_positive_integer, is_a
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.problem import Problem
+from pyro_manifold.infer.mcmc.remarks import symmetries_of_run
 from pyro_manifold.infer.mcmc.run import Run
+from pyro_manifold.infer.mcmc.shards import MakeExecutor, Shards
 from pyro_manifold.infer.smc.annealing import Level, Particles, Plan, anneal
+from pyro_manifold.infer.smc.beginnings import check_likelihood, check_prior, refuse_likelihood
+from pyro_manifold.infer.smc.guide import Base, is_over_charts, target_of_guide
 from pyro_manifold.infer.smc.modes import mixture_about_modes
+from pyro_manifold.infer.smc.progress import ProgressBar
+from pyro_manifold.infer.smc.report import inferencedata, text
+from pyro_manifold.infer.smc.results import Result
+from pyro_manifold.infer.smc.sharded import run_in_shards
 from pyro_manifold.infer.smc.tuning import particle_tuning
-from pyro_manifold.infer.smc.weights import log_mean_weight
 from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.initial_values import NoFiniteStartError
 from pyro_manifold.target.model import ModelTarget, Target, target_from_model
 from pyro_manifold.target.tempered import WithoutLikelihood, likelihood_sites, tempered
 
 _ENDLESS = 2**62
+_USUAL_LEVELS = 10
 _MOST_MODES = 8
 _RUNS_DIFFER = 1.0  # standard deviation of log evidences, in nats
 
@@ -57,7 +66,7 @@ class SMC:
             ``trajectory_jitter``, ``target_accept_prob`` and ``reflection_probability`` are used; masses are one for
             each site on a manifold and diagonal for other sites.
         num_particles: N, of each run.
-        num_runs: independent runs, side by side; their differences are the standard error.
+        num_runs: independent runs, side by side.
         states_per_chain: N/M: so many states of a chain become particles at each level; M chains are moved.
         ess_share: the effective sample size, as a share of N, that a step of β must leave.
         max_levels: after so many values of β it gives up.
@@ -65,18 +74,29 @@ class SMC:
             pass then brings the particles to this prior, and the evidence is with respect to it.
         init: ``"prior"``, or ``"modes"``: from a mixture of Gaussians about the ends of descents from draws of the
             prior, for modes that have no particle while β is small. The evidence is then that of the modes found.
+            Or a fitted guide of the model, from which the way is shorter: `AutoNormal`, `AutoMultivariateNormal`, the
+            low-rank guides of this package, or a function that samples the same sites. The evidence is the model's,
+            as far as the guide reaches: what it does not cover, no particle finds.
         num_starts: of descents, for ``init="modes"``.
         disable_progbar: no progress bar.
+        executor: a `concurrent.futures.Executor` for runs in other processes, or a function that makes one, as for
+            `MCMC`; see ``docs/runs.md``.
+        shards: into how many parts ``num_runs`` are split. Particles depend on it, and not on the number of workers.
+        threads_per_shard: of each of them.
 
     Attributes:
         log_evidence: log p(y) by all runs: the logarithm of their mean evidence.
-        log_evidence_error: its standard error, from the differences between runs (jackknife); NaN for one run.
+        log_evidence_error: its standard error: the larger one of what runs differ (jackknife) and of what the chains of
+            each run differ, by which there is one of a single run too.
         log_evidences: of each run, ``(num_runs,)``.
-        levels: what happened at each β, one `Level` after the other.
+        levels: what happened at each β, one `Level` after the other; after an interrupt, those that were reached.
         evaluations: of the density, to find modes.
 
+    An interrupt (Ctrl-C) is raised: particles on the way are not draws of the posterior.
+
     Raises:
-        ValueError: for arguments out of range, a kernel of another kind, or by `run` a model that observes nothing.
+        ValueError: for arguments out of range, a kernel of another kind, or by `run` a model that observes nothing, or
+            whose prior or likelihood no particle can begin with.
         RuntimeError: by `run`, if β = 1 is not reached.
 
     Source: waste-free SMC, Dau & Chopin, JRSS-B 84 (2022), arXiv 2011.02328, algorithm 2; tempering, Del Moral, Doucet
@@ -108,9 +128,12 @@ class SMC:
         ess_share: float = 0.5,
         max_levels: int = 1000,
         prior_factors: Sequence[str] = (),
-        init: Literal["prior", "modes"] = "prior",
+        init: Literal["prior", "modes"] | Callable[..., Any] = "prior",
         num_starts: int = 64,
         disable_progbar: bool = False,
+        executor: Executor | MakeExecutor | None = None,
+        shards: int = 1,
+        threads_per_shard: int = 1,
     ) -> None:
         if not isinstance(kernel, HamiltonianKernel):
             raise ValueError(f"SMC: kernel is {kernel!r}, expected OHMC(model) or GHMC(model).")
@@ -124,53 +147,80 @@ class SMC:
                 f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected chains of 2 or more "
                 "states, and a number of particles that is 2 or more times that."
             )
-        if not 0 < ess_share < 1:
+        if not (is_a(Real, ess_share) and 0 < ess_share < 1):
             raise ValueError(f"ess_share={ess_share!r}, expected a number between 0 and 1.")
-        if isinstance(prior_factors, str):
+        if isinstance(prior_factors, str) or not isinstance(prior_factors, Collection):
             raise ValueError(f"prior_factors={prior_factors!r}, expected a list of names.")
-        self.kernel = kernel.with_masses_of_sites()
-        self._plan = Plan(num_runs, num_particles // states_per_chain, states_per_chain, float(ess_share), max_levels)
-        if init not in ("prior", "modes"):
-            raise ValueError(f"init={init!r}, expected 'prior' or 'modes'.")
+        if not (callable(init) or init in ("prior", "modes")):
+            raise ValueError(f"init={init!r}, expected 'prior', 'modes' or a guide.")
         check_positive_integer(num_starts=num_starts)
-        if init == "modes" and prior_factors:
+        if init != "prior" and prior_factors:
             raise ValueError("prior_factors is for init='prior'.")
+        self.kernel, self._model = kernel.with_masses_of_sites(), kernel.model
+        self._plan = Plan(num_runs, num_particles // states_per_chain, states_per_chain, float(ess_share), max_levels)
         self._prior_factors = list(prior_factors)
         self._init, self._num_starts = init, num_starts
         self._disable_progbar = disable_progbar
+        self._shards = None if executor is None else Shards(executor, shards, threads_per_shard)
+        check_shards(self._shards, shards, threads_per_shard, {"num_runs": num_runs})
+        self._options = {
+            "num_particles": num_particles,
+            "states_per_chain": states_per_chain,
+            "ess_share": ess_share,
+            "max_levels": max_levels,
+            "prior_factors": prior_factors,
+            "init": init,
+            "num_starts": num_starts,
+        }
         self.num_chains, self.num_samples = num_runs, num_particles
-        self.evaluations = 0
-        self._samples: Sites | None = None
-        self._diagnostics: list[dict[str, Any]] = [{} for _ in range(num_runs)]
+        self._result: Result | None = None
+        self._reached: list[Level] = []
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """All runs, from the prior to the posterior; arguments are those of the model. Warns if runs disagree."""
         self._args, self._kwargs = args, kwargs
-        particles: Particles | None = None
-        targets = self._targets() if self._init == "prior" else self._modes()
-        with _Bar(self._disable_progbar) as bar:
-            for base, full in itertools.pairwise(targets):
-                particles = self._leg(base, full, particles, bar)
-        assert particles is not None
-        self._samples = {name: x.flatten(1, 2) for name, x in targets[-1].values(particles.sites).items()}
-        self.log_evidences, self.levels = particles.log_evidence, particles.levels
-        self._warn_of_differences()
+        self._result, self._reached = None, []
+        if self._shards is None:
+            self._result = self._run_here()
+        else:
+            self._result = run_in_shards(
+                self._shards, self.kernel, self.num_chains, self._options, args, kwargs, self._disable_progbar
+            )
+        self._warn_of_differences(self._result)
+
+    @property
+    def result(self) -> Result:
+        """All that was found.
+
+        Raises:
+            ValueError: before `run`.
+        """
+        return self._found("result")
 
     @property
     def log_evidence(self) -> float:
         """Logarithm of the mean evidence of all runs."""
-        self._check_there_are_draws("log_evidence")
-        return float(log_mean_weight(self.log_evidences))
+        return self._found("log_evidence").log_evidence
 
     @property
     def log_evidence_error(self) -> float:
-        """Standard error of `log_evidence`: jackknife over runs."""
-        self._check_there_are_draws("log_evidence_error")
-        runs = len(self.log_evidences)
-        if runs < 2:
-            return math.nan
-        others = self.log_evidences.expand(runs, runs)[~torch.eye(runs, dtype=torch.bool)].reshape(runs, runs - 1)
-        return float((runs - 1) ** 0.5 * log_mean_weight(others).std(correction=0))
+        """Standard error of `log_evidence`."""
+        return self._found("log_evidence_error").error
+
+    @property
+    def log_evidences(self) -> Tensor:
+        """Of each run, ``(num_runs,)``."""
+        return self._found("log_evidences").log_evidences
+
+    @property
+    def levels(self) -> list[Level]:
+        """What happened at each β."""
+        return self._reached if self._result is None else self._result.levels
+
+    @property
+    def evaluations(self) -> int:
+        """Of the density, to find modes."""
+        return sum(self._found("evaluations").evaluations)
 
     def get_samples(self, group_by_chain: bool = False) -> Sites:
         """The particles at β = 1, which are draws from the posterior: ``{site: (runs · particles, ...)}``.
@@ -178,76 +228,43 @@ class SMC:
         Args:
             group_by_chain: ``{site: (runs, particles, ...)}``; the states of one chain follow each other.
         """
-        samples = self._check_there_are_draws("get_samples")
+        samples = self._found("get_samples").samples
         return dict(samples) if group_by_chain else {name: x.flatten(0, 1) for name, x in samples.items()}
 
     def summary(self, prob: float = 0.9) -> None:
-        """Print a table of the particles as Pyro's MCMC does, runs in place of chains, and the log evidence."""
-        print_summary(self._check_there_are_draws("summary"), prob=prob)
-        print(f"log evidence {self.log_evidence:.3f} ± {self.log_evidence_error:.3f} ({self.num_chains} runs)")
+        """Print the table of `MCMC.summary`, runs in place of chains, and the log evidence.
+
+        Of sites that are known only up to signs, order or rotations of columns, on which runs disagree without harm, it
+        says so, and how well runs agree on what is known of them.
+        """
+        result = self._found("summary")
+        symmetries = symmetries_of_run(self.kernel, None, self._args, self._kwargs, result.samples)
+        print(text(result, symmetries, prob))
 
     def to_inferencedata(self, **options: Any) -> Any:
-        """The particles for ArviZ, runs in place of chains; options as `pyro_manifold.diagnostics.to_inferencedata`."""
-        return to_inferencedata(self, **options)
+        """The particles for ArviZ, runs in place of chains; options as `pyro_manifold.diagnostics.to_inferencedata`.
 
-    # ---- the way from the prior to the posterior ----------------------------------------------------------------
+        ``sample_stats`` has ``lp`` of each particle, ``inverse_temperature``, ``log_evidence_so_far`` and
+        ``acceptance_rate`` of each level, and among its attributes ``log_evidence`` and ``log_evidence_error``.
+        """
+        return inferencedata(self, self._found("to_inferencedata"), **options)
 
-    def _targets(self) -> list[Target]:
-        """The distributions on the way: the prior, the prior with its factors, the posterior."""
-        full = self._target(self.kernel.model)
-        likelihood = likelihood_sites(full.program)
-        unknown = sorted(set(self._prior_factors) - set(likelihood))
-        if unknown:
-            raise ValueError(f"prior_factors names {unknown}, but the observed sites and factors are {likelihood}.")
-        if not set(likelihood) - set(self._prior_factors):
-            raise ValueError("SMC: the model has no likelihood: nothing is observed, and there is no factor.")
-        keep = [[]] if not self._prior_factors else [[], self._prior_factors]
-        return [*[self._target(WithoutLikelihood(names)(self.kernel.model)) for names in keep], full]
+    @property
+    def _samples(self) -> Sites | None:
+        """For `to_inferencedata`, as Pyro's MCMC has them."""
+        return None if self._result is None else self._result.samples
 
-    def _modes(self) -> list[Target]:
-        """A mixture of Gaussians about the modes, and the posterior; sites on manifolds in their charts."""
-        full = self._target(self.kernel.model)
-        if full.manifolds:
-            nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
-            charts = {name: biject_to(nodes[name]["fn"].support).inv for name in full.manifolds}
-            full = self._target(
-                self.kernel.model, transforms={**charts, **(self.kernel.model_options["transforms"] or {})}
-            )
-        mixture, flat, self.evaluations = mixture_about_modes(
-            full.potential_fn, full.draw, self._num_starts, _MOST_MODES
-        )
+    @property
+    def _diagnostics(self) -> list[dict[str, Any]]:
+        return [{"sample stats": {"lp": density}} for density in self.result.log_density]
 
-        def potential(sites: Sites) -> Tensor:
-            return -mixture.log_density(flat.vectors({name: x.unsqueeze(0) for name, x in sites.items()}).squeeze(0))
-
-        return [_Base(potential, {}, full.transforms, lambda: flat.sites(mixture.sample())), full]
-
-    def _target(self, model: Any, **changed: Any) -> ModelTarget:
-        options = {**self.kernel.model_options, "init_strategy": init_to_sample, **changed}
-        return target_from_model(model, self._args, self._kwargs, **options)
-
-    def _leg(self, base: Target, full: Target, start: Particles | None, bar: _Bar) -> Particles:
-        """From one distribution to the next."""
-        plan = self._plan
-        target = tempered(base, full, None if start is None else _draws_of(start))
-        chains = plan.runs * plan.chains
-        problem = Problem.build(target, chains, None, batched=self.kernel.batched)
-        tuned_by = partial(particle_tuning, self.kernel.plan, plan.runs, problem.manifolds)
-        parts = self.kernel.composed(problem, self.kernel.mechanics(problem), tuned_by)
-        run: Run[Any, Any] = Run(problem, parts, _ENDLESS)
-        tuning: Any = parts.tuning  # what `particle_tuning` made
-        particles = anneal(run, tuning, plan, bar)
-        # Where the likelihood is zero there is no particle, which is a share of the prior.
-        particles.log_evidence = particles.log_evidence + math.log(chains / target.drawn)
-        return particles
-
-    def _check_there_are_draws(self, method: str) -> Sites:
-        if self._samples is None:
+    def _found(self, method: str) -> Result:
+        if self._result is None:
             raise ValueError(f"SMC.{method}: there are no particles yet, call smc.run(...) first.")
-        return self._samples
+        return self._result
 
-    def _warn_of_differences(self) -> None:
-        spread = float(self.log_evidences.std()) if self.num_chains > 1 else 0.0
+    def _warn_of_differences(self, result: Result) -> None:
+        spread = float(result.log_evidences.std()) if self.num_chains > 1 else 0.0
         if spread > _RUNS_DIFFER:
             warnings.warn(
                 f"The log evidences of {self.num_chains} runs differ with a standard deviation of {spread:.2g}: some "
@@ -255,15 +272,101 @@ class SMC:
                 stacklevel=3,
             )
 
+    # ---- the way from the prior to the posterior ----------------------------------------------------------------
 
-@dataclass
-class _Base(Target):
-    """A distribution to begin with."""
+    def _run_here(self) -> Result:
+        """All runs in this process."""
+        particles: Particles | None = None
+        targets, evaluations = self._targets()
+        with ProgressBar(self._disable_progbar, self._reached) as bar, pyro.validation_enabled(False):
+            try:
+                for base, full in itertools.pairwise(targets):
+                    particles, shared_variance = self._leg(base, full, particles, bar)
+            except KeyboardInterrupt as interrupt:
+                interrupt.add_note(f"{bar.reached()} smc.levels has what was reached.")
+                raise
+        assert particles is not None
+        return Result(
+            {name: x.flatten(1, 2) for name, x in targets[-1].values(particles.sites).items()},
+            -particles.energy,
+            particles.evidence.log,
+            particles.evidence.variance.clamp(min=0),  # covariances of few chains can be anything
+            torch.tensor([shared_variance]),
+            particles.levels,
+            [evaluations],
+        )
 
-    sample: Callable[[], Sites]
+    def _targets(self) -> tuple[list[Target], int]:
+        """The distributions on the way, and how often the density was evaluated to find them."""
+        if not callable(self._init):
+            check_prior(partial(self._model, *self._args, **self._kwargs))
+        full = self._target(self._model)
+        if not {*full.manifolds, *full.transforms}:
+            raise ValueError("SMC: the model samples no continuous site.")
+        if callable(self._init):
+            return self._guide(full), 0
+        if self._init == "modes":
+            return self._modes(full)
+        likelihood = likelihood_sites(full.program)
+        unknown = sorted(set(self._prior_factors) - set(likelihood))
+        if unknown:
+            raise ValueError(f"prior_factors names {unknown}, but the observed sites and factors are {likelihood}.")
+        if not set(likelihood) - set(self._prior_factors):
+            raise ValueError("SMC: the model has no likelihood: nothing is observed, and there is no factor.")
+        keep = [[]] if not self._prior_factors else [[], self._prior_factors]
+        return [*[self._target(WithoutLikelihood(names)(self._model)) for names in keep], full], 0
 
-    def draw(self) -> Sites:
-        return self.sample()
+    def _guide(self, full: ModelTarget) -> list[Target]:
+        """The guide, and the posterior in its coordinates."""
+        guide: Any = self._init
+        options = {"max_plate_nesting": self.kernel.model_options["max_plate_nesting"]}
+        if is_over_charts(guide):
+            full = self._in_charts(full, {*full.manifolds, *full.transforms}, {})
+        return [target_of_guide(guide, full, self._args, self._kwargs, **options), full]
+
+    def _modes(self, full: ModelTarget) -> tuple[list[Target], int]:
+        """A mixture of Gaussians about the modes, and the posterior; sites on manifolds in their charts."""
+        full = self._in_charts(full, full.manifolds, self.kernel.model_options["transforms"] or {})
+        mixture, flat, evaluations = mixture_about_modes(full.potential_fn, full.draw, self._num_starts, _MOST_MODES)
+
+        def potential(sites: Sites) -> Tensor:
+            return -mixture.log_density(flat.vectors({name: x.unsqueeze(0) for name, x in sites.items()}).squeeze(0))
+
+        return [Base(potential, {}, full.transforms, lambda: flat.sites(mixture.sample())), full], evaluations
+
+    def _in_charts(self, full: ModelTarget, names: Collection[str], others: Mapping[str, Any]) -> ModelTarget:
+        """The same target, with these sites in the coordinates that `biject_to` has for them."""
+        if not names:
+            return full
+        nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
+        charts = {name: biject_to(nodes[name]["fn"].support).inv for name in names}
+        return self._target(self._model, transforms={**charts, **others})
+
+    def _target(self, model: Any, **changed: Any) -> ModelTarget:
+        options = {**self.kernel.model_options, "init_strategy": init_to_sample, **changed}
+        return target_from_model(model, self._args, self._kwargs, **options)
+
+    def _leg(self, base: Target, full: Target, start: Particles | None, bar: ProgressBar) -> tuple[Particles, float]:
+        """From one distribution to the next; and the variance of the share of the prior that counts."""
+        plan = self._plan
+        target = tempered(base, full, None if start is None else _draws_of(start))
+        chains = plan.runs * plan.chains
+        try:
+            problem = Problem.build(target, chains, None, batched=self.kernel.batched)
+        except NoFiniteStartError:
+            refuse_likelihood(base.draw, full, target.drawn)
+        if target.drawn > chains:
+            check_likelihood(base.draw, full)
+        tuned_by = partial(particle_tuning, self.kernel.plan, plan.runs, problem.manifolds)
+        parts = self.kernel.composed(problem, self.kernel.mechanics(problem), tuned_by)
+        run: Run[Any, Any] = Run(problem, parts, _ENDLESS)
+        run.haste.planned = _USUAL_LEVELS * (plan.states - 1)
+        tuning: Any = parts.tuning  # what `particle_tuning` made
+        particles = anneal(run, tuning, plan, bar)
+        # Where the likelihood is zero there is no particle, which is a share of the prior.
+        share = chains / target.drawn
+        particles.evidence = particles.evidence._replace(log=particles.evidence.log + math.log(share))
+        return particles, (1 - share) / chains
 
 
 def _draws_of(particles: Particles) -> Callable[[], Sites]:
@@ -277,28 +380,3 @@ def _draws_of(particles: Particles) -> Callable[[], Sites]:
         return {name: x[place, int(torch.randint(x.shape[1], ()))] for name, x in flat.items()}
 
     return draw
-
-
-class _Bar:
-    """A progress bar with β."""
-
-    def __init__(self, disable: bool) -> None:
-        self._bar = tqdm(unit="level", disable=disable)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def __call__(self, level: Level) -> None:
-        self._bar.update()
-        if not self._bar.disable:
-            self._bar.set_postfix(
-                {
-                    "β": f"{float(level.inverse_temperature.min()):.2e}",
-                    "log evidence": f"{float(level.log_evidence.mean()):.2f}",
-                    "acc. prob": f"{float(level.acceptance.mean()):.2f}",
-                    "steps": level.steps,
-                }
-            )

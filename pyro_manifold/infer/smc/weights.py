@@ -20,6 +20,20 @@ def log_mean_weight(log_weights: Tensor) -> Tensor:
     return log_weights.logsumexp(-1) - math.log(log_weights.shape[-1])
 
 
+def shares_of_error(log_weights: Tensor, chains: int) -> Tensor:
+    r"""What each chain has in the error of `log_mean_weight`, ``(runs, chains)``.
+
+    The mean weight of chain m of M relative to that of all: :math:`(\bar w_m / \bar w - 1) / M`, whose
+    sum over m is 0, and whose sum of squares is about the variance of the logarithm, by the delta method.
+
+    Args:
+        log_weights: ``(runs, chains · states)``, the states of one chain one after the other.
+        chains: M.
+    """
+    weights = log_weights.softmax(-1) * log_weights.shape[-1]  # of mean 1
+    return (weights.unflatten(-1, (chains, -1)).mean(-1) - 1) / chains
+
+
 def effective_share(log_weights: Tensor) -> Tensor:
     r"""Effective sample size as a share of the particles, :math:`(\sum w)^2 / (N \sum w^2)`, ``(runs,)``."""
     return (2 * log_weights.logsumexp(-1) - (2 * log_weights).logsumexp(-1)).exp() / log_weights.shape[-1]

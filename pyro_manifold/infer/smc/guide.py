@@ -1,0 +1,166 @@
+r"""A fitted guide in place of the prior.
+
+.. math:: \pi_\beta(x) \propto q(x)^{1-\beta}\,\bigl(p(x)\,p(y \mid x)\bigr)^\beta
+
+q is a density, so the ratio of normalisers is still the evidence. It must be known in the coordinates in which the
+particles move: those of the model for a guide written by hand, those of the guide for Pyro's Gaussian ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.infer.autoguide import AutoContinuous, AutoNormal
+from pyro.infer.autoguide.initialization import init_to_sample
+from torch import Size, Tensor
+from torch.distributions import biject_to, constraints
+
+from pyro_manifold.distributions.constraints import manifold_of
+from pyro_manifold.target.batched import Sites
+from pyro_manifold.target.model import ModelTarget, Target, target_from_model
+
+_Gaussian = AutoContinuous | AutoNormal
+
+
+@dataclass
+class Base(Target):
+    """A distribution to begin with.
+
+    Attributes:
+        sample: a draw of all sites, as `Target.draw`.
+    """
+
+    sample: Callable[[], Sites]
+
+    def draw(self) -> Sites:
+        return self.sample()
+
+
+def is_over_charts(guide: object) -> bool:
+    """Whether a guide is a distribution over unconstrained space, sites on manifolds in their charts."""
+    return isinstance(guide, _Gaussian)
+
+
+def target_of_guide(
+    guide: Callable[..., Any], full: ModelTarget, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any
+) -> Target:
+    """The distribution of a guide, in the coordinates of the model's target.
+
+    Args:
+        guide: Pyro's, fitted; or any that samples the sites of the model and nothing else.
+        full: the model's target; every site in unconstrained space if `is_over_charts`.
+        args: of model and guide.
+        kwargs: of model and guide.
+        options: of `target_from_model`.
+
+    Raises:
+        ValueError: for a guide that is not set up, has other sites than the model, or no density that is known.
+    """
+    if isinstance(guide, _Gaussian):
+        return _of_vector(guide, full)
+    nodes = _sites_of(guide, args, kwargs)
+    _check_names(nodes, full)
+    of_model = poutine.block(poutine.trace(full.program).get_trace)().nodes
+    for name in nodes:
+        _check_site(name, nodes[name]["fn"], of_model[name]["fn"].support)
+    transforms = {**options.pop("transforms", {}), **full.transforms}
+    return target_from_model(guide, args, kwargs, transforms=transforms, init_strategy=init_to_sample, **options)
+
+
+# ---- Gaussians and flows over all coordinates -------------------------------------------------------------------
+
+
+def _of_vector(guide: Any, full: Target) -> Target:
+    if guide.prototype_trace is None:
+        raise ValueError(
+            f"init: {type(guide).__name__} knows no sites yet: fit it, or call it once with the model's arguments."
+        )
+    with torch.no_grad():
+        shapes, posterior = _posterior(guide)
+    _check_names(shapes, full)
+
+    def potential(sites: Sites) -> Tensor:
+        return -posterior.log_prob(torch.cat([sites[name].reshape(-1) for name in shapes]))
+
+    def sample() -> Sites:
+        with torch.no_grad():
+            parts = posterior.sample().split([shape.numel() for shape in shapes.values()])
+        return {name: part.reshape(shapes[name]) for name, part in sorted(zip(shapes, parts, strict=True))}
+
+    return Base(potential, {}, full.transforms, sample)
+
+
+def _posterior(guide: Any) -> tuple[dict[str, Size], Any]:
+    """Shapes of the unconstrained sites, in the order of the vector, and its distribution."""
+    if isinstance(guide, AutoContinuous):
+        return dict(guide._unconstrained_shapes), guide.get_posterior()
+    names = [name for name, _ in guide.prototype_trace.iter_stochastic_nodes()]
+    found = {name: guide._get_loc_and_scale(name) for name in names}
+    loc, scale = (torch.cat([pair[k].detach().reshape(-1) for pair in found.values()]) for k in range(2))
+    return {name: pair[0].shape for name, pair in found.items()}, dist.Normal(loc, scale).to_event(1)
+
+
+# ---- guides written by hand -------------------------------------------------------------------------------------
+
+
+def _sites_of(guide: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    trace = poutine.block(partial(poutine.trace(guide).get_trace, *args, **kwargs))()
+    nodes = {name: site for name, site in trace.nodes.items() if site["type"] == "sample" and not site["is_observed"]}
+    hidden = sorted(name for name, site in nodes.items() if site["infer"].get("is_auxiliary"))
+    if hidden:
+        raise ValueError(
+            f"init: the guide {_name(guide)} draws the hidden variables {hidden}, so that the density of its sites is "
+            "not known: take AutoNormal, AutoMultivariateNormal, a low-rank guide, or one that samples the model's "
+            "sites directly."
+        )
+    return {name: site for name, site in nodes.items() if not site["infer"].get("_deterministic")}
+
+
+def _check_names(names: Mapping[str, Any], full: Target) -> None:
+    expected = sorted({*full.manifolds, *full.transforms})
+    if sorted(names) != expected:
+        raise ValueError(
+            f"init: the guide has the sites {sorted(names)}, but the model samples {expected}: expected the same."
+        )
+
+
+def _check_site(name: str, distribution: Any, support: Any) -> None:
+    """A site's distribution must be a density on the space on which the model has it."""
+    if isinstance(_innermost(distribution), dist.Delta):
+        raise ValueError(f"init: site '{name}' of the guide is a point (Delta), which has no density: take AutoNormal.")
+    if not _alike(distribution.support, support):
+        raise ValueError(
+            f"init: site '{name}' has support {distribution.support} in the guide and {support} in the model: expected "
+            "the same."
+        )
+
+
+def _alike(here: Any, there: Any) -> bool:
+    """Whether two supports are the same set."""
+    manifolds = manifold_of(here), manifold_of(there)
+    if any(manifolds):
+        return type(manifolds[0]) is type(manifolds[1])
+    here, there = _of_elements(here), _of_elements(there)
+    return str(here) == str(there) or biject_to(here) == biject_to(there)
+
+
+def _of_elements(support: Any) -> Any:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support
+
+
+def _innermost(distribution: Any) -> Any:
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def _name(guide: object) -> str:
+    return getattr(guide, "__name__", type(guide).__name__)

@@ -1,0 +1,44 @@
+"""How far the particles are."""
+
+from __future__ import annotations
+
+from tqdm.auto import tqdm
+
+from pyro_manifold.infer.smc.annealing import Level
+
+
+class ProgressBar:
+    """A progress bar with β; keeps what it was told.
+
+    Args:
+        disable: show none.
+        levels: where to keep it.
+    """
+
+    def __init__(self, disable: bool, levels: list[Level]) -> None:
+        self._bar = tqdm(unit="level", disable=disable)
+        self._levels = levels
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def __call__(self, level: Level) -> None:
+        self._levels.append(level)
+        self._bar.update()
+        if not self._bar.disable:
+            self._bar.set_postfix(
+                {
+                    "β": f"{float(level.inverse_temperature.min()):.2e}",
+                    "log evidence": f"{float(level.log_evidence.mean()):.2f}",
+                    "acc. prob": f"{float(level.acceptance.mean()):.2f}",
+                    "steps": level.steps,
+                }
+            )
+
+    def reached(self) -> str:
+        """Where an interrupt found the particles."""
+        lowest = float(self._levels[-1].inverse_temperature.min()) if self._levels else 0.0
+        return f"SMC was interrupted at an inverse temperature of {lowest:.2g}, before there were draws."
