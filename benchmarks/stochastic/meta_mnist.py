@@ -43,7 +43,7 @@ from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler, MetaTa
 from pyro_manifold.nn import to_bayesian_
 
 BATCH, STEPS, HELD_OUT = 500, 100, 10_000
-TRAINING_STEP = math.sqrt(0.007 / 60_000)
+FRICTION = 0.1  # with which training begins; the step of SGHMC with that is √(FRICTION / number of images)
 PROBLEMS = {
     "ReLU": ((784, 40, 40, 10), nn.ReLU, "0123456789"),
     "sigmoid": ((784, 40, 40, 10), nn.Sigmoid, "0123456789"),
@@ -78,6 +78,12 @@ def only(digits, images, labels):
     wanted = torch.tensor([int(digit) for digit in digits])
     chosen = torch.isin(labels, wanted)
     return images[chosen], torch.searchsorted(wanted, labels[chosen])
+
+
+def split(images, labels):
+    """All but the last 10,000 training images, or a quarter of them; and these, which choose."""
+    held_out = min(HELD_OUT, len(images) // 4)
+    return (images[:-held_out], labels[:-held_out]), (images[-held_out:], labels[-held_out:])
 
 
 def kernels(sampler, cases):
@@ -155,8 +161,7 @@ def run(settings, net, train, test, chains, seconds, seed):
 def compare(problem, sampler, train, test, chains, seconds, seeds, only_these, tuned=True):
     sizes, activation, digits = PROBLEMS[problem]
     train, test = only(digits, *train), only(digits, *test)
-    held_out = min(HELD_OUT, len(train[0]) // 4)
-    parts = [t[:-held_out] for t in train], [t[-held_out:] for t in train]
+    parts = split(*train)
     rows = []
     for name, (chosen, factor, settings) in kernels(sampler, len(train[0])).items():
         if name not in (only_these or [name]):
@@ -177,28 +182,29 @@ def compare(problem, sampler, train, test, chains, seconds, seeds, only_these, t
     show(["sampler", "step size", "accuracy, %", "negative log-likelihood", "of each seed", "steps"], rows)
 
 
-def after(model, steps, chains):
+def after(model, cases, steps, chains):
     """Where chains begin: at what SGHMC comes to in so many steps, one chain after the other."""
     pyro.set_rng_seed(0)
-    cases, options = 60_000, {"num_steps": steps, "init_strategy": small_weights}
-    kernel = SGHMC(model, step_size=math.sqrt(0.01 / cases), friction=0.01, integrator="euler", **options)
-    values = kernel.prepare(chains, 0, None).advance()
+    settings = {"step_size": math.sqrt(FRICTION / cases), "friction": FRICTION, "integrator": "euler"}
+    values = SGHMC(model, **settings, num_steps=steps, init_strategy=small_weights).prepare(chains, 0, None).advance()
     turns = {name: itertools.cycle(value) for name, value in values.items()}
     return lambda site: next(turns[site["name"]])
 
 
-def train_sampler(path, images, labels, rounds, digits):
-    images, labels = only(digits, images, labels)
-    model, chains = posterior(network((784, 20, len(digits)), nn.ReLU), images, labels), 8
-    short = len(images) < 10_000
-    starts = [small_weights, after(model, 20 if short else 1500, chains)]
+def train_sampler(path, images, labels, rounds, digits, truncation):
+    images, labels = only(digits, *split(images, labels)[0])
+    model, cases, chains = posterior(network((784, 20, len(digits)), nn.ReLU), images, labels), len(images), 8
+    short = cases < 10_000
+    starts = [small_weights, after(model, cases, 20 if short else 1000, chains)]
     tasks = [MetaTask(model, init_strategy=start) for start in starts]
     command = (
-        f"python -m benchmarks.stochastic.meta_mnist --data FOLDER --train FILE --rounds {rounds} --digits {digits}"
+        f"python -m benchmarks.stochastic.meta_mnist --data FOLDER --train FILE --rounds {rounds} --digits {digits} "
+        f"--truncation {truncation}"
     )
-    steps = 10 if short else 200
-    schooling = {"steps": steps, "segments": 3, "truncation": steps, "thinning": steps // 4, "share": 0.02}
-    train_on_networks(path, tasks, TRAINING_STEP, rounds=rounds, hidden=6, chains=chains, command=command, **schooling)
+    steps, segments = (10, 3) if short else (truncation, 600 // truncation)
+    schooling = {"steps": steps, "segments": segments, "truncation": steps, "thinning": steps // 5, "share": 0.02}
+    options = {"rounds": rounds, "hidden": 6, "constant_friction": FRICTION, "chains": chains, "command": command}
+    train_on_networks(path, tasks, math.sqrt(FRICTION / cases), **options, **schooling)
 
 
 def train_on_networks(path, tasks, step_size, **settings):
@@ -222,6 +228,8 @@ def main(argv=None):
     parser.add_argument("--train", help="train a sampler and write it here")
     parser.add_argument("--rounds", type=int, default=14)
     parser.add_argument("--digits", default="0123456789", help="to train on")
+    parser.add_argument("--truncation", type=int, default=100, help="steps that training sees ahead")
+    parser.add_argument("--validate", action="store_true", help="held-out training images in place of the test's")
     parser.add_argument("--sampler", help="a file that --train wrote")
     parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")
     parser.add_argument("--chains", type=int, default=8)
@@ -236,8 +244,10 @@ def main(argv=None):
         parser.error("--data is needed: the folder of MNIST's four files (or --short).")
     else:
         train, test = (mnist(arguments.data, part) for part in ("train", "test"))
+    if arguments.validate:
+        train, test = split(*train)
     if arguments.train:
-        return train_sampler(arguments.train, *train, arguments.rounds, arguments.digits)
+        return train_sampler(arguments.train, *train, arguments.rounds, arguments.digits, arguments.truncation)
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
     sampler = MetaSampler.load(arguments.sampler)

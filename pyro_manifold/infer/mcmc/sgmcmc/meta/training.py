@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_manifold.infer.mcmc.checks import check_positive_integer
+from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer
 from pyro_manifold.infer.mcmc.sgmcmc.batches import seed_of
 from pyro_manifold.infer.mcmc.sgmcmc.meta.files import check_folder, read, write
 from pyro_manifold.infer.mcmc.sgmcmc.meta.losses import Loss, divergence
@@ -32,6 +32,8 @@ class MetaTraining:
         schooling: how to train.
         sampler: where to begin; None for networks with small random weights.
         hidden: hidden units of these.
+        constant_friction: c of these, as in `MetaSampler`: what a step takes of each momentum before anything is
+            learned, and the least that it ever takes.
 
     Attributes:
         sampler: as it is now.
@@ -45,6 +47,7 @@ class MetaTraining:
         schooling: Schooling,
         sampler: MetaSampler | None = None,
         hidden: int = 10,
+        constant_friction: float = 0.01,
     ) -> None:
         if not isinstance(tasks, Sequence) or isinstance(tasks, str):
             raise ValueError(f"tasks={tasks!r}, expected a list of Pyro models or MetaTask.")
@@ -54,22 +57,23 @@ class MetaTraining:
         if not chosen:
             raise ValueError("tasks is empty: give at least one Pyro model or MetaTask.")
         check_positive_integer(hidden=hidden)
+        check_positive(constant_friction=constant_friction)
         self._schooling = schooling
         self._tasks = [Unrolled(task, schooling, index) for index, task in enumerate(chosen)]
         self.rounds = 0
         self.losses: dict[str, float] = {}
-        self.sampler = self._first(hidden) if sampler is None else sampler
+        self.sampler = self._first(hidden, constant_friction) if sampler is None else sampler
         self._weights = self._leaves(self.sampler.tensors)
         self._adam = torch.optim.Adam(self._weights.values(), lr=schooling.learning_rate, betas=_DECAYS)
 
-    def _first(self, hidden: int) -> MetaSampler:
+    def _first(self, hidden: int, constant_friction: float) -> MetaSampler:
         """Small random networks; the inputs in the units of a round of it."""
         schooling, task = self._schooling, self._tasks[0]
         random = torch.Generator().manual_seed(seed_of(schooling.seed, 0))
         sampler = MetaSampler.random(
             hidden,
             random=random,
-            constant_friction=0.01,
+            constant_friction=constant_friction,
             curl_friction=0.0,
             dimension=task.dimension,
             data_size=task.data_size,
@@ -191,6 +195,7 @@ def train_meta_sampler(
     rounds: int = 100,
     sampler: MetaSampler | None = None,
     hidden: int = 10,
+    constant_friction: float = 0.01,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
     disable_progbar: bool = False,
@@ -214,6 +219,8 @@ def train_meta_sampler(
         rounds: how many rounds in all, those of a checkpoint included.
         sampler: where to begin; None for networks with small random weights.
         hidden: hidden units of these.
+        constant_friction: c of these, as in `MetaSampler`: what a step takes of each momentum before anything is
+            learned, and the least that it ever takes. Begin where SGHMC with such a friction is good.
         checkpoint: a file in which the training is kept; if it exists, the training goes on from there.
         checkpoint_every: rounds between two savings.
         disable_progbar: no progress bar.
@@ -243,7 +250,7 @@ def train_meta_sampler(
         raise ValueError(f"train_meta_sampler has no argument {unknown[0]!r}: see the attributes of Schooling.")
     if checkpoint is not None:
         check_folder(checkpoint)
-    training = MetaTraining(tasks, Schooling(step_size, **schooling), sampler, hidden)
+    training = MetaTraining(tasks, Schooling(step_size, **schooling), sampler, hidden, constant_friction)
     if checkpoint is not None and Path(checkpoint).exists():
         training.load(checkpoint)
     with tqdm(total=rounds, initial=training.rounds, disable=disable_progbar, desc="Training") as bar:
