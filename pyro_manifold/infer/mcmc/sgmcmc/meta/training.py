@@ -114,7 +114,7 @@ class MetaTraining:
     def _segment(self, task: Unrolled) -> tuple[Tensor, Tensor] | None:
         """Gradients of both losses over so many windows, then one step of Adam."""
         schooling = self._schooling
-        windows = max(1, schooling.steps // schooling.truncation)
+        windows = schooling.steps // schooling.truncation
         cross, within = [], []
         self._adam.zero_grad()
         task.choose_chains()
@@ -144,6 +144,12 @@ class MetaTraining:
         constant, marginal = past if past.shape[1] else None, self._schooling.scores == "marginal"
         return divergence(live, gradients[:, task.chosen].transpose(0, 1), constant, marginal=marginal)
 
+    @staticmethod
+    def _settings(schooling: Mapping[str, Any], constants: Mapping[str, Any], bias: Tensor) -> dict[str, Any]:
+        """What a training that goes on has in common with the one that was saved."""
+        alike = ("constant_friction", "dimension", "data_size")
+        return {**schooling, **{name: constants[name] for name in alike}, "hidden": len(bias)}
+
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
@@ -163,9 +169,11 @@ class MetaTraining:
             ValueError: if the file is damaged, of another version, or of a training with other settings.
         """
         tensors, about = read(path, _KIND)
-        mine = asdict(self._schooling)
         try:
-            other = [name for name in mine if about["schooling"][name] != mine[name]]
+            found = self._settings(about["schooling"], about["sampler"], tensors["curl bias"])
+            constants = {entry.name: getattr(self.sampler, entry.name) for entry in fields(self.sampler)[2:]}
+            mine = self._settings(asdict(self._schooling), constants, self.sampler.curl.bias)
+            other = [name for name in mine if found[name] != mine[name]]
             if not other:
                 weights = self._leaves({name: tensors[name] for name in self._weights})
                 self.sampler = replace(self.sampler, **about["sampler"]).with_tensors(weights)
@@ -179,8 +187,8 @@ class MetaTraining:
             raise ValueError(f"{path} is damaged or no {_KIND} ({error}): restore it, or begin anew.") from error
         if other:
             raise ValueError(
-                f"{path} was trained with {other[0]}={about['schooling'][other[0]]!r}, and this training has "
-                f"{mine[other[0]]!r}: use the same settings, or begin anew with another file."
+                f"{path} was trained with {other[0]}={found[other[0]]!r}, and this training has {mine[other[0]]!r}: use "
+                "the same settings, or begin anew with another file."
             )
         self._weights = weights
         self._adam = torch.optim.Adam(weights.values(), lr=self._schooling.learning_rate, betas=_DECAYS)
@@ -245,6 +253,8 @@ def train_meta_sampler(
         (3, 0.05)
     """
     check_positive_integer(rounds=rounds, checkpoint_every=checkpoint_every)
+    if not isinstance(command, str):
+        raise ValueError(f"command={command!r}, expected a string.")
     unknown = sorted(set(schooling) - {entry.name for entry in fields(Schooling)})
     if unknown:
         raise ValueError(f"train_meta_sampler has no argument {unknown[0]!r}: see the attributes of Schooling.")
