@@ -187,8 +187,8 @@ class MetaTraining:
             raise ValueError(f"{path} is damaged or no {_KIND} ({error}): restore it, or begin anew.") from error
         if other:
             raise ValueError(
-                f"{path} was trained with {other[0]}={found[other[0]]!r}, and this training has {mine[other[0]]!r}: use "
-                "the same settings, or begin anew with another file."
+                f"{path} was trained with {other[0]}={found[other[0]]!r}, and this training has {mine[other[0]]!r}: "
+                "use the same settings, or begin anew with another file."
             )
         self._weights = weights
         self._adam = torch.optim.Adam(weights.values(), lr=self._schooling.learning_rate, betas=_DECAYS)
