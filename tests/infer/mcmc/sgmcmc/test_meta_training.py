@@ -222,6 +222,13 @@ def test_one_sentence(options, sentence):
     assert "\n" not in str(error.value)
 
 
+def test_chains_that_run_away_are_told():
+    """Steps of three times the narrowest direction, at which Euler's scheme is unstable, and by half of it."""
+    with pytest.warns(UserWarning, match="The chains of task 0 ran away in its last round.*than 1.2"):
+        train_meta_sampler([gaussian], step_size=1.2, rounds=2, disable_progbar=True, **OPTIONS)
+    train_meta_sampler([gaussian], step_size=0.2, rounds=2, disable_progbar=True, **OPTIONS)
+
+
 def test_training_begins_with_a_friction_of_ones_choosing():
     """Of the posterior before anything is learned: with readouts near 0, a step takes about this share."""
     training = MetaTraining([gaussian], Schooling(0.05, **OPTIONS), constant_friction=0.3)

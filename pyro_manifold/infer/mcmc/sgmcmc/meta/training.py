@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from pyro_manifold.infer.mcmc.sgmcmc.meta.unrolled import Unrolled
 
 _KIND = "MetaTraining"
 _LARGEST_GRADIENT = 1.0
+_MOST_GROWTH = 10.0
+"""Of a loss, which is noisy, from the first segment of chains to a later one."""
 _DECAYS = (0.5, 0.99)
 
 
@@ -39,6 +42,8 @@ class MetaTraining:
         sampler: as it is now.
         rounds: rounds done.
         losses: ``{"cross": ..., "in-chain": ...}`` of the last round: mean squares of ∇U + ∇log q over coordinates.
+        ran_away: numbers of the tasks whose chains left the finite numbers in their last round, or whose cross-chain
+            loss became more than ten times that of their very first segment.
     """
 
     def __init__(
@@ -62,6 +67,8 @@ class MetaTraining:
         self._tasks = [Unrolled(task, schooling, index) for index, task in enumerate(chosen)]
         self.rounds = 0
         self.losses: dict[str, float] = {}
+        self.ran_away: set[int] = set()
+        self._began: dict[int, float] = {}
         self.sampler = self._first(hidden, constant_friction) if sampler is None else sampler
         self._weights = self._leaves(self.sampler.tensors)
         self._adam = torch.optim.Adam(self._weights.values(), lr=schooling.learning_rate, betas=_DECAYS)
@@ -94,7 +101,8 @@ class MetaTraining:
 
     def advance(self) -> dict[str, float]:
         """One round: new chains on the next task, and a change of the weights after each segment; returns `losses`."""
-        task = self._tasks[self.rounds % len(self._tasks)]
+        number = self.rounds % len(self._tasks)
+        task = self._tasks[number]
         task.begin(seed_of(self._schooling.seed, 1, self.rounds))
         found: list[tuple[Tensor, Tensor]] = []
         for _ in range(self._schooling.segments):
@@ -102,6 +110,7 @@ class MetaTraining:
             if losses is None:  # chains left the finite numbers: these steps teach nothing
                 break
             found.append(losses)
+        self._watch(number, found)
         self.rounds += 1
         self.sampler = self.sampler.with_tensors({name: value.detach() for name, value in self._weights.items()})
         if not found:
@@ -110,6 +119,15 @@ class MetaTraining:
             cross, within = (float(torch.stack(values).nanmean()) for values in zip(*found, strict=True))
             self.losses = {"cross": cross, "in-chain": within}
         return self.losses
+
+    def _watch(self, task: int, found: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Whether the chains of a round ran away."""
+        cross = [float(losses[0]) for losses in found]
+        began = self._began.setdefault(task, cross[0]) if cross else 0.0
+        if len(cross) < self._schooling.segments or not cross[-1] <= _MOST_GROWTH * began:
+            self.ran_away.add(task)
+        else:
+            self.ran_away.discard(task)
 
     def _segment(self, task: Unrolled) -> tuple[Tensor, Tensor] | None:
         """Gradients of both losses over so many windows, then one step of Adam."""
@@ -241,6 +259,8 @@ def train_meta_sampler(
     Raises:
         ValueError: for arguments out of range, or a checkpoint of other settings.
 
+    There is a warning if chains ran away, as they do with steps that are too long.
+
     Source: Gong, Li & Hernández-Lobato, ICLR 2019, section 4.
 
     Example:
@@ -270,4 +290,10 @@ def train_meta_sampler(
             bar.update()
             if checkpoint is not None and (training.rounds % checkpoint_every == 0 or training.rounds == rounds):
                 training.save(checkpoint)
+    if training.ran_away:
+        warnings.warn(
+            f"The chains of task {min(training.ran_away)} ran away in its last round, and the sampler is of no use: "
+            f"take a smaller step_size than {step_size:.3g}.",
+            stacklevel=2,
+        )
     return replace(training.sampler, command=command)
