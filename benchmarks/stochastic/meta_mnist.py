@@ -44,7 +44,8 @@ from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler, MetaTa
 from pyro_manifold.nn import to_bayesian_
 
 BATCH, STEPS, HELD_OUT = 500, 100, 10_000
-FRICTION = 0.01  # with which training begins, as in the paper
+NO_ENERGY = 1e12  # a unit of energy beside which all energies are 0, so that networks do not see them
+FRICTION = 0.1  # with which training begins; the step of SGHMC with that is √(FRICTION / number of images)
 PROBLEMS = {
     "ReLU": ((784, 40, 40, 10), nn.ReLU, "0123456789"),
     "sigmoid": ((784, 40, 40, 10), nn.Sigmoid, "0123456789"),
@@ -183,28 +184,24 @@ def compare(problem, sampler, train, test, chains, seconds, seeds, only_these, t
     show(["sampler", "step size", "accuracy, %", "negative log-likelihood", "of each seed", "steps"], rows)
 
 
-def after(model, step_size, steps, chains):
-    """Where chains begin: at what SGHMC comes to in so many steps, one chain after the other."""
-    pyro.set_rng_seed(0)
-    settings = {"step_size": step_size, "friction": FRICTION, "integrator": "euler"}
-    values = SGHMC(model, **settings, num_steps=steps, init_strategy=small_weights).prepare(chains, 0, None).advance()
-    turns = {name: itertools.cycle(value) for name, value in values.items()}
-    return lambda site: next(turns[site["name"]])
-
-
 def train_sampler(path, images, labels, rounds, digits):
     images, labels = only(digits, *split(images, labels)[0])
-    model, chains = posterior(network((784, 20, len(digits)), nn.ReLU), images, labels), 8
-    short, step_size = len(images) < 10_000, math.sqrt(0.7 * FRICTION / len(images))
-    starts = [small_weights, after(model, step_size, 20 if short else 1500, chains)]
-    tasks = [MetaTask(model, init_strategy=start) for start in starts]
+    sizes, cases = (784, 20, len(digits)), len(images)
+    task = MetaTask(posterior(network(sizes, nn.ReLU), images, labels), init_strategy=small_weights)
+    settings = {
+        "step_size": math.sqrt(FRICTION / cases),
+        "dimension": sum((before + 1) * after for before, after in itertools.pairwise(sizes)),
+        "data_size": cases,
+    }
+    random = torch.Generator().manual_seed(0)
+    blind = MetaSampler.random(6, random=random, constant_friction=FRICTION, energy_scale=NO_ENERGY, **settings)
     command = f"python -m benchmarks.stochastic.meta_mnist --data FOLDER --train FILE --rounds {rounds}"
     if digits != "0123456789":
         command += f" --digits {digits}"
-    steps = 10 if short else 200
-    schooling = {"steps": steps, "segments": 3, "truncation": steps, "thinning": steps // 4, "share": 0.02}
-    options = {"rounds": rounds, "hidden": 6, "constant_friction": FRICTION, "chains": chains, "command": command}
-    train_on_networks(path, tasks, step_size, **options, **schooling)
+    steps = 10 if cases < 10_000 else 100
+    schooling = {"chains": 8, "steps": steps, "segments": 10, "truncation": steps, "thinning": steps // 5}
+    options = {"rounds": rounds, "sampler": blind, "share": 0.02, "command": command, **schooling}
+    train_on_networks(path, [task], settings["step_size"], **options)
 
 
 def train_on_networks(path, tasks, step_size, **settings):
