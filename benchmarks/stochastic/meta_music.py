@@ -197,7 +197,7 @@ def draw(curves, collections, path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    fig, axes = plt.subplots(1, len(collections), figsize=(3.2 * len(collections), 2.8), squeeze=False)
+    fig, axes = plt.subplots(1, len(collections), figsize=(3.2 * len(collections), 3.0), squeeze=False)
     for axis, collection in zip(axes[0], collections, strict=True):
         ends = []
         for (where, name), points in curves.items():
@@ -206,8 +206,9 @@ def draw(curves, collections, path):
                 ends.append(points[-1][1])
         axis.set(title=collection, xlabel="seconds of the processor", ylim=(0.97 * min(ends), 1.35 * max(ends)))
     axes[0, 0].set_ylabel("negative log-likelihood")
-    axes[0, -1].legend(frameon=False)
-    fig.tight_layout()
+    # Below all of them: there is no corner that is free in each.
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=4, frameon=False)
+    fig.tight_layout(rect=(0, 0.08, 1, 1))
     fig.savefig(path, dpi=110)
 
 

@@ -7,6 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
+from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MetaSampler, MetaTask, MetaTraining, Schooling, stein_scores, train_meta_sampler
 from pyro_manifold.infer.mcmc.sgmcmc.meta.losses import divergence
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
@@ -77,6 +78,10 @@ def gaussian():
     pyro.sample("x", dist.Normal(torch.zeros(3), torch.tensor([0.4, 0.8, 1.0])).to_event(1))
 
 
+def on_a_manifold():
+    pyro.sample("U", StiefelUniform(4, 2))
+
+
 OPTIONS = {"chains": 12, "steps": 20, "segments": 2, "truncation": 10, "burn_in": 10, "chains_within": 3}
 
 
@@ -122,6 +127,12 @@ def test_a_share_of_coordinates_has_the_gradient_of_all_on_average():
 def test_sentences_of_tasks_and_scores():
     with pytest.raises(ValueError, match="args=3, expected a tuple"):
         MetaTask(gaussian, args=3)
+    with pytest.raises(ValueError, match="kwargs=3, expected a dictionary"):
+        MetaTask(gaussian, kwargs=3)
+    with pytest.raises(ValueError, match="init_strategy=3, expected a function of a site"):
+        MetaTask(gaussian, init_strategy=3)
+    with pytest.raises(ValueError, match="args and data_loader: expected one of them"):
+        MetaTask(gaussian, args=(1,), data_loader=[1])
     with pytest.raises(ValueError, match=r"draws have the shape \(1, 3\), expected"):
         stein_scores(torch.randn(1, 3))
 
@@ -133,7 +144,7 @@ def weights(sampler):
 def test_training_is_deterministic_and_goes_on_number_for_number(tmp_path):
     def train(**options):
         torch.rand(3)  # what others draw changes nothing
-        return train_meta_sampler([gaussian], step_size=0.05, disable_progbar=True, **OPTIONS, **options)
+        return train_meta_sampler([gaussian], **{"step_size": 0.05, "disable_progbar": True, **OPTIONS, **options})
 
     whole = train(rounds=4)
     assert torch.equal(weights(whole), weights(train(rounds=4)))
@@ -142,8 +153,10 @@ def test_training_is_deterministic_and_goes_on_number_for_number(tmp_path):
     resumed = train(rounds=4, checkpoint=tmp_path / "training.npz")
     assert torch.equal(weights(whole), weights(resumed))
     assert whole.fingerprint == resumed.fingerprint
-    with pytest.raises(ValueError, match=r"was trained with step_size=0.05, and this training has 0.1: use the same"):
-        train_meta_sampler([gaussian], step_size=0.1, checkpoint=tmp_path / "training.npz", **OPTIONS)
+    for name, before, now in (("step_size", 0.05, 0.1), ("hidden", 10, 3), ("constant_friction", 0.01, 0.1)):
+        sentence = f"was trained with {name}={before}, and this training has {now}: use the same"
+        with pytest.raises(ValueError, match=sentence):
+            train(rounds=5, checkpoint=tmp_path / "training.npz", **{name: now})
 
 
 def test_training_makes_the_losses_smaller():
@@ -195,12 +208,34 @@ def test_tasks_with_data(dtype):
         ({"step_size": 1e30}, r"left the finite numbers with step_size=1e\+30: take a smaller one"),
         ({"checkpoint": "/nowhere/training.npz"}, "There is no folder /nowhere for training.npz"),
         ({"tasks": ["model"]}, "model='model', expected a Pyro model"),
+        ({"tasks": [gaussian, lambda: None]}, "Task 1 has no site that the learned dynamics move"),
+        ({"tasks": [on_a_manifold]}, "Task 0 has no site that the learned dynamics move"),
+        ({"constant_friction": 0.0}, "constant_friction=0.0"),
+        ({"steps": 10}, "truncation=20, expected at most steps=10"),
+        ({"checkpoint": 3}, "3: expected the path of a file"),
+        ({"command": 3}, "command=3, expected a string"),
     ],
 )
 def test_one_sentence(options, sentence):
     with pytest.raises((ValueError, FileNotFoundError), match=sentence) as error:
         train_meta_sampler(**{"tasks": [gaussian], "step_size": 0.1, "rounds": 1, "disable_progbar": True, **options})
     assert "\n" not in str(error.value)
+
+
+def test_chains_that_run_away_are_told():
+    """Steps of three times the narrowest direction, at which Euler's scheme is unstable, and by half of it."""
+    with pytest.warns(UserWarning, match="The chains of task 0 ran away in its last round.*than 1.2"):
+        train_meta_sampler([gaussian], step_size=1.2, rounds=2, disable_progbar=True, **OPTIONS)
+    train_meta_sampler([gaussian], step_size=0.2, rounds=2, disable_progbar=True, **OPTIONS)
+
+
+def test_training_begins_with_a_friction_of_ones_choosing():
+    """Of the posterior before anything is learned: with readouts near 0, a step takes about this share."""
+    training = MetaTraining([gaussian], Schooling(0.05, **OPTIONS), constant_friction=0.3)
+    numbers = torch.tensor([1.0]), torch.ones(1, 3), torch.ones(1, 3)
+    found = 0.05 * training.sampler.coefficients(*numbers, Scaling(3)).friction
+    torch.testing.assert_close(found, torch.full((1, 3), 0.3), rtol=0, atol=0.1)
+    assert bool((found > 0.299).all())
 
 
 def test_a_sampler_can_be_trained_further():

@@ -1,10 +1,8 @@
 """The law of NNSGHMC whatever its networks are; that it is SGHMC without them; Γ; saving; bad input."""
 
-import json
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -333,66 +331,6 @@ def test_friction_and_energy_follow_dimension_and_data():
     torch.testing.assert_close(large.curl, small.curl)
     torch.testing.assert_close(sampler.step_size_for(200) * large.friction, sampler.step_size_for(50) * small.friction)
     assert sampler.step_size_for(200) == 0.05
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_sampler_comes_back_from_its_file(tmp_path):
-    sampler = replace(any_sampler(0), command="by hand")
-    sampler.save(tmp_path / "sampler.npz")
-    again = MetaSampler.load(tmp_path / "sampler.npz")
-    assert again.fingerprint == sampler.fingerprint
-    assert again.command == "by hand"
-    for name, value in again.tensors.items():
-        assert torch.equal(value, sampler.tensors[name])
-
-
-@pytest.mark.parametrize("name", MetaSampler.names())
-def test_samplers_that_come_with_the_package(name):
-    sampler = MetaSampler.load(name)
-    assert sampler.command.startswith("python -m benchmarks.stochastic.meta_")
-
-
-def rewritten(path, change):
-    """The file with another page."""
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    about = json.loads(str(arrays["about"]))
-    change(about, arrays)
-    arrays["about"] = np.array(json.dumps(about))
-    np.savez(path, **arrays)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda about, _: about.update(version=2), "has version 2, and this package reads version 1"),
-        (lambda about, _: about.update(kind="MetaTraining"), "holds a MetaTraining, expected a MetaSampler"),
-        (lambda about, _: about.update({"curl inputs": ["energy"]}), "the curl inputs .'energy'., expected"),
-        (lambda about, _: about.pop("version"), "is damaged or no MetaSampler"),
-        (lambda about, _: about.update(step_size=-1), "is damaged or no MetaSampler .step_size=-1"),
-        (lambda _, arrays: arrays.pop("curl bias"), "is damaged or no MetaSampler"),
-        (lambda _, arrays: arrays.update({"curl weight": np.zeros((3, 3))}), "The network 'curl' has weights .3, 3."),
-    ],
-)
-def test_files_of_other_kinds(tmp_path, change, sentence):
-    path = tmp_path / "sampler.npz"
-    any_sampler(0).save(path)
-    rewritten(path, change)
-    with pytest.raises(ValueError, match=sentence) as error:
-        MetaSampler.load(path)
-    assert "\n" not in str(error.value)
-
-
-def test_damaged_files(tmp_path):
-    path = tmp_path / "sampler.npz"
-    any_sampler(0).save(path)
-    content = path.read_bytes()
-    for damaged in (b"", content[:200], b"text"):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="is damaged or no MetaSampler"):
-            MetaSampler.load(path)
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------

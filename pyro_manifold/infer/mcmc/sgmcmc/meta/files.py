@@ -35,11 +35,14 @@ def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], about: Map
 
 
 def check_folder(path: str | Path) -> Path:
-    """The path, if its folder is there.
+    """The path of a file that is there or can be made.
 
     Raises:
-        FileNotFoundError: if it is not.
+        ValueError: if it is none, or a folder.
+        FileNotFoundError: if its folder is not there.
     """
+    if not isinstance(path, str | Path) or Path(path).is_dir():
+        raise ValueError(f"{path!r}: expected the path of a file.")
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {path.parent} for {path.name}: make it first.")
@@ -68,7 +71,7 @@ def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
         raise ValueError(f"{path} holds a {found[0]}, expected a {kind}: give another file.")
     if found[1] != VERSION:
         raise ValueError(
-            f"{path} has version {found[1]}, and this package reads version {VERSION}: train the sampler again, or use "
-            "the package that wrote it."
+            f"{path} has version {found[1]!r}, and this package reads version {VERSION}: train the sampler again, or "
+            "use the package that wrote it."
         )
     return tensors, about

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib import resources
@@ -143,11 +144,22 @@ class MetaSampler:
                     f"{tuple(network.bias.shape)} and readout {tuple(network.readout.shape)}, expected (hidden, "
                     f"{len(inputs)}), (hidden,) and (hidden,): its inputs are {', '.join(inputs)}."
                 )
-        broken = [name for name, value in self.tensors.items() if not bool(value.isfinite().all())]
-        if broken:
-            raise ValueError(f"'{broken[0]}' has values that are not finite: train the sampler with smaller steps.")
-        positive = ("constant_friction", "energy_scale", "dimension", "data_size", "step_size")
-        check_positive(**{name: getattr(self, name) for name in positive})
+        for name, value in self.tensors.items():
+            if not value.is_floating_point():
+                raise ValueError(f"'{name}' has numbers of type {value.dtype}, expected floating point numbers.")
+            if not bool(value.isfinite().all()):
+                raise ValueError(f"'{name}' has values that are not finite: train the sampler with smaller steps.")
+        self._check_constants()
+
+    def _check_constants(self) -> None:
+        check_positive(**{name: getattr(self, name) for name in ("constant_friction", "energy_scale", "step_size")})
+        check_positive_integer(dimension=self.dimension, data_size=self.data_size)
+        for name in ("constant_curl", "energy_centre"):
+            value = getattr(self, name)
+            if not (is_a(Real, value) and math.isfinite(value)):
+                raise ValueError(f"{name}={value!r}, expected a finite number.")
+        if not isinstance(self.command, str):
+            raise ValueError(f"command={self.command!r}, expected a string.")
         if not (is_a(Real, self.curl_friction) and 0 <= self.curl_friction < float("inf")):
             raise ValueError(f"curl_friction={self.curl_friction!r}, expected a number ≥ 0.")
 
@@ -237,11 +249,7 @@ class MetaSampler:
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> MetaSampler:
         """The same with other weights."""
-        curl, friction = (
-            CoordinateNetwork(**{part: tensors[f"{name} {part}"] for part in CoordinateNetwork._fields})
-            for name in ("curl", "friction")
-        )
-        return replace(self, curl=curl, friction=friction)
+        return replace(self, **_networks(tensors))
 
     def to(self, like: Tensor) -> MetaSampler:
         """With weights of the dtype and on the device of a tensor."""
@@ -279,17 +287,21 @@ class MetaSampler:
             raise ValueError(f"name={name!r}, expected a file, or one of {cls.names()}.")
         shipped = _SHIPPED / f"{name}.npz"
         path = shipped if str(name) in cls.names() else Path(name)
-        if not path.exists():
+        if not path.is_file():
             raise FileNotFoundError(f"There is no sampler {str(name)!r}: give a file, or one of {cls.names()}.")
         tensors, about = read(path, _KIND)
         for key, expected in (("curl inputs", CURL_INPUTS), ("friction inputs", FRICTION_INPUTS)):
-            found: Sequence[str] = about.pop(key, ())
-            if tuple(found) != expected:
-                raise ValueError(f"{path} has a sampler with the {key} {list(found)}, expected {list(expected)}.")
+            found = about.pop(key, None)
+            if found != list(expected):
+                raise ValueError(f"{path} has a sampler with the {key} {found}, expected {list(expected)}.")
+        expected_names = set(tensors) == _TENSORS and set(about) == _CONSTANTS
         try:
-            return cls.random(hidden=1, **about).with_tensors(tensors)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged or no {_KIND} ({error}): restore or write it again.") from error
+            if not expected_names:
+                raise ValueError("other tensors or constants than a sampler's")
+            return cls(**_networks(tensors), **about)
+        except ValueError as error:
+            reason = str(error).removesuffix(".")
+            raise ValueError(f"{path} is damaged or no {_KIND} ({reason}): restore or write it again.") from error
 
     @staticmethod
     def names() -> list[str]:
@@ -297,7 +309,17 @@ class MetaSampler:
         return sorted(path.stem for path in _SHIPPED.glob("*.npz"))
 
 
+_NETWORKS = ("curl", "friction")
+_TENSORS = {f"{name} {part}" for name in _NETWORKS for part in CoordinateNetwork._fields}
+_CONSTANTS = {field.name for field in fields(MetaSampler)} - set(_NETWORKS)
 _SHIPPED = Path(str(resources.files("pyro_manifold.infer.mcmc.sgmcmc.meta"))) / "samplers"
+
+
+def _networks(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {
+        name: CoordinateNetwork(**{part: tensors[f"{name} {part}"] for part in CoordinateNetwork._fields})
+        for name in _NETWORKS
+    }
 
 
 def check_derivatives(derivatives: object) -> None:

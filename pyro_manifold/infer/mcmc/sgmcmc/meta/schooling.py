@@ -38,6 +38,12 @@ class MetaTask:
             raise ValueError(f"model={self.model!r}, expected a Pyro model.")
         if not isinstance(self.args, tuple):
             raise ValueError(f"args={self.args!r}, expected a tuple.")
+        if self.args and self.data_loader is not None:
+            raise ValueError("args and data_loader: expected one of them, for both are positional arguments.")
+        if not isinstance(self.kwargs, Mapping):
+            raise ValueError(f"kwargs={self.kwargs!r}, expected a dictionary.")
+        if not callable(self.init_strategy):
+            raise ValueError(f"init_strategy={self.init_strategy!r}, expected a function of a site.")
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -96,6 +102,10 @@ class Schooling:
             raise ValueError(f"scores={self.scores!r}, expected 'joint' or 'marginal'.")
         if self.chains < 4:
             raise ValueError(f"chains={self.chains}, expected at least 4: the score of draws comes from many of them.")
+        if self.truncation > self.steps:
+            raise ValueError(
+                f"truncation={self.truncation}, expected at most steps={self.steps}: the weights change after so many."
+            )
         if self.thinning > self.truncation:
             raise ValueError(
                 f"thinning={self.thinning}, expected at most truncation={self.truncation}: what is differentiated at "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_manifold.infer.mcmc.checks import check_positive_integer
+from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer
 from pyro_manifold.infer.mcmc.sgmcmc.batches import seed_of
 from pyro_manifold.infer.mcmc.sgmcmc.meta.files import check_folder, read, write
 from pyro_manifold.infer.mcmc.sgmcmc.meta.losses import Loss, divergence
@@ -21,6 +22,8 @@ from pyro_manifold.infer.mcmc.sgmcmc.meta.unrolled import Unrolled
 
 _KIND = "MetaTraining"
 _LARGEST_GRADIENT = 1.0
+_MOST_GROWTH = 10.0
+"""Of a loss, which is noisy, from the first segment of chains to a later one."""
 _DECAYS = (0.5, 0.99)
 
 
@@ -32,11 +35,15 @@ class MetaTraining:
         schooling: how to train.
         sampler: where to begin; None for networks with small random weights.
         hidden: hidden units of these.
+        constant_friction: c of these, as in `MetaSampler`: what a step takes of each momentum before anything is
+            learned, and the least that it ever takes.
 
     Attributes:
         sampler: as it is now.
         rounds: rounds done.
         losses: ``{"cross": ..., "in-chain": ...}`` of the last round: mean squares of ∇U + ∇log q over coordinates.
+        ran_away: numbers of the tasks whose chains left the finite numbers in their last round, or whose cross-chain
+            loss became more than ten times that of their very first segment.
     """
 
     def __init__(
@@ -45,6 +52,7 @@ class MetaTraining:
         schooling: Schooling,
         sampler: MetaSampler | None = None,
         hidden: int = 10,
+        constant_friction: float = 0.01,
     ) -> None:
         if not isinstance(tasks, Sequence) or isinstance(tasks, str):
             raise ValueError(f"tasks={tasks!r}, expected a list of Pyro models or MetaTask.")
@@ -54,22 +62,25 @@ class MetaTraining:
         if not chosen:
             raise ValueError("tasks is empty: give at least one Pyro model or MetaTask.")
         check_positive_integer(hidden=hidden)
+        check_positive(constant_friction=constant_friction)
         self._schooling = schooling
         self._tasks = [Unrolled(task, schooling, index) for index, task in enumerate(chosen)]
         self.rounds = 0
         self.losses: dict[str, float] = {}
-        self.sampler = self._first(hidden) if sampler is None else sampler
+        self.ran_away: set[int] = set()
+        self._began: dict[int, float] = {}
+        self.sampler = self._first(hidden, constant_friction) if sampler is None else sampler
         self._weights = self._leaves(self.sampler.tensors)
         self._adam = torch.optim.Adam(self._weights.values(), lr=schooling.learning_rate, betas=_DECAYS)
 
-    def _first(self, hidden: int) -> MetaSampler:
+    def _first(self, hidden: int, constant_friction: float) -> MetaSampler:
         """Small random networks; the inputs in the units of a round of it."""
         schooling, task = self._schooling, self._tasks[0]
         random = torch.Generator().manual_seed(seed_of(schooling.seed, 0))
         sampler = MetaSampler.random(
             hidden,
             random=random,
-            constant_friction=0.01,
+            constant_friction=constant_friction,
             curl_friction=0.0,
             dimension=task.dimension,
             data_size=task.data_size,
@@ -90,7 +101,8 @@ class MetaTraining:
 
     def advance(self) -> dict[str, float]:
         """One round: new chains on the next task, and a change of the weights after each segment; returns `losses`."""
-        task = self._tasks[self.rounds % len(self._tasks)]
+        number = self.rounds % len(self._tasks)
+        task = self._tasks[number]
         task.begin(seed_of(self._schooling.seed, 1, self.rounds))
         found: list[tuple[Tensor, Tensor]] = []
         for _ in range(self._schooling.segments):
@@ -98,6 +110,7 @@ class MetaTraining:
             if losses is None:  # chains left the finite numbers: these steps teach nothing
                 break
             found.append(losses)
+        self._watch(number, found)
         self.rounds += 1
         self.sampler = self.sampler.with_tensors({name: value.detach() for name, value in self._weights.items()})
         if not found:
@@ -107,10 +120,19 @@ class MetaTraining:
             self.losses = {"cross": cross, "in-chain": within}
         return self.losses
 
+    def _watch(self, task: int, found: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Whether the chains of a round ran away."""
+        cross = [float(losses[0]) for losses in found]
+        began = self._began.setdefault(task, cross[0]) if cross else 0.0
+        if len(cross) < self._schooling.segments or not cross[-1] <= _MOST_GROWTH * began:
+            self.ran_away.add(task)
+        else:
+            self.ran_away.discard(task)
+
     def _segment(self, task: Unrolled) -> tuple[Tensor, Tensor] | None:
         """Gradients of both losses over so many windows, then one step of Adam."""
         schooling = self._schooling
-        windows = max(1, schooling.steps // schooling.truncation)
+        windows = schooling.steps // schooling.truncation
         cross, within = [], []
         self._adam.zero_grad()
         task.choose_chains()
@@ -140,6 +162,12 @@ class MetaTraining:
         constant, marginal = past if past.shape[1] else None, self._schooling.scores == "marginal"
         return divergence(live, gradients[:, task.chosen].transpose(0, 1), constant, marginal=marginal)
 
+    @staticmethod
+    def _settings(schooling: Mapping[str, Any], constants: Mapping[str, Any], bias: Tensor) -> dict[str, Any]:
+        """What a training that goes on has in common with the one that was saved."""
+        alike = ("constant_friction", "dimension", "data_size")
+        return {**schooling, **{name: constants[name] for name in alike}, "hidden": len(bias)}
+
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
@@ -159,9 +187,11 @@ class MetaTraining:
             ValueError: if the file is damaged, of another version, or of a training with other settings.
         """
         tensors, about = read(path, _KIND)
-        mine = asdict(self._schooling)
         try:
-            other = [name for name in mine if about["schooling"][name] != mine[name]]
+            found = self._settings(about["schooling"], about["sampler"], tensors["curl bias"])
+            constants = {entry.name: getattr(self.sampler, entry.name) for entry in fields(self.sampler)[2:]}
+            mine = self._settings(asdict(self._schooling), constants, self.sampler.curl.bias)
+            other = [name for name in mine if found[name] != mine[name]]
             if not other:
                 weights = self._leaves({name: tensors[name] for name in self._weights})
                 self.sampler = replace(self.sampler, **about["sampler"]).with_tensors(weights)
@@ -175,8 +205,8 @@ class MetaTraining:
             raise ValueError(f"{path} is damaged or no {_KIND} ({error}): restore it, or begin anew.") from error
         if other:
             raise ValueError(
-                f"{path} was trained with {other[0]}={about['schooling'][other[0]]!r}, and this training has "
-                f"{mine[other[0]]!r}: use the same settings, or begin anew with another file."
+                f"{path} was trained with {other[0]}={found[other[0]]!r}, and this training has {mine[other[0]]!r}: "
+                "use the same settings, or begin anew with another file."
             )
         self._weights = weights
         self._adam = torch.optim.Adam(weights.values(), lr=self._schooling.learning_rate, betas=_DECAYS)
@@ -191,6 +221,7 @@ def train_meta_sampler(
     rounds: int = 100,
     sampler: MetaSampler | None = None,
     hidden: int = 10,
+    constant_friction: float = 0.01,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
     disable_progbar: bool = False,
@@ -214,6 +245,8 @@ def train_meta_sampler(
         rounds: how many rounds in all, those of a checkpoint included.
         sampler: where to begin; None for networks with small random weights.
         hidden: hidden units of these.
+        constant_friction: c of these, as in `MetaSampler`: what a step takes of each momentum before anything is
+            learned, and the least that it ever takes. Begin where SGHMC with such a friction is good.
         checkpoint: a file in which the training is kept; if it exists, the training goes on from there.
         checkpoint_every: rounds between two savings.
         disable_progbar: no progress bar.
@@ -225,6 +258,8 @@ def train_meta_sampler(
 
     Raises:
         ValueError: for arguments out of range, or a checkpoint of other settings.
+
+    There is a warning if chains ran away, as they do with steps that are too long.
 
     Source: Gong, Li & Hernández-Lobato, ICLR 2019, section 4.
 
@@ -238,12 +273,14 @@ def train_meta_sampler(
         (3, 0.05)
     """
     check_positive_integer(rounds=rounds, checkpoint_every=checkpoint_every)
+    if not isinstance(command, str):
+        raise ValueError(f"command={command!r}, expected a string.")
     unknown = sorted(set(schooling) - {entry.name for entry in fields(Schooling)})
     if unknown:
         raise ValueError(f"train_meta_sampler has no argument {unknown[0]!r}: see the attributes of Schooling.")
     if checkpoint is not None:
         check_folder(checkpoint)
-    training = MetaTraining(tasks, Schooling(step_size, **schooling), sampler, hidden)
+    training = MetaTraining(tasks, Schooling(step_size, **schooling), sampler, hidden, constant_friction)
     if checkpoint is not None and Path(checkpoint).exists():
         training.load(checkpoint)
     with tqdm(total=rounds, initial=training.rounds, disable=disable_progbar, desc="Training") as bar:
@@ -253,4 +290,10 @@ def train_meta_sampler(
             bar.update()
             if checkpoint is not None and (training.rounds % checkpoint_every == 0 or training.rounds == rounds):
                 training.save(checkpoint)
+    if training.ran_away:
+        warnings.warn(
+            f"The chains of task {min(training.ran_away)} ran away in its last round, and the sampler is of no use: "
+            f"take a smaller step_size than {step_size:.3g}.",
+            stacklevel=2,
+        )
     return replace(training.sampler, command=command)

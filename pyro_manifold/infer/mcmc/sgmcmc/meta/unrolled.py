@@ -29,6 +29,9 @@ class Unrolled:
         schooling: how the sampler is trained.
         index: number of the task, for seeds.
 
+    Raises:
+        ValueError: if its model has no site that the learned dynamics move.
+
     Attributes:
         dimension: number of coordinates.
         data_size: number of data.
@@ -53,6 +56,11 @@ class Unrolled:
         self._gradient = gradients_of(run.problem)
         self._mechanics, self._metrics = kernel.motion_of(run.problem)
         self._flat = [block for block, move in self._mechanics.items() if isinstance(move, EuclideanMechanics)]
+        if not self._flat:
+            raise ValueError(
+                f"Task {index} has no site that the learned dynamics move, which are continuous and in no manifold: "
+                "leave it out, or give it such a site."
+            )
         self._scaling = kernel.scaling_of(run.problem)
         self.dimension, self.data_size = self._scaling.dimension, self._scaling.data_size
         self._kernel, self._past = kernel, torch.empty(0)

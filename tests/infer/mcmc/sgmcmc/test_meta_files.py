@@ -1,0 +1,96 @@
+"""Samplers as files: what comes back, and what is said of files that hold none."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_manifold.infer import MetaSampler
+
+
+def any_sampler():
+    """Networks that nobody trained."""
+    return MetaSampler.random(5, 1.0, torch.Generator().manual_seed(0), constant_curl=1.5, dimension=2)
+
+
+def test_a_sampler_comes_back_from_its_file(tmp_path):
+    sampler = replace(any_sampler(), command="by hand")
+    sampler.save(tmp_path / "sampler.npz")
+    again = MetaSampler.load(tmp_path / "sampler.npz")
+    assert again.fingerprint == sampler.fingerprint
+    assert again.command == "by hand"
+    for name, value in again.tensors.items():
+        assert torch.equal(value, sampler.tensors[name])
+
+
+@pytest.mark.parametrize("name", MetaSampler.names())
+def test_samplers_that_come_with_the_package(name):
+    sampler = MetaSampler.load(name)
+    assert sampler.command.startswith("python -m benchmarks.stochastic.meta_")
+
+
+def rewritten(path, change):
+    """The file with another page."""
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    about = json.loads(str(arrays["about"]))
+    change(about, arrays)
+    arrays["about"] = np.array(json.dumps(about))
+    np.savez(path, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda about, _: about.update(version=2), "has version 2, and this package reads version 1"),
+        (lambda about, _: about.update(version="1"), "has version '1', and this package reads version 1"),
+        (lambda about, _: about.update(kind="MetaTraining"), "holds a MetaTraining, expected a MetaSampler"),
+        (lambda about, _: about.update({"curl inputs": ["energy"]}), "the curl inputs .'energy'., expected"),
+        (lambda about, _: about.update({"friction inputs": 3}), "the friction inputs 3, expected"),
+        (lambda about, _: about.pop("version"), "is damaged or no MetaSampler"),
+        (lambda about, _: about.update(step_size=-1), "is damaged or no MetaSampler .step_size=-1"),
+        (lambda about, _: about.update(energy_centre=float("nan")), "is damaged or no MetaSampler .energy_centre=nan"),
+        (lambda about, _: about.update(constant_curl="a"), "is damaged or no MetaSampler .constant_curl='a'"),
+        (lambda about, _: about.update(dimension=2.5), "is damaged or no MetaSampler .dimension=2.5"),
+        (lambda about, _: about.update(command=5), "is damaged or no MetaSampler .command=5"),
+        (lambda about, _: about.update(random=5), "other tensors or constants than a sampler's"),
+        (lambda _, arrays: arrays.update(more=np.zeros(1)), "other tensors or constants than a sampler's"),
+        (
+            lambda _, arrays: arrays.update({"curl bias": np.zeros(5, int)}),
+            "'curl bias' has numbers of type torch.int64",
+        ),
+        (lambda _, arrays: arrays.pop("curl bias"), "is damaged or no MetaSampler"),
+        (lambda _, arrays: arrays.update({"curl weight": np.zeros((3, 3))}), "The network 'curl' has weights .3, 3."),
+    ],
+)
+def test_files_of_other_kinds(tmp_path, change, sentence):
+    path = tmp_path / "sampler.npz"
+    any_sampler().save(path)
+    rewritten(path, change)
+    with pytest.raises(ValueError, match=sentence) as error:
+        MetaSampler.load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "sampler.npz"
+    any_sampler().save(path)
+    content = path.read_bytes()
+    for damaged in (b"", content[:200], b"text"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="is damaged or no MetaSampler"):
+            MetaSampler.load(path)
+
+
+@pytest.mark.parametrize("name", ["", "nobody", "."])
+def test_files_that_are_not_there(name):
+    with pytest.raises(FileNotFoundError, match=f"There is no sampler '{name}': give a file"):
+        MetaSampler.load(name)
+
+
+@pytest.mark.parametrize("path", [None, 3, "."])
+def test_no_path_of_a_file(path):
+    with pytest.raises(ValueError, match="expected the path of a file"):
+        any_sampler().save(path)
