@@ -59,9 +59,8 @@ def pymc(problem, particles, runs, kernel="IMH", **options):
             **options,
         )
     stages = trace.sample_stats["log_marginal_likelihood"].values
-    return [
-        float(np.ravel(stages[k])[-1][-1] if np.ndim(stages) == 1 else _last(stages[k])) for k in range(runs)
-    ], times
+    # Chains with different numbers of stages are the entries of a single row.
+    return [_last(chain) for chain in (stages if len(stages) == runs else stages[0])], times
 
 
 def _last(values):
