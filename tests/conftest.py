@@ -35,6 +35,8 @@ LONGEST = (
     "test_distributions_of_draws.py::test_matrix_langevin",
     "test_langevin_normaliser.py::test_concentrations_of_groups_are_inferred",
     "test_calibration.py::test_ranks_are_uniform",
+    "test_modes.py::test_groups_of_a_run_and_their_probability",
+    "test_cross_validation.py::test_folds_of_a_conjugate_model",
 )
 """Run first, so that no worker is left with one of them at the end."""
 

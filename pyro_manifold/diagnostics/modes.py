@@ -103,7 +103,7 @@ def modes(
         >>> found = modes({"x": x}, log_density=-x.square() / 2 - 30 * (x > 4))
         >>> print(found)
         mode 0: chains 0, 2 and 4 (60%), log density -0.5
-        mode 1: chains 1 and 3 (40%), log density -62.9
+        mode 1: chains 1 and 3 (40%), log density -63.3
     """
     if not isinstance(draws, Mapping):
         mcmc, draws = draws, draws.get_samples(group_by_chain=True)
