@@ -66,8 +66,9 @@ def tempered(base: Target, full: Target, draw: Callable[[], Sites] | None = None
 
 def _on_the_path(base: PotentialFunction, full: PotentialFunction, sites: Sites) -> Tensor:
     inverse_temperature, sites = split(sites)
-    at_base = base(sites)
-    return at_base + inverse_temperature.squeeze(-1) * (full(sites) - at_base)
+    share = inverse_temperature.squeeze(-1)
+    # Not the difference of the two: where one is huge, that would round the other away.
+    return (1 - share) * base(sites) + share * full(sites)
 
 
 def split(sites: Sites) -> tuple[Tensor, Sites]:

@@ -11,11 +11,9 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from pyro import poutine
 from pyro.infer.autoguide.initialization import init_to_sample
 from pyro.infer.mcmc.util import print_summary
 from torch import Tensor
-from torch.distributions import biject_to
 from tqdm.auto import tqdm
 
 from pyro_manifold.diagnostics.arviz import to_inferencedata
@@ -205,22 +203,14 @@ class SMC:
         return [*[self._target(WithoutLikelihood(names)(self.kernel.model)) for names in keep], full]
 
     def _modes(self) -> list[Target]:
-        """A mixture of Gaussians about the modes, and the posterior; sites on manifolds in their charts."""
+        """A mixture of Gaussians about the modes, and the posterior."""
         full = self._target(self.kernel.model)
-        if full.manifolds:
-            nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
-            charts = {name: biject_to(nodes[name]["fn"].support).inv for name in full.manifolds}
-            full = self._target(
-                self.kernel.model, transforms={**charts, **(self.kernel.model_options["transforms"] or {})}
-            )
-        mixture, flat, self.evaluations = mixture_about_modes(
-            full.potential_fn, full.draw, self._num_starts, _MOST_MODES
-        )
+        mixture, self.evaluations = mixture_about_modes(full, self._num_starts, _MOST_MODES)
 
         def potential(sites: Sites) -> Tensor:
-            return -mixture.log_density(flat.vectors({name: x.unsqueeze(0) for name, x in sites.items()}).squeeze(0))
+            return -mixture.log_density(sites)
 
-        return [_Base(potential, {}, full.transforms, lambda: flat.sites(mixture.sample())), full]
+        return [_Base(potential, full.manifolds, full.transforms, mixture.sample), full]
 
     def _target(self, model: Any, **changed: Any) -> ModelTarget:
         options = {**self.kernel.model_options, "init_strategy": init_to_sample, **changed}
