@@ -15,6 +15,7 @@ Source: Jauch, Hoff & Dunson, Random orthogonal matrices and the Cayley transfor
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -55,6 +56,15 @@ class Charts:
         volumes = sum((v for _, v in found.values()), coordinates.new_zeros(()))
         return {name: x for name, (x, _) in found.items()}, volumes
 
+    @property
+    def flat(self) -> tuple[Sites, Tensor]:
+        """Centres of the sites without a manifold, and which coordinates are theirs."""
+        first = itertools.accumulate([0, *[chart.size for chart in self._sites.values()]])
+        places = [(name, chart, begin) for (name, chart), begin in zip(self._sites.items(), first, strict=False)]
+        flat = [(name, chart, begin) for name, chart, begin in places if isinstance(chart, _Flat)]
+        found = [k for _, chart, begin in flat for k in range(begin, begin + chart.size)]
+        return {name: chart.centres for name, chart, _ in flat}, torch.tensor(found, dtype=torch.long)
+
     def at(self, rows: Tensor) -> Charts:
         """About some of the centres."""
         other = object.__new__(Charts)
@@ -67,19 +77,19 @@ class _Flat:
     """Differences, of a site without a manifold."""
 
     def __init__(self, centres: Tensor) -> None:
-        self._centres = centres
+        self.centres = centres
         self.size = centres[0].numel()
 
     def at(self, rows: Tensor) -> _Flat:
-        return _Flat(self._centres[rows])
+        return _Flat(self.centres[rows])
 
     def coordinates(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        difference = (point - self._centres).flatten(1)
+        difference = (point - self.centres).flatten(1)
         return difference, difference.new_zeros(len(difference))
 
     def points(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
-        shape = Size([*coordinates.shape[:-1], *self._centres.shape[1:]])
-        return self._centres + coordinates.reshape(shape), coordinates.new_zeros(coordinates.shape[:-1])
+        shape = Size([*coordinates.shape[:-1], *self.centres.shape[1:]])
+        return self.centres + coordinates.reshape(shape), coordinates.new_zeros(coordinates.shape[:-1])
 
 
 class _Cayley:

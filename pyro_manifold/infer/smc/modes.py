@@ -56,13 +56,22 @@ class GaussianMixture:
 
     def log_density(self, sites: Sites) -> Tensor:
         """Of one point ``{site: ...}``, with respect to the base measures of the sites."""
+        return self.each(sites).logsumexp(0)
+
+    def each(self, sites: Sites) -> Tensor:
+        """What each Gaussian, with its weight, has in the density, as logarithms, ``(k,)``."""
         x, log_volume = self.charts.coordinates(sites)
         whitened = (x.unsqueeze(-2) @ self.roots).squeeze(-2)
         half_logdet = self.roots.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         constant = x.shape[-1] / 2 * math.log(2 * math.pi)
         each = half_logdet - constant - whitened.square().sum(-1) / 2 - log_volume
         # What has no coordinates about a point is far from it.
-        return (self.log_weights + each.nan_to_num(-_FURTHEST).clamp(min=-_FURTHEST)).logsumexp(0)
+        return self.log_weights + each.nan_to_num(-_FURTHEST).clamp(min=-_FURTHEST)
+
+    def unconstrained(self) -> tuple[Sites, Tensor]:
+        """Centres ``{site: (k, ...)}`` of the sites without a manifold, and factors L of their covariances LLᵀ."""
+        centres, flat = self.charts.flat
+        return centres, torch.linalg.cholesky(torch.cholesky_inverse(self.roots)[:, flat][:, :, flat])
 
     def sample(self, random: torch.Generator | None = None) -> Sites:
         """A draw ``{site: ...}``."""

@@ -6,7 +6,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ from pyro_manifold.infer.smc.annealing import Level, Particles, Plan, anneal
 from pyro_manifold.infer.smc.modes import mixture_about_modes
 from pyro_manifold.infer.smc.tuning import particle_tuning
 from pyro_manifold.infer.smc.weights import log_mean_weight
+from pyro_manifold.infer.smc.whitened import from_mixture
 from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.model import ModelTarget, Target, target_from_model
 from pyro_manifold.target.tempered import WithoutLikelihood, likelihood_sites, tempered
@@ -206,11 +206,7 @@ class SMC:
         """A mixture of Gaussians about the modes, and the posterior."""
         full = self._target(self.kernel.model)
         mixture, self.evaluations = mixture_about_modes(full, self._num_starts, _MOST_MODES)
-
-        def potential(sites: Sites) -> Tensor:
-            return -mixture.log_density(sites)
-
-        return [_Base(potential, full.manifolds, full.transforms, mixture.sample), full]
+        return from_mixture(mixture, full)
 
     def _target(self, model: Any, **changed: Any) -> ModelTarget:
         options = {**self.kernel.model_options, "init_strategy": init_to_sample, **changed}
@@ -244,16 +240,6 @@ class SMC:
                 "runs have missed modes, or given them the wrong share. Take more num_particles, or states_per_chain.",
                 stacklevel=3,
             )
-
-
-@dataclass
-class _Base(Target):
-    """A distribution to begin with."""
-
-    sample: Callable[[], Sites]
-
-    def draw(self) -> Sites:
-        return self.sample()
 
 
 def _draws_of(particles: Particles) -> Callable[[], Sites]:
