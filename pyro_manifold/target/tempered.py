@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from pyro import poutine
+from pyro.distributions import Unit
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
@@ -98,6 +99,15 @@ def _is_likelihood(site: Any) -> bool:
 
 def likelihood_sites(program: Program) -> list[str]:
     """Names of the observed sites and factors of a model."""
+    return list(_likelihood(program))
+
+
+def factors(program: Program) -> list[str]:
+    """Names of what a model adds to its log density by `pyro.factor`."""
+    return [name for name, site in _likelihood(program).items() if isinstance(site["fn"], Unit)]
+
+
+def _likelihood(program: Program) -> dict[str, Any]:
     with poutine.block():
         nodes = poutine.trace(program).get_trace().nodes
-    return [name for name, site in nodes.items() if _is_likelihood(site)]
+    return {name: site for name, site in nodes.items() if _is_likelihood(site)}

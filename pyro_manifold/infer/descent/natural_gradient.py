@@ -5,8 +5,8 @@ With G the Fisher information of a model's parameters plus the precision of thei
 .. math:: \delta = -(P G P + \lambda I)^{-1} \nabla U,
 
 P the projection to tangent space. For a Normal likelihood G is the Gauss–Newton matrix, and this is the method of
-Levenberg and Marquardt. The damping λ falls with each step that leads lower and grows with each that does not, which is
-not taken. The first λ is as in Madsen, Nielsen & Tingleff, Methods for non-linear least squares problems, 2004.
+Levenberg and Marquardt. The damping λ falls with each step that keeps a tenth of what the quadratic promises and grows
+with others; one that leads no lower is not taken. The first λ is as in Madsen, Nielsen & Tingleff, Methods for non-linear least squares problems, 2004.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyro_manifold.infer.descent.points import Points
 _FIRST_DAMPING = 1e-3  # of the largest entry on G's diagonal
 _LESS, _MORE = 3.0, 2.0
 _LEAST, _MOST = 1e-12, 1e12  # of the same
-_SUFFICIENT = 1e-3  # share of the decrease that the quadratic promises
+_SUFFICIENT, _GOOD = 1e-3, 0.1  # shares of the decrease that the quadratic promises
 
 
 class NaturalGradientState(NamedTuple):
@@ -73,7 +73,8 @@ class NaturalGradient:
         there = self._points.moved(at, delta)
         energy_there, slope_there = self._points.energy_and_slope(there)
         promised = -(slope * delta).sum(1) - (delta * (metric @ delta.unsqueeze(-1)).squeeze(-1)).sum(1) / 2
-        good = energy - energy_there > _SUFFICIENT * promised
+        kept = (energy - energy_there) / promised
+        good, trusted = kept > _SUFFICIENT, kept > _GOOD
         rows = good.nonzero().squeeze(1)
         if len(rows):
             metric = metric.index_copy(0, rows, self._metric_at(there[rows]))
@@ -82,7 +83,7 @@ class NaturalGradient:
             torch.where(good, energy_there, energy),
             torch.where(good.unsqueeze(1), slope_there, slope),
             metric,
-            torch.where(good, damping / _LESS, damping * _MORE).clamp(_LEAST * unit, _MOST * unit),
+            torch.where(trusted, damping / _LESS, damping * _MORE).clamp(_LEAST * unit, _MOST * unit),
             unit,
         )
 

@@ -33,7 +33,7 @@ class Points(Generic[K]):
 
     def rows(self, parts: Mapping[K, Tensor]) -> Tensor:
         """``{part: (chains, ...)}`` to ``(chains, coordinates)``."""
-        return torch.cat([parts[part].flatten(1) for part in self._shapes], 1)
+        return torch.cat([parts[part].reshape(len(parts[part]), -1) for part in self._shapes], 1)
 
     def parts(self, rows: Tensor) -> dict[K, Tensor]:
         """``(chains, coordinates)`` to ``{part: (chains, ...)}``."""

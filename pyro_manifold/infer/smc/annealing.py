@@ -57,6 +57,7 @@ class Plan:
         runs: independent runs.
         chains: of each run, M.
         states: of each chain at a level, N/M.
+        last_states: of each chain at the last level.
         share: of the particles that the effective sample size must keep.
         most_levels: after which it gives up.
     """
@@ -64,6 +65,7 @@ class Plan:
     runs: int
     chains: int
     states: int
+    last_states: int
     share: float
     most_levels: int
 
@@ -106,7 +108,7 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
     """
     start = run.state.energy.new_zeros(plan.runs)
     moves = 1
-    particles, level = _explore(run, plan, moves, start, start)
+    particles, level = _explore(run, plan, plan.states, moves, start, start)
     particles.levels.append(level)
     tell(level)
     while not particles.arrived:
@@ -123,7 +125,8 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
         tuning.end_level()
         moves = _moves_needed(moves, float(level.memory.mean()))
         levels = particles.levels
-        particles, level = _explore(run, plan, moves, new, evidence)
+        states = plan.last_states if bool((new == 1).all()) else plan.states
+        particles, level = _explore(run, plan, states, moves, new, evidence)
         particles.levels = [*levels, level]
         tell(level)
     return particles
@@ -146,11 +149,11 @@ def _resample(run: Run[Any, Any], particles: Particles, log_weights: Tensor, new
 
 
 def _explore(
-    run: Run[Any, Any], plan: Plan, moves: int, inverse_temperature: Tensor, log_evidence: Tensor
+    run: Run[Any, Any], plan: Plan, states: int, moves: int, inverse_temperature: Tensor, log_evidence: Tensor
 ) -> tuple[Particles, Level]:
     """A level: every chain's states, its start the first."""
     sites, misfit, acceptance, steps = [_sites(run)], [_misfit(run)], [], 0
-    for _ in range(plan.states - 1):
+    for _ in range(states - 1):
         for _ in range(moves):
             run.advance()
             acceptance.append(run.statistics["acceptance_rate"])

@@ -26,6 +26,9 @@ from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 from pyro_manifold.target.batched import Sites
 
 
+_FAR = 1e6
+
+
 class Charts:
     """Coordinates about each of k points.
 
@@ -84,7 +87,7 @@ class _Flat:
         return _Flat(self.centres[rows])
 
     def coordinates(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        difference = (point - self.centres).flatten(1)
+        difference = (point - self.centres).reshape(len(self.centres), -1)
         return difference, difference.new_zeros(len(difference))
 
     def points(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,11 +122,20 @@ class _Cayley:
         along, across = self._centres.mT @ point, self._complements.mT @ point
         identity = torch.eye(p, dtype=point.dtype, device=point.device)
         # solve_ex: an X that has no coordinates gets some that are far away.
+        elsewhere = self._on_another_component(along)
+        along = torch.where(elsewhere[..., None, None], identity, along)
         S = torch.linalg.solve_ex(identity + along, 2 * identity.expand_as(along))[0]
         row, column = self._skew
         skew = ((S.mT - S) / 2)[..., row, column]
         found = torch.cat([skew, (across @ S / 2).flatten(-2)], -1)
+        found = torch.where(elsewhere.unsqueeze(-1), _FAR, found)
         return found.flatten(1), self._log_volume(S).reshape(len(found), -1).sum(1)
+
+    def _on_another_component(self, along: Tensor) -> Tensor:
+        """Whether square matrices differ in the sign of their determinants."""
+        if self._complements.shape[-1]:
+            return torch.zeros_like(along[..., 0, 0], dtype=torch.bool)
+        return torch.linalg.det(along.detach()) < 0
 
     def points(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         *_, n, p = self._centres.shape

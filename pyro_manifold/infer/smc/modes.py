@@ -22,19 +22,20 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.descent.natural_gradient import NaturalGradient
-from pyro_manifold.infer.descent.points import Descent, Points, S, rows_of, with_rows
+from pyro_manifold.infer.descent.points import Descent, Place, Points, S, rows_of, with_rows
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
 from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField, metric_field
 from pyro_manifold.infer.smc.charts import Charts
 from pyro_manifold.target.batched import BatchedPotential, Sites
 from pyro_manifold.target.embedding import embedding_from_model
 from pyro_manifold.target.model import ModelTarget, Target
+from pyro_manifold.target.tempered import factors
 
 _LAST_ROUND = 2000  # steps
 _TOLERANCE = 1e-4  # nats
 _SAME = 1e-2
-_SMALLEST_WEIGHT = 1e-3
-_DIFFERENCE = 1e-4
+_SMALLEST_WEIGHT = 1e-3  # of the largest
+_MOST_MODES = 32
 _SOFTEST = 1e-3
 _FURTHEST = 1e8  # nats
 _MOST_BYTES = 2**28  # of Jacobians
@@ -124,10 +125,10 @@ class FisherMetric:
 
 
 def fisher_metric(target: Target, points: Points[str], starts: Sites, width: int) -> FisherMetric | None:
-    """The metric of a model, if there is one that is not too large."""
+    """The metric of a model, if there is one that is not too large and knows of the whole likelihood."""
     first = {name: x[0] for name, x in starts.items()}
     rows = points.rows(starts)[:2]
-    if not isinstance(target, ModelTarget) or target.minibatch_of is not None:
+    if not isinstance(target, ModelTarget) or factors(target.program):
         return None
     try:
         embedding = embedding_from_model(target, first)
@@ -143,20 +144,40 @@ def fisher_metric(target: Target, points: Points[str], starts: Sites, width: int
 
 
 def find_modes(descent: Descent[S], starts: Tensor, most: int, steps: int) -> S:
-    """The best ends of descents from many starts; the worse half gives up after each round.
+    """The different ends of descents from many starts.
+
+    After each round one of all that have arrived at the same point stays, and of those that have not arrived the better
+    half goes on.
 
     Args:
         descent: the way down.
         starts: ``(points, coordinates)``.
-        most: how many go on to the end.
+        most: how many go on to the end, whatever others have arrived.
         steps: of a round.
     """
     state = descent.begin(starts)
-    while len(state.at) > most:
+    while True:
         state = _advanced(descent, state, steps)
-        best = state.energy.nan_to_num(torch.inf).argsort()
-        state = rows_of(state, best[: max(most, len(best) // 2)])
-    return _advanced(descent, state, _LAST_ROUND)
+        arrived = descent.promise(state) <= _TOLERANCE
+        here, there = (flags.nonzero().squeeze(1) for flags in (arrived, ~arrived))
+        here = here[_different(rows_of(state, here))]
+        there = there[state.energy[there].nan_to_num(torch.inf).argsort()][: max(most, len(starts) // 2)]
+        last = len(there) <= most
+        starts = there
+        state = rows_of(state, torch.cat([here, there]))
+        if last:
+            state = _advanced(descent, state, _LAST_ROUND)
+            return rows_of(state, _different(state))
+
+
+def _different(state: Place) -> Tensor:
+    """Which points to keep, the lowest first, so that no two are the same."""
+    order = state.energy.nan_to_num(torch.inf).argsort()
+    points, kept = state.at[order], []
+    for k in range(len(order)):
+        if bool(state.energy[order[k]].isfinite()) and not any(bool((points[k] - points[j]).abs().max() < _SAME) for j in kept):
+            kept.append(k)
+    return order[kept]
 
 
 def _advanced(descent: Descent[S], state: S, steps: int) -> S:
@@ -170,22 +191,18 @@ def _advanced(descent: Descent[S], state: S, steps: int) -> S:
 
 
 def laplace_mixture(energies: Callable[[Sites], tuple[Tensor, Sites]], target: Target, ends: Sites) -> GaussianMixture:
-    """The mixture about the different modes among the ends of descents ``{site: (points, ...)}``."""
+    """The mixture about different modes ``{site: (modes, ...)}``."""
     values, _ = energies(ends)
-    different: list[int] = []
-    for k in values.argsort().tolist():
-        gaps = [max(float((x[k] - x[j]).abs().max()) for x in ends.values()) for j in different]
-        if math.isfinite(float(values[k])) and min(gaps, default=math.inf) > _SAME:
-            different.append(k)
-    charts = Charts({name: x[different] for name, x in ends.items()}, target.manifolds)
-    _, log_volume = charts.sites(values.new_zeros(len(different), charts.size))
-    curvatures, directions = torch.linalg.eigh(_hessians(energies, charts, len(different), values))
+    charts = Charts(ends, target.manifolds)
+    _, log_volume = charts.sites(values.new_zeros(len(values), charts.size))
+    curvatures, directions = torch.linalg.eigh(_hessians(energies, charts, len(values), values))
     # A direction that is flat, or not yet at its minimum, gets a wide but finite Gaussian.
     curvatures = curvatures.abs().clamp(min=_SOFTEST)
     precision = (directions * curvatures.unsqueeze(-2)) @ directions.mT
-    log_masses = log_volume - values[different] - curvatures.log().sum(-1) / 2
+    log_masses = log_volume - values - curvatures.log().sum(-1) / 2
     weights = (log_masses / 2).softmax(0)
-    kept = (weights > _SMALLEST_WEIGHT).nonzero().squeeze(1)
+    heaviest = weights.argsort(descending=True)[:_MOST_MODES]
+    kept = heaviest[weights[heaviest] > _SMALLEST_WEIGHT * weights.max()]
     weights = weights[kept] / weights[kept].sum()
     return GaussianMixture(weights.log(), charts.at(kept), torch.linalg.cholesky(precision[kept]))
 
@@ -193,7 +210,8 @@ def laplace_mixture(energies: Callable[[Sites], tuple[Tensor, Sites]], target: T
 def _hessians(energies: Callable[[Sites], tuple[Tensor, Sites]], charts: Charts, count: int, like: Tensor) -> Tensor:
     """Of the coordinates' potential energy at the centres, by central differences of gradients, ``(k, d, d)``."""
     d = charts.size
-    shifts = _DIFFERENCE * torch.eye(d, dtype=like.dtype, device=like.device).unsqueeze(1).expand(d, count, d)
+    difference = float(torch.finfo(like.dtype).eps) ** 0.25
+    shifts = difference * torch.eye(d, dtype=like.dtype, device=like.device).unsqueeze(1).expand(d, count, d)
 
     def gradients(x: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -204,12 +222,12 @@ def _hessians(energies: Callable[[Sites], tuple[Tensor, Sites]], charts: Charts,
             pulled = sum(((slopes[name] * value.flatten(0, 1)).sum() for name, value in sites.items()), x.new_zeros(()))
             return torch.autograd.grad(pulled - log_volume.sum(), x)[0]
 
-    hessian = (gradients(shifts.clone()) - gradients(-shifts)).transpose(0, 1) / (2 * _DIFFERENCE)
+    hessian = (gradients(shifts.clone()) - gradients(-shifts)).transpose(0, 1) / (2 * difference)
     return (hessian + hessian.mT) / 2
 
 
-def mixture_about_modes(target: Target, starts: int, modes: int) -> tuple[GaussianMixture, int]:
-    """A mixture for a target, from descents of so many of its draws, with at most so many modes.
+def mixture_about_modes(target: Target, starts: int, most: int) -> tuple[GaussianMixture, int]:
+    """A mixture for a target, from descents of so many of its draws, of which so many slow ones go on to the end.
 
     Descents are by natural gradients where the model has a Fisher metric that is not too large, else by L-BFGS.
 
@@ -218,13 +236,13 @@ def mixture_about_modes(target: Target, starts: int, modes: int) -> tuple[Gaussi
     """
     draws = [target.draw() for _ in range(starts)]
     first = {name: torch.stack([one[name] for one in draws]) for name in draws[0]}
-    width = min(starts, modes)
+    width = min(starts, most)
     energies = Energies(target, first, width)
     points = Points(first, energies, target.manifolds)
     metric = fisher_metric(target, points, first, width)
     # Rounds after which a good descent has left bad ones behind.
     way, steps = (QuasiNewton(points), 200) if metric is None else (NaturalGradient(points, metric), 30)
     descent: Descent[Any] = way
-    ends = points.parts(find_modes(descent, points.rows(first), modes, steps).at)
+    ends = points.parts(find_modes(descent, points.rows(first), most, steps).at)
     mixture = laplace_mixture(energies, target, ends)
     return mixture, energies.evaluations + (0 if metric is None else metric.cost)

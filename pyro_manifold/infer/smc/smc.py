@@ -30,7 +30,7 @@ from pyro_manifold.target.model import ModelTarget, Target, target_from_model
 from pyro_manifold.target.tempered import WithoutLikelihood, likelihood_sites, tempered
 
 _ENDLESS = 2**62
-_MOST_MODES = 8
+_TO_THE_END = 8
 _RUNS_DIFFER = 1.0  # standard deviation of log evidences, in nats
 
 
@@ -57,6 +57,8 @@ class SMC:
         num_particles: N, of each run.
         num_runs: independent runs, side by side; their differences are the standard error.
         states_per_chain: N/M: so many states of a chain become particles at each level; M chains are moved.
+        last_states: as many of each chain at the last level, for more draws from the posterior; ``states_per_chain`` if
+            None.
         ess_share: the effective sample size, as a share of N, that a step of β must leave.
         max_levels: after so many values of β it gives up.
         prior_factors: observed sites and factors that belong to the prior, such as a factor that orders scales. A first
@@ -103,6 +105,7 @@ class SMC:
         num_runs: int = 4,
         *,
         states_per_chain: int = 16,
+        last_states: int | None = None,
         ess_share: float = 0.5,
         max_levels: int = 1000,
         prior_factors: Sequence[str] = (),
@@ -117,6 +120,8 @@ class SMC:
         check_positive_integer(
             num_particles=num_particles, num_runs=num_runs, states_per_chain=states_per_chain, max_levels=max_levels
         )
+        last_states = states_per_chain if last_states is None else last_states
+        check_positive_integer(last_states=last_states)
         if states_per_chain < 2 or num_particles % states_per_chain or num_particles < 2 * states_per_chain:
             raise ValueError(
                 f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected chains of 2 or more "
@@ -127,7 +132,9 @@ class SMC:
         if isinstance(prior_factors, str):
             raise ValueError(f"prior_factors={prior_factors!r}, expected a list of names.")
         self.kernel = kernel.with_masses_of_sites()
-        self._plan = Plan(num_runs, num_particles // states_per_chain, states_per_chain, float(ess_share), max_levels)
+        self._plan = Plan(
+            num_runs, num_particles // states_per_chain, states_per_chain, last_states, float(ess_share), max_levels
+        )
         if init not in ("prior", "modes"):
             raise ValueError(f"init={init!r}, expected 'prior' or 'modes'.")
         check_positive_integer(num_starts=num_starts)
@@ -136,7 +143,7 @@ class SMC:
         self._prior_factors = list(prior_factors)
         self._init, self._num_starts = init, num_starts
         self._disable_progbar = disable_progbar
-        self.num_chains, self.num_samples = num_runs, num_particles
+        self.num_chains, self.num_samples = num_runs, self._plan.chains * last_states
         self.evaluations = 0
         self._samples: Sites | None = None
         self._diagnostics: list[dict[str, Any]] = [{} for _ in range(num_runs)]
@@ -205,7 +212,7 @@ class SMC:
     def _modes(self) -> list[Target]:
         """A mixture of Gaussians about the modes, and the posterior."""
         full = self._target(self.kernel.model)
-        mixture, self.evaluations = mixture_about_modes(full, self._num_starts, _MOST_MODES)
+        mixture, self.evaluations = mixture_about_modes(full, self._num_starts, _TO_THE_END)
         return from_mixture(mixture, full)
 
     def _target(self, model: Any, **changed: Any) -> ModelTarget:

@@ -41,7 +41,7 @@ class Coordinates:
 
     def __init__(self, centres: Sites, roots: Tensor) -> None:
         self._shapes = {name: x.shape[1:] for name, x in centres.items()}
-        self._centres = torch.cat([x.flatten(1) for x in centres.values()], 1)
+        self._centres = torch.cat([x.reshape(len(x), -1) for x in centres.values()], 1)
         self._roots, self._inverses = roots, torch.linalg.inv(roots)
 
     def sites(self, z: Sites) -> Sites:
@@ -70,18 +70,26 @@ class Coordinates:
 
 
 @dataclass
-class WhitenedTarget(Target):
+class _Drawn(Target):
+    """A distribution to begin with."""
+
+    sample: Callable[[], Sites]
+
+    def draw(self) -> Sites:
+        return self.sample()
+
+
+@dataclass
+class WhitenedTarget(_Drawn):
     """A distribution in whitened coordinates.
 
     Attributes:
         original: the same of the sites themselves.
         coordinates: where these are.
-        draw_whitened: a draw, in these coordinates.
     """
 
     original: Target
     coordinates: Coordinates
-    draw_whitened: Callable[[], Sites]
 
     def values(self, sites: Sites) -> Sites:
         """Sites as the model has them."""
@@ -90,27 +98,26 @@ class WhitenedTarget(Target):
         back = torch.vmap(self.coordinates.sites)(flat)
         return self.original.values({name: x.reshape(*leading, *x.shape[1:]) for name, x in back.items()})
 
-    def draw(self) -> Sites:
-        """A draw, in whitened coordinates."""
-        return self.draw_whitened()
-
 
 def from_mixture(mixture: GaussianMixture, full: Target) -> list[Target]:
     """The mixture and a target on the same sites, in the same whitened coordinates."""
+
+    def density_of_mixture(sites: Sites) -> Tensor:
+        return -mixture.log_density(sites)
+
     centres, roots = mixture.unconstrained()
+    if not centres:
+        return [_Drawn(density_of_mixture, full.manifolds, full.transforms, mixture.sample), full]
     coordinates = Coordinates(centres, roots)
 
     def draw() -> Sites:
         x = mixture.sample()
         return coordinates.whitened(x, int(mixture.each(x).argmax()))
 
-    def density_of_mixture(sites: Sites) -> Tensor:
-        return -mixture.log_density(sites)
-
     manifolds = {**full.manifolds, COMPONENT: Constant()}
     return [
         WhitenedTarget(
-            partial(_within_region, mixture, coordinates, potential), manifolds, full.transforms, full, coordinates, draw
+            partial(_within_region, mixture, coordinates, potential), manifolds, full.transforms, draw, full, coordinates
         )
         for potential in (density_of_mixture, full.potential_fn)
     ]
