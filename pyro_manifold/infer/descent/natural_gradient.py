@@ -6,7 +6,8 @@ With G the Fisher information of a model's parameters plus the precision of thei
 
 P the projection to tangent space. For a Normal likelihood G is the Gauss–Newton matrix, and this is the method of
 Levenberg and Marquardt. The damping λ falls with each step that keeps a tenth of what the quadratic promises and grows
-with others; one that leads no lower is not taken. The first λ is as in Madsen, Nielsen & Tingleff, Methods for non-linear least squares problems, 2004.
+with others; one that leads no lower is not taken. The first λ is as in Madsen, Nielsen & Tingleff, Methods for
+non-linear least squares problems, 2004.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from pyro_manifold.manifolds import Manifold
 
@@ -28,8 +28,9 @@ class Points(Generic[K]):
         potential: Callable[[dict[K, Tensor]], tuple[Tensor, dict[K, Tensor]]],
         manifolds: Mapping[K, Manifold],
     ) -> None:
-        self._shapes = {part: x.shape[1:] for part, x in example.items()}
-        self._potential, self._manifolds = potential, manifolds
+        self._shapes: dict[K, Size] = {part: x.shape[1:] for part, x in example.items()}
+        self._potential: Callable[[dict[K, Tensor]], tuple[Tensor, dict[K, Tensor]]] = potential
+        self._manifolds: Mapping[K, Manifold] = manifolds
 
     def rows(self, parts: Mapping[K, Tensor]) -> Tensor:
         """``{part: (chains, ...)}`` to ``(chains, coordinates)``."""
@@ -38,9 +39,7 @@ class Points(Generic[K]):
     def parts(self, rows: Tensor) -> dict[K, Tensor]:
         """``(chains, coordinates)`` to ``{part: (chains, ...)}``."""
         cut = rows.split([shape.numel() for shape in self._shapes.values()], 1)
-        return {
-            part: x.reshape(len(rows), *shape) for (part, shape), x in zip(self._shapes.items(), cut, strict=True)
-        }
+        return {part: x.reshape(len(rows), *shape) for (part, shape), x in zip(self._shapes.items(), cut, strict=True)}
 
     def tangent(self, at: Tensor, vectors: Tensor) -> Tensor:
         """Vectors projected to tangent space."""

@@ -25,7 +25,6 @@ from torch import Size, Tensor
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 from pyro_manifold.target.batched import Sites
 
-
 _FAR = 1e6
 
 
@@ -108,7 +107,7 @@ class _Cayley:
         self._centres, self._log_total, self._shape = centres, log_total, shape
         *_, n, p = centres.shape
         self._complements = torch.linalg.qr(centres, mode="complete")[0][..., p:]
-        self._skew = torch.tril_indices(p, p, -1, device=centres.device)
+        self._skew = _skew_basis(p).to(centres)
         self._matrices = centres[0].numel() // (n * p)
         self._degrees = Stiefel().dimension(n, p)
         self.size = self._matrices * self._degrees
@@ -125,8 +124,8 @@ class _Cayley:
         elsewhere = self._on_another_component(along)
         along = torch.where(elsewhere[..., None, None], identity, along)
         S = torch.linalg.solve_ex(identity + along, 2 * identity.expand_as(along))[0]
-        row, column = self._skew
-        skew = ((S.mT - S) / 2)[..., row, column]
+        # A product, not an index: of that there is native code.
+        skew = (S.mT - S).flatten(-2) @ self._skew.mT / 4
         found = torch.cat([skew, (across @ S / 2).flatten(-2)], -1)
         found = torch.where(elsewhere.unsqueeze(-1), _FAR, found)
         return found.flatten(1), self._log_volume(S).reshape(len(found), -1).sum(1)
@@ -141,12 +140,11 @@ class _Cayley:
         *_, n, p = self._centres.shape
         batch = self._centres.shape[1:-2]
         x = coordinates.reshape(*coordinates.shape[:-1], *batch, self._degrees)
-        row, column = self._skew
-        A = x[..., len(row) :].reshape(*x.shape[:-1], n - p, p)
-        lower = x.new_zeros(*x.shape[:-1], p, p)
-        lower[..., row, column] = x[..., : len(row)]
+        turns = len(self._skew)
+        A = x[..., turns:].reshape(*x.shape[:-1], n - p, p)
+        B = (x[..., :turns] @ self._skew).reshape(*x.shape[:-1], p, p)
         identity = torch.eye(p, dtype=x.dtype, device=x.device)
-        S = identity - (lower - lower.mT) + A.mT @ A
+        S = identity - B + A.mT @ A
         inverse = torch.linalg.inv(S)
         X = self._centres @ (2 * inverse - identity) + self._complements @ (2 * A @ inverse)
         leading = coordinates.shape[:-1]
@@ -167,6 +165,14 @@ def _chart(name: str, centres: Tensor, manifold: Manifold | None) -> _Flat | _Ca
     if type(manifold).__name__ != "Grassmann" and isinstance(manifold, Stiefel):
         return _Cayley(centres, _log_total(manifold, *centres.shape[-2:]), centres.shape[1:])
     raise ValueError(f"Site '{name}' is on {manifold!r}, for whose modes there are no coordinates: use init='prior'.")
+
+
+def _skew_basis(p: int) -> Tensor:
+    """Skew-symmetric matrices as rows: 1 at a place below the diagonal and -1 at its mirror image."""
+    row, column = torch.tril_indices(p, p, -1)
+    basis = torch.zeros(len(row), p, p)
+    basis[torch.arange(len(row)), row, column] = 1.0
+    return (basis - basis.mT).flatten(1)
 
 
 def _log_total(manifold: Manifold, n: int, p: int) -> float:

@@ -77,9 +77,7 @@ class GaussianMixture:
     def sample(self, random: torch.Generator | None = None) -> Sites:
         """A draw ``{site: ...}``."""
         k = torch.multinomial(self.log_weights.exp(), 1, generator=random)
-        noise = torch.randn(
-            1, self.charts.size, 1, dtype=self.roots.dtype, device=self.roots.device, generator=random
-        )
+        noise = torch.randn(1, self.charts.size, 1, dtype=self.roots.dtype, device=self.roots.device, generator=random)
         x = torch.linalg.solve_triangular(self.roots[k].mT, noise, upper=True).squeeze(-1)
         return {name: value[0] for name, value in self.charts.at(k).sites(x)[0].items()}
 
@@ -173,21 +171,14 @@ def find_modes(descent: Descent[S], starts: Tensor, most: int, steps: int) -> S:
 def _different(state: Place) -> Tensor:
     """Which points to keep, the lowest first, so that no two are the same."""
     order = state.energy.nan_to_num(torch.inf).argsort()
-    points, kept = state.at[order], []
+    order = order[state.energy[order].isfinite()]
+    points = state.at[order]
+    same = torch.cdist(points, points, p=math.inf) < _SAME
+    kept: list[int] = []
     for k in range(len(order)):
-        if bool(state.energy[order[k]].isfinite()) and not any(bool((points[k] - points[j]).abs().max() < _SAME) for j in kept):
+        if not bool(same[k, kept].any()):
             kept.append(k)
     return order[kept]
-
-
-def _advanced(descent: Descent[S], state: S, steps: int) -> S:
-    """After so many steps of those that have not arrived before."""
-    for _ in range(steps):
-        rows = (descent.promise(state) > _TOLERANCE).nonzero().squeeze(1)
-        if not len(rows):
-            break
-        state = with_rows(state, rows, descent.advance(rows_of(state, rows)))
-    return state
 
 
 def laplace_mixture(energies: Callable[[Sites], tuple[Tensor, Sites]], target: Target, ends: Sites) -> GaussianMixture:

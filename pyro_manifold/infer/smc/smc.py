@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from pyro.infer.autoguide.initialization import init_to_sample
 from pyro.infer.mcmc.util import print_summary
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_manifold.diagnostics.arviz import to_inferencedata

@@ -117,7 +117,12 @@ def from_mixture(mixture: GaussianMixture, full: Target) -> list[Target]:
     manifolds = {**full.manifolds, COMPONENT: Constant()}
     return [
         WhitenedTarget(
-            partial(_within_region, mixture, coordinates, potential), manifolds, full.transforms, draw, full, coordinates
+            partial(_within_region, mixture, coordinates, potential),
+            manifolds,
+            full.transforms,
+            draw,
+            full,
+            coordinates,
         )
         for potential in (density_of_mixture, full.potential_fn)
     ]

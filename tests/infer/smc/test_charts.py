@@ -47,5 +47,5 @@ def test_sites_with_several_matrices_and_spheres():
 
 
 def test_a_manifold_without_coordinates_is_said():
-    with pytest.raises(ValueError, match="Site 'U' is on Grassmann.*use init='prior'"):
+    with pytest.raises(ValueError, match=r"Site 'U' is on Grassmann.*use init='prior'"):
         Charts({"U": torch.eye(3, 2).unsqueeze(0)}, {"U": Grassmann()})
