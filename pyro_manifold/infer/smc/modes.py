@@ -181,6 +181,16 @@ def _different(state: Place) -> Tensor:
     return order[kept]
 
 
+def _advanced(descent: Descent[S], state: S, steps: int) -> S:
+    """After so many steps of those that have not arrived before."""
+    for _ in range(steps):
+        rows = (descent.promise(state) > _TOLERANCE).nonzero().squeeze(1)
+        if not len(rows):
+            break
+        state = with_rows(state, rows, descent.advance(rows_of(state, rows)))
+    return state
+
+
 def laplace_mixture(energies: Callable[[Sites], tuple[Tensor, Sites]], target: Target, ends: Sites) -> GaussianMixture:
     """The mixture about different modes ``{site: (modes, ...)}``."""
     values, _ = energies(ends)
