@@ -78,7 +78,7 @@ def modes(
     :math:`s_a^2` the variance of the means of ten successive parts of chain a. Groups are what remains connected by
     chains that are not apart, so that a chain which visits two modes, for a tenth of its draws or more, joins them.
     Chains of one mode that mix so slowly that they seem apart have tenths that differ as much as they do (`python -m
-    benchmarks.modes` counts how seldom they are told apart).
+    benchmarks.groups_of_chains` counts how seldom they are told apart).
 
     Quantities are the sites, for those with a symmetry what it does not change (`invariants`), and the log density.
     Modes that are copies of each other by a symmetry that is not named, such as of hidden units, count as several: give

@@ -121,7 +121,7 @@ def _depends(leaves: tuple[Tensor, ...], value: Any) -> bool:
 
 def _sites_of_model(target: ModelTarget, sites: Sites) -> dict[str, dict[str, Any]]:
     """The likelihoods and priors of a model at unconstrained values."""
-    values = {name: transform.inv(sites[name]) for name, transform in target.transforms.items()}
+    values = target.values(sites)
     with pyro.validation_enabled(False):
         trace = poutine.block(poutine.trace(poutine.condition(target.program, data=values)).get_trace)()
     found = {}

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyro
 from pyro import poutine
+from pyro.distributions import Unit
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
@@ -67,8 +68,9 @@ def tempered(base: Target, full: Target, draw: Callable[[], Sites] | None = None
 
 def _on_the_path(base: PotentialFunction, full: PotentialFunction, sites: Sites) -> Tensor:
     inverse_temperature, sites = split(sites)
-    at_base = base(sites)
-    return at_base + inverse_temperature.squeeze(-1) * (full(sites) - at_base)
+    share = inverse_temperature.squeeze(-1)
+    # Not the difference of the two: where one is huge, that would round the other away.
+    return (1 - share) * base(sites) + share * full(sites)
 
 
 def split(sites: Sites) -> tuple[Tensor, Sites]:
@@ -98,6 +100,15 @@ def _is_likelihood(site: Any) -> bool:
 
 def likelihood_sites(program: Program) -> list[str]:
     """Names of the observed sites and factors of a model."""
+    return list(_likelihood(program))
+
+
+def factors(program: Program) -> list[str]:
+    """Names of what a model adds to its log density by `pyro.factor`."""
+    return [name for name, site in _likelihood(program).items() if isinstance(site["fn"], Unit)]
+
+
+def _likelihood(program: Program) -> dict[str, Any]:
     with poutine.block(), pyro.validation_enabled(False):
         nodes = poutine.trace(program).get_trace().nodes
-    return [name for name, site in nodes.items() if _is_likelihood(site)]
+    return {name: site for name, site in nodes.items() if _is_likelihood(site)}

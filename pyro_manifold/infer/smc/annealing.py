@@ -101,6 +101,7 @@ class Plan:
         runs: independent runs.
         chains: of each run, M.
         states: of each chain at a level, N/M.
+        last_states: of each chain at the last level.
         share: of the particles that the effective sample size must keep.
         most_levels: after which it gives up.
     """
@@ -108,6 +109,7 @@ class Plan:
     runs: int
     chains: int
     states: int
+    last_states: int
     share: float
     most_levels: int
 
@@ -153,7 +155,7 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
     start = run.state.energy.new_zeros(plan.runs)
     moves = 1
     lines = run.state.energy.new_zeros(plan.runs, plan.chains)
-    particles = _explore(run, plan, moves, start, Evidence(start, start, lines))
+    particles = _explore(run, plan, plan.states, moves, start, Evidence(start, start, lines))
     tell(particles.levels[-1])
     while not particles.arrived:
         if len(particles.levels) > plan.most_levels:
@@ -170,7 +172,8 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
         tuning.end_level()
         moves = _moves_needed(moves, float(particles.levels[-1].memory.mean()))
         levels = particles.levels
-        particles = _explore(run, plan, moves, new, evidence)
+        states = plan.last_states if bool((new == 1).all()) else plan.states
+        particles = _explore(run, plan, states, moves, new, evidence)
         particles.levels = levels + particles.levels
         tell(particles.levels[-1])
     return particles
@@ -191,10 +194,12 @@ def _begin_at(run: Run[Any, Any], particles: Particles, ancestors: Tensor, new: 
     run.move_to({name: positions[name] for name in sorted(positions)})
 
 
-def _explore(run: Run[Any, Any], plan: Plan, moves: int, inverse_temperature: Tensor, evidence: Evidence) -> Particles:
+def _explore(
+    run: Run[Any, Any], plan: Plan, states: int, moves: int, inverse_temperature: Tensor, evidence: Evidence
+) -> Particles:
     """A level: every chain's states, its start the first."""
     sites, misfit, energy, acceptance, steps = [_sites(run)], [_misfit(run)], [run.state.energy], [], 0
-    for _ in range(plan.states - 1):
+    for _ in range(states - 1):
         for _ in range(moves):
             run.advance()
             acceptance.append(run.statistics["acceptance_rate"])

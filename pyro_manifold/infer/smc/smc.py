@@ -27,13 +27,14 @@ from pyro_manifold.infer.mcmc.run import Run
 from pyro_manifold.infer.mcmc.shards import MakeExecutor, Shards
 from pyro_manifold.infer.smc.annealing import Level, Particles, Plan, anneal
 from pyro_manifold.infer.smc.beginnings import check_likelihood, check_prior, refuse_likelihood
-from pyro_manifold.infer.smc.guide import Base, is_over_charts, target_of_guide
+from pyro_manifold.infer.smc.guide import is_over_charts, target_of_guide
 from pyro_manifold.infer.smc.modes import mixture_about_modes
 from pyro_manifold.infer.smc.progress import ProgressBar
 from pyro_manifold.infer.smc.report import inferencedata, text
 from pyro_manifold.infer.smc.results import Result
 from pyro_manifold.infer.smc.sharded import run_in_shards
 from pyro_manifold.infer.smc.tuning import particle_tuning
+from pyro_manifold.infer.smc.whitened import from_mixture
 from pyro_manifold.target.batched import Sites
 from pyro_manifold.target.initial_values import NoFiniteStartError
 from pyro_manifold.target.model import ModelTarget, Target, target_from_model
@@ -41,7 +42,7 @@ from pyro_manifold.target.tempered import WithoutLikelihood, likelihood_sites, t
 
 _ENDLESS = 2**62
 _USUAL_LEVELS = 10
-_MOST_MODES = 8
+_TO_THE_END = 8
 _RUNS_DIFFER = 1.0  # standard deviation of log evidences, in nats
 
 
@@ -68,6 +69,8 @@ class SMC:
         num_particles: N, of each run.
         num_runs: independent runs, side by side.
         states_per_chain: N/M: so many states of a chain become particles at each level; M chains are moved.
+        last_states: as many of each chain at the last level, for more draws from the posterior; ``states_per_chain`` if
+            None.
         ess_share: the effective sample size, as a share of N, that a step of β must leave.
         max_levels: after so many values of β it gives up.
         prior_factors: observed sites and factors that belong to the prior, such as a factor that orders scales. A first
@@ -125,6 +128,7 @@ class SMC:
         num_runs: int = 4,
         *,
         states_per_chain: int = 16,
+        last_states: int | None = None,
         ess_share: float = 0.5,
         max_levels: int = 1000,
         prior_factors: Sequence[str] = (),
@@ -142,6 +146,8 @@ class SMC:
         check_positive_integer(
             num_particles=num_particles, num_runs=num_runs, states_per_chain=states_per_chain, max_levels=max_levels
         )
+        last_states = states_per_chain if last_states is None else last_states
+        check_positive_integer(last_states=last_states)
         if states_per_chain < 2 or num_particles % states_per_chain or num_particles < 2 * states_per_chain:
             raise ValueError(
                 f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected chains of 2 or more "
@@ -157,7 +163,9 @@ class SMC:
         if init != "prior" and prior_factors:
             raise ValueError("prior_factors is for init='prior'.")
         self.kernel, self._model = kernel.with_masses_of_sites(), kernel.model
-        self._plan = Plan(num_runs, num_particles // states_per_chain, states_per_chain, float(ess_share), max_levels)
+        self._plan = Plan(
+            num_runs, num_particles // states_per_chain, states_per_chain, last_states, float(ess_share), max_levels
+        )
         self._prior_factors = list(prior_factors)
         self._init, self._num_starts = init, num_starts
         self._disable_progbar = disable_progbar
@@ -166,13 +174,14 @@ class SMC:
         self._options = {
             "num_particles": num_particles,
             "states_per_chain": states_per_chain,
+            "last_states": last_states,
             "ess_share": ess_share,
             "max_levels": max_levels,
             "prior_factors": prior_factors,
             "init": init,
             "num_starts": num_starts,
         }
-        self.num_chains, self.num_samples = num_runs, num_particles
+        self.num_chains, self.num_samples = num_runs, self._plan.chains * last_states
         self._result: Result | None = None
         self._reached: list[Level] = []
 
@@ -325,14 +334,9 @@ class SMC:
         return [target_of_guide(guide, full, self._args, self._kwargs, **options), full]
 
     def _modes(self, full: ModelTarget) -> tuple[list[Target], int]:
-        """A mixture of Gaussians about the modes, and the posterior; sites on manifolds in their charts."""
-        full = self._in_charts(full, full.manifolds, self.kernel.model_options["transforms"] or {})
-        mixture, flat, evaluations = mixture_about_modes(full.potential_fn, full.draw, self._num_starts, _MOST_MODES)
-
-        def potential(sites: Sites) -> Tensor:
-            return -mixture.log_density(flat.vectors({name: x.unsqueeze(0) for name, x in sites.items()}).squeeze(0))
-
-        return [Base(potential, {}, full.transforms, lambda: flat.sites(mixture.sample())), full], evaluations
+        """A mixture of Gaussians about the modes, and the posterior."""
+        mixture, evaluations = mixture_about_modes(full, self._num_starts, _TO_THE_END)
+        return from_mixture(mixture, full), evaluations
 
     def _in_charts(self, full: ModelTarget, names: Collection[str], others: Mapping[str, Any]) -> ModelTarget:
         """The same target, with these sites in the coordinates that `biject_to` has for them."""

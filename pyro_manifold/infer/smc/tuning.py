@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State
-from pyro_manifold.infer.mcmc.hmc.masses import CurvatureEstimator
+from pyro_manifold.infer.mcmc.hmc.masses import CurvatureEstimator, diagonal_inverse_mass
 from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
 from pyro_manifold.infer.mcmc.hmc.warmup import Plan
@@ -24,15 +24,14 @@ LENGTH = math.pi / 2
 
 MOST_STEPS = 64
 _GAIN = 0.5
-_SMALLEST = 1e-20
 
 
 class ParticleTuning(Saved):
     r"""Each run of particles has a step size and masses of its own.
 
     Masses are those of the distribution that the particles of a level follow, for the moves of the next level: for the
-    coordinates of an unconstrained block :math:`m = \sqrt{\mathrm{var}(\partial U) / \mathrm{var}(x)}` (both say the
-    same of a Gaussian; together they are not misled by several modes as the variance of x is), for a block on a
+    coordinates of an unconstrained block those of `DiagonalEstimator`, but of all particles together (they are not
+    misled by several modes as the variance of x alone is), for a block on a
     manifold its mean curvature (see `CurvatureEstimator`). The step size follows the acceptance probability by
     stochastic approximation, after every move of all particles.
 
@@ -135,9 +134,10 @@ class ParticleTuning(Saved):
                 self._inverse_masses[block] = 1 / curvature
                 continue
             x, squares, gradient, gradient_squares = (value / self._count for value in moments)
-            variance = (squares - x.square()).clamp(min=_SMALLEST)
-            force = (gradient_squares - gradient.square()).clamp(min=_SMALLEST)
-            self._inverse_masses[block] = (variance / force).sqrt()
+            variance, force = squares - x.square(), gradient_squares - gradient.square()
+            self._inverse_masses[block] = diagonal_inverse_mass(
+                variance.clamp(min=0), force.clamp(min=0), self._count * self._chains
+            )
         self._use_masses()
         self._forget()
 

@@ -1,81 +1,209 @@
-"""Descents, mixtures about modes, and sequential Monte Carlo from them, against Gaussians that are known."""
+"""Modes, mixtures about them, and sequential Monte Carlo from them, against distributions that are known."""
 
 import math
 
 import pyro
 import pyro.distributions as dist
+import pytest
 import torch
 
 from problems.monte_carlo import assert_mean
+from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
-from pyro_manifold.infer.smc.descent import descend
-from pyro_manifold.infer.smc.modes import GaussianMixture, laplace_mixture
+from pyro_manifold.infer.descent.points import Points
+from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
+from pyro_manifold.infer.smc.charts import Charts
+from pyro_manifold.infer.smc.modes import (
+    GaussianMixture,
+    find_modes,
+    fisher_metric,
+    laplace_mixture,
+    mixture_about_modes,
+)
+from pyro_manifold.target.model import target_from_model
+
+QUANTILE = 8.47  # of Student's t with 7 degrees of freedom, where the normal has 4 standard errors
 
 
-def quadratic(matrix, centre):
-    def objective(x):
-        gradient = (x - centre) @ matrix
-        return ((x - centre) * gradient).sum(-1) / 2, gradient
-
-    return objective
-
-
-def test_descents_end_at_the_minimum_of_a_quadratic_that_is_badly_scaled():
-    matrix = torch.diag(torch.tensor([1.0, 1e2, 1e4]))
-    centre = torch.tensor([1.0, -2.0, 3.0])
-    found = descend(quadratic(matrix, centre), torch.randn(5, 3), 200, 1e-10)
-    torch.testing.assert_close(found.points, centre.expand(5, 3), atol=1e-4, rtol=0)
+def run(model, *args, seed=0, **options):
+    pyro.set_rng_seed(seed)
+    smc = SMC(OHMC(model), **{"num_particles": 512, "num_runs": 8, "disable_progbar": True, **options}, init="modes")
+    smc.run(*args)
+    return smc
 
 
-def test_descents_pass_a_curved_valley():
-    def rosenbrock(x):
-        x = x.detach().requires_grad_()
-        value = (1 - x[:, 0]).square() + 100 * (x[:, 1] - x[:, 0].square()).square()
-        return value.detach(), torch.autograd.grad(value.sum(), x)[0]
-
-    found = descend(rosenbrock, torch.tensor([[-1.2, 1.0], [3.0, -2.0]]), 500, 1e-12)
-    torch.testing.assert_close(found.points, torch.ones(2, 2), atol=1e-4, rtol=0)
+def assert_evidence(smc, truth):
+    assert abs(smc.log_evidence - truth) < QUANTILE * smc.log_evidence_error
 
 
-def test_a_start_where_nothing_is_finite_stays_and_the_others_go():
-    def objective(x):
-        return torch.where(x[:, 0] > 0, x.square().sum(-1), torch.inf), 2 * x
-
-    found = descend(objective, torch.tensor([[1.0], [-1.0]]), 50, 1e-8)
-    assert abs(float(found.points[0])) < 1
-    assert float(found.points[1]) == -1
+def assert_share(each, truth):
+    """``(runs, particles)`` of 0 and 1."""
+    share = each.double().mean(1)
+    assert abs(float(share.mean()) - truth) < QUANTILE * float(share.std()) / len(share) ** 0.5
 
 
-def test_the_mixture_about_one_gaussian_is_that_gaussian():
-    matrix, centre = torch.tensor([[2.0, 0.5], [0.5, 1.0]]), torch.tensor([3.0, -1.0])
-    objective = quadratic(matrix, centre)
-    mixture = laplace_mixture(objective, descend(objective, torch.randn(4, 2), 100, 1e-12))
-    expected = dist.MultivariateNormal(centre, precision_matrix=matrix)
-    x = torch.randn(2)
-    torch.testing.assert_close(mixture.log_density(x), expected.log_prob(x), rtol=1e-4, atol=1e-4)
+def linear(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(3), 2.0).to_event(1))
+    pyro.sample("y", dist.Normal(x @ w, 0.1).to_event(1), obs=y)
+
+
+def linear_data():
+    x = torch.randn(20, 3)
+    return x, x @ torch.tensor([1.0, -2.0, 3.0]) + 0.1 * torch.randn(20)
+
+
+def test_the_mixture_about_one_gaussian_is_that_gaussian_at_the_cost_of_a_few_steps():
+    x, y = linear_data()
+    mixture, cost = mixture_about_modes(target_from_model(linear, (x, y)), 4, 2)
+    precision = x.mT @ x / 0.01 + torch.eye(3) / 4
+    expected = dist.MultivariateNormal(torch.linalg.solve(precision, x.mT @ y / 0.01), precision_matrix=precision)
+    w = expected.sample()
+    torch.testing.assert_close(mixture.log_density({"w": w}), expected.log_prob(w), rtol=1e-3, atol=1e-3)
+    assert len(mixture.log_weights) == 1
+    assert cost < 4 * 12 * 7
+
+
+def test_the_metric_is_the_fisher_information_and_precision_of_the_prior():
+    x, y = linear_data()
+    target = target_from_model(linear, (x, y))
+    starts = {"w": torch.randn(5, 3)}
+    metric = fisher_metric(target, Points(starts, None, {}), starts, 2)
+    torch.testing.assert_close(metric(starts["w"]), (x.mT @ x / 0.01 + torch.eye(3) / 4).expand(5, 3, 3))
+    assert metric.cost == 5 * 2 * 3
+
+
+def summed_out():
+    x = pyro.sample("x", dist.Normal(0.0, 5.0))
+    k = pyro.sample("k", dist.Bernoulli(0.5))
+    pyro.sample("y", dist.Normal(x + k, 1.0), obs=torch.tensor(2.0))
+
+
+def test_a_model_without_a_metric_has_none():
+    target = target_from_model(summed_out)
+    starts = {"x": torch.zeros(3)}
+    assert fisher_metric(target, Points(starts, None, {}), starts, 2) is None
+
+
+def slow_or_fast(sites):
+    """A steep valley about 0, and, right of 3, a long slope."""
+    x = sites["x"]
+    steep = x[:, 0] < 3
+    energy = torch.where(steep, x.square().sum(1) / 2, 100 - 1e-3 * x[:, 0])
+    return energy, {"x": torch.where(steep.unsqueeze(1), x, torch.tensor([-1e-3, 0.0]))}
+
+
+def test_those_that_have_arrived_stay_once_and_of_others_the_better_half():
+    counts = []
+
+    def potential(sites):
+        counts.append(len(sites["x"]))
+        return slow_or_fast(sites)
+
+    starts = torch.tensor([[1.0, 0.0], [0.0, 2.0], *[[10.0 * k, 0.0] for k in range(1, 7)]])
+    found = find_modes(QuasiNewton(Points({"x": starts}, potential, {})), starts, 2, 5)
+    assert counts[-1] == 2
+    assert max(counts) == 8
+    assert float(found.at[0].abs().max()) < 0.1
+    assert len(found.at) == 3
+    assert found.at[1:, 0].min() > 50
 
 
 def test_draws_of_a_mixture_have_its_moments():
     roots = torch.linalg.cholesky(torch.tensor([[[4.0]], [[1.0]]]))
-    mixture = GaussianMixture(torch.tensor([0.25, 0.75]).log(), torch.tensor([[-2.0], [1.0]]), roots)
+    charts = Charts({"x": torch.tensor([[-2.0], [1.0]])}, {})
+    mixture = GaussianMixture(torch.tensor([0.25, 0.75]).log(), charts, roots)
     random = torch.Generator().manual_seed(0)
-    draws = torch.stack([mixture.sample(random) for _ in range(4000)]).squeeze(-1)
+    draws = torch.stack([mixture.sample(random)["x"] for _ in range(4000)]).squeeze(-1)
     assert_mean(draws, 0.25)
     assert_mean(draws.square(), 0.25 * (4 + 0.25) + 0.75 * 2)
 
 
-def test_from_modes_particles_have_the_shares_of_the_posterior():
-    def model():
-        x = pyro.sample("x", dist.Normal(torch.zeros(3), 10.0).to_event(1))
-        left = dist.Normal(torch.tensor(-4.0), 0.2).log_prob(x).sum(-1) + math.log(0.3)
-        right = dist.Normal(torch.tensor(4.0), 0.2).log_prob(x).sum(-1) + math.log(0.7)
-        pyro.factor("modes", torch.logaddexp(left, right))
+def test_a_matrix_langevin_in_the_limit_of_much_concentration():
+    """Laplace's approximation is exact there: log of the normaliser is that of the distribution."""
+    F = torch.tensor([[300.0, 0.0], [0.0, 150.0], [0.0, 0.0]])
 
-    pyro.set_rng_seed(0)
-    smc = SMC(OHMC(model), 512, 8, init="modes", num_starts=16, disable_progbar=True)
-    smc.run()
-    # The mixture gives them the roots of these shares.
-    share = (smc.get_samples(group_by_chain=True)["x"][..., 0] > 0).double().mean(1)
-    assert abs(float(share.mean()) - 0.7) < 8.47 * float(share.std()) / 8**0.5
-    evidence = 3 * float(dist.Normal(0.0, (100 + 0.04) ** 0.5).log_prob(torch.tensor(4.0)))
-    assert abs(smc.log_evidence - evidence) < 8.47 * smc.log_evidence_error
+    def model():
+        U = pyro.sample("U", StiefelUniform(3, 2))
+        pyro.factor("langevin", (F * U).sum((-2, -1)))
+
+    target = target_from_model(model)
+    ends = {"U": torch.eye(3, 2).unsqueeze(0)}
+
+    def energies(sites):
+        return -(F * sites["U"]).sum((-2, -1)), {"U": -F.expand_as(sites["U"])}
+
+    mixture = laplace_mixture(energies, target, ends)
+    # Turns within the first two axes have the curvature 450, of each column towards the third 300 and 150.
+    precision = (mixture.roots @ mixture.roots.mT)[0]
+    # The coordinates are half of angles; the volume of these adds n - 1 times the Hessian of log|det S|.
+    expected = torch.tensor([4 * 450 + 2 * 2, 4 * 300 + 2 * 2, 4 * 150 + 2 * 2]).sort()[0]
+    torch.testing.assert_close(torch.linalg.eigvalsh(precision), expected.double(), rtol=1e-4, atol=0)
+
+
+def two_gaussians():
+    x = pyro.sample("x", dist.Normal(torch.zeros(3), 10.0).to_event(1))
+    left = dist.Normal(torch.tensor(-4.0), 0.2).log_prob(x).sum(-1) + math.log(0.3)
+    right = dist.Normal(torch.tensor(4.0), torch.tensor([0.1, 0.2, 0.5])).log_prob(x).sum(-1) + math.log(0.7)
+    pyro.factor("modes", torch.logaddexp(left, right))
+
+
+def test_from_modes_particles_have_the_shares_of_the_posterior():
+    smc = run(two_gaussians, num_starts=16)
+    # The prior is nearly flat over each.
+    scales = (torch.tensor([0.2] * 3), torch.tensor([0.1, 0.2, 0.5]))
+    masses = [
+        share * dist.Normal(0.0, (100 + s.square()).sqrt()).log_prob(torch.tensor(4.0)).sum().exp()
+        for share, s in zip((0.3, 0.7), scales, strict=True)
+    ]
+    assert_share(smc.get_samples(group_by_chain=True)["x"][..., 0] > 0, float(masses[1] / sum(masses)))
+    assert_evidence(smc, float(sum(masses).log()))
+
+
+def curved():
+    """A banana: x₀ ~ N(0, 1), and x₁ - x₀²/4 ~ N(0, 0.5²) under a flat prior of x₁."""
+    x = pyro.sample("x", dist.Normal(torch.zeros(2), torch.tensor([1.0, 100.0])).to_event(1))
+    pyro.factor("banana", dist.Normal(x[0] ** 2 / 4, 0.5).log_prob(x[1]))
+
+
+def test_what_is_not_gaussian_is_left_to_the_particles():
+    smc = run(curved)
+    x = smc.get_samples(group_by_chain=True)["x"]
+    means = x[..., 0].square().mean(1)
+    assert abs(float(means.mean()) - 1) < QUANTILE * float(means.std()) / 8**0.5
+    assert abs(smc.log_evidence - float(dist.Normal(0.0, 100.0).log_prob(torch.tensor(0.0)))) < 0.1
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_matrices_with_two_modes_and_their_evidence(beside):
+    """Of the density a exp(κ tr MᵀU) + b exp(κ tr NᵀU), each mode has the mass of its matrix Langevin."""
+    kappa = 30.0
+    modes = torch.stack([torch.eye(4, 2), torch.eye(4, 2).roll(2, 0)])
+
+    def model():
+        U = pyro.sample("U", StiefelUniform(4, 2))
+        if beside:
+            v = pyro.sample("v", dist.Normal(0.0, 1.0))
+            pyro.sample("y", dist.Normal(v, 0.5), obs=torch.tensor(1.0))
+        logs = kappa * (modes * U).sum((-2, -1)) + torch.tensor([0.2, 0.8]).log()
+        pyro.factor("modes", logs.logsumexp(0))
+
+    smc = run(model, num_particles=256, num_starts=16)
+    normaliser = -float(MatrixLangevin(kappa * modes[0]).log_prob(modes[0]) - kappa * 2)
+    observed = float(dist.Normal(0.0, 1.25**0.5).log_prob(torch.tensor(1.0))) if beside else 0.0
+    assert_evidence(smc, normaliser + observed)
+    U = smc.get_samples(group_by_chain=True)["U"]
+    assert_share((modes[1] * U).sum((-2, -1)) > (modes[0] * U).sum((-2, -1)), 0.8)
+    if beside:
+        means = smc.get_samples(group_by_chain=True)["v"].mean(1)
+        assert abs(float(means.mean()) - 0.8) < QUANTILE * float(means.std()) / 8**0.5
+
+
+def test_orthogonal_matrices_of_both_determinants():
+    def model():
+        U = pyro.sample("U", StiefelUniform(2, 2))
+        pyro.factor("langevin", 4 * U[0, 0])
+
+    smc = run(model, num_particles=256, num_starts=16)
+    # The first column is uniform on the circle, the second has either sign.
+    assert_evidence(smc, float(torch.special.i0(torch.tensor(4.0)).log()))
+    assert_share(torch.linalg.det(smc.get_samples(group_by_chain=True)["U"]) > 0, 0.5)

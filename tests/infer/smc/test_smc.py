@@ -60,6 +60,15 @@ def test_evidence_and_posterior_of_a_matrix_langevin(kernel):
     assert_mean_of_runs((F * U).sum((-2, -1)), 2.809)
 
 
+def test_chains_of_the_last_level_can_be_longer():
+    pyro.set_rng_seed(2)
+    smc = run(langevin, num_particles=128, last_states=64)
+    assert_evidence(smc, 1.607)
+    U = smc.get_samples(group_by_chain=True)["U"]
+    assert U.shape == (8, 8 * 64, 3, 2)
+    assert_mean_of_runs((F * U).sum((-2, -1)), 2.809)
+
+
 def test_evidence_and_posterior_of_linear_regression():
     pyro.set_rng_seed(1)
     x, y = torch.randn(30, 4), torch.randn(30)

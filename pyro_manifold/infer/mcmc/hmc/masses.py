@@ -69,6 +69,14 @@ class CovarianceEstimator(InverseMassEstimator):
         return (weight * variance + 1e-3 * (1 - weight) * self._identity).unsqueeze(0)
 
 
+def diagonal_inverse_mass(positions: Tensor, gradients: Tensor, count: int) -> Tensor:
+    """Root of the ratio of variances of x and of ∇U, shrunk as `DiagonalEstimator` says, by 5/(count + 5)."""
+    weight = count / (count + 5.0)
+    variance = weight * positions + 1e-3 * (1 - weight)
+    precision = weight * gradients + _SHARE_OF_DRAWS * (1 - weight) / variance
+    return (variance / precision).sqrt()
+
+
 class DiagonalEstimator(InverseMassEstimator):
     r"""Variances of a posterior from its draws and from its gradients, one for each coordinate, within chains.
 
@@ -106,11 +114,8 @@ class DiagonalEstimator(InverseMassEstimator):
         self._squares = self._squares + (before * (values - self._means)).mean(1)
 
     def estimate(self) -> Tensor:
-        weight = self._count / (self._count + 5.0)
         positions, gradients = self._squares / max(self._count - 1, 1)
-        variance = weight * positions + 1e-3 * (1 - weight)
-        precision = weight * gradients + _SHARE_OF_DRAWS * (1 - weight) / variance
-        return (variance / precision).sqrt().unsqueeze(0)
+        return diagonal_inverse_mass(positions, gradients, self._count).unsqueeze(0)
 
 
 class CurvatureEstimator(InverseMassEstimator):

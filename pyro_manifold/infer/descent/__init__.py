@@ -1,0 +1,1 @@
+"""Descents of many starts at once, on manifolds."""

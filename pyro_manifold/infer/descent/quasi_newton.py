@@ -1,0 +1,105 @@
+"""L-BFGS of many chains at once, along manifolds (Nocedal & Wright, Numerical Optimization, 2006, algorithm 7.4)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.descent.points import Points, unit
+
+_PAIRS = 10
+_SUFFICIENT = 1e-4  # share of the decrease that the slope promises
+_SHORTER = 1 / 3
+_SHORTEST = 1e-12
+
+
+class QuasiNewtonState(NamedTuple):
+    """Where chains are and what they know of the curvature; each tensor ``(chains, ...)``.
+
+    Attributes:
+        at: position, as `Points` has it.
+        energy: there.
+        slope: gradient in tangent space.
+        direction: in which the next step goes.
+        step: how far, as a share of ``direction``.
+        moved: the last steps, the newest last, ``(chains, pairs, coordinates)``.
+        turned: how the gradient changed with each.
+        weight: of each, ``(chains, pairs, 1)``; 0 where there was none.
+    """
+
+    at: Tensor
+    energy: Tensor
+    slope: Tensor
+    direction: Tensor
+    step: Tensor
+    moved: Tensor
+    turned: Tensor
+    weight: Tensor
+
+
+class QuasiNewton:
+    """The descent by L-BFGS: knows curvature from the last gradients, costs no more than they do.
+
+    Args:
+        points: where to, and how high.
+        pairs: how many steps are remembered.
+    """
+
+    def __init__(self, points: Points[Any], pairs: int = _PAIRS) -> None:
+        self._points, self._pairs = points, pairs
+
+    def begin(self, at: Tensor) -> QuasiNewtonState:
+        """At some points, with a first step of length 1."""
+        energy, slope = self._points.energy_and_slope(at)
+        chains, size = at.shape
+        memory = [at.new_zeros(chains, self._pairs, width) for width in (size, size, 1)]
+        return QuasiNewtonState(at, energy, slope, -unit(slope), torch.ones_like(energy), *memory)
+
+    def advance(self, state: QuasiNewtonState) -> QuasiNewtonState:
+        """The next step, or from the same place a third of the last."""
+        points, (at, energy, slope, direction, step, *memory) = self._points, state
+        there = points.moved(at, step.unsqueeze(1) * direction)
+        energy_there, slope_there = points.energy_and_slope(there)
+        good = energy_there <= energy + _SUFFICIENT * step * (slope * direction).sum(1)
+        moved, turned = points.tangent(there, there - at), slope_there - points.tangent(there, slope)
+        curvature = (moved * turned).sum(1)
+        learns = good & (curvature > 1e-10 * moved.norm(dim=1) * turned.norm(dim=1))
+        # Each chain keeps its own last pairs: one that stepped back has learnt nothing and forgets nothing.
+        memory = [
+            torch.where(learns[:, None, None], torch.cat([old[:, 1:], new.unsqueeze(1)], 1), old)
+            for old, new in zip(memory, (moved, turned, (1 / curvature).unsqueeze(1)), strict=True)
+        ]
+        at, slope = (torch.where(good.unsqueeze(1), *pair) for pair in ((there, at), (slope_there, slope)))
+        following = points.tangent(at, _two_loops(slope, *memory))
+        downhill = (following * slope).sum(1, keepdim=True) < 0
+        following = torch.where(downhill, following, -unit(slope))
+        return QuasiNewtonState(
+            at,
+            torch.where(good, energy_there, energy),
+            slope,
+            torch.where(good.unsqueeze(1), following, direction),
+            torch.where(good, 1.0, step * _SHORTER),
+            *memory,
+        )
+
+    def promise(self, state: QuasiNewtonState) -> Tensor:
+        r""":math:`\tfrac12 g^\top H g`, H the inverse curvature that is known; what remains of a quadratic."""
+        promised = -(state.slope * state.direction).sum(1) / 2
+        return torch.where(state.step > _SHORTEST, promised, 0.0)
+
+
+def _two_loops(slope: Tensor, moved: Tensor, turned: Tensor, weight: Tensor) -> Tensor:
+    """The direction of L-BFGS; of ``(chains, pairs, ...)`` the last is the newest."""
+    direction, shares = slope, []
+    pairs = list(zip(moved.unbind(1), turned.unbind(1), weight.unbind(1), strict=True))
+    for s, y, rho in reversed(pairs):
+        shares.append(rho * (s * direction).sum(1, keepdim=True))
+        direction = direction - shares[-1] * y
+    newest, last = weight[:, -1], turned[:, -1]
+    scale = 1 / (newest * last.square().sum(1, keepdim=True))
+    direction = torch.where(newest > 0, scale * direction, unit(direction))
+    for (s, y, rho), share in zip(pairs, reversed(shares), strict=True):
+        direction = direction + (share - rho * (y * direction).sum(1, keepdim=True)) * s
+    return -direction

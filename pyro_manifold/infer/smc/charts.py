@@ -1,0 +1,184 @@
+r"""Coordinates about points: as many as there are degrees of freedom, with the volume that they take up.
+
+Of an unconstrained site they are differences. Of a matrix with orthonormal columns, about a centre M whose orthogonal
+complement has the basis :math:`M_\perp`, they are those of the Cayley transform: a skew-symmetric p×p matrix B and an
+(n-p)×p matrix A,
+
+.. math::
+    X = M\,(2 S^{-1} - I) + 2 M_\perp A S^{-1}, \quad S = I - B + A^\top A, \qquad
+    dX = 2^d\,|\det S|^{-(n-1)}\,dA\,dB,
+
+d the number of coordinates, dX the volume whose total is :math:`2^p \pi^{np/2} / \Gamma_p(n/2)`. They reach every X but
+those for which :math:`I + M^\top X` is singular, and X is M at 0. For p = 1 this is the stereographic projection.
+Source: Jauch, Hoff & Dunson, Random orthogonal matrices and the Cayley transform, Bernoulli 26 (2020).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Size, Tensor
+
+from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
+from pyro_manifold.target.batched import Sites
+
+_FAR = 1e6
+
+
+class Charts:
+    """Coordinates about each of k points.
+
+    Args:
+        centres: ``{site: (k, ...)}``.
+        manifolds: of the sites that have one.
+
+    Attributes:
+        size: d, how many coordinates there are.
+
+    Raises:
+        ValueError: for a site on a manifold that has no such coordinates here.
+    """
+
+    def __init__(self, centres: Sites, manifolds: Mapping[str, Manifold]) -> None:
+        self._sites = {name: _chart(name, x, manifolds.get(name)) for name, x in centres.items()}
+        self.size = sum(chart.size for chart in self._sites.values())
+
+    def coordinates(self, sites: Sites) -> tuple[Tensor, Tensor]:
+        """Of one point, about each centre: ``(k, d)``, and logarithms ``(k,)`` of volumes there."""
+        found = [chart.coordinates(sites[name]) for name, chart in self._sites.items()]
+        return torch.cat([x for x, _ in found], -1), sum((v for _, v in found), torch.zeros(()))
+
+    def sites(self, coordinates: Tensor) -> tuple[Sites, Tensor]:
+        """Points with coordinates ``(..., k, d)`` about the centres, ``{site: (..., k, ...)}``, and log volumes."""
+        parts = coordinates.split([chart.size for chart in self._sites.values()], -1)
+        found = {name: chart.points(x) for (name, chart), x in zip(self._sites.items(), parts, strict=True)}
+        volumes = sum((v for _, v in found.values()), coordinates.new_zeros(()))
+        return {name: x for name, (x, _) in found.items()}, volumes
+
+    @property
+    def flat(self) -> tuple[Sites, Tensor]:
+        """Centres of the sites without a manifold, and which coordinates are theirs."""
+        first = itertools.accumulate([0, *[chart.size for chart in self._sites.values()]])
+        places = [(name, chart, begin) for (name, chart), begin in zip(self._sites.items(), first, strict=False)]
+        flat = [(name, chart, begin) for name, chart, begin in places if isinstance(chart, _Flat)]
+        found = [k for _, chart, begin in flat for k in range(begin, begin + chart.size)]
+        return {name: chart.centres for name, chart, _ in flat}, torch.tensor(found, dtype=torch.long)
+
+    def at(self, rows: Tensor) -> Charts:
+        """About some of the centres."""
+        other = object.__new__(Charts)
+        other._sites = {name: chart.at(rows) for name, chart in self._sites.items()}
+        other.size = self.size
+        return other
+
+
+class _Flat:
+    """Differences, of a site without a manifold."""
+
+    def __init__(self, centres: Tensor) -> None:
+        self.centres = centres
+        self.size = centres[0].numel()
+
+    def at(self, rows: Tensor) -> _Flat:
+        return _Flat(self.centres[rows])
+
+    def coordinates(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        difference = (point - self.centres).reshape(len(self.centres), -1)
+        return difference, difference.new_zeros(len(difference))
+
+    def points(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        shape = Size([*coordinates.shape[:-1], *self.centres.shape[1:]])
+        return self.centres + coordinates.reshape(shape), coordinates.new_zeros(coordinates.shape[:-1])
+
+
+class _Cayley:
+    """Of matrices with orthonormal columns; a site with batch dimensions has several of them.
+
+    Args:
+        centres: ``(k, ..., n, p)``.
+        log_total: logarithm of the volume of all matrices, by which the base measure divides.
+        shape: of the site.
+    """
+
+    def __init__(self, centres: Tensor, log_total: float, shape: Size) -> None:
+        self._centres, self._log_total, self._shape = centres, log_total, shape
+        *_, n, p = centres.shape
+        self._complements = torch.linalg.qr(centres, mode="complete")[0][..., p:]
+        self._skew = _skew_basis(p).to(centres)
+        self._matrices = centres[0].numel() // (n * p)
+        self._degrees = Stiefel().dimension(n, p)
+        self.size = self._matrices * self._degrees
+
+    def at(self, rows: Tensor) -> _Cayley:
+        return _Cayley(self._centres[rows], self._log_total, self._shape)
+
+    def coordinates(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        p = self._centres.shape[-1]
+        point = point.reshape(self._centres.shape[1:])
+        along, across = self._centres.mT @ point, self._complements.mT @ point
+        identity = torch.eye(p, dtype=point.dtype, device=point.device)
+        # solve_ex: an X that has no coordinates gets some that are far away.
+        elsewhere = self._on_another_component(along)
+        along = torch.where(elsewhere[..., None, None], identity, along)
+        S = torch.linalg.solve_ex(identity + along, 2 * identity.expand_as(along))[0]
+        # A product, not an index: of that there is native code.
+        skew = (S.mT - S).flatten(-2) @ self._skew.mT / 4
+        found = torch.cat([skew, (across @ S / 2).flatten(-2)], -1)
+        found = torch.where(elsewhere.unsqueeze(-1), _FAR, found)
+        return found.flatten(1), self._log_volume(S).reshape(len(found), -1).sum(1)
+
+    def _on_another_component(self, along: Tensor) -> Tensor:
+        """Whether square matrices differ in the sign of their determinants."""
+        if self._complements.shape[-1]:
+            return torch.zeros_like(along[..., 0, 0], dtype=torch.bool)
+        return torch.linalg.det(along.detach()) < 0
+
+    def points(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        *_, n, p = self._centres.shape
+        batch = self._centres.shape[1:-2]
+        x = coordinates.reshape(*coordinates.shape[:-1], *batch, self._degrees)
+        turns = len(self._skew)
+        A = x[..., turns:].reshape(*x.shape[:-1], n - p, p)
+        B = (x[..., :turns] @ self._skew).reshape(*x.shape[:-1], p, p)
+        identity = torch.eye(p, dtype=x.dtype, device=x.device)
+        S = identity - B + A.mT @ A
+        inverse = torch.linalg.inv(S)
+        X = self._centres @ (2 * inverse - identity) + self._complements @ (2 * A @ inverse)
+        leading = coordinates.shape[:-1]
+        return X.reshape(*leading, *self._shape), self._log_volume(S).reshape(*leading, -1).sum(-1)
+
+    def _log_volume(self, S: Tensor) -> Tensor:
+        """Of each matrix."""
+        n = self._centres.shape[-2]
+        return self._degrees * math.log(2) - (n - 1) * torch.linalg.slogdet(S)[1] - self._log_total
+
+
+def _chart(name: str, centres: Tensor, manifold: Manifold | None) -> _Flat | _Cayley:
+    if manifold is None:
+        return _Flat(centres)
+    if isinstance(manifold, Sphere):
+        # Densities on the sphere are with respect to its surface, as Pyro has them.
+        return _Cayley(centres.unsqueeze(-1), 0.0, centres.shape[1:])
+    if type(manifold).__name__ != "Grassmann" and isinstance(manifold, Stiefel):
+        return _Cayley(centres, _log_total(manifold, *centres.shape[-2:]), centres.shape[1:])
+    raise ValueError(f"Site '{name}' is on {manifold!r}, for whose modes there are no coordinates: use init='prior'.")
+
+
+def _skew_basis(p: int) -> Tensor:
+    """Skew-symmetric matrices as rows: 1 at a place below the diagonal and -1 at its mirror image."""
+    row, column = torch.tril_indices(p, p, -1)
+    basis = torch.zeros(len(row), p, p)
+    basis[torch.arange(len(row)), row, column] = 1.0
+    return (basis - basis.mT).flatten(1)
+
+
+def _log_total(manifold: Manifold, n: int, p: int) -> float:
+    """Logarithm of the volume of a Stiefel manifold, or of the one component of its square matrices that it has."""
+    gamma = float(torch.mvlgamma(torch.tensor(n / 2, dtype=torch.float64), p))
+    total = p * math.log(2) + n * p / 2 * math.log(math.pi) - gamma
+    flipped = torch.eye(n, p, dtype=torch.float64)
+    flipped[0, 0] = -1
+    return total if bool(manifold.contains(flipped)) else total - math.log(2)
