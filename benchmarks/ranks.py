@@ -139,17 +139,17 @@ class OnDataSets(SMC):
         super().__init__(OHMC(partial(components, rank)), particles, len(scatters) * runs, disable_progbar=True)
         self._data = scatters.repeat_interleave(runs * particles // 16, 0).flatten(1)
 
-    def _targets(self) -> list[Target]:
-        base, full = super()._targets()
+    def _targets(self) -> tuple[list[Target], int]:
+        (base, full), evaluations = super()._targets()
         rows, draw = iter(self._data), base.draw
 
         def draw_with_data() -> Sites:
             return {**draw(), "scatter": next(rows)}
 
         base.draw = draw_with_data  # type: ignore[method-assign]
-        return [base, full]
+        return [base, full], evaluations
 
-    def _warn_of_differences(self) -> None:
+    def _warn_of_differences(self, result: object) -> None:
         """Data sets differ."""
 
 

@@ -44,7 +44,7 @@ def compare_evidence(
 
     Returns:
         A pandas DataFrame with a row for each model, in the order given: ``log_evidence``; ``se``, its standard error,
-        from the differences between the runs of SMC; ``difference`` to the largest log evidence, and ``dse``, the
+        `SMC.log_evidence_error`; ``difference`` to the largest log evidence, and ``dse``, the
         standard error of that; ``probability`` among these models; ``seconds`` of wall time, NaN for an `SMC` that had
         run. `pyro_manifold.diagnostics.plot_evidence` draws it.
 
