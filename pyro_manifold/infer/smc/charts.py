@@ -22,7 +22,7 @@ from collections.abc import Mapping
 import torch
 from torch import Size, Tensor
 
-from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
+from pyro_manifold.manifolds import Grassmann, Manifold, Sphere, Stiefel
 from pyro_manifold.target.batched import Sites
 
 _FAR = 1e6
@@ -162,7 +162,7 @@ def _chart(name: str, centres: Tensor, manifold: Manifold | None) -> _Flat | _Ca
     if isinstance(manifold, Sphere):
         # Densities on the sphere are with respect to its surface, as Pyro has them.
         return _Cayley(centres.unsqueeze(-1), 0.0, centres.shape[1:])
-    if type(manifold).__name__ != "Grassmann" and isinstance(manifold, Stiefel):
+    if isinstance(manifold, Stiefel) and not isinstance(manifold, Grassmann):
         return _Cayley(centres, _log_total(manifold, *centres.shape[-2:]), centres.shape[1:])
     raise ValueError(f"Site '{name}' is on {manifold!r}, for whose modes there are no coordinates: use init='prior'.")
 
