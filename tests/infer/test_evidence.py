@@ -56,6 +56,8 @@ def test_one_model_over_an_argument(data):
     assert (table.seconds > 0).all()
 
 
+# So few particles are for speed.
+@pytest.mark.filterwarnings("ignore:The log evidences of 2 runs differ")
 def test_several_models_runs_that_are_done_and_combinations(data):
     def constant(x, y):
         polynomial(x, y, 0)

@@ -164,7 +164,7 @@ def test_single_precision_and_one_run():
 
 def test_what_users_call_after_a_run(capsys):
     pyro.set_rng_seed(7)
-    smc = run(linear, torch.randn(10, 2), torch.randn(10), num_particles=64, num_runs=2)
+    smc = run(linear, torch.randn(10, 2), torch.randn(10), num_particles=512, num_runs=2)
     smc.summary()
     assert "log evidence" in capsys.readouterr().out
     assert dict(smc.to_inferencedata().posterior.sizes)["chain"] == 2
