@@ -28,7 +28,7 @@ _BY_A_NUMBER = {_ATEN.mul.Scalar, _ATEN.div.Scalar, _ATEN.pow.Tensor_Scalar}
 _OF_A_SHAPE = {
     getattr(_ATEN, name).default
     for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
-}
+} | {_ATEN._new_zeros_with_same_feature_meta.default}  # of tangents
 """Functions that look at the shape of their input only."""
 
 _LARGEST_TO_COMPARE = 4096

@@ -224,6 +224,7 @@ def _filled_with(value: float) -> Emitter:
 
 
 _VIEWS: dict[str, Emitter] = {
+    "_new_zeros_with_same_feature_meta": _filled_with(0),
     "_to_copy": _same,
     "_unsafe_view": _reshaped,
     "alias": _same,

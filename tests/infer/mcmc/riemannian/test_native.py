@@ -46,6 +46,17 @@ def test_an_iteration_agrees_with_its_steps(options):
         torch.testing.assert_close(found, there, rtol=1e-10, atol=1e-10)
 
 
+def test_a_regression_in_a_plate():
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 2.0).to_event(1))
+        offset = pyro.sample("offset", dist.Normal(0.0, 2.0))
+        x = torch.stack([tensor(INPUTS), tensor(INPUTS).square()], -1)
+        with pyro.plate("rows", len(INPUTS)):
+            pyro.sample("y", dist.Bernoulli(logits=x[:, :2] @ w + offset), obs=(tensor(INPUTS) > 0.4).double())
+
+    natively(*prepared(model, step_size=0.4, metropolis=True))
+
+
 def test_an_iteration_in_float32():
     torch.set_default_dtype(torch.float32)
 
