@@ -17,7 +17,18 @@ from benchmarks.estimates import summary
 from benchmarks.larger import COMPONENTS, MATRICES
 from benchmarks.machine import machine
 from benchmarks.measure import Setting, measure_apart
-from benchmarks.plan import CONFIGURATIONS, DEPTH, IN_TURN, MIXTURES, NUMPYRO, NUTPIE, OURS
+from benchmarks.plan import (
+    CONFIGURATIONS,
+    DEEP,
+    DEPTH,
+    HMC_PROBLEMS,
+    IN_TURN,
+    MIXTURES,
+    NUMPYRO,
+    NUMPYRO_HMC,
+    NUTPIE,
+    OURS,
+)
 from benchmarks.tables import show
 
 SMALL = ("mixture of the OHMC paper, V(3,2)", "Langevin V(10,3)", "Langevin V(50,5)")
@@ -30,7 +41,7 @@ COLUMNS = ("problem", "chains", "run", "min ESS", "R-hat", "seconds", "ESS/s")
 def measured(name, peer, chains, sizes, threads, compiled):
     """Smallest ESS, R-hat and seconds of a run, with ``compiled`` once everything is; None if it failed."""
     module, options = CONFIGURATIONS[peer]
-    if peer != OURS and name in MIXTURES:
+    if peer in DEEP and name in MIXTURES:
         options = options | {"max_tree_depth": DEPTH}
     setting = Setting(peer, module, chains, *sizes, options)
     problems = f"benchmarks.{'larger' if name in LARGER else 'problems'}:PROBLEMS"
@@ -59,7 +70,8 @@ def beside_numpyro(chains, runs):
     for name in SMALL:
         for count in chains:
             for kind in runs:
-                yield name, count, kind, SIZES[count][kind], (NUMPYRO, IN_TURN) if count <= 4 else (NUMPYRO,)
+                in_turn, static = (IN_TURN,) if count <= 4 else (), (NUMPYRO_HMC,) if name in HMC_PROBLEMS else ()
+                yield name, count, kind, SIZES[count][kind], (NUMPYRO, *in_turn, *static)
     if 4 in chains and "whole" in runs:
         for name in LARGER:
             yield name, 4, "whole", (1000, 1000), (NUMPYRO, IN_TURN)
