@@ -89,10 +89,10 @@ def groups_of_matrices(groups=20, n=5, p=2, rows=20):
     return ((X * size).unsqueeze(1) + noise).mean(1), rows
 
 
-def plate_of_matrices():
+def plate_of_matrices(groups=20):
     """Each group has an orthonormal matrix of its own, and sizes of its columns around common ones; data are noisy."""
-    y, rows = groups_of_matrices()
-    groups, n, p = y.shape
+    y, rows = groups_of_matrices(groups)
+    _, n, p = y.shape
 
     def model():
         spread = pyro.sample("spread", dist.HalfNormal(1.0))

@@ -171,7 +171,8 @@ class StochasticGradientKernel(Kernel):
         """Steps as native code, if they are all alike and see one batch each."""
         alike = isinstance(self._step_size, Constant) and isinstance(self._temperature, Constant)
         can_be = self.steps_can_be_native and alike and not (self._jit_compile or self._own_minibatches)
-        if not (can_be and state.position and native_code_is_allowed()):
+        of_one_chain = isinstance(problem.batched, BatchedPotential | MinibatchPotential)
+        if not (can_be and of_one_chain and state.position and native_code_is_allowed()):
             return None
         return NativeSteps(step, potential_by_step(problem), problem.layout, blocks, self.plan().at(0), state)
 
