@@ -175,26 +175,33 @@ class ColumnEstimator(InverseMassEstimator):
 
     as `CurvatureEstimator` has it for all directions together. Each chain has masses of its own: where columns are
     exchangeable every chain has another order of them, and masses averaged over chains would be a scalar again. They
-    are shrunk towards the chains' mean, by 5/(count + 5).
+    are shrunk towards the chains' mean, by 5/(count + 5), count the iterations in which the chain has moved: a chain
+    that stays at a point where the force is small would find small masses there, and with these never leave. None is
+    less than half of what is usual among chains for a column of its rank: a chain that learns where the posterior is
+    flat could not move once it comes to where it is not.
 
     Args:
         position: of the chains, ``(chains, ..., n, p)``, for shapes.
     """
 
-    changing = ("_count", "_curvature")
+    changing = ("_count", "_curvature", "_moved", "_last")
 
     def __init__(self, position: Tensor) -> None:
         n, p = position.shape[-2:]
-        self._outward_dimension = n - p
+        self._outward_dimension, self._columns = n - p, p
         self._own_curvature = Stiefel().dimension(n, p) / p
         self._count = 0
         self._curvature = position.new_zeros(len(position), (p + 1) * position[0].numel() // (n * p))
+        self._moved = position.new_zeros(len(position), 1)
+        self._last = torch.zeros_like(position)
 
     def initial(self) -> Tensor:
         return torch.full_like(self._curvature, 1 / self._own_curvature)
 
     def update(self, position: Tensor, gradient: Tensor) -> None:
         self._count += 1
+        self._moved = self._moved + (position != self._last).flatten(1).any(1, keepdim=True)
+        self._last = position
         inner = position.mT @ gradient
         p = inner.shape[-1]
         columns = (gradient - position @ inner).square().sum(-2) / self._outward_dimension
@@ -203,9 +210,19 @@ class ColumnEstimator(InverseMassEstimator):
         self._curvature = self._curvature + (curvature - self._curvature) / self._count
 
     def estimate(self) -> Tensor:
-        weight = self._count / (self._count + 5.0)
+        weight = self._moved / (self._moved + 5.0)
         curvature = weight * self._curvature + (1 - weight) * self._curvature.mean(0)
-        return 1 / (curvature + self._own_curvature)
+        return 1 / (self._at_least_half_of_the_usual(curvature) + self._own_curvature)
+
+    def _at_least_half_of_the_usual(self, curvature: Tensor) -> Tensor:
+        """By the median over chains of the largest column's, of the second's, and so on, and of turns."""
+        each = curvature.unflatten(1, (-1, self._columns + 1))
+        columns, within = each[..., :-1], each[..., -1:]
+        ordered, places = columns.sort(-1)
+        usual = ordered.median(0, keepdim=True).values.expand_as(columns)
+        least = torch.empty_like(columns).scatter(-1, places, usual)
+        turns = within.median(0, keepdim=True).values.expand_as(within)
+        return each.maximum(torch.cat([least, turns], -1) / 2).flatten(1)
 
 
 Estimators = dict[Block, Callable[[], InverseMassEstimator]]

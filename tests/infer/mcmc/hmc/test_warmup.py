@@ -353,3 +353,45 @@ def test_the_order_of_sites_does_not_matter_to_lengths():
         means.append(next(iter(choice._jumps.values())).moments)
     assert torch.equal(*means)
     assert torch.allclose(means[0], torch.ones(6))
+
+
+def column_masses(curvatures):
+    """Inverse masses found from forces of such curvature, ``(chains, columns)``, of chains that always move."""
+    torch.manual_seed(0)
+    chains, p = curvatures.shape
+    estimator = ColumnEstimator(torch.eye(6, p).expand(chains, 6, p))
+    for _ in range(200):
+        position = torch.linalg.qr(torch.randn(chains, 6, p)).Q
+        estimator.update(position, torch.randn(chains, 6, p) * curvatures.sqrt().unsqueeze(1))
+    return estimator.estimate()[:, :p]
+
+
+def test_masses_of_exchangeable_columns_are_each_chains_own():
+    orders = torch.stack([torch.randperm(3) for _ in range(9)])
+    curvatures = torch.tensor([1000.0, 100.0, 10.0])[orders]
+    inverse = column_masses(curvatures)
+    # 4 is the manifold's own; 5/205 of the mean of the others comes to each, at most twice the smallest.
+    assert ((inverse * (curvatures + 4)).log().abs() < 1.0).all()
+
+
+def test_a_chain_that_learns_where_nothing_pulls_has_masses_for_elsewhere():
+    curvatures = torch.full((9, 3), 100.0)
+    curvatures[4] = 0.01
+    inverse = column_masses(curvatures)
+    assert (inverse[4] < 3 / 100).all()
+
+
+def test_no_chain_of_many_stays_for_good():
+    """Some learn about the other sign of the matrix, where its size is near zero and nothing pulls."""
+    y = torch.tensor([[1.5, 0.3], [-0.8, 1.2], [0.4, 1.6]])
+
+    def model():
+        U = pyro.sample("U", StiefelUniform(3, 2))
+        scale = pyro.sample("scale", dist.HalfNormal(3.0))
+        pyro.sample("y", dist.Normal(scale * U, 0.3).to_event(2), obs=y)
+
+    for seed in range(3):
+        pyro.set_rng_seed(seed)
+        mcmc = MCMC(OHMC(model), 20, 200, num_chains=256, disable_progbar=True)
+        mcmc.run()
+        assert mcmc.get_extra_fields(group_by_chain=True)["accepted"].double().mean(1).min() > 0.1
