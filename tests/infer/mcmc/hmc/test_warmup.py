@@ -336,7 +336,7 @@ def test_masses_of_columns_belong_to_chains_and_trust_the_others_while_draws_are
     own = Stiefel().dimension(4, 2) / 2
     for draws, share in ((5, 0.5), (15, 0.75)):
         while estimator._count < draws:
-            estimator.update(X, gradient)
+            estimator.update(X * (-1) ** estimator._count, gradient)  # chains that move
         steep, flat = 50 * (share + (1 - share) / 2) + own, 50 * (1 - share) / 2 + own
         assert torch.allclose(1 / estimator.estimate(), torch.tensor([[steep, flat, own], [flat, steep, own]]))
 
