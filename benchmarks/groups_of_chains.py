@@ -16,14 +16,14 @@ from pyro_manifold.diagnostics import modes
 DRAWS, ENTRIES = 200, 10
 
 
-def chains_of_one_mode(chains: int, effective: int) -> Tensor:
-    """``(chains, draws, entries)``."""
-    length = DRAWS / effective
+def chains_of_one_mode(chains: int, effective: int, draws: int = DRAWS, entries: int = ENTRIES) -> Tensor:
+    """``(chains, draws, entries)``: Gaussian and autoregressive, so many independent draws' worth in each chain."""
+    length = draws / effective
     kept = (length - 1) / (length + 1)
-    x, found = torch.randn(chains, ENTRIES), []
-    for _ in range(DRAWS):
+    x, found = torch.randn(chains, entries), []
+    for _ in range(draws):
         found.append(x)
-        x = kept * x + (1 - kept**2) ** 0.5 * torch.randn(chains, ENTRIES)
+        x = kept * x + (1 - kept**2) ** 0.5 * torch.randn(chains, entries)
     return torch.stack(found, 1)
 
 

@@ -5,6 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
+from benchmarks.groups_of_chains import chains_of_one_mode
 from pyro_manifold.diagnostics import modes
 from pyro_manifold.diagnostics.symmetries import Symmetry
 from pyro_manifold.distributions import StiefelUniform
@@ -12,14 +13,7 @@ from pyro_manifold.infer import MCMC, OHMC, SMC
 
 
 def chains_of(chains, draws, entries, effective):
-    """Gaussian autoregressive chains of one mode, so many independent draws' worth in each."""
-    length = draws / effective
-    kept = (length - 1) / (length + 1)
-    x, found = torch.randn(chains, entries), []
-    for _ in range(draws):
-        found.append(x)
-        x = kept * x + (1 - kept**2) ** 0.5 * torch.randn(chains, entries)
-    return torch.stack(found, 1)
+    return chains_of_one_mode(chains, effective, draws, entries)
 
 
 @pytest.mark.parametrize("effective", [5, 100])

@@ -22,3 +22,18 @@ def factor_model(y, n=4, p=2):
         factor = weights[..., 0, None, None] * U * scales.unsqueeze(-2)
         diagonal = (noise**2).unsqueeze(-1).expand(*noise.shape, n)
         pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(n), factor, diagonal), obs=y)
+
+
+F = torch.tensor([[3.0, 0.0], [0.0, 1.5], [0.0, 0.0]], dtype=torch.float64)
+
+
+def langevin():
+    """MATH: log E exp(tr FᵀX) = 1.607 under the uniform distribution, and 2.809 is the mean of tr FᵀX."""
+    U = pyro.sample("U", StiefelUniform(3, 2))
+    pyro.factor("langevin", (F.to(U) * U).sum((-2, -1)))
+
+
+def linear(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1]), 2.0).to_event(1))
+    with pyro.plate("rows", len(y)):
+        pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)

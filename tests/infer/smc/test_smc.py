@@ -14,20 +14,7 @@ from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MSD, OHMC, SMC
 from pyro_manifold.infer.smc import annealing
 from pyro_manifold.target import batched
-
-F = torch.tensor([[3.0, 0.0], [0.0, 1.5], [0.0, 0.0]], dtype=torch.float64)
-
-
-def langevin():
-    """MATH: log E exp(tr FᵀX) = 1.607 under the uniform distribution, and 2.809 is the mean of tr FᵀX."""
-    U = pyro.sample("U", StiefelUniform(3, 2))
-    pyro.factor("langevin", (F.to(U) * U).sum((-2, -1)))
-
-
-def linear(x, y):
-    w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1]), 2.0).to_event(1))
-    with pyro.plate("rows", len(y)):
-        pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+from tests.infer.models import F, langevin, linear
 
 
 def run(model, *args, kernel=OHMC, **options):

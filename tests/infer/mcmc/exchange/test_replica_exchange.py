@@ -14,21 +14,9 @@ from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, ReplicaExchange, 
 from pyro_manifold.infer.mcmc.exchange.prior_draws import PriorDraws
 from pyro_manifold.infer.mcmc.layout import Layout
 from tests.infer.mcmc.exchange import gaussian_path
+from tests.infer.models import F, langevin, linear
 
-F = torch.tensor([[3.0, 0.0], [0.0, 1.5], [0.0, 0.0]], dtype=torch.float64)
 FEW_GROUPS = STANDARD_ERRORS * 8.47 / 4  # the quantile of Student's t₇ where the normal has 4 standard errors
-
-
-def langevin():
-    """MATH: log E exp(tr FᵀX) = 1.607 under the uniform distribution, and 2.809 is the mean of tr FᵀX."""
-    U = pyro.sample("U", StiefelUniform(3, 2))
-    pyro.factor("langevin", (F.to(U) * U).sum((-2, -1)))
-
-
-def linear(x, y):
-    w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1]), 2.0).to_event(1))
-    with pyro.plate("rows", len(y)):
-        pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
 
 
 def two_modes():
