@@ -13,7 +13,8 @@ from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal, 
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
 from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal
-from tests.infer.smc.test_smc import F, assert_evidence, assert_mean_of_runs, langevin, linear, run
+from tests.infer.models import F, langevin, linear
+from tests.infer.smc.test_smc import assert_evidence, assert_mean_of_runs, run
 
 
 def regression():

@@ -13,7 +13,7 @@ from pyro_manifold.infer import OHMC, SMC
 from pyro_manifold.infer.smc.annealing import Evidence, Level
 from pyro_manifold.infer.smc.results import Result
 from pyro_manifold.infer.smc.sharded import Job
-from tests.infer.smc.test_smc import langevin, linear
+from tests.infer.models import langevin, linear
 
 
 def result(log_evidences, variances, shared=(0.0,)):
