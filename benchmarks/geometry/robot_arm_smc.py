@@ -82,7 +82,7 @@ def particles(arm, seed, runs, arguments):
     """What SMC has found from this seed."""
     pyro.set_rng_seed(seed)
     smc = SMC(
-        OHMC(model),
+        OHMC(model, target_accept_prob=0.8, trajectory_jitter=0.5),
         arguments.particles,
         runs,
         states_per_chain=arguments.states,

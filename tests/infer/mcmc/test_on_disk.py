@@ -259,7 +259,7 @@ def test_another_run_is_refused_and_what_differs_is_said(tmp_path):
         ({"kernel": OHMC(changed)}, "the model's code was .*, and is"),
         ({"args": (torch.tensor(5.0),)}, r"the argument 'pull' was float64 \(\), .*, and is float64 \(\), "),
         ({"args": ()}, "the argument 'pull' was .*, and is none"),
-        ({"kernel": OHMC(positive, target_accept_prob=0.9)}, "the kernel's target_accept_prob was 0.8, and is 0.9"),
+        ({"kernel": OHMC(positive, target_accept_prob=0.8)}, "the kernel's target_accept_prob was 0.9, and is 0.8"),
         ({"kernel": GHMC(positive)}, "the kernel was 'OHMC', and is 'GHMC'"),
         ({"num_chains": 4}, "chains was 3, and is 4"),
         ({"warmup_steps": 31}, "warmup_steps was 30, and is 31"),
