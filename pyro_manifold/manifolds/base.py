@@ -32,6 +32,10 @@ class Manifold(ABC):
         """Whether there are points with this event shape."""
         return len(shape) == self.event_dim
 
+    def components(self, *shape: int) -> int:
+        """Number of connected parts, between which no continuous path leads."""
+        return 1
+
     def entry_scale(self, *shape: int) -> float:
         """Root mean square of the entries of a `random_point` with this event shape: the unit of a coordinate."""
         return 1.0

@@ -32,6 +32,10 @@ class Grassmann(Stiefel):
         n, p = shape
         return p * (n - p)
 
+    def components(self, *shape: int) -> int:
+        """1: the sign of a determinant is that of a basis."""
+        return 1
+
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
         r""":math:`P_X(G) = (I - XX^\top)G`, orthogonal in the inner product :math:`\operatorname{tr} A^\top B`."""
         return ambient - point @ (point.mT @ ambient)

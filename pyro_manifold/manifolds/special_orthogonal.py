@@ -39,6 +39,10 @@ class SpecialOrthogonal(Stiefel):
         """Two equal sizes."""
         return super().accepts_shape(*shape) and shape[0] == shape[1]
 
+    def components(self, *shape: int) -> int:
+        """1."""
+        return 1
+
     def random_point(
         self,
         *shape: int,

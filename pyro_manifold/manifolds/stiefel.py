@@ -148,6 +148,11 @@ class Stiefel(Manifold):
         """Two sizes with 1 ≤ p ≤ n."""
         return len(shape) == 2 and 1 <= shape[1] <= shape[0]
 
+    def components(self, *shape: int) -> int:
+        """2 for square matrices, by the sign of their determinant, else 1."""
+        n, p = shape
+        return 2 if n == p else 1
+
     def entry_scale(self, *shape: int) -> float:
         r""":math:`1/\sqrt{n}`."""
         return float(shape[0] ** -0.5)

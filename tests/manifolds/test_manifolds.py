@@ -257,6 +257,16 @@ def test_points_are_members_up_to_the_rounding_that_a_trajectory_gathers():
         assert not manifold.contains(point.float() * (1 + 1e-3))
 
 
+@pytest.mark.parametrize(
+    ("manifold", "shape", "components"),
+    [(Stiefel(), (3, 3), 2), (Stiefel(), (4, 3), 1), (SpecialOrthogonal(), (3, 3), 1), (Sphere(), (3,), 1)],
+)
+def test_components_are_the_signs_of_determinants(manifold, shape, components):
+    points = manifold.random_point(200, *shape)
+    signs = torch.linalg.det(points).sign().unique() if shape == (3, 3) else torch.ones(1)
+    assert manifold.components(*shape) == components == len(signs)
+
+
 def test_shapes_that_have_points():
     for manifold in (Stiefel(), Grassmann()):
         assert [manifold.accepts_shape(*s) for s in ((3, 2), (3, 3), (2, 3), (3, 0), (3,))] == [True, True] + [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -14,6 +15,7 @@ from pyro_manifold.graphs.native.emit import Loop
 from pyro_manifold.graphs.native.loop import NativeLoop
 from pyro_manifold.graphs.native.operators import decompositions
 from pyro_manifold.graphs.trusted import Trusted
+from pyro_manifold.infer.mcmc.states import Statistics
 
 FlatStep = Callable[..., list[Tensor]]
 """Tensors of one chain, ``(1, ...)``, to others."""
@@ -88,6 +90,27 @@ class NativeIteration:
         assert self._loop is not None
         first = len(inputs) - self._state
         return self._loop.several(num_steps, inputs, {first + k: k for k in range(self._state)})
+
+
+class Told(NamedTuple):
+    """Which statistics an iteration tells, as the last of its outputs.
+
+    Attributes:
+        names: of them, in order.
+        truths: those that are true or false.
+    """
+
+    names: tuple[str, ...]
+    truths: frozenset[str]
+
+    def flat(self, statistics: Statistics, like: Tensor) -> list[Tensor]:
+        """In the dtype of another tensor."""
+        return [statistics[name].to(like) for name in self.names]
+
+    def named(self, values: Sequence[Tensor]) -> Statistics:
+        """The same statistics again."""
+        found = zip(self.names, values, strict=True)
+        return {name: value.bool() if name in self.truths else value for name, value in found}
 
 
 def drawn(

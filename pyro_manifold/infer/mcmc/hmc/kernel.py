@@ -34,7 +34,7 @@ from pyro_manifold.infer.mcmc.native import allowed as native_code_is_allowed
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.run import Parts
 from pyro_manifold.infer.mcmc.states import Block, Blocks, Transition
-from pyro_manifold.manifolds import Constant, Manifold, SpecialOrthogonal, Stiefel
+from pyro_manifold.manifolds import Constant, Manifold, Stiefel
 from pyro_manifold.store.fingerprint import fingerprint
 from pyro_manifold.target.batched import Sites
 
@@ -227,9 +227,7 @@ class HamiltonianKernel(Kernel):
         blocks: list[Block] = [
             (name,)
             for name, manifold in problem.target.manifolds.items()
-            if isinstance(manifold, Stiefel)
-            and not isinstance(manifold, SpecialOrthogonal)
-            and len(set(problem.initial_values[name].shape[-2:])) == 1
+            if manifold.components(*problem.initial_values[name].shape[-manifold.event_dim :]) > 1
         ]
         if blocks and not self._reflection_probability:
             names = ", ".join(f"'{name}'" for (name,) in blocks)

@@ -14,11 +14,11 @@ from pyro_manifold.infer.mcmc.hmc.leapfrog import Metrics, State, refresh, rever
 from pyro_manifold.infer.mcmc.hmc.native import Inputs, flat_state, native_iteration, state_of
 from pyro_manifold.infer.mcmc.hmc.step import Step
 from pyro_manifold.infer.mcmc.metropolis import metropolis
-from pyro_manifold.infer.mcmc.native import NativeIteration, drawn
+from pyro_manifold.infer.mcmc.native import NativeIteration, Told, drawn
 from pyro_manifold.infer.mcmc.states import GivenNumbers, Potential, Statistics, choose, normal_like, uniform_like
 
-_STATISTICS = ("acceptance_rate", "accepted", "diverging", "energy_error", "energy", "lp")
-_TRUTHS = ("accepted", "diverging")
+_TRUTHS = frozenset(("accepted", "diverging"))
+_TOLD = Told(("acceptance_rate", "accepted", "diverging", "energy_error", "energy", "lp"), _TRUTHS)
 
 
 class HamiltonianSettings(NamedTuple):
@@ -185,14 +185,11 @@ class Trajectory:
         return tuple(self._flat_result(*self._finish(start, before, end, *self._given(inputs, end=True)[1:])))
 
     def _flat_result(self, state: State, statistics: Statistics) -> list[Tensor]:
-        return [*flat_state(state, self._blocks), *[statistics[name].to(state.energy) for name in _STATISTICS]]
+        return [*flat_state(state, self._blocks), *_TOLD.flat(statistics, state.energy)]
 
     def _unflattened(self, values: Sequence[Tensor]) -> tuple[State, Statistics]:
         count = 3 * len(self._blocks) + 1
-        statistics = dict(zip(_STATISTICS, values[count:], strict=True))
-        return state_of(values[:count], self._blocks), {
-            name: value.bool() if name in _TRUTHS else value for name, value in statistics.items()
-        }
+        return state_of(values[:count], self._blocks), _TOLD.named(values[count:])
 
 
 def _taken(energy: Tensor, step_size: Tensor | float, num_steps: Tensor | int) -> Statistics:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_manifold.graphs.native.loop import NativeLoop
 from pyro_manifold.infer.mcmc.metropolis import metropolis
-from pyro_manifold.infer.mcmc.native import NativeIteration, drawn, native_loop
+from pyro_manifold.infer.mcmc.native import NativeIteration, Told, drawn, native_loop
 from pyro_manifold.infer.mcmc.riemannian.lagrangian import FlatPotential, Point, draw_velocity, kinetic_energy, refresh
 from pyro_manifold.infer.mcmc.riemannian.step import LagrangianStep
 from pyro_manifold.infer.mcmc.states import (
@@ -23,8 +23,8 @@ from pyro_manifold.infer.mcmc.states import (
     uniform_like,
 )
 
-_STATISTICS = ("acceptance_rate", "accepted", "diverging", "energy_error", "energy", "lp", "jittered")
-_TRUTHS = ("accepted", "diverging", "jittered")
+_TRUTHS = frozenset(("accepted", "diverging", "jittered"))
+_TOLD = Told(("acceptance_rate", "accepted", "diverging", "energy_error", "energy", "lp", "jittered"), _TRUTHS)
 _POINT = len(Point._fields)
 
 RUNAWAY_THRESHOLD = 10.0
@@ -233,11 +233,8 @@ class LagrangianTrajectory:
         return tuple(self._flat_result(*self._followed(state, settings, *numbers)))
 
     def _flat_result(self, state: LagrangianState, statistics: Statistics) -> list[Tensor]:
-        return [state.velocity, *state.point, *[statistics[name].to(state.energy) for name in _STATISTICS]]
+        return [state.velocity, *state.point, *_TOLD.flat(statistics, state.energy)]
 
     def _unflattened(self, values: Sequence[Tensor]) -> tuple[LagrangianState, Statistics]:
         velocity, *rest = values
-        statistics = dict(zip(_STATISTICS, rest[_POINT:], strict=True))
-        return LagrangianState(self._block, Point(*rest[:_POINT]), velocity), {
-            name: value.bool() if name in _TRUTHS else value for name, value in statistics.items()
-        }
+        return LagrangianState(self._block, Point(*rest[:_POINT]), velocity), _TOLD.named(rest[_POINT:])
