@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 
+from pyro_manifold.graphs.expansions import expand_late
 from pyro_manifold.graphs.scalings import simplify_scalings
 from pyro_manifold.graphs.tracing import trace
 
@@ -138,6 +139,8 @@ def folded_graph(
             source = folder.same[source]
         node.replace_all_uses_with(source)
     _share_repeated_values(module)
+    _without_dead_code(module)
+    expand_late(module)
     _without_dead_code(module)
     simplify_scalings(module)
     return _without_dead_code(module)
