@@ -50,8 +50,8 @@ def compare_evidence(
         run. `pyro_manifold.diagnostics.plot_evidence` draws it.
 
     Raises:
-        ValueError: for no models, for one model without ``over``, for ``over`` with several, and for an `SMC` that has
-            not run. A model of which nothing is observed, and others, as `SMC`.
+        ValueError: for no models, for one model without ``over``, for ``over`` with several, for an ``smc`` that is no
+            function, and for an `SMC` that has not run. A model of which nothing is observed, and others, as `SMC`.
 
     Example:
         >>> import pyro, torch
@@ -70,6 +70,8 @@ def compare_evidence(
     from pandas import DataFrame, Index, MultiIndex
 
     chosen = _named(models, over)
+    if smc is not None and not callable(smc):
+        raise ValueError(f"compare_evidence: smc is {smc!r}, expected lambda model: SMC(OHMC(model), ...).")
     rows = {name: _weighed(name, model, args, kwargs, smc or _default_smc) for name, model in chosen.items()}
     evidence, error, seconds = (
         torch.tensor(column, dtype=torch.float64) for column in zip(*rows.values(), strict=True)

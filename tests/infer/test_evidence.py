@@ -110,6 +110,8 @@ def test_bad_input_is_named(data):
         compare_evidence({}, *data)
     with pytest.raises(ValueError, match=r"models\['a'\] is 3, expected a Pyro model or an SMC"):
         compare_evidence({"a": 3}, *data)
+    with pytest.raises(ValueError, match=r"smc is <.*expected lambda model"):
+        compare_evidence(polynomial, *data, over={"degree": [1]}, smc=SMC(OHMC(polynomial)))
     with pytest.raises(ValueError, match=r"smc gave OHMC|smc gave <"):
         compare_evidence(polynomial, *data, over={"degree": [1]}, smc=OHMC)
     with pytest.raises(ValueError, match=r"SMC.log_evidence: there are no particles yet"):

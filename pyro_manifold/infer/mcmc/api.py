@@ -369,8 +369,9 @@ class MCMC(pyro.infer.MCMC):
         Of each site, by ArviZ: ``"n_eff"`` (for the mean), ``"ess_bulk"``, ``"ess_tail"`` and the rank-normalised
         ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains`` is given.
 
-        ``"disagreeing chains"`` names, for each site whose largest R-hat is above 1.05, that R-hat and the chain
+        ``"disagreeing chains"`` names, for each site whose largest split R-hat is above 1.05, that R-hat and the chain
         furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
+        This R-hat is of values, not of ranks: where chains are far apart it is larger than ``"r_hat"``.
         Of a single chain, sites on which its two halves disagree.
         Sites that the model knows only up to sign or rotation disagree by nature; ``"log density"``, the last entry,
         does not.

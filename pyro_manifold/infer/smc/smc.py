@@ -150,9 +150,11 @@ class SMC:
         last_states = states_per_chain if last_states is None else last_states
         check_positive_integer(last_states=last_states)
         if states_per_chain < 2 or num_particles % states_per_chain or num_particles < 2 * states_per_chain:
+            states = max(states_per_chain, 2)
             raise ValueError(
                 f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected chains of 2 or more "
-                "states, and a number of particles that is 2 or more times that."
+                "states, and a number of particles that is a multiple of that and at least twice it, such as "
+                f"num_particles={states * max(2, -(-num_particles // states))}."
             )
         if not (is_a(Real, ess_share) and 0 < ess_share < 1):
             raise ValueError(f"ess_share={ess_share!r}, expected a number between 0 and 1.")
