@@ -72,6 +72,7 @@ class MCMC(pyro.infer.MCMC):
         warmup_steps: iterations before them that adapt; ``num_samples`` if None, and 500 if that is None too.
         initial_params: ``{site: tensor}`` to start from, with a leading chain dimension if ``num_chains > 1``
             (``num_superchains``, if that is given); manifold sites on their manifold, all others unconstrained.
+            `SMC.initial_params` has particles so.
         num_chains: number of chains, 1 to thousands.
         hook_fn: called as ``hook_fn(kernel, params, stage, i)`` after each iteration; under ``"vectorized"`` each of
             ``params`` has a leading chain dimension.
