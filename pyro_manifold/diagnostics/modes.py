@@ -81,8 +81,8 @@ def modes(
     benchmarks.groups_of_chains` counts how seldom they are told apart).
 
     Quantities are the sites, for those with a symmetry what it does not change (`invariants`), and the log density.
-    Modes that are copies of each other by a symmetry that is not named, such as of hidden units, count as several: give
-    what does not depend on it, such as predictions, as ``draws``.
+    Modes that are copies of each other by a symmetry that is not named, such as of hidden units or of the components of
+    a mixture, count as several: give what does not depend on it, such as predictions or sorted means, as ``draws``.
 
     Args:
         draws: ``{name: (chains, draws, ...)}``, sites or any functions of them; or an `MCMC` of this package that has
