@@ -81,8 +81,8 @@ def modes(
     benchmarks.groups_of_chains` counts how seldom they are told apart).
 
     Quantities are the sites, for those with a symmetry what it does not change (`invariants`), and the log density.
-    Modes that are copies of each other by a symmetry that is not named, such as of hidden units, count as several: give
-    what does not depend on it, such as predictions, as ``draws``.
+    Modes that are copies of each other by a symmetry that is not named, such as of hidden units or of the components of
+    a mixture, count as several: give what does not depend on it, such as predictions or sorted means, as ``draws``.
 
     Args:
         draws: ``{name: (chains, draws, ...)}``, sites or any functions of them; or an `MCMC` of this package that has
@@ -93,7 +93,7 @@ def modes(
             that has run: then each mode has a probability.
 
     Raises:
-        ValueError: for fewer than 20 draws of each chain, or particles of other names.
+        ValueError: for fewer than 20 draws of each chain, particles of other names, or an `SMC` in place of chains.
 
     Example:
         >>> import torch
@@ -106,6 +106,11 @@ def modes(
         mode 1: chains 1 and 3 (40%), log density -63.3
     """
     if not isinstance(draws, Mapping):
+        if not hasattr(draws, "get_extra_fields"):
+            raise ValueError(
+                f"modes: draws is {draws!r}, expected an MCMC of this package that has run, or draws by name; an SMC, "
+                "whose particles are in all modes, goes with them as particles=."
+            )
         mcmc, draws = draws, draws.get_samples(group_by_chain=True)
         log_density = mcmc.get_extra_fields(group_by_chain=True).get("lp") if log_density is None else log_density
         symmetries = symmetries or mcmc.symmetries()

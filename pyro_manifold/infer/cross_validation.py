@@ -174,7 +174,10 @@ def _log_score(log_likelihood: Tensor) -> Tensor:
 def _first_tensor(arguments: Arguments, owner: str) -> Tensor:
     tensors = [value for value in (*arguments[0], *arguments[1].values()) if isinstance(value, Tensor) and value.dim()]
     if not tensors:
-        raise ValueError(f"{owner}: the model's arguments have no tensor, whose rows could be left out.")
+        raise ValueError(
+            f"{owner}: the model's arguments have no tensor, whose rows could be left out: give the data as torch "
+            f"tensors in the call, {owner}(model, y, ...), not inside the model or a functools.partial."
+        )
     return tensors[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -49,8 +50,8 @@ def compare_evidence(
         run. `pyro_manifold.diagnostics.plot_evidence` draws it.
 
     Raises:
-        ValueError: for no models, for one model without ``over``, for ``over`` with several, and for an `SMC` that has
-            not run. A model of which nothing is observed, and others, as `SMC`.
+        ValueError: for no models, for one model without ``over``, for ``over`` with several, for an ``smc`` that is no
+            function, and for an `SMC` that has not run. A model of which nothing is observed, and others, as `SMC`.
 
     Example:
         >>> import pyro, torch
@@ -69,7 +70,9 @@ def compare_evidence(
     from pandas import DataFrame, Index, MultiIndex
 
     chosen = _named(models, over)
-    rows = {name: _weighed(model, args, kwargs, smc or _default_smc) for name, model in chosen.items()}
+    if smc is not None and not callable(smc):
+        raise ValueError(f"compare_evidence: smc is {smc!r}, expected lambda model: SMC(OHMC(model), ...).")
+    rows = {name: _weighed(name, model, args, kwargs, smc or _default_smc) for name, model in chosen.items()}
     evidence, error, seconds = (
         torch.tensor(column, dtype=torch.float64) for column in zip(*rows.values(), strict=True)
     )
@@ -119,14 +122,21 @@ def _named(models: Any, over: Mapping[str, Iterable[Hashable]] | None) -> dict[H
 
 
 def _weighed(
-    model: Model | SMC, args: tuple[Any, ...], kwargs: dict[str, Any], smc: Callable[[Model], SMC]
+    name: Hashable, model: Model | SMC, args: tuple[Any, ...], kwargs: dict[str, Any], smc: Callable[[Model], SMC]
 ) -> tuple[float, float, float]:
-    """Log evidence, standard error and seconds."""
+    """Log evidence, standard error and seconds; what is said on the way names the model."""
     if isinstance(model, SMC):
         return model.log_evidence, model.log_evidence_error, float("nan")
     start = time.perf_counter()
     run = smc(model)
     if not isinstance(run, SMC):
         raise ValueError(f"compare_evidence: smc gave {run!r}, expected lambda model: SMC(OHMC(model), ...).")
-    run.run(*args, **kwargs)
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            run.run(*args, **kwargs)
+        except Exception as error:
+            error.add_note(f"compare_evidence: by the model {name!r}.")
+            raise
+    for warning in caught:
+        warnings.warn(f"compare_evidence, the model {name!r}: {warning.message}", warning.category, stacklevel=3)
     return run.log_evidence, run.log_evidence_error, time.perf_counter() - start

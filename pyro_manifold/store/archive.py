@@ -120,8 +120,10 @@ class Archive:
         entry = self.entries.get(name)
         if entry is None:
             raise DamagedError(f"{self.path} has no '{name}', which belongs there: it is damaged.")
-        now = self.path.stat() if self.path.exists() else None
-        if now is None or (now.st_ino, now.st_mtime_ns) != (self._seen.st_ino, self._seen.st_mtime_ns):
+        if not self.path.exists():
+            raise DamagedError(f"{self.path} is gone since it was opened: keep the folder while its draws are read.")
+        now = self.path.stat()
+        if (now.st_ino, now.st_mtime_ns) != (self._seen.st_ino, self._seen.st_mtime_ns):
             raise DamagedError(f"{self.path} was written anew since it was opened: open the run again.")
         if not math.prod(entry.shape):
             return np.empty(entry.shape, entry.dtype)

@@ -52,6 +52,11 @@ class Target:
         """Sites as the model has them: those that are unconstrained here, on their support."""
         return {name: self.transforms[name].inv(x) if name in self.transforms else x for name, x in sites.items()}
 
+    def positions(self, values: Sites) -> Sites:
+        """The other way: sites as chains have them, from values that the model has, of continuous sites."""
+        moved = {name: values[name] for name in self.manifolds}
+        return moved | {name: transform(values[name]) for name, transform in self.transforms.items()}
+
     def draw(self) -> Sites:
         """Initial values of all sites of one chain.
 
@@ -105,11 +110,13 @@ class ModelTarget(Target):
             )
         drawn = self.draw()
         for name, value in initial_params.items():
-            if value.shape[1:] != drawn[name].shape or not value.is_floating_point():
+            expected = drawn[name]
+            if value.shape[1:] != expected.shape or torch.promote_types(value.dtype, expected.dtype) != value.dtype:
                 raise ValueError(
                     f"Site '{name}': the initial value has shape {tuple(value.shape[1:])} and dtype {value.dtype}, "
-                    f"expected {tuple(drawn[name].shape)} and {drawn[name].dtype}; a single chain's have no leading "
-                    "dimension of chains."
+                    f"expected {tuple(expected.shape)} and {expected.dtype}, "
+                    f"{'on its manifold' if name in self.manifolds else 'in unconstrained space'}; a single chain's "
+                    "have no leading dimension of chains."
                 )
 
     def not_finite(self) -> list[str]:

@@ -128,6 +128,8 @@ def test_bad_input_is_named():
         modes({"x": torch.randn(3, 10)})
     with pytest.raises(ValueError, match=r"^modes: particles are of \['y'\], but draws of \['x'\]"):
         modes({"x": torch.randn(3, 30)}, particles={"y": torch.randn(2, 30)})
+    with pytest.raises(ValueError, match=r"^modes: draws is <.*SMC.*particles="):
+        modes(SMC(OHMC(lambda: None)))
 
 
 def test_batches_of_shape_and_one_chain():

@@ -1,6 +1,8 @@
 """The evidence of several models side by side, against evidences that are known."""
 
 import math
+import warnings
+from functools import partial
 
 import pyro
 import pyro.distributions as dist
@@ -108,7 +110,26 @@ def test_bad_input_is_named(data):
         compare_evidence({}, *data)
     with pytest.raises(ValueError, match=r"models\['a'\] is 3, expected a Pyro model or an SMC"):
         compare_evidence({"a": 3}, *data)
+    with pytest.raises(ValueError, match=r"smc is <.*expected lambda model"):
+        compare_evidence(polynomial, *data, over={"degree": [1]}, smc=SMC(OHMC(polynomial)))
     with pytest.raises(ValueError, match=r"smc gave OHMC|smc gave <"):
         compare_evidence(polynomial, *data, over={"degree": [1]}, smc=OHMC)
     with pytest.raises(ValueError, match=r"SMC.log_evidence: there are no particles yet"):
         compare_evidence({"a": few(polynomial)}, *data)
+
+
+def test_errors_and_warnings_name_the_model():
+    def warns(y):
+        warnings.warn("look here", UserWarning, stacklevel=1)
+        pyro.sample("y", dist.Normal(pyro.sample("m", dist.Normal(0.0, 1.0)), 1.0).expand([len(y)]).to_event(1), obs=y)
+
+    def fails(y):
+        raise TypeError("no such argument")
+
+    y = torch.randn(5)
+    one_run = partial(few, particles=32, runs=1)
+    with pytest.warns(UserWarning, match="compare_evidence, the model 'first': look here"):
+        compare_evidence({"first": warns}, y, smc=one_run)
+    with pytest.raises(TypeError, match="no such argument") as error:
+        compare_evidence({"first": fails}, y, smc=one_run)
+    assert error.value.__notes__ == ["compare_evidence: by the model 'first'."]

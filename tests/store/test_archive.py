@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import zipfile
 
 import numpy as np
@@ -55,6 +56,18 @@ def test_any_changed_byte_of_an_array_is_noticed(path):
     path.write_bytes(content)
     with pytest.raises(DamagedError, match=r"another checksum|Bad CRC-32"):
         Archive(path).verify()
+
+
+def test_files_that_are_gone_or_written_anew_are_sentences(path):
+    archive = Archive(path)
+    name = next(iter(archive.entries))
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(0, 0))
+    with pytest.raises(DamagedError, match="was written anew"):
+        archive[name]
+    path.unlink()
+    with pytest.raises(DamagedError, match="is gone since it was opened"):
+        archive[name]
 
 
 @pytest.mark.parametrize("length", [0, 10, 500, -1, -30])

@@ -72,6 +72,7 @@ class MCMC(pyro.infer.MCMC):
         warmup_steps: iterations before them that adapt; ``num_samples`` if None, and 500 if that is None too.
         initial_params: ``{site: tensor}`` to start from, with a leading chain dimension if ``num_chains > 1``
             (``num_superchains``, if that is given); manifold sites on their manifold, all others unconstrained.
+            `SMC.initial_params` has particles so.
         num_chains: number of chains, 1 to thousands.
         hook_fn: called as ``hook_fn(kernel, params, stage, i)`` after each iteration; under ``"vectorized"`` each of
             ``params`` has a leading chain dimension.
@@ -369,8 +370,9 @@ class MCMC(pyro.infer.MCMC):
         Of each site, by ArviZ: ``"n_eff"`` (for the mean), ``"ess_bulk"``, ``"ess_tail"`` and the rank-normalised
         ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains`` is given.
 
-        ``"disagreeing chains"`` names, for each site whose largest R-hat is above 1.05, that R-hat and the chain
+        ``"disagreeing chains"`` names, for each site whose largest split R-hat is above 1.05, that R-hat and the chain
         furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
+        This R-hat is of values, not of ranks: where chains are far apart it is larger than ``"r_hat"``.
         Of a single chain, sites on which its two halves disagree.
         Sites that the model knows only up to sign or rotation disagree by nature; ``"log density"``, the last entry,
         does not.

@@ -61,7 +61,8 @@ class Layout:
         """``{site: (chains, ...)}`` to ``{block: (chains, ...)}``."""
         blocks: Blocks = {(name,): sites[name] for name in self.manifold_sites}
         for group in self.groups:
-            parts = [sites[name].reshape(-1, self.shapes[name].numel()) for name in group]
+            # The number of chains is said, because a site may have no coordinates: a Dirichlet of one component.
+            parts = [sites[name].reshape(len(sites[name]), self.shapes[name].numel()) for name in group]
             blocks[group] = torch.cat(parts, -1)
         return blocks
 
@@ -71,7 +72,7 @@ class Layout:
         for group in self.groups:
             sizes = [self.shapes[name].numel() for name in group]
             for name, part in zip(group, blocks[group].split(sizes, -1), strict=True):
-                sites[name] = part.reshape(-1, *self.shapes[name])
+                sites[name] = part.reshape(len(part), *self.shapes[name])
         return sites
 
 

@@ -33,6 +33,7 @@ from pyro_manifold.infer.smc.progress import ProgressBar
 from pyro_manifold.infer.smc.report import inferencedata, text
 from pyro_manifold.infer.smc.results import Result
 from pyro_manifold.infer.smc.sharded import run_in_shards
+from pyro_manifold.infer.smc.starts import draws_of, starts_of_chains
 from pyro_manifold.infer.smc.tuning import particle_tuning
 from pyro_manifold.infer.smc.whitened import from_mixture
 from pyro_manifold.target.batched import Sites
@@ -149,9 +150,11 @@ class SMC:
         last_states = states_per_chain if last_states is None else last_states
         check_positive_integer(last_states=last_states)
         if states_per_chain < 2 or num_particles % states_per_chain or num_particles < 2 * states_per_chain:
+            states = max(states_per_chain, 2)
             raise ValueError(
                 f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected chains of 2 or more "
-                "states, and a number of particles that is 2 or more times that."
+                "states, and a number of particles that is a multiple of that and at least twice it, such as "
+                f"num_particles={states * max(2, -(-num_particles // states))}."
             )
         if not (is_a(Real, ess_share) and 0 < ess_share < 1):
             raise ValueError(f"ess_share={ess_share!r}, expected a number between 0 and 1.")
@@ -239,6 +242,14 @@ class SMC:
         """
         samples = self._found("get_samples").samples
         return dict(samples) if group_by_chain else {name: x.flatten(0, 1) for name, x in samples.items()}
+
+    def initial_params(self, num_chains: int = 1) -> Sites:
+        """Particles at random as starts of chains: ``MCMC(..., num_chains=8, initial_params=smc.initial_params(8))``.
+
+        Sites on a manifold are on it, all others unconstrained. For ``num_chains=1`` there is no dimension of chains.
+        """
+        samples = self._found("initial_params").samples
+        return starts_of_chains(samples, num_chains, self._target(self._model))
 
     def summary(self, prob: float = 0.9) -> None:
         """Print the table of `MCMC.summary`, runs in place of chains, and the log evidence.
@@ -353,7 +364,7 @@ class SMC:
     def _leg(self, base: Target, full: Target, start: Particles | None, bar: ProgressBar) -> tuple[Particles, float]:
         """From one distribution to the next; and the variance of the share of the prior that counts."""
         plan = self._plan
-        target = tempered(base, full, None if start is None else _draws_of(start))
+        target = tempered(base, full, None if start is None else draws_of(start))
         chains = plan.runs * plan.chains
         try:
             problem = Problem.build(target, chains, None, batched=self.kernel.batched)
@@ -371,16 +382,3 @@ class SMC:
         share = chains / target.drawn
         particles.evidence = particles.evidence._replace(log=particles.evidence.log + math.log(share))
         return particles, (1 - share) / chains
-
-
-def _draws_of(particles: Particles) -> Callable[[], Sites]:
-    """Draws that go through the runs as chains do, the first of each chain's at random."""
-    runs, chains = next(iter(particles.sites.values())).shape[:2]
-    flat = {name: x.flatten(0, 1) for name, x in particles.sites.items()}
-    places = itertools.cycle(range(runs * chains))
-
-    def draw() -> Sites:
-        place = next(places)
-        return {name: x[place, int(torch.randint(x.shape[1], ()))] for name, x in flat.items()}
-
-    return draw

@@ -97,6 +97,11 @@ FRAME = torch.eye(3, 2)
             "Site 'U': the initial value is off the Stiefel manifold",
             lambda: run(OHMC(concentrated), initial_params={"U": torch.full((4, 2), torch.nan)}),
         ),
+        (
+            "Site 'U': the initial value has shape (4, 2) and dtype torch.float32, expected (4, 2) and torch.float64, "
+            "on its manifold",
+            lambda: run(OHMC(concentrated), initial_params={"U": torch.eye(4, 2, dtype=torch.float32)}),
+        ),
         ("initial_params has the sites ['V']", lambda: run(OHMC(concentrated), initial_params={"V": FRAME})),
         (
             "The potential energy is ",

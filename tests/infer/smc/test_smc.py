@@ -171,7 +171,8 @@ def test_a_seed_is_a_run():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_particles": 100}, "num_particles=100, states_per_chain=16"),
+        ({"num_particles": 100}, "num_particles=100, states_per_chain=16.*such as num_particles=112"),
+        ({"num_particles": 16}, "num_particles=16, states_per_chain=16.*such as num_particles=32"),
         ({"ess_share": 1.0}, "ess_share=1.0"),
         ({"num_runs": 0}, "num_runs=0"),
         ({"init": "somewhere"}, "init='somewhere'"),

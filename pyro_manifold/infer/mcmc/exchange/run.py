@@ -131,10 +131,12 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         counts, levels = self.counts, len(self.counts.inverse_temperature)
         stuck = (counts.round_trips < _FEWEST_ROUND_TRIPS).nonzero().flatten().tolist()
         if stuck:
+            enough = 1 + math.ceil(2 * counts.barrier)
+            or_levels = f", or ReplicaExchange(levels={enough})" if enough > levels else ""
             warnings.warn(
                 f"No replica of {named(stuck)} went from the prior to the posterior and back, so that its modes are "
-                f"those it began in. The barrier is at least {counts.barrier:.1f}: take more iterations, or "
-                f"ReplicaExchange(levels={max(levels, 1 + math.ceil(2 * counts.barrier))}).",
+                f"those it began in. The barrier is at least {counts.barrier:.1f}, for {levels} levels: take more "
+                f"iterations{or_levels}.",
                 stacklevel=5,
             )
 
