@@ -36,10 +36,16 @@ def eigenmodel(name, adjacency, pairs=(), truths=dict):
     return Problem(name, (len(adjacency), 3), 4, log_density, functionals, truths)
 
 
-def network():
-    """The protein interactions of Hoff, where the data are there."""
+def links():
+    """The protein interactions of Hoff, a symmetric matrix of zeros and ones; None where the data are not there."""
     path = data_folder() / "protein_network" / "hoff.dat"
-    if not path.exists():
+    return np.loadtxt(path) if path.exists() else None
+
+
+def network():
+    """The eigenmodel of these."""
+    adjacency = links()
+    if adjacency is None:
         return None
     pairs = (0, 5000, 12000, 20000, 30000)
-    return eigenmodel(NETWORK, np.loadtxt(path), pairs, partial(long_run, NETWORK))
+    return eigenmodel(NETWORK, adjacency, pairs, partial(long_run, NETWORK))
