@@ -1,6 +1,7 @@
 """Compiled code on disk: found again, and trusted only if nobody else could have written it."""
 
 import os
+import re
 import stat
 
 import pytest
@@ -114,3 +115,18 @@ def test_other_data_of_the_same_shape_need_no_compiler(folder, monkeypatch):
         (found,) = native_function(lambda x, data=data: [x * data], *inputs)(1, *inputs)
         torch.testing.assert_close(found, inputs[0] * data)
     assert len(built) == 1
+
+
+def test_arrays_leave_room_on_the_stack_of_a_thread():
+    """Which has two megabytes where the system sets no limit; a vector has 64 bytes."""
+
+    def many(x):
+        parts = [x.sin()]
+        for _ in range(50):
+            parts.append((parts[-1].flip(0) + parts[-1].mean()).cos())
+        return [torch.stack(parts).sum(0)]
+
+    inputs = [torch.randn(8, 400)]
+    text = native_function(many, *inputs).source.text
+    sizes = [int(size) for size in re.findall(r"^ *V a[0-9]+\[([0-9]+)\];", text, re.MULTILINE)]
+    assert sizes and 64 * sum(sizes) < 1.1 * 2**20
