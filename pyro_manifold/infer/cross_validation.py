@@ -51,7 +51,8 @@ def k_fold(
         of each row.
 
     Raises:
-        ValueError: for arguments without a tensor, folds of another shape, a model with a latent value for each row.
+        ValueError: for arguments without a tensor, folds of another shape, a model with a latent value for each row,
+            one whose first dimension is not that of rows, and one that observes nothing.
 
     Source: Vehtari, Gelman & Gabry, Statistics and Computing 27 (2017), section 2.3.
 
@@ -73,12 +74,14 @@ def k_fold(
     fold_of_row = _folds(rows, k, folds)
     pointwise = torch.empty(rows, dtype=torch.float64)
     draws = 0
-    for fold in fold_of_row.unique():
+    for number, fold in enumerate(fold_of_row.unique()):
         left_out = fold_of_row == fold
         seen, unseen = _rows(arguments, rows, ~left_out), _rows(arguments, rows, left_out)
         _check_parameters_are_shared(model, arguments, seen)
         samples = _fitted(model, seen, mcmc)
         draws = len(next(iter(samples.values())))
+        if not number:
+            _check_rows_are_first(model, arguments, rows, samples)
         found = pointwise_log_likelihood(model, *unseen, samples)
         of_rows = [_by_row(name, value, int(left_out.sum())) for name, value in found.items()]
         pointwise[left_out] = _log_score(torch.stack(of_rows).sum(0))
@@ -224,6 +227,16 @@ def _check_parameters_are_shared(model: Model, arguments: Arguments, seen: Argum
         )
 
 
+def _check_rows_are_first(model: Model, arguments: Arguments, rows: int, samples: dict[str, Tensor]) -> None:
+    """Among all rows: in a fold of as many rows as there are columns, one could be taken for the other."""
+    few = {name: value[:2] for name, value in samples.items()}
+    found = pointwise_log_likelihood(model, *arguments, few)
+    if not found:
+        raise ValueError("k_fold: the model observes nothing, of which rows could be left out.")
+    for name, value in found.items():
+        _by_row(name, value, rows)
+
+
 def _by_row(name: str, log_likelihood: Tensor, rows: int) -> Tensor:
     """Of each row, ``(draws, rows)``."""
     if log_likelihood.dim() < 2 or log_likelihood.shape[1] != rows:
@@ -236,9 +249,10 @@ def _by_row(name: str, log_likelihood: Tensor, rows: int) -> Tensor:
 
 def _hidden_cells(data: Tensor, share: float, hidden: Tensor | None) -> Tensor:
     if hidden is None:
-        count = round(share * data.numel()) if isinstance(share, int | float) else 0
+        count = round(share * data.numel()) if isinstance(share, int | float) and math.isfinite(share) else 0
         order = torch.randperm(data.numel(), device=data.device)
         hidden = (order < count).reshape(data.shape)
+    hidden = torch.as_tensor(hidden)
     if hidden.shape != data.shape or hidden.dtype != torch.bool or bool(hidden.all()) or not bool(hidden.any()):
         raise ValueError(
             f"held_out_cells: share={share!r} or hidden must hide some of the cells and not all: booleans of shape "

@@ -106,7 +106,12 @@ def _named(models: Any, over: Mapping[str, Iterable[Hashable]] | None) -> dict[H
             "compare_evidence: give several models, {name: model}, or one model and over={argument: values}, such as "
             "over={'rank': range(1, 7)}."
         )
+    if not single and not isinstance(models, Iterable):
+        raise ValueError(f"compare_evidence: models is {models!r}, expected {{name: model}} or a list of models.")
     if over is not None:
+        for argument, values in over.items():
+            if isinstance(values, str) or not isinstance(values, Iterable):
+                raise ValueError(f"compare_evidence: over[{argument!r}] is {values!r}, expected a list of values.")
         combinations = list(itertools.product(*over.values()))
         names = [values[0] if len(values) == 1 else values for values in combinations]
         found = [partial(models, **dict(zip(over, values, strict=True))) for values in combinations]

@@ -171,7 +171,25 @@ def test_rows_go_with_the_first_tensor():
     assert result.n_data_points == 10
 
 
+def columns_before_rows(y):
+    m = pyro.sample("m", dist.Normal(0.0, SPREAD))
+    with pyro.plate("rows", len(y)), pyro.plate("columns", y.shape[1]):
+        pyro.sample("y", dist.Normal(m, 1.0), obs=y.mT)
+
+
+def test_columns_are_not_taken_for_the_rows_of_a_fold():
+    """Though a fold has as many rows as there are columns."""
+    with pytest.raises(ValueError, match=r"site 'y' has a likelihood of shape \(4, 12\) for 12 rows"):
+        k_fold(columns_before_rows, torch.randn(12, 4), k=3, mcmc=lambda _: Exact(lambda y: {"m": torch.zeros(5)}))
+
+
 def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="k_fold: the model observes nothing"):
+        k_fold(lambda y: pyro.sample("m", dist.Normal(0.0, 1.0)), torch.randn(12), k=3, mcmc=exact_mean)
+    with pytest.raises(ValueError, match=r"held_out_cells: share=nan"):
+        held_out_cells(factor, torch.randn(12, 4), share=float("nan"))
+    with pytest.raises(ValueError, match=r"held_out_cells: .*booleans of shape"):
+        held_out_cells(factor, torch.randn(12, 4), hidden=[[True] * 4] * 12)
     y = torch.randn(10)
 
     def own_scores(y):

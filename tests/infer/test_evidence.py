@@ -108,6 +108,10 @@ def test_bad_input_is_named(data):
         compare_evidence({"a": polynomial}, *data, over={"degree": [1]})
     with pytest.raises(ValueError, match="there is no model to weigh"):
         compare_evidence({}, *data)
+    with pytest.raises(ValueError, match=r"models is 3, expected"):
+        compare_evidence(3, *data)
+    with pytest.raises(ValueError, match=r"over\['degree'\] is 2, expected a list"):
+        compare_evidence(polynomial, *data, over={"degree": 2})
     with pytest.raises(ValueError, match=r"models\['a'\] is 3, expected a Pyro model or an SMC"):
         compare_evidence({"a": 3}, *data)
     with pytest.raises(ValueError, match=r"smc is <.*expected lambda model"):

@@ -92,18 +92,21 @@ def compiled(source: str, width: int) -> ctypes.CDLL:
     text = f"#define W {width}\n{vector_functions()}{source}"
     key = hashlib.sha256(f"{_signature()}\n{text}".encode()).hexdigest()[:40]
     folder = cache_folder()
-    if folder is None:
-        with tempfile.TemporaryDirectory() as alone:
-            return ctypes.CDLL(str(_build(text, Path(alone) / f"{key}.so")))
-    library = folder / f"{key}.so"
-    if not _ours(library, stat.S_ISREG):
-        _build(text, library)
-    return ctypes.CDLL(str(library))
+    if folder is not None:
+        try:
+            return ctypes.CDLL(str(_kept(folder, key) or _build(text, folder, key)))
+        except OSError:
+            pass  # the disk is full, or nothing on it may be run
+    with tempfile.TemporaryDirectory() as alone:
+        try:
+            return ctypes.CDLL(str(_build(text, Path(alone), key)))
+        except OSError as error:
+            raise NoCompilerError(f"what was compiled cannot be kept or loaded ({error})") from error
 
 
-def _build(text: str, library: Path) -> Path:
+def _build(text: str, place: Path, key: str) -> Path:
     """Compile beside its place, then rename: another process never sees half a file."""
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=place) as folder:
         code, result = Path(folder) / "loop.c", Path(folder) / "loop.so"
         code.write_text(text)
         vector = ["-lmvec"] if "declare simd" in text else []
@@ -112,11 +115,14 @@ def _build(text: str, library: Path) -> Path:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST)
         except (OSError, subprocess.SubprocessError) as error:
             raise NoCompilerError(f"the C compiler could not be run ({type(error).__name__})") from error
-        if done.returncode:
+        if done.returncode or not result.exists():
             said = [line for line in done.stderr.splitlines() if "error" in line] or ["no word of why"]
             raise NoCompilerError(f"the C compiler failed: {said[0][:200]}")
-        result.rename(library)
-    return library
+        return result.rename(place / f"{key}-{_digest(result)}.so")
+
+
+def _digest(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()[:40]
 
 
 # ---- the cache ---------------------------------------------------------------------------------------------------
@@ -136,6 +142,16 @@ def cache_folder() -> Path | None:
     except (OSError, RuntimeError):
         return None
     return folder if _ours(folder, stat.S_ISDIR) and os.access(folder, os.W_OK) else None
+
+
+def _kept(folder: Path, key: str) -> Path | None:
+    """What was compiled before, if it is still what it was: half a file would end the process, not raise."""
+    for library in folder.glob(f"{key}-*.so"):
+        if _ours(library, stat.S_ISREG):
+            if library.stem == f"{key}-{_digest(library)}":
+                return library
+            library.unlink(missing_ok=True)
+    return None
 
 
 def _ours(path: Path, is_kind: object) -> bool:

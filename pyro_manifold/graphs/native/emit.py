@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from pyro_manifold.graphs.native.matrices import FACTORS_TRANSPOSE
-from pyro_manifold.graphs.native.operators import OPERATORS
+from pyro_manifold.graphs.native.operators import OPERATORS, mapped
 from pyro_manifold.graphs.native.values import NotCoveredError, Shape, Value, flat
 from pyro_manifold.graphs.native.writer import Writer
 
@@ -80,6 +80,8 @@ class GraphWriter:
         if name in FACTORS_TRANSPOSE:
             options["transposed"] = node.args[0].meta["val"].is_contiguous()  # type: ignore[union-attr]
         result = OPERATORS[name].emit(self._writer, self._shape(node, name), *arguments, **options)
+        if name in _OF_ANOTHER_DTYPE:
+            result = _converted(result, _dtype(node.args[_OF_ANOTHER_DTYPE[name]]), _dtype(node))
         if isinstance(result, Value) and result.computes and not _read_once(node):
             return self._writer.stored(result)
         return result
@@ -91,9 +93,32 @@ class GraphWriter:
         if value.is_floating_point():
             if value.dtype != self._dtype and value.dim():
                 raise NotCoveredError(f"numbers of {str(value.dtype).removeprefix('torch.')} among others")
-        elif value.dtype != torch.bool and name not in _WHOLE_NUMBERS_ALLOWED:
+        elif value.dtype == torch.bool:
+            if name == "add":
+                raise NotCoveredError("sums of truth values")  # which are true or false in torch
+        elif name not in _WHOLE_NUMBERS_ALLOWED:
             raise NotCoveredError(f"whole numbers from {name}")
         return tuple(value.shape)
+
+
+_OF_ANOTHER_DTYPE = {"_to_copy": 0, "copy": 1}
+"""Operators whose result may have another dtype than this argument, the one that it comes from."""
+
+
+def _dtype(node: Any) -> torch.dtype | None:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value.dtype if isinstance(value, Tensor) else None
+
+
+def _converted(value: Value, source: torch.dtype | None, target: torch.dtype | None) -> Value:
+    """All are numbers of one dtype in C: whole numbers and truth values have lost what is not whole, or not 1."""
+    if source is None or target is None or source == torch.bool or target.is_floating_point:
+        return value
+    if target == torch.bool:
+        return replace(mapped(value.shape, "truth({0} != spread(0))", value), shared=value.shared)
+    if source.is_floating_point:
+        return replace(mapped(value.shape, "v_trunc({0})", value), shared=value.shared)
+    return value
 
 
 _OF_MEMORY = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "implicit"}

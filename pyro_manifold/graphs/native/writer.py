@@ -11,7 +11,10 @@ from torch import Tensor
 
 from pyro_manifold.graphs.native.values import Index, Shape, Value, flat, literal, same_but_for_ones
 
-_LARGEST_ON_THE_STACK = 512  # vectors of an array; threads may have half a megabyte in all
+_LARGEST_ON_THE_STACK = 512  # vectors of an array
+_LARGEST_OF_ALL = 2**14
+"""Vectors of all arrays there, up to one megabyte: a thread may have two, and beyond its stack the process ends."""
+
 _LARGEST_IN_SOURCE = 1  # a constant; others are passed, so that other data of the same shape need no compiler
 
 
@@ -32,14 +35,16 @@ class Writer:
         self.indices: list[Tensor] = []
         self.elements = 0
         self.arithmetic = 0
-        self._arrays = 0
+        self._arrays = self._on_the_stack = 0
 
     def array(self, size: int) -> str:
         """A new array of so many vectors."""
         self._arrays += 1
         self.elements += size
         name = f"a{self._arrays}"
-        where = "static _Thread_local " if size > _LARGEST_ON_THE_STACK else ""
+        fits = size <= _LARGEST_ON_THE_STACK and self._on_the_stack + size <= _LARGEST_OF_ALL
+        self._on_the_stack += size if fits else 0
+        where = "" if fits else "static _Thread_local "
         self.lines.append(f"{where}V {name}[{max(size, 1)}];")
         return name
 

@@ -1,6 +1,7 @@
 """Compiled code on disk: found again, and trusted only if nobody else could have written it."""
 
 import os
+import re
 import stat
 
 import pytest
@@ -66,6 +67,41 @@ def test_files_of_others_are_compiled_anew(folder, monkeypatch):
     assert compiler.cache_folder() is None
 
 
+@pytest.mark.parametrize("share", [0, 0.01, 0.5])
+def test_half_a_file_is_compiled_anew(folder, monkeypatch, share):
+    """A crash of the machine can leave one; to load it would end the process."""
+    compiler.compiled(SOURCE, 4)
+    (library,) = folder.iterdir()
+    content = library.read_bytes()
+    half = content[: int(share * len(content))]
+    library.unlink()  # this process has it in memory
+    library.write_bytes(half + bytes(len(content) - len(half)) if share == 0.5 else half)
+    library.chmod(0o700)
+    built = count_builds(monkeypatch)
+    assert compiler.compiled(SOURCE, 4).answer() == 42
+    assert len(built) == 1
+    assert [kept.read_bytes() for kept in folder.iterdir()] == [content]
+
+
+def test_a_full_disk_costs_the_cache_alone(folder, monkeypatch):
+    build = compiler._build
+
+    def full(text, place, key):
+        if place == folder:
+            raise OSError(28, "No space left on device")
+        return build(text, place, key)
+
+    monkeypatch.setattr(compiler, "_build", full)
+    assert compiler.compiled(SOURCE, 4).answer() == 42
+    assert list(folder.iterdir()) == []
+
+
+def test_a_compiler_that_makes_nothing_is_told(folder, monkeypatch):
+    monkeypatch.setattr(compiler, "compiler", lambda: "true")
+    with pytest.raises(compiler.NoCompilerError, match="the C compiler failed"):
+        compiler.compiled(SOURCE, 4)
+
+
 def test_what_the_compiler_says_is_told(folder):
     with pytest.raises(compiler.NoCompilerError, match=r"the C compiler failed: .*error"):
         compiler.compiled("int answer(void) { return x; }", 4)
@@ -79,3 +115,19 @@ def test_other_data_of_the_same_shape_need_no_compiler(folder, monkeypatch):
         (found,) = native_function(lambda x, data=data: [x * data], *inputs)(1, *inputs)
         torch.testing.assert_close(found, inputs[0] * data)
     assert len(built) == 1
+
+
+def test_arrays_leave_room_on_the_stack_of_a_thread():
+    """Which has two megabytes where the system sets no limit; a vector has 64 bytes."""
+
+    def many(x):
+        parts = [x.sin()]
+        for _ in range(50):
+            parts.append((parts[-1].flip(0) + parts[-1].mean()).cos())
+        return [torch.stack(parts).sum(0)]
+
+    inputs = [torch.randn(8, 400)]
+    text = native_function(many, *inputs).source.text
+    sizes = [int(size) for size in re.findall(r"^ *V a[0-9]+\[([0-9]+)\];", text, re.MULTILINE)]
+    assert sizes
+    assert 64 * sum(sizes) < 1.1 * 2**20

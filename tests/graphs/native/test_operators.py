@@ -7,6 +7,7 @@ import torch
 
 from pyro_manifold.graphs.native import compiler
 from pyro_manifold.graphs.native.operators import ELEMENTWISE, OPERATORS
+from pyro_manifold.graphs.native.values import NotCoveredError
 from tests.graphs.native.loops import in_native, in_torch
 
 ANY = ("abs", "asinh", "atan", "ceil", "cos", "cosh", "digamma", "erf", "erfc", "exp", "exp2", "expm1", "floor")
@@ -73,6 +74,14 @@ STRUCTURE = {
         torch.where(x > y, x, -y),
         x.masked_fill(x > 0, 2.0),
         ~(x > y),
+    ),
+    "conversions": lambda x, y: (
+        x.bool() * y,  # not x * y
+        (x - 1.5).clamp(min=0).bool().sum().to(x),
+        (3 * x).long().to(x) + y,
+        (3 * x).int() * 2,
+        torch.zeros_like(x, dtype=torch.bool).copy_(x).to(x),
+        (x > 0).long() * (y > 0),
     ),
     "products": lambda x, y: (x.prod(), x.prod(0), x.cumsum(0), x.cumsum(1)[:, -1], x.var(), x.std(1)),
     "norms": lambda x, y: (
@@ -265,6 +274,12 @@ def test_what_has_no_factor_is_nan():
     matrices = torch.stack([torch.eye(3), -torch.eye(3), 2 * torch.eye(3), torch.full((3, 3), torch.nan)])
     (found,) = in_native(lambda a: [torch.linalg.cholesky_ex(a)[0].sum()], matrices)
     assert found.isfinite().tolist() == [True, False, True, False]
+
+
+def test_sums_of_truth_values_are_left_to_torch():
+    """Which has true + true = true."""
+    with pytest.raises(NotCoveredError, match="sums of truth values"):
+        in_native(lambda x: [((x > 0) + (x > 1)).to(x)], torch.randn(2, 3))
 
 
 def test_every_operator_is_tested():

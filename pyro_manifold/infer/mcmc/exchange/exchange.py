@@ -18,7 +18,9 @@ from pyro_manifold.infer.mcmc.exchange.tuning import LadderTuning
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.problem import Problem
 from pyro_manifold.infer.mcmc.states import Blocks
+from pyro_manifold.infer.smc.beginnings import check_likelihood, check_prior, refuse_likelihood
 from pyro_manifold.infer.smc.tuning import particle_tuning
+from pyro_manifold.target.initial_values import NoFiniteStartError
 from pyro_manifold.target.model import target_from_model
 from pyro_manifold.target.tempered import INVERSE_TEMPERATURE, WithoutLikelihood, likelihood_sites, tempered
 
@@ -88,16 +90,25 @@ class ReplicaExchange:
             kwargs: arguments of the model.
 
         Raises:
-            ValueError: if the model observes nothing.
+            ValueError: if the model observes nothing, has nothing to move, cannot be drawn from, or has a density that
+                is NaN or infinite at draws from the prior.
         """
         kernel = kernel.with_masses_of_sites()
         options = {**kernel.model_options, "init_strategy": init_to_sample}
+        check_prior(partial(kernel.model, *args, **kwargs), "tempering")  # type: ignore[misc,arg-type]
         full = target_from_model(kernel.model, args, kwargs, **options)  # type: ignore[arg-type]
+        if not {*full.manifolds, *full.transforms}:
+            raise ValueError("tempering: the model samples no continuous site.")
         if not likelihood_sites(full.program):
             raise ValueError("tempering: the model has no likelihood: nothing is observed, and there is no factor.")
         base = target_from_model(WithoutLikelihood()(kernel.model), args, kwargs, **options)
         target = tempered(base, full)
-        problem = Problem.build(target, self.levels * chains, None, batched=kernel.batched)
+        try:
+            problem = Problem.build(target, self.levels * chains, None, batched=kernel.batched)
+        except NoFiniteStartError:
+            refuse_likelihood(base.draw, full, target.drawn, "tempering")
+        if target.drawn > self.levels * chains:
+            check_likelihood(base.draw, full, "tempering")
         start = self._start(problem)
         fresh = PriorDraws(target.draw_of_base, problem.layout, problem.potential, start, problem.random)
         tuned_by = partial(

@@ -264,3 +264,38 @@ def test_other_kernels_and_models_without_data_are_sentences():
         MCMC(OHMC(potential_fn=lambda sites: sites["x"].sum(), manifolds={}), 100, tempering=True)
     with pytest.raises(ValueError, match="no likelihood"):
         run(lambda: pyro.sample("U", StiefelUniform(3, 2)))
+
+
+def likelihood_of(value):
+    """Of what does not follow from zero, in a half of the prior."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("likelihood", torch.where(x > 0, -0.5 * x**2, value))
+
+    return model
+
+
+def improper():
+    x = pyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
+    pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(1.0))
+
+
+def nothing_continuous():
+    z = pyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+    pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor(1.0))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (likelihood_of(math.nan), r"^tempering: the log density of the model is nan"),
+        (likelihood_of(math.inf), r"^tempering: the log density of the model is inf"),
+        (improper, r"^tempering: site 'x' has an improper prior"),
+        (nothing_continuous, r"^tempering: the model samples no continuous site"),
+    ],
+)
+def test_models_without_a_path_from_the_prior_are_sentences(model, words):
+    """A likelihood that is no number was taken for zero."""
+    with pytest.raises(ValueError, match=words):
+        run(model)
