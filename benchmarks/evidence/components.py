@@ -2,7 +2,9 @@ r"""The evidence of Bayesian PCA without chains or particles: importance samplin
 
 With normal loadings :math:`W = LQ`, L lower triangular with a positive diagonal and Q orthogonal, the likelihood
 depends on L alone, whose entries are independent: normal below the diagonal, chi with p, p - 1, … degrees of freedom on
-it. A multivariate t about the mode of (L, log diagonal, log noise) covers that posterior, which is not the case in W.
+it. Wide multivariate t distributions about the modes of (L, log diagonal, log noise) cover that posterior, which is not
+the case in W. There are several: where the last entry of the diagonal is small, the entries below it fit as well with
+the other sign.
 """
 
 from __future__ import annotations
@@ -13,8 +15,12 @@ import numpy as np
 import scipy.optimize
 import scipy.stats
 
-DEGREES = 5
-_STARTS = 8
+DEGREES = 3
+WIDTH = 3.0
+"""Of covariances, by those of the modes: narrower proposals miss what lies between them."""
+_STARTS = 30
+_SAME = 0.05
+_LOWEST = 6.0  # nats: a mode so much lower counts for nothing
 _PART = 20_000
 
 
@@ -43,20 +49,36 @@ def log_evidence(y, rank, draws, seed=0):
     def energy(v):
         return -float(log_density(v[None], y, rank)[0])
 
-    ends = [scipy.optimize.minimize(energy, 0.3 * random.normal(size=d)) for _ in range(_STARTS)]
-    best = min(ends, key=lambda end: end.fun)
-    root = np.linalg.cholesky(np.linalg.inv(_hessian(best.x, y, rank)))
-    proposal = scipy.stats.multivariate_t(best.x, root @ root.T, df=DEGREES, seed=random)
+    ends = [scipy.optimize.minimize(energy, random.normal(size=d)) for _ in range(_STARTS)]
+    proposals = [_about(mode, y, rank, random) for mode in _different(ends)]
     log_weights = []
-    for _ in range(0, draws, _PART):
-        points = proposal.rvs(_PART)
-        log_weights.append(log_density(points, y, rank) - proposal.logpdf(points))
+    for part in range(0, draws, _PART):
+        points = proposals[part // _PART % len(proposals)].rvs(_PART)
+        log_proposals = np.logaddexp.reduce([each.logpdf(points) for each in proposals]) - math.log(len(proposals))
+        log_weights.append(log_density(points, y, rank) - log_proposals)
     log_weights = np.concatenate(log_weights)
     weights = np.exp(log_weights - log_weights.max())
     return (
         float(np.log(weights.mean()) + log_weights.max()),
         float(weights.std() / weights.mean() / len(weights) ** 0.5),
     )
+
+
+def _different(ends):
+    """The modes among ends of descents, without copies and those that are much higher."""
+    finite = sorted((end for end in ends if np.isfinite(end.fun)), key=lambda end: end.fun)
+    found = []
+    for end in finite:
+        near = any(np.abs(end.x - other).max() < _SAME for other in found)
+        if not near and end.fun < finite[0].fun + _LOWEST:
+            found.append(end.x)
+    return found
+
+
+def _about(mode, y, rank, random):
+    """A wide t distribution about a mode."""
+    covariance = np.linalg.inv(_hessian(mode, y, rank))
+    return scipy.stats.multivariate_t(mode, WIDTH * (covariance + covariance.T) / 2, df=DEGREES, seed=random)
 
 
 def _hessian(x, y, rank, step=1e-3):
