@@ -44,13 +44,7 @@ def log_density(values, y, rank):
 def log_evidence(y, rank, draws, seed=0):
     """Log evidence and its standard error."""
     random = np.random.default_rng(seed)
-    d = len(np.tril_indices(y.shape[1], -1, rank)[0]) + rank + 1
-
-    def energy(v):
-        return -float(log_density(v[None], y, rank)[0])
-
-    ends = [scipy.optimize.minimize(energy, random.normal(size=d)) for _ in range(_STARTS)]
-    proposals = [_about(mode, y, rank, random) for mode in _different(ends)]
+    proposals = [_about(mode, y, rank, random) for mode in modes(y, rank, random)]
     log_weights = []
     for part in range(0, draws, _PART):
         points = proposals[part // _PART % len(proposals)].rvs(_PART)
@@ -64,8 +58,14 @@ def log_evidence(y, rank, draws, seed=0):
     )
 
 
-def _different(ends):
-    """The modes among ends of descents, without copies and those that are much higher."""
+def modes(y, rank, random):
+    """The ends of descents from random points, the lowest first, without copies and those that are much higher."""
+    d = len(np.tril_indices(y.shape[1], -1, rank)[0]) + rank + 1
+
+    def energy(v):
+        return -float(log_density(v[None], y, rank)[0])
+
+    ends = [scipy.optimize.minimize(energy, random.normal(size=d)) for _ in range(_STARTS)]
     finite = sorted((end for end in ends if np.isfinite(end.fun)), key=lambda end: end.fun)
     found = []
     for end in finite:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from benchmarks.evidence.components import log_density, log_evidence
+from benchmarks.evidence.components import log_density, log_evidence, modes
 from benchmarks.evidence.problems import (
     COLUMNS,
     PROBLEMS,
@@ -43,6 +43,13 @@ def test_the_density_over_a_triangular_root_has_the_evidence_of_a_conjugate_mode
     truth = math.log((prior * likelihood).sum() * (norm[1, 0] - norm[0, 0]) * (noise[0, 1] - noise[0, 0]))
     assert abs(found - truth) < 4 * error + 2e-3  # of the grid
     assert error < 0.01
+
+
+def test_a_small_diagonal_entry_leaves_two_modes():
+    """Importance sampling about one of them missed a third of the evidence, and its standard error did not say so."""
+    first, second = modes(scores(), RANK, np.random.default_rng(0))
+    last = np.flatnonzero(np.tril_indices(COLUMNS, -1, RANK)[1] == RANK - 1)  # entries below the last of the diagonal
+    assert first[last] == pytest.approx(-second[last], abs=0.1)
 
 
 def test_loadings_and_their_triangular_root_have_the_same_likelihood():
