@@ -46,8 +46,8 @@ def log_evidence(y, rank, draws, seed=0):
     random = np.random.default_rng(seed)
     proposals = [_about(mode, y, rank, random) for mode in modes(y, rank, random)]
     log_weights = []
-    for part in range(0, draws, _PART):
-        points = proposals[part // _PART % len(proposals)].rvs(_PART)
+    for proposal in proposals * math.ceil(draws / (_PART * len(proposals))):  # equally often, as their mixture has them
+        points = proposal.rvs(_PART)
         log_proposals = np.logaddexp.reduce([each.logpdf(points) for each in proposals]) - math.log(len(proposals))
         log_weights.append(log_density(points, y, rank) - log_proposals)
     log_weights = np.concatenate(log_weights)

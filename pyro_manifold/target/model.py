@@ -97,8 +97,7 @@ class ModelTarget(Target):
         nodes = _initial_trace(self.program, self.init_strategy).nodes
         for name in [*self.manifolds, *self.transforms]:
             _check_site(name, nodes)
-        values = {name: nodes[name]["value"].detach() for name in self.manifolds}
-        values |= {name: transform(nodes[name]["value"]).detach() for name, transform in self.transforms.items()}
+        values = self.positions({name: nodes[name]["value"].detach() for name in [*self.manifolds, *self.transforms]})
         return {name: values[name] for name in sorted(values)}
 
     def check(self, initial_params: Sites) -> None:

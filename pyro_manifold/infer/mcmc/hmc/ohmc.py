@@ -57,7 +57,7 @@ class OHMC(HamiltonianKernel):
         jit_options: keyword arguments for `torch.compile`.
         ignore_jit_warnings: do not warn when compiling falls back.
         target_accept_prob: acceptance probability that the adaptation of ε aims at. Of trajectories of few steps, as
-            most are, 0.9 makes half as many effective draws again as 0.8 for a third more steps.
+            most are, 0.9 makes about a third more effective draws than 0.8, for a third more steps.
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
         manifolds: for ``potential_fn``: the manifold of each site that has one, such as ``{"U": Stiefel()}``.
         trajectory_jitter: lengths vary evenly within this share of their mean, against periodic orbits: from 0.7 to 1.3
