@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from pyro_manifold.graphs.native.matrices import FACTORS_TRANSPOSE
 from pyro_manifold.graphs.native.operators import OPERATORS, mapped
+from pyro_manifold.graphs.native.repeats import shared_statements
 from pyro_manifold.graphs.native.values import NotCoveredError, Shape, Value, flat
 from pyro_manifold.graphs.native.writer import Writer
 
@@ -212,10 +213,12 @@ def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source
     outputs = GraphWriter(loop.end, writer, dtype).write([*inputs, *begun[loop.carried :], *state])
     for number, value in enumerate(outputs):
         _unload(writer, number, value)
+    functions, lines = shared_statements(writer.lines)
     text = _PROGRAM.format(
         lanes=files(__package__).joinpath("lanes.h").read_text(),
+        functions="\n".join(functions),
         constants=_parameters(writer),
-        body="\n    ".join(writer.lines),
+        body="\n    ".join(lines),
     )
     result = [value.shape for value in outputs]
     return Source(_DTYPES[dtype] + text, writer.numbers, writer.indices, result, writer.elements, arithmetic)
@@ -258,6 +261,8 @@ def _parameters(writer: Writer) -> str:
 
 _PROGRAM = """\
 {lanes}
+{functions}
+
 void run(int64_t chains, int64_t steps, const T *const *restrict inputs, const int64_t *restrict strides,
          T *const *restrict outputs, const T *const *restrict numbers, const int64_t *const *restrict indices) {{
   {constants}
