@@ -12,7 +12,8 @@ SUM = "for (int i0 = 0; i0 < 9; i0++) {{ {0}[i0] = {1}[i0] + {2}[i0]; }}"
 def test_loops_that_differ_in_their_arrays_alone_become_one_function():
     functions, lines = shared_statements(["V a3[9];", SUM.format("a3", "a1", "a2"), SUM.format("a4", "a3", "a2")])
     assert lines == ["V a3[9];", "f0(a3, a1, a2);", "f0(a4, a3, a2);"]
-    assert len(functions) == 1 and "V *restrict p0, V *restrict p1, V *restrict p2" in functions[0]
+    assert len(functions) == 1
+    assert "V *restrict p0, V *restrict p1, V *restrict p2" in functions[0]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,7 @@ def test_repeated_products_agree_with_torch():
 
     x, y = torch.randn(2, 5, 4, 4, dtype=torch.float64)
     loop = native_function(function, x, y)
-    assert loop.source.text.count("noinline") >= 3 and loop.source.text.count("lu_factor(p0") == 1
+    assert loop.source.text.count("noinline") >= 3
+    assert loop.source.text.count("lu_factor(p0") == 1
     for found, expected in zip(loop(1, x, y), in_torch(function, x, y), strict=True):
         assert torch.allclose(found, expected, rtol=1e-9)
