@@ -118,10 +118,12 @@ def folded_graph(
         decompositions: operators to functions that stand for them.
     """
     # Behind a lambda, because the tracer would count the self of a method among the inputs.
-    module = _without_dead_code(trace(lambda *values: function(*values), *example, decompositions=decompositions))
+    module = trace(lambda *values: function(*values), *example, decompositions=decompositions)
+    module.graph.eliminate_dead_code()
     if decompositions is None or any(_writes(node) for node in module.graph.nodes):
         # Functional, so that no constant is written to later.
-        module = _without_dead_code(trace(functionalize(module, remove="mutations"), *example))
+        module = trace(functionalize(module, remove="mutations"), *example)
+        module.graph.eliminate_dead_code()
     if any(_writes(node) for node in module.graph.nodes):
         return module
     folder = _Folder(module)
@@ -138,12 +140,11 @@ def folded_graph(
         while source in folder.same:
             source = folder.same[source]
         node.replace_all_uses_with(source)
-    _share_repeated_values(module)
-    _without_dead_code(module)
-    expand_late(module)
-    _without_dead_code(module)
-    simplify_scalings(module)
-    return _without_dead_code(module)
+    for simplify in (_share_repeated_values, expand_late, simplify_scalings):
+        simplify(module)
+        graph.eliminate_dead_code()
+    module.recompile()
+    return module
 
 
 def _share_repeated_values(module: fx.GraphModule) -> None:
@@ -169,9 +170,3 @@ def _identity(value: object) -> object:
     small = value.numel() <= _LARGEST_TO_COMPARE
     content = str(value.tolist()) if small else value.data_ptr()
     return value.dtype, value.device, value.shape, value.stride(), content
-
-
-def _without_dead_code(module: fx.GraphModule) -> fx.GraphModule:
-    module.graph.eliminate_dead_code()
-    module.recompile()
-    return module

@@ -2,33 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_ATEN = torch.ops.aten
 
 
 def trace(
     function: Callable[..., Any], *example: Tensor, decompositions: Mapping[Any, Callable[..., Any]] | None = None
 ) -> fx.GraphModule:
-    """The graph of a function, by `make_fx` in a third of its time.
+    """The graph of a function, as torch's `make_fx` gives it, in a third of its time.
 
-    `make_fx` notes the shape of every node by a tensor without storage. For each it sets up a mode of its own, which
-    takes longer than the rest of tracing, unless it finds itself in a context that has one.
+    A node has a tensor without storage, of its value's shape, strides, dtype and device, in ``meta["val"]``.
 
     Args:
-        function: of tensors.
-        *example: inputs to trace with; their shapes are frozen in the graph.
+        function: of tensors, to tensors in tuples, lists and dictionaries.
+        *example: inputs to trace with, each a tensor of its own; their shapes are frozen in the graph.
         decompositions: operators to functions that stand for them, in terms of others.
+
+    Raises:
+        ValueError: if the function asks for a number that depends on its inputs, as a branch on values does.
     """
-    with tracing(TracingContext(FakeTensorMode())), _PlainProducts():
-        graph: fx.GraphModule = make_fx(function, decomposition_table=decompositions)(*example)
-    return graph
+    recorder = _Recorder(decompositions or {})
+    recorder.begin(example)
+    with _PlainProducts(), recorder:
+        result = function(*example)
+    return recorder.end(result)
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes each operator that torch calls, below automatic differentiation and the transformations of torch.func."""
+
+    def __init__(self, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self._decompositions = decompositions
+        self._graph, self._constants = fx.Graph(), torch.nn.Module()
+        self._nodes = WeakTensorKeyDictionary()
+        self._without_storage = FakeTensorMode()
+        self._known: set[fx.Node] = set()  # whatever the inputs are
+        self._all_may_depend = False
+
+    def begin(self, inputs: tuple[Tensor, ...]) -> None:
+        for number, value in enumerate(inputs):
+            self._note(value, self._graph.placeholder(f"input{number}"))
+
+    def end(self, result: Any) -> fx.GraphModule:
+        """The graph whose output this is."""
+        self._graph.output(self._recorded(result))
+        return fx.GraphModule(self._constants, self._graph)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in self._decompositions:
+            with self:
+                return self._decompositions[func](*args, **kwargs)
+        if func is _ATEN.lift_fresh.default:
+            func = _ATEN.lift_fresh_copy.default  # a constant that may be written to must be new at each call
+        traits = _traits(func)
+        if traits.is_composite:
+            with self:
+                return func.decompose(*args, **kwargs)
+        node_args, node_kwargs = self._recorded(args), self._recorded(kwargs)
+        known = not traits.is_random and self._is_known(node_args, node_kwargs, traits)
+        if traits.tells_values and not known:
+            raise ValueError(f"{func} asks for a number that depends on what is sampled, which no graph can hold")
+        result = func(*args, **kwargs)
+        node = self._graph.create_node("call_function", func, node_args, node_kwargs)
+        if known:
+            self._known.add(node)
+        self._note_result(result, node)
+        return result
+
+    def _is_known(self, args: Any, kwargs: Any, traits: _Traits) -> bool:
+        known = [node in self._known for node in _nodes_of((args, kwargs))]
+        if traits.writes and any(known) and not all(known):
+            self._all_may_depend = True  # what was known may be seen by other names: views of what was written to
+        return all(known) and not self._all_may_depend
+
+    def _note_result(self, result: Any, node: fx.Node) -> None:
+        if isinstance(result, Tensor):
+            self._note(result, node)
+        elif isinstance(result, tuple | list):
+            for place, part in enumerate(result):
+                item = self._graph.create_node("call_function", operator.getitem, (node, place))
+                if node in self._known:
+                    self._known.add(item)
+                self._note_result(part, item)
+
+    def _note(self, value: Tensor, node: fx.Node) -> None:
+        self._nodes[value] = node
+        if value.layout == torch.strided:
+            shape = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+            node.meta["val"] = FakeTensor(self._without_storage, shape, value.device)
+
+    def _recorded(self, value: Any) -> Any:
+        """The same with a node for each tensor: a constant if nothing here has made it."""
+        if isinstance(value, Tensor):
+            node = self._nodes.get(value)
+            return self._constant(value) if node is None else node
+        if isinstance(value, tuple | list):
+            parts = [self._recorded(part) for part in value]
+            return tuple(parts) if isinstance(value, tuple) else parts
+        if isinstance(value, dict):
+            return {key: self._recorded(part) for key, part in value.items()}
+        return value
+
+    def _constant(self, value: Tensor) -> fx.Node:
+        name = f"_constant{len(self._constants._buffers)}"
+        self._constants.register_buffer(name, value)
+        node = self._graph.get_attr(name)
+        self._known.add(node)
+        self._note(value, node)
+        return node
+
+
+class _Traits(NamedTuple):
+    """What there is to know of an operator.
+
+    Attributes:
+        is_composite: it only calls others.
+        is_random: it draws random numbers.
+        tells_values: its result is a number of Python that depends on entries of tensors.
+        writes: it changes a tensor in place.
+    """
+
+    is_composite: bool
+    is_random: bool
+    tells_values: bool
+    writes: bool
+
+
+@cache
+def _traits(func: OpOverload[..., Any]) -> _Traits:
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return _Traits(
+        composite,
+        torch.Tag.nondeterministic_seeded in func.tags,
+        torch.Tag.data_dependent_output in func.tags,
+        func._schema.is_mutable,
+    )
+
+
+def _nodes_of(value: Any) -> Iterator[fx.Node]:
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _nodes_of(part)
+    elif isinstance(value, dict):
+        yield from _nodes_of(list(value.values()))
 
 
 class _PlainProducts(TorchFunctionMode):
@@ -57,7 +191,6 @@ def _cumulative_product(input: Tensor, dim: int, *, dtype: torch.dtype | None = 
     return product
 
 
-_ATEN = torch.ops.aten
 _ARITHMETIC = {_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.mul.Tensor, _ATEN.div.Tensor}
 
 

@@ -1,7 +1,10 @@
 """Traced graphs are the function that was traced, in a form that torch can differentiate."""
 
+import weakref
+
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.graphs.tracing import forward_differentiable, trace
 
@@ -69,3 +72,92 @@ def test_cumulative_products_and_their_derivative_are_plain_multiplications(size
     torch.testing.assert_close(graph(x), expected)
     other = torch.randn(3, size)
     torch.testing.assert_close(graph(other), gradient(other))
+
+
+# ---- beside torch's own tracer -------------------------------------------------------------------------------------
+
+DATA = torch.arange(6, dtype=torch.float64).reshape(2, 3)
+
+
+def in_place(x):
+    y = torch.zeros(3)
+    y[1:] = x[1:]
+    y.add_(1).mul_(DATA[0])
+    return y.sum(), y
+
+
+def of_derivatives(x):
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad():
+        value = (leaf.sigmoid().log() @ DATA.T).logsumexp(0) + torch.tensor([1.0, 2.0]).sum()
+        (gradient,) = torch.autograd.grad(value, [leaf])
+    return {"value": value.detach(), "gradients": [gradient, torch.func.hessian(lambda z: z.exp().prod())(x)]}
+
+
+def of_many_outputs(x):
+    matrix = x.outer(x) + torch.eye(3)
+    values, vectors = torch.linalg.eigh(matrix)
+    first, *rest = matrix.unbind()
+    return values, vectors.abs(), torch.linalg.slogdet(matrix), first, rest
+
+
+def of_rows(x):
+    return torch.vmap(lambda row: row.cumsum(0).diff() * DATA[:, :2].exp())(x.expand(4, 3))
+
+
+@pytest.mark.parametrize("function", [in_place, of_derivatives, of_many_outputs, of_rows, curve])
+def test_graphs_have_the_operators_and_values_of_torchs_own(function):
+    x, other = torch.tensor([[0.3, -0.2, 0.5], [-0.1, 0.7, 0.2]], dtype=torch.float64).unbind()
+    graph, own = trace(function, x), make_fx(function)(x)
+    assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [
+        node.target for node in own.graph.nodes if node.op == "call_function"
+    ]
+    for point in (x, other, x):  # twice the same: nothing is left behind in constants
+        torch.testing.assert_close(graph(point), function(point))
+
+
+def test_nodes_know_the_shapes_of_their_values():
+    graph = trace(of_many_outputs, torch.ones(3, dtype=torch.float64))
+    found = {str(node.target): node.meta["val"] for node in graph.graph.nodes if "val" in node.meta}
+    outer = found["aten.add.Tensor"]
+    assert (outer.shape, outer.stride(), outer.dtype, outer.device.type) == ((3, 3), (3, 1), torch.float64, "cpu")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: x if x.sum() > 0 else -x, id="branch"),
+        pytest.param(lambda x: x * x.max().item(), id="number"),
+        pytest.param(lambda x: x if torch.equal(x, DATA[0]) else -x, id="comparison"),
+        pytest.param(lambda x: x * torch.randn(()).item(), id="random number"),
+        pytest.param(lambda x: _written(x), id="through another view"),
+    ],
+)
+def test_numbers_that_depend_on_inputs_are_refused(function):
+    with pytest.raises(ValueError, match="depends on what is sampled"):
+        trace(function, torch.ones(3))
+
+
+def _written(x):
+    buffer = torch.zeros(3)
+    whole = buffer.view(3)
+    buffer[:2] = x[:2]
+    return x * whole.sum().item()
+
+
+def test_numbers_that_are_the_same_for_all_inputs_are_constants():
+    graph = trace(lambda x: x * DATA.max().item() if (DATA >= 0).all() else x, torch.ones(3))
+    assert torch.equal(graph(torch.full((3,), 2.0)), torch.full((3,), 10.0))
+
+
+def test_intermediate_values_are_not_kept():
+    seen = []
+
+    def function(x):
+        large = x.exp()
+        seen.append(weakref.ref(large))
+        return large.sum()
+
+    graph = trace(function, torch.ones(3))
+    assert seen[0]() is None
+    assert graph is not None
