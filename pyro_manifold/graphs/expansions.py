@@ -23,7 +23,7 @@ def expand_late(module: GraphModule) -> None:
     """Rewrite a functional graph in place; its values stay the same, up to the order in which sums are made.
 
     Args:
-        module: as `make_fx` returns it, with example values in its nodes' metadata; nothing in it writes to a tensor.
+        module: as `trace` returns it, with shapes in its nodes' metadata; nothing in it writes to a tensor.
     """
     constants = {node: _once(getattr(module, str(node.target))) for node in module.graph.nodes if node.op == "get_attr"}
     for node in list(module.graph.nodes):

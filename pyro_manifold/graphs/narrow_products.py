@@ -20,7 +20,7 @@ def transpose_narrow_products(graph: GraphModule) -> GraphModule:
     as on its transpose, and gradients of models with orthonormal matrices are such products: (n×n)(n×p).
 
     Args:
-        graph: as `make_fx` returns it, with example values in its nodes' metadata.
+        graph: as `trace` returns it, with shapes in its nodes' metadata.
 
     Returns:
         The same graph module.
@@ -43,7 +43,7 @@ def transpose_narrow_products(graph: GraphModule) -> GraphModule:
 
 
 def _is_narrow(left: Tensor | None, right: Tensor | None) -> bool:
-    if left is None or right is None or left.device.type != "cpu":
+    if left is None or right is None:
         return False
     rows, inner, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     return 1 <= columns <= _MOST_COLUMNS and 2 * columns <= inner and rows * inner >= _FEWEST_ENTRIES

@@ -34,7 +34,7 @@ def simplify_scalings(module: GraphModule) -> None:
     """Rewrite a functional graph in place; its values stay the same up to rounding.
 
     Args:
-        module: as `make_fx` returns it, with example values in its nodes' metadata; nothing in it writes to a tensor.
+        module: as `trace` returns it, with shapes in its nodes' metadata; nothing in it writes to a tensor.
     """
     for node in list(module.graph.nodes):
         if node.target in _SUMS:

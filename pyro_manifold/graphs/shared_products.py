@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from pyro_manifold.graphs.tracing import without_storage
+
 _FEWEST_OPERATIONS = 1_000_000  # below that, each function that is called costs more than it saves
 
 _ATEN = torch.ops.aten
@@ -17,11 +19,11 @@ def join_shared_products(graph: GraphModule) -> GraphModule:
     r"""Replace :math:`(A_1 S, \dots, A_c S)` by one product with S, and :math:`S A_k` by its transpose, in place.
 
     Data, or a minibatch of them, are the same for all chains; the products of a model with them are the larger part of
-    its arithmetic. As one product, with the rows of all chains below each other, they are faster than one by one, and
-    S is not copied for each.
+    its arithmetic. As one product, with the rows of all chains below each other, they are faster on CPUs than one by
+    one, and S is not copied for each.
 
     Args:
-        graph: as `make_fx` returns it, with example values in its nodes' metadata.
+        graph: as `trace` returns it, with shapes in its nodes' metadata.
 
     Returns:
         The same graph module.
@@ -31,7 +33,7 @@ def join_shared_products(graph: GraphModule) -> GraphModule:
             continue
         left, right = node.args
         values = [_value(graph, argument) for argument in (left, right)]
-        if any(value is None or value.device.type != "cpu" for value in values) or not _pays(*values):
+        if not _pays(*values):
             continue
         with graph.graph.inserting_before(node):
             if _is_shared(values[1]):
@@ -66,14 +68,9 @@ def _one_of(graph: GraphModule, argument: Any) -> Node:
 def _call(graph: GraphModule, target: Any, *arguments: Any, **options: Any) -> Node:
     node = graph.graph.call_function(target, arguments, options)
     values = [_value(graph, argument) if isinstance(argument, Node) else argument for argument in arguments]
-    node.meta["val"] = target(*[_without_storage(value) for value in values], **options)
+    shapes = [without_storage(value) if isinstance(value, Tensor) else value for value in values]
+    node.meta["val"] = target(*shapes, **options)
     return node
-
-
-def _without_storage(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
 def _value(graph: GraphModule, argument: Any) -> Tensor | None:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -23,7 +22,8 @@ def trace(
 ) -> fx.GraphModule:
     """The graph of a function, as torch's `make_fx` gives it, in a third of its time.
 
-    A node has a tensor without storage, of its value's shape, strides, dtype and device, in ``meta["val"]``.
+    A node has a tensor without storage, of its value's shape, strides and dtype, in ``meta["val"]``, and its device in
+    ``meta["device"]``. Nothing here imports what `torch.compile` needs, which takes longer than many a whole run.
 
     Args:
         function: of tensors, to tensors in tuples, lists and dictionaries.
@@ -48,9 +48,13 @@ class _Recorder(TorchDispatchMode):
         self._decompositions = decompositions
         self._graph, self._constants = fx.Graph(), torch.nn.Module()
         self._nodes = WeakTensorKeyDictionary()
-        self._without_storage = FakeTensorMode()
         self._known: set[fx.Node] = set()  # whatever the inputs are
         self._all_may_depend = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is run under `torch.compile`; to be kept from it would import it, which takes a second."""
+        return False
 
     def begin(self, inputs: tuple[Tensor, ...]) -> None:
         for number, value in enumerate(inputs):
@@ -103,9 +107,9 @@ class _Recorder(TorchDispatchMode):
 
     def _note(self, value: Tensor, node: fx.Node) -> None:
         self._nodes[value] = node
+        node.meta["device"] = value.device
         if value.layout == torch.strided:
-            shape = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-            node.meta["val"] = FakeTensor(self._without_storage, shape, value.device)
+            node.meta["val"] = without_storage(value)
 
     def _recorded(self, value: Any) -> Any:
         """The same with a node for each tensor: a constant if nothing here has made it."""
@@ -165,6 +169,11 @@ def _nodes_of(value: Any) -> Iterator[fx.Node]:
         yield from _nodes_of(list(value.values()))
 
 
+def without_storage(value: Tensor) -> Tensor:
+    """Shape, strides and dtype of a tensor, as a tensor."""
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
 class _PlainProducts(TorchFunctionMode):
     """Cumulative products as a few multiplications: torch's derivative looks for zeros, which no graph does cheaply.
 
@@ -206,10 +215,10 @@ def forward_differentiable(module: fx.GraphModule) -> fx.GraphModule:
             if node.target is _ATEN.atanh.default:
                 _replace_atanh(module.graph, node)
             elif node.target in _ARITHMETIC and isinstance(node.args[1], int | float):
-                value = node.args[0].meta["val"]
+                value, device = node.args[0].meta["val"], node.args[0].meta["device"]
                 if not value.dim() and value.is_floating_point():
                     name = f"_number{index}"
-                    number = torch.tensor(node.args[1], dtype=value.dtype, device=value.device)
+                    number = torch.tensor(node.args[1], dtype=value.dtype, device=device)
                     module.register_buffer(name, number)
                     node.update_arg(1, module.graph.get_attr(name))
     module.graph.eliminate_dead_code()

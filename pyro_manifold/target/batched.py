@@ -169,8 +169,8 @@ class BatchedPotential:
         one = [value.clone() for value in self._of_chain(0, in_order)]
         # Behind a lambda, because the tracer would count the self of a method among the inputs.
         graph = self.of_one_chain = trace(lambda *values: self._one_chain(*values), *one)
-        chains = len(in_order[0])
-        together = min(chains, _chains_together(graph)) if in_order[0].device.type == "cpu" else chains
+        chains, on_cpu = len(in_order[0]), in_order[0].device.type == "cpu"
+        together = min(chains, _chains_together(graph)) if on_cpu else chains
         own = sum(dimension is not None for dimension in self._dimensions)
 
         def part(values: Sequence[Tensor], first: int) -> list[Tensor]:
@@ -184,7 +184,7 @@ class BatchedPotential:
             rows = min(together, chains - first)
             if rows not in graphs:
                 batched = folded_graph(torch.vmap(graph, in_dims=self._dimensions), *part(in_order, first))
-                graphs[rows] = transpose_narrow_products(join_shared_products(batched))
+                graphs[rows] = transpose_narrow_products(join_shared_products(batched)) if on_cpu else batched
 
         def traced(*values: Tensor) -> tuple[Tensor, ...]:
             starts = range(0, chains, together)
