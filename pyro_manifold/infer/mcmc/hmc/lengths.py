@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pyro_manifold.infer.mcmc.hmc.jumps import Jumps, Transitions, of_all
 from pyro_manifold.infer.mcmc.run import golden_phase
-from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, plain, restored
+from pyro_manifold.infer.mcmc.saving import Saved
 from pyro_manifold.infer.mcmc.states import ChainState
 
 MAXIMUM_STEPS = 1024
@@ -62,8 +64,8 @@ class TrajectoryLength(Saved):
 class LengthChoice(Saved):
     r"""Chooses the mean length that moves the chains furthest for its cost, from trajectories of many lengths.
 
-    While it listens, lengths are spread log-uniformly over [0.25, 1.8] times the present mean, and each transition
-    :math:`q \to q'` is filed under its length. What a length costs is
+    While it listens, lengths are spread log-uniformly over what jitter around the candidates covers, up to 1.8 times
+    the present mean, and each transition :math:`q \to q'` is filed under its length. What a length costs is
 
     .. math:: (\text{steps}(L) + c) \left(\left(\mathrm{mean}_i
         \left(\frac{12\,(\mathrm{Var}\, q_i)^2}{E (q_i' - q_i)^4}\right)^4\right)^{1/4}
@@ -71,9 +73,9 @@ class LengthChoice(Saved):
 
     for lengths from an octave below the present one to half an octave above, between π/2 and 8π, the expectations taken
     over the jitter, c what an iteration costs beside its steps. For each octave away from π/√2, 40/T of
-    it is added, T the number of transitions: few chains have not seen what the slowest coordinates have to say.
-    Each term would be 1 for independent Gaussian draws; the second is that of the autocorrelation ρ of the energy,
-    :math:`(1 + \rho)/(1 - \rho)`.
+    it is added, T the number of transitions in this window of warm-up and the one before: few chains have not seen what
+    the slowest coordinates have to say. Each term would be 1 for independent Gaussian draws; the second is that of the
+    autocorrelation ρ of the energy, :math:`(1 + \rho)/(1 - \rho)`.
 
     The fourth power of the jump tells one to another mode from a walk within one: second moments are the same for
     both at lengths where the effective sample size differs tenfold. Reciprocals heed the slowest coordinates, and
@@ -93,9 +95,10 @@ class LengthChoice(Saved):
         fixed_cost: c, in leapfrog steps.
     """
 
-    changing = ("_iterations", "_means", "_squares")
+    changing = ("_window", "_window_before")
 
-    _range = 0.25, 1.8  # most of what jitter around the candidates covers
+    _longest_share = 1.8  # of the present mean: most of what jitter around the longest candidate covers
+    _shortest_share = 0.25
     _octaves_of_a_bin = 0.25
     _bins_of_candidates = range(-4, 3)
     _transitions_of_a_choice = 200
@@ -110,42 +113,46 @@ class LengthChoice(Saved):
         self._iterations_between_choices = max(
             self._iterations_of_a_choice, math.ceil(self._transitions_of_a_choice / len(state.energy))
         )
-        self._means = torch.zeros_like(_functionals(state))
-        self.restart()
+        self._example = torch.zeros_like(_functionals(state))
+        self._window, self._window_before = Transitions(self._example), Transitions(self._example)
 
-    def restart(self) -> None:
-        """Forget all transitions: under other masses, lengths mean something else."""
-        self._jumps: dict[int, _Jumps] = {}
-        self._iterations = 0
-        self._means = torch.zeros_like(self._means)
-        self._squares = torch.zeros_like(self._means[0])
+    def end_window(self) -> None:
+        """Forget the window before this one: masses have changed, and lengths mean something else.
+
+        From one window to the next they change little, and few chains need the transitions of both.
+        """
+        self._window, self._window_before = Transitions(self._example), self._window
 
     def draw(self, iteration: int) -> float:
         """Length of one trajectory while listening."""
-        shortest, longest = self._range
-        return self._lengths.mean * shortest * (longest / shortest) ** golden_phase(iteration)
+        mean = self._lengths.mean
+        of_candidates = min(mean, SHORTEST_LENGTH * (1 - self._lengths.jitter))
+        shortest, longest = max(self._shortest_share * mean, of_candidates), self._longest_share * mean
+        return shortest * (longest / shortest) ** golden_phase(iteration)
 
     def update(self, length: float, num_steps: int, before: ChainState, after: ChainState) -> None:
-        """File a transition of all chains; now and then choose."""
-        values, previous = _functionals(after), _functionals(before)
-        self._iterations += 1
-        deviation = values - self._means
-        self._means = self._means + deviation / self._iterations
-        self._squares = self._squares + (deviation * (values - self._means)).mean(0)
-        jumps = self._jumps.setdefault(self._bin(length), self._no_jumps())
-        squares = (values - previous).square()
-        jumps.add(num_steps, torch.cat([squares[:, :-1].square(), squares[:, -1:]], 1).mean(0))
-        if self._iterations % self._iterations_between_choices == 0:
+        """File a transition of all chains; now and then choose.
+
+        Args:
+            length: of the trajectory: the steps that it was cut into, as long as they were.
+            num_steps: of it.
+            before: where the chains were.
+            after: where they are.
+        """
+        self._window.add(self._bin(length), num_steps, _functionals(before), _functionals(after))
+        if self._window.iterations % self._iterations_between_choices == 0:
             self.choose()
 
     def choose(self) -> None:
         """Set the mean length to what the transitions so far say."""
-        transitions = self._iterations * len(self._means)
+        windows = self._window, self._window_before
+        transitions = sum(window.iterations for window in windows) * len(self._example)
         if transitions < self._fewest_transitions:
             return
+        jumps, variances = of_all(windows)
         doubt = self._doubt / transitions
         costs = {
-            length: self._cost(length) * (1 + doubt * abs(math.log2(length / INITIAL_LENGTH)))
+            length: self._cost(length, jumps, variances) * (1 + doubt * abs(math.log2(length / INITIAL_LENGTH)))
             for length in self._candidates()
         }
         if math.isfinite(min(costs.values())):
@@ -156,16 +163,15 @@ class LengthChoice(Saved):
         shortest, longest = min(SHORTEST_LENGTH, self._lengths.mean), max(LONGEST_LENGTH, self._lengths.mean)
         return [length for length in around if shortest <= length <= longest]
 
-    def _cost(self, length: float) -> float:
+    def _cost(self, length: float, jumps_of: Mapping[int, Jumps], variances: Tensor) -> float:
         """What is to be small, if lengths were jittered around this one."""
-        shares = self._shares(length)
+        shares = self._shares(length, jumps_of)
         total = sum(shares.values())
         if total < 0.5:
             return math.inf
-        filed = [(share / total, self._jumps[index]) for index, share in shares.items()]
+        filed = [(share / total, jumps_of[index]) for index, share in shares.items()]
         steps = sum(share * jumps.steps / jumps.count for share, jumps in filed)
         moments = torch.stack([share * jumps.moments / jumps.count for share, jumps in filed]).sum(0)
-        variances = self._squares / (self._iterations - 1)
         draws = torch.cat([12 * variances[:-1].square(), 2 * variances[-1:]]) / moments
         coordinates = draws[:-1][moments[:-1] > 0]
         if not len(coordinates):
@@ -174,47 +180,18 @@ class LengthChoice(Saved):
         mean = slowest * (coordinates / slowest).pow(self._order).mean().pow(1 / self._order)
         return (steps + self.fixed_cost) * float(mean + (2 * draws[-1] - 1).clamp(min=_LEAST_OF_ENERGIES))
 
-    def _shares(self, length: float) -> dict[int, float]:
-        """Which share of the jittered lengths falls into each bin that has jumps."""
+    def _shares(self, length: float, bins: Iterable[int]) -> dict[int, float]:
+        """Which share of the jittered lengths falls into each of these bins."""
         spread = self._lengths.jitter
         low, high = length * (1 - spread), length * (1 + spread) * (1 + 1e-9)
         shares = {}
-        for index in self._jumps:
+        for index in bins:
             left, right = 2 ** (index * self._octaves_of_a_bin), 2 ** ((index + 1) * self._octaves_of_a_bin)
             shares[index] = max(0.0, min(right, high) - max(left, low)) / (high - low)
         return {index: share for index, share in shares.items() if share > 0}
 
     def _bin(self, length: float) -> int:
         return math.floor(math.log2(length) / self._octaves_of_a_bin)
-
-    def _no_jumps(self) -> _Jumps:
-        return _Jumps(0, 0, torch.zeros_like(self._squares))
-
-    def state_dict(self) -> dict[str, Plain]:
-        return {**super().state_dict(), "jumps": plain(self._jumps)}
-
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
-        check_entries(saved, ["jumps"], "the choice of lengths")
-        super().load_state_dict(saved)
-        check_entries(saved["jumps"], (), "the jumps of lengths")
-        jumps = {int(index): self._no_jumps() for index in saved["jumps"]}
-        self._jumps = restored(jumps, saved["jumps"], "jumps")
-
-
-@dataclass
-class _Jumps(Saved):
-    """Sums over the transitions of one bin of lengths; moments are those of coordinates, then of the energy."""
-
-    changing = ("count", "steps", "moments")
-
-    count: int
-    steps: int
-    moments: Tensor
-
-    def add(self, num_steps: int, moments: Tensor) -> None:
-        self.count += 1
-        self.steps += num_steps
-        self.moments = self.moments + moments
 
 
 def _functionals(state: ChainState) -> Tensor:

@@ -167,6 +167,7 @@ class WarmUp(Saved):
             # While ε swings low, as many steps as a length deserves: a few iterations could cost as much as all draws.
             step_size = max(step_size, self._step_size.typical)
         num_steps = self._lengths.steps_of(self._intended_length, step_size, longest)
+        self._intended_length *= self.step_size / step_size  # as many steps, but shorter ones
         persistence = self._plan.persistence if self._momenta_fit else 0.0
         self._momenta_fit = True
         return HamiltonianSettings(self._steps_of_chains(iteration), num_steps, self.masses.metrics, persistence)
@@ -179,7 +180,7 @@ class WarmUp(Saved):
             self.length_choice.update(self._intended_length, int(statistics["n_steps"][0]), before, after)
             if any(iteration == window.stop for window in self._windows[2:-1]):
                 self.length_choice.choose()
-                self.length_choice.restart()
+                self.length_choice.end_window()
         if self._plan.adapt_step_size:
             self._learn_step_size(iteration, statistics)
         if self._plan.adapt_mass_matrix:

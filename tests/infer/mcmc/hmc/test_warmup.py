@@ -14,6 +14,7 @@ from pyro.infer.mcmc.adaptation import WarmupAdapter
 from problems.monte_carlo import STANDARD_ERRORS
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.infer.mcmc.hmc.jumps import of_all
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.lengths import INITIAL_LENGTH, SHORTEST_LENGTH, LengthChoice, TrajectoryLength
 from pyro_manifold.infer.mcmc.hmc.masses import ColumnEstimator, DiagonalEstimator
@@ -145,6 +146,34 @@ def test_lengths_are_tried_in_all_windows_but_the_first_two_and_the_last(monkeyp
         ready.advance()
     schedule = windows(200)
     assert tried == list(range(schedule[2].start + 1, schedule[-1].start + 1))
+
+
+def test_a_length_is_filed_as_the_time_that_its_steps_take(monkeypatch):
+    """While ε swings low, a trajectory of as many steps as it deserves is shorter than it was meant to be."""
+    filed = []
+    monkeypatch.setattr(LengthChoice, "update", lambda choice, *told: filed.append((*told[:2], step_size)))
+    ready = OHMC(concentrated).prepare(1, 200, None)
+    for _ in range(200):
+        step_size = ready.tuning.step_size
+        ready.advance()
+    assert filed
+    for length, num_steps, step_size in filed:
+        assert num_steps * step_size <= max(length, step_size) * (1 + 1e-9)
+        assert length < (num_steps + 1) * step_size * (1 + 1e-9) or num_steps >= 8  # the most before there are masses
+
+
+def test_lengths_heed_this_window_and_the_one_before():
+    choice = LengthChoice(TrajectoryLength(INITIAL_LENGTH, 0.5), state(torch.zeros(4, 2), 1.0))
+    for window, moved in enumerate((5.0, 1.0, 2.0)):
+        if window:
+            choice.end_window()
+        for _ in range(3):
+            choice.update(2.0, 7, state(torch.zeros(4, 2), 0.0), state(torch.full((4, 2), moved), 0.0))
+    jumps, variances = of_all([choice._window, choice._window_before])
+    ((found),) = jumps.values()
+    assert (found.count, found.steps) == (6, 42)
+    assert torch.allclose(found.moments[:2], torch.full((2,), 3 * (1.0 + 16.0)))
+    assert torch.equal(variances, torch.zeros(3))  # within windows nothing varies
 
 
 def test_warm_up_costs_no_more_than_as_many_draws():
@@ -350,7 +379,7 @@ def test_the_order_of_sites_does_not_matter_to_lengths():
         after = {block: x + 1 for block, x in values.items()}
         before = dict(reversed(values.items())) if turned else values
         choice.update(2.0, 3, State(before, {}, energy, {}), State(after, {}, energy + 1, {}))
-        means.append(next(iter(choice._jumps.values())).moments)
+        means.append(next(iter(choice._window.jumps.values())).moments)
     assert torch.equal(*means)
     assert torch.allclose(means[0], torch.ones(6))
 
