@@ -38,14 +38,14 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
     """Vectorised chains of a kernel of this package, by its name."""
     import pyro
     import torch
-    import torch._dynamo.config  # what torch would import at its first trace
-    import torch.fx.experimental.symbolic_shapes
+    import torch.fx.experimental.symbolic_shapes  # what torch would import at its first broadcast of shapes
 
     from pyro_manifold import infer
     from pyro_manifold.infer.mcmc.hmc.trajectory import Trajectory
 
     if options.get("jit_compile"):
-        import torch._inductor.compile_fx  # what torch.compile would import at its first call
+        import torch._dynamo.config  # what torch.compile would import at its first call
+        import torch._inductor.compile_fx
 
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)

@@ -69,9 +69,6 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in self._decompositions:
-            with self:
-                return self._decompositions[func](*args, **kwargs)
         if func is _ATEN.lift_fresh.default:
             func = _ATEN.lift_fresh_copy.default  # a constant that may be written to must be new at each call
         traits = _traits(func)
@@ -82,6 +79,9 @@ class _Recorder(TorchDispatchMode):
         known = not traits.is_random and self._is_known(node_args, node_kwargs, traits)
         if traits.tells_values and not known:
             raise ValueError(f"{func} asks for a number that depends on what is sampled, which no graph can hold")
+        if func in self._decompositions and not known:
+            with self:
+                return self._decompositions[func](*args, **kwargs)
         result = func(*args, **kwargs)
         node = self._graph.create_node("call_function", func, node_args, node_kwargs)
         if known:
@@ -184,11 +184,11 @@ class _PlainProducts(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if function in (torch.cumprod, Tensor.cumprod):
-            return _cumulative_product(*args, **(kwargs or {}))
+            return cumulative_product(*args, **(kwargs or {}))
         return function(*args, **(kwargs or {}))
 
 
-def _cumulative_product(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+def cumulative_product(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     product = input if dtype is None else input.to(dtype)
     if not product.dim():
         return product.clone()

@@ -1,17 +1,13 @@
 """The table: from ATen's operators to C.
 
-What is not in it torch may know how to decompose. Whoever adds an operator adds a line to
+What is not in it has `decompositions`, most of them torch's. Whoever adds an operator adds a line to
 one of the tables here, and a case to ``tests/graphs/native/test_operators.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
-
-from torch._decomp import decomposition_table
-from torch._ops import OpOverload
 
 from pyro_manifold.graphs.native import indexing, matrices, reductions
 from pyro_manifold.graphs.native.values import NotCoveredError, Shape, Value, number, shifted, strided
@@ -141,6 +137,16 @@ def _sum_of_two(sign: str) -> Emitter:
     return emit
 
 
+def _sum_with_product(sign: str) -> Emitter:
+    """``addcmul`` and ``addcdiv``."""
+
+    def emit(_: Writer, shape: Shape, x: Value, left: Value, right: Value, *, value: float = 1) -> Value:
+        scaled = "{1}" if value == 1 else "{3} * {1}"
+        return mapped(shape, f"{{0}} + {scaled} {sign} {{2}}", x, left, right, *([] if value == 1 else [value]))
+
+    return emit
+
+
 def _power(_: Writer, shape: Shape, base: object, exponent: object) -> Value:
     if isinstance(exponent, int | float) and exponent in _POWERS:
         return mapped(shape, _POWERS[exponent], base)
@@ -258,6 +264,8 @@ OPERATORS: dict[str, Operator] = {
     "add": Operator(_sum_of_two("+"), reads_once=True),
     "sub": Operator(_sum_of_two("-"), reads_once=True),
     "pow": Operator(_power, reads_once=True),
+    "addcmul": Operator(_sum_with_product("*"), reads_once=True),
+    "addcdiv": Operator(_sum_with_product("/"), reads_once=True),
     "clamp": Operator(_clamp, reads_once=True),
     **{name: Operator(emit, reads_once=True) for name, emit in _VIEWS.items()},
     **{name: Operator(emit, reads_once=True) for name, emit in reductions.TABLE.items()},
@@ -265,15 +273,3 @@ OPERATORS: dict[str, Operator] = {
     **{name: Operator(emit) for name, emit in matrices.TABLE.items()},
 }
 """By the name of the operator, all its overloads alike."""
-
-
-@cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """What torch can write in terms of other operators, of all that the table lacks."""
-    return {
-        operator: function
-        for operator, function in decomposition_table.items()
-        if isinstance(operator, OpOverload)
-        and operator.__name__.split(".")[0] not in OPERATORS
-        and not operator._schema.is_mutable
-    }

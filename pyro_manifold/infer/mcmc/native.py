@@ -11,9 +11,9 @@ from torch import Tensor, fx
 
 from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.folding import folded_graph
+from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop
 from pyro_manifold.graphs.native.loop import NativeLoop
-from pyro_manifold.graphs.native.operators import decompositions
 from pyro_manifold.graphs.trusted import Trusted
 from pyro_manifold.infer.mcmc.states import Statistics
 

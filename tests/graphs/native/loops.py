@@ -3,9 +3,9 @@
 import torch
 
 from pyro_manifold.graphs.folding import folded_graph
+from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop
 from pyro_manifold.graphs.native.loop import NativeLoop
-from pyro_manifold.graphs.native.operators import decompositions
 
 
 def graph_of(function, *example):

@@ -111,8 +111,22 @@ STRUCTURE = {
         torch.lerp(x, y, 0.3),
         torch.addcmul(x, x, y, value=2),
         torch.addcdiv(x, y, x),
+        torch.addcdiv(x, y, x, value=-0.5),
         torch.nan_to_num(x / 0),
         torch.special.entr(x.abs()),
+    ),
+    "links at the edge": lambda x, y: (
+        *(torch.logaddexp(x / a, y / b) for a, b in ((0, 0), (0, 1), (1, 0))),
+        torch.logaddexp(x / 0, x / 0),
+        torch.logaddexp(x * math.nan, y),
+        torch.where(x > 0, -math.inf, x).logsumexp(1, keepdim=True),
+        (x - math.inf).logsumexp(0),
+        (x.abs() / 0).logsumexp((0, 1)),
+        torch.nn.functional.softplus(40 * x),
+        torch.nn.functional.softplus(x, beta=3, threshold=1),
+        torch.xlogy(0 * x, y / 0),
+        torch.xlogy(x * 0, y * math.nan),
+        torch.xlogy(x, 0 * y.abs()),
     ),
 }
 
