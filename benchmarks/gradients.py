@@ -15,8 +15,8 @@ from benchmarks.tables import show
 from benchmarks.timing import best_time
 
 PREFACE = """\
-Ours is what a kernel calls: the traced density of the network, vectorised over chains, without and with
-`torch.compile`. NumPyro's is `jax.jit(jax.vmap(jax.value_and_grad(...)))` of its own potential, over its fastest
+Ours is the traced density of the network, vectorised over chains, without and with `torch.compile`, and the native
+code of it that a kernel has in its steps. NumPyro's is `jax.jit(jax.vmap(jax.value_and_grad(...)))` of its own potential, over its fastest
 expansion.
 """
 
@@ -35,9 +35,32 @@ def pyro_manifold_times(problem, chains):
 
     from pyro_manifold.graphs.tracing import trace
 
+    native = native_gradient(run.problem.batched.of_one_chain, values)
+    for found, expected in zip(native(), flat(*values), strict=True):
+        torch.testing.assert_close(found, expected)
     with pyro.validation_enabled(False):
         compiled = torch.compile(trace(lambda *values: flat(*values), *values), dynamic=False)
-        return best_time(lambda: flat(*values), 3.0), best_time(lambda: compiled(*values), 3.0)
+        forms = (lambda: flat(*values), lambda: compiled(*values), native)
+        return [best_time(form, 3.0) for form in forms]
+
+
+def native_gradient(of_one_chain, values):
+    """The same in C, as a loop of one step."""
+    import torch
+
+    from pyro_manifold.infer.mcmc.native import native_loop
+
+    def gradient(*inputs):
+        return [value.unsqueeze(0) for value in of_one_chain(*[value[0] for value in inputs[: len(values)]])]
+
+    def begin(*inputs):
+        return [torch.zeros_like(value) for value in gradient(*inputs)]
+
+    def end(*inputs):
+        return list(inputs[len(values) :])
+
+    loop = native_loop(begin, gradient, end, len(values) + 1, values, len(values[0]))
+    return lambda: loop(1, *values)
 
 
 def numpyro_time(problem, chains):
@@ -54,9 +77,10 @@ def numpyro_time(problem, chains):
 
 def rows(problem, counts):
     for chains in counts:
-        traced, compiled = pyro_manifold_times(problem, chains)
+        traced, compiled, native = pyro_manifold_times(problem, chains)
         numpyro = numpyro_time(problem, chains)
-        yield [chains, *(f"{1e6 * t:.0f}" for t in (traced, compiled, numpyro)), f"{compiled / numpyro:.2f}"]
+        times = (f"{1e6 * t:.0f}" for t in (traced, compiled, native, numpyro))
+        yield [chains, *times, f"{compiled / numpyro:.2f}", f"{native / numpyro:.2f}"]
 
 
 def main(counts=(1, 8, 32), name=NETWORK):
@@ -66,7 +90,7 @@ def main(counts=(1, 8, 32), name=NETWORK):
     if problem is None:
         print(f"{MISSING}.")
         return
-    columns = ("chains", "ours, traced µs", "ours, compiled µs", "NumPyro µs", "compiled / NumPyro")
+    columns = ("chains", "ours, traced µs", "compiled", "native", "NumPyro", "compiled / NumPyro", "native / NumPyro")
     show(columns, rows(problem, counts))
 
 
