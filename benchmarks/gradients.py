@@ -16,8 +16,8 @@ from benchmarks.timing import best_time
 
 PREFACE = """\
 Ours is the traced density of the network, vectorised over chains, without and with `torch.compile`, and the native
-code of it that a kernel has in its steps. NumPyro's is `jax.jit(jax.vmap(jax.value_and_grad(...)))` of its own potential, over its fastest
-expansion.
+code of it that a kernel has in its steps. NumPyro's is `jax.jit(jax.vmap(jax.value_and_grad(...)))` of its own
+potential, over its fastest expansion.
 """
 
 
