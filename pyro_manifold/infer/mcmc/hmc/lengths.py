@@ -16,7 +16,7 @@ from pyro_manifold.infer.mcmc.states import ChainState
 
 MAXIMUM_STEPS = 1024
 MAXIMUM_STEPS_BEFORE_MASSES = 8
-"""Long trajectories are wasted while the masses are still those of the start; twice as long after each window."""
+"""Long trajectories are wasted while the masses are still those of the start; √2 times as long after each window."""
 
 MAXIMUM_STEPS_OF_A_TRIAL = 128
 """Long trajectories are wasted while the step size is still swinging."""

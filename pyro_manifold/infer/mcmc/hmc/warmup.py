@@ -160,14 +160,16 @@ class WarmUp(Saved):
         if self._listens(iteration):
             self._intended_length, longest = self.length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
         if self._plan.adapt_mass_matrix and iteration <= self._warmup_steps:
-            cap = MAXIMUM_STEPS_BEFORE_MASSES * 2**self.masses.windows_completed
-            longest = min(cap, longest or self._lengths.longest)
+            cap = MAXIMUM_STEPS_BEFORE_MASSES * 2 ** (self.masses.windows_completed / 2)
+            longest = min(int(cap), longest or self._lengths.longest)
         step_size = self.step_size
         if iteration <= self._warmup_steps and self._plan.chooses_length:
             # While ε swings low, as many steps as a length deserves: a few iterations could cost as much as all draws.
             step_size = max(step_size, self._step_size.typical)
         num_steps = self._lengths.steps_of(self._intended_length, step_size, longest)
-        self._intended_length *= self.step_size / step_size  # as many steps, but shorter ones
+        # Shorter steps than were counted with, or fewer.
+        shortened = self._intended_length * self.step_size / step_size
+        self._intended_length = min(shortened, (num_steps + 1) * self.step_size)
         persistence = self._plan.persistence if self._momenta_fit else 0.0
         self._momenta_fit = True
         return HamiltonianSettings(self._steps_of_chains(iteration), num_steps, self.masses.metrics, persistence)

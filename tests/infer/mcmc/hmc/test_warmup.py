@@ -159,7 +159,7 @@ def test_a_length_is_filed_as_the_time_that_its_steps_take(monkeypatch):
     assert filed
     for length, num_steps, step_size in filed:
         assert num_steps * step_size <= max(length, step_size) * (1 + 1e-9)
-        assert length < (num_steps + 1) * step_size * (1 + 1e-9) or num_steps >= 8  # the most before there are masses
+        assert length <= (num_steps + 1) * step_size * (1 + 1e-9)
 
 
 def test_lengths_heed_this_window_and_the_one_before():
