@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from pyro_manifold.diagnostics.checks import check_draws, check_reference
@@ -184,6 +183,8 @@ def _nearest_signed_permutations(products: Tensor) -> Tensor:
     places = gains.argmax(-1)
     contested = (places.sort(-1).values != torch.arange(p, device=places.device)).any(-1).nonzero().squeeze(-1)
     if len(contested):
+        from scipy.optimize import linear_sum_assignment  # here, for to import it takes a third of a second
+
         solved = [linear_sum_assignment(gain, maximize=True)[1].tolist() for gain in gains[contested].cpu().numpy()]
         places[contested] = torch.tensor(solved, device=places.device)
     permutation = torch.nn.functional.one_hot(places, p).to(products.dtype).reshape(products.shape)

@@ -23,7 +23,6 @@ import pyro.distributions as dist
 import torch
 import torch.distributions as torch_dist
 from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
-from scipy.special import sici
 from torch import Tensor
 
 Moves = Callable[[str, Tensor], bool]
@@ -130,7 +129,7 @@ def _logistic_with_scale(distribution: Any, value: Tensor) -> Tensor:
     return _location_and_scale(distribution, 3**-0.5 * _residual(distribution, value), 1 / 3)
 
 
-_SINE_INTEGRAL, _COSINE_INTEGRAL = sici(1.0)
+_SINE_INTEGRAL, _COSINE_INTEGRAL = 0.946083070367183, 0.3374039229009681  # Si(1), Ci(1)
 _LAPLACE_MEAN = float(math.sin(1) * _COSINE_INTEGRAL + math.cos(1) * (math.pi / 2 - _SINE_INTEGRAL))
 
 

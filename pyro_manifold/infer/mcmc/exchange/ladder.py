@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.interpolate import PchipInterpolator
 from torch import Tensor
 
 _SMALLEST_REJECTION = 1e-4
@@ -40,6 +39,8 @@ def ladder_of_equal_rejection(inverse_temperature: Tensor, rejection: Tensor) ->
         inverse_temperature: of the present levels, ``(levels,)`` from 0 to 1.
         rejection: mean rejection probabilities between neighbours, ``(levels - 1,)``.
     """
+    from scipy.interpolate import PchipInterpolator  # here, for to import it takes a third of a second
+
     steps = rejection.double().cpu().numpy().clip(_SMALLEST_REJECTION)
     barrier = np.concatenate([[0.0], steps.cumsum()])
     first = float(inverse_temperature[1])
