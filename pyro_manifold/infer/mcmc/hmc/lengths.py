@@ -123,6 +123,11 @@ class LengthChoice(Saved):
         """
         self._window, self._window_before = Transitions(self._example), self._window
 
+    def begin_anew(self) -> None:
+        """Under masses that are quite different, lengths are different lengths."""
+        self._window, self._window_before = Transitions(self._example), Transitions(self._example)
+        self._lengths.mean = INITIAL_LENGTH
+
     def draw(self, iteration: int) -> float:
         """Length of one trajectory while listening."""
         mean = self._lengths.mean

@@ -225,6 +225,12 @@ class ColumnEstimator(InverseMassEstimator):
         return each.maximum(torch.cat([least, turns], -1) / 2).flatten(1)
 
 
+def _log_periods(inverse_mass: Tensor) -> Tensor:
+    """Of each coordinate, mean over chains; up to what is the same under all masses."""
+    each = inverse_mass.diagonal(dim1=-2, dim2=-1) if inverse_mass.dim() == 3 else inverse_mass
+    return -0.5 * each.log().mean(0).flatten()
+
+
 Estimators = dict[Block, Callable[[], InverseMassEstimator]]
 """What makes an empty estimator for each block."""
 
@@ -279,11 +285,19 @@ class Masses(Saved):
         for block, estimator in self._estimators.items():
             estimator.update(position[block], gradient[block])
 
-    def end_window(self) -> None:
-        """Use what the window says, and forget its states."""
+    def end_window(self) -> float:
+        """Use what the window says, and forget its states.
+
+        Returns:
+            By which factor the periods of coordinates, the roots of their masses, have changed: the exponential of the
+            root mean square of the logarithms.
+        """
+        before = self._inverse_masses
         self._use({block: estimator.estimate() for block, estimator in self._estimators.items()})
         self._estimators = {block: new() for block, new in self._make.items()}
         self.windows_completed += 1
+        changes = [_log_periods(value) - _log_periods(before[block]) for block, value in self._inverse_masses.items()]
+        return float(torch.cat(changes).square().mean().sqrt().exp())
 
     def load_state_dict(self, saved: dict[str, Plain]) -> None:
         super().load_state_dict(saved)

@@ -30,6 +30,10 @@ _GONE_WRONG = 0.1  # acceptance probability
 _FEWEST_MOMENTA = 16
 _PATIENCE = 10  # iterations, twice of what a chain needs to take all of ε again after it went wrong
 
+_OTHER_MASSES = 1.5
+"""Factor by which periods change while chains travel; among chains that have arrived it is 1.0 to 1.3. Beyond it, the
+length that suits the masses before the last says nothing of these. (While they travel on, long trajectories help.)"""
+
 AcceptanceOfOneStep = Callable[[State, float, Metrics, torch.Generator], float]
 """Mean acceptance probability of a trajectory of one step of size ε, with fresh momenta."""
 
@@ -218,8 +222,11 @@ class WarmUp(Saved):
         self._step_size.update(probability)
 
     def _end_window(self, state: State, random: torch.Generator) -> None:
-        self.masses.end_window()
+        changed = self.masses.end_window()
         self._momenta_fit = False
+        is_last = self.masses.windows_completed == len(self._windows) - 2
+        if self._plan.chooses_length and is_last and changed > _OTHER_MASSES:
+            self.length_choice.begin_anew()
         if self._plan.adapt_step_size:
             self._search(state, random)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import pyro
 import pyro.distributions as dist
@@ -17,7 +18,7 @@ from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.infer.mcmc.hmc.jumps import of_all
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.lengths import INITIAL_LENGTH, SHORTEST_LENGTH, LengthChoice, TrajectoryLength
-from pyro_manifold.infer.mcmc.hmc.masses import ColumnEstimator, DiagonalEstimator
+from pyro_manifold.infer.mcmc.hmc.masses import ColumnEstimator, DiagonalEstimator, Masses
 from pyro_manifold.infer.mcmc.hmc.step_size import DualAveraging, windows
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.models import concentrated
@@ -174,6 +175,30 @@ def test_lengths_heed_this_window_and_the_one_before():
     assert (found.count, found.steps) == (6, 42)
     assert torch.allclose(found.moments[:2], torch.full((2,), 3 * (1.0 + 16.0)))
     assert torch.equal(variances, torch.zeros(3))  # within windows nothing varies
+
+
+@pytest.mark.parametrize(("changed", "anew"), [(2.0, True), (1.2, False)])
+def test_a_length_for_other_masses_is_forgotten(monkeypatch, changed, anew):
+    end_window, ends = Masses.end_window, []
+    monkeypatch.setattr(Masses, "end_window", lambda masses: (ends.append(end_window(masses)), changed)[1])
+    ready = OHMC(concentrated).prepare(4, 200, None)
+    last = windows(200)[-1].start
+    for _ in range(last):
+        chosen = ready.tuning._lengths.mean = 7.0
+        ready.advance()
+    assert len(ends) == len(windows(200)) - 2
+    assert (ready.tuning.trajectory_length == INITIAL_LENGTH) == anew
+    assert anew or ready.tuning.trajectory_length > chosen / 2.1
+
+
+def test_masses_tell_how_much_they_changed():
+    block = ("x",)
+    masses = Masses({block: partial(DiagonalEstimator, torch.zeros(4, 2))})
+    for _ in range(500):
+        position = torch.tensor([1.0, 8.0]) * torch.randn(4, 2)
+        masses.update({block: position}, {block: position / torch.tensor([1.0, 64.0])})
+    assert masses.end_window() == pytest.approx(math.exp(math.log(8) / 2**0.5), rel=0.1)
+    assert masses.inverse_mass_matrix[block][1] == pytest.approx(64, rel=0.1)
 
 
 def test_warm_up_costs_no_more_than_as_many_draws():
