@@ -25,7 +25,7 @@ from benchmarks.posteriors import posteriors
 from benchmarks.tables import show
 from pyro_manifold.infer import OHMC
 
-LENGTHS = tuple(math.pi / 2 * 2 ** (k / 2) for k in range(-1, 7))
+LENGTHS = tuple(math.pi / 2 * 2 ** (k / 4) for k in range(-2, 13))
 
 
 def prepared(posterior, chains, warmup, seed):
