@@ -78,7 +78,9 @@ class _Recorder(TorchDispatchMode):
         node_args, node_kwargs = self._recorded(args), self._recorded(kwargs)
         known = self._is_known(node_args, node_kwargs, traits)
         if traits.tells_values and not known:
-            raise ValueError(f"{func} asks for a number that depends on what is sampled, which no graph can hold")
+            raise ValueError(
+                f"a branch, item() or the like asks for a number that depends on what is sampled, by {func}"
+            )
         if func in self._decompositions and not known:
             with self:
                 return self._decompositions[func](*args, **kwargs)
