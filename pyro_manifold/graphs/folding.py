@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.func import functionalize
+from torch.func import functional_call, functionalize
 
 from pyro_manifold.graphs.expansions import expand_late
 from pyro_manifold.graphs.scalings import simplify_scalings
@@ -42,6 +42,7 @@ class _Folder(fx.Interpreter):
         super().__init__(module)
         self.constants: dict[fx.Node, Tensor] = {}
         self.same: dict[fx.Node, fx.Node] = {}
+        self._known_together: set[fx.Node] = set()  # several values that no input enters
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -51,10 +52,12 @@ class _Folder(fx.Interpreter):
             not torch.is_tensor(result)
             or result.is_meta
             or n.op not in ("get_attr", "call_function")
-            or n.target is operator.getitem
+            or (n.target is operator.getitem and n.args[0] not in self._known_together)
         ):
+            if isinstance(result, tuple | list) and n.op == "call_function" and self._is_known(n):
+                self._known_together.add(n)
             return result
-        known = all(node in self.constants for node in n.all_input_nodes) or n.target in _OF_A_SHAPE
+        known = self._is_known(n) or n.target in _OF_A_SHAPE or n.target is operator.getitem
         if known or self._vanishes(n):
             self.constants[n] = _kept(result.resolve_neg())
             return result
@@ -62,6 +65,9 @@ class _Folder(fx.Interpreter):
         if source is not None and _alike(self.env[source], result):
             self.same[n] = source
         return result
+
+    def _is_known(self, node: fx.Node) -> bool:
+        return all(source in self.constants for source in node.all_input_nodes)
 
     def _is_zero(self, argument: object) -> bool:
         return isinstance(argument, fx.Node) and argument in self.constants and not self.constants[argument].any()
@@ -107,6 +113,66 @@ def _writes(node: fx.Node) -> bool:
     return schema is not None and schema.is_mutable
 
 
+def without_writing(module: fx.GraphModule, *example: Tensor, for_vmap: bool = False) -> fx.GraphModule:
+    """The same graph with nothing changed in place but constants of the graph that it leaves changed.
+
+    Constants are inputs meanwhile: a copy of one may be written to, and torch refuses that of what it does not know.
+
+    Args:
+        module: a traced graph.
+        *example: its inputs.
+        for_vmap: whether to do without what `torch.vmap` has no rule for.
+    """
+    constants = dict([*module.named_parameters(), *module.named_buffers()])
+
+    def function(constants: dict[str, Tensor], *values: Tensor) -> Any:
+        return functional_call(module, constants, values)
+
+    functional = functionalize(function, remove="mutations")
+    graph = trace(
+        lambda *values: functional(constants, *values), *example, decompositions=_WITHOUT_RULES if for_vmap else None
+    )
+    for node in graph.graph.nodes if for_vmap else ():
+        if node.target is _ATEN.slice_scatter.default:
+            _count_from_the_start(node)
+    graph.recompile()
+    return graph
+
+
+def _copied(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """What is in a tensor after another was copied into it."""
+    return source.to(to).expand(to.shape)
+
+
+def _put_strided(to: Tensor, source: Tensor, size: list[int], stride: list[int], offset: int | None = None) -> Tensor:
+    if not to.is_contiguous():
+        raise ValueError("a write through strides into what is not contiguous")
+    first = 0 if offset is None else offset - to.storage_offset()
+    places = torch.arange(to.numel(), device=to.device).as_strided(size, stride, first)
+    return to.reshape(-1).index_put([places], source).view(to.shape)
+
+
+_WITHOUT_RULES: dict[Any, Callable[..., Any]] = {
+    _ATEN.copy.default: _copied,
+    _ATEN.fill.Tensor: _copied,
+    _ATEN.as_strided_scatter.default: _put_strided,
+}
+"""What comes of writing in place and `torch.vmap` has no rule for."""
+
+
+def _count_from_the_start(node: fx.Node) -> None:
+    """Bounds of a slice as `torch.vmap` takes them: not from the end, nor beyond it."""
+    arguments: list[Any] = list(node.args)
+    arguments += [0, None, None, 1][len(arguments) - 2 :]
+    arguments[3:5] = slice(*arguments[3:5]).indices(node.meta["val"].shape[arguments[2]])[:2]
+    node.args = tuple(arguments)
+
+
+def writes(module: fx.GraphModule) -> bool:
+    """Whether something is changed in place."""
+    return any(_writes(node) for node in module.graph.nodes)
+
+
 def folded_graph(
     function: Callable[..., Any], *example: Tensor, decompositions: Mapping[Any, Callable[..., Any]] | None = None
 ) -> fx.GraphModule:
@@ -120,11 +186,10 @@ def folded_graph(
     # Behind a lambda, because the tracer would count the self of a method among the inputs.
     module = trace(lambda *values: function(*values), *example, decompositions=decompositions)
     module.graph.eliminate_dead_code()
-    if decompositions is None or any(_writes(node) for node in module.graph.nodes):
-        # Functional, so that no constant is written to later.
-        module = trace(functionalize(module, remove="mutations"), *example)
+    if decompositions is None or writes(module):
+        module = without_writing(module, *example)  # so that no constant is written to later
         module.graph.eliminate_dead_code()
-    if any(_writes(node) for node in module.graph.nodes):
+    if writes(module):
         return module
     folder = _Folder(module)
     folder.run(*example)

@@ -76,9 +76,11 @@ class _Recorder(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         node_args, node_kwargs = self._recorded(args), self._recorded(kwargs)
-        known = not traits.is_random and self._is_known(node_args, node_kwargs, traits)
+        known = self._is_known(node_args, node_kwargs, traits)
         if traits.tells_values and not known:
-            raise ValueError(f"{func} asks for a number that depends on what is sampled, which no graph can hold")
+            raise ValueError(
+                f"a branch, item() or the like asks for a number that depends on what is sampled, by {func}"
+            )
         if func in self._decompositions and not known:
             with self:
                 return self._decompositions[func](*args, **kwargs)
@@ -91,9 +93,9 @@ class _Recorder(TorchDispatchMode):
 
     def _is_known(self, args: Any, kwargs: Any, traits: _Traits) -> bool:
         known = [node in self._known for node in _nodes_of((args, kwargs))]
-        if traits.writes and any(known) and not all(known):
+        if traits.writes and any(known) and (traits.is_random or not all(known)):
             self._all_may_depend = True  # what was known may be seen by other names: views of what was written to
-        return all(known) and not self._all_may_depend
+        return all(known) and not traits.is_random and not self._all_may_depend
 
     def _note_result(self, result: Any, node: fx.Node) -> None:
         if isinstance(result, Tensor):
@@ -116,6 +118,8 @@ class _Recorder(TorchDispatchMode):
         if isinstance(value, Tensor):
             node = self._nodes.get(value)
             return self._constant(value) if node is None else node
+        if isinstance(value, torch.Generator):
+            return self._generator(value)
         if isinstance(value, tuple | list):
             parts = [self._recorded(part) for part in value]
             return tuple(parts) if isinstance(value, tuple) else parts
@@ -124,12 +128,20 @@ class _Recorder(TorchDispatchMode):
         return value
 
     def _constant(self, value: Tensor) -> fx.Node:
+        if type(value) is not Tensor and not isinstance(value, torch.nn.Parameter):
+            # Its class wraps what comes of it in tensors that nobody has seen being made.
+            raise ValueError(f"tensors of the class {type(value).__name__} have rules that no graph can hold")
         name = f"_constant{len(self._constants._buffers)}"
-        self._constants.register_buffer(name, value)
+        self._constants.register_buffer(name, value.detach() if value.requires_grad else value)
         node = self._graph.get_attr(name)
         self._known.add(node)
         self._note(value, node)
         return node
+
+    def _generator(self, value: torch.Generator) -> fx.Node:
+        name = f"_generator{len(self._graph.nodes)}"
+        setattr(self._constants, name, value)
+        return self._graph.create_node("get_attr", name)
 
 
 class _Traits(NamedTuple):
@@ -183,12 +195,15 @@ class _PlainProducts(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function in (torch.cumprod, Tensor.cumprod):
-            return cumulative_product(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if function in (torch.cumprod, Tensor.cumprod) and "out" not in kwargs:
+            return cumulative_product(*args, **kwargs)
+        return function(*args, **kwargs)
 
 
 def cumulative_product(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    if dtype is None and not (input.is_floating_point() or input.is_complex()):
+        dtype = torch.int64
     product = input if dtype is None else input.to(dtype)
     if not product.dim():
         return product.clone()

@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from pyro_manifold.diagnostics.disagreement import named
 from pyro_manifold.diagnostics.replay import Replay, Values, row_by_row
 from pyro_manifold.graphs.agreement import FlatFunction, agrees
+from pyro_manifold.graphs.folding import without_writing
 from pyro_manifold.graphs.tracing import trace
 from pyro_manifold.graphs.trusted import Trusted
 from pyro_manifold.infer.mcmc.loop import Iteration
@@ -262,7 +263,7 @@ def _without_unused(function: FlatFunction, example: list[Tensor]) -> fx.GraphMo
     `torch.vmap` refuses random numbers, and torch's own pruning keeps them. Writing in place hides who depends on whom,
     so it is undone first.
     """
-    graph = trace(torch.func.functionalize(trace(function, *example)), *example)
+    graph = without_writing(trace(function, *example), *example, for_vmap=True)
     graph.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
     graph.recompile()
     return graph

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
-from pyro_manifold.graphs.folding import folded_graph
+from pyro_manifold.graphs.folding import folded_graph, without_writing, writes
 from pyro_manifold.graphs.narrow_products import transpose_narrow_products
 from pyro_manifold.graphs.shared_products import join_shared_products
 from pyro_manifold.graphs.tracing import trace
@@ -168,7 +168,17 @@ class BatchedPotential:
         in_order = [value.clone(memory_format=torch.contiguous_format) for value in inputs]
         one = [value.clone() for value in self._of_chain(0, in_order)]
         # Behind a lambda, because the tracer would count the self of a method among the inputs.
-        graph = self.of_one_chain = trace(lambda *values: self._one_chain(*values), *one)
+        graph = trace(lambda *values: self._one_chain(*values), *one)
+        try:
+            return self._of_all_chains(graph, in_order)
+        except RuntimeError:
+            if not writes(graph):
+                raise
+        # Whoever writes what differs from chain to chain into what does not is refused by vmap.
+        return self._of_all_chains(without_writing(graph, *one, for_vmap=True), in_order)
+
+    def _of_all_chains(self, graph: GraphModule, in_order: Sequence[Tensor]) -> FlatFunction:
+        self.of_one_chain = graph
         chains, on_cpu = len(in_order[0]), in_order[0].device.type == "cpu"
         together = min(chains, _chains_together(graph)) if on_cpu else chains
         own = sum(dimension is not None for dimension in self._dimensions)
@@ -206,7 +216,8 @@ class BatchedPotential:
             batch = [dict(zip(batch_names, values[len(names) :], strict=True))] if takes_batch else []
             gradient_and_value: Any = torch.func.grad_and_value(self._potential_fn)
             gradient, energy = gradient_and_value(dict(zip(names, values[: len(names)], strict=True)), *batch)
-            return energy, *[gradient[name] for name in names]
+            # Parameters of a module ask for gradients of their own, which would keep every iteration in memory.
+            return energy.detach(), *[gradient[name].detach() for name in names]
 
         vectorised: FlatFunction = torch.func.vmap(one, in_dims=self._dimensions)
         return vectorised

@@ -4,6 +4,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.graphs.folding import folded_graph
+from pyro_manifold.graphs.native.decompositions import decompositions
 
 
 def second_derivative(q, v):
@@ -37,3 +38,39 @@ def test_what_is_computed_again_is_computed_once():
         assert folded_graph(lambda q, size=size: q * torch.ones(()).expand(size), q)(q).equal(q)
     apart = folded_graph(lambda q: (q * torch.arange(2.0)).sum() - (q * torch.ones(2)).sum(), q)
     assert torch.allclose(apart(q), -q[0])
+
+
+def test_operators_of_constants_with_several_results_are_folded():
+    """Not written in C, they need not be: a network without sites before a regression."""
+    data, layer = torch.randn(5, 3), torch.nn.LayerNorm(3)
+    with torch.no_grad():
+        layer.weight.normal_()
+
+    def function(x):
+        values, vectors = torch.linalg.eigh(data.T @ data)
+        return (layer(data) @ x).detach(), values * x, vectors @ x
+
+    x = torch.randn(3)
+    graph = folded_graph(function, torch.ones(3), decompositions=decompositions())
+    names = {node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"}
+    assert not any("layer_norm" in name or "eigh" in name for name in names)
+    for found, expected in zip(graph(x), function(x), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_copies_of_constants_may_be_written_to():
+    """As missing values are put among data."""
+    data = torch.arange(6.0)
+
+    def function(x):
+        whole = data.clone()
+        whole[[1, 4]] = x
+        whole[2:-1].mul_(3)
+        return whole
+
+    kept = data.clone()
+    x = torch.tensor([0.5, -2.0])
+    graph = folded_graph(function, torch.ones(2))
+    for _ in range(2):
+        assert torch.equal(graph(x), function(x))
+    assert torch.equal(data, kept)

@@ -134,6 +134,7 @@ def test_nodes_know_the_shapes_of_their_values():
         pytest.param(lambda x: x if torch.equal(x, DATA[0]) else -x, id="comparison"),
         pytest.param(lambda x: x * torch.randn(()).item(), id="random number"),
         pytest.param(lambda x: _written(x), id="through another view"),
+        pytest.param(lambda x: x * _drawn(), id="random number through another view"),
     ],
 )
 def test_numbers_that_depend_on_inputs_are_refused(function):
@@ -148,9 +149,63 @@ def _written(x):
     return x * whole.sum().item()
 
 
+def _drawn():
+    buffer = torch.zeros(3)
+    first = buffer[0]
+    buffer.normal_()
+    return first.item()
+
+
 def test_numbers_that_are_the_same_for_all_inputs_are_constants():
     graph = trace(lambda x: x * DATA.max().item() if (DATA >= 0).all() else x, torch.ones(3))
     assert torch.equal(graph(torch.full((3,), 2.0)), torch.full((3,), 10.0))
+
+
+class Strange(torch.Tensor):
+    pass
+
+
+def test_tensors_with_rules_of_their_own_are_refused():
+    """What comes of them is wrapped behind the tracer's back, and would be taken for a constant."""
+    strange = torch.ones(3).as_subclass(Strange)
+    with pytest.raises(ValueError, match="tensors of the class Strange"):
+        trace(lambda x: (strange * x).as_subclass(torch.Tensor), torch.ones(3))
+
+
+def test_parameters_do_not_ask_for_gradients():
+    """Else every value that a graph gives would keep all that it came from."""
+    layer = torch.nn.Linear(3, 2)
+
+    def gradient(x):
+        leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(layer(leaf).sin().sum(), leaf)[0]
+
+    x = torch.randn(3)
+    graph = trace(gradient, x.clone())
+    assert not graph(x).requires_grad
+    with torch.no_grad():
+        layer.weight.mul_(2)  # they are the parameters all the same
+    torch.testing.assert_close(graph(x), gradient(x))
+
+
+def test_random_numbers_of_a_generator_are_drawn_at_each_call():
+    generator = torch.Generator().manual_seed(0)
+    graph = trace(lambda x: x + torch.randn(3, generator=generator), torch.zeros(3))
+    generator.manual_seed(1)
+    found = graph(torch.zeros(3))
+    assert torch.equal(found, torch.randn(3, generator=torch.Generator().manual_seed(1)))
+
+
+def test_cumulative_products_of_whole_numbers_and_into_tensors():
+    def function(x):
+        counts = torch.tensor([100, 100, 100], dtype=torch.int8).cumprod(0)
+        within = torch.tensor([True, True, False]).cumprod(-1)
+        return counts * x, 1 - within, torch.cumprod(x, 0, out=torch.empty(3))
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    for found, expected in zip(trace(function, torch.ones(3))(x), function(x), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def test_intermediate_values_are_not_kept():

@@ -42,3 +42,62 @@ def test_on_batches_of_each_chain_in_parts(monkeypatch):
         energy, _ = found(sites, batch)
         each = [on_batch({"w": w}, {"rows": rows["rows"][k if own else 0]}) for k, w in enumerate(sites["w"])]
         torch.testing.assert_close(energy, torch.stack(each))
+
+
+def imputed(sites):
+    whole = LINE.clone()
+    whole[[1, 4]] = sites["x"]
+    return (whole.diff() ** 2).sum()
+
+
+def in_slices(sites):
+    steps = torch.zeros(5)
+    steps[1:-1] = sites["x"].sum()
+    steps[::2] += sites["x"][0]
+    steps.view(-1)[::3] += 1
+    return (steps.cumsum(0) - 1).square().sum()
+
+
+def scattered(sites):
+    sums = torch.zeros(3).scatter_add_(0, torch.tensor([2, 2]), sites["x"])
+    sums.masked_fill_(torch.tensor([True, False, False]), 2.0)
+    return (sums - 1).square().sum()
+
+
+LINE = torch.arange(6, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("potential", [imputed, in_slices, scattered])
+def test_what_a_model_writes_in_place_may_differ_from_chain_to_chain(potential):
+    x = torch.randn(3, 2)
+    batched = BatchedPotential(potential, {"x": x})
+    assert batched.graph.form == "traced"
+    energy, gradient = batched({"x": x})
+    for row, found, slope in zip(x, energy, gradient["x"], strict=True):
+        leaf = row.clone().requires_grad_()
+        expected = potential({"x": leaf})
+        torch.testing.assert_close(found, expected.detach())
+        torch.testing.assert_close(slope, torch.autograd.grad(expected, leaf)[0])
+
+
+@pytest.mark.parametrize("strange", [False, True])
+def test_parameters_of_the_model_keep_no_iterations_in_memory(strange):
+    """What asks for a gradient keeps all that it came from."""
+    layer = torch.nn.Linear(2, 2)
+
+    def potential(sites):
+        values = layer(sites["x"])
+        if strange:  # what no graph can hold
+            values = (values + torch.zeros(2).as_subclass(Strange)).as_subclass(torch.Tensor)
+        return values.square().sum()
+
+    x = torch.randn(3, 2)
+    batched = BatchedPotential(potential, {"x": x}, warn=False)
+    assert batched.graph.form == ("vmapped" if strange else "traced")
+    energy, gradient = batched({"x": x})
+    assert not energy.requires_grad
+    assert not gradient["x"].requires_grad
+
+
+class Strange(torch.Tensor):
+    pass

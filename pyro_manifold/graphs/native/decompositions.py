@@ -24,6 +24,8 @@ def _log_add_exp(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _log_sum_exp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
+    if not x.numel():
+        return x.exp().sum(dim, keepdim).log()
     largest = x.amax(dim, keepdim=True)
     largest = largest.masked_fill(largest.isinf(), 0.0)
     total = (x - largest).exp().sum(dim, keepdim=True).log() + largest
@@ -35,13 +37,27 @@ def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
 
 
 def _x_log_y(x: Tensor, y: Tensor) -> Tensor:
-    return torch.where(y.isnan(), math.nan, torch.where(x == 0, 0.0, x * y.log()))
+    dtype = torch.result_type(x, y)
+    logarithm = y.to(dtype if dtype.is_floating_point else torch.get_default_dtype()).log()
+    return torch.where(y.isnan(), math.nan, torch.where(x == 0, 0.0, x * logarithm))
+
+
+def _layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dims = list(range(-len(shape), 0))
+    mean = x.mean(dims, keepdim=True)
+    scale = (x.var(dims, correction=0, keepdim=True) + epsilon).rsqrt()
+    result = (x - mean) * scale
+    result = result if weight is None else result * weight
+    return result if bias is None else result + bias, mean, scale
 
 
 _WITHOUT_IMPORTS: dict[Any, Callable[..., Any]] = {
     _ATEN.cumprod.default: cumulative_product,
     _ATEN.logaddexp.default: _log_add_exp,
     _ATEN.logsumexp.default: _log_sum_exp,
+    _ATEN.native_layer_norm.default: _layer_norm,
     _ATEN.softplus.default: _softplus,
     _ATEN.xlogy.Tensor: _x_log_y,
 }

@@ -50,7 +50,7 @@ def _mean(writer: Writer, _: Shape, x: Value, dim: object = None, keepdim: bool 
 
 
 def _variance(
-    writer: Writer, _: Shape, x: Value, dim: object = None, *, correction: float | None = 1, keepdim: bool = False
+    writer: Writer, _: Shape, x: Value, dim: object = None, correction: float | None = 1, keepdim: bool = False
 ) -> Value:
     x = writer.cheap(x)
     count = math.prod(x.shape[d] for d in _dimensions(x, dim))

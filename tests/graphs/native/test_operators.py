@@ -84,6 +84,12 @@ STRUCTURE = {
         (x > 0).long() * (y > 0),
     ),
     "products": lambda x, y: (x.prod(), x.prod(0), x.cumsum(0), x.cumsum(1)[:, -1], x.var(), x.std(1)),
+    "variances": lambda x, y: (x.var(0, correction=0), x.var((0, 1)), torch.ops.prims.var(x, [1], 0.0)),
+    "layer norms": lambda x, y: (
+        torch.nn.functional.layer_norm(x, (4,)),
+        torch.nn.functional.layer_norm(x, (3, 4), y, y + 1, eps=0.1),
+        torch.func.grad(lambda x: torch.nn.functional.layer_norm(x, (4,), y[0]).sin().sum())(x),
+    ),
     "norms": lambda x, y: (
         x.norm(),
         torch.linalg.vector_norm(x, dim=1),
@@ -127,6 +133,8 @@ STRUCTURE = {
         torch.xlogy(0 * x, y / 0),
         torch.xlogy(x * 0, y * math.nan),
         torch.xlogy(x, 0 * y.abs()),
+        torch.xlogy(x, torch.tensor([1, 2, 3, 4])),
+        x[:, :0].logsumexp(1),
     ),
 }
 
