@@ -122,7 +122,7 @@ class WarmUp(Saved):
         self._windows = windows(warmup_steps) if plan.adapt_step_size or plan.adapt_mass_matrix else []
         self._lengths = plan.lengths()
         self.length_choice = LengthChoice(self._lengths, state)
-        self._intended_length = self._lengths.mean
+        self._integration_time = self._lengths.mean
         self._step_size = StepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds)
         self.masses = masses
         self._momenta_fit = False
@@ -160,9 +160,9 @@ class WarmUp(Saved):
     def settings(self, iteration: int) -> HamiltonianSettings:
         """Settings of the trajectory of this iteration, counted from 1."""
         longest = None
-        self._intended_length = self._lengths.draw(iteration)
+        self._integration_time = self._lengths.draw(iteration)
         if self._listens(iteration):
-            self._intended_length, longest = self.length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
+            self._integration_time, longest = self.length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
         if self._plan.adapt_mass_matrix and iteration <= self._warmup_steps:
             cap = MAXIMUM_STEPS_BEFORE_MASSES * 2 ** (self.masses.windows_completed / 2)
             longest = min(int(cap), longest or self._lengths.longest)
@@ -170,10 +170,10 @@ class WarmUp(Saved):
         if iteration <= self._warmup_steps and self._plan.chooses_length:
             # While ε swings low, as many steps as a length deserves: a few iterations could cost as much as all draws.
             step_size = max(step_size, self._step_size.typical)
-        num_steps = self._lengths.steps_of(self._intended_length, step_size, longest)
+        num_steps = self._lengths.steps_of(self._integration_time, step_size, longest)
         # Shorter steps than were counted with, or fewer.
-        shortened = self._intended_length * self.step_size / step_size
-        self._intended_length = min(shortened, (num_steps + 1) * self.step_size)
+        shortened = self._integration_time * self.step_size / step_size
+        self._integration_time = min(shortened, (num_steps + 1) * self.step_size)
         persistence = self._plan.persistence if self._momenta_fit else 0.0
         self._momenta_fit = True
         return HamiltonianSettings(self._steps_of_chains(iteration), num_steps, self.masses.metrics, persistence)
@@ -183,7 +183,7 @@ class WarmUp(Saved):
     ) -> None:
         """Learn from one trajectory of all chains."""
         if self._listens(iteration):
-            self.length_choice.update(self._intended_length, int(statistics["n_steps"][0]), before, after)
+            self.length_choice.update(self._integration_time, int(statistics["n_steps"][0]), before, after)
             if any(iteration == window.stop for window in self._windows[2:-1]):
                 self.length_choice.choose()
                 self.length_choice.end_window()
