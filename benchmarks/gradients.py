@@ -21,7 +21,8 @@ potential, over its fastest expansion.
 """
 
 
-def pyro_manifold_times(problem, chains):
+def densities(problem, chains):
+    """Energy and gradients of all chains, of one chain, and where the chains are."""
     import pyro
     import torch
 
@@ -30,22 +31,32 @@ def pyro_manifold_times(problem, chains):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     pyro.set_rng_seed(0)
-    run = OHMC(problem.pyro_model).prepare(chains, 1, None)
-    flat, values = run.problem.batched.graph, [value.clone() for value in run.problem.initial_values.values()]
+    problem = OHMC(problem.pyro_model).prepare(chains, 1, None).problem
+    return problem.batched.graph, problem.batched.of_one_chain, [x.clone() for x in problem.initial_values.values()]
+
+
+def pyro_manifold_times(problem, chains):
+    """Traced, and by `torch.compile`."""
+    import pyro
+    import torch
 
     from pyro_manifold.graphs.tracing import trace
 
-    native = native_gradient(run.problem.batched.of_one_chain, values)
-    for found, expected in zip(native(), flat(*values), strict=True):
-        torch.testing.assert_close(found, expected)
+    flat, _, values = densities(problem, chains)
     with pyro.validation_enabled(False):
         compiled = torch.compile(trace(lambda *values: flat(*values), *values), dynamic=False)
-        forms = (lambda: flat(*values), lambda: compiled(*values), native)
-        return [best_time(form, 3.0) for form in forms]
+        return best_time(lambda: flat(*values), 3.0), best_time(lambda: compiled(*values), 3.0)
+
+
+def native_time(problem, chains):
+    """In C, as a loop of one step."""
+    _, of_one_chain, values = densities(problem, chains)
+    function = native_gradient(of_one_chain, values)
+    return best_time(lambda: function(*values), 3.0)
 
 
 def native_gradient(of_one_chain, values):
-    """The same in C, as a loop of one step."""
+    """Of many chains in C, from energy and gradients of one."""
     import torch
 
     from pyro_manifold.infer.mcmc.native import native_loop
@@ -60,7 +71,7 @@ def native_gradient(of_one_chain, values):
         return list(inputs[len(values) :])
 
     loop = native_loop(begin, gradient, end, len(values) + 1, values, len(values[0]))
-    return lambda: loop(1, *values)
+    return lambda *inputs: loop(1, *inputs)
 
 
 def numpyro_time(problem, chains):
@@ -77,8 +88,8 @@ def numpyro_time(problem, chains):
 
 def rows(problem, counts):
     for chains in counts:
-        traced, compiled, native = pyro_manifold_times(problem, chains)
-        numpyro = numpyro_time(problem, chains)
+        traced, compiled = pyro_manifold_times(problem, chains)
+        native, numpyro = native_time(problem, chains), numpyro_time(problem, chains)
         times = (f"{1e6 * t:.0f}" for t in (traced, compiled, native, numpyro))
         yield [chains, *times, f"{compiled / numpyro:.2f}", f"{native / numpyro:.2f}"]
 
