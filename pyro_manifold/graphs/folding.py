@@ -132,10 +132,11 @@ def without_writing(module: fx.GraphModule, *example: Tensor, for_vmap: bool = F
     graph = trace(
         lambda *values: functional(constants, *values), *example, decompositions=_WITHOUT_RULES if for_vmap else None
     )
-    for node in graph.graph.nodes if for_vmap else ():
-        if node.target is _ATEN.slice_scatter.default:
-            _count_from_the_start(node)
-    graph.recompile()
+    if for_vmap:
+        for node in graph.graph.nodes:
+            if node.target is _ATEN.slice_scatter.default:
+                _count_from_the_start(node)
+        graph.recompile()
     return graph
 
 
