@@ -2,16 +2,31 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CONSTRAINTS := constraints.txt
 EXTRAS := dev,examples
+# Run a second time with compiled code that looks whether each access is inside its array.
+NATIVE_TESTS := tests/graphs/native $(wildcard tests/infer/mcmc/*/test_native.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint docs env bench clean
+.PHONY: demo test test-oldest-torch test-newest-torch lint docs env bench clean
 
 demo: env
 	$(BIN)/python examples/bayesian_pca.py --output results
 
 test: $(VENV)/.installed-for-tests
 	$(BIN)/python -m pytest -n auto --dist worksteal --durations=10
+	PYRO_MANIFOLD_CHECKED=1 $(BIN)/python -m pytest -n auto --dist worksteal $(NATIVE_TESTS)
+
+# The suite with the oldest torch that pyproject.toml promises and with the newest there is, in environments of their own.
+test-oldest-torch: TORCH = torch==$(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml).*
+test-newest-torch: TORCH = torch
+test-oldest-torch test-newest-torch: test-%-torch: $(VENV)-%/constraints.txt
+	$(VENV)-$*/bin/python -m pip install --quiet --upgrade --constraint $< "$(TORCH)"
+	$(MAKE) test VENV=$(VENV)-$* CONSTRAINTS=$<
+
+$(VENV)-%/constraints.txt: constraints.txt
+	$(PYTHON) -m venv $(@D)
+	grep --invert-match '^torch==' $< > $@
 
 lint: env
 	$(BIN)/ruff check .
@@ -19,28 +34,28 @@ lint: env
 	$(BIN)/mypy
 
 bench: env
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,examples,bench]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,examples,bench]"
 	$(BIN)/python -m benchmarks.run --write docs/benchmarks
 
 docs: env
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,examples,docs]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,examples,docs]"
 	$(BIN)/python docs/figures.py
 	$(BIN)/mkdocs build --strict
 
 env: $(VENV)/.installed
 
 # Reinstalled when what it is made from changes.
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[$(EXTRAS)]"
 	touch $@
 
 # The packages that the tests compare with are large: the demo goes without.
 $(VENV)/.installed-for-tests: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[test]"
 	touch $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) build dist site results .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist site results .mypy_cache .pytest_cache .ruff_cache

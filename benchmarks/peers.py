@@ -1,7 +1,7 @@
 """One runner for each peer: a problem, chains, warm-up, draws and options -> draws of all sites and figures of the
 run.
 
-A problem is a `benchmarks.problem.Problem`, or anything with the model that the peer asks for.
+A problem is a `benchmarks.problems.problem.Problem`, or anything with the model that the peer asks for.
 
 The same clock for all: it starts when everything is imported, and ends when the draws are there. ``compiling`` is
 the part of it that goes before the first iteration, or into a compiler later: building the model, tracing it,
@@ -41,7 +41,7 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
     import torch.fx.experimental.symbolic_shapes  # what torch would import at its first broadcast of shapes
 
     from pyro_manifold import infer
-    from pyro_manifold.infer.mcmc.hmc.trajectory import Trajectory
+    from pyro_manifold.infer.mcmc.transitions.executable import Executable
 
     if options.get("jit_compile"):
         import torch._dynamo.config  # what torch.compile would import at its first call
@@ -56,7 +56,7 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
 
     with stopwatch() as times:
         kernel = getattr(infer, kernel)(problem.pyro_model, **options)
-        building, compiling = timed(kernel, "prepare"), timed(Trajectory, "compile")
+        building, compiling = timed(kernel, "prepare"), timed(Executable, "compile")
         mcmc = infer.MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True, hook_fn=count)
         mcmc.run()
     report = mcmc.diagnostics()

@@ -19,16 +19,20 @@ from pathlib import Path
 from benchmarks.machine import confine, machine
 from benchmarks.measure import environment
 
-SECTIONS = ("samplers", "paper_tables", "leapfrog", "gradients", "expansions", "scaling", "optimisers")
+SECTIONS = {
+    "samplers": "benchmarks.speed.samplers",
+    "paper_tables": "benchmarks.papers.ohmc.paper_tables",
+    **{name: f"benchmarks.speed.{name}" for name in ("leapfrog", "gradients", "expansions", "scaling", "optimisers")},
+}
 
 
 def preface(threads):
     return f"# Speed\n\n{datetime.date.today()}; {machine(threads)}\n\nThis page is what `make bench` prints.\n"
 
 
-def printed(section, variables):
-    """What a section prints, shown as it comes; where it fails, why, and False."""
-    command = [sys.executable, "-m", f"benchmarks.{section}"]
+def printed(module, variables):
+    """What the command of a module prints, shown as it comes; where it fails, why, and False."""
+    command = [sys.executable, "-m", module]
     lines = []
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
@@ -41,7 +45,7 @@ def printed(section, variables):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="*", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--only", nargs="*", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args(argv)
@@ -50,7 +54,7 @@ def main(argv=None):
     page, whole = [preface(arguments.threads)], True
     print(page[0], flush=True)
     for section in arguments.only:
-        text, ended = printed(section, environment(arguments.threads, caches))
+        text, ended = printed(SECTIONS[section], environment(arguments.threads, caches))
         print(flush=True)
         page.append(text)
         whole &= ended

@@ -20,11 +20,13 @@ from pyro.infer import NUTS
 from scipy.stats import binom
 from torch.distributions import biject_to
 
+from pyro_manifold.density.batched_density import BatchedDensity
+from pyro_manifold.density.batches import Batches
+from pyro_manifold.density.minibatch import Minibatch
+from pyro_manifold.density.model import target_from_model
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC
 from pyro_manifold.manifolds import Stiefel
-from pyro_manifold.target.batched import BatchedPotential
-from pyro_manifold.target.model import target_from_model
 
 NOISE = 1.0
 SPREAD = 0.3
@@ -85,39 +87,36 @@ def ranks(simulated, draws):
 # ---- every chain with a data set of its own ---------------------------------------------------------------------
 
 
-class OwnData:
+class OwnBatches(Batches):
+    """One batch for ever: the data set of each chain, ``(chains, ...)``."""
+
+    def __init__(self, data):
+        super().__init__(lambda _: {})
+        self.data = data
+
+    def __call__(self, number):
+        return {"y": self.data}
+
+
+def own_data(model, data, target, example, compile=None):
     """Energies and gradients of many chains, of which each is conditioned on a data set of its own."""
 
-    def __init__(self, model, data, target, example, compile=None):
-        def potential(sites, batch):
-            before, model.data = model.data, batch["y"]
-            try:
-                return target.potential_fn(sites)
-            finally:
-                model.data = before  # that of a trace is no tensor for others
+    def potential(sites, batch):
+        before, model.data = model.data, batch["y"]
+        try:
+            return target.potential_fn(sites)
+        finally:
+            model.data = before  # that of a trace is no tensor for others
 
-        self._batch = {"y": data}
-        self._potential = BatchedPotential(
-            potential, example, target.manifolds, batch=self._batch, own_batches=True, compile=compile
-        )
-        self.graph = self._potential.graph
-
-    def take(self, data):
-        """Other data sets of the same shapes."""
-        self._batch = {"y": data}
-
-    def __call__(self, sites):
-        return self._potential(sites, self._batch)
-
-    def difference_at(self, sites, chains):
-        return self._potential.difference_at(sites, chains, self._batch)
+    minibatch = Minibatch(potential, {})
+    return BatchedDensity(lambda _: minibatch, OwnBatches(data), example, target.manifolds, own=True, compile=compile)
 
 
 def draw_vectorised(make, simulated, *, draws, thinning, warmup_steps, chart="polar"):
     """Draws ``{site: (data sets, draws, ...)}`` of a kernel, ``make(model)``, all data sets in one run."""
     model = Model(simulated.data[0], chart)
     kernel = make(model)
-    kernel.batched = lambda target, example: OwnData(model, simulated.data, target, example)
+    kernel.batched = lambda target, example: own_data(model, simulated.data, target, example)
     chains = len(simulated.data)
     mcmc = MCMC(kernel, draws * thinning, warmup_steps, num_chains=chains, thinning=thinning, disable_progbar=True)
     mcmc.run()
@@ -215,10 +214,10 @@ def draw_by_nuts(simulated, *, draws, thinning, warmup_steps, chart="polar"):
     target = target_from_model(model, transforms={"U": biject_to(StiefelUniform(3, 2, chart=chart).support).inv})
     start = {name: value.unsqueeze(0) for name, value in target.draw().items()}
     names = list(start)
-    own = OwnData(model, simulated.data[:1], target, start, compile={})
+    own = own_data(model, simulated.data[:1], target, start, compile={})
     found = []
     for data in simulated.data:
-        own.take(data.unsqueeze(0))
+        own.batches.data = data.unsqueeze(0)
         kernel = NUTS(potential_fn=lambda sites: _Graph.apply(own, names, *(sites[name] for name in names)))
         mcmc = pyro.infer.MCMC(
             kernel, draws * thinning, warmup_steps, initial_params=target.draw(), disable_progbar=True

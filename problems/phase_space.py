@@ -3,19 +3,19 @@
 import torch
 
 from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
-from pyro_manifold.infer.mcmc.hmc.leapfrog import at_rest, refresh, total_energy
+from pyro_manifold.infer.mcmc.hmc.leapfrog import at_rest, leapfrog_step, refresh, total_energy
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
-from pyro_manifold.infer.mcmc.hmc.step import Step
+from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
-from pyro_manifold.infer.mcmc.states import per_chain
+from pyro_manifold.infer.mcmc.transitions.executable import Executable
+from pyro_manifold.infer.mcmc.transitions.states import per_chain
 from pyro_manifold.manifolds import Stiefel
 
 
 class WrongMomentum(CayleyMechanics):
     """Momentum Z - X Zᵀ X: its A block has eight times the variance that the kinetic energy asks for."""
 
-    def draw_momentum(self, position, metric, random=None):
-        noise = torch.randn_like(position)
+    def momentum_from(self, noise, position, metric):
         return per_chain(metric.mass_factor, position) * (noise - position @ noise.mT @ position)
 
 
@@ -45,10 +45,10 @@ class WrongDrift(CayleyMechanics):
 class WrongColumnMomentum(ColumnMechanics):
     """Each column has the mass of another."""
 
-    def draw_momentum(self, position, metric, random=None):
+    def momentum_from(self, noise, position, metric):
         factor = metric.mass_factor
         swapped = torch.cat([factor[:, :-1].flip(-1), factor[:, -1:]], -1)
-        return super().draw_momentum(position, metric._replace(mass_factor=swapped), random)
+        return super().momentum_from(noise, position, metric._replace(mass_factor=swapped))
 
 
 class OneWay(ColumnMechanics):
@@ -80,8 +80,8 @@ class System:
 
     def __init__(self, potential, mechanics, inverse_masses=None):
         self.potential = potential
-        self.mechanics = mechanics
-        self.trajectory = Trajectory(Step(potential, mechanics))
+        self.mechanics = ProductMechanics(mechanics)
+        self.trajectory = Executable(Trajectory(self.mechanics), lambda batch: potential)
         inverse_masses = inverse_masses or {}
         self.metrics = {
             block: Metric.from_inverse_mass(torch.as_tensor(inverse_masses.get(block, 1.0)).unsqueeze(0))
@@ -98,7 +98,11 @@ class System:
         return total_energy(state, mechanics=self.mechanics, metrics=self.metrics)
 
     def integrate(self, state, step_size, num_steps):
-        return self.trajectory.integrate(state, step_size, num_steps, self.metrics)
+        for _ in range(num_steps):
+            state = leapfrog_step(
+                state, step_size, potential=self.potential, mechanics=self.mechanics, metrics=self.metrics
+            )
+        return state
 
     def sample(self, state, step_size, num_steps, iterations, burn_in, persistence=0.0):
         """Metropolised trajectories; positions of shape ``(chains, iterations, ...)`` and mean acceptance."""

@@ -2,7 +2,6 @@
 
 from pyro_manifold import diagnostics, distributions, infer, manifolds, nn, optim
 from pyro_manifold.distributions import constraints
-
-__version__ = "0.1.0"
+from pyro_manifold.version import __version__
 
 __all__ = ["__version__", "constraints", "diagnostics", "distributions", "infer", "manifolds", "nn", "optim"]

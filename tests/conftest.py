@@ -1,10 +1,8 @@
-"""Shared by all tests: float64, one seed for each test derived from its name, one thread for each process."""
+"""Shared by all tests: float64 and one thread for each process; their seeds are in ../conftest.py."""
 
 import os
-import zlib
 from pathlib import Path
 
-import pyro
 import pytest
 import torch
 
@@ -42,12 +40,9 @@ LONGEST = (
 
 
 @pytest.fixture(autouse=True)
-def _reproducible(request):
+def _in_double_precision():
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    # The seed follows from the name alone: nobody chose it, so nobody tuned it.
-    pyro.set_rng_seed(zlib.crc32(request.node.nodeid.encode()))
-    pyro.clear_param_store()
     yield
     torch.set_default_dtype(torch.float32)
 

@@ -1,4 +1,4 @@
-"""Diagnostics of draws: convergence and alignment of loadings, subspaces, plots, export to ArviZ; of predictions."""
+"""Diagnostics of draws and predictions: convergence, alignment of loadings, subspaces, plots, export to ArviZ."""
 
 from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, align_signs, align_signs_and_permutations
 from pyro_manifold.diagnostics.arviz import to_inferencedata

@@ -1,8 +1,9 @@
-r"""Draws that agree up to signs, permutations or rotations of columns, brought to agree.
+r"""Alignment of draws that agree only up to signs, permutations or rotations of columns.
 
-The likelihood of factor models, PCA and latent spaces does not change when loadings X become XT for a T in some set of
-orthogonal matrices, such as all rotations. Draws then visit all XT, means tend to zero, and R-hat and effective sample
-size describe that set, not the loadings. Here each draw gets the T that brings it nearest to a reference.
+The likelihood of factor models, PCA and latent space models does not change when loadings X become XT for a T in some
+set of orthogonal matrices, such as all rotations. Draws then visit all XT, posterior means tend to zero, and R-hat and
+effective sample size describe that set, not the loadings. Here each draw is multiplied by the T that brings it nearest
+to a reference.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ _MOST_ROUNDS = 200
 
 
 class Alignment(NamedTuple):
-    r"""Aligned draws and how they came about: ``aligned.draws = draws @ aligned.transformation``.
+    r"""Aligned draws and the transformations that aligned them: ``aligned.draws = draws @ aligned.transformation``.
 
-    Companion parameters follow with the same T. Where :math:`Y = Z X^\top`, scores become ``Z @ T``; where
+    Other parameters are transformed by the same T. Where :math:`Y = Z X^\top`, scores become ``Z @ T``; where
     :math:`Y = X A X^\top`, the core becomes ``T.mT @ A @ T``; one value for each column goes through `reorder`.
 
     Attributes:
         draws: ``(chains, draws, ..., n, p)``.
         transformation: orthogonal matrices T, ``(chains, draws, ..., p, p)``.
-        reference: what the draws were aligned to, ``(..., n, p)``.
+        reference: the matrix to which the draws were aligned, ``(..., n, p)``.
     """
 
     draws: Tensor
@@ -37,7 +38,7 @@ class Alignment(NamedTuple):
     reference: Tensor
 
     def reorder(self, values: Tensor) -> Tensor:
-        """Give positive companions of the columns (scales, eigenvalues) their columns' new order.
+        """Reorder positive parameters of the columns (scales, eigenvalues) as the columns were reordered.
 
         Args:
             values: ``(chains, draws, ..., p)``.
@@ -108,7 +109,7 @@ def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None)
     independent components, or factors after a varimax rotation (Papastamoulis & Ntzoufras 2022, Statistics and
     Computing 32:23).
 
-    Arguments, result and errors are those of `align_signs`. `Alignment.reorder` takes scales or eigenvalues along.
+    Arguments, result and errors are those of `align_signs`. `Alignment.reorder` reorders scales or eigenvalues.
 
     Example:
         >>> X = torch.eye(3, 2)
@@ -123,7 +124,7 @@ def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment
     r"""Choose the orthogonal T that minimises :math:`\lVert XT - R\rVert`, reflections included.
 
     T is the orthogonal matrix nearest to :math:`X^\top R` (orthogonal Procrustes; Schönemann 1966, Psychometrika 31).
-    For models that know only the span of the columns, or only :math:`XX^\top`: factor analysis, latent spaces.
+    For models that identify only the span of the columns, or only :math:`XX^\top`: factor analysis, latent spaces.
 
     Arguments, result and errors are those of `align_signs`.
 
@@ -138,7 +139,7 @@ def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment
 
 
 def _align(draws: Tensor, reference: Tensor | None, nearest: Callable[[Tensor], Tensor], owner: str) -> Alignment:
-    """Align by ``nearest``: the matrix of inner products XᵀR to the T allowed with the largest tr(Rᵀ X T)."""
+    """Align by ``nearest``, a function from inner products XᵀR to the allowed T with the largest tr(Rᵀ X T)."""
     check_draws(draws, owner)
     draws = draws.detach()
     if reference is None:
@@ -150,10 +151,10 @@ def _align(draws: Tensor, reference: Tensor | None, nearest: Callable[[Tensor], 
 
 
 def _common_reference(draws: Tensor, nearest: Callable[[Tensor], Tensor], owner: str) -> Tensor:
-    """Mean of the draws aligned to it, oriented so that the first draw stays as it is.
+    """Return the mean of the draws aligned to it, oriented so that the first draw is unchanged.
 
-    Each round raises the norm of the mean. Over signs and permutations it therefore ends after finitely many; over
-    rotations it converges linearly, the faster the more concentrated the draws.
+    Each iteration increases the norm of the mean. Over signs and permutations it therefore ends after finitely many;
+    over rotations it converges linearly, the faster the more concentrated the draws.
     """
     tolerance = float(torch.finfo(draws.dtype).eps) ** 0.75
     reference = draws[0, 0]
@@ -179,11 +180,11 @@ def _nearest_signs(products: Tensor) -> Tensor:
 def _nearest_signed_permutations(products: Tensor) -> Tensor:
     p = products.shape[-1]
     gains = products.abs().reshape(-1, p, p)
-    # Where each column's favourite is another one, all have what they want most, and no assignment gains more.
+    # If the largest gains of all columns are in different places, they are the optimal assignment.
     places = gains.argmax(-1)
     contested = (places.sort(-1).values != torch.arange(p, device=places.device)).any(-1).nonzero().squeeze(-1)
     if len(contested):
-        from scipy.optimize import linear_sum_assignment  # here, for to import it takes a third of a second
+        from scipy.optimize import linear_sum_assignment  # imported here, because it takes a third of a second
 
         solved = [linear_sum_assignment(gain, maximize=True)[1].tolist() for gain in gains[contested].cpu().numpy()]
         places[contested] = torch.tensor(solved, device=places.device)
@@ -196,5 +197,5 @@ def _nearest_rotations(products: Tensor) -> Tensor:
 
 
 def _signs(values: Tensor) -> Tensor:
-    """Signs that are never 0, so that a column orthogonal to its reference is not lost."""
+    """Return signs that are never 0, so that a column orthogonal to its reference is not lost."""
     return torch.where(values < 0, -1.0, 1.0).to(values.dtype)

@@ -1,4 +1,4 @@
-"""A finished run as ArviZ's InferenceData."""
+"""Conversion of a finished run to ArviZ's InferenceData."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pyro.infer
 import torch
 from torch import Tensor
 
-import pyro_manifold
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_log_likelihood
+from pyro_manifold.diagnostics.replay import check_has_arguments
+from pyro_manifold.version import __version__
 
 Group = dict[str, Any]
 
@@ -28,39 +29,39 @@ def to_inferencedata(
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
-    """Everything that a run knows, for ArviZ: ``summary``, ``plot_trace``, ``plot_energy``, ``loo`` and files.
+    """Convert a run to ArviZ's InferenceData, for ``summary``, ``plot_trace``, ``plot_energy``, ``loo`` and files.
 
-    Groups: ``posterior``, sites of `pyro.deterministic` included; ``sample_stats``, whatever the kernel tells
-    (``acceptance_rate``, ``accepted``, ``diverging``, ``energy``, ``energy_error``, ``step_size``, ``n_steps``, ``lp``,
-    and where sites ask for them ``orthogonality_error`` and ``reflected``; only ``diverging`` for kernels of other
-    packages); ``observed_data`` and ``log_likelihood`` of the observed sites of the model; ``posterior_predictive`` and
-    ``constant_data`` if given.
+    Groups: ``posterior``, sites of `pyro.deterministic` included; ``sample_stats``, all statistics that the kernel
+    records (``acceptance_rate``, ``accepted``, ``diverging``, ``energy``, ``energy_error``, ``step_size``, ``n_steps``,
+    ``lp``, and for sites that have them ``orthogonality_error`` and ``reflected``; only ``diverging`` for kernels of
+    other packages); ``observed_data`` and ``log_likelihood`` of the observed sites of the model;
+    ``posterior_predictive`` and ``constant_data`` if given.
 
     ``lp`` is the log density that was sampled, up to a constant: of sites on a manifold with respect to the uniform
     distribution there, of others in unconstrained space. ``energy`` is the Hamiltonian, -lp plus kinetic energy.
 
     Args:
         mcmc: after ``run``; `pyro_manifold.infer.MCMC` or `pyro.infer.MCMC`.
-        posterior_predictive: ``{site: (chains · draws, ...)}`` as Pyro's ``Predictive`` gives it, or
+        posterior_predictive: ``{site: (chains · draws, ...)}`` as returned by Pyro's ``Predictive``, or
             ``(chains, draws, ...)``.
         constant_data: ``{name: array}``, such as covariates.
         log_likelihood: compute the likelihood of each observation under each draw, which ``loo`` needs.
         deterministic: compute the values of `pyro.deterministic` sites under each draw.
-        coords: ``{dimension: labels}``, of dimensions that ``dims`` names.
+        coords: ``{dimension: labels}`` for dimensions named in ``dims``.
         dims: ``{site: [dimension, ...]}``, without chain and draw.
 
     Masked observations have log likelihood 0 and count as observations in ``loo``. Discrete sites that were summed out
-    are summed out in ``log_likelihood`` too, one number for each element of the plates that they are in: observed sites
-    with one assignment have one likelihood, under their names joined by commas. Observations that share a discrete site
-    outside their plates (a hidden Markov chain) have no ``log_likelihood``, with a warning, and neither have
-    deterministic sites that depend on summed-out ones a value.
+    are summed out in ``log_likelihood`` too, one number for each element of their plates: observed sites that depend on
+    the same discrete site have one likelihood, under their names joined by commas. Observations that share a discrete
+    site outside their plates (a hidden Markov chain) have no ``log_likelihood``, and deterministic sites that depend on
+    summed-out ones have no value; both are left out with a warning.
 
     Returns:
         ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree`` with the same groups.
 
     Raises:
-        ValueError: before ``run``, for posterior predictive draws of another number, or ``dims`` and ``coords`` that
-            name nothing or do not fit.
+        ValueError: before ``run``, for another number of posterior predictive draws, or for ``dims`` and ``coords``
+            that name nothing or do not fit.
 
     Example:
         >>> import pyro, torch, pyro.distributions as dist
@@ -89,10 +90,10 @@ def to_inferencedata(
     if model is not None:
         if deterministic:
             groups["posterior"] |= _deterministic(mcmc, posterior)
-        args, kwargs = mcmc._args, mcmc._kwargs
-        groups["observed_data"] = dict(observed_values(model, args, kwargs))
+        if getattr(mcmc, "_data_loader", None) is None:
+            groups["observed_data"] = dict(observed_values(model, mcmc._args, mcmc._kwargs))
         if log_likelihood:
-            groups["log_likelihood"] = _log_likelihood(model, args, kwargs, posterior, chains, draws)
+            groups["log_likelihood"] = _log_likelihood(mcmc, posterior, chains, draws)
     arrays = {name: _arrays(group) for name, group in groups.items() if group}
     named = _checked_dims(arrays, dims or {}, coords or {})
     return _inference_data(arrays, dict(coords or {}), named)
@@ -127,12 +128,11 @@ def _by_chain(draws_of: Mapping[str, Any], chains: int, draws: int) -> Group:
     return grouped
 
 
-def _log_likelihood(
-    model: Any, args: Any, kwargs: Any, posterior: Mapping[str, Tensor], chains: int, draws: int
-) -> Group:
+def _log_likelihood(mcmc: pyro.infer.MCMC, posterior: Mapping[str, Tensor], chains: int, draws: int) -> Group:
     flat = {name: value.reshape(chains * draws, *value.shape[2:]) for name, value in posterior.items()}
     try:
-        values = pointwise_log_likelihood(model, args, kwargs, flat)
+        check_has_arguments(mcmc)
+        values = pointwise_log_likelihood(mcmc.kernel.model, mcmc._args, mcmc._kwargs, flat)
     except Exception as error:  # a model can fail in any way; the rest of the export need not
         warnings.warn(f"log_likelihood is left out: {error}; log_likelihood=False avoids this.", stacklevel=3)
         return {}
@@ -177,14 +177,14 @@ def _arrays(group: Group) -> Group:
 
 
 def _inference_data(groups: dict[str, Group], coords: dict[str, Any], dims: dict[str, list[str]]) -> Any:
-    """The one place that knows ArviZ's version: 1.x takes all groups in one dictionary."""
+    """Return the InferenceData for either version of ArviZ: 1.x takes all groups in one dictionary."""
     with warnings.catch_warnings():
-        # It announces its own refactoring, and hundreds of chains look to it like a transposed array.
+        # ArviZ announces its refactoring, and mistakes hundreds of chains for a transposed array.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
         warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
         import arviz
 
-        attributes = {"inference_library": "pyro_manifold", "inference_library_version": pyro_manifold.__version__}
+        attributes = {"inference_library": "pyro_manifold", "inference_library_version": __version__}
         if int(arviz.__version__.split(".")[0]) < 1:
             return arviz.from_dict(**groups, coords=coords, dims=dims, attrs=attributes)
         return arviz.from_dict(groups, coords=coords, dims=dims, attrs={"/": attributes})

@@ -1,4 +1,4 @@
-"""What the functions on draws expect of their arguments, each failure in one sentence."""
+"""Checks of the arguments of functions on draws; each raises one sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROJECT = "project with Stiefel().projection first if only rounding has gathere
 
 
 def check_real(values: Tensor, name: str, owner: str) -> None:
-    """Finite real numbers, at least one."""
+    """Raise an error unless ``values`` has finite real entries, at least one."""
     if not isinstance(values, Tensor):
         raise TypeError(
             f"{owner}: {name} is a {type(values).__name__}, expected a torch tensor; wrap it in torch.as_tensor."
@@ -27,14 +27,14 @@ def check_real(values: Tensor, name: str, owner: str) -> None:
 
 
 def check_matrices(values: Tensor, name: str, owner: str) -> None:
-    """Finite real matrices ``(..., n, p)``."""
+    """Raise an error unless ``values`` is finite real matrices ``(..., n, p)``."""
     if isinstance(values, Tensor) and values.dim() < 2:
         raise ValueError(f"{owner}: {name} has shape {tuple(values.shape)}, expected matrices (..., n, p).")
     check_real(values, name, owner)
 
 
 def check_draws(draws: Tensor, owner: str) -> None:
-    """Finite real draws ``(chains, draws, ..., n, p)``."""
+    """Raise an error unless ``draws`` is finite and real, ``(chains, draws, ..., n, p)``."""
     if isinstance(draws, Tensor) and draws.dim() < 4:
         raise ValueError(
             f"{owner}: draws has shape {tuple(draws.shape)}, expected (chains, draws, ..., n, p); "
@@ -44,7 +44,7 @@ def check_draws(draws: Tensor, owner: str) -> None:
 
 
 def check_tall(values: Tensor, name: str, owner: str) -> None:
-    """Matrices that can have p independent columns, p ≤ n."""
+    """Raise an error unless the matrices can have p independent columns, p ≤ n."""
     n, p = values.shape[-2:]
     if p > n:
         raise ValueError(
@@ -54,7 +54,7 @@ def check_tall(values: Tensor, name: str, owner: str) -> None:
 
 
 def check_orthonormal(values: Tensor, name: str, owner: str, remedy: str = _PROJECT) -> None:
-    """Matrices with orthonormal columns; ``remedy`` says what to do about those that nearly are."""
+    """Raise an error, with the advice ``remedy``, unless the matrices have orthonormal columns."""
     check_tall(values, name, owner)
     error = float(Stiefel().membership_error(values.detach()).max())
     if error > Stiefel.membership_tolerance(values.dtype):
@@ -62,7 +62,7 @@ def check_orthonormal(values: Tensor, name: str, owner: str, remedy: str = _PROJ
 
 
 def check_reference(reference: Tensor, draws: Tensor, owner: str, name: str = "reference") -> Tensor:
-    """The reference ``(n, p)`` or ``(..., n, p)``, of the draws' dtype and with one matrix for each batch element."""
+    """Return the reference ``(n, p)`` or ``(..., n, p)`` in the draws' dtype, one matrix for each batch element."""
     check_matrices(reference, name, owner)
     expected: Sequence[int] = draws.shape[2:]
     if tuple(reference.shape) not in (tuple(expected), tuple(expected[-2:])):

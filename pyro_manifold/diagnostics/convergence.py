@@ -1,4 +1,4 @@
-"""Have chains mixed, and how much are their draws worth? For each entry of a site."""
+"""Convergence and effective sample sizes of each entry of a site."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _UNITS_OF_ROUNDING = 100
 def convergence(
     values: Tensor, measures: tuple[Measure, ...] = ("r_hat", "ess_bulk", "ess_tail")
 ) -> dict[Measure, Tensor]:
-    r"""Rank-normalised split R-hat and effective sample sizes, by ArviZ.
+    r"""Compute rank-normalised split R-hat and effective sample sizes, by ArviZ.
 
-    R-hat compares variances between and within halves of chains, after values and their distances from the median
-    became normal scores of their ranks; ``ess_bulk`` is the effective sample size of those scores, ``ess_tail`` the
+    R-hat compares the variances between and within halves of chains, after rank normalisation of the values and of
+    their distances from the median; ``ess_bulk`` is the effective sample size of the normal scores, ``ess_tail`` the
     smaller one of the 5 % and 95 % quantiles, ``ess_mean`` that of the values. (Vehtari, Gelman, Simpson, Carpenter &
     Bürkner 2021, Bayesian Analysis 16.)
 
     Args:
-        values: ``(chains, draws, ...)``, at least 4 draws. Of a single chain R-hat compares the quarters.
-        measures: which of them; R-hat takes longest.
+        values: ``(chains, draws, ...)``, at least 4 draws. With a single chain R-hat compares its quarters.
+        measures: the measures to compute; R-hat takes longest.
 
     Returns:
         ``{measure: (...)}`` in float64 on the CPU; NaN for entries that do not vary, and an
@@ -57,9 +57,10 @@ def convergence(
 
 
 def varies(values: Tensor) -> Tensor:
-    """Which entries of ``(chains, draws, entries)`` vary by more than rounding, or are not finite, ``(entries,)``.
+    """Return which entries of ``(chains, draws, entries)`` vary by more than rounding or are not finite,
+    ``(entries,)``.
 
-    Row norms of a square orthonormal matrix are 1 up to rounding; the R-hat of rounding says nothing.
+    Row norms of a square orthonormal matrix are 1 up to rounding; the R-hat of rounding errors is meaningless.
     """
     unit = torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
     values = values.double()
@@ -78,7 +79,7 @@ def _measured(array: np.ndarray, measure: Measure) -> np.ndarray:
     if array.shape[1] < 4:
         return np.full(array.shape[2], np.nan)
     table = xarray.Dataset({"x": (("chain", "draw", "entry"), array)})
-    with np.errstate(all="ignore"):  # chains that stand still have no variance
+    with np.errstate(all="ignore"):  # chains that do not move have variance zero
         if measure == "r_hat":
             found = np.asarray(arviz.rhat(table)["x"])
             return np.where(np.isnan(found) & np.isfinite(array).all((0, 1)), np.inf, found)
@@ -86,7 +87,7 @@ def _measured(array: np.ndarray, measure: Measure) -> np.ndarray:
 
 
 def imported_arviz() -> Any:
-    """ArviZ, which takes a second to import, and announces its own refactoring."""
+    """Import ArviZ, which takes a second, without the announcement of its refactoring."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
         import arviz
@@ -94,7 +95,7 @@ def imported_arviz() -> Any:
 
 
 def nested_r_hat(draws: Tensor, num_superchains: int) -> Tensor:
-    r"""Nested R-hat, for many short chains of which groups began at the same point.
+    r"""Compute nested R-hat, for many short chains in groups (superchains) that begin at the same point.
 
     With K superchains of M chains of N draws each, :math:`\bar\theta_{mk}` the mean of a chain, :math:`s^2_{mk}` its
     variance (over N - 1) and :math:`\bar\theta_k` the mean of a superchain,
@@ -103,11 +104,11 @@ def nested_r_hat(draws: Tensor, num_superchains: int) -> Tensor:
         \hat R_\nu = \sqrt{1 + B / W}, \quad B = \operatorname{var}_k(\bar\theta_k), \quad
         W = \frac1K \sum_k \Big(\operatorname{var}_m(\bar\theta_{mk}) + \frac1M \sum_m s^2_{mk}\Big),
 
-    variances over K - 1 and M - 1. With many chains M the variance B of superchains goes to what the start still
-    explains, however short the chains are, where R-hat needs each chain to be long. Of independent draws it is about
-    :math:`\sqrt{1 + 1/(MN)}`; of chains that stay near starts of variance :math:`\tau^2` in units of that of their
-    draws, :math:`\sqrt{1 + \tau^2}`. It is not rank-normalised. If the chains of a group began at different points, B
-    has only an M-th of their starts' variance, and a value near 1 says nothing of convergence.
+    variances over K - 1 and M - 1. With many chains M the variance B of superchains tends to the part that the initial
+    points still explain, however short the chains are, while R-hat needs each chain to be long. Of independent draws it
+    is about :math:`\sqrt{1 + 1/(MN)}`; of chains that stay near initial points of variance :math:`\tau^2` in units of
+    the variance of their draws, :math:`\sqrt{1 + \tau^2}`. It is not rank-normalised. If the chains of a group began at
+    different points, B has only an M-th of the variance of these, and a value near 1 is no evidence of convergence.
 
     Args:
         draws: ``(chains, draws, ...)``; superchain k has the chains k·M to (k + 1)·M - 1.
@@ -139,12 +140,12 @@ def nested_r_hat(draws: Tensor, num_superchains: int) -> Tensor:
         within = draws.var(1).mean(0)
     if per_superchain > 1:
         within = within + means.var(1).mean(0)
-    # 0 / 0 is NaN, as it should be; superchains that stand still at different points have infinity.
+    # 0 / 0 is NaN, as it should be; superchains that do not move from different points have infinity.
     return (1 + between / within).sqrt()
 
 
 def check_superchains(num_superchains: object, chains: int) -> None:
-    """Raise a sentence for a number of superchains that these chains cannot be divided into."""
+    """Raise ValueError for a number of superchains into which these chains cannot be divided."""
     whole = isinstance(num_superchains, int) and not isinstance(num_superchains, bool)
     if not whole or num_superchains < 2 or chains % num_superchains:  # type: ignore[operator]
         raise ValueError(

@@ -11,20 +11,28 @@ import pyro.infer
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_draw, is_deterministic, over_draws
+from pyro_manifold.diagnostics.replay import (
+    Node,
+    Replay,
+    Values,
+    check_has_arguments,
+    first_draw,
+    is_deterministic,
+    over_draws,
+)
 
 _MOST_CONSTANT = 32
-_RANDOM = 32  # a site that depends on two equal places of a plate is missed with probability 2⁻³²
+_RANDOM = 32  # a dependence on whether two places of a plate are equal is missed with probability 2⁻³²
 
 
 def deterministic_values(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
 ) -> Values:
-    """Values of the sites of `pyro.deterministic`, which are functions of the sites that were sampled.
+    """Compute the sites of `pyro.deterministic`, which are functions of the sites that were sampled.
 
     The model is traced once and vectorised over draws; where that is not possible it is run draw by draw. Sites that
-    depend on discrete sites which were summed out have no value: they are left out, with a warning. Which these are
-    is found by other values of the discrete sites: each of their values at all places, and 32 random ones.
+    depend on discrete sites which were summed out have no value: they are left out, with a warning. They are found by
+    changing the discrete sites: to each of their values in all elements, and to 32 random assignments.
 
     Args:
         model: a Pyro model.
@@ -75,10 +83,11 @@ def deterministic_values(
 
 
 def deterministic_values_of_run(mcmc: pyro.infer.MCMC, samples: Mapping[str, Tensor], dimensions: int) -> Values:
-    """`deterministic_values` of the model that a run was of, at draws with so many dimensions of draws in front."""
+    """Compute `deterministic_values` for the model of a run, at samples with ``dimensions`` leading dimensions."""
     model = getattr(mcmc.kernel, "model", None)
     if model is None:
         raise ValueError("deterministic sites are those of a model, and the kernel was given potential_fn")
+    check_has_arguments(mcmc)
     front = next(iter(samples.values())).shape[:dimensions] if samples else ()
     flat = {name: value.flatten(0, dimensions - 1) for name, value in samples.items()}
     values = deterministic_values(model, mcmc._args, mcmc._kwargs, flat)
@@ -86,7 +95,7 @@ def deterministic_values_of_run(mcmc: pyro.infer.MCMC, samples: Mapping[str, Ten
 
 
 def _assignments(discrete: Mapping[str, Node]) -> Iterator[Values]:
-    """Values of discrete sites: each of their values at all places, then random ones."""
+    """Yield assignments of discrete sites: each of their values in all elements, then random ones."""
     largest = max((len(_support(site)) for site in discrete.values()), default=1)
     for k in range(min(largest, _MOST_CONSTANT)):
         yield {
@@ -98,7 +107,7 @@ def _assignments(discrete: Mapping[str, Node]) -> Iterator[Values]:
 
 
 def _support(site: Node) -> Tensor:
-    """The values of one element of a discrete site, ``(count, ...)``."""
+    """Return the values of one element of a discrete site, ``(count, ...)``."""
     support = site["fn"].enumerate_support(expand=False)
     return support.reshape(len(support), *site["fn"].event_shape)
 
@@ -109,11 +118,11 @@ def _at_random(site: Node, generator: torch.Generator) -> Tensor:
 
 
 def _that_depend(names: list[str], replay: Replay, first: Values, assignments: list[Values]) -> list[str]:
-    """Sites whose value is not the same for all values of the discrete sites."""
+    """Return the sites whose value is not the same for all assignments of the discrete sites."""
     found = [replay.trace({**first, **assignment}).nodes for assignment in assignments]
     return [name for name in names if not all(_same(nodes[name]["value"], found[0][name]["value"]) for nodes in found)]
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
-    """Equal, with NaN equal to itself."""
+    """Return whether two tensors are equal, with NaN equal to itself."""
     return first.shape == second.shape and bool(((first == second) | (first != first) & (second != second)).all())

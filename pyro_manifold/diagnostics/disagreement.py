@@ -1,4 +1,4 @@
-"""Do chains tell the same story?"""
+"""Disagreement between chains, chains that do not move, and momenta that are too hot."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import torch
 from pyro.ops.stats import split_gelman_rubin
 from torch import Tensor
 
-_LARGEST_RHAT = 1.05
-_FEWEST_DRAWS = 10  # a few rejections in a row say nothing
+LARGEST_RHAT = 1.05
+_FEWEST_DRAWS = 10  # a few rejections in a row are no evidence
 _FEWEST_MOVES = 0.05  # of all iterations
 _LARGEST_HEAT = 1.25  # of a temperature: standard deviations are then too large by about an eighth
 
 
-def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = _LARGEST_RHAT) -> dict[str, str]:
-    """Sites on which chains disagree, and the chain furthest from the others.
+def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = LARGEST_RHAT) -> dict[str, str]:
+    """Return the sites on which chains disagree, and the chain furthest from the others.
 
     The furthest chain is the one whose mean is most standard deviations (within chains) from the median of the chains'
-    means, over the entries of the site. A chain that never moved disagrees, unless all stand at the same value: it has
-    not been where the others are, and if all stand still there is no R-hat to say so.
+    means, over the entries of the site. A chain that never moved disagrees, unless all chains have the same constant
+    value: it has not been where the others are, and if no chain moves there is no R-hat that would show it.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
         largest_rhat: split R-hat up to which chains count as agreeing.
 
     Returns:
-        ``{site: sentence}``; of a single chain, where its two halves disagree.
+        ``{site: sentence}``; for a single chain, sites on which its two halves disagree.
 
     Example:
         >>> import torch
@@ -41,6 +41,8 @@ def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = _LARGEST_
         if draws < 4 or not values.is_floating_point():
             continue
         values = values.detach().reshape(chains, draws, -1).double()
+        if not values.numel():
+            continue
         parts = [*_furthest(values, largest_rhat), *_standing_still(values)]
         if parts:
             found[name] = "; ".join(parts)
@@ -70,19 +72,19 @@ def _standing_still(values: Tensor) -> list[str]:
 
 
 def constant_chains(values: Tensor) -> Tensor:
-    """Which chains of ``(chains, draws, ...)`` have the same value at each draw, ``(chains,)``."""
+    """Return which chains of ``(chains, draws, ...)`` have the same value at each draw, ``(chains,)``."""
     return (values == values[:, :1]).flatten(1).all(1)
 
 
 def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> list[int]:
-    """Chains that moved in fewer than one iteration of twenty, as far as draws and statistics tell.
+    """Return the chains that moved in fewer than one iteration of twenty, as far as draws and statistics show.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``; sites that were not kept are missing.
-        statistics: ``{name: (chains, draws)}``: of them ``accepted``; without it, chains that never moved.
+        statistics: ``{name: (chains, draws)}``, of which ``accepted`` is used; without it, the chains that never moved.
 
     Returns:
-        Their numbers; none if there are fewer than 10 draws.
+        Indices of the chains; none if there are fewer than 10 draws.
 
     Example:
         >>> import torch
@@ -99,10 +101,10 @@ def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
 
 
 def temperature_of_hot_chains(statistics: Mapping[str, Tensor]) -> tuple[float, float] | None:
-    """The temperature of momenta in chains where it is above the one asked for, and that one; None where all is well.
+    """Return the temperature of momenta in chains that are too hot, and the intended one; None if no chain is too hot.
 
     Args:
-        statistics: ``{name: (chains, draws)}``: of them ``kinetic_temperature`` and ``temperature``.
+        statistics: ``{name: (chains, draws)}``, of which ``kinetic_temperature`` and ``temperature`` are used.
 
     Example:
         >>> import torch
@@ -112,8 +114,36 @@ def temperature_of_hot_chains(statistics: Mapping[str, Tensor]) -> tuple[float, 
     """
     if "kinetic_temperature" not in statistics or statistics["temperature"].shape[1] < _FEWEST_DRAWS:
         return None
-    measured, asked = (statistics[name].double() for name in ("kinetic_temperature", "temperature"))
-    # In parts, whose means are nearly independent where draws are not.
+    return _above(*(statistics[name].double() for name in ("kinetic_temperature", "temperature")))
+
+
+def temperature_of_hottest_coordinate(statistics: Mapping[str, Tensor]) -> tuple[float, float] | None:
+    """Return the temperature of the hottest coordinate of momenta and the intended one, if the first is too high.
+
+    It is the mean over chains and the second half of the draws: a run finds the coordinate in the first half.
+
+    Args:
+        statistics: ``{name: (chains, draws)}``, of which ``hottest_kinetic_temperature`` and ``temperature`` are used.
+
+    Returns:
+        The two temperatures; None if it is not too high, or if there are fewer than 20 draws.
+
+    Example:
+        >>> import torch
+        >>> asked, measured = torch.ones(2, 50), torch.cat([torch.ones(2, 20), torch.full((2, 30), 1.5)], 1)
+        >>> temperature_of_hottest_coordinate({"temperature": asked, "hottest_kinetic_temperature": measured})
+        (1.5, 1.0)
+    """
+    if "hottest_kinetic_temperature" not in statistics or statistics["temperature"].shape[1] < 2 * _FEWEST_DRAWS:
+        return None
+    measured, asked = (statistics[name].double() for name in ("hottest_kinetic_temperature", "temperature"))
+    half = measured.shape[1] // 2
+    return _above(*(value[:, half:].mean(0, keepdim=True) for value in (measured, asked)))
+
+
+def _above(measured: Tensor, asked: Tensor) -> tuple[float, float] | None:
+    """Return means over the chains, ``(chains, draws)``, whose measured temperature exceeds the limit significantly."""
+    # By batch means, which are nearly independent even if draws are not.
     parts = [part.mean(1) for part in (measured - _LARGEST_HEAT * asked).chunk(_FEWEST_DRAWS, 1)]
     excess = torch.stack(parts, 1)
     hot = (excess.mean(1) > 4 * excess.std(1) / len(parts) ** 0.5) & (asked.mean(1) > 0)
@@ -121,7 +151,7 @@ def temperature_of_hot_chains(statistics: Mapping[str, Tensor]) -> tuple[float, 
 
 
 def named(chains: Sequence[int], most: int = 8) -> str:
-    """Such as "chain 3" or "chains 0, 2 and 5", the first few of many."""
+    """Return a phrase such as "chain 3" or "chains 0, 2 and 5", with the first few of many."""
     words = [str(chain) for chain in chains]
     if len(words) == 1:
         return f"chain {words[0]}"

@@ -1,7 +1,7 @@
-"""Mean and spread of draws of orthonormal matrices, by the Euclidean distance of their entries.
+"""Mean and dispersion of draws of orthonormal matrices, by the Euclidean distance of their entries.
 
 The arithmetic mean of orthonormal matrices is not orthonormal. A Fréchet mean of points on a manifold is the point of
-it with the smallest mean squared distance to them.
+the manifold with the smallest mean squared distance to them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STANDARD_ERRORS = 4.0
 
 
 def frechet_mean(draws: Tensor) -> Tensor:
-    r"""The orthonormal matrix M with the smallest mean squared distance :math:`E\lVert X - M\rVert_F^2` to the draws.
+    r"""Compute the orthonormal M with the smallest mean squared distance :math:`E\lVert X - M\rVert_F^2` to the draws.
 
     .. math::
         \arg\min_{M^\top M = I} E\lVert X - M\rVert_F^2 = \arg\max_M \mathrm{tr}(M^\top E X)
@@ -71,10 +71,10 @@ def frechet_mean(draws: Tensor) -> Tensor:
 
 
 def dispersion(draws: Tensor, mean: Tensor | None = None) -> Tensor:
-    r"""Mean squared distance :math:`E\lVert X - M\rVert_F^2` of orthonormal matrices to an orthonormal matrix M.
+    r"""Compute the mean squared distance :math:`E\lVert X - M\rVert_F^2` of orthonormal X to an orthonormal matrix M.
 
-    The distance is that of the entries, not of angles: for p = 1 and an angle θ to the mean it averages
-    :math:`4 \sin^2(\theta / 2)`. Between 0 and 4p; for uniform draws 2p.
+    The distance is Euclidean, between entries, not an angle: for p = 1 and an angle θ to the mean it is the mean of
+    :math:`4 \sin^2(\theta / 2)`. It is between 0 and 4p; for uniform draws it is 2p.
 
     Args:
         draws: orthonormal matrices X, ``(chains, draws, ..., n, p)``, float32 or float64.

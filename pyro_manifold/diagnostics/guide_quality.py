@@ -1,4 +1,4 @@
-"""Whether a guide is near enough to the posterior for its draws to be weighted into draws of it."""
+"""Pareto-smoothed importance sampling diagnostic of a variational guide."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pyro import poutine
 def guide_khat(
     model: Callable[..., Any], guide: Callable[..., Any], *args: Any, num_draws: int = 1000, **kwargs: Any
 ) -> float:
-    r"""The shape k̂ of the largest importance weights of a guide's draws: below 0.7, the guide is near the posterior.
+    r"""Compute the Pareto shape k̂ of the importance weights of a guide; below 0.7 the guide is near the posterior.
 
     Draws :math:`x \sim q` have the weights :math:`p(x, y)/q(x)`. The largest of them follow a generalised Pareto
-    distribution, and of its moments those below 1/k exist. Above 0.7 a few draws
-    carry all of the weight, and estimates by the guide, its covariance above all, can be wrong by anything. A mode that
-    the guide does not know has no draw, and no k̂ tells.
+    distribution of shape k, whose moments of order below 1/k exist. Above 0.7 a few draws carry all of the weight, and
+    estimates from the guide, its covariance above all, can have any error. A mode that the guide does not cover has no
+    draw, and k̂ does not show it.
 
     Args:
         model: a Pyro model without discrete sites that are summed out.
         guide: its guide, fitted.
         *args: arguments of both.
-        num_draws: of the guide, one after the other.
+        num_draws: number of draws of the guide, one after the other.
         **kwargs: arguments of both.
 
     Raises:
@@ -55,13 +55,13 @@ def guide_khat(
     if not finite.any():
         raise ValueError("guide_khat: the model's density is not finite at any draw of the guide: fit the guide first.")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning)  # ArviZ announces its own refactoring
+        warnings.filterwarnings("ignore", category=FutureWarning)  # ArviZ announces its refactoring
         _, khat = arviz.psislw(np.where(finite, weights, weights[finite].min() - 1e3))
     return float(khat)
 
 
 def _log_weight(model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-    """Logarithm of p/q at a draw of the guide."""
+    """Return log p/q at a draw of the guide."""
     with poutine.block(), pyro.validation_enabled(False):
         draw = poutine.trace(guide).get_trace(*args, **kwargs)
         replayed = poutine.trace(poutine.replay(model, trace=draw)).get_trace(*args, **kwargs)

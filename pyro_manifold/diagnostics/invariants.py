@@ -1,4 +1,4 @@
-"""Functionals of loadings that signs, permutations or rotations of columns do not change, and their convergence."""
+"""Functionals of loadings that are invariant under signs, permutations or rotations of columns; their convergence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Convergence(NamedTuple):
 def invariants(
     draws: Tensor, kind: Invariance = "rotations", *, scales: Tensor | None = None, right: Tensor | None = None
 ) -> dict[str, Tensor]:
-    r"""Functionals of loadings X that do not change when X becomes XT.
+    r"""Compute functionals of loadings X that do not change when X becomes XT.
 
     For every ``kind``, with the p pivot rows K that span the most volume in the mean of :math:`XX^\top`:
 
@@ -37,7 +37,7 @@ def invariants(
 
     For ``"permutations"`` (signed ones) also
 
-    - ``"quartic row sums"`` :math:`\sum_j x_{ij}^4`, ``(..., n)``: what varimax looks at, changed by rotations.
+    - ``"quartic row sums"`` :math:`\sum_j x_{ij}^4`, ``(..., n)``: the varimax criterion, changed by rotations.
 
     For ``"signs"`` also
 
@@ -45,10 +45,10 @@ def invariants(
     - ``"column products"`` :math:`x_{ij} x_{kj}`, ``(..., n, p)``, k the row with the largest mean square in column
       j: they determine each column up to its sign.
 
-    With ``scales`` s or another matrix ``right`` V the model knows the n×m matrix
-    :math:`M = X \operatorname{diag}(s) V^\top`, or :math:`X \operatorname{diag}(s) X^\top` without V, and any change of
-    X, s and V that leaves M as it is may happen. With r = min(n, m, p) pivot columns K, which span the most volume on
-    average, and pivot rows L:
+    With ``scales`` s or another matrix ``right`` V the model identifies the n×m matrix
+    :math:`M = X \operatorname{diag}(s) V^\top`, or :math:`X \operatorname{diag}(s) X^\top` without V, and the posterior
+    is invariant under any change of X, s and V that does not change M. With r = min(n, m, p) pivot columns K, which
+    span the most volume on average, and pivot rows L:
 
     - ``"pivot columns"`` :math:`M_{:K}`, ``(..., n, r)``, and without symmetry ``"pivot rows"`` :math:`M_{L:}^\top`,
       ``(..., m, r)``: they determine M;
@@ -57,14 +57,14 @@ def invariants(
 
     Args:
         draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not.
-        kind: what the T may do to the columns: ``"signs"``, ``"permutations"`` or ``"rotations"``; not with ``scales``
-            or ``right``, which say so themselves.
+        kind: the transformations T of the columns: ``"signs"``, ``"permutations"`` or ``"rotations"``; not with
+            ``scales`` or ``right``, which imply them.
         scales: s, ``(chains, draws, ..., p)``, such as ``draws["scales"] ** 2`` where the model has
             :math:`U \operatorname{diag}(s^2) U^\top`; ones if None.
         right: V, ``(chains, draws, ..., m, p)``; X itself if None.
 
     Returns:
-        ``{name: (chains, draws, ...)}``. None is n×n or n×m.
+        ``{name: (chains, draws, ...)}``. No functional has n×n or n×m entries.
 
     Raises:
         TypeError: for anything but a real floating point tensor.
@@ -100,10 +100,10 @@ def invariants(
 def summarise_invariants(
     draws: Tensor, kind: Invariance = "rotations", *, scales: Tensor | None = None, right: Tensor | None = None
 ) -> dict[str, Convergence]:
-    r"""R-hat and effective sample size of `invariants`, by ArviZ.
+    r"""Compute R-hat and effective sample size of `invariants`, by ArviZ.
 
-    They say whether chains agree and mix as far as the model can tell, without any alignment. (Vehtari, Gelman,
-    Simpson, Carpenter & Bürkner 2021, Bayesian Analysis 16.)
+    They show whether chains agree and mix as far as the model identifies the loadings, without any alignment. (Vehtari,
+    Gelman, Simpson, Carpenter & Bürkner 2021, Bayesian Analysis 16.)
 
     Args:
         draws: ``(chains, draws, ..., n, p)`` with at least 4 draws. With one chain R-hat compares its quarters.

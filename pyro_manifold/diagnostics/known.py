@@ -1,4 +1,4 @@
-"""What a posterior knows of sites whose columns it knows only up to signs, order or rotations."""
+"""Identified quantities of a posterior whose columns are known only up to signs, order or rotations."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from pyro_manifold.diagnostics.symmetries import Symmetry
 
 
 def known_quantities(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> dict[str, Tensor]:
-    """Sites, and in place of those with a symmetry, functionals that it does not change.
+    """Replace sites that have a symmetry by functionals that it does not change; keep all other sites.
 
-    Those are `invariants` of the product that the sentence of `Symmetry` names. Where more than three sites change
-    together they are the invariants of each of them, and for sites that change places with columns their sorted values.
+    The functionals are the `invariants` of the product that the sentence of `Symmetry` names. If more than three sites
+    change together they are the invariants of each of them, and for sites that are reordered with the columns their
+    sorted values.
 
     Args:
         draws: ``{site: (chains, draws, ...)}``; sites that were not kept are missing.
-        symmetries: of the posterior.
+        symmetries: symmetries of the posterior.
 
     Returns:
         ``{name: (chains, draws, ...)}``.
@@ -40,7 +41,7 @@ def known_quantities(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]
 
 
 def _of_product(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor] | None:
-    """None where there is more than one companion of a kind, or none at all, or where shapes do not make a product."""
+    """Return the invariants of the product of the sites; None if there are not one or two companions that form one."""
     first, *others = symmetry.sites
     if len(others) > 1 or len(symmetry.reordered) > 1 or not (others or symmetry.reordered):
         return None
@@ -67,7 +68,7 @@ def _of_each(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tenso
 
 
 def _matrix(draws: Mapping[str, Tensor], name: str, symmetry: Symmetry) -> Tensor:
-    """A unit vector is a matrix of one column, a companion with one number for each column a matrix of one row."""
+    """Return a site as matrices: a unit vector as one column, a companion with a number for each column as one row."""
     if name not in symmetry.vectors:
         return draws[name]
     return draws[name][..., None] if name == symmetry.sites[0] else draws[name][..., None, :]

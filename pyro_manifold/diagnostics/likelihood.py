@@ -1,4 +1,4 @@
-"""The likelihood of each observation under each draw."""
+"""Pointwise log likelihood: that of each observation under each draw."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
+from pyro_manifold.density.minibatch import in_minibatches
 from pyro_manifold.diagnostics.marginal_likelihood import MarginalLikelihood
 from pyro_manifold.diagnostics.replay import Replay, Values, first_draw, has_data, over_draws
-from pyro_manifold.target.loader import FromLoader
-from pyro_manifold.target.minibatch import in_minibatches
 
 
 def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
     """Values of all observed sites of a model, ``{site: tensor}``; none of data that come in minibatches."""
-    if any(isinstance(arg, FromLoader) for arg in args):
-        return {}
     with torch.no_grad(), pyro.validation_enabled(False):
         nodes = Replay(model, args, kwargs).trace({}).nodes
     whole = {name: site for name, site in nodes.items() if has_data(site) and not in_minibatches(site)}
@@ -29,12 +26,12 @@ def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: di
 def pointwise_log_likelihood(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
 ) -> Values:
-    r""":math:`\log p(y_i \mid \theta)` for each observation and draw: 0 where masked, scales left out.
+    r"""Compute :math:`\log p(y_i \mid \theta)` for each observation and draw: 0 if masked, scales left out.
 
     Discrete sites that were summed out are summed out here too, :math:`\log \sum_z p(z \mid \theta)\, p(y_i \mid z,
-    \theta)`: see `MarginalLikelihood` for what an observation then is, and for observations that have no likelihood
-    of their own, which are left out with a warning. The model is traced once and vectorised over draws; where that is
-    not possible it is run draw by draw.
+    \theta)`: see `MarginalLikelihood` for the definition of an observation then, and for observations that have no
+    likelihood of their own, which are left out with a warning. The model is traced once and vectorised over draws;
+    where that is not possible it is run draw by draw.
 
     Args:
         model: a Pyro model.

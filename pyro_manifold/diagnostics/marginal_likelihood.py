@@ -1,4 +1,4 @@
-"""The likelihood of observations whose discrete sites are summed out."""
+"""Likelihood of observations with discrete sites summed out."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torch import Tensor
 from pyro_manifold.diagnostics.replay import Node, Replay, Values, has_data, is_deterministic
 
 Symbol = str
-"""A letter that stands for a plate or for a summed-out site, as in Pyro's packed tensors."""
+"""A letter for a plate or for a summed-out site, as in Pyro's packed tensors."""
 
 
 class Factor(NamedTuple):
-    """The log density of a site: masked, not scaled, its dimensions named by letters.
+    """Log density of a site: masked, not scaled, its dimensions named by letters.
 
     Attributes:
         log_prob: a packed tensor, without dimensions of size 1.
@@ -38,18 +38,18 @@ class Factor(NamedTuple):
 
     @property
     def assignments(self) -> set[Symbol]:
-        """The summed-out sites that it depends on."""
+        """Return the summed-out sites on which the factor depends."""
         return set(self.log_prob._pyro_dims) - set(self.plates)  # type: ignore[attr-defined]
 
 
 class Unit(NamedTuple):
-    """Sites that are joined by summed-out sites, so that their observations have one likelihood together.
+    """Sites that are connected by summed-out sites, so that their observations have one likelihood together.
 
     Attributes:
         observed: names of the observed sites.
         others: names of all other sites.
-        assignments: the summed-out sites that join them.
-        plates: the plates that all of them are in, as those of a `Factor`.
+        assignments: the summed-out sites that connect them.
+        plates: the plates that contain all of them, in the format of `Factor`.
     """
 
     observed: list[str]
@@ -59,17 +59,17 @@ class Unit(NamedTuple):
 
 
 class MarginalLikelihood:
-    r"""The log likelihood of each observation under one draw, with discrete sites summed out.
+    r"""Log likelihood of each observation under one draw, with discrete sites summed out.
 
-    A summed-out site z joins all sites that depend on it. Within the plates that all of these are in, such as the rows
-    i of a mixture and its assignments, what belongs to i has the likelihood
+    A summed-out site z connects all sites that depend on it. Within the plates that contain all of these, such as the
+    rows i of a mixture and its assignments, the sites of element i have the likelihood
 
     .. math::
         \log p(y_i \mid \theta) = \log \sum_{z_i} p(z_i, y_i, \theta_i) - \log \sum_{z_i} p(z_i, \theta_i),
 
     :math:`\theta_i` the continuous sites that depend on :math:`z_i`, if there are any. So several observed sites with
     one assignment have one likelihood, under their names joined by commas, and observations in a further plate within
-    a row have one for the row. Where there is no such plate, as for a hidden Markov chain or one discrete site
+    a row have one for the row. If there is no such plate, as for a hidden Markov chain or one discrete site
     for all data, the likelihood is no product over observations: they are left out, with a warning.
 
     Args:
@@ -94,7 +94,7 @@ class MarginalLikelihood:
             )
 
     def __call__(self, values: Values) -> Values:
-        """``{names of observed sites: (plates, ...)}``."""
+        """Return the log likelihoods, ``{names of observed sites: (plates, ...)}``."""
         factors = self._factors(values)
         return {", ".join(unit.observed): _log_likelihood(unit, factors) for unit in self._units}
 
@@ -124,7 +124,7 @@ def _factor(site: Node, plate_to_symbol: Mapping[str, Symbol], observed: bool) -
 
 
 def _units(factors: Mapping[str, Factor]) -> list[Unit]:
-    """Sites in groups that share summed-out sites, directly or through others."""
+    """Group sites that share summed-out sites, directly or through others."""
     groups: list[tuple[set[Symbol], list[str]]] = []
     for name, factor in factors.items():
         assignments, names = factor.assignments, [name]
@@ -145,7 +145,7 @@ def _unit(assignments: set[Symbol], names: list[str], factors: Mapping[str, Fact
 
 
 def _merges_observations(unit: Unit, factors: Mapping[str, Factor]) -> bool:
-    """Whether its likelihood is one number for several observations."""
+    """Return whether the likelihood of a unit is one number for several observations."""
     several = len(unit.observed) > 1 or any(factors[name].plates for name in unit.observed)
     return several and not unit.plates
 
@@ -156,7 +156,7 @@ def _log_likelihood(unit: Unit, factors: Mapping[str, Factor]) -> Tensor:
 
 
 def _summed(factors: list[Factor], unit: Unit) -> Tensor:
-    """The log of the product of densities, summed over assignments, for each element of the unit's plates."""
+    """Return the log of the product of densities, summed over assignments, for each element of the unit's plates."""
     sizes = {symbol: frame.size for factor in factors for symbol, frame in factor.plates.items()}
     tree: OrderedDict[frozenset[Symbol], list[Tensor]] = OrderedDict()
     for factor in factors:

@@ -1,9 +1,9 @@
-"""Which chains are in one mode."""
+"""Grouping of chains by the posterior mode that they sample."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,29 +11,32 @@ from torch import Tensor
 
 from pyro_manifold.diagnostics.disagreement import named
 from pyro_manifold.diagnostics.known import known_quantities
+from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, shares_of_particles
 from pyro_manifold.diagnostics.symmetries import Symmetry
 
 _PARTS = 10
 _FEWEST_DRAWS = 2 * _PARTS
 _APART = 5.0  # standard deviations of the means of parts
 _TAIL = 0.1  # share of the draws that may be on the other side
-_ELSEWHERE = 1.5  # times the distance of the furthest draw of a mode
 _MOST_ENTRIES_AT_ONCE = 2**22
 _UNITS_OF_ROUNDING = 100
 
 
 @dataclass(frozen=True)
 class Modes:
-    """Groups of chains that do not meet, the one of the highest log density first.
+    """Groups of chains, one for each mode found, the one of the highest log density first.
 
     Attributes:
-        chains: the numbers of the chains of each group.
-        shares: of the chains that are in each group, ``(groups,)``: where they began, not how probable a mode is.
-        log_density: mean in each group, ``(groups,)``; NaN if it was not given.
-        weights: the probability of each mode, the share of particles of SMC that are nearest to its draws,
-            ``(groups,)``; None without particles.
-        weights_error: standard errors of these, by what runs of SMC differ; NaN for a single run.
-        elsewhere: share of the particles that are near no draw of any chain: a mode that no chain has met.
+        chains: indices of the chains of each group.
+        shares: fraction of the chains in each group, ``(groups,)``: it depends on where they began, and is not the
+            probability of a mode.
+        log_density: mean log density in each group, ``(groups,)``; NaN if it was not given.
+        weights: probability of each mode, estimated by the fraction of the particles of SMC that are nearest to its
+            draws, ``(groups,)``; None without particles.
+        weights_error: standard errors of these: the larger of the error from the variation between runs, if there are
+            several, and of the error from the uncertainty of the fraction within them.
+        elsewhere: fraction of the particles that are apart from the draws of all chains: a mode that no chain visits.
+        elsewhere_error: standard error of it.
     """
 
     chains: list[list[int]]
@@ -42,6 +45,7 @@ class Modes:
     weights: Tensor | None = None
     weights_error: Tensor | None = None
     elsewhere: float = 0.0
+    elsewhere_error: float = float("nan")
 
     def __len__(self) -> int:
         return len(self.chains)
@@ -58,7 +62,7 @@ class Modes:
                 said.append(f"probability {float(self.weights[k]):.2f} ± {float(self.weights_error[k]):.2f}")
             yield ", ".join(said)
         if self.elsewhere:
-            yield f"no chain: probability {self.elsewhere:.2f}"
+            yield f"no chain: probability {self.elsewhere:.2g} ± {self.elsewhere_error:.1g}"
 
 
 def modes(
@@ -68,32 +72,48 @@ def modes(
     symmetries: Sequence[Symmetry] = (),
     particles: Mapping[str, Tensor] | Any = None,
 ) -> Modes:
-    r"""Group chains by mode, and say what share of the chains is in each, and how probable it is.
+    r"""Group chains by mode, and return the fraction of the chains in each mode and the probability of the mode.
 
     Two chains are apart if in some entry of some quantity nine tenths of the draws of one are above nine tenths of the
     other's, and their means differ by more than 5 standard deviations of the means of their tenths,
 
     .. math:: |\bar x_a - \bar x_b| > 5 \sqrt{(s_a^2 + s_b^2)/2},
 
-    :math:`s_a^2` the variance of the means of ten successive parts of chain a. Groups are what remains connected by
-    chains that are not apart, so that a chain which visits two modes, for a tenth of its draws or more, joins them.
-    Chains of one mode that mix so slowly that they seem apart have tenths that differ as much as they do (`python -m
-    benchmarks.groups_of_chains` counts how seldom they are told apart).
+    :math:`s_a^2` the variance of the means of ten successive parts of chain a. Groups are the connected components of
+    the graph of chains that are not apart, so that a chain which visits two modes, for a tenth of its draws or more,
+    joins them. Chains of one mode that mix so slowly that they seem apart have tenths that differ as much as the chains
+    do (`python -m benchmarks.accuracy.modes.groups_of_chains` counts how seldom they are separated).
 
-    Quantities are the sites, for those with a symmetry what it does not change (`invariants`), and the log density.
-    Modes that are copies of each other by a symmetry that is not named, such as of hidden units or of the components of
-    a mixture, count as several: give what does not depend on it, such as predictions or sorted means, as ``draws``.
+    Quantities are the sites, with the `invariants` in place of sites that have a symmetry, and the log density. Modes
+    that are copies of each other by a symmetry that is not named, such as a permutation of hidden units or of mixture
+    components, count as several: give functions that do not depend on it, such as predictions or sorted means, as
+    ``draws``.
+
+    With ``particles`` the probability of each mode is the fraction of particles that are nearest to its draws, in mean
+    squares of standard deviations. Its standard error is the larger of the variation between runs and of
+
+    .. math:: \sqrt{p (1 - p) (e^{\sigma^2} - 1) + \tilde p (1 - \tilde p) / M},
+
+    :math:`\sigma` the `SMC.log_evidence_error` (0 for particles by name), M the number of chains of particles, and
+    :math:`\tilde p = (M p + 1) / (M + 2)`, so that a mode with all particles or none has an error too.
+
+    Particles that lie beyond all draws of their mode in some entry of some quantity, in mean square over entries or in
+    log density, and are more than chance explains, are in a mode that no chain visits. The probability of a false
+    alarm, if the particles have exactly the distribution that the chains sample, is at most 5 %, for any number of
+    entries and tails as heavy as any power, as far as the effective number of draws is known (`python -m
+    benchmarks.accuracy.modes.unvisited`).
 
     Args:
         draws: ``{name: (chains, draws, ...)}``, sites or any functions of them; or an `MCMC` of this package that has
-            run, which knows its log density and its symmetries.
-        log_density: of each draw, ``(chains, draws)``.
-        symmetries: of the posterior, as `MCMC.symmetries` finds them.
-        particles: ``{name: (runs, particles, ...)}`` of the same names, draws from all of the posterior, or an `SMC`
-            that has run: then each mode has a probability.
+            run, from which log density and symmetries are taken.
+        log_density: log density of each draw, ``(chains, draws)``.
+        symmetries: symmetries of the posterior, as found by `MCMC.symmetries`.
+        particles: ``{name: (runs, particles, ...)}`` of the same names, draws from the whole posterior, or an `SMC`
+            that has run; they give the probability of each mode.
 
     Raises:
-        ValueError: for fewer than 20 draws of each chain, particles of other names, or an `SMC` in place of chains.
+        ValueError: for fewer than 20 draws of each chain, particles of other names or shapes, or an `SMC` in place of
+            chains.
 
     Example:
         >>> import torch
@@ -105,6 +125,7 @@ def modes(
         mode 0: chains 0, 2 and 4 (60%), log density -0.5
         mode 1: chains 1 and 3 (40%), log density -63.3
     """
+    density_of_particles = comparable_log_density(particles, draws)
     if not isinstance(draws, Mapping):
         if not hasattr(draws, "get_extra_fields"):
             raise ValueError(
@@ -127,13 +148,23 @@ def modes(
     found = Modes(
         groups, torch.tensor([len(group) / chains for group in groups]), torch.tensor([levels[k] for k in order])
     )
-    return found if particles is None else _weighed(found, draws, particles, symmetries)
+    if particles is None:
+        return found
+    given = Particles.of(particles, draws, density_of_particles)
+    shares, error = shares_of_particles(groups, draws, given, symmetries, log_density)
+    return replace(
+        found,
+        weights=shares[:-1],
+        weights_error=error[:-1],
+        elsewhere=float(shares[-1]),
+        elsewhere_error=float(error[-1]),
+    )
 
 
 def modes_of_run(
     draws: Mapping[str, Tensor], log_density: Tensor | None, symmetries: Callable[[], Sequence[Symmetry]]
 ) -> dict[str, Modes]:
-    """What `MCMC.diagnostics` says of modes; symmetries are asked for only where chains seem to be apart."""
+    """Return the entry of `MCMC.diagnostics` on modes; symmetries are computed only if some chains seem to be apart."""
     if not draws or next(iter(draws.values())).shape[1] < _FEWEST_DRAWS:
         return {}
     found = modes(draws, log_density)
@@ -141,7 +172,7 @@ def modes_of_run(
 
 
 def _apart(quantities: Mapping[str, Tensor], chains: int) -> Tensor:
-    """Which pairs of chains are apart in some quantity, ``(chains, chains)``."""
+    """Return which pairs of chains are apart in some quantity, ``(chains, chains)``."""
     apart = torch.zeros(chains, chains, dtype=torch.bool)
     for values in quantities.values():
         if not values.is_floating_point() or not values.numel():
@@ -153,10 +184,10 @@ def _apart(quantities: Mapping[str, Tensor], chains: int) -> Tensor:
 
 
 def _apart_in(values: Tensor) -> Tensor:
-    """Of ``(chains, draws, entries)``."""
+    """Return which pairs of chains are apart in some entry of ``(chains, draws, entries)``, ``(chains, chains)``."""
     means = values.mean(1)
     parts = torch.stack([part.mean(1) for part in values.tensor_split(_PARTS, 1)], 1)
-    # Rounding alone does not tell chains apart, as in row norms of orthonormal matrices.
+    # A floor for rounding, which alone must not separate chains, such as in row norms of orthonormal matrices.
     rounding = _UNITS_OF_ROUNDING * torch.finfo(torch.float32).eps ** 1.5 * means.abs()
     variance = parts.var(1) + rounding.square()
     distance = means.unsqueeze(1) - means.unsqueeze(0)
@@ -167,42 +198,8 @@ def _apart_in(values: Tensor) -> Tensor:
 
 
 def _connected(together: Tensor) -> list[list[int]]:
-    """Connected components of a graph, ``(nodes, nodes)`` booleans."""
+    """Return the connected components of a graph, ``(nodes, nodes)`` booleans."""
     from scipy.sparse.csgraph import connected_components
 
     count, labels = connected_components(together.numpy(), directed=False)
     return [[int(k) for k in (labels == group).nonzero()[0]] for group in range(count)]
-
-
-def _weighed(found: Modes, draws: Mapping[str, Tensor], particles: Any, symmetries: Sequence[Symmetry]) -> Modes:
-    """Each particle goes to the mode whose draws it is nearest to, in standard deviations of each quantity."""
-    if not isinstance(particles, Mapping):
-        particles = particles.get_samples(group_by_chain=True)
-    if set(particles) != set(draws):
-        raise ValueError(f"modes: particles are of {sorted(particles)}, but draws of {sorted(draws)}.")
-    chains, length = next(iter(draws.values())).shape[:2]
-    runs = len(next(iter(particles.values())))
-    # Together, because invariants choose rows by the mean of all that they see.
-    both = {name: torch.cat([x.flatten(0, 1), particles[name].flatten(0, 1)]).unsqueeze(0) for name, x in draws.items()}
-    quantities = [x[0].reshape(x.shape[1], -1).double() for x in known_quantities(both, symmetries).values()]
-    own, other = torch.cat(quantities, -1).split([chains * length, len(both[next(iter(both))][0]) - chains * length])
-    distances, furthest = [], []
-    for group in found.chains:
-        mine = own.unflatten(0, (chains, length))[group].flatten(0, 1)
-        centre, spread = mine.mean(0), mine.std(0)
-        moving = spread > 0
-        distances.append(((other - centre)[:, moving] / spread[moving]).square().mean(-1))
-        furthest.append(((mine - centre)[:, moving] / spread[moving]).square().mean(-1).max())
-    nearest = torch.stack(distances, -1).min(-1)
-    near = nearest.values <= _ELSEWHERE * torch.stack(furthest)[nearest.indices]
-    label = torch.where(near, nearest.indices, len(found)).unflatten(0, (runs, -1))
-    shares = torch.stack([(label == k).double().mean(1) for k in range(len(found) + 1)], -1)
-    error = shares.std(0) / runs**0.5 if runs > 1 else torch.full_like(shares[0], torch.nan)
-    return Modes(
-        found.chains,
-        found.shares,
-        found.log_density,
-        shares.mean(0)[:-1],
-        error[:-1],
-        float(shares.mean(0)[-1]),
-    )

@@ -1,4 +1,4 @@
-"""Pictures of draws of orthonormal matrices and loadings, beside those of ArviZ."""
+"""Plots of draws of orthonormal matrices and loadings, beside those of ArviZ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyro_manifold.diagnostics.checks import check_draws, check_orthonormal, che
 from pyro_manifold.diagnostics.subspaces import orthonormal_basis, principal_angles, subspace_summary
 from pyro_manifold.manifolds import Stiefel
 
-# Okabe & Ito 2008: told apart by all common forms of colour vision.
+# Okabe & Ito 2008: distinguishable for all common forms of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _CERTAIN = 0.95
 _MOST_CELLS_WITH_TEXT = 120
@@ -22,18 +22,18 @@ _LEAST_PROBABILITY = 0.01
 
 
 def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300, *, project: bool = False) -> Any:
-    r"""Columns of orthonormal matrices as points on the circle (n = 2) or sphere (n = 3), with an arrow for each mean.
+    r"""Plot columns of orthonormal matrices on the circle (n = 2) or sphere (n = 3), with an arrow for each mean.
 
     A frame is a set of orthonormal vectors, here the columns of one draw. The arrow is the arithmetic mean
-    :math:`E\,x_j`: on the circle or sphere if all draws are equal, short if they spread, and zero if they have no
-    direction, as when signs are not aligned.
+    :math:`E\,x_j`: on the circle or sphere if all draws are equal, short if they are dispersed, and zero if they have
+    no mean direction, as when signs are not aligned.
 
     Args:
         draws: orthonormal matrices, ``(chains, draws, n, p)`` with n = 2 or 3, one site outside plates.
         ax: axes to draw on, three-dimensional for n = 3; None makes new ones.
-        most_draws: how many draws are shown, evenly spaced; the means are those of all.
-        project: take the nearest orthonormal matrices first, for draws that are orthonormal only up to about 1e-4, such
-            as numbers read from a file with few digits. What is further off than 0.1 is refused all the same.
+        most_draws: largest number of draws to show, evenly spaced; the means are those of all.
+        project: replace draws by the nearest orthonormal matrices first, for draws that are orthonormal only up to
+            about 1e-4, such as numbers read from a file with few digits. A distance above 0.1 is an error all the same.
 
     Returns:
         The matplotlib axes, named after the rows, with the legend below them.
@@ -82,10 +82,10 @@ def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300, *, project
 
 
 def plot_principal_angles(draws: Tensor, reference: Tensor | None = None, ax: Any = None) -> Any:
-    r"""Trace of the largest angle between the span of each draw's columns and a reference's, a line for each chain.
+    r"""Plot the largest angle between the span of each draw's columns and that of a reference, a line for each chain.
 
-    The angle does not depend on signs, order or rotations of columns. A chain that sits elsewhere, or has not
-    arrived, is above the others. In high dimension no draw is near the mean: the level is the spread of the posterior.
+    The angle does not depend on signs, order or rotations of columns. A chain that is in another mode, or has not
+    converged, is above the others. In high dimension no draw is near the mean: the level is the posterior spread.
 
     Args:
         draws: ``(chains, draws, n, p)``, one site outside plates, orthonormal or not.
@@ -132,7 +132,7 @@ def plot_loadings(
     column_names: Sequence[str] | None = None,
     ax: Any = None,
 ) -> Any:
-    r"""Heat map of posterior means of loadings, with their uncertainty.
+    r"""Plot a heat map of posterior means of loadings, with their uncertainty.
 
     The colour is the mean, and in small tables the text is mean ± standard deviation. Where the sign of an entry has a
     posterior probability below 95 %, the text is grey; in larger tables, which have no text, a dot marks these cells.
@@ -164,7 +164,7 @@ def plot_loadings(
     n, p = draws.shape[-2:]
     rows = _names(row_names, n, "row_names", owner)
     columns = _names(column_names, p, "column_names", owner)
-    # Room in inches for names, cells and colour bar.
+    # Space in inches for names, cells and colour bar.
     width = 1.4 + 0.085 * max(map(len, rows)) + 1.05 * min(p, 10)
     ax = _axes(ax, owner, size=(width, 0.8 + 0.3 * min(n, 30)))
     values = draws.detach().flatten(0, 1).cpu().double()
@@ -189,7 +189,7 @@ def plot_loadings(
 
 
 def _write_cells(ax: Any, mean: Tensor, deviation: Tensor, certain: Tensor, largest: float) -> None:
-    # Two decimals unless all entries are so small or so large that they say nothing.
+    # Two decimals unless all entries are so small or so large that two decimals are uninformative.
     decimals = 2 if 0.1 <= largest < 100 else max(0, 1 - math.floor(math.log10(largest)))
     for i, j in torch.cartesian_prod(*map(torch.arange, mean.shape)).tolist():
         dark = abs(float(mean[i, j])) > 0.6 * largest
@@ -200,7 +200,7 @@ def _write_cells(ax: Any, mean: Tensor, deviation: Tensor, certain: Tensor, larg
 
 
 def _orthonormal(draws: Tensor, project: bool) -> Tensor:
-    """The draws, or the orthonormal matrices nearest to them."""
+    """Return the draws, or the orthonormal matrices nearest to them."""
     if not project:
         check_orthonormal(draws, "draws", "plot_frames", remedy="use project=True if only rounding has gathered.")
         return draws
@@ -215,7 +215,7 @@ def _orthonormal(draws: Tensor, project: bool) -> Tensor:
 
 
 def _legend_below(ax: Any, points: float, **options: Any) -> Any:
-    """A legend so many points under the axes, below their names; a title has its place above them."""
+    """Add a legend so many points under the axes, below their names; a title has its place above the axes."""
     from matplotlib.transforms import ScaledTranslation
 
     place = ax.transAxes + ScaledTranslation(0, -points / 72, ax.figure.dpi_scale_trans)
@@ -225,11 +225,11 @@ def _legend_below(ax: Any, points: float, **options: Any) -> Any:
 
 
 def plot_evidence(table: Any, ax: Any = None) -> Any:
-    """Log evidence of several models, with twice its standard error, and the probabilities that are not negligible.
+    """Plot the log evidence of several models with twice its standard error, and the non-negligible probabilities.
 
     Args:
-        table: what `pyro_manifold.infer.compare_evidence` gives; rows named by numbers, such as ranks, are joined by a
-            line.
+        table: the result of `pyro_manifold.infer.compare_evidence`; rows whose names are numbers, such as ranks, are
+            joined by a line.
         ax: axes to draw on; None makes new ones.
 
     Returns:
@@ -245,7 +245,7 @@ def plot_evidence(table: Any, ax: Any = None) -> Any:
     ax = _axes(ax, "plot_evidence", (5, 3.2))
     numbers = all(isinstance(name, int | float) for name in table.index.tolist())
     places = table.index.tolist() if numbers else list(range(len(table)))
-    best = table.log_evidence.to_numpy().argmax()
+    best = table.log_evidence.argmax()  # NaN, of a model that failed, is no maximum
     ax.plot(places, table.log_evidence, "-" if numbers else "", color="0.75", lw=1, zorder=1)
     for place, (_, row), k in zip(places, table.iterrows(), range(len(table)), strict=True):
         colour = COLOURS[1] if k == best else COLOURS[0]
@@ -272,7 +272,7 @@ def _circle(ax: Any) -> None:
 
 
 def _sphere(ax: Any) -> None:
-    """A faint sphere; its lines of latitude and longitude tell the eye which side a point is on."""
+    """Draw a faint sphere; its lines of latitude and longitude show on which side a point is."""
     around = torch.linspace(0, 2 * torch.pi, 25, dtype=torch.float64)
     down = torch.linspace(0, torch.pi, 13, dtype=torch.float64).unsqueeze(-1)
     x, y, z = down.sin() * around.cos(), down.sin() * around.sin(), down.cos().expand(-1, 25)
@@ -289,7 +289,7 @@ def _sphere(ax: Any) -> None:
 
 
 def _axes(ax: Any, owner: str, size: tuple[float, float], three_dimensional: bool = False) -> Any:
-    """The given axes if they fit, or new ones."""
+    """Return the given axes if they fit, or new ones."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
@@ -320,6 +320,6 @@ def _names(names: Sequence[str] | None, count: int, name: str, owner: str) -> li
 
 
 def _thinned(names: list[str]) -> tuple[list[int], list[str]]:
-    """At most 40 tick labels: more of them overlap."""
+    """Return positions and names of at most 40 tick labels: more of them overlap."""
     places = list(range(0, len(names), -(-len(names) // 40)))
     return places, [names[k] for k in places]

@@ -1,4 +1,4 @@
-"""How good predictive probabilities are: against labels, against a reference, and for telling unfamiliar inputs."""
+"""Quality of predictive probabilities: scores by labels or a reference, calibration, out-of-distribution AUROC."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from pyro_manifold.diagnostics.checks import check_real
 
-_SUM_TOLERANCE = 1e-4  # what float32 leaves of a softmax over thousands of classes is less
+_SUM_TOLERANCE = 1e-4  # the error of a float32 softmax over thousands of classes is smaller
 
 
 def agreement(probabilities: Tensor, reference: Tensor) -> Tensor:
-    r"""Share of cases for which two predictions have the same most probable class.
+    r"""Compute the fraction of cases for which two predictions have the same most probable class.
 
     .. math::
         \frac{1}{n} \sum_{i=1}^n 1[\arg\max_k p_{ik} = \arg\max_k q_{ik}]
@@ -38,7 +38,7 @@ def agreement(probabilities: Tensor, reference: Tensor) -> Tensor:
 
 
 def total_variation(probabilities: Tensor, reference: Tensor) -> Tensor:
-    r"""Distance in total variation between two predictions, mean over cases.
+    r"""Compute the total variation distance between two predictions, mean over cases.
 
     .. math::
         \frac{1}{n} \sum_{i=1}^n \frac{1}{2} \sum_k |p_{ik} - q_{ik}|
@@ -65,7 +65,7 @@ def total_variation(probabilities: Tensor, reference: Tensor) -> Tensor:
 
 
 def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
-    r"""Mean over cases of minus the logarithm of the probability of the label, :math:`-\log p_{i y_i}`.
+    r"""Compute the mean over cases of minus the log probability of the label, :math:`-\log p_{i y_i}`.
 
     Args:
         probabilities: p, ``(cases, classes)``.
@@ -87,7 +87,7 @@ def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
-    r"""Mean over cases of the squared distance from probabilities to the label.
+    r"""Compute the mean over cases of the squared distance from the probabilities to the label, one-hot encoded.
 
     .. math::
         \frac{1}{n} \sum_{i=1}^n \sum_k (p_{ik} - 1[k = y_i])^2
@@ -97,7 +97,7 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
         labels: y, integers from 0 to classes − 1, ``(cases,)``.
 
     Returns:
-        ``()``, from 0 to 2. For two classes some define half of it.
+        ``()``, from 0 to 2. For two classes it is sometimes defined as half of this.
 
     Raises:
         TypeError: for probabilities that are no tensor of float32 or float64, or labels that are none of integers.
@@ -115,7 +115,7 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
-    r"""How far confidence is from accuracy, mean over bins of confidence.
+    r"""Compute the difference of confidence and accuracy, mean over bins of confidence.
 
     The confidence of a case is its largest probability. With :math:`B_m` the cases whose confidence is in
     :math:`(\tfrac{m-1}{M}, \tfrac{m}{M}]`,
@@ -123,7 +123,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
     .. math::
         \sum_{m=1}^M \frac{|B_m|}{n} \left| \operatorname{accuracy}(B_m) - \operatorname{confidence}(B_m) \right| .
 
-    It depends on the number of bins, and of few cases it is large for well calibrated predictions too.
+    It depends on the number of bins, and for few cases it is large for well calibrated predictions too.
 
     Args:
         probabilities: ``(cases, classes)``.
@@ -154,7 +154,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
 
 
 def predictive_entropy(probabilities: Tensor) -> Tensor:
-    r"""Entropy of each prediction, :math:`-\sum_k p_{ik} \log p_{ik}`, with 0 log 0 = 0.
+    r"""Compute the entropy of each prediction, :math:`-\sum_k p_{ik} \log p_{ik}`, with 0 log 0 = 0.
 
     Args:
         probabilities: p, ``(cases, classes)``.
@@ -175,20 +175,19 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
 
 
 def out_of_distribution_auroc(inside_scores: Tensor, outside_scores: Tensor) -> Tensor:
-    r"""Probability that an unfamiliar case has a higher score than a familiar one; equal scores count half.
+    r"""Compute the probability that an outside case has a higher score than an inside one; equal scores count half.
 
     .. math::
         P(s_\text{outside} > s_\text{inside}) + \tfrac{1}{2} P(s_\text{outside} = s_\text{inside}),
 
-    which is the area under the curve of true against false positives for all thresholds of the score, and the statistic
-    of Mann and Whitney divided by the number of pairs.
+    which is the area under the ROC curve of the score, and the Mann–Whitney statistic divided by the number of pairs.
 
     Args:
-        inside_scores: of cases like those of the training data, such as `predictive_entropy`, ``(cases,)``.
-        outside_scores: of cases from elsewhere, ``(other cases,)``.
+        inside_scores: scores of cases like the training data, such as `predictive_entropy`, ``(cases,)``.
+        outside_scores: scores of cases from another distribution, ``(other cases,)``.
 
     Returns:
-        ``()``, from 0 to 1; ½ if the scores tell nothing.
+        ``()``, from 0 to 1; ½ if the scores are uninformative.
 
     Raises:
         TypeError: for anything but tensors of float32 or float64.

@@ -1,4 +1,4 @@
-"""Functionals of matrices that are known by their factors, none of them as large as the product."""
+"""Functionals of products of matrices, computed from the factors without forming the product."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def product_invariants(left: Tensor, scales: Tensor | None, right: Tensor | None) -> dict[str, Tensor]:
-    r"""Functionals that determine :math:`M = X \operatorname{diag}(s) V^\top`.
+    r"""Compute functionals that determine :math:`M = X \operatorname{diag}(s) V^\top`.
 
     With triangular factors :math:`X = Q_X R_X`, :math:`V = Q_V R_V`, the Gram matrix of the columns of M is that of the
     rows of the m×p matrix :math:`V \operatorname{diag}(s) R_X^\top`, and M has the singular values of
@@ -25,7 +25,7 @@ def product_invariants(left: Tensor, scales: Tensor | None, right: Tensor | None
     scale = left.new_ones(left.shape[-1]) if scales is None else scales.detach().to(left)
     scaled_left, scaled_right = left * scale.unsqueeze(-2), right * scale.unsqueeze(-2)
     left_triangle, right_triangle = (torch.linalg.qr(matrix, mode="r").R for matrix in (left, right))
-    # Their rows have the inner products that the columns and rows of M have.
+    # Their rows have the same inner products as the columns and rows of M.
     columns, rows = scaled_right @ left_triangle.mT, scaled_left @ right_triangle.mT
     core = left_triangle * scale.unsqueeze(-2) @ right_triangle.mT
     rank = min(*left.shape[-2:], right.shape[-2])
@@ -41,9 +41,9 @@ def product_invariants(left: Tensor, scales: Tensor | None, right: Tensor | None
 
 
 def pivots(draws: Tensor, count: int) -> Tensor:
-    """The ``count`` rows that span the most volume on average, ``(..., count)``: pivoted Cholesky of the mean of XXᵀ.
+    """Return the ``count`` rows that span the most volume on average, ``(..., count)``, by pivoted Cholesky of E XXᵀ.
 
-    Only its diagonal and as many columns are formed.
+    Only the diagonal and ``count`` columns of the mean of XXᵀ are formed.
     """
     remaining = draws.square().sum(-1).mean((0, 1))  # (..., n)
     chosen, factor = [], remaining.new_zeros(*remaining.shape, 0)
@@ -59,5 +59,5 @@ def pivots(draws: Tensor, count: int) -> Tensor:
 
 
 def rows_at(draws: Tensor, index: Tensor) -> Tensor:
-    """Rows of each draw, ``(chains, draws, ..., n, p)`` to ``(chains, draws, ..., count, p)``."""
+    """Select rows of each draw, ``(chains, draws, ..., n, p)`` to ``(chains, draws, ..., count, p)``."""
     return draws.gather(-2, index.unsqueeze(-1).expand(*draws.shape[:-2], index.shape[-1], draws.shape[-1]))

@@ -1,4 +1,4 @@
-"""A model run again with the values of each draw, all draws together where that is possible."""
+"""Runs of a model with the values of each draw, vectorised over draws where possible."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.trusted import Trusted
-from pyro_manifold.target.loader import FromLoader
+from pyro_manifold.graphs.verified import Verified
 
 Values = dict[str, Tensor]
 Node = dict[str, Any]
@@ -23,42 +22,43 @@ _COMPARED = 4  # draws of each batch, and two for each of so many sites:
 _COMPARED_SITES = 16
 
 
+def check_has_arguments(mcmc: object) -> None:
+    """Raise ValueError for a run whose model took its arguments from a loader, in batches."""
+    if getattr(mcmc, "_data_loader", None) is not None:
+        raise ValueError(
+            "the model's arguments came from data_loader, batch after batch; there are none to run it with"
+        )
+
+
 class Replay:
-    """A model and its arguments, to be run with given values of its sites.
+    """A model and its arguments, for runs with given values of its sites.
 
     Args:
         model: a Pyro model.
         args: its arguments.
         kwargs: its keyword arguments.
-
-    Raises:
-        ValueError: if the arguments came from a loader.
     """
 
     def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if any(isinstance(arg, FromLoader) for arg in args):
-            raise ValueError(
-                "the model's arguments came from data_loader, batch after batch; there are none to run it with"
-            )
         self._model, self._args, self._kwargs = model, args, kwargs
 
     def trace(
         self, values: Mapping[str, Tensor], handler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     ) -> poutine.Trace:
-        """The trace of a run with these values; ``handler`` changes the model before they are put in."""
+        """Return the trace of a run with these values; ``handler`` is applied to the model before conditioning."""
         model = self._model if handler is None else handler(self._model)
         conditioned = poutine.condition(model, data=dict(values))
         return poutine.block(poutine.trace(conditioned).get_trace)(*self._args, **self._kwargs)
 
     def without_draws(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
-        """Latent sites that the values do not name: discrete ones that were summed out, or some that nobody kept."""
+        """Return the latent sites without values: discrete ones that were summed out, or sites that were not kept."""
         return {name: site for name, site in self.trace(values).nodes.items() if is_latent(site) and name not in values}
 
 
 def over_draws(of_one_draw: Callable[[Values], Values], samples: Mapping[str, Tensor]) -> Values:
-    """A function of the values of one draw, at every draw.
+    """Evaluate a function of the values of one draw at every draw.
 
-    It is traced once and vectorised over draws; where that is not possible it is called draw by draw.
+    It is traced once and vectorised over draws; if that is not possible it is called draw by draw.
 
     Args:
         of_one_draw: ``{site: value}`` to ``{name: tensor}``, the same names and shapes for every draw.
@@ -86,14 +86,14 @@ def _of_a_batch(flat: FlatFunction, columns: tuple[Tensor, ...]) -> tuple[Tensor
         graph: FlatFunction = torch.vmap(trace(flat, *[column[0].clone() for column in columns]))
         return graph
 
-    function = Trusted(row_by_row(flat), "draw by draw")
+    function = Verified(row_by_row(flat), "draw by draw")
     rows = _to_compare(columns)
     function.attempt("traced", vectorised, [[column[rows] for column in columns]])
     return function(*columns)
 
 
 def row_by_row(flat: FlatFunction) -> FlatFunction:
-    """A function of the values of one draw or chain, at each row of its inputs, one after the other."""
+    """Return a function that applies ``flat``, for one draw or chain, to each row of its inputs in turn."""
 
     def rows(*columns: Tensor) -> tuple[Tensor, ...]:
         results = [flat(*values) for values in zip(*columns, strict=True)]
@@ -103,7 +103,7 @@ def row_by_row(flat: FlatFunction) -> FlatFunction:
 
 
 def _to_compare(columns: tuple[Tensor, ...]) -> list[int]:
-    """Draws to compare at: some of the batch, and where a site is largest and smallest, for there models branch."""
+    """Return draws to compare: some of the batch, and those where a site is extreme, since models branch there."""
     count = len(columns[0])
     chosen = {(k * (count - 1)) // (_COMPARED - 1) for k in range(_COMPARED)}
     for column in columns[:_COMPARED_SITES]:
@@ -114,17 +114,17 @@ def _to_compare(columns: tuple[Tensor, ...]) -> list[int]:
 
 
 def first_draw(samples: Mapping[str, Tensor]) -> Values:
-    """The values of the first draw."""
+    """Return the values of the first draw."""
     return {name: value[0].detach() for name, value in samples.items()}
 
 
 def is_latent(site: Node) -> bool:
-    """Whether a site of a trace is sampled and not observed."""
+    """Return whether a site of a trace is sampled and not observed."""
     return site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
 
 
 def has_data(site: Node) -> bool:
-    """Whether a site of a trace is observed and has data; `pyro.factor` is observed too, but has none."""
+    """Return whether a site of a trace is observed and has data; `pyro.factor` is observed too, but has none."""
     return (
         site["type"] == "sample"
         and site["is_observed"]
@@ -136,5 +136,5 @@ def has_data(site: Node) -> bool:
 
 
 def is_deterministic(site: Node) -> bool:
-    """Whether a site of a trace is one of `pyro.deterministic`."""
+    """Return whether a site of a trace is one of `pyro.deterministic`."""
     return site["type"] == "sample" and bool(site["infer"].get("_deterministic"))

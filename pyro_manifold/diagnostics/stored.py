@@ -1,4 +1,4 @@
-"""Runs on disk as ArviZ's InferenceData, also while they go on."""
+"""Stored runs as ArviZ's InferenceData, also while they are in progress."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 import numpy as np
 
-import pyro_manifold
 from pyro_manifold.store.archive import Array
 from pyro_manifold.store.reading import SITES, STATISTICS, StoredRun, stored_runs
+from pyro_manifold.version import __version__
 
 
 def open_run(path: str | Path) -> Any:
-    """What is stored of a run, for ArviZ: draws and statistics that are read when they are looked at.
+    """Open a stored run for ArviZ: draws and statistics are read from disk when they are accessed.
 
-    The run may be going on, in another process or on another machine: it has the draws that were stored by now, and
-    of shards as many as each of them has. ``.load()`` on a group or variable reads it into memory.
+    The run may be in progress, in another process or on another machine: the result has the draws stored so far, and
+    from each shard as many as all shards have. ``.load()`` on a group or variable reads it into memory.
 
     Args:
-        path: the folder that was ``MCMC``'s ``store``.
+        path: the folder given to ``MCMC`` as ``store``.
 
     Returns:
         ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree``, with the groups ``posterior`` and
         ``sample_stats``: variables ``(chain, draw, ...)``.
 
     Raises:
-        ValueError: if there is no stored run, or a file of it is damaged; nothing in it is unpickled.
+        ValueError: if there is no stored run, or one of its files is damaged; nothing is unpickled.
 
     Example:
         >>> import pyro, tempfile
@@ -53,14 +53,14 @@ def open_run(path: str | Path) -> Any:
         import arviz
 
         if int(arviz.__version__.split(".")[0]) < 1:
-            # ArviZ takes hundreds of chains for a transposed array.
+            # ArviZ mistakes hundreds of chains for a transposed array.
             warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
             return arviz.InferenceData(**groups, attrs=_attributes(runs))
         return xarray.DataTree.from_dict({"/": xarray.Dataset(attrs=_attributes(runs)), **groups})
 
 
 def _names(runs: list[StoredRun], group: str) -> list[str]:
-    """Those that every shard has; statistics are known from the first draw on."""
+    """Return the names that every shard has; statistics are known from the first draw on."""
     first, *others = [run.names(group) for run in runs]
     taken = sorted({"chain", "draw"} & set(first))
     if taken:
@@ -81,7 +81,7 @@ def _attributes(runs: list[StoredRun]) -> dict[str, Any]:
     manifest = runs[0].manifest
     return {
         "inference_library": "pyro_manifold",
-        "inference_library_version": manifest.versions.get("pyro_manifold", pyro_manifold.__version__),
+        "inference_library_version": manifest.versions.get("pyro_manifold", __version__),
         "warmup_steps": manifest.warmup_steps,
         "thinning": manifest.thinning,
     }
@@ -93,7 +93,7 @@ def _variable(runs: list[StoredRun], group: str, name: str) -> Any:
     from xarray.core import indexing
 
     class OnDisk(BackendArray):
-        """An array that is read where it is looked at."""
+        """A lazily read array."""
 
         def __init__(self) -> None:
             self.dtype, shape = runs[0].kind(group, name)
@@ -109,7 +109,7 @@ def _variable(runs: list[StoredRun], group: str, name: str) -> Any:
 
 
 def _read(runs: list[StoredRun], group: str, name: str, key: tuple[Any, ...]) -> Array:
-    """Integers and slices of all dimensions; only files that have some of these draws are opened."""
+    """Read by integers and slices of all dimensions; only files that have some of these draws are opened."""
     chain, draw, *rest = key
     draws = range(_draws(runs))[draw if isinstance(draw, slice) else slice(int(draw), int(draw) + 1)]
     start, stop = (min(draws), max(draws) + 1) if draws else (0, 0)

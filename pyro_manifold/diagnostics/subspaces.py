@@ -1,4 +1,4 @@
-"""Spans of columns: what is left of loadings when any rotation of the columns is allowed."""
+"""Spans of columns: the identified part of loadings when any rotation of the columns is allowed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pyro_manifold.diagnostics.checks import check_draws, check_matrices, check_
 
 
 class SubspaceSummary(NamedTuple):
-    r"""Where the spans of draws lie, and how far they spread.
+    r"""Mean and spread of the spans of draws.
 
     Attributes:
         mean: orthonormal basis of the mean subspace, ``(..., n, p)``, the best determined direction first. Signs of
             columns are arbitrary.
         concentration: eigenvalues of the mean projector that belong to ``mean``, ``(..., p)``, decreasing:
-            :math:`E\lVert P v_j\rVert^2`, 1 for a direction that lies in all draws, about p/n if nothing is known.
+            :math:`E\lVert P v_j\rVert^2`, 1 for a direction that lies in all draws, about p/n for uniform draws.
         angles: principal angles between each draw and ``mean`` in radians, ``(chains, draws, ..., p)``, increasing.
     """
 
@@ -27,7 +27,7 @@ class SubspaceSummary(NamedTuple):
 
 
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:
-    r"""Principal angles between the spans of the columns of two matrices, in radians, increasing.
+    r"""Compute the principal angles between the spans of the columns of two matrices, in radians, increasing.
 
     The first is the smallest angle between a vector of one span and a vector of the other; each next one is the
     smallest for vectors orthogonal to those before. With orthonormal bases Q and R of the spans,
@@ -76,7 +76,7 @@ def principal_angles(first: Tensor, second: Tensor) -> Tensor:
 
 
 def orthonormal_basis(matrix: Tensor, name: str, owner: str) -> Tensor:
-    """Orthonormal columns with the span of ``matrix``, or one sentence if its columns are dependent."""
+    """Return orthonormal columns with the span of ``matrix``; raise one sentence if its columns are dependent."""
     check_tall(matrix, name, owner)
     basis, triangle = torch.linalg.qr(matrix.detach())
     singular_values = torch.linalg.svdvals(triangle)
@@ -90,10 +90,10 @@ def orthonormal_basis(matrix: Tensor, name: str, owner: str) -> Tensor:
 
 
 def mean_projector(draws: Tensor) -> Tensor:
-    r"""Posterior mean :math:`E\,QQ^\top` of the orthogonal projector onto the span, invariant under all rotations.
+    r"""Compute the posterior mean :math:`E\,QQ^\top` of the orthogonal projector onto the span, invariant to rotations.
 
     Orthonormal draws are their own basis Q; other loadings are orthonormalised first. It is n×n: for large n
-    `subspace_summary` says the same without it.
+    `subspace_summary` has the same information without it.
 
     Args:
         draws: ``(chains, draws, ..., n, p)``, float32 or float64, with independent columns.
@@ -116,7 +116,7 @@ def mean_projector(draws: Tensor) -> Tensor:
 
 
 def subspace_summary(draws: Tensor) -> SubspaceSummary:
-    r"""Mean subspace of draws, how well each of its directions is determined, and each draw's angles to it.
+    r"""Compute the mean subspace of draws, how well each of its directions is determined, and the angles to each draw.
 
     The mean subspace is spanned by the p leading eigenvectors of `mean_projector`; it minimises the mean of
     :math:`\sum_k \sin^2 \theta_k`, θ the principal angles to a draw (Srivastava & Klassen 2002, IEEE Transactions on
@@ -138,12 +138,12 @@ def subspace_summary(draws: Tensor) -> SubspaceSummary:
 
 
 def _stack(basis: Tensor) -> Tensor:
-    """Columns of all N draws side by side, S of shape ``(..., n, Np)``: SSᵀ/N is the mean projector."""
+    """Concatenate the columns of all N draws to S of shape ``(..., n, Np)``: SSᵀ/N is the mean projector."""
     return basis.flatten(0, 1).movedim(0, -2).flatten(-2)
 
 
 def _leading_directions(basis: Tensor) -> tuple[Tensor, Tensor]:
-    """Leading p eigenvectors and eigenvalues of SSᵀ/N, from the smaller of SSᵀ and SᵀS."""
+    """Return the leading p eigenvectors and eigenvalues of SSᵀ/N, from the smaller of SSᵀ and SᵀS."""
     p = basis.shape[-1]
     stacked = _stack(basis)
     n, columns = stacked.shape[-2:]

@@ -1,4 +1,4 @@
-"""Which sites a posterior knows only up to signs, order or rotations of their columns."""
+"""Detection of sites that a posterior identifies only up to signs, order or rotations of their columns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.model import Target
 from pyro_manifold.graphs.agreement import FactorisationError, effect_of_rounding
 from pyro_manifold.manifolds import Sphere, Stiefel
-from pyro_manifold.target.batched import Sites
-from pyro_manifold.target.model import Target
 
 _POINTS = 3
 _SIGNS_AT_EACH = 4
@@ -20,14 +20,14 @@ _UNITS_OF_ROUNDING = 32.0
 
 
 class Symmetry(NamedTuple):
-    """What leaves a density as it is.
+    """A transformation of sites that does not change a density.
 
     Attributes:
-        kind: what changes the columns: ``"signs"``, ``"permutations"`` (signs and order) or ``"rotations"``.
-        sites: whose columns; those of several change together.
-        vectors: those of them that are vectors: a unit vector, which is a column of its own, or a companion with one
-            number for each column.
-        reordered: sites with something for each column, such as scales, that change places with the columns.
+        kind: the transformations of the columns: ``"signs"``, ``"permutations"`` (signs and order) or ``"rotations"``.
+        sites: the sites whose columns are transformed; several are transformed together.
+        vectors: those of them that are vectors: a unit vector, which is one column, or a companion with one number
+            for each column.
+        reordered: sites with a value for each column, such as scales, that are reordered with the columns.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Symmetry(NamedTuple):
     reordered: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """What to say of it beside a table of means."""
+        """Return a sentence about the symmetry for the summary table."""
         verb, their = ("is", "its") if len(self.sites) == 1 else ("are", "their")
         changes = {"signs": "the signs", "permutations": "the signs and the order", "rotations": "rotations"}
         what = f"{changes[self.kind]} of {their} columns" + (", together" if len(self.sites) > 1 else "")
@@ -50,7 +50,7 @@ class Symmetry(NamedTuple):
         )
 
     def _arguments(self) -> str:
-        """Of the call that looks at what the posterior knows: one product if there are no more than three factors."""
+        """Return the arguments of `summarise_invariants`: one product if there are no more than three factors."""
         first, *others = self.sites
         arguments = [first + ("[..., None]" if first in self.vectors else "")]
         if len(others) > 1 or len(self.reordered) > 1 or not (others or self.reordered):
@@ -65,20 +65,20 @@ def _quoted(names: tuple[str, ...]) -> str:
 
 
 def symmetries(target: Target, samples: Mapping[str, Tensor]) -> list[Symmetry]:
-    """Symmetries of a posterior, for each site with orthonormal columns, found by asking its density.
+    """Find the symmetries of a posterior, for each site with orthonormal columns, by evaluating its density.
 
-    A posterior does not know the signs of the columns of U if its density is the same at U and at US, S any diagonal
-    matrix of ±1, and does not know rotations if it is the same at U and UR, R any orthogonal matrix. The density is
-    asked at a few draws with random S and R. Other sites with as many columns may have to move along, US and VS: each
-    of them is tried alone, then all together. Where signs are unknown, so may be the order of the columns, with sites
-    that have something for each of them.
+    A posterior does not identify the signs of the columns of U if its density is the same at U and at US, S any
+    diagonal matrix of ±1, and does not identify rotations if it is the same at U and UR, R any orthogonal matrix. The
+    density is evaluated at a few draws with random S and R. Other sites with as many columns may have to be transformed
+    with U, to US and VS: each of them is tried alone, then all together. If signs are not identified, the order of the
+    columns may not be either, with sites that have a value for each of them.
 
     Args:
-        target: what was sampled from.
+        target: the target that was sampled.
         samples: ``{site: (draws, ...)}``, values of all its sites.
 
     Returns:
-        One for each site that has one, or for the sites that have it together.
+        One symmetry for each site that has one, or for the sites that have it together.
 
     Example:
         >>> from pyro_manifold.manifolds import Stiefel
@@ -110,7 +110,7 @@ def _coordinates(target: Target, values: Sites) -> Sites:
 
 
 def _candidates(name: str, target: Target, point: Sites) -> Iterator[Symmetry]:
-    """The likelier first: the site alone, with one other, with all others that have as many columns."""
+    """Yield candidates, the likelier first: the site alone, with one other, with all others of as many columns."""
     if isinstance(target.manifolds[name], Sphere):
         yield Symmetry("signs", (name,), (name,))
     if not isinstance(target.manifolds[name], Stiefel):
@@ -123,7 +123,7 @@ def _candidates(name: str, target: Target, point: Sites) -> Iterator[Symmetry]:
 
 
 def _with_order(symmetry: Symmetry, point: Sites) -> Iterator[Symmetry]:
-    """The symmetry with the order of columns, and of what other sites have for each of them."""
+    """Yield the symmetry extended by the order of columns, with none, one or all of the sites that can be reordered."""
     columns = point[symmetry.sites[0]].shape[-1]
     others = [name for name, x in point.items() if name not in symmetry.sites and x.dim() and x.shape[-1] == columns]
     for companions in _none_one_or_all(others) if columns > 1 else ():
@@ -136,7 +136,7 @@ def _none_one_or_all(names: list[str]) -> list[tuple[str, ...]]:
 
 
 def _may_turn(name: str, target: Target, point: Sites, columns: int) -> bool:
-    """Whether the columns of a site can be turned without leaving its space."""
+    """Return whether the columns of a site can be rotated without leaving its space."""
     value = point[name]
     if not value.dim() or value.shape[-1] != columns:
         return False
@@ -146,7 +146,7 @@ def _may_turn(name: str, target: Target, point: Sites, columns: int) -> bool:
 
 
 class _Density:
-    """The density of a target around some points, those where it is finite."""
+    """The density of a target at some points, those where it is finite."""
 
     def __init__(self, target: Target, points: list[Sites]) -> None:
         self._target = target
@@ -156,12 +156,12 @@ class _Density:
         self._tolerances = [self._tolerance(*pair) for pair in zip(self.points, self._energies, strict=True)]
 
     def first(self, candidates: Iterator[Symmetry]) -> Symmetry | None:
-        """The first symmetry that it has."""
+        """Return the first of the candidates under which the density is invariant."""
         return next((candidate for candidate in candidates if self.has(candidate)), None)
 
     def has(self, symmetry: Symmetry) -> bool:
-        """Whether the density is the same after each of some random changes."""
-        # A generator of its own: looking must not change the random numbers of the process.
+        """Return whether the density is the same after each of some random transformations."""
+        # A generator of its own, so that the check does not change the random number stream of the process.
         generator = torch.Generator().manual_seed(0)
         return all(
             bool((self._energy({**point, **moved}) - energy).abs() <= tolerance)
@@ -177,7 +177,7 @@ class _Density:
             return torch.tensor(torch.nan)
 
     def _tolerance(self, point: Sites, energy: Tensor) -> float:
-        """What the rounding of the energy changes, which is a sum of many terms, and that of its sites."""
+        """Return a tolerance for the rounding of the energy, a sum of many terms, and for the rounding of its sites."""
         names = list(point)
 
         def energy_at(*values: Tensor) -> tuple[Tensor, ...]:
@@ -189,7 +189,7 @@ class _Density:
 
 
 def _moved(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Iterator[Sites]:
-    """The sites after random changes; the elements of a plate change each for itself, unless other sites move along."""
+    """Yield the transformed sites; elements of a plate get independent transformations, unless other sites have one."""
     first = point[symmetry.sites[0]]
     if symmetry.sites[0] in symmetry.vectors:
         yield {symmetry.sites[0]: -first}

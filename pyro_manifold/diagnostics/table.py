@@ -1,4 +1,4 @@
-"""What a summary prints, one line for each entry of each site, and what diagnostics tell."""
+"""Summary table, one line for each entry of each site, and the dictionary of `MCMC.diagnostics`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _DECIMALS = {"ess_bulk": 0, "ess_tail": 0, "r_hat": 3, "nested_r_hat": 3}
 
 
 def table(samples: Mapping[str, Tensor], prob: float, num_superchains: int | None = None) -> str:
-    """Mean, standard deviation, median, narrowest interval, effective sample sizes and R-hat, as text.
+    """Return mean, standard deviation, median, narrowest interval, effective sample sizes and R-hat, as text.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
         prob: probability of the interval.
-        num_superchains: for nested R-hat; None for none.
+        num_superchains: number of superchains for nested R-hat; None to leave it out.
 
     Example:
         >>> import torch
@@ -31,6 +31,8 @@ def table(samples: Mapping[str, Tensor], prob: float, num_superchains: int | Non
     """
     lines: dict[str, dict[str, float]] = {}
     for name, values in samples.items():
+        if not values.numel():  # a site without elements has no lines
+            continue
         columns = _columns(values, prob, num_superchains)
         shape = values.shape[2:]
         for place in product(*map(range, shape)):
@@ -70,7 +72,7 @@ def _columns(values: Tensor, prob: float, num_superchains: int | None) -> dict[s
 
 
 def measures(values: Tensor, num_superchains: int | None = None) -> dict[str, Tensor]:
-    """Effective sample sizes and R-hat of ``(chains, draws, ...)`` by the names that Pyro and ArviZ have for them."""
+    """Compute effective sample sizes and R-hat of ``(chains, draws, ...)``, under their names in Pyro and ArviZ."""
     found = convergence(values, ("ess_mean", "ess_bulk", "ess_tail", "r_hat"))
     names = {"n_eff": found["ess_mean"], "ess_bulk": found["ess_bulk"], "ess_tail": found["ess_tail"]}
     names["r_hat"] = found["r_hat"]
@@ -85,13 +87,13 @@ def report(
     chains: Sequence[Mapping[str, Any]],
     num_superchains: int | None = None,
 ) -> dict[str, Any]:
-    """What `MCMC.diagnostics` says.
+    """Return the dictionary of `MCMC.diagnostics`.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
         statistics: ``{name: (chains, draws)}``.
-        chains: what the kernel tells of each chain.
-        num_superchains: for nested R-hat; None for none.
+        chains: diagnostics of each chain that the kernel reports.
+        num_superchains: number of superchains for nested R-hat; None to leave it out.
     """
     found: dict[str, Any] = {name: measures(value, num_superchains) for name, value in samples.items()}
     for name in {name: None for chain in chains for name in chain if name != "sample stats"}:

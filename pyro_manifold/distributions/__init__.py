@@ -1,4 +1,4 @@
-"""Distributions of matrices with orthonormal columns, constraints and transforms; names stand where Pyro has its own.
+"""Distributions of matrices with orthonormal columns, constraints and transforms, in modules named as in Pyro.
 
 The set of n×p matrices with orthonormal columns is the Stiefel manifold V(n, p). Densities on it are with respect to
 its uniform distribution, the normalised Haar measure.

@@ -1,4 +1,4 @@
-r"""Exact draws from :math:`p(X) \propto e^{\operatorname{tr}(C^\top X + B X^\top A X)}` by rejection.
+r"""Exact draws from :math:`p(X) \propto e^{\operatorname{tr}(C^\top X + B X^\top A X)}` by rejection sampling.
 
 B may be taken diagonal, :math:`\beta_1 \ge \dots \ge \beta_p`. With :math:`S_k` the trace of
 A on the span of the first k columns, the quadratic part is :math:`\beta_p S_p + \sum_{k=2}^p (\beta_{k-1} - \beta_k)
@@ -29,9 +29,9 @@ _LEAST_HEIGHT = 0.01
 
 @torch.no_grad()
 def sample_bingham(A: Tensor, B: Tensor, C: Tensor, count: int) -> tuple[Tensor, int]:
-    """Draws ``(count, batch, n, p)`` for A ``(batch, n, n)``, B ``(batch, p, p)`` and C; how many were not found."""
+    """Return draws ``(count, batch, n, p)`` for A ``(batch, n, n)``, B ``(batch, p, p)``, C; and the number missing."""
     dtype = C.dtype
-    # Both signs at once leave the distribution alone; columns that seek large eigenvalues are what the bounds are for.
+    # A sign change of both A and B changes nothing; the bounds are made for columns that favour large eigenvalues.
     sign = torch.where(B.diagonal(dim1=-2, dim2=-1).sum(-1) < 0, -1.0, 1.0)[:, None, None].double()
     A, B, C = sign * A.double(), sign * B.double(), C.double()
     beta, basis = torch.linalg.eigh(B)
@@ -43,7 +43,7 @@ def sample_bingham(A: Tensor, B: Tensor, C: Tensor, count: int) -> tuple[Tensor,
     rounds = 0
 
     def propose(pending: Tensor, repeats: int) -> Proposals:
-        # Either envelope alone gives exact draws; which of them serves is decided before anything is drawn.
+        # Either envelope alone gives exact draws; the choice between them is made before anything is drawn.
         nonlocal rounds
         rounds += 1
         envelope = tangent if has_linear_part and rounds % 2 else span
@@ -65,9 +65,9 @@ class _Target:
 
 
 def _mode(target: _Target) -> Tensor:
-    """A local mode: written as a convex function the log density lies above its tangents, so each step climbs.
+    """Find a local mode: written as a convex function the log density lies above its tangents, so each step ascends.
 
-    The envelopes are right at any point; near the mode they are tight.
+    The envelopes are valid at any point; near the mode they are tight.
     """
     ends = torch.linalg.eigvalsh(target.A)[:, [0, -1]]
     lowest, highest = ends[:, :1, None], ends[:, 1:, None]
@@ -81,11 +81,11 @@ def _mode(target: _Target) -> Tensor:
 
 
 class _TangentEnvelope:
-    r"""A matrix Langevin distribution, for a linear part that dominates.
+    r"""Matrix Langevin envelope, for a dominant linear part.
 
     With :math:`K = a_{\max} - A` the log density is :math:`\operatorname{tr} (C^\top X - B X^\top K X)` up to a
-    constant, concave for B ≥ 0, and lies below its tangent at any :math:`X_0`; the mode is where to touch it.
-    Negative entries of B go with :math:`A - a_{\min}`.
+    constant, concave for B ≥ 0, and lies below its tangent at any :math:`X_0`; the mode is the best point of tangency.
+    For negative entries of B, :math:`A - a_{\min}` is used instead.
     """
 
     def __init__(self, target: _Target, mode: Tensor) -> None:
@@ -109,9 +109,9 @@ class _TangentEnvelope:
 class _SpanEnvelope:
     r"""Angular central Gaussian proposals: the span of X, then its columns from the last to the first.
 
-    With :math:`C = U D V^\top` the linear part is :math:`\sum_i d_i y_i`, :math:`y_i = u_i^\top X v_i`, and below a
-    quadratic form in the span of X, because :math:`2 y \le h + y^2/h` for h > 0, and :math:`y_i \le |X^\top u_i|`. h is
-    y at the mode. Of the eigenvalues of the quadratic form, the p largest
+    With :math:`C = U D V^\top` the linear part is :math:`\sum_i d_i y_i`, :math:`y_i = u_i^\top X v_i`. It is bounded
+    by a quadratic form in the span of X, because :math:`2 y \le h + y^2/h` for h > 0, and :math:`y_i \le |X^\top u_i|`.
+    h is y at the mode. The p largest eigenvalues of the quadratic form
     are all replaced by the p-th in the proposal: more than one of them would make the bound loose.
     """
 
@@ -133,7 +133,8 @@ class _SpanEnvelope:
 
     def propose(self, pending: Tensor, repeats: int) -> Proposals:
         orthonormal, log_ratio = self._propose_span(pending, repeats)
-        # What the span alone decides is decided first: most rejections are there, and columns take longer.
+        # The factors that depend on the span alone are tested first: most rejections are there, and columns take
+        # longer.
         kept = torch.rand_like(log_ratio).log() <= log_ratio
         owner = pending.expand(repeats, -1)[kept]
         X, log_columns = self._order_columns(orthonormal[kept], owner)
@@ -142,7 +143,7 @@ class _SpanEnvelope:
         return orthonormal, torch.where(kept, log_ratio, -torch.inf)
 
     def _propose_span(self, pending: Tensor, repeats: int) -> Proposals:
-        """Orthonormal columns without order, in the basis of A; and how likely their span is to be kept."""
+        """Propose spans, as orthonormal columns in any order, with their log acceptance probabilities."""
         n, p = self.target.C.shape[-2:]
         noise = torch.randn(repeats, len(pending), n, p, dtype=self.precision.dtype, device=self.precision.device)
         Z = noise * self.precision[pending].rsqrt().unsqueeze(-1)
@@ -158,7 +159,7 @@ class _SpanEnvelope:
         return (X * (self.form[pending] @ X)).sum((-2, -1)) + self.offset[pending]
 
     def _order_columns(self, remaining: Tensor, owner: Tensor) -> Proposals:
-        """Columns for the span of ``remaining``, orthonormal columns, and their log density given it."""
+        """Propose columns for the span of the orthonormal columns ``remaining``, with their log density given it."""
         A, beta = self.target.A[owner], self.target.beta[owner]
         log_density = torch.zeros_like(remaining[..., 0, 0])
         columns: list[Tensor] = []
@@ -177,7 +178,7 @@ class _SpanEnvelope:
 
 
 def _angular_bound(cost: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Ω's eigenvalues :math:`1 + 2\lambda_i/b` and log M(b), b with :math:`\sum_i 1/(b + 2\lambda_i) = 1` the best."""
+    r"""Eigenvalues :math:`1 + 2\lambda_i/b` of Ω and log M(b), b optimal: :math:`\sum_i 1/(b + 2\lambda_i) = 1`."""
     n = cost.shape[-1]
     low, high = torch.ones_like(cost[..., 0]), torch.full_like(cost[..., 0], float(n))
     for _ in range(60):
@@ -188,9 +189,9 @@ def _angular_bound(cost: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log_column_integral(eigenvalues: Tensor, step: Tensor) -> Tensor:
-    """Log of the greatest integral of the envelope of one column, over the spans that may come up.
+    """Return the log of the largest integral of the envelope of one column, over all possible spans.
 
-    It increases in every eigenvalue of A on the span (differentiate: b is at its best, and at least 1), and these
+    It increases in every eigenvalue of A on the span (differentiate: b is optimal, and at least 1), and these
     are at most the largest ones of A (Cauchy interlacing).
     """
     cost = step.unsqueeze(-1) * (eigenvalues - eigenvalues[:, -1:])
@@ -199,7 +200,7 @@ def _log_column_integral(eigenvalues: Tensor, step: Tensor) -> Tensor:
 
 
 def _complement(x: Tensor) -> Tensor:
-    """Orthonormal columns ``(..., k, k - 1)`` orthogonal to unit vectors x ``(..., k)``, from a reflector."""
+    """Return orthonormal columns ``(..., k, k - 1)`` orthogonal to unit vectors x ``(..., k)``, from a reflector."""
     axis = torch.zeros_like(x)
     axis[..., 0] = torch.where(x[..., 0] < 0, -1.0, 1.0)
     v = x + axis

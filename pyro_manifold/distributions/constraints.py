@@ -1,12 +1,12 @@
 """Pyro's constraints, and those of the manifolds of this package.
 
 `stiefel` is the constraint of matrices with orthonormal columns, a set called the Stiefel manifold, and
-`householder_stiefel` is the same set. They differ, as Pyro's `positive` and `softplus_positive` do, in what `biject_to`
-and `transform_to` return: the chart, which is a smooth map from unconstrained numbers to the manifold, `PolarTransform`
-for the first and `HouseholderTransform` for the second. Samplers that walk on the manifold itself do not use it.
-`grassmann` holds the same matrices, for what depends on the span of their columns alone, and `special_orthogonal` the
-square ones with determinant 1, which are rotations. `positive_decreasing_vector` is for numbers that belong to columns
-and tell them apart, such as singular values.
+`householder_stiefel` is the same set. They differ, as Pyro's `positive` and `softplus_positive` do, in the transform
+that `biject_to` and `transform_to` return, from unconstrained space to the manifold: `PolarTransform` for the first and
+`HouseholderTransform` for the second. Samplers that move on the manifold itself do not use it. `grassmann` has the same
+matrices, for densities that depend on the span of their columns alone, and `special_orthogonal` the square ones with
+determinant 1, which are rotations. `positive_decreasing_vector` is for numbers that belong to columns and identify
+their order, such as singular values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StiefelConstraint(Constraint):
 class GrassmannConstraint(StiefelConstraint):
     r"""Subspaces of dimension p, each given by a matrix of shape ``(..., n, p)`` with orthonormal columns.
 
-    For densities and losses that are the same at X and XR for every orthogonal R: optimisers then never turn the
+    For densities and losses that are the same at X and XR for every orthogonal R: optimisers then never rotate the
     columns within their span.
 
     Example:
@@ -64,7 +64,7 @@ class GrassmannConstraint(StiefelConstraint):
 class SpecialOrthogonalConstraint(StiefelConstraint):
     r"""Rotations: matrices of shape ``(..., n, n)`` with :math:`X^\top X = I` and :math:`\det X = 1`.
 
-    `biject_to` has `RotationTransform`, which is smooth, and `transform_to` `PolarRotationTransform`, under which a
+    `biject_to` returns `RotationTransform`, which is smooth, and `transform_to` `PolarRotationTransform`, under which a
     rotation is its own unconstrained value.
 
     Example:
@@ -84,7 +84,7 @@ class SpecialOrthogonalConstraint(StiefelConstraint):
 class PositiveDecreasingVector(Constraint):
     r"""Vectors ``(..., p)`` with :math:`y_1 \ge \dots \ge y_p > 0`, such as singular values.
 
-    `DecreasingTransform` leads to them from unconstrained space, and never to equal numbers but by rounding.
+    `DecreasingTransform` maps unconstrained space to them, and to equal numbers only by rounding.
 
     Example:
         >>> import torch
@@ -107,7 +107,7 @@ class PositiveDecreasingVector(Constraint):
 class HouseholderStiefelConstraint(StiefelConstraint):
     """Matrices with orthonormal columns; `HouseholderTransform` is the transform from unconstrained space.
 
-    The unconstrained vector does not tell n and p, so the constraint holds them.
+    The length of the unconstrained vector does not determine n and p, so the constraint stores them.
 
     Args:
         n: number of rows.
@@ -139,7 +139,7 @@ positive_decreasing_vector = PositiveDecreasingVector()
 
 
 def manifold_of(constraint: Constraint) -> Manifold | None:
-    """The manifold that a site's support describes, or None for supports with an unconstrained space."""
+    """Return the manifold that a site's support describes; None for supports that have unconstrained coordinates."""
     while isinstance(constraint, pyro_constraints.independent):
         constraint = constraint.base_constraint
     if isinstance(constraint, type(pyro_constraints.sphere)):

@@ -11,9 +11,11 @@ from pyro_manifold.distributions.langevin_table import coefficients, scale
 
 
 def log_two_columns(total: Tensor, product: Tensor, n: int) -> Tensor:
-    r""":math:`\log {}_0F_1(n/2; \operatorname{diag}(d, e)^2/4)` from d² + e² and d²e², of any one shape, in float64.
+    r"""Compute :math:`\log {}_0F_1(n/2; \operatorname{diag}(d, e)^2/4)` from d² + e² and d²e², in float64.
 
-    The logarithm for one column is that with e = 0.
+    The two arguments have the same shape, which may be any.
+
+    With e = 0 it is the logarithm for one column.
 
     Args:
         total: d² + e².
@@ -38,7 +40,7 @@ def log_two_columns(total: Tensor, product: Tensor, n: int) -> Tensor:
 
 
 def _chebyshev(points: Tensor, count: int) -> Tensor:
-    """The first Chebyshev polynomials, ``(count, *points.shape)``, by T₂ₐ₊ = 2 TₐT₊ - T₋: few and large operations."""
+    """Return the first Chebyshev polynomials, ``(count, *points.shape)``, by T₂ₐ₊ = 2 TₐT₊ - T₋ in few operations."""
     values = torch.stack([torch.ones_like(points), points])
     while len(values) < count:
         last = len(values) - 1
@@ -51,7 +53,7 @@ def _chebyshev(points: Tensor, count: int) -> Tensor:
 class _Series(torch.autograd.Function):
     """All derivatives of one order of R, ``(order + 1, points)``, by `langevin_table.coefficients`.
 
-    The polynomials at the points come along, so that they are computed once for all orders; as an input they have no
+    The polynomials at the points are an input, so that they are computed once for all orders; as an input they have no
     derivative.
     """
 

@@ -12,10 +12,10 @@ from pyro_manifold.distributions.langevin_spectrum import log_many_columns
 
 
 def log_langevin_normaliser(concentration: Tensor) -> Tensor:
-    r"""Log normalising constant of `MatrixLangevin`, :math:`\log E\,e^{\operatorname{tr} F^\top X}` for uniform X.
+    r"""Compute the log normalising constant of `MatrixLangevin`, :math:`\log E\,e^{\operatorname{tr} F^\top X}`.
 
     X is uniform on the n×p matrices with orthonormal columns, and the mean is :math:`{}_0F_1(n/2; F^\top F/4)`. With
-    the singular values :math:`d_i` of F its logarithm is taken to be
+    the singular values :math:`d_i` of F its logarithm is computed as
 
     .. math::
         \sum_i s(d_i) + \sum_{i<j} c(d_i, d_j) + \sum_{k=3}^p a_k e_k(q_1, \dots, q_p),
@@ -23,15 +23,15 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
 
     s is the logarithm for one column, s + s + c that for two, by `pyro_manifold.distributions.langevin_table`: for any
     n and F to about 1e-13 of the larger of it and 1, first derivatives to 1e-12 and second to 1e-11. **p ≤ 2 is exact**
-    and has derivatives of every order. For p ≥ 3, where there are two, the last sum is what the volumes of k columns
-    say beyond those of fewer, e_k an elementary symmetric polynomial and :math:`a_k` the (k-1)-th difference of
-    :math:`\log\Gamma((n-j)/2)` at j = 0. It vanishes with any of k singular values and has the right limit when any
+    and has derivatives of every order. For p ≥ 3, where there are two, the last sum is the contribution of the volumes
+    of k columns beyond those of fewer, e_k an elementary symmetric polynomial and :math:`a_k` the (k-1)-th difference
+    of :math:`\log\Gamma((n-j)/2)` at j = 0. It vanishes with any of k singular values and has the right limit when any
     number of them are large; in between it follows the second-order saddlepoint
     approximation of Kume, Preston and Wood, whose three-column part is exactly :math:`\frac1{2n} e_3(q)`, with n for
     n - 1 in q.
 
-    Largest errors found of the logarithm, over singular values between 0.5 and 1000, equal and spread; they are
-    largest where singular values are near 2n and small at both ends:
+    The table lists the largest errors of the logarithm found, over singular values between 0.5 and 1000, equal and
+    spread; they are largest where singular values are near 2n and small at both ends:
 
     ======  =====  =====  =====  =====  ======
     p       n = p  p + 1  p + 2  2p     3p
@@ -42,8 +42,8 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
     8       1.3    0.75   0.55   0.2    0.1
     ======  =====  =====  =====  =====  ======
 
-    They count once for each matrix observed: with many matrices of p ≥ 3 columns and n close to p, the posterior of F
-    is that of a slightly different distribution.
+    The error counts once for each matrix observed: with many matrices of p ≥ 3 columns and n close to p, the posterior
+    of F is that of a slightly different distribution.
 
     Args:
         concentration: F, ``(..., n, p)`` with n ≥ p.
@@ -53,7 +53,7 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
         entries of 1e70.
 
     Raises:
-        NotImplementedError: when a third derivative is asked for and p ≥ 3.
+        NotImplementedError: if a third derivative is requested and p ≥ 3.
 
     Example:
         >>> F = torch.eye(3, 2, requires_grad=True)
@@ -78,7 +78,7 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
 
 
 def langevin_mean(concentration: Tensor) -> Tensor:
-    r"""Mean of the matrix Langevin distribution, :math:`\partial \log {}_0F_1 / \partial F`, of the shape of F.
+    r"""Compute the mean of the matrix Langevin distribution, :math:`\partial \log {}_0F_1 / \partial F`, shaped as F.
 
     Example:
         >>> langevin_mean(torch.tensor([[1e9], [0.0]])).tolist()
@@ -94,11 +94,11 @@ def _log_cosh(x: Tensor) -> Tensor:
 
 
 def _gram_determinant(matrix: Tensor) -> Tensor:
-    """The product of both squared singular values, a polynomial for derivatives, and with digits where it is small."""
+    """Return the product of both squared singular values, a polynomial for derivatives, accurate where it is small."""
     first, second = matrix.unbind(-1)
     squares, mixed = matrix.square().sum(-2), (first * second).sum(-1)
     determinant = squares.prod(-1) - mixed.square()
-    # That cancels where columns are nearly parallel; the part of one that is orthogonal to the other does not.
+    # That cancels where columns are nearly parallel; the part of one column orthogonal to the other does not.
     tiny = torch.finfo(matrix.dtype).tiny
     orthogonal = second - first * (mixed / (squares[..., 0] + tiny)).unsqueeze(-1)
     accurate = squares[..., 0] * orthogonal.square().sum(-1)

@@ -21,7 +21,7 @@ _NO_THIRD_DERIVATIVE = (
 
 
 def log_many_columns(matrix: Tensor) -> Tensor:
-    """`log_langevin_normaliser` of ``(..., n, p)`` in float64, p ≥ 3; NaN where an entry is not finite.
+    """Compute `log_langevin_normaliser` of ``(..., n, p)`` in float64, p ≥ 3; NaN where an entry is not finite.
 
     Example:
         >>> log_many_columns(torch.zeros(4, 3, dtype=torch.float64)).abs() < 1e-14
@@ -59,7 +59,7 @@ class _Normaliser(torch.autograd.Function):
 
 
 class _Mean(torch.autograd.Function):
-    """The gradient as it was computed with the value, with a derivative of its own."""
+    """The gradient computed with the value, with a derivative of its own."""
 
     generate_vmap_rule = True
 
@@ -125,22 +125,22 @@ Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The SVD, and a factor for what is computed from it: 1, or NaN for a matrix with an entry that is not finite."""
+    """Return the SVD, and a factor for results computed from it: 1, or NaN for a matrix with a non-finite entry."""
     finite = torch.isfinite(matrix).all(-1, keepdim=True).all(-2, keepdim=True)
-    # LAPACK raises on such a matrix; a sampler wants NaN back and calls it a divergence.
+    # LAPACK raises an error for such a matrix; a sampler needs NaN, which it counts as a divergence.
     left, singular, right = torch.linalg.svd(torch.where(finite, matrix, 0.0), full_matrices=False)
     return left, singular, right, torch.where(finite, 1.0, torch.nan).to(matrix)
 
 
 def _second_order(function: Slopes, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """First and second derivatives in x ``(..., p)``, and divided differences of the first, zero on the diagonal."""
+    """Return first and second derivatives in x ``(..., p)``, and divided differences of the first, diagonal zero."""
     gradient = torch.func.grad(function, has_aux=True)
 
     def slope(point: Tensor) -> Tensor:
         return gradient(point)[0]
 
     def derivative(point: Tensor, direction: Tensor) -> Tensor:
-        # Backwards twice: a caller who differentiates forwards could not be joined by another.
+        # Reverse mode twice: forward mode could not be nested in the forward mode of a caller.
         return torch.func.grad(lambda y: (slope(y) * direction).sum())(point)
 
     p = x.shape[-1]
@@ -149,7 +149,7 @@ def _second_order(function: Slopes, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     hessian = torch.stack([derivative(x, unit) for unit in units], -1)
     gaps, sums = x.unsqueeze(-1) - x.unsqueeze(-2), x.unsqueeze(-1) + x.unsqueeze(-2)
     near = gaps.abs() <= _NEAR * (sums + 1)
-    # Where two nearly coincide: the derivative half-way, by symmetry half the curvature along their difference.
+    # For two nearly equal ones: the derivative half-way, by symmetry half the curvature along their difference.
     pairs = (units.unsqueeze(1) + units.unsqueeze(0)).clamp(max=1)
     between = torch.where(pairs > 0, sums.unsqueeze(-1) / 2, x.unsqueeze(-2).unsqueeze(-2))
     along = units.unsqueeze(1) - units.unsqueeze(0)
@@ -167,7 +167,7 @@ def _summed(n: int) -> Slopes:
 
 
 def _log_of_squares(squares: Tensor, n: int) -> Tensor:
-    """The formula of `log_langevin_normaliser`, from the squared singular values ``(..., p)``."""
+    """Evaluate the formula of `log_langevin_normaliser` at the squared singular values ``(..., p)``."""
     p = squares.shape[-1]
     first, second = torch.triu_indices(p, p, 1, device=squares.device)
     d, e = squares[..., first], squares[..., second]
@@ -179,7 +179,7 @@ def _log_of_squares(squares: Tensor, n: int) -> Tensor:
 
 
 def _beyond_pairs(squares: Tensor, n: int) -> Tensor:
-    r""":math:`\sum_{k \ge 3} a_k e_k(q)`, e the elementary symmetric polynomials."""
+    r"""Compute :math:`\sum_{k \ge 3} a_k e_k(q)`, e the elementary symmetric polynomials."""
     p = squares.shape[-1]
     ratio = squares * (2 / (n - 1)) ** 2
     root = (1 + ratio).sqrt()
@@ -195,8 +195,8 @@ def _beyond_pairs(squares: Tensor, n: int) -> Tensor:
 
 @cache
 def _interplay(n: int, p: int) -> list[float]:
-    r""":math:`a_k = \Delta^{k-1}_j \log\Gamma\big(\tfrac{n-j}2\big)\big|_{j=0}`, k = 3, ..., p: what the volumes of
-    k columns say beyond those of fewer.
+    r"""Compute :math:`a_k = \Delta^{k-1}_j \log\Gamma\big(\tfrac{n-j}2\big)\big|_{j=0}`, k = 3, ..., p, the
+    contribution of the volumes of k columns beyond those of fewer.
 
     Differences of logarithms would cancel. By Malmsten's formula they are integrals of positive functions,
     :math:`\int_0^\infty e^{-(n-k+1)t/2} (1 - e^{-t/2})^{k-1} / (t (1 - e^{-t}))\, dt`.

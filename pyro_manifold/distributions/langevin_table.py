@@ -8,14 +8,14 @@ logarithm of the normaliser is a smooth function of these two, also where d = e 
     q = \sqrt{1 + t + \delta}, \quad s = \sqrt{2 + t + 2q}.
 
 The closed form, s the sum and q the product of :math:`\sqrt{1 + d^2/c^2}` and :math:`\sqrt{1 + e^2/c^2}`, has all
-that grows without bounds, with either singular value, both, or n. What is left is bounded and analytic in
+unbounded terms, in either singular value, both, or n. The remainder R is bounded and analytic in
 
 .. math::
     w = (1 + 4k)^{-1/2}, \qquad r = \big((1 + 4k)/(1 + t)\big)^{1/2}, \qquad k = \delta / (1 + t),
 
 which fill the unit square: w falls from 1 to 0 as the smaller singular value grows, r from 1 to 0 as the larger grows
-beyond it. Hence products of a few Chebyshev polynomials carry R to rounding errors, and derivatives of every order are
-other coefficients of the same products.
+beyond it. Hence products of a few Chebyshev polynomials represent R to rounding errors, and derivatives of every order
+have other coefficients of the same products.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _LAST_NODE = 5.5
 
 
 def scale(n: int) -> float:
-    """c: large enough for no zero of the normaliser to be near, and for large n the saddle's own scale."""
+    """Return c: large enough that no zero of the normaliser is near, and for large n the scale of the saddlepoint."""
     return n / 2 + 2
 
 
 @cache
 def coefficients(n: int, order: int) -> Array:
-    r"""Coefficients of R and of its derivatives, ``(order + 1, terms in r, terms in w)``.
+    r"""Return Chebyshev coefficients of R or of its derivatives, ``(order + 1, terms in r, terms in w)``.
 
     Row j has :math:`\partial_u^{order-j} \partial_v^j R` for u = 2w - 1, v = 2r - 1 in [-1, 1]. There are no more terms
     in r than in w, and a derivative is padded to the number of R itself.
 
-    NumPy's own, because a cache must not keep the tensors of a trace or of a transform.
+    NumPy arrays, because a cache must not keep the tensors of a trace or of a transform.
 
     Args:
         n: rows, at least 2.
-        order: of the derivatives.
+        order: order of the derivatives.
 
     Example:
         >>> coefficients(3, 1).shape
@@ -70,14 +70,14 @@ def _fit(n: int) -> Array:
     found = second @ _remainder(w, r, n) @ first.T
     found[0] /= 2
     found[:, 0] /= 2
-    # Rounding errors of the highest terms would count for most in derivatives.
+    # Rounding errors of the highest terms would dominate derivatives.
     found[np.abs(found) < (16 + n / 2) * np.finfo(float).eps] = 0.0
     rows, columns = (1 + int(index.max()) for index in found.nonzero())
     return found[:rows, : max(rows, columns)]
 
 
 def _remainder(w: Array, r: Array, n: int) -> Array:
-    """R, from the quadrature less the closed form, both less d + e. Where d < e would be, they are conjugates."""
+    """Compute R, from the quadrature less the closed form, both less d + e. If d < e would be, they are conjugates."""
     k = (w**-2 - 1) / 4
     one_more = (w * r) ** -2  # 1 + t
     t, root = one_more - 1, np.sqrt(k * one_more)
@@ -94,10 +94,10 @@ def _remainder(w: Array, r: Array, n: int) -> Array:
 
 
 def scaled_log_two_columns(d: Array, e: Array, n: int) -> Array:
-    r""":math:`\log {}_0F_1(n/2; \operatorname{diag}(d, e)^2/4) - d - e`.
+    r"""Compute :math:`\log {}_0F_1(n/2; \operatorname{diag}(d, e)^2/4) - d - e`.
 
     Given the second row of the first column, :math:`x_2 = \tanh u`, both columns are von Mises–Fisher on n - 1
-    dimensions, and r = sech u is what their concentrations shrink by:
+    dimensions, with concentrations that are smaller by the factor r = sech u:
 
     .. math::
         {}_0F_1 = E\,S(d\,r)\,S(e\,r), \qquad S(\kappa) = {}_0F_1(\tfrac{n-1}2; \kappa^2/4),
@@ -108,7 +108,7 @@ def scaled_log_two_columns(d: Array, e: Array, n: int) -> Array:
 
     Args:
         d: complex128, any shape.
-        e: as d; both are real and not negative, or conjugates near the positive axis.
+        e: as d; both are real and not negative, or complex conjugates near the positive axis.
         n: rows, at least 2.
 
     Returns:

@@ -5,32 +5,32 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
+from pyro_manifold.distributions.on_manifold import OnStiefel
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
 from pyro_manifold.manifolds.polar import polar_factor
 from pyro_manifold.manifolds.stiefel import check_shape
 
 
-class MatrixAngularCentralGaussian(TorchDistribution):
+class MatrixAngularCentralGaussian(OnStiefel):
     r"""Distribution of :math:`X = Z(Z^\top Z)^{-1/2}`, the matrix with orthonormal columns nearest to a Gaussian Z.
 
     .. math::
         p(X) = |\Sigma|^{-p/2}\, |X^\top \Sigma^{-1} X|^{-n/2}
 
     The columns of Z ``(n, p)`` are independent, each :math:`N(0, \Sigma)`. The distribution does not change under
-    :math:`X \to XR`, R orthogonal, nor with the scale of Σ; it is one of the subspace that X spans. The base measure of
-    the density is the uniform distribution (the normalised Haar measure). ``log_prob`` is normalised and differentiable
-    in Σ; draws are exact, and ``rsample`` differentiates through them.
+    :math:`X \to XR`, R orthogonal, nor with the scale of Σ; it is a distribution of the subspace that X spans. The base
+    measure of the density is the uniform distribution (the normalised Haar measure). ``log_prob`` is normalised and
+    differentiable in Σ; draws are exact, and ``rsample`` differentiates through them.
 
     Args:
         covariance: Σ, ``(..., n, n)``, positive definite; gives dtype and device. This or ``scale_tril``.
         p: number of columns, at most n.
         scale_tril: lower triangular L with :math:`\Sigma = LL^\top`.
-        chart: the transform from unconstrained numbers to the manifold under Pyro's own inference, ``"polar"``
+        chart: the transform from unconstrained space to the manifold in Pyro's own inference, ``"polar"``
             (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
 
     Shapes: batch ``(...)``, event ``(n, p)``.
@@ -71,7 +71,7 @@ class MatrixAngularCentralGaussian(TorchDistribution):
             try:
                 scale_tril = torch.linalg.cholesky(covariance)
             except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-                # Samplers know this type and call it a divergence.
+                # Samplers handle this error type as a divergence.
                 raise type(error)(
                     "MatrixAngularCentralGaussian: covariance is not positive definite, expected it to be: add a small "
                     "multiple of the identity, or give scale_tril."
@@ -103,7 +103,7 @@ class MatrixAngularCentralGaussian(TorchDistribution):
         return polar_factor(self.scale_tril @ noise)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of shape ``sample_shape + batch_shape``."""
+        """Return the log density, ``sample_shape + batch_shape``."""
         if self._validate_args:
             self._validate_sample(value)
         n, p = self.event_shape
@@ -114,7 +114,7 @@ class MatrixAngularCentralGaussian(TorchDistribution):
 
 
 def check_square(owner: str, name: str, matrix: object) -> int:
-    """The size of a square floating-point matrix ``(..., n, n)``, or a ValueError that names it."""
+    """Return the size of a square floating-point matrix ``(..., n, n)``; raise a ValueError for anything else."""
     shape = tuple(getattr(matrix, "shape", ()))
     if not isinstance(matrix, Tensor) or len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError(f"{owner}: {name} has shape {shape}, expected a tensor (..., m, m).")

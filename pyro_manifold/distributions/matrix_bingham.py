@@ -14,8 +14,8 @@ from pyro_manifold.manifolds.stiefel import check_shape
 class MatrixBingham(MatrixBinghamVonMisesFisher):
     r"""Matrix Bingham distribution, :math:`p(X) \propto e^{\operatorname{tr} B X^\top A X}`, of orthonormal matrices.
 
-    Signs of the columns of X do not matter (B diagonal); with B the identity only the subspace that X spans does. p = 1
-    is the Bingham distribution of unit vectors.
+    The density does not depend on the signs of the columns of X (for diagonal B); with B the identity it depends only
+    on the subspace that X spans. p = 1 is the Bingham distribution of unit vectors.
 
     **``log_prob`` leaves out the normalising constant**: use it for X given A and B, not to infer them; it raises if
     one of them requires a gradient. The base measure is the uniform distribution (the normalised Haar measure).
@@ -24,17 +24,17 @@ class MatrixBingham(MatrixBinghamVonMisesFisher):
     apart.
 
     Args:
-        A: ``(..., n, n)``; its symmetric part counts. Gives dtype and device.
-        B: ``(..., p, p)``; its symmetric part counts. The identity if None.
+        A: ``(..., n, n)``; only its symmetric part counts. Gives dtype and device.
+        B: ``(..., p, p)``; only its symmetric part counts. The identity if None.
         p: number of columns, at most n; needed if B is None.
-        chart: the transform from unconstrained numbers to the manifold under Pyro's own inference, ``"polar"``
+        chart: the transform from unconstrained space to the manifold in Pyro's own inference, ``"polar"``
             (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
 
     Shapes: batch: those of A and B broadcast; event ``(n, p)``.
 
     Raises:
         ValueError: if shapes or dtypes do not fit, or unless exactly one of B and p is given.
-        NotImplementedError: by ``log_prob``, if A or B depends on a site or parameter that is inferred.
+        NotImplementedError: by ``log_prob``, if A or B requires a gradient, so that it may be inferred.
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
     Source: Kent, Ganeiber and Mardia 2018, J. Comput. Graph. Stat. 27, 291–301.

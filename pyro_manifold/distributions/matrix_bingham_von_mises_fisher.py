@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions.bingham_envelope import sample_bingham
 from pyro_manifold.distributions.matrix_angular_central_gaussian import check_square
+from pyro_manifold.distributions.on_manifold import OnStiefel
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
 from pyro_manifold.manifolds.stiefel import check_shape
 
 
-class MatrixBinghamVonMisesFisher(TorchDistribution):
+class MatrixBinghamVonMisesFisher(OnStiefel):
     r"""Orthonormal matrices with density :math:`p(X) \propto e^{\operatorname{tr}(C^\top X + B X^\top A X)}`.
 
     The log density has a linear part, as `MatrixLangevin`, and a quadratic one, as `MatrixBingham`.
@@ -29,13 +29,13 @@ class MatrixBinghamVonMisesFisher(TorchDistribution):
     - angular central Gaussian, for the span of X and then for its columns one after the other. Without a linear part
       the acceptance rate hardly falls with the concentration, if the entries of B are of one sign and not far apart;
       for p ≥ 2 a linear part of size c costs about :math:`c^{-p(p-1)/4}`, and :math:`2^{-p}` in signs;
-    - matrix Langevin, touching at the mode: for a linear part that dominates; p ≤ 6.
+    - matrix Langevin, tangent at the mode: for a dominant linear part; p ≤ 6.
 
     Args:
-        A: ``(..., n, n)``; its symmetric part counts. Gives dtype and device.
-        B: ``(..., p, p)``; its symmetric part counts.
+        A: ``(..., n, n)``; only its symmetric part counts. Gives dtype and device.
+        B: ``(..., p, p)``; only its symmetric part counts.
         C: ``(..., n, p)``, n ≥ p.
-        chart: the transform from unconstrained numbers to the manifold under Pyro's own inference, ``"polar"``
+        chart: the transform from unconstrained space to the manifold in Pyro's own inference, ``"polar"``
             (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
 
     Shapes: batch: those of A, B and C broadcast; event ``(n, p)``.
@@ -94,7 +94,7 @@ class MatrixBinghamVonMisesFisher(TorchDistribution):
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
-        r""":math:`\operatorname{tr}(C^\top X + B X^\top A X)`, ``sample_shape + batch_shape``; not normalised."""
+        r"""Return :math:`\operatorname{tr}(C^\top X + B X^\top A X)`, ``sample_shape + batch_shape``; unnormalised."""
         if self._validate_args:
             self._validate_sample(value)
         for name in "ABC":
@@ -104,7 +104,7 @@ class MatrixBinghamVonMisesFisher(TorchDistribution):
                     f"wrong posterior: give {name} a fixed value, or {name}.detach() for X given {name}."
                 )
         linear = (self.C * value).sum((-2, -1))
-        # XB is summed against AX, so that the symmetric parts alone count.
+        # The sum of the products of XB and AX depends on the symmetric parts alone.
         return linear + ((value @ self.B) * (self.A @ value)).sum((-2, -1))
 
     @torch.no_grad()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions.langevin_normaliser import langevin_mean, log_langevin_normaliser
+from pyro_manifold.distributions.on_manifold import OnStiefel
 from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
 from pyro_manifold.distributions.repeated_rows import repeated_rows
 from pyro_manifold.distributions.sphere_mean import log_sphere_mean
@@ -23,7 +23,7 @@ from pyro_manifold.manifolds.stiefel import check_shape
 _ROUNDS_WITHOUT_ACCEPTANCE = 20
 
 
-class MatrixLangevin(TorchDistribution):
+class MatrixLangevin(OnStiefel):
     r"""Matrix Langevin (matrix von Mises–Fisher) distribution of n×p matrices with orthonormal columns.
 
     .. math::
@@ -37,25 +37,25 @@ class MatrixLangevin(TorchDistribution):
     is exact for p ≤ 2 and an approximation for p ≥ 3 with errors listed at
     `pyro_manifold.distributions.langevin_normaliser.log_langevin_normaliser`; so is ``mean``, its derivative.
 
-    The constant is computed once for each distinct F, not for each datum: copies by ``expand``, a plate's or that of
-    the tensor F itself, and by an index, ``MatrixLangevin(F[group])``, share it. Where F is fixed, build the
-    distribution outside the model: the constant is then computed once and for all.
+    The constant is computed once for each distinct F, not for each datum: copies by ``expand`` (in a plate, or of the
+    tensor F itself) and by an index, ``MatrixLangevin(F[group])``, share it. If F is fixed, construct the
+    distribution outside the model: the constant is then computed only once.
 
     ``sample`` makes exact draws: columns are proposed one after the other, each von Mises–Fisher and orthogonal to
-    those before, and rejection makes up for the normalising constants that this leaves out (Hoff 2009, J. Comput.
+    those before, and rejection corrects for the normalising constants that this leaves out (Hoff 2009, J. Comput.
     Graph. Stat. 18, section 2.2). The acceptance rate does not fall with the concentration; it falls with p, roughly as
     :math:`2^{-p(p-1)/4}` when all concentrations are equal and large.
 
     Args:
         concentration: F, ``(..., n, p)``, n ≥ p; gives dtype and device.
-        chart: the transform from unconstrained numbers to the manifold under Pyro's own inference, ``"polar"``
+        chart: the transform from unconstrained space to the manifold in Pyro's own inference, ``"polar"``
             (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
 
     Shapes: batch ``(...)``, event ``(n, p)``.
 
     Raises:
         ValueError: if F is not a floating-point matrix with n ≥ p.
-        NotImplementedError: when a third derivative of ``log_prob`` in F is asked for and p ≥ 3.
+        NotImplementedError: if a third derivative of ``log_prob`` in F is requested and p ≥ 3.
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
     Example:
@@ -103,11 +103,11 @@ class MatrixLangevin(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """E X, ``batch_shape + (n, p)``: inside the manifold's convex hull, not on the manifold."""
+        """The mean E X, ``batch_shape + (n, p)``: inside the manifold's convex hull, not on the manifold."""
         return self._rows.spread(langevin_mean(self._rows.distinct)).expand_as(self.concentration)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        r""":math:`\operatorname{tr} F^\top X - \log {}_0F_1(n/2; F^\top F/4)`, ``sample_shape + batch_shape``."""
+        r"""Return :math:`\operatorname{tr} F^\top X - \log {}_0F_1(n/2; F^\top F/4)`, shape ``sample + batch``."""
         if self._validate_args:
             self._validate_sample(value)
         if _version(self.concentration) != self._version:
@@ -118,17 +118,17 @@ class MatrixLangevin(TorchDistribution):
         return (self.concentration * value).sum((-2, -1)) - normaliser
 
     def _look_at_concentration(self) -> None:
-        """Which F are copies, and the constant of those that no gradient is asked of."""
+        """Find copies among the F, and compute the normalising constant in advance if F does not require a gradient."""
         self._rows = repeated_rows(self.concentration, 2)
         self._version = _version(self.concentration)
-        # With a gradient it belongs to the graph of one log_prob, not to the distribution.
+        # With a gradient the constant belongs to the graph of one log_prob, not to the distribution.
         self._log_normaliser = None if self.concentration.requires_grad else self._compute_log_normaliser()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _version=_version(state["concentration"]))
 
     def _compute_log_normaliser(self) -> Tensor:
-        """Once for each distinct F; it broadcasts to the batch shape."""
+        """Compute the log normalising constant once for each distinct F; it broadcasts to the batch shape."""
         return self._rows.spread(log_langevin_normaliser(self._rows.distinct))
 
     @torch.no_grad()
@@ -150,15 +150,15 @@ class MatrixLangevin(TorchDistribution):
 
 
 def _version(concentration: Tensor) -> int:
-    """How often a tensor was written into; tensors of inference mode do not tell."""
+    """Return the version counter of a tensor; 0 for tensors of inference mode, which have none."""
     return 0 if concentration.is_inference() else concentration._version
 
 
 @torch.no_grad()
 def sample_langevin(concentration: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Draws ``(count, batch, n, p)`` for F ``(batch, n, p)``, and which of them ``(count, batch)`` were not found."""
+    """Return draws ``(count, batch, n, p)`` for F ``(batch, n, p)``, and which ``(count, batch)`` are still missing."""
     left, singular, right = torch.linalg.svd(concentration, full_matrices=False)
-    # Columns in the order of falling concentration: each is drawn given those before it.
+    # Columns in the order of decreasing concentration: each is drawn given those before it.
     columns = left * singular.unsqueeze(-2)
 
     def propose(pending: Tensor, repeats: int) -> Proposals:
@@ -172,9 +172,9 @@ def sample_langevin(concentration: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _propose(columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Column-by-column proposals and their log acceptance probabilities.
+    """Propose matrices column by column, with their log acceptance probabilities.
 
-    Rotating back by each direction turns the complement of the columns so far into the last rows,
+    The inverse rotation of each direction maps the complement of the columns so far to the last rows,
     so that the next column is von Mises–Fisher in one dimension less, and the directions together are
     the unconstrained coordinates of the draw in `HouseholderTransform`.
     """

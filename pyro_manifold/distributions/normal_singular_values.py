@@ -26,13 +26,13 @@ class NormalSingularValues(TorchDistribution):
         \prod_i \Bigl(\frac{\sigma_i}{s}\Bigr)^{n-p} e^{-\sigma_i^2/2s^2}
         \prod_{i<j} \frac{\sigma_i^2 - \sigma_j^2}{s^2} \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0,
 
-    a density with respect to Lebesgue's measure, :math:`\Gamma_p` the multivariate gamma function. Values repel each
+    a density with respect to Lebesgue measure, :math:`\Gamma_p` the multivariate gamma function. Values repel each
     other; the mean of the sum of their squares is nps².
 
     Args:
         rows: n.
-        size: p ≤ n, how many singular values.
-        scale: s, positive; a number, or a tensor whose shape is that of a batch.
+        size: p ≤ n, the number of singular values.
+        scale: s, positive; a number, or a tensor of the batch shape.
 
     Shapes: event ``(p,)``, batch that of ``scale``; dtype and device are those of ``scale``, torch's defaults for a
     number.
@@ -75,7 +75,7 @@ class NormalSingularValues(TorchDistribution):
         return values * self.scale.unsqueeze(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of shape ``sample_shape + batch_shape``."""
+        """Return the log density, ``sample_shape + batch_shape``."""
         if self._validate_args:
             self._validate_sample(value)
         n, p = self.rows, self.size
@@ -83,7 +83,7 @@ class NormalSingularValues(TorchDistribution):
         constant -= _log_multivariate_gamma(n / 2, p) + _log_multivariate_gamma(p / 2, p)
         unit = value / self.scale.unsqueeze(-1)
         squares = unit.square()
-        # All pairs twice, each value with itself a one: without indices, which not every compiler knows.
+        # All pairs twice, and 1 on the diagonal: without indices, which not every compiler supports.
         gaps = (squares.unsqueeze(-1) - squares.unsqueeze(-2)).abs() + torch.eye(
             p, dtype=value.dtype, device=value.device
         )

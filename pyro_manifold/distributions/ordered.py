@@ -1,4 +1,4 @@
-"""Positive numbers in decreasing order: those that a distribution gives, sorted."""
+"""Order statistics of a positive distribution, in decreasing order."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Ordered(TorchDistribution):
     .. math::
         p(\sigma_1, \dots, \sigma_p) = p! \prod_i f(\sigma_i) \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0,
 
-    a density with respect to Lebesgue's measure: that of all p! orders together. As a prior of scales that belong to
-    columns it says the same as independent scales, and takes away the freedom to change their order, so that chains
-    agree on which column is which. `biject_to` of its support is `DecreasingTransform`.
+    a density with respect to Lebesgue measure: the sum over all p! orders. As a prior of scales that belong to columns
+    it is equivalent to independent scales without the freedom to change their order, so that chains agree on the order
+    of columns. `biject_to` of its support is `DecreasingTransform`.
 
     Args:
         base: the distribution of one number, on positive or non-negative numbers, such as ``HalfCauchy(1.0)``,
             ``LogNormal``, ``Gamma``.
-        size: p, how many numbers.
+        size: p, the number of values.
 
     Shapes: event ``(p,)``, batch that of ``base``; dtype and device are those of its draws.
 
@@ -64,7 +64,7 @@ class Ordered(TorchDistribution):
 
     @property
     def has_rsample(self) -> bool:
-        """Whether draws have derivatives: if those of the base have."""
+        """Return whether draws have derivatives, as they have if those of the base have."""
         return bool(self.base.has_rsample)
 
     def expand(self, batch_shape: Size | tuple[int, ...], _instance: Any = None) -> Ordered:
@@ -82,7 +82,7 @@ class Ordered(TorchDistribution):
         return numbers.movedim(0, -1).sort(-1, descending=True).values
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of shape ``sample_shape + batch_shape``."""
+        """Return the log density, ``sample_shape + batch_shape``."""
         if self._validate_args:
             self._validate_sample(value)
         of_each: Tensor = self.base.log_prob(value.movedim(-1, 0)).sum(0)
@@ -101,11 +101,11 @@ class OrderedHalfNormal(Ordered):
         p(\sigma_1, \dots, \sigma_p) = p! \prod_i \frac{2}{s} \varphi(\sigma_i / s)
         \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0,
 
-    a density with respect to Lebesgue's measure; φ is that of the standard normal. The mean of their squares is s².
+    a density with respect to Lebesgue measure; φ is that of the standard normal. The mean of their squares is s².
 
     Args:
-        size: p, how many numbers.
-        scale: s, positive; a number, or a tensor whose shape is that of a batch.
+        size: p, the number of values.
+        scale: s, positive; a number, or a tensor of the batch shape.
 
     Shapes: event ``(p,)``, batch that of ``scale``; dtype and device are those of ``scale``, torch's defaults for a
     number.

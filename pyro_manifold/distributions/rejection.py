@@ -1,4 +1,4 @@
-"""Rejection, all draws at once."""
+"""Rejection sampling, vectorised over draws."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ def sample_by_rejection(
     """Fill ``draws`` with accepted proposals.
 
     Args:
-        propose: of the indices ``(pending,)`` of draws still missing and a number of repeats; returns proposals
-            ``(repeats, pending, ...)`` and the logarithms of their acceptance probabilities ``(repeats, pending)``.
-        draws: ``(count, ...)``, written to.
-        fruitless_rounds: after so many rounds in a row without any acceptance the search ends, which it need
-            not where the rate of acceptance has a lower bound.
+        propose: function of the indices ``(pending,)`` of draws still missing and a number of repeats; returns
+            proposals ``(repeats, pending, ...)`` and the logarithms of their acceptance probabilities ``(repeats,
+            pending)``.
+        draws: ``(count, ...)``, written in place.
+        fruitless_rounds: number of successive rounds without any acceptance after which the search ends; infinite if
+            the acceptance rate has a lower bound.
 
     Returns:
         ``draws``, and the indices of those that are still missing.
@@ -31,7 +32,7 @@ def sample_by_rejection(
     pending = torch.arange(len(draws), device=draws.device)
     fruitless = 0
     while len(pending) and fruitless < fruitless_rounds:
-        # A few draws still missing are each proposed many times: rounds cost more than their size.
+        # If few draws are still missing each is proposed many times: the cost of a round hardly depends on its size.
         proposal, log_ratio = propose(pending, max(1, _PROPOSALS_PER_ROUND // len(pending)))
         accepted = torch.rand_like(log_ratio).log() <= log_ratio
         found, first = accepted.any(0), accepted.int().argmax(0)

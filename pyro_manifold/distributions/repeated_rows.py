@@ -1,4 +1,4 @@
-"""Which entries of a batch are copies of one another, so that a costly function of each is computed once."""
+"""Detection of copies among the entries of a batch, so that a costly function of each is computed once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ _INTEGERS = (torch.int32, torch.int64)
 
 
 class RepeatedRows(NamedTuple):
-    """A batch of events as distinct ones and where they go.
+    """The distinct events of a batch, and the position of each event among them.
 
     Attributes:
-        distinct: the events, with fewer or shorter batch dimensions.
-        group: for each position in the batch dimension ``dim``, which of the distinct; None if they only broadcast.
-        dim: the dimension of ``distinct`` that the group stands for.
+        distinct: the distinct events, with fewer or shorter batch dimensions.
+        group: for each position in the batch dimension ``dim``, the index of its distinct event; None if the distinct
+            events only broadcast.
+        dim: the dimension of ``distinct`` that ``group`` indexes.
     """
 
     distinct: Tensor
@@ -24,21 +25,21 @@ class RepeatedRows(NamedTuple):
     dim: int
 
     def spread(self, values: Tensor) -> Tensor:
-        """Values of the distinct events, one each, as values that broadcast to the batch."""
+        """Expand values of the distinct events, one each, to values that broadcast to the batch."""
         return values if self.group is None else values[(slice(None),) * self.dim + (self.group,)]
 
 
 def repeated_rows(events: Tensor, event_dim: int) -> RepeatedRows:
-    """The distinct of a batch of events, as far as its making tells: by ``expand``, or as ``parameter[group]``.
+    """Find the distinct events of a batch that was made by ``expand``, or by an index as ``parameter[group]``.
 
-    Copies by ``expand`` lie at one place in memory. Those by an index of integers are seen in what autograd notes of
-    it, so only in a tensor with a gradient that is that index's direct result and was not written into. Values are not
-    compared: the answer holds for every value of the parameter, and functions of it can be traced. A distinct event is
+    Copies by ``expand`` share memory. Those by an integer index are recognised by the autograd graph, so only in a
+    tensor with a gradient that is the direct result of that index and was not written to. Values are not
+    compared: the result holds for every value of the parameter, and functions of it can be traced. A distinct event is
     the mean of its copies, so that a gradient reaches all of them alike.
 
     Args:
         events: ``batch + event``.
-        event_dim: dimensions of an event.
+        event_dim: number of dimensions of an event.
 
     Example:
         >>> parameter = torch.randn(4, 3, 2, requires_grad=True)
@@ -58,7 +59,7 @@ def repeated_rows(events: Tensor, event_dim: int) -> RepeatedRows:
 
 
 def _group_means(events: Tensor, index: Tensor, dim: int, size: int) -> Tensor:
-    """The mean of each group along a dimension; a group that has no event gets zeros, and nothing comes of it."""
+    """Return the mean of each group along a dimension; a group without events gets zeros, which are not used."""
     counts = torch.zeros(size, dtype=torch.int64, device=index.device).index_add(0, index, torch.ones_like(index))
     shape = *events.shape[:dim], size, *events.shape[dim + 1 :]
     sums = torch.zeros(shape, dtype=events.dtype, device=events.device).index_add(dim, index, events)
@@ -66,13 +67,13 @@ def _group_means(events: Tensor, index: Tensor, dim: int, size: int) -> Tensor:
 
 
 def _noted_index(events: Tensor, event_dim: int) -> tuple[Tensor, int, int] | None:
-    """The index that made a tensor, its dimension, and how many entries that had; None unless it repeats some."""
+    """Return the index that made a tensor, its dimension, and the size of that; None unless it repeats some entries."""
     function = events.grad_fn
     if function is None or function.name() != "IndexBackward0" or events._version:
         return None
     try:
         indices, sizes = function._saved_indices, function._saved_self_sym_sizes  # type: ignore[attr-defined]
-    except RuntimeError:  # a backward pass has freed them
+    except RuntimeError:  # freed by a backward pass
         return None
     given = [dim for dim, index in enumerate(indices) if index is not None]
     if len(given) != 1 or given[0] >= len(sizes) - event_dim:

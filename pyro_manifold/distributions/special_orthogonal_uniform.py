@@ -22,8 +22,8 @@ class SpecialOrthogonalUniform(StiefelUniform):
     Args:
         n: number of rows and columns, at least 2.
         batch_shape: shape of a batch of independent matrices.
-        dtype: of the draws; torch's default dtype if None.
-        device: of the draws; torch's default device if None.
+        dtype: dtype of the draws; torch's default dtype if None.
+        device: device of the draws; torch's default device if None.
 
     Shapes: event ``(n, n)``.
 

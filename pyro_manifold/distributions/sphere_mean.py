@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 def log_sphere_mean(concentration: Tensor, m: int) -> Tensor:
-    r"""Logarithm of :math:`E\,e^{\kappa x_1}` for x uniform on the unit sphere of :math:`\mathbb{R}^m`, in float64.
+    r"""Compute :math:`\log E\,e^{\kappa x_1}` for x uniform on the unit sphere of :math:`\mathbb{R}^m`, in float64.
 
     It is :math:`\log {}_0F_1(m/2; \kappa^2/4) = \log \Gamma(m/2) (2/\kappa)^{m/2-1} I_{m/2-1}(\kappa)`, without
     derivatives; see `scaled_log_sphere_mean`.
@@ -40,9 +40,9 @@ def log_sphere_mean(concentration: Tensor, m: int) -> Tensor:
 
 
 def scaled_log_sphere_mean(kappa: Array, m: int) -> Array:
-    r"""`log_sphere_mean` less κ, which is all that grows as fast as κ: it is right to 3e-13 also where κ is large.
+    r"""Compute `log_sphere_mean` less κ, its part that grows linearly; accurate to 3e-13 also for large κ.
 
-    Debye's expansion serves orders from 24 up, where its twelve terms reach machine precision for every κ. Lower
+    Debye's expansion is used for orders from 24 up, where its twelve terms reach machine precision for every κ. Lower
     orders follow by :math:`{}_0F_1(b; y) = {}_0F_1(b+1; y) + \frac{y}{b(b+1)} {}_0F_1(b+2; y)`, a sum of positive
     terms where κ is real. Nothing cancels at any κ.
 
@@ -67,7 +67,7 @@ def scaled_log_sphere_mean(kappa: Array, m: int) -> Array:
 
 
 def _debye_expansion(kappa: Array, order: float) -> tuple[Array, Array]:
-    r""":math:`\log {}_0F_1(\nu+1; \kappa^2/4) - \kappa` and the ratio of the next to it, for a large order ν."""
+    r"""Return :math:`\log {}_0F_1(\nu+1; \kappa^2/4) - \kappa` and the ratio of the next to it, for a large order ν."""
     z = kappa / order
     root = np.sqrt(1 + z * z)
     excess = z * (z / (1 + root))  # root - 1 without cancellation
@@ -82,9 +82,9 @@ def _debye_expansion(kappa: Array, order: float) -> tuple[Array, Array]:
 
 @cache
 def _debye_coefficients(order: float) -> tuple[Array, Array]:
-    r"""Coefficients in t of :math:`\sum_k u_k \nu^{-k}` and :math:`\sum_k (u_{k-1}/2 + t u_{k-1}') \nu^{-k}`.
+    r"""Return coefficients in t of :math:`\sum_k u_k \nu^{-k}` and :math:`\sum_k (u_{k-1}/2 + t u_{k-1}') \nu^{-k}`.
 
-    The second is the part of I' over I that is left when what cancels at κ = 0 is divided out.
+    The second is the part of I' over I that remains after division by the terms that cancel at κ = 0.
     """
     t, term = Polynomial([0.0, 1.0]), Polynomial([1.0])
     values, slopes = term, Polynomial([0.0])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions import constraints
+from pyro_manifold.distributions.on_manifold import OnStiefel
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.manifolds.stiefel import check_shape
 
@@ -18,7 +18,7 @@ Chart = Literal["polar", "householder"]
 
 
 def stiefel_support(n: int, p: int, chart: Chart) -> Constraint:
-    """The constraint to orthonormal columns, with the transform to unconstrained space that ``chart`` names."""
+    """Return the constraint to orthonormal columns with the transform to unconstrained space named by ``chart``."""
     if chart == "polar":
         return constraints.stiefel
     if chart == "householder":
@@ -26,7 +26,7 @@ def stiefel_support(n: int, p: int, chart: Chart) -> Constraint:
     raise ValueError(f"chart={chart!r}, expected 'polar' or 'householder'.")
 
 
-class StiefelUniform(TorchDistribution):
+class StiefelUniform(OnStiefel):
     r"""Uniform distribution of n×p matrices with orthonormal columns.
 
     The set of these matrices is the Stiefel manifold V(n, p), the distribution its normalised Haar measure: the only
@@ -37,11 +37,11 @@ class StiefelUniform(TorchDistribution):
         n: number of rows.
         p: number of columns, at most n.
         batch_shape: shape of a batch of independent matrices.
-        chart: which smooth map from unconstrained numbers to the manifold (Pyro's transform) NUTS, HMC and guides of
-            Pyro use for the site, ``"polar"`` (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`). `OHMC`
-            and `GHMC` move on the manifold itself and use neither.
-        dtype: of the draws; torch's default dtype if None.
-        device: of the draws; torch's default device if None.
+        chart: the transform from unconstrained space to the manifold that Pyro's NUTS, HMC and guides use for the site,
+            ``"polar"`` (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`). `OHMC` and `GHMC` move on the
+            manifold itself and use neither.
+        dtype: dtype of the draws; torch's default dtype if None.
+        device: device of the draws; torch's default device if None.
 
     Shapes: event ``(n, p)``.
 
@@ -106,7 +106,7 @@ class StiefelUniform(TorchDistribution):
             return Stiefel().random_point(*shape, dtype=self.dtype, device=self.device)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """0 of shape ``sample_shape + batch_shape``."""
+        """Return zeros, ``sample_shape + batch_shape``."""
         if self._validate_args:
             self._validate_sample(value)
         # Not a constant: NaN stays NaN, and a site that no likelihood uses still has a gradient.

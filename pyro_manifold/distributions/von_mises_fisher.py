@@ -12,7 +12,7 @@ from pyro_manifold.manifolds.reflector import rotate_rows
 
 @torch.no_grad()
 def sample_von_mises_fisher(parameter: Tensor) -> Tensor:
-    r"""Exact draws from :math:`p(x) \propto e^{f^\top x}` on the unit sphere, by rejection (Wood 1994).
+    r"""Draw exactly from :math:`p(x) \propto e^{f^\top x}` on the unit sphere, by rejection (Wood 1994).
 
     Args:
         parameter: f, ``(..., m)``: concentration :math:`\|f\|` times mean direction. m = 1 draws a sign.
@@ -36,9 +36,9 @@ def sample_von_mises_fisher(parameter: Tensor) -> Tensor:
 
 
 def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
-    r"""One minus the cosine t of the angle to the mean direction: t has density :math:`e^{\kappa t}(1-t^2)^{(m-3)/2}`.
+    r"""Draw 1 - t, t the cosine of the angle to the mean direction, of density :math:`e^{\kappa t}(1-t^2)^{(m-3)/2}`.
 
-    Wood's formulas in terms of :math:`1 - t`, which large concentrations need: their cosines all round to 1.
+    Wood's formulas in terms of :math:`1 - t`, as is necessary for large concentrations: their cosines all round to 1.
     """
     shape, kappa = concentration.shape, concentration.flatten()
     # b = (-2κ + √(4κ² + (m-1)²)) / (m-1), written without the difference of large numbers.
@@ -53,7 +53,7 @@ def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
         # 1 - mode·t over 1 - mode², both free of cancellation.
         spread = (mode_deficit_ + mode[pending] * proposal) * (1 + b_).square() / (4 * b_)
         log_ratio = kappa[pending] * (mode_deficit_ - proposal) + (m - 1) * spread.log()
-        # A concentration that is not finite gives NaN at once; it would be rejected for ever.
+        # A concentration that is not finite gives NaN at once; rejection would never end.
         return proposal, torch.where(torch.isfinite(kappa[pending]), log_ratio, 0.0)
 
     deficit, _ = sample_by_rejection(propose, torch.empty_like(kappa))

@@ -1,1 +1,1 @@
-"""Functions of tensors as graphs: traced, folded, compiled, and trusted only after a comparison."""
+"""Graphs of functions of tensors: tracing, constant folding, compilation, and comparison with the function."""

@@ -1,44 +1,88 @@
-"""Whether two functions of tensors give the same numbers, up to rounding."""
+"""Numerical agreement of two functions of tensors, up to rounding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyro_manifold.graphs.rounding import with_other_rounding
+
 FlatFunction = Callable[..., tuple[Tensor, ...]]
-"""Tensors to a tuple of tensors."""
+"""Function from tensors to a tuple of tensors."""
 
 FactorisationError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
-_DISTURBANCES = 3
+_DISTURBANCES = 8
 _NEIGHBOURS = 3
-_UNITS = 16.0  # of rounding, up to which inputs are disturbed: a graph rounds at each of its operations
-_ALLOWED, _AMBIGUOUS = 2.0, 200.0  # times what the disturbances move
+_UNITS = 16.0  # of rounding, up to which inputs are perturbed: a graph rounds at each of its operations
+_ALLOWED, _AMBIGUOUS = 2.0, 200.0  # times the effect of the perturbations
 
 
 def agrees(found: Tensor, expected: Tensor) -> bool:
-    """Equal up to half the digits of the dtype, relative to the largest entry, with NaN and infinities alike."""
+    """Return whether tensors agree to half the digits of the dtype, relative to the largest entry; NaN equals NaN."""
     if not _has_digits(expected):
         return torch.equal(found, expected)
     return torch.allclose(found, expected, rtol=_half_the_digits(expected), atol=_tolerance(expected), equal_nan=True)
 
 
-def difference(candidate: FlatFunction, function: FlatFunction, inputs: Sequence[Tensor]) -> str | None:
-    """What ``candidate`` has different from ``function`` at these inputs; None if nothing but rounding.
+class Difference(NamedTuple):
+    """The largest difference of two functions, in units of the effect of rounding.
 
-    Where `agrees` says no, the inputs are disturbed by up to 16 units of their rounding: far from the mass of a
-    posterior, sums of large terms cancel, and the gradient of one site is lost in the rounding of another's. How far
-    the function itself moves is the yardstick, twice of which is allowed. A branch that was frozen differs though
-    nothing moves.
+    Attributes:
+        output: index of the output.
+        entry: index of the entry in it.
+        found: the candidate's value of the entry.
+        expected: the function's value.
+        excess: distance of the entry over the effect of rounding on it, the largest of all.
+        dtype: dtype of the outputs.
+    """
 
-    What remains is looked at once more near by, at a distance of half the digits: a network with ReLUs has thousands of
-    them, of which one or the other is within rounding of its kink, and then a part of the gradient is there in one of
-    the two and not in the other. Near by it is another one, while a branch that was frozen differs in the same entries.
+    output: int
+    entry: tuple[int, ...]
+    found: float
+    expected: float
+    excess: float
+    dtype: torch.dtype
+
+    @property
+    def may_be_rounding(self) -> bool:
+        """Return whether the difference is so near to the size of rounding that this may be the cause."""
+        return self.excess <= _AMBIGUOUS
+
+    def described(self, names: Sequence[str] = ()) -> str:
+        """Return a clause with both values, by the names of outputs, and rounding if that may be the cause."""
+        name = names[self.output] if self.output < len(names) else f"output {self.output}"
+        inner = f" at entry {list(self.entry[1:])}" if len(self.entry) > 1 else ""
+        chain = f" in chain {self.entry[0]}" if self.entry else ""
+        clause = f"{name} is {self.found:.7g} instead of {self.expected:.7g}{inner}{chain}"
+        if not self.may_be_rounding:
+            return clause
+        kind = str(self.dtype).removeprefix("torch.")
+        mend = ", which float64 would mend" if self.dtype == torch.float32 else ""
+        return (
+            f"{clause}, {self.excess:.0f} times what rounding the sites to {kind} changes there, so that the model may "
+            f"lose its digits{mend}"
+        )
+
+
+def difference(candidate: FlatFunction, function: FlatFunction, inputs: Sequence[Tensor]) -> Difference | None:
+    """Return where ``candidate`` differs from ``function`` at these inputs; None if only by rounding.
+
+    If `agrees` is false, the inputs are perturbed by up to 16 units of rounding, and the result of each
+    operation by its possible rounding error (`OtherRounding`): far from the typical set sums of large terms
+    cancel, the gradient of one site is lost in the rounding of another's, and the logarithm of 1 - Φ(8) depends on the
+    last bit of Φ. The unit of the difference is the resulting change of the function itself, twice of which is allowed.
+    A branch that was frozen differs though nothing changes.
+
+    Remaining differences are compared once more nearby, at a distance of half the digits: a network with thousands of
+    ReLUs has some within rounding of the kink, and then a part of the gradient is there in one of the two functions and
+    not in the other. Nearby it is another one, while a branch that was frozen differs in the same entries.
 
     Returns:
-        A clause for a warning; it names rounding if that may be the cause.
+        The entry that differs most, of the first output that differs.
     """
     found, expected = candidate(*inputs), function(*inputs)
     if all(agrees(*pair) for pair in zip(found, expected, strict=True)):
@@ -54,23 +98,21 @@ def difference(candidate: FlatFunction, function: FlatFunction, inputs: Sequence
         except FactorisationError:
             continue
         units = [torch.minimum(*pair) for pair in zip(units, there, strict=True)]
-    excess = _largest(units)
-    if excess <= _ALLOWED:
+    if _largest(units) <= _ALLOWED:
         return None
-    if excess > _AMBIGUOUS:
-        return "its values differ from the model's; does the model branch on values of sites?"
-    dtype = expected[0].dtype
-    return (
-        f"its values differ from the model's by {_UNITS * excess:.0f} times what rounding the sites to "
-        f"{str(dtype).removeprefix('torch.')} changes there; does the model lose its digits"
-        f"{', which float64 would mend,' if dtype == torch.float32 else ''} or branch on values of sites?"
-    )
+    output = next(
+        k for k in range(len(units)) if _largest(units[k : k + 1]) > _ALLOWED
+    )  # later outputs are computed from it
+    place = int(units[output].argmax())
+    entry = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), units[output].shape))
+    values = [float(side[output].detach().reshape(-1)[place].real) for side in (found, expected)]
+    return Difference(output, entry, values[0], values[1], _largest(units), expected[0].dtype)
 
 
 def _units(
     found: Sequence[Tensor], expected: Sequence[Tensor], function: FlatFunction, inputs: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Of each entry the distance beyond the tolerance of `agrees`, to what disturbances of the inputs move."""
+    """Return the distance of each entry beyond the tolerance of `agrees`, over the effect of rounding on it."""
     return [
         _excess(*of_output)
         for of_output in zip(found, expected, effect_of_rounding(function, inputs, expected), strict=True)
@@ -85,19 +127,20 @@ def _excess(found: Tensor, expected: Tensor, rounding: Tensor) -> Tensor:
     if not _has_digits(expected):
         return torch.where(found == expected, 0.0, torch.inf)
     distance = (found - expected).abs() - _tolerance(expected) - _half_the_digits(expected) * expected.abs()
-    # Infinite in different ways, or NaN: nothing can be told apart there, and no chain moves there.
+    # Infinite in different ways, or NaN: nothing can be distinguished there, and no chain moves there.
     distance = torch.where(found.isfinite() | expected.isfinite(), distance.nan_to_num(nan=torch.inf), 0.0)
     units = distance / rounding.clamp(min=torch.finfo(rounding.dtype).tiny)
     return torch.where((distance <= 0) | rounding.isinf(), 0.0, units)
 
 
 def effect_of_rounding(function: FlatFunction, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> list[Tensor]:
-    """How far each entry moves when each number of the inputs moves by its rounding; infinite if it is lost."""
+    """Return how much each entry changes if inputs and operations are rounded differently; infinite if it is lost."""
     noise = torch.Generator().manual_seed(0)
+    otherwise = with_other_rounding(function, noise)
     largest = [torch.zeros_like(value.abs() if _has_digits(value) else value) for value in expected]
     for _ in range(_DISTURBANCES):
         try:
-            moved = function(*[_disturbed(value, noise, _UNITS * _epsilon(value)) for value in inputs])
+            moved = otherwise(*[_disturbed(value, noise, _UNITS * _epsilon(value)) for value in inputs])
         except FactorisationError:
             return [torch.full_like(value.abs(), torch.inf) if _has_digits(value) else value for value in expected]
         for k, (here, there) in enumerate(zip(expected, moved, strict=True)):
@@ -111,7 +154,7 @@ def effect_of_rounding(function: FlatFunction, inputs: Sequence[Tensor], expecte
 
 
 def _disturbed(value: Tensor, noise: torch.Generator, share: float) -> Tensor:
-    """Each number moved by up to this share of it."""
+    """Return the tensor with each number changed at random by up to this fraction of it."""
     if not value.is_floating_point() or not value.numel():
         return value
     return value + share * value.abs() * (2 * torch.rand(value.shape, generator=noise) - 1).to(value)

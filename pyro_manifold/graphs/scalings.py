@@ -1,4 +1,4 @@
-"""Fewer passes over memory: constant factors and terms leave sums, and factors of factors become one.
+"""Fewer passes over memory: constant factors and terms are moved out of sums, and factors of factors are merged.
 
 A normal log density is traced as five functions of all its entries and a sum of them, its gradient as four more. Of
 these, a square and a sum remain, and for the gradient one function.
@@ -23,7 +23,7 @@ _SUMS = {_ATEN.sum.default, _ATEN.sum.dim_IntList}
 
 
 class _Affine(NamedTuple):
-    """factor · source + term, entry by entry."""
+    """factor · source + term, entrywise."""
 
     source: Node
     factor: float
@@ -47,7 +47,7 @@ def simplify_scalings(module: GraphModule) -> None:
 
 
 def _take_out_of_sum(module: GraphModule, total: Node) -> None:
-    r""":math:`\sum_i (a y_i + b) = a \sum_i y_i + nb`, where nothing else needs the terms."""
+    r"""Replace :math:`\sum_i (a y_i + b)` by :math:`a \sum_i y_i + nb`, if nothing else uses the terms."""
     inside, views = total.all_input_nodes[0], []
     terms, sums = inside.meta["val"].numel(), total.meta["val"].numel()
     graph = module.graph
@@ -80,7 +80,7 @@ def _take_out_of_sum(module: GraphModule, total: Node) -> None:
 
 
 def _join_factors(module: GraphModule, node: Node) -> None:
-    """At most one multiplication by a number, where there were several or one by a tensor of equal entries."""
+    """Merge several multiplications by numbers, or one by a tensor of equal entries, into at most one by a number."""
     affine = _affine(module, node)
     if affine is None or affine.term:
         return
@@ -97,7 +97,7 @@ def _join_factors(module: GraphModule, node: Node) -> None:
 
 
 def _scale_while_adding(module: GraphModule, node: Node) -> None:
-    """Computes y ± c·x in one pass."""
+    """Replace y ± c·x by one operator that computes it in one pass."""
     if node.kwargs or len(node.args) != 2:
         return
     sides = [node.args, node.args[::-1]] if node.target == _ATEN.add.Tensor else [node.args]
@@ -114,7 +114,7 @@ def _scale_while_adding(module: GraphModule, node: Node) -> None:
 
 
 def _affine(module: GraphModule, node: Node) -> _Affine | None:
-    """A node as an affine function of one other of the same shape, with finite numbers for coefficients."""
+    """Return a node as an affine function of one other of the same shape, with finite coefficients; else None."""
     if node.op != "call_function" or not _is_real(node):
         return None
     if node.target == _ATEN.neg.default:
@@ -146,7 +146,7 @@ def _of(node: Node, source: object, factor: float, term: float = 0.0) -> _Affine
 
 
 def _number(module: GraphModule, argument: object) -> float | None:
-    """The number that all entries of a constant are, if it is finite."""
+    """Return the number that all entries of a constant equal, if it is finite."""
     if isinstance(argument, Node):
         if argument.op != "get_attr":
             return None
@@ -168,7 +168,7 @@ def _is_real(node: Node) -> bool:
 
 
 def _alike(source: Node, node: Node) -> bool:
-    """Same shape, dtype and device: nothing is broadcast or converted."""
+    """Return whether two nodes have the same shape, dtype and device, so that nothing is broadcast or converted."""
     value, result = source.meta.get("val"), node.meta.get("val")
     return (
         isinstance(value, Tensor)
@@ -184,7 +184,7 @@ def _replace(graph: Graph, node: Node, build: Callable[[], Node]) -> None:
 
 
 def _call(graph: Graph, target: Any, arguments: tuple[Any, ...], *, like: Node, **keywords: Any) -> Node:
-    """A new node with the example value of another of the same shape."""
+    """Add a node with the example value of another of the same shape."""
     node = graph.call_function(target, arguments, keywords)
     node.meta["val"] = like.meta.get("val")
     return node

@@ -1,4 +1,4 @@
-"""Products with a matrix that all chains share, as one product."""
+"""Products of all chains with a shared matrix, as one product."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from pyro_manifold.graphs.tracing import without_storage
+from pyro_manifold.graphs.storage import without_storage
 
-_FEWEST_OPERATIONS = 1_000_000  # below that, each function that is called costs more than it saves
+_FEWEST_OPERATIONS = 1_000_000  # below that, the overhead of each function call exceeds the gain
 
 _ATEN = torch.ops.aten
 
@@ -42,7 +42,7 @@ def join_shared_products(graph: GraphModule) -> GraphModule:
                 turned = _call(graph, _ATEN.transpose.int, _one_of(graph, left), 0, 1)
                 other = _call(graph, _ATEN.transpose.int, right, 1, 2)
                 back = _call(graph, _ATEN.transpose.int, _joined(graph, other, turned), 1, 2)
-                # Views that follow were traced for rows in order.
+                # Later views were traced for row-major order.
                 joined = _call(graph, _ATEN.clone.default, back, memory_format=torch.contiguous_format)
             else:
                 continue
@@ -54,7 +54,7 @@ def join_shared_products(graph: GraphModule) -> GraphModule:
 
 
 def _joined(graph: GraphModule, batched: Any, shared: Node) -> Node:
-    """Matrices ``(c, m, k)`` times one ``(k, n)``, ``(c, m, n)``."""
+    """Multiply matrices ``(c, m, k)`` by one ``(k, n)``, to ``(c, m, n)``."""
     chains, rows, inner = batched.meta["val"].shape
     columns = shared.meta["val"].shape[1]
     below = _call(graph, _ATEN.reshape.default, batched, [chains * rows, inner])

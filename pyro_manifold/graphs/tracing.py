@@ -1,18 +1,20 @@
-"""Functions of tensors as graphs of tensor operations."""
+"""Tracing of functions of tensors to graphs of tensor operations."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._ops import OpOverload
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.weak import WeakTensorKeyDictionary
+
+from pyro_manifold.graphs import masks
+from pyro_manifold.graphs.refusals import ASKS_FOR_A_NUMBER
+from pyro_manifold.graphs.storage import without_storage
 
 _ATEN = torch.ops.aten
 
@@ -20,176 +22,105 @@ _ATEN = torch.ops.aten
 def trace(
     function: Callable[..., Any], *example: Tensor, decompositions: Mapping[Any, Callable[..., Any]] | None = None
 ) -> fx.GraphModule:
-    """The graph of a function, as torch's `make_fx` gives it, in a third of its time.
+    """Return the graph of a function, as torch's `make_fx` does, in a third of its time.
 
-    A node has a tensor without storage, of its value's shape, strides and dtype, in ``meta["val"]``, and its device in
-    ``meta["device"]``. Nothing here imports what `torch.compile` needs, which takes longer than many a whole run.
+    A node has a tensor without storage, of its value's shape, strides and dtype, in ``meta["val"]``, its strides and
+    its offset in the storage of which it is a view in ``meta["layout"]``, and its device in ``meta["device"]``. Nothing
+    here imports what `torch.compile` needs, which takes longer than many a whole run, as long as torch's private parts
+    are where `recorder` expects them; in other versions of torch it is `make_fx`, which does not set
+    ``meta["layout"]``.
 
     Args:
-        function: of tensors, to tensors in tuples, lists and dictionaries.
+        function: function of tensors, to tensors in tuples, lists and dictionaries.
         *example: inputs to trace with, each a tensor of its own; their shapes are frozen in the graph.
-        decompositions: operators to functions that stand for them, in terms of others.
+        decompositions: operators and functions that replace them, in terms of others.
 
     Raises:
-        ValueError: if the function asks for a number that depends on its inputs, as a branch on values does.
+        ValueError: if the function needs a number that depends on its inputs, as a branch on values does.
     """
-    recorder = _Recorder(decompositions or {})
+    graph_of = recorded if recorder_works() else by_make_fx
+    with _PlainFunctions(), _plain_attention(example):
+        return graph_of(function, example, decompositions or {})
+
+
+@cache
+def recorder_works() -> bool:
+    """Return whether the recorder of this package works with the installed torch, whose private parts it uses.
+
+    They may change in any version; so a small function with a constant, an in-place operator, and a composite operator
+    is recorded and evaluated at another point than that of the recording.
+    """
+    constant = torch.tensor([1.0, 2.0])
+
+    def small(x: Tensor) -> tuple[Tensor, ...]:
+        y = torch.zeros_like(x)
+        y[1:] = x[1:] * constant[0]
+        return y.matmul(constant), x.unbind()[0]
+
+    try:
+        graph = recorded(small, (torch.tensor([0.5, 0.25]),), {})
+        other = torch.tensor([3.0, -1.0])
+        return all(torch.equal(*pair) for pair in zip(graph(other), small(other), strict=True))
+    except Exception:
+        return False
+
+
+def recorded(
+    function: Callable[..., Any], example: tuple[Tensor, ...], decompositions: Mapping[Any, Callable[..., Any]]
+) -> fx.GraphModule:
+    """Return the graph of a function by the recorder of this package; see `trace`."""
+    from pyro_manifold.graphs.recorder import Recorder
+
+    recorder = Recorder(decompositions)
     recorder.begin(example)
-    with _PlainProducts(), recorder:
+    with recorder:
         result = function(*example)
     return recorder.end(result)
 
 
-class _Recorder(TorchDispatchMode):
-    """Notes each operator that torch calls, below automatic differentiation and the transformations of torch.func."""
+def by_make_fx(
+    function: Callable[..., Any], example: tuple[Tensor, ...], decompositions: Mapping[Any, Callable[..., Any]]
+) -> fx.GraphModule:
+    """Return the graph of a function by torch's own `make_fx`; see `trace`."""
+    from torch.fx.experimental.proxy_tensor import make_fx
 
-    def __init__(self, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
-        super().__init__()
-        self._decompositions = decompositions
-        self._graph, self._constants = fx.Graph(), torch.nn.Module()
-        self._nodes = WeakTensorKeyDictionary()
-        self._known: set[fx.Node] = set()  # whatever the inputs are
-        self._all_may_depend = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is run under `torch.compile`; to be kept from it would import it, which takes a second."""
-        return False
-
-    def begin(self, inputs: tuple[Tensor, ...]) -> None:
-        for number, value in enumerate(inputs):
-            self._note(value, self._graph.placeholder(f"input{number}"))
-
-    def end(self, result: Any) -> fx.GraphModule:
-        """The graph whose output this is."""
-        self._graph.output(self._recorded(result))
-        return fx.GraphModule(self._constants, self._graph)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is _ATEN.lift_fresh.default:
-            func = _ATEN.lift_fresh_copy.default  # a constant that may be written to must be new at each call
-        traits = _traits(func)
-        if traits.is_composite:
-            with self:
-                return func.decompose(*args, **kwargs)
-        node_args, node_kwargs = self._recorded(args), self._recorded(kwargs)
-        known = self._is_known(node_args, node_kwargs, traits)
-        if traits.tells_values and not known:
-            raise ValueError(
-                f"a branch, item() or the like asks for a number that depends on what is sampled, by {func}"
-            )
-        if func in self._decompositions and not known:
-            with self:
-                return self._decompositions[func](*args, **kwargs)
-        result = func(*args, **kwargs)
-        node = self._graph.create_node("call_function", func, node_args, node_kwargs)
-        if known:
-            self._known.add(node)
-        self._note_result(result, node)
-        return result
-
-    def _is_known(self, args: Any, kwargs: Any, traits: _Traits) -> bool:
-        known = [node in self._known for node in _nodes_of((args, kwargs))]
-        if traits.writes and any(known) and (traits.is_random or not all(known)):
-            self._all_may_depend = True  # what was known may be seen by other names: views of what was written to
-        return all(known) and not traits.is_random and not self._all_may_depend
-
-    def _note_result(self, result: Any, node: fx.Node) -> None:
-        if isinstance(result, Tensor):
-            self._note(result, node)
-        elif isinstance(result, tuple | list):
-            for place, part in enumerate(result):
-                item = self._graph.create_node("call_function", operator.getitem, (node, place))
-                if node in self._known:
-                    self._known.add(item)
-                self._note_result(part, item)
-
-    def _note(self, value: Tensor, node: fx.Node) -> None:
-        self._nodes[value] = node
-        node.meta["device"] = value.device
-        if value.layout == torch.strided:
-            node.meta["val"] = without_storage(value)
-
-    def _recorded(self, value: Any) -> Any:
-        """The same with a node for each tensor: a constant if nothing here has made it."""
-        if isinstance(value, Tensor):
-            node = self._nodes.get(value)
-            return self._constant(value) if node is None else node
-        if isinstance(value, torch.Generator):
-            return self._generator(value)
-        if isinstance(value, tuple | list):
-            parts = [self._recorded(part) for part in value]
-            return tuple(parts) if isinstance(value, tuple) else parts
-        if isinstance(value, dict):
-            return {key: self._recorded(part) for key, part in value.items()}
-        return value
-
-    def _constant(self, value: Tensor) -> fx.Node:
-        if type(value) is not Tensor and not isinstance(value, torch.nn.Parameter):
-            # Its class wraps what comes of it in tensors that nobody has seen being made.
-            raise ValueError(f"tensors of the class {type(value).__name__} have rules that no graph can hold")
-        name = f"_constant{len(self._constants._buffers)}"
-        self._constants.register_buffer(name, value.detach() if value.requires_grad else value)
-        node = self._graph.get_attr(name)
-        self._known.add(node)
-        self._note(value, node)
-        return node
-
-    def _generator(self, value: torch.Generator) -> fx.Node:
-        name = f"_generator{len(self._graph.nodes)}"
-        setattr(self._constants, name, value)
-        return self._graph.create_node("get_attr", name)
+    try:
+        graph = make_fx(function, decomposition_table=dict(decompositions))(*example)
+    except RuntimeError as error:
+        if "data-dependent" not in str(error):
+            raise
+        raise ValueError(ASKS_FOR_A_NUMBER) from error
+    for node in graph.graph.nodes:
+        if node.op == "get_attr" and isinstance(value := getattr(graph, node.target), Tensor):
+            node.meta |= {"val": without_storage(value), "device": value.device}
+            delattr(graph, node.target)  # a parameter would require gradients of its own
+            graph.register_buffer(node.target, value.detach())
+        elif isinstance(value := node.meta.get("val"), Tensor):
+            node.meta["device"] = value.device
+    return graph
 
 
-class _Traits(NamedTuple):
-    """What there is to know of an operator.
-
-    Attributes:
-        is_composite: it only calls others.
-        is_random: it draws random numbers.
-        tells_values: its result is a number of Python that depends on entries of tensors.
-        writes: it changes a tensor in place.
-    """
-
-    is_composite: bool
-    is_random: bool
-    tells_values: bool
-    writes: bool
+def _plain_attention(example: tuple[Tensor, ...]) -> AbstractContextManager[None]:
+    """Select attention by products and softmax on CPUs: `torch.vmap` would loop over the fused operator."""
+    return sdpa_kernel(SDPBackend.MATH) if all(not value.is_cuda for value in example) else nullcontext()
 
 
-@cache
-def _traits(func: OpOverload[..., Any]) -> _Traits:
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-    return _Traits(
-        composite,
-        torch.Tag.nondeterministic_seeded in func.tags,
-        torch.Tag.data_dependent_output in func.tags,
-        func._schema.is_mutable,
-    )
+def unrecorded() -> AbstractContextManager[object]:
+    """Suspend recording, for values that are to be constants of the graph, whatever was recorded before."""
+    try:
+        from torch.utils._python_dispatch import _disable_current_modes
+    except ImportError:  # another version of torch: the values are recorded, and folded later
+        return nullcontext()
+    return _disable_current_modes()
 
 
-def _nodes_of(value: Any) -> Iterator[fx.Node]:
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from _nodes_of(part)
-    elif isinstance(value, dict):
-        yield from _nodes_of(list(value.values()))
+class _PlainFunctions(TorchFunctionMode):
+    """Function mode that replaces functions whose torch implementation inspects values.
 
-
-def without_storage(value: Tensor) -> Tensor:
-    """Shape, strides and dtype of a tensor, as a tensor."""
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-
-
-class _PlainProducts(TorchFunctionMode):
-    """Cumulative products as a few multiplications: torch's derivative looks for zeros, which no graph does cheaply.
-
-    Of n numbers, ⌈log₂ n⌉ multiplications of vectors. Stick-breaking has one: Dirichlet and LKJ in unconstrained space.
+    Cumulative products are computed by ⌈log₂ n⌉ multiplications of vectors of n numbers: torch's derivative searches
+    for zeros, which no graph does cheaply. Stick-breaking has one: Dirichlet and LKJ in unconstrained space. A number
+    assigned by a mask is an entrywise selection; torch's derivative counts the entries of the mask. ``ldexp`` is
+    replaced because tracing the tangent of its derivative ends the process (torch 2.13).
     """
 
     def __torch_function__(
@@ -198,7 +129,15 @@ class _PlainProducts(TorchFunctionMode):
         kwargs = kwargs or {}
         if function in (torch.cumprod, Tensor.cumprod) and "out" not in kwargs:
             return cumulative_product(*args, **kwargs)
+        if function in (torch.ldexp, Tensor.ldexp) and "out" not in kwargs:
+            return _times_power_of_two(*args, **kwargs)
+        if function is Tensor.__setitem__ and masks.assign(*args):
+            return None
         return function(*args, **kwargs)
+
+
+def _times_power_of_two(input: Tensor, other: Tensor) -> Tensor:
+    return input * torch.exp2(other)
 
 
 def cumulative_product(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -219,11 +158,11 @@ _ARITHMETIC = {_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.mul.Tensor, _ATEN.div.T
 
 
 def forward_differentiable(module: fx.GraphModule) -> fx.GraphModule:
-    """The graph without what torch cannot differentiate forwards; changed in place.
+    """Replace operators that torch cannot differentiate in forward mode; the graph is changed in place and returned.
 
-    Numbers become tensors where they meet a tensor without dimensions: the tangent of x + 1.0, x a single float32, has
-    float64 (pytorch issue 90065), and factorisations refuse what comes of it. And atanh x becomes a difference of
-    logarithms, for tracing the reverse derivative of its tangent ends the process (torch 2.13).
+    Numbers become tensors in operations with a 0-dimensional tensor: the tangent of x + 1.0, x a single float32, has
+    float64 (pytorch issue 90065), and factorisations refuse the result. And atanh x becomes a difference of
+    logarithms, because tracing the reverse derivative of its tangent ends the process (torch 2.13).
     """
     for index, node in enumerate(module.graph.nodes):
         with module.graph.inserting_before(node):

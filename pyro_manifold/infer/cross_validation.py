@@ -1,6 +1,7 @@
-r"""How well a model predicts data that it has not seen: rows in folds, and single cells of a matrix.
+r"""Cross-validation: K folds of rows, and held-out cells of a data matrix.
 
-The log score of what was left out is :math:`\log \frac1S \sum_s p(y_i \mid \theta_s)`, θ drawn given the rest.
+The log score of a held-out observation is :math:`\log \frac1S \sum_s p(y_i \mid \theta_s)`, with draws θ from the
+posterior given the rest of the data.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 from pyro_manifold.diagnostics.convergence import imported_arviz
 from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
 from pyro_manifold.diagnostics.replay import Replay, is_latent
-from pyro_manifold.infer.mcmc.api import MCMC
+from pyro_manifold.infer.api import MCMC
 from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
 
 Model = Callable[..., Any]
@@ -28,31 +29,31 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 def k_fold(
     model: Model, *args: Any, k: int = 10, folds: Tensor | None = None, mcmc: MakeMCMC | None = None, **kwargs: Any
 ) -> Any:
-    r"""Log predictive density of rows that were left out, fold by fold, for `arviz.compare`.
+    r"""Estimate the expected log predictive density (elpd) by K-fold cross-validation of rows, for `arviz.compare`.
 
     .. math:: \mathrm{elpd} = \sum_i \log \frac1S \sum_s p(y_i \mid \theta_s), \quad \theta_s \sim p(\theta \mid
         y_{-f(i)}),
 
-    f(i) the fold of row i. The model is fitted k times, to the rows of all folds but one. It needs no proper prior and
-    hardly depends on how wide it is, where the evidence does; it judges fits to a share 1 - 1/k of the rows, and
-    differences are sums over rows, with the standard errors that go with it.
+    f(i) the fold of row i. The model is fitted k times, to the rows of all folds but one. In contrast to the evidence,
+    the elpd needs no proper prior and hardly depends on the width of the prior. It is that of fits to a share 1 - 1/k
+    of the rows. Differences between models are sums over rows, from which their standard errors are computed.
 
     Args:
-        model: a Pyro model; what belongs to one row alone is integrated out.
+        model: a Pyro model in which latent variables of single rows are integrated out.
         *args: its arguments. Tensors with as many rows as the first tensor are split.
-        k: how many folds, of rows at random.
-        folds: the fold of each row from 0, ``(rows,)``, in place of k: for rows that belong together.
-        mcmc: a model to the `MCMC` that fits it; ``lambda model: MCMC(OHMC(model), 500, 500, num_chains=4,
+        k: number of folds; rows are assigned at random.
+        folds: the fold of each row from 0, ``(rows,)``, in place of k: for grouped rows.
+        mcmc: maps a model to the `MCMC` that fits it; ``lambda model: MCMC(OHMC(model), 500, 500, num_chains=4,
             disable_progbar=True)`` if None.
         **kwargs: its keyword arguments, split likewise.
 
     Returns:
-        An `arviz.ELPDData` with the names of leave-one-out, which this is for k = rows: ``elpd_loo``, ``se``, ``loo_i``
-        of each row.
+        An `arviz.ELPDData` with the field names of leave-one-out cross-validation, the special case k = rows:
+        ``elpd_loo``, ``se``, and ``loo_i`` for each row.
 
     Raises:
-        ValueError: for arguments without a tensor, folds of another shape, a model with a latent value for each row,
-            one whose first dimension is not that of rows, and one that observes nothing.
+        ValueError: if no argument is a tensor, if ``folds`` has another shape, and if the model has latent variables of
+            single rows, a likelihood whose first dimension is not that of rows, or no observations.
 
     Source: Vehtari, Gelman & Gabry, Statistics and Computing 27 (2017), section 2.3.
 
@@ -97,33 +98,33 @@ def held_out_cells(
     mcmc: MakeMCMC | None = None,
     **kwargs: Any,
 ) -> Any:
-    r"""Log predictive density of cells of a data matrix that were hidden at random, for `arviz.compare`.
+    r"""Compute the log predictive density of held-out cells of a data matrix, for `arviz.compare`.
 
-    The model takes a mask of the cells that it may see, and masks its likelihood by it:
+    The model has an argument for the mask of observed cells, and masks its likelihood by it:
 
     .. code-block:: python
 
         cells = dist.Normal(scores @ loadings.mT, noise).mask(observed).to_event(1)
 
-    It is fitted once, and then asked, with the mask turned round, for the density of the others. Scores of rows may be
-    sites, since each row keeps most of its cells. Two models are compared by the same ``hidden``.
+    It is fitted once; then the density of the held-out cells is evaluated with the inverted mask. Scores of rows may be
+    latent sites, since each row keeps most of its cells. Use the same ``hidden`` to compare two models.
 
     Args:
         model: a Pyro model with an argument for the mask.
-        *args: its other arguments, the data matrix the first tensor of them.
-        share: of the cells that are hidden.
-        hidden: which cells, booleans of the data's shape, in place of ``share``.
-        mask: name of the argument: True for cells that the model may see.
+        *args: its other arguments; the data matrix is the first tensor among them.
+        share: fraction of the cells that are held out, at random.
+        hidden: mask of the held-out cells, booleans of the data's shape, in place of ``share``.
+        mask: name of the model's argument, which is True for observed cells.
         mcmc: as for `k_fold`.
         **kwargs: its other keyword arguments.
 
     Returns:
-        An `arviz.ELPDData`: ``elpd_loo``, ``se``, and ``loo_i`` of each hidden cell, or where the model has one density
-        for a row, of the hidden cells of each row that has some, together.
+        An `arviz.ELPDData`: ``elpd_loo``, ``se``, and ``loo_i`` for each hidden cell. If the model has one density per
+        row, ``loo_i`` is that of the hidden cells of a row together, for each row that has any.
 
     Raises:
-        ValueError: for a share that hides no cell or all, a model without such an argument, and one whose likelihood
-            does not depend on it.
+        ValueError: if ``share`` hides no cell or all cells, if the model has no argument named ``mask``, and if its
+            likelihood is not masked by that argument.
 
     Example:
         >>> import pyro, torch
@@ -163,14 +164,14 @@ def held_out_cells(
 
 
 def _fitted(model: Model, arguments: Arguments, mcmc: MakeMCMC | None) -> dict[str, Tensor]:
-    """Draws of the posterior, ``{site: (draws, ...)}``."""
+    """Fit the model and return draws from the posterior, ``{site: (draws, ...)}``."""
     run = MCMC(OHMC(model), 500, 500, num_chains=4, disable_progbar=True) if mcmc is None else mcmc(model)
     run.run(*arguments[0], **arguments[1])
     return dict(run.get_samples())
 
 
 def _log_score(log_likelihood: Tensor) -> Tensor:
-    """Logarithm of the mean over draws of ``(draws, ...)``."""
+    """Compute the logarithm of the mean likelihood over draws, from log likelihoods ``(draws, ...)``."""
     return log_likelihood.double().logsumexp(0) - math.log(len(log_likelihood))
 
 
@@ -198,7 +199,7 @@ def _folds(rows: int, k: int, folds: Tensor | None) -> Tensor:
 
 
 def _rows(arguments: Arguments, rows: int, chosen: Tensor) -> Arguments:
-    """The arguments with some of their rows."""
+    """Return the arguments restricted to the chosen rows."""
 
     def part(value: Any) -> Any:
         return value[chosen] if isinstance(value, Tensor) and value.dim() and len(value) == rows else value
@@ -207,7 +208,7 @@ def _rows(arguments: Arguments, rows: int, chosen: Tensor) -> Arguments:
 
 
 def _check_parameters_are_shared(model: Model, arguments: Arguments, seen: Arguments) -> None:
-    """Latent sites must not have a value for each row, which rows that were left out have not."""
+    """Raise an error if a latent site has a value for each row, which held-out rows would lack."""
     shapes: list[dict[str, Any]] = []
     for part in (arguments, seen):
         with torch.no_grad(), pyro.validation_enabled(False):
@@ -228,7 +229,10 @@ def _check_parameters_are_shared(model: Model, arguments: Arguments, seen: Argum
 
 
 def _check_rows_are_first(model: Model, arguments: Arguments, rows: int, samples: dict[str, Tensor]) -> None:
-    """Among all rows: in a fold of as many rows as there are columns, one could be taken for the other."""
+    """Raise an error unless the first dimension of the likelihood is that of rows.
+
+    All rows are used, since in a fold with as many rows as columns the two could be confused.
+    """
     few = {name: value[:2] for name, value in samples.items()}
     found = pointwise_log_likelihood(model, *arguments, few)
     if not found:
@@ -238,7 +242,7 @@ def _check_rows_are_first(model: Model, arguments: Arguments, rows: int, samples
 
 
 def _by_row(name: str, log_likelihood: Tensor, rows: int) -> Tensor:
-    """Of each row, ``(draws, rows)``."""
+    """Return the log likelihood of each row, ``(draws, rows)``."""
     if log_likelihood.dim() < 2 or log_likelihood.shape[1] != rows:
         raise ValueError(
             f"k_fold: site '{name}' has a likelihood of shape {tuple(log_likelihood.shape[1:])} for {rows} rows: "
@@ -262,7 +266,7 @@ def _hidden_cells(data: Tensor, share: float, hidden: Tensor | None) -> Tensor:
 
 
 def _of_hidden(name: str, log_likelihood: Tensor, hidden: Tensor) -> Tensor:
-    """The log score of each hidden cell, or of those of a row together."""
+    """Compute the log score of each hidden cell, or of all hidden cells of a row together."""
     if log_likelihood.shape[1:] == hidden.shape:
         return _log_score(log_likelihood[:, hidden])
     if log_likelihood.shape[1:] == hidden.shape[:1]:
@@ -274,7 +278,7 @@ def _of_hidden(name: str, log_likelihood: Tensor, hidden: Tensor) -> Tensor:
 
 
 def _elpd_data(pointwise: Tensor, draws: int) -> Any:
-    """The result as ArviZ has those of leave-one-out."""
+    """Return the result in ArviZ's format of leave-one-out cross-validation."""
     arviz = imported_arviz()
     from xarray import DataArray
 
@@ -282,7 +286,7 @@ def _elpd_data(pointwise: Tensor, draws: int) -> Any:
     fields = {
         "elpd_loo": float(pointwise.sum()),
         "se": float(pointwise.std() * count**0.5),
-        "p_loo": math.nan,  # how much worse than the fit to all, which nobody made
+        "p_loo": math.nan,  # would need a fit to all data
         "n_samples": draws,
         "n_data_points": count,
         "warning": False,

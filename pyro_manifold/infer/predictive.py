@@ -1,18 +1,21 @@
-"""Pyro's Predictive, with draws where Pyro's plates look for them."""
+"""Pyro's `Predictive`, with posterior draws in the batch dimensions that plates expect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pyro.infer
 import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_manifold.density.causes import arguments_by_name, explained
+from pyro_manifold.density.minibatch import in_minibatches
 from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_deterministic, is_latent
-from pyro_manifold.graphs.trusted import reason
-from pyro_manifold.target.minibatch import in_minibatches
+from pyro_manifold.graphs.verified import reason
 
 _REMEDY = (
     "say in it from the right which dimension is meant (U * scales[..., None, :], F[..., group, :, :] for a plate of "
@@ -21,15 +24,16 @@ _REMEDY = (
 
 
 class Predictive(pyro.infer.Predictive):
-    r"""`pyro.infer.Predictive`, whose ``parallel=True`` takes the draws of `MCMC.get_samples` for all shapes of sites.
+    r"""`pyro.infer.Predictive` in which ``parallel=True`` works with draws of `MCMC.get_samples` for all site shapes.
 
-    In parallel, draws are one more plate, to the left of those of the model. A matrix U outside the plates of a model
-    that has one plate must then have the shape ``(draws, 1, n, p)``. Pyro's class gives it ``(draws, n, p)``, so that
-    its draws meet the elements of the plate: an error, or if there are as many of them, each element with a draw of its
-    own. This class puts a dimension of size 1 at each plate that a site is not in.
+    With ``parallel=True``, draws are one more plate, to the left of those of the model. A matrix U outside the plates
+    of a model that has one plate must then have the shape ``(draws, 1, n, p)``. Pyro's class gives it the shape
+    ``(draws, n, p)``, so that its draws are broadcast against the elements of the plate: an error, or if both have the
+    same size, a different draw for each element. This class inserts a dimension of size 1 for each plate that a site is
+    not in.
 
-    The model must say which dimensions belong to an event by their place from the right, as for all of Pyro's
-    vectorisation: ``U * scales[..., None, :]`` and ``noise[..., None]``, not ``U * scales`` and ``noise``.
+    The model must index event dimensions from the right, as for all vectorisation in Pyro:
+    ``U * scales[..., None, :]`` and ``noise[..., None]``, not ``U * scales`` and ``noise``.
 
     Args:
         model: a Pyro model; ``poutine.uncondition(model)`` draws what the model observes.
@@ -53,23 +57,53 @@ class Predictive(pyro.infer.Predictive):
         torch.Size([10, 4, 3])
     """
 
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        posterior_samples: Mapping[str, Tensor] | None = None,
+        guide: Callable[..., Any] | None = None,
+        num_samples: int | None = None,
+        return_sites: Sequence[str] = (),
+        parallel: bool = False,
+    ) -> None:
+        if isinstance(return_sites, str):
+            raise ValueError(f"Predictive: return_sites={return_sites!r}, expected a list like [{return_sites!r}].")
+        super().__init__(model, _checked(posterior_samples), guide, num_samples, return_sites, parallel)
+
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draws of the sites that ``posterior_samples`` lacks, or of ``return_sites``; arguments are the model's."""
-        if not self.parallel:
-            return super().forward(*args, **kwargs)
-        return self._placed(args, kwargs).forward(*args, **kwargs)
+        """Draw the sites that are not in ``posterior_samples``, or ``return_sites``; arguments are the model's."""
+        with self._explained(args, kwargs):
+            if not self.parallel:
+                return super().forward(*args, **kwargs)
+            return self._placed(args, kwargs).forward(*args, **kwargs)
 
     def get_vectorized_trace(self, *args: Any, **kwargs: Any) -> poutine.Trace:
-        """One trace of the model for all draws."""
-        return self._placed(args, kwargs).get_vectorized_trace(*args, **kwargs)
+        """Return one trace of the model for all draws."""
+        with self._explained(args, kwargs):
+            return self._placed(args, kwargs).get_vectorized_trace(*args, **kwargs)
+
+    @contextmanager
+    def _explained(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        """Explain errors caused by arguments or draws that do not match the model."""
+        samples = {f"posterior_samples['{name}']": value for name, value in self.posterior_samples.items()}
+        try:
+            with explained({**arguments_by_name(self.model, args, kwargs), **samples}):
+                yield
+        except RuntimeError as error:
+            sentence = _misshapen(self.model, self.posterior_samples, args, kwargs)
+            if sentence:
+                raise ValueError(f"{sentence} ({reason(error)}).") from error
+            raise
 
     def _placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> pyro.infer.Predictive:
-        """Pyro's class with a dimension for each plate of the model in front of every event."""
+        """Return Pyro's class with draws reshaped to have a dimension for each plate of the model before the event."""
         samples, return_sites = self.posterior_samples, self.return_sites
         if self.guide is not None:
             options = {"num_samples": self.num_samples, "return_sites": None, "parallel": self.parallel}
             samples, return_sites = pyro.infer.Predictive(self.guide, **options)(*args, **kwargs), return_sites or None
         nodes: Any = {}
+        # As in Pyro: a model may check its mask to skip terms that are not predictions, such as factors.
+        masked = poutine.mask(self.model, mask=False)
         counts = {name: len(value) if value.dim() else 0 for name, value in samples.items()}
         if len(set(counts.values())) > 1 or 0 in counts.values():
             raise ValueError(
@@ -78,7 +112,7 @@ class Predictive(pyro.infer.Predictive):
             )
         if samples:
             first = {name: value[0] for name, value in samples.items()}
-            nodes = poutine.block(poutine.trace(poutine.condition(self.model, first)).get_trace)(*args, **kwargs).nodes
+            nodes = poutine.block(poutine.trace(poutine.condition(masked, first)).get_trace)(*args, **kwargs).nodes
         sites = {name: site for name, site in nodes.items() if site["type"] == "sample"}
         frames = [frame for site in sites.values() for frame in site["cond_indep_stack"] if frame.vectorized]
         nesting = max((-frame.dim for frame in frames), default=0)
@@ -87,9 +121,49 @@ class Predictive(pyro.infer.Predictive):
             for name, value in samples.items()
         }
         if placed:
-            _check_alike(self.model, samples, placed, args, kwargs)
+            _check_alike(masked, samples, placed, args, kwargs)
         options = {"num_samples": self.num_samples, "return_sites": return_sites, "parallel": self.parallel}
         return pyro.infer.Predictive(self.model, placed, **options)
+
+
+def _checked(posterior_samples: Any) -> Any:
+    """Return the draws as tensors; raise an error unless they are a mapping from site names to draws."""
+    if posterior_samples is None:
+        return None
+    if not isinstance(posterior_samples, Mapping):
+        raise ValueError(
+            f"Predictive: posterior_samples={posterior_samples!r}, expected draws by names of sites, such as "
+            "mcmc.get_samples()."
+        )
+    samples = {name: torch.as_tensor(x) if isinstance(x, np.ndarray) else x for name, x in posterior_samples.items()}
+    for name, value in samples.items():
+        if not torch.is_tensor(value) or not value.dim() or not len(value):
+            found = f"of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"of type {type(value).__name__}"
+            raise ValueError(
+                f"Predictive: posterior_samples['{name}'] is {found}, expected a tensor of one draw or more, "
+                "(draws, ...)."
+            )
+    return samples
+
+
+def _misshapen(
+    model: Callable[..., Any], samples: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str | None:
+    """Describe draws whose shape differs from that in the model; None if all match or the model fails anyway."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            nodes = poutine.block(poutine.trace(model).get_trace)(*args, **kwargs).nodes
+    except Exception:  # the error is not caused by the draws
+        return None
+    for name, value in samples.items():
+        expected = nodes[name]["value"].shape if name in nodes else value.shape[1:]
+        if value.shape[1:] != expected:
+            return (
+                f"Predictive: posterior_samples['{name}'] has shape {tuple(value.shape)}, expected draws of shape "
+                f"{tuple(expected)}, one for each of the first dimension, as get_samples() has them without "
+                "group_by_chain"
+            )
+    return None
 
 
 def _check_alike(
@@ -99,13 +173,13 @@ def _check_alike(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Raise a sentence unless the model says of the first and the last draw together what it says of each alone.
+    """Raise an error unless the first and the last draw give the same results together as each alone.
 
-    Draws that meet the elements of a plate make no error if there are as many of them.
+    Draws that are broadcast against the elements of a plate cause no error if both have the same size.
     """
     count = len(next(iter(samples.values())))
     chosen = [0, count - 1] if count > 1 else [0]
-    with torch.random.fork_rng(devices=[]), torch.no_grad():  # to look at the model must not change what it predicts
+    with torch.random.fork_rng(devices=[]), torch.no_grad():  # this check must not change the predictions
         shapes = {name: site["value"].shape for name, site in _sites(model, _draw(samples, 0), args, kwargs).items()}
         try:
             both = {name: x[chosen] for name, x in placed.items()}
@@ -133,7 +207,7 @@ def _check_alike(
 def _sites(
     model: Callable[..., Any], values: Values, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Node]:
-    """Sites that are drawn, observed or deterministic, given values of some; none if data come in minibatches."""
+    """Return latent, observed and deterministic sites given values of some; none if the data are subsampled."""
     nodes = poutine.block(poutine.trace(poutine.condition(model, values)).get_trace)(*args, **kwargs).nodes
     if any(site["type"] == "sample" and in_minibatches(site) for site in nodes.values()):
         return {}
@@ -145,12 +219,12 @@ def _draw(samples: Mapping[str, Tensor], k: int) -> Values:
 
 
 def _of_draw(values: Tensor, k: int, count: int) -> Tensor:
-    """What belongs to a draw, of values for all draws or of one for all of them."""
+    """Return the value at one draw; values without a dimension of draws are shared by all draws."""
     return values[k] if values.dim() and len(values) == count else values
 
 
 def _differs(together: Node, alone: Node, k: int) -> bool:
-    """Whether a site has another log density, or another deterministic value, for all draws than for each."""
+    """Return whether the log density or deterministic value of a site differs between joint and single evaluation."""
     if is_deterministic(together):
         found, expected = together["value"], alone["value"]
     else:
@@ -159,6 +233,6 @@ def _differs(together: Node, alone: Node, k: int) -> bool:
 
 
 def _with_batch_dimensions(draws: Tensor, count: int, event_dim: int) -> Tensor:
-    """``(draws, batch, event)`` with so many dimensions of the batch, those that are new in front of it."""
+    """Reshape ``(draws, batch, event)`` to ``count`` batch dimensions, with new ones to the left."""
     missing = count - (draws.dim() - 1 - event_dim)
     return draws.reshape(len(draws), *[1] * missing, *draws.shape[1:])

@@ -1,4 +1,4 @@
-"""Mean and variance of a model's predictions while chains run, without keeping a draw."""
+"""Running mean and variance of a model's predictions during sampling, without storing draws."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor, fx
 from pyro_manifold.diagnostics.disagreement import named
 from pyro_manifold.diagnostics.replay import Replay, Values, row_by_row
 from pyro_manifold.graphs.agreement import FlatFunction, agrees
-from pyro_manifold.graphs.folding import without_writing
+from pyro_manifold.graphs.folding import functionalised
 from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.trusted import Trusted
-from pyro_manifold.infer.mcmc.loop import Iteration
-from pyro_manifold.infer.mcmc.saving import Plain, check_entries
+from pyro_manifold.graphs.verified import Verified
+from pyro_manifold.infer.mcmc.running.loop import Iteration
+from pyro_manifold.store.saving import Plain, check_entries
 
 _DRAWS_BETWEEN_COMPARISONS = 64
 _COMPARED_CHAINS = 4
@@ -25,35 +25,35 @@ _OWNER = "RunningPredictions"
 
 
 class RunningPredictions:
-    r"""Mean and variance of what a model returns, over chains and draws, updated at each draw.
+    r"""Running mean and variance of a model's return value over chains and draws, updated at each draw.
 
-    For ``MCMC(..., consumers=[predictions], save_params=[])``: of a network with a million weights only as many numbers
-    are kept as it predicts. The model is run with the values of each kept draw, and what it *returns*, mapped by
-    ``statistic``, is averaged. Data need not be given, for what is drawn in their place does not matter; if it does,
-    predictions are random numbers, and a warning says so. The model is traced at the first draw and run for all chains
-    at once; where that is not possible, for one chain after the other, with a warning.
+    For ``MCMC(..., consumers=[predictions], save_params=[])``: for a network with a million weights, only statistics of
+    its predictions are stored. The model is run with the values of each kept draw, and its *return value*, mapped by
+    ``statistic``, is averaged. Data need not be given if the return value does not depend on values drawn in their
+    place; if it does, predictions are random, and a warning is issued. The model is traced at the first draw and
+    vectorised over chains; if that is not possible, it is run chain by chain, with a warning.
 
-    Mean and sum of squared deviations of each chain are updated by Welford's recursion, which does not cancel:
+    Mean and sum of squared deviations of each chain are updated by Welford's recursion, which avoids cancellation:
 
     .. math::
         m_t = m_{t-1} + (x_t - m_{t-1}) / t, \quad s_t = s_{t-1} + (x_t - m_{t-1})(x_t - m_t) .
 
-    All memory there is: two tensors ``(chains, ...)``, and what one run of the model takes for all chains. If that is
-    too much, give each part of the inputs an object of its own.
+    The memory needed is two tensors ``(chains, ...)``, and that of one run of the model for all chains. If that is too
+    much, use one object for each part of the inputs. In a resumed run, only new draws are included.
 
     Args:
-        model: a Pyro model, or `PyroModule`; may be a part of the sampler's, such as its network, with sites of the
-            same names.
+        model: a Pyro model, or `PyroModule`; may be a part of the model that is sampled, such as its network, with
+            sites of the same names.
         args: its arguments, such as new inputs.
-        statistic: from what the model returns to a tensor; the tensor itself if None.
+        statistic: function from the model's return value to a tensor; the identity if None.
         kwargs: its keyword arguments.
 
     Attributes:
-        draws: how many draws of each chain there were so far.
+        draws: number of draws of each chain so far.
 
     Raises:
-        ValueError: while sampling, if the model returns no tensor, or a prediction is not finite: the sentence names
-            the draw, which is then not taken in.
+        ValueError: while sampling, if the model returns no tensor, or if a prediction is not finite; the message names
+            the draw, which is then not included.
 
     Source: Welford 1962, Technometrics 4; Gelman & Rubin 1992 for `r_hat`.
 
@@ -85,15 +85,15 @@ class RunningPredictions:
                 raise ValueError(f"{_OWNER}: {name}={function!r}, expected a function.")
         self._replay, self._statistic = Replay(model, args, kwargs), statistic
         self._shapes: dict[str, torch.Size] = {}
-        self._predict: Trusted | None = None
+        self._predict: Verified | None = None
         self.draws = 0
         self._means = self._squares = torch.empty(0)
 
     def __call__(self, iteration: Iteration) -> None:
-        """Take in an iteration; those that end no draw are passed over."""
+        """Update the statistics after an iteration; thinned iterations are ignored."""
         if not iteration.kept:
             return
-        # Of one memory layout, which a graph freezes.
+        # Contiguous, because a graph is specific to one memory layout.
         values = {name: value.contiguous() for name, value in iteration.values.items()}
         shapes = {name: value.shape for name, value in values.items()}
         with torch.no_grad(), pyro.validation_enabled(False):
@@ -105,7 +105,7 @@ class RunningPredictions:
         self._check(found, iteration.draw)
         self._add(found if found.is_floating_point() else found.to(torch.get_default_dtype()))
 
-    # ---- what there is so far -----------------------------------------------------------------------------------
+    # ---- results so far -----------------------------------------------------------------------------------------
 
     @property
     def chain_means(self) -> Tensor:
@@ -134,11 +134,11 @@ class RunningPredictions:
 
     @property
     def r_hat(self) -> Tensor:
-        r"""R-hat of each prediction, :math:`\sqrt{(t - 1)/t + B/W}`.
+        r"""R-hat of each prediction after t draws, :math:`\sqrt{(t - 1)/t + B/W}`.
 
-        B is the variance of the chains' means, W the mean of their variances. Chains are not split, for nobody knows
-        where their middle will be: a drift that all of them share does not show. 1 where all draws are equal; NaN for
-        one chain or one draw.
+        B is the variance of the chains' means, W the mean of their variances. Chains are not split, since their final
+        length is not known, so that a drift common to all chains is not detected. R-hat is 1 where all draws are equal,
+        and NaN for one chain or one draw.
         """
         within, between = self.chain_variances.mean(0), self._means.var(0, correction=0) * len(self._means)
         between = between / (len(self._means) - 1)
@@ -150,7 +150,7 @@ class RunningPredictions:
         if not self.draws:
             raise ValueError(f"{_OWNER}: there are no draws yet, give it to MCMC(..., consumers=[...]) and run that.")
 
-    # ---- taking in ----------------------------------------------------------------------------------------------
+    # ---- updates ------------------------------------------------------------------------------------------------
 
     def _add(self, found: Tensor) -> None:
         if not self.draws:
@@ -163,7 +163,7 @@ class RunningPredictions:
         means, squares = self._means.to(found), self._squares.to(found)
         difference = found - means
         means = means + difference / (self.draws + 1)
-        # All three at once, so that an interrupt leaves nothing half done.
+        # One assignment, so that an interrupt does not leave a partial update.
         self.draws, self._means, self._squares = self.draws + 1, means, squares + difference * (found - means)
 
     def _check(self, found: Tensor, draw: int) -> None:
@@ -183,8 +183,8 @@ class RunningPredictions:
             raise ValueError(f"{_OWNER}: {what} a {type(found).__name__}, expected a tensor of predictions.")
         return (found,)
 
-    def _build(self, values: Values) -> Trusted:
-        """The predictions of all chains as one graph, if there can be one."""
+    def _build(self, values: Values) -> Verified:
+        """Build one graph for the predictions of all chains, or a function that runs chain by chain if that fails."""
         # Distinct storage for each input: tracing merges inputs that are the same tensor object.
         names, columns = list(values), [value.detach().clone() for value in values.values()]
         if not columns:
@@ -199,7 +199,7 @@ class RunningPredictions:
             batched: FlatFunction = trace(torch.vmap(graph), *columns)
             return batched
 
-        function, chains = Trusted(row_by_row(flat), "chain by chain"), len(columns[0])
+        function, chains = Verified(row_by_row(flat), "chain by chain"), len(columns[0])
         if self._repeatable({name: column[0] for name, column in zip(names, columns, strict=True)}):
             failure = f"{_OWNER}: the model cannot be traced ({{reason}}); going on chain by chain, which is slow."
             rows = list(range(min(chains, _COMPARED_CHAINS)))
@@ -207,7 +207,7 @@ class RunningPredictions:
         return function
 
     def _repeatable(self, values: Values) -> bool:
-        """Whether a draw determines the predictions; sites of other names than the sampler's are drawn anew."""
+        """Return whether predictions are determined by a draw; sites without values in the draws are sampled anew."""
         (once,), (again,) = self._of_one_chain(values), self._of_one_chain(values)
         if once.shape == again.shape and agrees(again, once):
             return True
@@ -220,29 +220,29 @@ class RunningPredictions:
         )
         return False
 
-    def _compare(self, function: Trusted, values: Values, draw: int) -> None:
-        """Look now and then whether the graph is still the model: a branch on values may be frozen in it."""
+    def _compare(self, function: Verified, values: Values, draw: int) -> None:
+        """Compare the graph with the model at intervals, since tracing freezes branches that depend on values."""
         columns = list(values.values())
         difference = function.difference_at(columns, [self.draws // _DRAWS_BETWEEN_COMPARISONS % len(columns[0])])
         if difference is not None:
             function.forget()
             warnings.warn(
                 f"{_OWNER}: at draw {draw} the traced model left the model, predictions so far may be wrong: "
-                f"{difference} Going on chain by chain, without tracing.",
+                f"{difference}. Going on chain by chain, without tracing.",
                 stacklevel=3,
             )
 
     # ---- saving -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Plain]:
-        """Number of draws, and mean and sum of squared deviations of each chain; for `torch.save`."""
+        """Return the number of draws, and mean and sum of squared deviations of each chain; for `torch.save`."""
         return {"draws": self.draws, "means": self._means.clone(), "squares": self._squares.clone()}
 
     def load_state_dict(self, saved: dict[str, Plain]) -> None:
-        """Go on where another one was; what this one has taken in is forgotten.
+        """Restore a saved state; statistics collected so far are discarded.
 
         Raises:
-            ValueError: if that is not the state of one.
+            ValueError: if ``saved`` is not such a state.
         """
         entries = ("draws", "means", "squares")
         check_entries(saved, entries, _OWNER)
@@ -253,17 +253,17 @@ class RunningPredictions:
         self.draws, self._means, self._squares = draws, means.clone(), squares.clone()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the graph, which cannot travel: it is made again at the next draw."""
+        """Return the state without the graph, which cannot be pickled and is rebuilt at the next draw."""
         return {**self.__dict__, "_predict": None}
 
 
 def _without_unused(function: FlatFunction, example: list[Tensor]) -> fx.GraphModule:
-    """The graph without what its output does not depend on, random numbers for data that are not given among that.
+    """Trace a function and remove operations on which its output does not depend, such as draws of missing data.
 
-    `torch.vmap` refuses random numbers, and torch's own pruning keeps them. Writing in place hides who depends on whom,
-    so it is undone first.
+    `torch.vmap` rejects random numbers, and torch's own dead-code elimination keeps them. In-place operations hide
+    dependencies, so they are replaced first.
     """
-    graph = without_writing(trace(function, *example), *example, for_vmap=True)
+    graph = functionalised(trace(function, *example), *example, for_vmap=True)
     graph.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
     graph.recompile()
     return graph

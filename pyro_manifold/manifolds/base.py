@@ -1,8 +1,8 @@
-"""What every manifold can do, as functions of points and tangent vectors.
+"""Interface of a manifold, as functions of points and tangent vectors.
 
 A manifold is a smooth curved set in the space of all vectors or matrices of one shape, its *ambient* space. A *tangent
 vector* at one of its points is the velocity of a curve that leaves the point within the set; the *tangent space* is the
-linear space of them all.
+linear space of all tangent vectors at a point.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Manifold(ABC):
     """A smooth set of tensors, such as the unit vectors; stateless, so one object serves sites of every size.
 
     Methods are pure functions of tensors: the last ``event_dim`` dimensions hold a point or a tangent
-    vector, all dimensions in front are batch. dtype and device are those of the arguments.
+    vector, all dimensions in front are batch dimensions. The dtype and device are those of the arguments.
     """
 
     event_dim: int
@@ -26,18 +26,18 @@ class Manifold(ABC):
 
     @abstractmethod
     def dimension(self, *shape: int) -> int:
-        """Number of degrees of freedom of a point with this event shape."""
+        """Return the number of degrees of freedom of a point with this event shape."""
 
     def accepts_shape(self, *shape: int) -> bool:
-        """Whether there are points with this event shape."""
+        """Return whether there are points with this event shape."""
         return len(shape) == self.event_dim
 
     def components(self, *shape: int) -> int:
-        """Number of connected parts, between which no continuous path leads."""
+        """Return the number of connected components of the manifold of this event shape."""
         return 1
 
     def entry_scale(self, *shape: int) -> float:
-        """Root mean square of the entries of a `random_point` with this event shape: the unit of a coordinate."""
+        """Return the root mean square entry of a `random_point` with this event shape: the unit of a coordinate."""
         return 1.0
 
     @abstractmethod
@@ -48,58 +48,58 @@ class Manifold(ABC):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """A random point of shape ``shape`` (batch dimensions, then the event)."""
+        """Return a random point of shape ``shape`` (batch dimensions, then the event)."""
 
     @abstractmethod
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
-        """Orthogonal projection of ``ambient``, any tensor of the point's shape, onto the tangent space at ``point``.
+        """Project ``ambient``, any tensor of the point's shape, orthogonally onto the tangent space at ``point``.
 
         It turns the gradient of a function of the entries into its gradient on the manifold.
         """
 
     @abstractmethod
     def projection(self, ambient: Tensor) -> Tensor:
-        """Nearest point of the manifold, by the sum of squared differences of entries."""
+        """Return the nearest point of the manifold, by the sum of squared differences of entries."""
 
     @abstractmethod
     def retraction(self, point: Tensor, tangent: Tensor) -> Tensor:
-        """A step on the manifold: a point of it near ``point + tangent``, equal to that to first order."""
+        """Take a step on the manifold, to a point near ``point + tangent`` that equals it to first order."""
 
     @abstractmethod
     def geodesic_flow(self, point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
-        """End point and end velocity of the geodesic that leaves ``point`` with velocity ``tangent``.
+        """Return the end point and end velocity of the geodesic that leaves ``point`` with velocity ``tangent``.
 
-        A geodesic is the path of constant speed that bends no more than the manifold does, a great circle on the
-        sphere; lengths are those of the ambient space.
+        A geodesic is the path of constant speed that bends no more than the manifold does, such as a great circle on
+        the sphere; lengths are those of the ambient space.
         """
 
     def exponential(self, point: Tensor, tangent: Tensor) -> Tensor:
-        """End of the unit-time geodesic that leaves ``point`` with velocity ``tangent``."""
+        """Return the end point of the unit-time geodesic that leaves ``point`` with velocity ``tangent``."""
         return self.geodesic_flow(point, tangent, 1.0)[0]
 
     def restoration(self, point: Tensor) -> Tensor:
-        """The point of the manifold near one that rounding has moved off it; cheaper than `projection`."""
+        """Return the point of the manifold near one that is off it by rounding; cheaper than `projection`."""
         return self.projection(point)
 
     @abstractmethod
     def membership_error(self, point: Tensor) -> Tensor:
-        """How far ``point`` is from the manifold: a non-negative number for each batch element."""
+        """Return the distance of ``point`` from the manifold, a non-negative number for each batch element."""
 
     def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
-        """Carry ``tangent`` from ``start`` to ``end``, by projection onto the tangent space at ``end``."""
+        """Transport ``tangent`` from ``start`` to ``end``, by projection onto the tangent space at ``end``."""
         return self.tangent_projection(end, tangent)
 
     def contains(self, point: Tensor, tolerance: float | None = None) -> Tensor:
-        """Whether each batch element lies on the manifold up to ``tolerance`` (see `membership_tolerance`)."""
+        """Return whether each batch element lies on the manifold up to ``tolerance`` (see `membership_tolerance`)."""
         if tolerance is None:
             tolerance = self.membership_tolerance(point.dtype)
         return self.membership_error(point) <= tolerance
 
     @staticmethod
     def membership_tolerance(dtype: torch.dtype) -> float:
-        """Default tolerance: 10 ε^(2/3) for machine precision ε, 4e-10 in float64 and 2e-4 in float32.
+        """Return the default tolerance, 10 ε^(2/3) for machine precision ε: 4e-10 in float64 and 2e-4 in float32.
 
-        Loose enough for the rounding that long trajectories gather, tight enough to catch values that were
-        never orthonormal.
+        It is loose enough for the rounding errors that long trajectories accumulate, and tight enough to detect values
+        that were never orthonormal.
         """
         return 10 * float(torch.finfo(dtype).eps) ** (2 / 3)

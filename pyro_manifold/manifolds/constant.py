@@ -1,4 +1,4 @@
-"""Points that stay where they are."""
+"""Manifold of fixed points, for sites that do not move."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyro_manifold.manifolds.base import Manifold
 
 @dataclass(frozen=True)
 class Constant(Manifold):
-    """A vector that nothing moves, of dimension 0: a number on which a density depends, such as a temperature.
+    """A fixed vector, a manifold of dimension 0: for numbers on which a density depends, such as a temperature.
 
-    As the manifold of a site it makes that number an input of the density which every kernel carries along, one for
-    each chain, and whose gradient is the derivative of the potential energy.
+    As the manifold of a site it makes that number an input of the density, one for each chain, that every kernel leaves
+    unchanged. Its gradient is the derivative of the potential energy.
 
     Example:
         >>> Constant().retraction(torch.tensor([0.5]), torch.tensor([1.0]))
@@ -26,7 +26,7 @@ class Constant(Manifold):
     shape_in_words = "a vector"
 
     def dimension(self, *shape: int) -> int:
-        """0."""
+        """Return 0."""
         return 0
 
     def random_point(
@@ -36,11 +36,11 @@ class Constant(Manifold):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Ones."""
+        """Return ones."""
         return torch.ones(*shape, dtype=dtype, device=device)
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
-        """Zeros, the only tangent vector."""
+        """Return zeros, the only tangent vector."""
         return torch.zeros_like(ambient)
 
     def projection(self, ambient: Tensor) -> Tensor:
@@ -53,5 +53,5 @@ class Constant(Manifold):
         return point, tangent
 
     def membership_error(self, point: Tensor) -> Tensor:
-        """0."""
+        """Return 0."""
         return torch.zeros_like(point[..., 0])

@@ -1,4 +1,4 @@
-"""Flat space: the manifold of every unconstrained site."""
+"""Euclidean space: the manifold of every unconstrained site."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyro_manifold.manifolds.base import Manifold
 
 @dataclass(frozen=True)
 class Euclidean(Manifold):
-    """Real tensors with ``event_dim`` trailing event dimensions; a projection changes nothing, a step is a sum.
+    """Real tensors with ``event_dim`` trailing event dimensions; projection is the identity, a retraction a sum.
 
     Example:
         >>> Euclidean().retraction(torch.zeros(2), torch.ones(2)).tolist()
@@ -32,7 +32,7 @@ class Euclidean(Manifold):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Standard normal entries: flat space has no uniform distribution."""
+        """Return independent standard normal entries, since Euclidean space has no uniform distribution."""
         return torch.randn(*shape, dtype=dtype, device=device, generator=generator)
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
@@ -48,6 +48,6 @@ class Euclidean(Manifold):
         return point + time * tangent, tangent
 
     def membership_error(self, point: Tensor) -> Tensor:
-        """0 for finite tensors, infinite for others."""
+        """Return 0 for finite tensors and infinity for others."""
         distance = torch.where(torch.isfinite(point), 0.0, torch.inf).to(point.dtype)
         return distance.flatten(-self.event_dim).amax(-1) if self.event_dim else distance

@@ -1,4 +1,4 @@
-"""The polar factor of a matrix, with a derivative that survives repeated singular values."""
+"""The polar factor of a matrix, with a derivative that is finite at repeated singular values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def polar_factor(matrix: Tensor) -> Tensor:
-    r"""Nearest matrix with orthonormal columns, :math:`Q = Z (Z^\top Z)^{-1/2}`.
+    r"""Return the nearest matrix with orthonormal columns, :math:`Q = Z (Z^\top Z)^{-1/2}`.
 
     The derivative is the closed form for :math:`Z = QP`, with :math:`P` symmetric,
 
@@ -39,7 +39,7 @@ def polar_factor(matrix: Tensor) -> Tensor:
 
 
 def solve_lyapunov(positive: Tensor, right_side: Tensor) -> Tensor:
-    r"""Solution K of :math:`KP + PK = C` for a symmetric positive definite P.
+    r"""Return the solution K of :math:`KP + PK = C` for a symmetric positive definite P.
 
     Its own derivative solves the same equation, so it stays finite where eigenvalues of ``P`` coincide.
 
@@ -59,12 +59,12 @@ def solve_lyapunov(positive: Tensor, right_side: Tensor) -> Tensor:
 
 
 def _finite_or_zero(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Swap matrices with a non-finite entry for zero: LAPACK raises on them, divergences must not.
+    """Replace matrices with a non-finite entry by zero: LAPACK raises an error for them, which a divergence must not.
 
     Returns:
-        The matrices, and a factor for what is computed from them: 1, or NaN where they were swapped.
+        The matrices, and a factor for results computed from them: 1, or NaN where a matrix was replaced.
     """
-    finite = matrix.sum((-2, -1), keepdim=True).isfinite()  # the cheapest reduction that every such entry spoils
+    finite = matrix.sum((-2, -1), keepdim=True).isfinite()  # cheapest reduction that non-finite entries spoil
     return torch.where(finite, matrix, 0.0), torch.where(finite, 1.0, torch.nan).to(matrix.dtype)
 
 
@@ -100,9 +100,9 @@ def _polar_derivative(matrix: Tensor, factor: Tensor, direction: Tensor) -> Tens
     positive = factor.mT @ matrix
     positive = (positive + positive.mT) / 2
     inner = factor.mT @ direction
-    # inv_ex leaves a singular P as inf or NaN, which a sampler counts as a divergence, where inv would raise.
+    # For a singular P inv_ex returns inf or NaN, which a sampler counts as a divergence; inv would raise.
     inverse = torch.linalg.inv_ex(positive)[0]
-    # The second summand of the formula multiplied out: two products with tall matrices instead of three and a solve.
+    # The second summand of the formula expanded: two products with tall matrices instead of three and a solve.
     return direction @ inverse + factor @ (solve_lyapunov(positive, inner - inner.mT) - inner @ inverse)
 
 

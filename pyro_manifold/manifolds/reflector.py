@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 def rotate_rows(matrix: Tensor, start: int, direction: Tensor, inverse: bool = False) -> Tensor:
-    r"""Apply to rows ``start``.. the rotation that takes :math:`e_1` to ``direction``, normalised.
+    r"""Apply to the rows from ``start`` on the rotation that takes :math:`e_1` to ``direction``, normalised.
 
     It is :math:`G = H_u H_{e_1}`, the reflector of :math:`u = v/\|v\| + e_1` after that of :math:`e_1`: the smallest
-    rotation that does it, the identity for v along :math:`e_1`, and smooth except for v against :math:`e_1`, where
-    :math:`H_{e_1}` alone stands in (in one dimension, where no rotation takes :math:`e_1` to v, it does).
+    such rotation, and the identity for v along :math:`e_1`. It is smooth except for v opposite to :math:`e_1`, where
+    :math:`H_{e_1}` alone is applied (in one dimension it takes :math:`e_1` to v, which no rotation does).
 
     Args:
         matrix: ``(..., n, p)``.
-        start: first row that the rotation acts on.
+        start: index of the first row that the rotation acts on.
         direction: v, ``(..., n - start)``, of any length; zero counts as :math:`e_1`.
         inverse: apply :math:`G^{-1} = H_{e_1} H_u` instead.
 
@@ -36,7 +36,7 @@ def rotate_rows(matrix: Tensor, start: int, direction: Tensor, inverse: bool = F
     tail_square = tail.square().sum(-1, keepdim=True)
     against = (tail_square == 0) & (head < 0)
     degenerate = (tail_square == 0) & (head <= 0)
-    # Masked before the root, so that the untaken branch cannot put NaN into the derivative.
+    # Masked before the root, so that the branch not taken cannot put NaN into the derivative.
     length = torch.where(degenerate, 1.0, head.square() + tail_square).sqrt()
     # 1 + v₁/‖v‖ without cancellation where v points away from e₁.
     without_cancellation = tail_square / (length * (length - head.clamp(max=0)))

@@ -11,7 +11,7 @@ from pyro_manifold.manifolds.stiefel import Stiefel
 
 
 def with_positive_determinant(matrix: Tensor) -> Tensor:
-    """The same square matrix, with the sign of its last column changed where its determinant is negative."""
+    """Return the square matrix, with the sign of its last column changed if its determinant is negative."""
     sign = torch.where(torch.linalg.det(matrix.detach()) < 0, -1.0, 1.0).to(matrix)
     signs = torch.ones_like(matrix[..., :1, :])
     return matrix * torch.cat([signs[..., :-1], sign[..., None, None]], -1)
@@ -36,11 +36,11 @@ class SpecialOrthogonal(Stiefel):
     shape_in_words = "n×n"
 
     def accepts_shape(self, *shape: int) -> bool:
-        """Two equal sizes."""
+        """Return whether the shape has two equal sizes."""
         return super().accepts_shape(*shape) and shape[0] == shape[1]
 
     def components(self, *shape: int) -> int:
-        """1."""
+        """Return 1."""
         return 1
 
     def random_point(
@@ -50,7 +50,7 @@ class SpecialOrthogonal(Stiefel):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Matrices of shape ``(..., n, n)`` from the uniform distribution on the group (the Haar measure).
+        """Return matrices of shape ``(..., n, n)`` from the uniform distribution on the group (the Haar measure).
 
         Raises:
             ValueError: for a matrix that is not square.
@@ -66,6 +66,6 @@ class SpecialOrthogonal(Stiefel):
         return torch.cat([left[..., :-1], left[..., -1:] * sign[..., None, None]], -1) @ right
 
     def membership_error(self, point: Tensor) -> Tensor:
-        """As for `Stiefel`; at least 2, the distance of the other component, where the determinant is negative."""
+        """Return the error as `Stiefel` does; at least 2, the distance of the other component, if det X < 0."""
         error = super().membership_error(point)
         return torch.where(torch.linalg.det(point) < 0, error.clamp(min=2.0), error)

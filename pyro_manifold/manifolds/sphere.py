@@ -17,7 +17,7 @@ def great_circle_flow(point: Tensor, tangent: Tensor, time: Tensor | float, dim:
     Args:
         point: x, unit vectors along ``dim``.
         tangent: r, orthogonal to x.
-        time: t, a number or a tensor that broadcasts against ``point``.
+        time: t, a number or a tensor that broadcasts with ``point``.
         dim: the dimension that holds the vectors.
 
     Returns:
@@ -44,15 +44,15 @@ class Sphere(Manifold):
     shape_in_words = "a vector of 2 or more"
 
     def dimension(self, *shape: int) -> int:
-        """N - 1."""
+        """Return n - 1."""
         return shape[0] - 1
 
     def accepts_shape(self, *shape: int) -> bool:
-        """One size, at least 2."""
+        """Return whether the shape has one size, at least 2."""
         return len(shape) == 1 and shape[0] >= 2
 
     def entry_scale(self, *shape: int) -> float:
-        r""":math:`1/\sqrt{n}`."""
+        r"""Return :math:`1/\sqrt{n}`."""
         return float(shape[0] ** -0.5)
 
     def random_point(
@@ -62,11 +62,11 @@ class Sphere(Manifold):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Uniform unit vectors."""
+        """Return uniform unit vectors."""
         return self.projection(torch.randn(*shape, dtype=dtype, device=device, generator=generator))
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
-        r""":math:`g - x\,(x \cdot g)`."""
+        r"""Return :math:`g - x\,(x \cdot g)`."""
         return ambient - point * (point * ambient).sum(-1, keepdim=True)
 
     def projection(self, ambient: Tensor) -> Tensor:
@@ -79,5 +79,5 @@ class Sphere(Manifold):
         return great_circle_flow(point, tangent, time)
 
     def membership_error(self, point: Tensor) -> Tensor:
-        r""":math:`|x \cdot x - 1|`; infinite where x is not finite."""
+        r"""Return :math:`|x \cdot x - 1|`; infinite where x is not finite."""
         return (point.square().sum(-1) - 1).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)

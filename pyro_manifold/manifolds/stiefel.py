@@ -16,7 +16,7 @@ RetractionMethod = Literal["qr", "polar", "cayley"]
 
 
 def check_shape(n: int, p: int, owner: str) -> None:
-    """Raise one sentence unless 1 ≤ p ≤ n."""
+    """Raise ValueError unless 1 ≤ p ≤ n."""
     if not 1 <= p <= n:
         raise ValueError(
             f"{owner}: got n={n}, p={p}, but n×p matrices with orthonormal columns need 1 ≤ p ≤ n; "
@@ -25,10 +25,10 @@ def check_shape(n: int, p: int, owner: str) -> None:
 
 
 def positive_qr(matrix: Tensor) -> Tensor:
-    r"""Orthonormal factor of :math:`Z = QR` with a positive diagonal of R, which makes it unique.
+    r"""Return the orthonormal factor of :math:`Z = QR` with a positive diagonal of R, which makes it unique.
 
     Its distribution is uniform (the Haar measure) when ``matrix`` has independent standard normal entries (Mezzadri
-    2007, arXiv math-ph/0609050); without the fixed signs it is not.
+    2007, arXiv math-ph/0609050); without this choice of signs it is not.
 
     Example:
         >>> positive_qr(torch.tensor([[-2.0], [0.0]])).tolist()
@@ -58,7 +58,7 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     Args:
         point: X, ``(..., n, p)``.
         tangent: r, ``(..., n, p)``, tangent at X.
-        time: t, a number or a tensor that broadcasts against ``(..., n, p)``.
+        time: t, a number or a tensor that broadcasts with ``(..., n, p)``.
 
     Returns:
         The rotated point and the rotated tangent vector.
@@ -71,7 +71,7 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
         # [X, r] is [r, X] with its halves exchanged, so its products with V need no second pass over n.
         exchanged = products.roll(p, -1)
         identity = torch.eye(2 * p, dtype=point.dtype, device=point.device)
-        # solve_ex: a diverging step may bring non-finite numbers, which must come back as such, not raise.
+        # solve_ex: a diverging step may contain non-finite numbers, which must be returned as such rather than raise.
         moved = both + time * (left @ torch.linalg.solve_ex(identity - time / 2 * products, exchanged)[0])
     else:
         outer = tangent @ point.mT
@@ -90,14 +90,15 @@ def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple
         \quad A = X^\top r, \; S = r^\top r .
 
     The formula needs X orthonormal and r tangent: rounding grows exponentially from step to step, to order 1 in some
-    thirty steps of size 0.6. So what has been gathered is removed at the end of each. A great circle for p = 1.
+    thirty steps of size 0.6. So the accumulated rounding error is removed at the end of each step. For p = 1 the
+    geodesic is a great circle.
 
     Edelman, Arias & Smith 1998, eq. 2.42; Byrne & Girolami 2013, arXiv 1301.6064.
 
     Args:
         point: X, ``(..., n, p)``.
         tangent: r, ``(..., n, p)``, tangent at X.
-        time: t, a number or a tensor that broadcasts against ``(..., n, p)``.
+        time: t, a number or a tensor that broadcasts with ``(..., n, p)``.
 
     Returns:
         The end point and the velocity there.
@@ -116,7 +117,7 @@ def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple
 
 
 def newton_schulz(matrix: Tensor) -> Tensor:
-    """One Newton–Schulz step towards the polar factor: it squares an orthogonality error near rounding."""
+    """Take one Newton–Schulz step towards the polar factor, which squares an orthogonality error near rounding."""
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return matrix @ (1.5 * identity - 0.5 * (matrix.mT @ matrix))
 
@@ -140,21 +141,21 @@ class Stiefel(Manifold):
     shape_in_words = "n×p with n ≥ p"
 
     def dimension(self, *shape: int) -> int:
-        r""":math:`np - p(p+1)/2`."""
+        r"""Return :math:`np - p(p+1)/2`."""
         n, p = shape
         return n * p - p * (p + 1) // 2
 
     def accepts_shape(self, *shape: int) -> bool:
-        """Two sizes with 1 ≤ p ≤ n."""
+        """Return whether the shape is (n, p) with 1 ≤ p ≤ n."""
         return len(shape) == 2 and 1 <= shape[1] <= shape[0]
 
     def components(self, *shape: int) -> int:
-        """2 for square matrices, by the sign of their determinant, else 1."""
+        """Return 2 for square matrices, by the sign of their determinant, else 1."""
         n, p = shape
         return 2 if n == p else 1
 
     def entry_scale(self, *shape: int) -> float:
-        r""":math:`1/\sqrt{n}`."""
+        r"""Return :math:`1/\sqrt{n}`."""
         return float(shape[0] ** -0.5)
 
     def random_point(
@@ -164,17 +165,17 @@ class Stiefel(Manifold):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Matrices of shape ``(..., n, p)`` from the uniform distribution on the manifold (the Haar measure).
+        """Return matrices of shape ``(..., n, p)`` from the uniform distribution on the manifold (the Haar measure).
 
         Raises:
             ValueError: unless 1 ≤ p ≤ n.
         """
         check_shape(shape[-2], shape[-1], "Stiefel.random_point")
-        # LAPACK stores column by column; users expect rows.
+        # LAPACK returns column-major storage; users expect row-major.
         return positive_qr(torch.randn(*shape, dtype=dtype, device=device, generator=generator)).contiguous()
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
-        r""":math:`P_X(G) = G - X\,\mathrm{sym}(X^\top G)` with :math:`\mathrm{sym}(A) = (A + A^\top)/2`.
+        r"""Return :math:`P_X(G) = G - X\,\mathrm{sym}(X^\top G)` with :math:`\mathrm{sym}(A) = (A + A^\top)/2`.
 
         It is orthogonal in the inner product :math:`\operatorname{tr} A^\top B`.
         """
@@ -182,7 +183,7 @@ class Stiefel(Manifold):
         return ambient - point @ ((inner + inner.mT) / 2)
 
     def projection(self, ambient: Tensor) -> Tensor:
-        """Nearest matrix with orthonormal columns, the polar factor: see `polar_factor`."""
+        """Return the nearest matrix with orthonormal columns, the polar factor: see `polar_factor`."""
         check_shape(ambient.shape[-2], ambient.shape[-1], "Stiefel.projection")
         return polar_factor(ambient)
 
@@ -209,11 +210,11 @@ class Stiefel(Manifold):
         return geodesic_flow(point, tangent, time)
 
     def restoration(self, point: Tensor) -> Tensor:
-        """One Newton–Schulz step towards the polar factor."""
+        """Take one Newton–Schulz step towards the polar factor."""
         return newton_schulz(point)
 
     def membership_error(self, point: Tensor) -> Tensor:
-        r""":math:`\max |X^\top X - I|`; infinite where X is not finite."""
+        r"""Return :math:`\max |X^\top X - I|`; infinite where X is not finite."""
         gram = point.mT @ point
         identity = torch.eye(point.shape[-1], dtype=point.dtype, device=point.device)
         return (gram - identity).abs().flatten(-2).amax(-1).nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -1,4 +1,4 @@
-"""What the layers expect of their arguments, each failure in one sentence."""
+"""Checks of the arguments of layers; each raises one sentence."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import torch
 
 
 def check_counts(owner: str, **arguments: object) -> None:
-    """Positive integers."""
+    """Raise ValueError for an argument that is not a positive integer."""
     for name, value in arguments.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{owner}: {name}={value!r}, expected a positive integer.")
 
 
 def check_positive(owner: str, **arguments: object) -> None:
-    """Positive finite numbers."""
+    """Raise ValueError for an argument that is not a positive finite number."""
     for name, value in arguments.items():
         if not is_positive(value):
             raise ValueError(f"{owner}: {name}={value!r}, expected a positive number.")
 
 
 def is_positive(value: object) -> bool:
-    """Whether it is a positive finite number."""
+    """Return whether a value is a positive finite number."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < math.inf
 
 
 def check_gain(owner: str, gain: Any) -> None:
-    """A positive number, or a distribution of one."""
+    """Raise ValueError unless the gain is a positive number, or a distribution of one."""
     if is_positive(gain):
         return
     if not (hasattr(gain, "sample") and hasattr(gain, "log_prob") and hasattr(gain, "has_enumerate_support")):
@@ -47,7 +47,7 @@ def check_gain(owner: str, gain: Any) -> None:
 
 
 def as_pair(owner: str, name: str, value: int | Sequence[int], least: int = 1) -> tuple[int, int]:
-    """Two integers from one or two."""
+    """Return two integers from one or two; raise ValueError for anything else."""
     pair = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, Sequence) else ()
     if len(pair) != 2 or not all(isinstance(each, int) and each >= least for each in pair):
         raise ValueError(f"{owner}: {name}={value!r}, expected an integer or two, each at least {least}.")

@@ -1,4 +1,4 @@
-"""An existing network with a prior, in one line."""
+"""Conversion of an existing network to a Bayesian one, with a prior for every parameter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyro_manifold.nn.orthogonal import OrthogonalConv2d, OrthogonalLinear
 from pyro_manifold.nn.priors import NormalPrior, remember_placement
 
 Chosen = Literal["hidden"] | type | tuple[type, ...] | Collection[str] | Callable[[str, nn.Module], bool]
-"""Which layers become orthogonal, see `to_bayesian_`."""
+"""Choice of the layers that become orthogonal, see `to_bayesian_`."""
 
 PriorScale = float | Callable[[str, nn.Parameter], float] | None
 
@@ -34,26 +34,26 @@ def to_bayesian_(
     bias_scale: float = 1.0,
     gain: Any = 1.0,
 ) -> PyroModule:
-    r"""Give every parameter of a network a prior, **in place**, as `pyro.nn.module.to_pyro_module_` makes it Pyro's.
+    r"""Give every parameter of a network a prior, **in place**, and make it a `PyroModule` as `to_pyro_module_` does.
 
     Some of the layers `torch.nn.Linear` and `torch.nn.Conv2d` are replaced by `OrthogonalLinear` and
     `OrthogonalConv2d`. All other parameters become sites with independent normal entries: of mean 0 and standard
-    deviation 1/√fan-in for tensors of two or more dimensions (fan-in is what one output sums over, the product of all
-    sizes but the first), so that inputs of variance 1 have outputs of variance 1; 1 for embeddings; and ``bias_scale``
-    for biases and whatever else has at most one dimension. The weights of normalisations have mean 1. Parameters with
-    ``requires_grad=False`` stay what they are; of all others the values are forgotten. Dtype and device of each layer
-    are kept, and follow ``.to(...)`` later.
+    deviation 1/√fan-in for tensors of two or more dimensions (fan-in is the number of terms that one output sums, the
+    product of all sizes but the first), so that inputs of variance 1 have outputs of variance 1; 1 for embeddings; and
+    ``bias_scale`` for biases and other parameters of at most one dimension. The weights of normalisation layers have
+    mean 1. Parameters with ``requires_grad=False`` are left unchanged; the values of all others are discarded. The
+    dtype and device of each layer are kept, and follow later calls of ``.to(...)``.
 
     Args:
-        network: a module; of a `PyroModule`, attributes that are sites already stay so.
-        orthogonal: which layers become orthogonal. ``"hidden"``: every Linear and Conv2d but the last, in the order of
-            ``network.named_modules()``: its outputs are not hidden, and their scale is for the data to say. Or a type,
+        network: a module; attributes of a `PyroModule` that are sites already are left unchanged.
+        orthogonal: the layers that become orthogonal. ``"hidden"``: every Linear and Conv2d but the last, in the order
+            of ``network.named_modules()``: its outputs are not hidden, and the data determine their scale. Or a type,
             or several, such as ``nn.Conv2d``; or names, such as ``["0", "body.2"]``; or a function of name and layer.
             ``()`` for none. Subclasses of the two layers compute something else and are never replaced.
         prior_scale: standard deviation of the weights that are not orthogonal, or a function of name and parameter;
             None as above.
-        bias_scale: standard deviation of biases, those of orthogonal layers too.
-        gain: of the orthogonal layers, as theirs; √2 keeps the variance through ReLU.
+        bias_scale: standard deviation of biases, including those of orthogonal layers.
+        gain: gain of the orthogonal layers, as in `OrthogonalLinear`; √2 keeps the variance through ReLU.
 
     Returns:
         The network.
@@ -61,7 +61,7 @@ def to_bayesian_(
     Raises:
         TypeError: if ``network`` is no module.
         ValueError: if it has no parameters that could become sites, shares one between layers, has some without a
-            shape, or normalises batches; or for arguments other than those above. It is then as it was.
+            shape, or has batch normalisation; or for arguments other than those above. The network is unchanged then.
 
     Example:
         >>> import torch
@@ -86,7 +86,7 @@ def to_bayesian_(
     }
     for name, layer in replaced.items():
         parent, _, child = name.rpartition(".")
-        # Not by setattr, which would move the layer to the end of a sequence that is Pyro's already.
+        # Not by setattr, which would move the layer to the end of a sequence that is a PyroModule already.
         network.get_submodule(parent)._modules[child] = _orthogonal(layer, gain, bias_scale)
     to_pyro_module_(network)
     for name, scale in scales.items():
@@ -96,7 +96,7 @@ def to_bayesian_(
 
 
 def _checked_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are to become sites, by name."""
+    """Return the parameters that are to become sites, by name; raise ValueError if the network cannot be converted."""
     if not isinstance(network, nn.Module):
         raise TypeError(f"{_OWNER}: network is a {type(network).__name__}, expected a torch.nn.Module.")
     parameters: dict[str, nn.Parameter] = {}
@@ -124,13 +124,13 @@ def _checked_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _of_pyro(network: nn.Module, name: str) -> bool:
-    """Whether a parameter is the unconstrained value of a `PyroParam`."""
+    """Return whether a parameter is the unconstrained value of a `PyroParam`."""
     parent, _, own_name = name.rpartition(".")
     return own_name.removesuffix("_unconstrained") in getattr(network.get_submodule(parent), "_pyro_params", ())
 
 
 def _chosen(network: nn.Module, orthogonal: Chosen) -> dict[str, nn.Module]:
-    """The layers to replace, by name."""
+    """Return the layers to replace, by name."""
     layers = {name: part for name, part in network.named_modules() if name and isinstance(part, nn.Linear | nn.Conv2d)}
     able = {name: layer for name, layer in layers.items() if _can_be_replaced(layer)}
     if orthogonal == "hidden":
@@ -157,13 +157,13 @@ def _chosen(network: nn.Module, orthogonal: Chosen) -> dict[str, nn.Module]:
 
 
 def _can_be_replaced(layer: nn.Module) -> bool:
-    """Whether it is one of the two layers itself, all of whose parameters are there and free."""
+    """Return whether a layer is exactly a Linear or Conv2d that has its weight, with all parameters trainable."""
     free = all(parameter.requires_grad for parameter in layer.parameters())
     return type(layer) in _ORTHOGONAL and layer._parameters.get("weight") is not None and free
 
 
 def _orthogonal(layer: Any, gain: Any, bias_scale: float) -> nn.Module:
-    """The orthogonal layer in place of one of `torch.nn`."""
+    """Return the orthogonal layer that replaces a layer of `torch.nn`."""
     options: dict[str, Any] = {"bias": layer.bias is not None, "gain": gain, "bias_scale": bias_scale}
     options |= {"device": layer.weight.device, "dtype": layer.weight.dtype}
     if isinstance(layer, nn.Linear):
@@ -175,7 +175,7 @@ def _orthogonal(layer: Any, gain: Any, bias_scale: float) -> nn.Module:
 
 
 def _scale(network: nn.Module, name: str, parameter: nn.Parameter, prior_scale: PriorScale, bias_scale: float) -> float:
-    """The standard deviation of the prior of a parameter."""
+    """Return the standard deviation of the prior of a parameter."""
     if callable(prior_scale):
         scale = prior_scale(name, parameter)
         if not is_positive(scale):

@@ -1,4 +1,4 @@
-"""A layer whose weight is known by its singular vectors and values."""
+"""Linear layer parametrised by the singular value decomposition of its weight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyro_manifold.nn.priors import NormalPrior, OrderedHalfNormalPrior, Stiefel
 
 
 class LowRankLinear(PyroModule):
-    r"""`torch.nn.Linear` whose weight has rank r, by its singular vectors and values.
+    r"""`torch.nn.Linear` whose weight has rank r, parametrised by its singular vectors and values.
 
     .. math::
         y = U \operatorname{diag}(\sigma) V^\top x + b, \quad U^\top U = V^\top V = I, \quad
@@ -21,15 +21,15 @@ class LowRankLinear(PyroModule):
     scale s, whose density on the ordered cone is :math:`r! \prod_i \tfrac{2}{s} \varphi(\sigma_i / s)`, and
     :math:`b_i \sim N(0, t^2)` independent. W is never formed: an input costs r(in + out) products, not in·out.
 
-    The sites are ``left`` (U), ``singular_values`` (σ) and ``right`` (V). Order tells columns apart, but the density
-    is the same with the signs of a column of U and of V changed together: compare draws by U diag(σ) Vᵀ
+    The sites are ``left`` (U), ``singular_values`` (σ) and ``right`` (V). The order identifies the columns, but the
+    density is the same with the signs of a column of U and of V changed together: compare draws by U diag(σ) Vᵀ
     (`pyro_manifold.diagnostics.invariants` with ``scales=`` and ``right=``).
 
     Args:
         in_features: size of each input.
         out_features: size of each output.
         rank: r, at most the smaller of the two.
-        bias: whether there is a bias.
+        bias: whether the layer has a bias.
         scale: s; √(out / r) if None. The mean of ‖W‖² is rs², so that it is that of independent entries of variance
             1/in: inputs of variance 1 have outputs of variance 1 + t².
         bias_scale: t.
@@ -77,7 +77,7 @@ class LowRankLinear(PyroModule):
 
     @property
     def weight(self) -> Tensor:
-        """W, ``(out, in)``, formed for whoever wants to see it; another draw at each call outside of `forward`."""
+        """The weight W, ``(out, in)``, formed at each access; outside of `forward` each access is another draw."""
         left, scales, right = self.left, self.singular_values, self.right
         return left * scales @ right.mT
 

@@ -17,7 +17,7 @@ _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _Orthogonal(PyroModule):
-    """What the layers have in common: the sites ``basis``, ``bias`` and ``gain``."""
+    """Base class of the layers: the sites ``basis``, ``bias`` and ``gain``."""
 
     def _set_up(
         self,
@@ -36,7 +36,7 @@ class _Orthogonal(PyroModule):
         remember_placement(self, dtype, device)
         self._transposed = matrix[0] <= matrix[1]
         self.basis = PyroSample(StiefelPrior(max(matrix), min(matrix), (groups,) if groups > 1 else ()))
-        # A number stays one, whatever the dtype.
+        # A constant gain stays a Python number, whatever the dtype.
         self.gain = PyroSample(gain) if hasattr(gain, "sample") else float(gain)
         self.bias = PyroSample(NormalPrior((outputs,), float(bias_scale))) if bias else None
 
@@ -59,14 +59,14 @@ class OrthogonalLinear(_Orthogonal):
     :math:`g^2 \min(1, \text{in} / \text{out}) + s^2`.
 
     The site ``basis`` is the tall one of Q and Qᵀ, on the Stiefel manifold V(max, min) of in and out; ``weight`` is gQ.
-    For in = out the manifold has two parts, determinants 1 and −1, between which no continuous path leads: each chain
-    stays in the part it began in.
+    For in = out the manifold has two components, determinants 1 and −1, between which no continuous path leads: each
+    chain stays in the component in which it began.
 
     Args:
         in_features: size of each input.
         out_features: size of each output.
-        bias: whether there is a bias.
-        gain: g, a positive number, or a distribution of Pyro of one, whose draws are then the site ``gain``.
+        bias: whether the layer has a bias.
+        gain: g, a positive number, or a Pyro distribution of one, whose draws are then the site ``gain``.
         bias_scale: s.
         device: as in `torch.nn.Linear`.
         dtype: as in `torch.nn.Linear`; both follow ``.to(...)``, except for a ``gain`` that is a distribution.
@@ -105,7 +105,7 @@ class OrthogonalLinear(_Orthogonal):
 
     @property
     def weight(self) -> Tensor:
-        """gQ, ``(out, in)``; another draw at each call outside of `forward`."""
+        """The weight gQ, ``(out, in)``; outside of `forward` each access is another draw."""
         return self._matrix()
 
     def forward(self, input: Tensor) -> Tensor:
@@ -119,20 +119,20 @@ class OrthogonalConv2d(_Orthogonal):
     r"""`torch.nn.Conv2d` whose kernel, as a matrix out × (in·height·width), has orthonormal rows, or columns.
 
     That matrix is gQ as in `OrthogonalLinear`: each row is a filter, and the layer maps a patch of the image, as a
-    vector, to the outputs at its place. This does not make the whole convolution an orthogonal map of images. With
+    vector, to the outputs at its position. This does not make the whole convolution an orthogonal map of images. With
     ``groups`` each group of outputs has a matrix of its own, (out/groups) × (in/groups·height·width).
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
         kernel_size: height and width, one number for both.
-        stride: as in `torch.nn.Conv2d`, as all that follows.
-        padding: numbers of pixels, ``"same"`` or ``"valid"``.
+        stride: as in `torch.nn.Conv2d`, as are the following arguments.
+        padding: number of pixels, ``"same"`` or ``"valid"``.
         dilation: distance of the pixels of a patch.
         groups: number of groups of channels; divides both numbers of channels.
-        bias: whether there is a bias.
+        bias: whether the layer has a bias.
         padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
-        gain: g, a positive number, or a distribution of Pyro of one, whose draws are then the site ``gain``.
+        gain: g, a positive number, or a Pyro distribution of one, whose draws are then the site ``gain``.
         bias_scale: standard deviation of the bias.
         device: as in `torch.nn.Conv2d`.
         dtype: as in `torch.nn.Conv2d`; both follow ``.to(...)``, except for a ``gain`` that is a distribution.
@@ -198,7 +198,7 @@ class OrthogonalConv2d(_Orthogonal):
 
     @property
     def weight(self) -> Tensor:
-        """The kernel, ``(out, in/groups, height, width)``; another draw at each call outside of `forward`."""
+        """The kernel, ``(out, in/groups, height, width)``; outside of `forward` each access is another draw."""
         return self._matrix().reshape(self.out_channels, self.in_channels // self.groups, *self.kernel_size)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ class OrthogonalConv2d(_Orthogonal):
         return functional.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
     def _border(self) -> list[int]:
-        """Pixels to add left, right, above and below; of an odd number "same" has the larger part last."""
+        """Return the pixels to add left, right, above and below; of an odd number the larger part is last."""
         if self.padding == "valid":
             return [0, 0, 0, 0]
         if self.padding == "same":

@@ -1,8 +1,8 @@
-"""Priors of a module's tensors, made anew whenever a tensor is read.
+"""Priors of a module's tensors, constructed anew whenever a tensor is read.
 
-A distribution made once would keep the dtype and device it was made with. These ask the module, which carries an empty
-buffer that ``module.to(...)`` moves and casts like any other. They are objects with a `__call__`, where a lambda could
-not be pickled and a function would be renamed by `PyroSample`.
+A distribution constructed once would keep its dtype and device. These priors take them from an empty buffer of the
+module, which ``module.to(...)`` moves and casts like any other. They are objects with a `__call__`, because a lambda
+could not be pickled and a function would be renamed by `PyroSample`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pyro_manifold.distributions import OrderedHalfNormal, StiefelUniform
 def remember_placement(
     module: nn.Module, dtype: torch.dtype | None = None, device: torch.device | str | None = None
 ) -> None:
-    """Give a module the buffer that says with which dtype and where its tensors are drawn."""
+    """Register an empty buffer in a module; its dtype and device are those in which the module's tensors are drawn."""
     module.register_buffer("_placement", torch.empty(0, dtype=dtype, device=device), persistent=False)
 
 
 def placement(module: nn.Module) -> Tensor:
-    """An empty tensor of the dtype and on the device of a module."""
+    """Return an empty tensor of the dtype and on the device of a module."""
     like = module._placement
     assert isinstance(like, Tensor)
     return like
@@ -33,12 +33,12 @@ def placement(module: nn.Module) -> Tensor:
 
 @dataclass(frozen=True)
 class NormalPrior:
-    """Independent normal entries.
+    """Prior of independent normal entries.
 
     Attributes:
-        shape: of the tensor.
+        shape: shape of the tensor.
         scale: standard deviation of each entry.
-        mean: of each entry.
+        mean: mean of each entry.
     """
 
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class NormalPrior:
 
 @dataclass(frozen=True)
 class StiefelPrior:
-    """Uniform matrices with orthonormal columns.
+    """Uniform prior of matrices with orthonormal columns.
 
     Attributes:
         rows: n.
@@ -73,11 +73,11 @@ class StiefelPrior:
 
 @dataclass(frozen=True)
 class OrderedHalfNormalPrior:
-    """Order statistics of half-normal numbers, the largest first.
+    """Prior of the order statistics of half-normal numbers, the largest first.
 
     Attributes:
-        size: how many.
-        scale: their scale.
+        size: number of values.
+        scale: scale of the half-normal distribution.
     """
 
     size: int

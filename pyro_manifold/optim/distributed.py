@@ -1,4 +1,4 @@
-"""One optimiser step from the gradients of several processes."""
+"""Data-parallel optimiser steps, from the gradients of several processes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ class DistributedOptimizer(PyroOptim):
 
     .. math:: G = \frac1R \sum_{r=1}^R G_r
 
-    Every process then takes the step of the optimiser with G. Each runs `SVI` on data or minibatches of its own. Its
-    ELBO must estimate that of all data, as it does in a plate of their number,
+    Every process then takes the step of the optimiser with G. Each runs `SVI` on its own data or minibatches. Its
+    ELBO must estimate that of all data, as it does in a plate whose size is their number,
     ``pyro.plate(name, size, subsample_size=len(batch))``; the mean then does too, with less noise. A parameter that a
-    process did not use in a step counts there with gradient zero.
+    process did not use in a step has gradient zero there.
 
-    Where a step meets parameters that are new to it, all processes take the values of process 0, and that step the
-    gradients of process 0 alone, as those of others were taken elsewhere. From then on parameters and the optimiser's
-    memory are equal in all processes, to the last bit as far as their processors and libraries are alike. A step costs
-    one message of all gradients and one of four numbers. All processes must make the same number of steps.
+    If a step has parameters that are new to any process, all processes take the values of process 0, and for that step
+    the gradients of process 0 alone, as those of the others were computed at other values. From then on parameters and
+    optimiser states are equal in all processes, to the last bit as far as their processors and libraries are alike. A
+    step costs one message of all gradients and one of five numbers. All processes must make the same number of steps.
 
     Args:
-        optim: the optimiser, of this package or Pyro's. Clipping acts on the mean. Keep a scheduler to call its
+        optim: the optimiser, of this package or Pyro's. Clipping acts on the mean. Keep a reference to a scheduler to
+            call its
             ``step()``; save and load in every process.
 
     Raises:
@@ -54,13 +55,13 @@ class DistributedOptimizer(PyroOptim):
                 "pyro_manifold.optim.RiemannianAdam({'lr': 0.01})."
             )
         super().__init__(optim.pt_optim_constructor, optim.pt_optim_args, optim.pt_clip_args)
-        self.optim_objs, self.grad_clip = optim.optim_objs, optim.grad_clip  # SVI's users look at them
+        self.optim_objs, self.grad_clip = optim.optim_objs, optim.grad_clip  # attributes that users of SVI inspect
         self._optim = optim
         self._shared: dict[str, weakref.ref[Tensor]] = {}
         self._started = False
 
     def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
-        """One step of the parameters that any process used, ``params`` here."""
+        """Take one step of the parameters that any process used; ``params`` are those of this process."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             raise RuntimeError(
                 "DistributedOptimizer: there is no process group; call torch.distributed.init_process_group('gloo') "
@@ -88,14 +89,14 @@ class DistributedOptimizer(PyroOptim):
         self._shared.update({name: weakref.ref(everywhere[name]) for name in names})
         self._optim([everywhere[name] for name in names], *args, **kwargs)
         for name in set(names) - set(used):
-            # SVI clears the gradients of what it used itself.
+            # SVI clears the gradients of the parameters that it used itself.
             everywhere[name].grad = None if gradients[name] is None else torch.zeros_like(everywhere[name])
 
     def _compare(self, used: dict[str, Tensor], device: torch.device) -> tuple[bool, bool, bool]:
-        """Whether all processes used the same parameters, any are new to one, and random numbers are the same."""
+        """Return whether all processes used the same parameters, any is new to one, and RNG states are equal."""
         described = zlib.crc32(repr(sorted((name, _described(value)) for name, value in used.items())).encode())
         random = 0 if self._started else zlib.crc32(torch.get_rng_state().numpy().tobytes())
-        # By the tensor: a param store that was cleared or loaded has others under the same names.
+        # Compared by tensor: a param store that was cleared or loaded has other tensors under the same names.
         new = any(name not in self._shared or self._shared[name]() is not value for name, value in used.items())
         found = torch.tensor([described, -described, random, -random, int(new)], device=device)
         torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
@@ -103,12 +104,12 @@ class DistributedOptimizer(PyroOptim):
         return largest == -least, bool(any_new), largest_random == -least_random
 
     def get_state(self) -> dict[str, Any]:
-        """That of the optimiser."""
+        """Return the state of the wrapped optimiser."""
         state: dict[str, Any] = self._optim.get_state()
         return state
 
     def set_state(self, state_dict: dict[str, Any]) -> None:
-        """That of the optimiser, in each process."""
+        """Set the state of the wrapped optimiser; call it in each process."""
         self._optim.set_state(state_dict)
 
 
@@ -130,10 +131,10 @@ def _described(value: Tensor) -> Described:
 
 
 def _used_anywhere(used: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters that any process used, each process's own.
+    """Return the parameters that any process used, as this process holds them.
 
     Raises:
-        ValueError: in all processes, if one does not know a parameter, or knows it with another shape or dtype.
+        ValueError: in all processes, if one lacks a parameter, or has it with another shape or dtype.
     """
     known = pyro.get_param_store()._params  # unconstrained values
     mine = {name: _described(value) for name, value in {**known, **used}.items()}
@@ -157,7 +158,7 @@ def _used_anywhere(used: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _by_kind(params: dict[str, Tensor]) -> list[list[str]]:
-    """Names of parameters of one dtype and device, so that they travel as one vector."""
+    """Return the names of parameters grouped by dtype and device, so that each group can be sent as one vector."""
     kinds: dict[Any, list[str]] = {}
     for name in sorted(params):
         kinds.setdefault((str(params[name].dtype), str(params[name].device)), []).append(name)
@@ -174,7 +175,7 @@ def _take_from_first(params: list[Tensor]) -> None:
 
 @torch.no_grad()
 def _exchange(params: list[Tensor], *, from_first: bool) -> None:
-    """Gradients become their mean over processes, or those of the first; a parameter that none used keeps None."""
+    """Replace gradients by their mean over processes, or by those of process 0; unused parameters keep None."""
     used = params[0].new_tensor([float(value.grad is not None) for value in params])
     gradients = [torch.zeros_like(value) if value.grad is None else value.grad for value in params]
     flat = torch.cat([used, *[gradient.to(used).flatten() for gradient in gradients]])

@@ -1,14 +1,14 @@
 r"""Running mean squares of gradients, by which RMSProp, AdaDelta and Adam scale coordinates.
 
-On a manifold there are two readings. With g the gradient at the point X, projected by :math:`P_X` onto the tangent
+On a manifold there are two definitions. With g the gradient at the point X, projected by :math:`P_X` onto the tangent
 space there, and T the transport, which projects onto the tangent space at the next point,
 
-- ``"ambient"``: :math:`V \leftarrow \rho V + (1 - \rho)\, g \circ g`, a non-negative matrix that stays where it is;
+- ``"ambient"``: :math:`V \leftarrow \rho V + (1 - \rho)\, g \circ g`, a non-negative matrix that is not transported;
 - ``"transported"``: :math:`V \leftarrow \rho\, T(V) + (1 - \rho)\, P_X(g \circ g)`, a tangent vector, as in Zhou, Gao,
   Tran & Gerlach, arXiv 1902.03718. Its entries may be negative, and a negative entry reverses its coordinate.
 
 The step is :math:`P_X(g \oslash (\mathrm{sign}(V) \circ \sqrt{|V|} + \delta))` for both; products ∘ and quotients ⊘ are
-entry by entry. Where V is near zero and negative, the divisor of the second passes through zero. For parameters without
+entrywise. Where V is near zero and negative, the divisor of the second passes through zero. For parameters without
 a manifold the two are the same.
 """
 
@@ -26,7 +26,7 @@ SecondMoment = Literal["ambient", "transported"]
 def accumulate(
     manifold: Manifold, point: Tensor, past: Tensor, tangent: Tensor, decay: float, kind: SecondMoment
 ) -> Tensor:
-    r""":math:`\rho V + (1 - \rho)\, g \circ g`, the square projected if it is to be transported."""
+    r"""Return :math:`\rho V + (1 - \rho)\, g \circ g`, with the square projected if V is to be transported."""
     square = tangent * tangent
     if kind == "transported":
         square = manifold.tangent_projection(point, square)
@@ -34,16 +34,16 @@ def accumulate(
 
 
 def carry(manifold: Manifold, start: Tensor, end: Tensor, mean_square: Tensor, kind: SecondMoment) -> Tensor:
-    """What the next step remembers of V."""
+    """Return V for the next step: transported to the new point if ``kind`` is ``"transported"``, else unchanged."""
     return manifold.transport(start, end, mean_square) if kind == "transported" else mean_square
 
 
 def root(mean_square: Tensor, kind: SecondMoment) -> Tensor:
-    r""":math:`\sqrt{V}`, and :math:`\mathrm{sign}(V) \circ \sqrt{|V|}` where V may be negative."""
+    r"""Return :math:`\sqrt{V}`, or :math:`\mathrm{sign}(V) \circ \sqrt{|V|}` if V may be negative."""
     return mean_square.sqrt() if kind == "ambient" else mean_square.sign() * mean_square.abs().sqrt()
 
 
 def check_kind(kind: str, owner: str) -> None:
-    """Raise one sentence for another name."""
+    """Raise ValueError for another name."""
     if kind not in get_args(SecondMoment):
         raise ValueError(f"{owner}: second_moment={kind!r}, expected one of {get_args(SecondMoment)}.")

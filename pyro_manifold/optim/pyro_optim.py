@@ -1,4 +1,4 @@
-"""The Riemannian optimisers as Pyro's `SVI` takes them."""
+"""Riemannian optimisers as `PyroOptim`, for Pyro's `SVI`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Options = dict[str, Any] | Callable[..., dict[str, Any]]
 
 
 class RiemannianPyroOptim(PyroOptim):
-    """A `PyroOptim` that keeps parameters with a stiefel, grassmann or sphere constraint on their manifold.
+    """A `PyroOptim` that keeps parameters with a Stiefel, Grassmann or sphere constraint on their manifold.
 
-    Every other parameter takes the usual steps of the same method.
+    Every other parameter is updated by the Euclidean form of the same method.
 
     Args:
         optim_args: options of the torch optimiser, or a function from the parameter's name to them.

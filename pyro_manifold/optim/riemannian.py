@@ -1,4 +1,4 @@
-"""What every Riemannian optimiser shares: which parameter lives where, and the loop over parameters."""
+"""Base class of the Riemannian optimisers: the manifold of each parameter, and the loop over parameters."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class RiemannianOptimizer(Optimizer):
 
     A subclass states one update in terms of a `Manifold`. The gradient G of the entries is projected onto the tangent
     space, the directions of movement within the manifold, :math:`g = P_X(G)`; steps are taken by the retraction
-    :math:`R_X(v)`, a point of the manifold near X + v; and what is remembered is transported, T(v), by projection onto
-    the tangent space at the new point. For parameters without a manifold (`Euclidean`) the same lines are the usual
-    optimiser, so one optimiser serves all the parameters of a model.
+    :math:`R_X(v)`, a point of the manifold near X + v; and state such as momentum is transported, T(v), by projection
+    onto the tangent space at the new point. For parameters without a manifold (`Euclidean`) the same formulas are the
+    usual optimiser, so one optimiser serves all the parameters of a model.
 
     A parameter's manifold is the ``manifold`` option of its group, or else that of its constraint in Pyro's param
-    store at its first step (stiefel, grassmann, sphere), or else Euclidean. In the store a parameter is its own
+    store at its first step (stiefel, grassmann, sphere), or else Euclidean. In the store a parameter equals its own
     unconstrained value as long as it lies on the manifold, and the derivative of Pyro's transform there is the
-    projection onto the tangent space, so the gradient of the one is that of the other.
+    projection onto the tangent space, so both have the same gradient.
 
     Raises:
         ValueError: for a parameter that is not on its manifold, or a loaded state that does not fit.
@@ -44,20 +44,20 @@ class RiemannianOptimizer(Optimizer):
 
     @abstractmethod
     def initial_state(self, point: Tensor, options: dict[str, Any]) -> State:
-        """What is remembered before the first step, for one parameter."""
+        """Return the optimiser state of one parameter before its first step."""
 
     @abstractmethod
     def update(
         self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
     ) -> tuple[Tensor, State]:
-        """The next point and state, for one parameter and the gradient of its entries.
+        """Return the next point and state of one parameter, from the gradient of its entries.
 
-        Transport is projection onto the new tangent space. So what is carried may be stored as it was and projected at
-        the next step together with the gradient there.
+        Transport is projection onto the new tangent space. So a vector may be stored untransported and projected at the
+        next step together with the gradient there.
         """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in torch, with the option ``manifold``."""
+        """Add a parameter group as in torch, with the additional option ``manifold``."""
         # Outside the options of the group, since those end up in state_dict, which should hold plain data.
         manifold = param_group.get("manifold")
         super().add_param_group({key: value for key, value in param_group.items() if key != "manifold"})
@@ -74,7 +74,7 @@ class RiemannianOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
-        """One step of every parameter that has a gradient."""
+        """Take one step of every parameter that has a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -91,19 +91,19 @@ class RiemannianOptimizer(Optimizer):
         return loss
 
     def _place(self, point: Tensor) -> Manifold:
-        """The manifold of a point, which is brought there if it was set since the last step."""
+        """Return the manifold of a parameter, which is projected onto it if it was set off it since the last step."""
         if point not in self._manifolds:
             self._manifolds[point] = _manifold_of_parameter(point)
         manifold = self._manifolds[point]
         if self._versions.get(point) != point._version:
             _check_shape(manifold, point)
-            # The value of a parameter of Pyro is the nearest point: moving there changes no value.
+            # The value of a Pyro parameter is the nearest point of the manifold, so this projection does not change it.
             if not bool(manifold.contains(point).all()):
                 point.copy_(manifold.projection(point))
         return manifold
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As in torch, after a look whether names and shapes are those of this optimiser and its parameters."""
+        """Load a state as in torch, after a check that its names and shapes fit this optimiser and its parameters."""
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=False):
             for point, index in zip(group["params"], saved["params"], strict=False):
                 self._check_state(point, state_dict["state"].get(index, {}), {**group, **saved})
@@ -125,16 +125,16 @@ class RiemannianOptimizer(Optimizer):
 
 
 def entry_scale(manifold: Manifold, point: Tensor) -> float:
-    """What methods that give each coordinate a step of size η measure it in.
+    """Return the scale of an entry of a point, by which methods that give each coordinate a step of size η multiply it.
 
-    An orthonormal n×p matrix has entries of size 1/√n, so steps of 0.01 in each would turn every column of a 10⁴×p
+    An orthonormal n×p matrix has entries of size 1/√n, so steps of 0.01 in each would rotate every column of a 10⁴×p
     matrix by a radian, while 0.01 suits the other parameters of the same model.
     """
     return manifold.entry_scale(*point.shape[point.ndim - manifold.event_dim :])
 
 
 def parameter_groups(module: PyroModule) -> list[dict[str, Any]]:
-    """The parameters of a `PyroModule`, such as a guide, with their manifolds, for a torch optimiser.
+    """Return the parameters of a `PyroModule`, such as a guide, with their manifolds, for a torch optimiser.
 
     Needed where Pyro's param store does not hold them, under ``pyro.settings.set(module_local_params=True)``.
 
@@ -162,7 +162,7 @@ def _manifold_of_parameter(point: Tensor) -> Manifold:
 
 
 def _manifold_of_constraint(constraint: Constraint | None) -> Manifold:
-    # Under HouseholderTransform the unconstrained value is a vector of free numbers.
+    # Under HouseholderTransform the unconstrained value is a vector of unconstrained numbers.
     if constraint is None or isinstance(constraint, HouseholderStiefelConstraint):
         return Euclidean(0)
     return manifold_of(constraint) or Euclidean(0)

@@ -75,7 +75,7 @@ class TorchRiemannianAdaDelta(RiemannianOptimizer):
 
 
 def _offset_root(mean_square: Tensor, eps: float, kind: SecondMoment) -> Tensor:
-    r""":math:`\sqrt{V + \delta}`, with the sign of V where V is transported and negative."""
+    r"""Return :math:`\sqrt{V + \delta}`, with the sign of V where V is transported and negative."""
     if kind == "ambient":
         return (mean_square + eps).sqrt_()
     size = (mean_square.abs() + eps).sqrt_()

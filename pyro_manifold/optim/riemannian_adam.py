@@ -15,7 +15,7 @@ from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_sca
 
 
 class TorchRiemannianAdam(RiemannianOptimizer):
-    r"""Momentum and running mean squares together, freed from the bias of starting at zero.
+    r"""Adam on manifolds: momentum and running mean squares, both with bias correction.
 
     .. math::
         m \leftarrow P_X(\beta_1 m + (1 - \beta_1) G), \quad V \leftarrow \beta_2 V + (1 - \beta_2)\, G \circ G, \quad
@@ -55,7 +55,7 @@ class TorchRiemannianAdam(RiemannianOptimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "second_moment": second_moment})
 
     def initial_state(self, point: Tensor, options: dict[str, Any]) -> State:
-        # The count stays on the CPU, where reading it waits for nothing.
+        # The step count stays on the CPU, where reading it needs no synchronisation.
         return {"momentum": torch.zeros_like(point), "mean_square": torch.zeros_like(point), "step": torch.tensor(0.0)}
 
     def update(

@@ -15,7 +15,7 @@ from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_sca
 
 
 class TorchRiemannianRMSProp(RiemannianOptimizer):
-    r"""Gradient steps in coordinates scaled by their running root mean square.
+    r"""RMSProp on manifolds: gradient steps in coordinates scaled by their running root mean square.
 
     .. math::
         V \leftarrow \rho V + (1 - \rho)\, g \circ g, \qquad

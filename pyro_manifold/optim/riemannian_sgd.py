@@ -14,7 +14,7 @@ from pyro_manifold.optim.riemannian import RiemannianOptimizer, State
 
 
 class TorchRiemannianSGD(RiemannianOptimizer):
-    r"""Steps along the gradient, with projection P, retraction R and transport T of `RiemannianOptimizer`.
+    r"""Gradient descent on manifolds, with projection P, retraction R and transport T of `RiemannianOptimizer`.
 
     .. math::
         v \leftarrow \gamma\, T(v) + P_X(G), \qquad X \leftarrow R_X(-\eta v) .
@@ -25,7 +25,7 @@ class TorchRiemannianSGD(RiemannianOptimizer):
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
         lr: η.
-        momentum: γ in [0, 1); 0 remembers nothing.
+        momentum: γ in [0, 1); 0 for plain gradient descent.
 
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.
@@ -62,7 +62,7 @@ class TorchRiemannianSGD(RiemannianOptimizer):
 
 
 class TorchRiemannianMomentum(TorchRiemannianSGD):
-    """`TorchRiemannianSGD` with momentum 0.9 unless said otherwise.
+    """`TorchRiemannianSGD` with a default momentum of 0.9.
 
     Example:
         >>> optimizer = TorchRiemannianMomentum([torch.zeros(3, requires_grad=True)], lr=0.1)

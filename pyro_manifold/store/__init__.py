@@ -1,1 +1,1 @@
-"""Runs on disk: what their files are, how they are written and how they are read. Nothing of kernels, no pickle."""
+"""Storage of runs on disk: the file formats, writing and reading. Independent of kernels, without pickle."""

@@ -1,6 +1,6 @@
-"""Arrays in a file: NumPy's uncompressed ``.npz``, with what is to be said of them in JSON, read without pickle.
+"""Arrays in a file: NumPy's uncompressed ``.npz`` with JSON metadata, read without pickle.
 
-``numpy.load`` opens it. Arrays begin at multiples of 64 bytes, so that they can be mapped into memory where they are.
+``numpy.load`` opens it. Arrays begin at multiples of 64 bytes, so that they can be memory-mapped in place.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Checked = TypeVar("Checked")
 
 _ABOUT = "about.json"
 _ALIGNMENT = 64
-_KINDS = "biufc"  # numbers and truth values; an object would have to be unpickled
+_KINDS = "biufc"  # numeric and boolean types; an object array would have to be unpickled
 _LONGEST_HEADER = 10_000
 _MOST_JSON = 2**26
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same arrays make the same file
 
 
 class DamagedError(ValueError):
-    """A file that is not what it should be."""
+    """Error for a file that is damaged or has the wrong content."""
 
 
 def packed(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
-    """The content of a file.
+    """Return the content of a file as bytes.
 
     Args:
-        about: what JSON can say.
-        arrays: by name.
+        about: metadata that JSON can represent.
+        arrays: the arrays by name.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -52,31 +52,31 @@ def packed(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
 
 def _add(archive: zipfile.ZipFile, buffer: io.BytesIO, name: str, content: bytes | memoryview) -> None:
     member = zipfile.ZipInfo(name, _EPOCH)
-    # An extra field that means nothing fills up the local header.
+    # An extra field without meaning pads the local header to the alignment.
     padding = -(buffer.tell() + 30 + len(name.encode()) + 4) % _ALIGNMENT
     member.extra = struct.pack("<HH", 0x4D50, padding) + bytes(padding)
     archive.writestr(member, content)
 
 
 def checksum(archive: zipfile.ZipFile) -> int:
-    """Of the checksums and lengths of all members: whoever has verified these needs no other of the file."""
+    """Return a CRC of the names, CRCs and sizes of all members; once these are verified it covers the whole file."""
     members = [(member.filename, member.CRC, member.file_size) for member in archive.infolist()]
     return zlib.crc32(json.dumps(members).encode())
 
 
 def checksum_of(content: bytes) -> int:
-    """That of a file by its content."""
+    """Return the `checksum` of a file from its content."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return checksum(archive)
 
 
 class Entry(NamedTuple):
-    """Where an array is.
+    """Position and type of an array in a file.
 
     Attributes:
-        dtype: of its elements.
-        shape: its shape.
-        offset: of its first element, in bytes from the beginning of the file.
+        dtype: data type of the elements.
+        shape: shape of the array.
+        offset: position of the first element, in bytes from the beginning of the file.
     """
 
     dtype: np.dtype[Any]
@@ -85,18 +85,18 @@ class Entry(NamedTuple):
 
 
 class Archive:
-    """A file of arrays. Nothing is read before it is asked for, and nothing is believed that was not checked.
+    """A file of arrays. Arrays are read lazily, and headers are checked before they are used.
 
     Args:
         path: the file.
 
     Attributes:
-        about: what JSON says.
+        about: the JSON metadata.
         entries: ``{name: Entry}``.
-        checksum: of all members, as the file has it.
+        checksum: `checksum` of the members as the file lists them.
 
     Raises:
-        DamagedError: if it is no such file; the sentence says what is wrong.
+        DamagedError: if it is no such file; the message says what is wrong.
     """
 
     def __init__(self, path: Path) -> None:
@@ -116,7 +116,7 @@ class Archive:
             }
 
     def __getitem__(self, name: str) -> Array:
-        """An array, mapped into memory; changes to it stay there."""
+        """Return an array, memory-mapped copy-on-write: changes to it do not reach the file."""
         entry = self.entries.get(name)
         if entry is None:
             raise DamagedError(f"{self.path} has no '{name}', which belongs there: it is damaged.")
@@ -130,7 +130,7 @@ class Archive:
         return np.memmap(self.path, entry.dtype, "c", entry.offset, entry.shape)
 
     def check(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-        """Raise a sentence unless there is such an array."""
+        """Raise `DamagedError` unless there is an array of this name, data type and shape."""
         entry = self.entries.get(name)
         if entry is None:
             raise DamagedError(f"{self.path} has no '{name}', which belongs there: it is damaged.")
@@ -141,7 +141,7 @@ class Archive:
             )
 
     def verify(self) -> None:
-        """Raise a sentence unless every member has the checksum that was written with it."""
+        """Raise `DamagedError` unless every member has the checksum that was written with it."""
         with self._opened() as archive:
             wrong = self._checked(archive.testzip)
         if wrong is not None:
@@ -200,7 +200,7 @@ class Archive:
 
 
 class _Opened:
-    """A zip file that closes."""
+    """Context manager that opens and closes a zip file."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
@@ -213,7 +213,7 @@ class _Opened:
 
 
 def numbered(folder: Path, stem: str) -> Iterator[tuple[int, Path]]:
-    """Files such as ``draws-000012.npz`` with their numbers, in order; names that are none of these are passed over."""
+    """Yield the numbers and paths of files such as ``draws-000012.npz``, in order; other names are skipped."""
     found = []
     for path in folder.glob(f"{stem}-*.npz"):
         number = path.stem.removeprefix(f"{stem}-")
@@ -223,5 +223,5 @@ def numbered(folder: Path, stem: str) -> Iterator[tuple[int, Path]]:
 
 
 def numbered_path(folder: Path, stem: str, number: int) -> Path:
-    """The path of such a file."""
+    """Return the path of the file with this stem and number."""
     return folder / f"{stem}-{number:06d}.npz"

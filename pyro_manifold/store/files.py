@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and a lock, so that one process writes to a store at a time."""
+"""Atomic writing of files, and a lock, so that only one process writes to a store at a time."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 _UNFINISHED = ".partial"
+_LOCKED: set[IO[bytes]] = set()
+"""Open files whose locks this process holds."""
 
 
 def write_durably(contents: Mapping[Path, bytes]) -> None:
-    """Write files of one folder, each whole or not at all, appearing in the order given.
+    """Write files of one folder atomically, in the order given.
 
-    All are written under another name and flushed to the disk first; only then is one after the other renamed. So a
-    process that is killed, or a disk that is full, leaves the old files as they were; and where the last file is
-    there, all are.
+    All are written under temporary names and flushed to the disk first; only then are they renamed, one after the
+    other. So a process that is killed, or a full disk, leaves the old files unchanged; and if the last file exists, all
+    of them do.
 
     Raises:
-        OSError: if one cannot be written, with a sentence; none of them has changed then.
+        OSError: if one cannot be written, with a message; none of the files has changed then.
     """
     for path, content in contents.items():
         try:
@@ -38,14 +41,14 @@ def write_durably(contents: Mapping[Path, bytes]) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     path.unlink(missing_ok=True)
-    with path.open("xb") as file:  # never through a link to elsewhere
+    with path.open("xb") as file:  # exclusive creation, so that it never follows a symbolic link
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make renames last through a loss of power, where the system can."""
+    """Flush the folder to disk so that renames survive a loss of power, where the system supports it."""
     with suppress(OSError, AttributeError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -55,10 +58,11 @@ def _flush_folder(folder: Path) -> None:
 
 
 def write_roughly(path: Path, text: str) -> None:
-    """Write what may be lost, and is soon written again."""
-    if path.is_symlink():
-        path.unlink()
-    path.write_text(text)
+    """Write a text file without guarantees: errors are ignored, since the content may be lost and is soon rewritten."""
+    with suppress(OSError):
+        if path.is_symlink():
+            path.unlink()
+        path.write_text(text)
 
 
 def _unfinished(path: Path) -> Path:
@@ -66,28 +70,30 @@ def _unfinished(path: Path) -> Path:
 
 
 def was_being_written(path: Path) -> bool:
-    """Whether a process was stopped while it wrote this file."""
+    """Return whether a process was stopped while it wrote this file."""
     return _unfinished(path).exists()
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were stopped have left."""
+    """Remove temporary files left by processes that were stopped."""
     for path in folder.glob(f"*{_UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Be the only one to write to a folder; the lock ends with the process, however that ends.
+    """Lock a folder for writing; the lock is released when the process ends, for whatever reason.
 
-    File systems without locks have none here either.
+    Processes that it forks meanwhile, such as workers of a DataLoader, do not keep the lock: they close the file.
+
+    On file systems without locks nothing is locked.
 
     Raises:
-        ValueError: if another process writes to it.
+        ValueError: if another process writes to the folder.
     """
     try:
         import fcntl
-    except ImportError:  # no POSIX
+    except ImportError:  # no POSIX locks
         yield
         return
     path = folder / "lock"
@@ -106,4 +112,19 @@ def locked(folder: Path) -> Iterator[None]:
             ) from None
         except OSError:  # a file system without locks
             pass
-        yield
+        _LOCKED.add(file)
+        try:
+            yield
+        finally:
+            _LOCKED.discard(file)
+
+
+def _leave_locks() -> None:
+    """Close the lock files in a forked process: a lock lasts as long as any process has its file open."""
+    for file in _LOCKED:
+        file.close()
+    _LOCKED.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)

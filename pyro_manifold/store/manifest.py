@@ -1,4 +1,4 @@
-"""What a store says of its run: enough to read the draws without the model, and to know the run again."""
+"""Manifest of a stored run: enough to read the draws without the model, and to recognise the run when it continues."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-import pyro_manifold
 from pyro_manifold.store.files import write_durably
+from pyro_manifold.version import __version__
 
-FORMAT = 1
+FORMAT = 3
+"""Version of the file format. Draws of all versions can be read; a run can be continued only in its own version:
+earlier checkpoints do not record which density it is (1), nor what positions mean (2)."""
+
 _NAME = "manifest.json"
 _LARGEST = 2**26
-_MOST = 2**40  # numbers in one draw of a site; nobody has more, and sizes beyond could not be counted in bytes
+_MOST = 2**40  # entries in one draw of a site of all chains; larger sizes could not be counted in bytes
 _MOST_CHAINS = 2**24
 _KINDS = "biufc"
 
 
 class Site(NamedTuple):
-    """What a site's draws are.
+    """Data type and shape of the draws of a site.
 
     Attributes:
-        dtype: NumPy's name of their type.
-        shape: of one draw of one chain.
+        dtype: NumPy's name of the data type.
+        shape: shape of one draw of one chain.
     """
 
     dtype: str
@@ -39,19 +42,20 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What does not change while a run goes on.
+    """Description of a run that does not change while the run goes on.
 
     Attributes:
-        identity: a word that no other run has; every file of the run repeats it.
-        sites: what is drawn.
-        chains: how many chains.
-        warmup_steps: iterations that adapt.
-        thinning: iterations of a draw.
-        settings: the kernel's, in words.
-        parts: what else the run depends on, by what it is called: fingerprints of code and data.
-        seed: torch's, when the run began.
-        versions: of the programs that began it.
-        machine: what rounding may depend on.
+        identity: unique identifier of the run, repeated in every file of the run.
+        sites: the sites that are sampled.
+        chains: number of chains.
+        warmup_steps: number of warm-up iterations, in which the kernel adapts.
+        thinning: number of iterations for each stored draw.
+        settings: settings of the kernel, as strings.
+        parts: descriptions, by name, of other inputs of the run that its density does not show.
+        seed: torch's seed when the run began.
+        versions: versions of the programs that began the run.
+        machine: properties of the machine on which rounding may depend.
+        format: version of the file format.
     """
 
     identity: str
@@ -64,11 +68,14 @@ class Manifest:
     seed: int
     versions: dict[str, str]
     machine: dict[str, str]
+    format: int = FORMAT
 
     def difference(self, other: Manifest) -> str | None:
-        """What another run has different, such that it cannot go on where this one ended; None if nothing."""
+        """Describe the differences for which another run cannot continue this one; None if there are none."""
+        if self.format != other.format:
+            return f"an earlier version wrote it, in the format {self.format}, of which only open_run reads the draws"
         pairs: list[tuple[str, object, object]] = [
-            *_pairs("version of", self.versions, other.versions, ("pyro_manifold", "python")),
+            *_pairs("version of", self.versions, other.versions, ("pyro_manifold",)),
             *_pairs("", self.parts, other.parts),
             *_pairs("the kernel's", self.settings, other.settings),
             ("chains", self.chains, other.chains),
@@ -80,7 +87,7 @@ class Manifest:
         return "; ".join(found[:3]) if found else None
 
     def rounding_difference(self, other: Manifest) -> str | None:
-        """What another run has different that may change its draws by rounding; None if nothing."""
+        """Describe the differences to another run that may change its draws by rounding; None if there are none."""
         here, there = ({**each.machine, "torch": each.versions.get("torch", "?")} for each in (self, other))
         found = [
             f"{name} was {here.get(name)}, and is {there.get(name)}"
@@ -90,15 +97,15 @@ class Manifest:
         return "; ".join(found) if found else None
 
     def write(self, folder: Path) -> None:
-        """Put it into a folder."""
-        write_durably({folder / _NAME: json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()})
+        """Write the manifest to a folder."""
+        write_durably({folder / _NAME: json.dumps(asdict(self), indent=1).encode()})
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """That of a folder.
+        """Read the manifest of a folder.
 
         Raises:
-            ValueError: if there is none, or it says what cannot be; the sentence says what.
+            ValueError: if there is none, or it has invalid values; the message says which.
         """
         values = read_json(folder / _NAME)
         try:
@@ -108,7 +115,7 @@ class Manifest:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A dictionary of this format.
+    """Read a JSON file of this format as a dictionary.
 
     Raises:
         ValueError: if there is none.
@@ -121,30 +128,32 @@ def read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}.") from error
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found = values.get("format") if isinstance(values, dict) else None
-        raise ValueError(f"{path} has the format {str(found)[:40]}, expected {FORMAT}: another version wrote it.")
+    found = values.get("format") if isinstance(values, dict) else None
+    if type(found) is not int or not 1 <= found <= FORMAT:
+        raise ValueError(
+            f"{path} has the format {str(found)[:40]}, expected 1 to {FORMAT}: read it by the version that wrote it."
+        )
     return values
 
 
 def holds_a_run(folder: Path) -> bool:
-    """Whether there is a manifest."""
+    """Return whether a folder has a manifest."""
     return (folder / _NAME).exists()
 
 
 def new_identity() -> str:
-    """A word that no other run has."""
+    """Return a new unique identifier, a UUID in hexadecimal."""
     return uuid.uuid4().hex
 
 
 def versions() -> dict[str, str]:
-    """Of the programs that draws depend on."""
+    """Return the versions of the programs on which draws depend."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return {"pyro_manifold": pyro_manifold.__version__, "python": python, "torch": str(torch.__version__)}
+    return {"pyro_manifold": __version__, "python": python, "torch": str(torch.__version__)}
 
 
 def machine() -> dict[str, str]:
-    """What rounding may depend on."""
+    """Return the properties of the machine on which rounding may depend."""
     return {
         "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "threads": str(torch.get_num_threads()),
@@ -155,7 +164,7 @@ def _pairs(
     kind: str, before: Mapping[str, str], after: Mapping[str, str], names: tuple[str, ...] | None = None
 ) -> list[tuple[str, object, object]]:
     listed = names or sorted({*before, *after})
-    # The kernel's name is one of its settings.
+    # The name of the kernel is one of its settings.
     names_of = {name: "the kernel" if name == "kernel" else f"{kind} {name}".strip() for name in listed}
     return [(names_of[name], before.get(name, "none"), after.get(name, "none")) for name in listed]
 
@@ -165,7 +174,7 @@ def _in_words(sites: Mapping[str, Site]) -> dict[str, str]:
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `Manifest`, none of which is what it cannot be."""
+    """Return validated arguments of `Manifest`; raise an error for values that are impossible."""
     words = {name: _words(values, name) for name in ("settings", "parts", "versions", "machine")}
     counts = {name: _count(values, name) for name in ("chains", "warmup_steps", "thinning", "seed")}
     if not counts["chains"] or not counts["thinning"] or counts["chains"] > _MOST_CHAINS:
@@ -176,7 +185,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(values["sites"], dict):
         raise ValueError("its sites are no dictionary")
     sites = {name: _site(name, site, counts["chains"]) for name, site in values["sites"].items()}
-    return {**words, **counts, "identity": identity, "sites": sites}
+    return {**words, **counts, "identity": identity, "sites": sites, "format": values["format"]}
 
 
 def _words(values: dict[str, Any], name: str) -> dict[str, str]:

@@ -11,25 +11,25 @@ from torch import Tensor
 from pyro_manifold.store.archive import Archive, Array, DamagedError
 
 _AS_INTEGERS = {torch.bfloat16: torch.int16}
-"""Types that NumPy lacks, and those of the same size in which their bits are kept."""
+"""Data types that NumPy lacks, and integer types of the same size in which their bits are stored."""
 
 _TYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 def array_of(value: Tensor) -> Array:
-    """A tensor's numbers, on the processor."""
+    """Return the entries of a tensor as an array on the CPU."""
     value = value.detach().cpu()
     stored: Array = value.view(_AS_INTEGERS[value.dtype]).numpy() if value.dtype in _AS_INTEGERS else value.numpy()
     return stored
 
 
 def tensor_of(array: Array) -> Tensor:
-    """An array's numbers, in its memory where that can be."""
+    """Return an array as a tensor, which shares its memory if that is aligned and writeable."""
     return torch.from_numpy(array if array.flags.aligned and array.flags.writeable else np.array(array))
 
 
 def flattened(value: Any, arrays: dict[str, Array]) -> Any:
-    """What JSON can say of a value; its tensors are added to ``arrays`` under numbers."""
+    """Return a value as a JSON tree; its tensors are added to ``arrays`` under consecutive numbers."""
     if isinstance(value, dict):
         return {"parts": {name: flattened(part, arrays) for name, part in value.items()}}
     if isinstance(value, Tensor):
@@ -40,10 +40,10 @@ def flattened(value: Any, arrays: dict[str, Array]) -> Any:
 
 
 def unflattened(tree: Any, archive: Archive) -> Any:
-    """The inverse of `flattened`.
+    """Rebuild a value from a JSON tree: the inverse of `flattened`.
 
     Raises:
-        DamagedError: if the two do not fit.
+        DamagedError: if the tree and the archive do not fit.
     """
     if isinstance(tree, dict) and isinstance(tree.get("parts"), dict):
         return {name: unflattened(part, archive) for name, part in tree["parts"].items()}

@@ -1,4 +1,4 @@
-"""Draws and statistics of a stored run, read when they are asked for; the run may be going on."""
+"""Lazy reading of draws and statistics of a stored run, which may still be in progress."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pyro_manifold.store.nested import tensor_of
 SITES, STATISTICS = "posterior", "sample_stats"
 CHUNK = "draws"
 MOST_DRAWS = 2**24
-"""Of a file: its arrays may have no elements that would show how many there are."""
+"""Largest number of draws in a file; a bound is needed, as arrays without elements do not show how many it has."""
 
 _SHARD = "shard"
 
 
 class Chunk(NamedTuple):
-    """Draws that are in one file.
+    """Draws in one file.
 
     Attributes:
         archive: the file.
-        first: the number of its first draw.
-        draws: how many it has.
+        first: index of its first draw.
+        draws: number of draws.
     """
 
     archive: Archive
@@ -36,14 +36,14 @@ class Chunk(NamedTuple):
 
 
 class StoredRun:
-    """The draws of a folder.
+    """The stored draws of a folder.
 
     Args:
-        folder: where they are.
+        folder: the folder.
 
     Attributes:
-        manifest: what the store says of itself.
-        chunks: the files with draws, in order; `refresh` looks for new ones.
+        manifest: the manifest of the run.
+        chunks: the files with draws, in order; `refresh` adds new ones.
 
     Raises:
         ValueError: if there is no stored run.
@@ -56,7 +56,7 @@ class StoredRun:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look for files that have come since."""
+        """Add files that have been written since."""
         while True:
             number = len(self.chunks)
             path = numbered_path(self.folder, CHUNK, number)
@@ -65,10 +65,10 @@ class StoredRun:
             self.chunks.append(self.opened(path, number, self.draws))
 
     def opened(self, path: Path, number: int, first: int) -> Chunk:
-        """A file of draws, checked.
+        """Open and check a file of draws.
 
         Raises:
-            DamagedError: if it is not what it should be.
+            DamagedError: if its content is not as expected.
         """
         archive = Archive(path)
         draws = archive.about.get("draws")
@@ -89,25 +89,25 @@ class StoredRun:
 
     @property
     def draws(self) -> int:
-        """How many draws of each chain there are."""
+        """Number of stored draws of each chain."""
         return self.chunks[-1].first + self.chunks[-1].draws if self.chunks else 0
 
     def names(self, group: str) -> list[str]:
-        """Sites or statistics."""
+        """Return the names of the sites or of the statistics."""
         if group == SITES:
             return list(self.manifest.sites)
         entries = self.chunks[0].archive.entries if self.chunks else {}
         return [name.removeprefix(f"{group}/") for name in entries if name.startswith(f"{group}/")]
 
     def kind(self, group: str, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Type of the numbers, and the shape of one draw of one chain."""
+        """Return the data type, and the shape of one draw of one chain."""
         if group == SITES:
             site = self.manifest.sites[name]
             return np.dtype(site.dtype), site.shape
         return self.chunks[0].archive.entries[f"{group}/{name}"].dtype, ()
 
     def read(self, group: str, name: str, start: int, stop: int, chains: slice = slice(None)) -> Array:
-        """Draws ``(chains, stop - start, ...)``; mapped into memory where they are in one file."""
+        """Return draws ``(chains, stop - start, ...)``, memory-mapped if they are all in one file."""
         parts = [
             chunk.archive[f"{group}/{name}"][chains, max(start - chunk.first, 0) : stop - chunk.first]
             for chunk in self.chunks
@@ -124,12 +124,12 @@ def _is_count(draws: Any) -> TypeGuard[int]:
 
 
 class StoredTensors(Mapping[str, Tensor]):
-    """Sites or statistics by name, ``(chains, draws, ...)``, read each time they are asked for.
+    """Sites or statistics by name, ``(chains, draws, ...)``, read from disk at each access.
 
     Args:
-        runs: of one run, or of its shards, whose chains come one after the other.
+        runs: one run, or the shards of a run, whose chains are concatenated.
         group: sites or statistics.
-        draws: the first so many draws, all that every shard has if None.
+        draws: only the first so many draws; None for all that every shard has.
         last: only the last so many of these.
     """
 
@@ -155,15 +155,15 @@ class StoredTensors(Mapping[str, Tensor]):
 
 
 def shard_folder(folder: Path, number: int) -> Path:
-    """Where a shard of a run has its files."""
+    """Return the folder of a shard of a run."""
     return folder / f"{_SHARD}-{number:04d}"
 
 
 def stored_runs(folder: Path) -> list[StoredRun]:
-    """The run of a folder, or those of its shards that have begun, in order.
+    """Return the run of a folder, or those of its shards that have begun, in order.
 
     Raises:
-        ValueError: if there is none, or shards have other sites than the first.
+        ValueError: if there is none, or the sites of a shard differ from those of the first.
     """
     if holds_a_run(folder):
         return [StoredRun(folder)]
@@ -180,5 +180,5 @@ def stored_runs(folder: Path) -> list[StoredRun]:
 
 
 def chunk_numbers(folder: Path) -> list[int]:
-    """Of all files of draws."""
+    """Return the numbers of all files of draws."""
     return [number for number, _ in numbered(folder, CHUNK)]

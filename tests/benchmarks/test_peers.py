@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from benchmarks import measure as measuring
-from benchmarks.geometry.posteriors import banana
 from benchmarks.measure import Setting, measure, measure_apart
 from benchmarks.peers import PEERS
-from benchmarks.plan import CONFIGURATIONS
-from benchmarks.problems import langevin
+from benchmarks.problems.coefficients import banana
+from benchmarks.problems.page import langevin
+from benchmarks.speed.plan import CONFIGURATIONS
 from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import MatrixLangevin
-from tests.benchmarks.test_problems import langevin_parameter
+from tests.benchmarks.problems.test_page import langevin_parameter
 
 pytest.importorskip("numpyro")
 pytest.importorskip("mici")
@@ -75,10 +75,10 @@ def test_every_configuration_is_of_a_peer_and_goes_to_another_process(name):
 def test_a_process_apart_measures_what_this_one_does():
     setting = Setting("name", "pyro_manifold", 2, 3, 4, {})
     apart, figures = measure_apart(
-        "benchmarks.problems:PROBLEMS", "entries near 1 or 2, V(2,2)", setting, threads=1, limit=200
+        "benchmarks.problems.page:PROBLEMS", "entries near 1 or 2, V(2,2)", setting, threads=1, limit=200
     )
     here, of_here = measure(
-        measuring.pkgutil.resolve_name("benchmarks.problems:PROBLEMS")["entries near 1 or 2, V(2,2)"], setting
+        measuring.pkgutil.resolve_name("benchmarks.problems.page:PROBLEMS")["entries near 1 or 2, V(2,2)"], setting
     )
     assert list(apart) == list(here)
     for name, value in here.items():
@@ -89,7 +89,7 @@ def test_a_process_apart_measures_what_this_one_does():
 def test_a_process_that_fails_or_is_late_says_so():
     setting = Setting("name", "no such peer", 2, 3, 4, {})
     values, figures = measure_apart(
-        "benchmarks.problems:PROBLEMS", "entries near 1 or 2, V(2,2)", setting, threads=1, limit=200
+        "benchmarks.problems.page:PROBLEMS", "entries near 1 or 2, V(2,2)", setting, threads=1, limit=200
     )
     assert values is None
     assert figures == {"failed": "KeyError: 'no such peer'"}

@@ -1,6 +1,6 @@
 """The speed page: what its sections print, and what it says of one that fails."""
 
-import sys
+import importlib
 
 from benchmarks import run
 from benchmarks.machine import confine, machine
@@ -9,8 +9,11 @@ from benchmarks.timing import covered, stopwatch, timed
 
 def test_the_page_is_what_sections_print(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(run, "confine", lambda threads: None)
-    answers = {"leapfrog": ("## Steps\n", True), "scaling": ("## Costs\nfailed\n", False)}
-    monkeypatch.setattr(run, "printed", lambda section, variables: answers[section])
+    answers = {
+        "benchmarks.speed.leapfrog": ("## Steps\n", True),
+        "benchmarks.speed.scaling": ("## Costs\nfailed\n", False),
+    }
+    monkeypatch.setattr(run, "printed", lambda module, variables: answers[module])
     assert run.main(["--only", "leapfrog", "--write", str(tmp_path)]) == 0
     assert run.main(["--only", "leapfrog", "scaling", "--write", str(tmp_path)]) == 1
     (page,) = tmp_path.iterdir()
@@ -22,15 +25,14 @@ def test_the_page_is_what_sections_print(monkeypatch, tmp_path, capsys):
 
 
 def test_a_section_that_fails_says_so(capsys):
-    text, ended = run.printed("no_such_section", None)
+    text, ended = run.printed("benchmarks.no_such_section", None)
     assert not ended
     assert "`-m benchmarks.no_such_section` failed, with exit status 1" in text
 
 
 def test_every_section_is_a_command():
-    for section in run.SECTIONS:
-        __import__(f"benchmarks.{section}")
-        assert callable(sys.modules[f"benchmarks.{section}"].main)
+    for module in run.SECTIONS.values():
+        assert callable(importlib.import_module(module).main)
 
 
 def test_a_union_counts_what_overlaps_once():

@@ -5,10 +5,11 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from benchmarks.groups_of_chains import chains_of_one_mode
+from benchmarks.accuracy.modes.groups_of_chains import chains_of_one_mode
+from benchmarks.accuracy.modes.unvisited import MARGINALS, exact
 from pyro_manifold.diagnostics import modes
 from pyro_manifold.diagnostics.symmetries import Symmetry
-from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 
 
@@ -72,6 +73,7 @@ def test_copies_by_a_symmetry_are_one_mode():
 
 
 WEIGHT = 0.7
+SIZES = 250, 250, 256  # draws of each of four chains, all effective, and particles of each of four runs
 
 
 def two_modes():
@@ -123,11 +125,102 @@ def test_shares_of_exact_particles():
     assert found.elsewhere < 0.01
 
 
+@pytest.mark.parametrize(
+    ("marginal", "entries", "sets"),
+    [(name, *size) for name in ("normal", "t5") for size in ((1, 40), (20, 40), (400, 4), (4000, 1))]
+    + [("Cauchy", 20, 40)],
+)
+def test_exact_particles_are_where_chains_are(marginal, entries, sets):
+    """False alarms have a probability of at most 5 %: more than 7 of 40 or 2 of 4 by chance in 1 of 1,000."""
+    found = [
+        modes({"x": x}, particles={"x": y}).elsewhere
+        for x, y in (exact(MARGINALS[marginal], entries, *SIZES) for _ in range(sets))
+    ]
+    assert sum(share > 0 for share in found) <= {40: 7, 4: 2, 1: 1}[sets]
+    assert max(found) < 0.02
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3])
+@pytest.mark.parametrize("entries", [1, 20, 400, 4000])
+def test_a_mode_apart_in_one_entry_is_noticed(entries, share):
+    x, y = exact(torch.clone, entries, *SIZES)
+    moved = torch.rand(4, 256) < share
+    y[..., entries // 2] += 10.0 * moved
+    found = modes({"x": x}, particles={"x": y})
+    assert found.elsewhere == pytest.approx(float(moved.double().mean()), rel=0.05)
+    assert found.weights.tolist() == pytest.approx([1 - found.elsewhere])
+    assert f"no chain: probability {found.elsewhere:.2g} ± {found.elsewhere_error:.1g}" in str(found)
+
+
+def test_a_mode_apart_by_a_little_in_every_entry_is_noticed():
+    x, y = exact(torch.clone, 400, *SIZES)
+    y[:, :80] += 2.0
+    assert modes({"x": x}, particles={"x": y}).elsewhere == pytest.approx(80 / 256, abs=0.01)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_orthonormal_particles_known_up_to_signs(apart):
+    """Draws and particles have signs of their own; those apart have another entry of their last column near 1."""
+    F = 60 * torch.eye(6, 3)
+    other = F.clone()
+    other[2, 2], other[5, 2] = 0.0, 60.0
+    U, particles = MatrixLangevin(F).sample((4, 250)), MatrixLangevin(F).sample((4, 256))
+    if apart:
+        particles[:, ::16] = MatrixLangevin(other).sample((4, 16))
+    signs = [torch.randint(2, (*x.shape[:2], 1, 3)) * 2.0 - 1 for x in (U, particles)]
+    symmetry = Symmetry("signs", ("U",))
+    found = modes({"U": U * signs[0]}, symmetries=[symmetry], particles={"U": particles * signs[1]})
+    assert len(found) == 1
+    assert found.elsewhere == (1 / 16 if apart else 0)
+
+
+def test_particles_of_each_of_two_modes_and_of_a_third():
+    x, y = torch.randn(6, 100, 30), torch.randn(4, 300, 30)
+    x[3:, :, 2] += 12
+    y[:, 100:200, 2] += 12
+    y[:, 200:, 7] -= 12
+    found = modes({"x": x}, particles={"x": y})
+    assert found.weights.tolist() == pytest.approx([1 / 3, 1 / 3], abs=0.003)
+    assert found.elsewhere == pytest.approx(1 / 3, abs=0.003)
+
+
+@pytest.mark.parametrize(("probability", "seeds"), [(0.3, 12), (0.03, 12)])
+def test_errors_of_probabilities_cover_the_truth(probability, seeds):
+    """Root mean square of (probability - truth) / error: the 99.9 % quantile for 12 normal numbers is 1.66."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 4.0))
+        shares = torch.tensor([1 - probability, probability]).log()
+        near = torch.stack([dist.Normal(m, 0.3).log_prob(x) for m in (-4.0, 4.0)]) + shares
+        pyro.factor("near", near.logsumexp(0) - dist.Normal(0.0, 4.0).log_prob(x))
+
+    chains = 0.3 * torch.randn(4, 100) + torch.tensor([-4.0, -4.0, 4.0, 4.0])[:, None]
+    z = []
+    for _ in range(seeds):
+        smc = SMC(OHMC(model), 256, 4, disable_progbar=True)
+        smc.run()
+        found = modes({"x": chains}, particles=smc)
+        upper = next(k for k, group in enumerate(found.chains) if 2 in group)
+        z.append((float(found.weights[upper]) - probability) / float(found.weights_error[upper]))
+    assert torch.tensor(z).square().mean().sqrt() < 1.66
+
+
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"^modes: 10 draws of each chain, but 20 are needed"):
         modes({"x": torch.randn(3, 10)})
     with pytest.raises(ValueError, match=r"^modes: particles are of \['y'\], but draws of \['x'\]"):
         modes({"x": torch.randn(3, 30)}, particles={"y": torch.randn(2, 30)})
+    with pytest.raises(
+        ValueError, match=r"^modes: particles\['x'\] has shape \(2, 30, 3\), expected \(runs, particles, 2\)"
+    ):
+        modes({"x": torch.randn(3, 30, 2)}, particles={"x": torch.randn(2, 30, 3)})
+    with pytest.raises(ValueError, match=r"^modes: particles\['x'\] has shape \(30,\), expected \(runs, particles\)"):
+        modes({"x": torch.randn(3, 30)}, particles={"x": torch.randn(30)})
+    with pytest.raises(ValueError, match=r"^modes: particles\['y'\] has shape \(2, 20\).*as many runs and particles"):
+        modes(
+            {"x": torch.randn(3, 30), "y": torch.randn(3, 30)},
+            particles={"x": torch.randn(2, 30), "y": torch.randn(2, 20)},
+        )
     with pytest.raises(ValueError, match=r"^modes: draws is <.*SMC.*particles="):
         modes(SMC(OHMC(lambda: None)))
 

@@ -1,5 +1,6 @@
 """Folded graphs are the function that was traced, with fewer nodes."""
 
+import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -40,6 +41,18 @@ def test_what_is_computed_again_is_computed_once():
     assert torch.allclose(apart(q), -q[0])
 
 
+def test_zero_times_what_is_not_finite_is_nan():
+    """So a chain that has left the support is noticed, in the graph as in the model."""
+    zeros, x = torch.zeros(4), torch.tensor([0.5, torch.inf, -torch.inf, torch.nan])
+
+    def function(x):
+        return zeros * x.exp(), 0.0 * x, zeros / x.exp(), torch.func.jvp(lambda q: zeros * q, (x,), (x,))[1]
+
+    graph = folded_graph(function, torch.ones(4))
+    for found, expected in zip(graph(x), function(x), strict=True):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
 def test_operators_of_constants_with_several_results_are_folded():
     """Not written in C, they need not be: a network without sites before a regression."""
     data, layer = torch.randn(5, 3), torch.nn.LayerNorm(3)
@@ -74,3 +87,21 @@ def test_copies_of_constants_may_be_written_to():
     for _ in range(2):
         assert torch.equal(graph(x), function(x))
     assert torch.equal(data, kept)
+
+
+@pytest.mark.parametrize("change", [lambda x: x.pow_(3), lambda x: x.pow_(x + 3), lambda x: x.ldexp_(torch.ones(4))])
+def test_in_place_operators_whose_functions_have_other_names(change):
+    """``pow_.Scalar`` is ``pow.Tensor_Scalar``, and ``pow.Scalar`` something else."""
+
+    def function(x):
+        return change(x * 2)
+
+    x = torch.rand(4)
+    torch.testing.assert_close(folded_graph(function, x)(x), function(x))
+
+
+@pytest.mark.parametrize("p", [1.5, 3.0])
+def test_norms_have_graphs_of_their_derivatives(p):
+    gradient = torch.func.grad(lambda x: (x - 1).norm(p=p))
+    x = torch.randn(5)
+    torch.testing.assert_close(folded_graph(gradient, x)(x), gradient(x))

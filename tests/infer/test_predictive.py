@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pyro.infer
@@ -14,6 +15,7 @@ from pyro.ops.indexing import Vindex
 from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import Predictive
+from tests.infer.models import linear
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -108,3 +110,47 @@ def test_draws_that_would_meet_the_elements_of_a_plate_are_refused(index, plate,
     else:
         with pytest.raises(ValueError, match=r"Predictive\(parallel=True\): .* or take parallel=False"):
             predictive(group)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize(
+    ("expected", "draws"),
+    [
+        ("posterior_samples=[1, 2], expected draws by names of sites", [1, 2]),
+        ("posterior_samples['w'] is of shape (), expected a tensor of one draw or more", {"w": torch.tensor(1.0)}),
+        ("posterior_samples['w'] is of shape (0, 2), expected a tensor of one draw or more", {"w": torch.ones(0, 2)}),
+        ("posterior_samples['w'] is of type list, expected", {"w": [1.0, 2.0]}),
+        ("posterior_samples['w'] has shape (4, 3), expected draws of shape (2,)", {"w": torch.ones(4, 3)}),
+        ("posterior_samples['w'] has shape (2, 5, 2), expected draws of shape (2,)", {"w": torch.ones(2, 5, 2)}),
+    ],
+)
+def test_draws_that_do_not_fit(expected, draws, parallel):
+    with pytest.raises(ValueError, match=r"\.$") as error:
+        Predictive(linear, draws, parallel=parallel)(torch.ones(5, 2), torch.ones(5))
+    assert expected in str(error.value)
+
+
+def test_sites_to_return_are_a_list():
+    with pytest.raises(ValueError, match=r"return_sites='y', expected a list like \['y'\]"):
+        Predictive(linear, {"w": torch.ones(4, 2)}, return_sites="y")
+
+
+def test_arrays_of_draws():
+    draws = np.ones((4, 2))
+    predicted = Predictive(linear, {"w": draws}, return_sites=["w"])(torch.ones(5, 2), torch.ones(5))
+    assert torch.is_tensor(predicted["w"])
+    assert (predicted["w"] == 1).all()
+
+
+def test_what_a_mask_leaves_out_is_not_computed():
+    """As by Pyro's Predictive: predictions need no factor."""
+    computed = []
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        if pyro.poutine.get_mask() is not False:
+            computed.append(x)
+            pyro.factor("costly", x)
+
+    Predictive(model, {"x": torch.ones(3)}, parallel=True)()
+    assert not computed

@@ -62,3 +62,41 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path):
     assert "Another process is writing to store=" in found.stderr
     with locked(tmp_path):
         pass
+
+
+def test_a_forked_process_does_not_keep_the_lock(tmp_path):
+    """Such as a worker of a loader, which may outlive a process that was killed."""
+    held, ended = os.pipe(), os.pipe()
+    with locked(tmp_path):
+        child = os.fork()
+        if not child:
+            os.write(held[1], b"x")
+            os.read(ended[0], 1)
+            os._exit(0)
+        os.read(held[0], 1)
+        with pytest.raises(ValueError, match="Another process is writing"), locked(tmp_path):
+            pass
+    try:
+        with locked(tmp_path):
+            pass
+    finally:
+        os.write(ended[1], b"x")
+        os.waitpid(child, 0)
+
+
+def test_a_lock_ends_with_a_process_that_is_killed_though_its_children_live(tmp_path):
+    program = (
+        "import os, pathlib, signal, sys; from pyro_manifold.store.files import locked\n"
+        f"with locked(pathlib.Path({str(tmp_path)!r})):\n"
+        "    if not os.fork(): print('ready', flush=True); sys.stdin.read(); os._exit(0)\n"
+        "    signal.pause()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", program], env=os.environ, **pipes)
+    with process:
+        process.stdout.readline()
+        process.kill()
+        process.wait()
+        with locked(tmp_path):
+            pass
+        process.stdin.close()

@@ -1,6 +1,6 @@
-"""Charts: smooth maps from unconstrained numbers to a manifold, Pyro's transforms; and one to decreasing numbers.
+"""Pyro transforms from unconstrained space to manifolds, and one to decreasing numbers.
 
-Through them Pyro's own inference sees a site on a manifold. Importing this package registers each with `biject_to` and
+Pyro's own inference uses them for sites on a manifold. Importing this package registers each with `biject_to` and
 `transform_to`.
 """
 

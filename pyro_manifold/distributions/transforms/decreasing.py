@@ -1,4 +1,4 @@
-"""Unconstrained numbers to positive decreasing ones, by their gaps."""
+"""Transform from unconstrained numbers to positive decreasing ones, by their gaps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyro_manifold.distributions.constraints import positive_decreasing_vector
 
 
 class DecreasingTransform(Transform):
-    r"""Numbers :math:`x \in \mathbb{R}^p` to :math:`y_i = \sum_{j \ge i} e^{x_j}`, positive and decreasing.
+    r"""Transform of :math:`x \in \mathbb{R}^p` to :math:`y_i = \sum_{j \ge i} e^{x_j}`, positive and decreasing.
 
     Each :math:`e^{x_i}` is the gap from :math:`y_i` to its successor, of the last number to 0. The Jacobian is
     triangular, and the logarithm of its determinant :math:`\sum_i x_i`. Pyro's transform to

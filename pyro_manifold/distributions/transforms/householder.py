@@ -1,4 +1,4 @@
-"""Vectors to a matrix with orthonormal columns by Householder reflectors, without a singular value decomposition."""
+"""Transform from vectors to a matrix with orthonormal columns by Householder reflectors, without an SVD."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class HouseholderTransform(Transform):
-    r"""Matrix with orthonormal columns from p directions :math:`v_k \in \mathbb{R}^{n-k+1}`.
+    r"""Transform of p directions :math:`v_k \in \mathbb{R}^{n-k+1}` to a matrix with orthonormal columns.
 
     :math:`G_k`, on rows k..n, is the smallest rotation that takes :math:`e_1` to :math:`v_k / \|v_k\|`, a pair of
     Householder reflectors; X is the first p columns of :math:`G_1 G_2 \cdots G_p`. There are more numbers in v than X
-    has degrees of freedom, so that in place of a Jacobian determinant stands a parameter expansion: with
+    has degrees of freedom, so a parameter expansion takes the place of the Jacobian determinant: with
 
     .. math::
         \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I)
@@ -29,7 +29,7 @@ class HouseholderTransform(Transform):
     the lengths of the v_k are the expanded parameters, their directions are independent and uniform. The base measure
     of densities of X is therefore the uniform distribution, the **normalised** Haar measure.
 
-    The map is smooth except where some v_k points exactly against :math:`e_1`, or is zero.
+    The map is smooth except where some v_k points exactly opposite to :math:`e_1`, or is zero.
     The pseudo-inverse gives the v_k unit length.
 
     Args:
@@ -87,7 +87,7 @@ class HouseholderTransform(Transform):
 
 
 def rotated(matrix: Tensor, directions: Sequence[Tensor]) -> Tensor:
-    r""":math:`G_1 G_2 \cdots` applied to a matrix ``(n, p)``, by directions ``(..., n)``, ``(..., n - 1)``, ..."""
+    r"""Apply :math:`G_1 G_2 \cdots` to a matrix ``(n, p)``, by directions ``(..., n)``, ``(..., n - 1)``, ..."""
     matrix = matrix.expand(*directions[0].shape[:-1], -1, -1)
     # Innermost rotation first: before G_k acts, only rows and columns k.. differ from the identity.
     for k, direction in reversed(list(enumerate(directions))):
@@ -96,7 +96,7 @@ def rotated(matrix: Tensor, directions: Sequence[Tensor]) -> Tensor:
 
 
 def directions_of(matrix: Tensor, count: int, direction_of: Callable[[Tensor], Tensor] = lambda x: x) -> list[Tensor]:
-    """Unit vectors whose rotations make the first columns of an orthonormal matrix."""
+    """Return unit vectors whose rotations make the first columns of an orthonormal matrix."""
     directions = []
     for k in range(count):
         directions.append(direction_of(matrix[..., k:, k]))

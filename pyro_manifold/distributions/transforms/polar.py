@@ -1,4 +1,4 @@
-"""Any matrix to the nearest one with orthonormal columns, by which uniform matrices are Gaussian matrices."""
+"""Transform from a matrix to the nearest one with orthonormal columns, which takes Gaussian to uniform matrices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyro_manifold.manifolds.stiefel import check_shape
 class PolarTransform(Transform):
     r"""Polar factor :math:`X = Z (Z^\top Z)^{-1/2}` of any full-rank matrix :math:`Z \in \mathbb{R}^{n \times p}`.
 
-    X is the matrix with orthonormal columns that is nearest to Z. The map forgets the symmetric factor
+    X is the matrix with orthonormal columns that is nearest to Z. The map discards the symmetric factor
     :math:`(Z^\top Z)^{1/2}`, so it has no Jacobian determinant. Parameter expansion takes its place: with
 
     .. math::
@@ -28,7 +28,7 @@ class PolarTransform(Transform):
     a Gaussian matrix is uniform and independent of the symmetric factor. A sampler over Z therefore draws X from the
     right distribution, and an ELBO over Z is a valid lower bound. Jauch, Hoff & Dunson 2021, arXiv 1906.07684.
 
-    The pseudo-inverse is ``Z = X``. The derivative is not finite where Z has not full rank.
+    The pseudo-inverse is ``Z = X``. The derivative is not finite where Z does not have full rank.
 
     Shapes: ``(..., n, p)`` on both sides; dtype and device are the input's.
 

@@ -1,4 +1,4 @@
-"""Unconstrained numbers to rotations, the square orthonormal matrices with determinant 1."""
+"""Transforms from unconstrained numbers to rotations, the square orthonormal matrices with determinant 1."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyro_manifold.manifolds.special_orthogonal import with_positive_determinant
 
 
 class RotationTransform(Transform):
-    r"""Rotation from n - 1 directions :math:`v_k \in \mathbb{R}^{n-k+1}`, k = 1..n - 1.
+    r"""Transform of n - 1 directions :math:`v_k \in \mathbb{R}^{n-k+1}`, k = 1..n - 1, to a rotation.
 
     :math:`X = G_1 G_2 \cdots G_{n-1}`, :math:`G_k` the smallest rotation of rows k..n that takes :math:`e_1` to
     :math:`v_k / \|v_k\|`, as in `HouseholderTransform`: each has determinant 1, and so has X. There are more numbers in
-    v than X has degrees of freedom, so that in place of a Jacobian determinant stands a parameter expansion: with
+    v than X has degrees of freedom, so a parameter expansion takes the place of the Jacobian determinant: with
 
     .. math::
         \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I)
@@ -28,13 +28,13 @@ class RotationTransform(Transform):
     the density 1 of X becomes the standard normal density of v, under which X is uniform on SO(n). The base measure of
     densities of X is that uniform distribution, the **normalised** Haar measure of SO(n).
 
-    The map is smooth except where some v_k points exactly against :math:`e_1`, or is zero. The pseudo-inverse gives the
-    v_k unit length.
+    The map is smooth except where some v_k points exactly opposite to :math:`e_1`, or is zero. The pseudo-inverse gives
+    the v_k unit length.
 
     Shapes: ``(..., n(n+1)/2 - 1)`` to ``(..., n, n)``; dtype and device are the input's.
 
     Raises:
-        ValueError: for another number of numbers, such as 3, or fewer than 2.
+        ValueError: for a length that no n has, such as 3, or less than 2.
 
     Source: Diaconis & Shahshahani, The subgroup algorithm, 1987; Mezzadri 2007, arXiv math-ph/0609050.
 
@@ -75,7 +75,7 @@ class RotationTransform(Transform):
 
 
 def _size_of_rotation(numbers: int) -> int:
-    """The n of n(n+1)/2 - 1 numbers."""
+    """Return the n for which a rotation has n(n+1)/2 - 1 numbers; raise ValueError if there is none."""
     n = (math.isqrt(8 * numbers + 9) - 1) // 2
     if n < 2 or n * (n + 1) // 2 - 1 != numbers:
         raise ValueError(
@@ -86,19 +86,19 @@ def _size_of_rotation(numbers: int) -> int:
 
 
 def _off_the_axis(direction: Tensor) -> Tensor:
-    """Directions exactly against :math:`e_1`, to which no single smallest rotation leads, moved by a little."""
+    """Move directions exactly opposite to :math:`e_1`, to which no single smallest rotation leads, by a little."""
     head, second, rest = direction[..., :1], direction[..., 1:2], direction[..., 2:]
     against = (head < 0) & (direction[..., 1:] == 0).all(-1, keepdim=True)
-    little = float(torch.finfo(direction.dtype).eps) ** 0.75  # whose square is still a number
+    little = float(torch.finfo(direction.dtype).eps) ** 0.75  # its square does not underflow
     return torch.cat([head, torch.where(against, -little * head, second), rest], -1)
 
 
 class PolarRotationTransform(PolarTransform):
-    r"""Polar factor of a square matrix Z, its last column turned round where the determinant is negative.
+    r"""Polar factor of a square matrix Z, with the sign of its last column changed if the determinant is negative.
 
     A standard normal Z becomes a uniform rotation, and ``log_abs_det_jacobian`` is as for `PolarTransform`. The map is
-    smooth but where Z is singular, between the two signs of its determinant. A rotation is its own pseudo-inverse, and
-    a parameter with this constraint the matrix itself.
+    smooth except where Z is singular, between the two signs of its determinant. A rotation is its own pseudo-inverse,
+    and a parameter with this constraint is the matrix itself.
 
     Example:
         >>> X = PolarRotationTransform(special_orthogonal)(torch.tensor([[3.0, 0.0], [0.0, -2.0]]))

@@ -1,4 +1,4 @@
-"""Any vector to the unit vector of its direction, by which uniform unit vectors are Gaussian vectors."""
+"""Transform from a vector to the unit vector of its direction, which takes Gaussian to uniform unit vectors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Graphs of tensor operations as C, compiled by the system's compiler: whole loops of many chains in one call."""
+"""Graphs of tensor operations compiled as C by the system's compiler: whole loops of many chains in one call."""

@@ -1,25 +1,34 @@
-"""The system's C compiler, and what it has compiled before."""
+"""The system's C compiler, and a cache of compiled libraries."""
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import hashlib
+import math
 import os
 import platform
 import shutil
 import stat
 import subprocess
 import tempfile
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 _FLAGS = (
-    # -O2 takes twice as long to compile, for steps that are as fast: the source is written in vectors already.
+    # -O2 takes twice as long to compile, and steps are no faster: the source is vectorised already.
     *("-std=gnu11", "-O1", "-ftree-vectorize", "-march=native", "-fPIC", "-shared", "-w"),
-    # Nobody asks for errno or traps. Not -ffast-math: NaN and infinities must arrive.
+    # errno and traps are not used. Not -ffast-math: NaN and infinities must be kept.
     *("-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"),
 )
 _LONGEST = 120  # seconds
+_ABANDONED = 3600  # seconds, long after which a build is no longer in progress
+_UNFINISHED = "build-"
+_MEGABYTES_KEPT = 256  # some thousands of libraries
 _VECTOR_FUNCTIONS = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "log"),
     *("log10", "log1p", "log2", "sin", "sinh", "tan", "tanh"),
@@ -28,12 +37,12 @@ _OF_TWO = ("atan2", "pow")
 
 
 class NoCompilerError(Exception):
-    """There is no C compiler here, or it failed; in words for a warning."""
+    """Error if there is no C compiler, or it failed; the message is for a warning."""
 
 
 @cache
 def compiler() -> str:
-    """The path of the C compiler: ``$CC``, else cc, gcc or clang.
+    """Return the path of the C compiler: ``$CC``, else cc, gcc or clang.
 
     Raises:
         NoCompilerError: if there is none.
@@ -47,7 +56,7 @@ def compiler() -> str:
 
 @cache
 def vector_functions() -> str:
-    """Declarations by which the compiler calls a function for all lanes at once, where the C library can."""
+    """Return declarations of the vector math functions of the C library, where it has them."""
     try:
         library = ctypes.CDLL("libmvec.so.1")
     except OSError:
@@ -65,13 +74,13 @@ def vector_functions() -> str:
 
 @cache
 def _signature() -> str:
-    """What decides, beside the source, what comes out of the compiler and whether it runs here."""
+    """Return all that determines, beside the source, the compiler's output and whether it runs on this machine."""
     version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, timeout=_LONGEST).stdout
     return "\n".join([compiler(), version, platform.machine(), _processor(), *_FLAGS])
 
 
 def _processor() -> str:
-    """Model and instructions of the processor, for code is compiled for it alone."""
+    """Return model and instruction sets of the processor, for which code is specialised."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -79,34 +88,53 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
 
 
-def compiled(source: str, width: int) -> ctypes.CDLL:
-    """The library that a source becomes, from the cache if it is there.
+def is_checked() -> bool:
+    """Return whether ``$PYRO_MANIFOLD_CHECKED`` requests code that checks the bounds of each array access."""
+    return os.environ.get("PYRO_MANIFOLD_CHECKED", "") not in ("", "0")
+
+
+def compiled(source: str, width: int, checked: bool = False) -> ctypes.CDLL:
+    """Compile a source to a library, or load it from the cache.
 
     Args:
         source: C that needs ``W``.
-        width: lanes.
+        width: number of lanes.
+        checked: whether accesses outside of arrays are detected.
 
     Raises:
         NoCompilerError: if there is no compiler, or it fails.
     """
-    text = f"#define W {width}\n{vector_functions()}{source}"
+    text = f"{'#define CHECKED' if checked else ''}\n#define W {width}\n{vector_functions()}{source}"
     key = hashlib.sha256(f"{_signature()}\n{text}".encode()).hexdigest()[:40]
     folder = cache_folder()
     if folder is not None:
+        limit = cache_limit()
         try:
-            return ctypes.CDLL(str(_kept(folder, key) or _build(text, folder, key)))
+            kept = _kept(folder, key)
+            library = _loaded(kept or _build(text, folder, key))
+            if kept is None:
+                _remove_oldest(folder, limit)
+            return library
         except OSError:
-            pass  # the disk is full, or nothing on it may be run
+            pass  # the disk is full or mounted noexec, or another process has removed the file
     with tempfile.TemporaryDirectory() as alone:
         try:
-            return ctypes.CDLL(str(_build(text, Path(alone), key)))
+            return _loaded(_build(text, Path(alone), key))
         except OSError as error:
             raise NoCompilerError(f"what was compiled cannot be kept or loaded ({error})") from error
 
 
+def _loaded(path: Path) -> ctypes.CDLL:
+    """Load a library that is unloaded with the last of its functions, each of which keeps it alive."""
+    library = ctypes.CDLL(str(path))
+    if hasattr(_ctypes, "dlclose"):  # not on Windows
+        weakref.finalize(library, _ctypes.dlclose, library._handle).atexit = False
+    return library
+
+
 def _build(text: str, place: Path, key: str) -> Path:
-    """Compile beside its place, then rename: another process never sees half a file."""
-    with tempfile.TemporaryDirectory(dir=place) as folder:
+    """Compile beside the final path, then rename: another process never sees an incomplete file."""
+    with tempfile.TemporaryDirectory(dir=place, prefix=_UNFINISHED) as folder:
         code, result = Path(folder) / "loop.c", Path(folder) / "loop.so"
         code.write_text(text)
         vector = ["-lmvec"] if "declare simd" in text else []
@@ -118,6 +146,7 @@ def _build(text: str, place: Path, key: str) -> Path:
         if done.returncode or not result.exists():
             said = [line for line in done.stderr.splitlines() if "error" in line] or ["no word of why"]
             raise NoCompilerError(f"the C compiler failed: {said[0][:200]}")
+        result.chmod(0o700)  # whatever the umask: a file that a group may write to is not trusted
         return result.rename(place / f"{key}-{_digest(result)}.so")
 
 
@@ -129,10 +158,10 @@ def _digest(library: Path) -> str:
 
 
 def cache_folder() -> Path | None:
-    """Where compiled code is kept: ``$PYRO_MANIFOLD_CACHE``, else ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """Return the folder of the cache: ``$PYRO_MANIFOLD_CACHE``, else ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
-    A folder of the user's own that nobody else may write to, for what is in it is run. None if there can be none; then
-    nothing is kept.
+    It must be owned by the user and writable by nobody else, since its content is executed. None if there is no such
+    folder; then nothing is cached.
     """
     given = os.environ.get("PYRO_MANIFOLD_CACHE")
     base = os.environ.get("XDG_CACHE_HOME")
@@ -144,18 +173,60 @@ def cache_folder() -> Path | None:
     return folder if _ours(folder, stat.S_ISDIR) and os.access(folder, os.W_OK) else None
 
 
+def cache_limit() -> int:
+    """Return the size limit of the cache in bytes: ``$PYRO_MANIFOLD_CACHE_SIZE`` megabytes, else 256.
+
+    Raises:
+        NoCompilerError: if that is no number, or negative.
+    """
+    given = os.environ.get("PYRO_MANIFOLD_CACHE_SIZE") or str(_MEGABYTES_KEPT)
+    try:
+        megabytes = float(given)
+    except ValueError:
+        megabytes = math.nan
+    if not 0 <= megabytes < math.inf:
+        raise NoCompilerError(f"PYRO_MANIFOLD_CACHE_SIZE={given!r} in the environment, expected megabytes, 0 or more")
+    return int(megabytes * 2**20)
+
+
+def _remove_oldest(folder: Path, limit: int) -> None:
+    """Remove least recently used libraries until the rest is within a limit, and abandoned builds.
+
+    A process that has loaded one keeps it; another that has just found it compiles it again.
+    """
+    found = sorted((used, size, path) for path, used, size in _entries(folder, "*.so"))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in found:
+        if total <= limit:
+            break
+        path.unlink(missing_ok=True)
+        total -= size
+    for path, begun, _ in _entries(folder, f"{_UNFINISHED}*"):
+        if begun < time.time() - _ABANDONED:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _entries(folder: Path, pattern: str) -> Iterator[tuple[Path, float, int]]:
+    """Yield path, time of the last change and size of each file, as long as it exists."""
+    for path in folder.glob(pattern):
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            yield path, status.st_mtime, status.st_size
+
+
 def _kept(folder: Path, key: str) -> Path | None:
-    """What was compiled before, if it is still what it was: half a file would end the process, not raise."""
+    """Return a cached library if its content is unchanged: an incomplete file would end the process, not raise."""
     for library in folder.glob(f"{key}-*.so"):
         if _ours(library, stat.S_ISREG):
             if library.stem == f"{key}-{_digest(library)}":
+                os.utime(library)  # the time of last use for `_remove_oldest`
                 return library
             library.unlink(missing_ok=True)
     return None
 
 
 def _ours(path: Path, is_kind: object) -> bool:
-    """Whether this is a file or folder of this user, not a link, that nobody else can write to."""
+    """Return whether this is a file or folder of this user, not a link, that nobody else can write to."""
     try:
         status = path.lstat()
     except OSError:

@@ -1,8 +1,7 @@
-"""Operators in terms of others."""
+"""Decompositions of operators into others."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,15 +11,12 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
+from pyro_manifold.graphs.native import distances, layers, windows
+from pyro_manifold.graphs.native.activations import ACTIVATIONS
 from pyro_manifold.graphs.native.operators import OPERATORS
 from pyro_manifold.graphs.tracing import cumulative_product
 
 _ATEN = torch.ops.aten
-
-
-def _log_add_exp(x: Tensor, y: Tensor) -> Tensor:
-    equal = (x == y) & x.isinf()
-    return torch.where(equal, x, torch.maximum(x, y) + torch.log1p(torch.exp(-(x - y).abs())))
 
 
 def _log_sum_exp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
@@ -36,12 +32,6 @@ def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     return torch.where(x * beta > threshold, x, (x * beta).exp().log1p() / beta)
 
 
-def _x_log_y(x: Tensor, y: Tensor) -> Tensor:
-    dtype = torch.result_type(x, y)
-    logarithm = y.to(dtype if dtype.is_floating_point else torch.get_default_dtype()).log()
-    return torch.where(y.isnan(), math.nan, torch.where(x == 0, 0.0, x * logarithm))
-
-
 def _layer_norm(
     x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,20 +43,40 @@ def _layer_norm(
     return result if bias is None else result + bias, mean, scale
 
 
+def _pseudo_inverse(
+    x: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
+) -> Tensor:
+    if hermitian:
+        signed, right = torch.linalg.eigh(x)
+        left, sizes = right.mT, signed.abs()
+    else:
+        columns, sizes, rows = torch.linalg.svd(x, full_matrices=False)
+        left, signed, right = columns.mT, sizes, rows.mT
+    share: Tensor | float = max(x.shape[-2:]) * torch.finfo(x.dtype).eps
+    if rtol is not None:
+        share = rtol.to(x).unsqueeze(-1)
+    elif atol is not None:
+        share = torch.where(atol > 0, 0.0, share).unsqueeze(-1)
+    least = share * sizes.amax(-1, keepdim=True)
+    least = least if atol is None else torch.maximum(least, atol.to(x).unsqueeze(-1))
+    inverse = torch.where(sizes > least, 1 / signed, 0.0)
+    return (right * inverse.unsqueeze(-2)) @ left
+
+
 _WITHOUT_IMPORTS: dict[Any, Callable[..., Any]] = {
+    **ACTIVATIONS,
     _ATEN.cumprod.default: cumulative_product,
-    _ATEN.logaddexp.default: _log_add_exp,
     _ATEN.logsumexp.default: _log_sum_exp,
+    _ATEN.linalg_pinv.atol_rtol_tensor: _pseudo_inverse,
     _ATEN.native_layer_norm.default: _layer_norm,
     _ATEN.softplus.default: _softplus,
-    _ATEN.xlogy.Tensor: _x_log_y,
 }
-"""What densities often have: to decompose these, torch imports its compiler, which takes a second."""
+"""Operators frequent in densities; torch's decompositions of them import its compiler, which takes a second."""
 
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Of all operators that the table lacks, what torch or this file can write in terms of others."""
+    """Return decompositions, by torch or this package, of operators that the table lacks."""
     of_torch: dict[Any, Callable[..., Any]] = {
         operator: function
         for operator, function in decomposition_table.items()
@@ -74,4 +84,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         and operator.__name__.split(".")[0] not in OPERATORS
         and not operator._schema.is_mutable
     }
-    return of_torch | _WITHOUT_IMPORTS
+    return of_torch | _WITHOUT_IMPORTS | layers.TABLE | distances.TABLE | windows.TABLE

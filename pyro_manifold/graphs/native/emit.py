@@ -1,4 +1,4 @@
-"""From graphs to the source of a loop over many chains."""
+"""Source generation: from graphs to a loop over many chains in C."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pyro_manifold.graphs.native.matrices import FACTORS_TRANSPOSE
-from pyro_manifold.graphs.native.operators import OPERATORS, mapped
-from pyro_manifold.graphs.native.repeats import shared_statements
-from pyro_manifold.graphs.native.values import NotCoveredError, Shape, Value, flat
+from pyro_manifold.graphs.native.matrices import factors_transpose
+from pyro_manifold.graphs.native.operators import OF_STORAGE, OPERATORS, mapped
+from pyro_manifold.graphs.native.outlining import shared_statements
+from pyro_manifold.graphs.native.values import FIRST, Index, NotCoveredError, Shape, Value, entry, flat
 from pyro_manifold.graphs.native.writer import Writer
+from pyro_manifold.graphs.strides import owner
 
 _WHOLE_NUMBERS_ALLOWED = {
     *("_to_copy", "sum", "cumsum", "where", "mul", "add", "sub", "index", "index_select", "view", "_unsafe_view"),
     *("reshape", "expand", "unsqueeze", "squeeze", "select", "slice", "clone", "alias", "detach"),
+    *("argmax", "argmin", "clamp", "gather", "maximum", "minimum", "remainder", "scatter"),
 }
 _DTYPES = {torch.float64: "", torch.float32: "#define SINGLE\n"}
 
 
 class GraphWriter:
-    """Writes the nodes of a graph, one after the other.
+    """Writes the nodes of a graph as C, one after the other.
 
-    A node that computes each of its elements from one element of its operands is not stored if its only user reads
-    each once: the user's loop has its expression.
+    An elementwise node is not stored if its only user reads each element once: its expression is inlined in the loop of
+    the user.
 
     Args:
-        graph: of one chain; what is the same for all chains is a constant in it.
-        writer: takes the text.
-        dtype: of all numbers.
+        graph: graph of one chain, in which values that are the same for all chains are constants.
+        writer: writer of the C source.
+        dtype: dtype of all numbers.
     """
 
     def __init__(self, graph: fx.GraphModule, writer: Writer, dtype: torch.dtype) -> None:
@@ -42,7 +44,7 @@ class GraphWriter:
         self._values: dict[fx.Node, Any] = {}
 
     def write(self, inputs: Sequence[Value]) -> list[Value]:
-        """The outputs of the graph for these inputs."""
+        """Write the graph for these inputs, and return its outputs."""
         given = iter(inputs)
         for node in self._graph.graph.nodes:
             if node.op == "placeholder":
@@ -78,14 +80,39 @@ class GraphWriter:
             raise NotCoveredError(f"the operator {name}")
         arguments = [self._value_of(argument) for argument in node.args]
         options = {key: self._value_of(option) for key, option in node.kwargs.items() if key not in _OF_MEMORY}
-        if name in FACTORS_TRANSPOSE:
+        if name in _BY_INDEX and any(self._is_mask(index) for index in node.args[1]):  # type: ignore[union-attr]
+            raise NotCoveredError("a mask that depends on values of sites")
+        if name in OF_STORAGE:
+            arguments = [*self._in_storage(node, OF_STORAGE[name], arguments)]
+        if name == "as_strided_scatter":
+            strides, begin = _layout(node.args[0])
+            options |= {"strides": strides, "first": begin - _layout(owner(node.args[0]))[1]}
+        if name in factors_transpose():
             options["transposed"] = node.args[0].meta["val"].is_contiguous()  # type: ignore[union-attr]
+        if name == "masked_fill" and _dtype(node) == torch.bool and not isinstance(arguments[2], Value):
+            arguments[2] = bool(arguments[2])
         result = OPERATORS[name].emit(self._writer, self._shape(node, name), *arguments, **options)
         if name in _OF_ANOTHER_DTYPE:
             result = _converted(result, _dtype(node.args[_OF_ANOTHER_DTYPE[name]]), _dtype(node))
         if isinstance(result, Value) and result.computes and not _read_once(node):
             return self._writer.stored(result)
         return result
+
+    def _is_mask(self, index: Any) -> bool:
+        """Return whether an index is a mask that is not a constant."""
+        return index is not None and _dtype(index) in (torch.bool, torch.uint8) and self._values[index].constant is None
+
+    def _in_storage(self, node: fx.Node, size_at: int, arguments: list[Any]) -> list[Any]:
+        """Return the arguments of an operator on the storage of its first argument, which another node may own."""
+        own = owner(node.args[0])
+        size, steps, offset = [*arguments[size_at:], None][:3]
+        strides, begin = _layout(own)
+        offset = (_layout(node.args[0])[1] if offset is None else offset) - begin
+        storage = _as_it_lies(self._values[own], strides)
+        last = offset + sum((n - 1) * step for n, step in zip(size, steps, strict=True))
+        if math.prod(size) and not 0 <= offset <= last < storage.size:
+            raise NotCoveredError("strides through more than one tensor")
+        return [storage, *arguments[1:size_at], size, steps, offset]
 
     def _shape(self, node: fx.Node, name: str) -> Shape | None:
         value = node.meta.get("val")
@@ -96,14 +123,18 @@ class GraphWriter:
                 raise NotCoveredError(f"numbers of {str(value.dtype).removeprefix('torch.')} among others")
         elif value.dtype == torch.bool:
             if name == "add":
-                raise NotCoveredError("sums of truth values")  # which are true or false in torch
+                raise NotCoveredError("sums of truth values")  # booleans in torch
         elif name not in _WHOLE_NUMBERS_ALLOWED:
             raise NotCoveredError(f"whole numbers from {name}")
         return tuple(value.shape)
 
 
+_BY_INDEX = {"index", "index_put", "_unsafe_index", "_unsafe_index_put"}
+
+_FEWEST_BYTES = 4  # integer size in which numbers of a usual size do not wrap around
+
 _OF_ANOTHER_DTYPE = {"_to_copy": 0, "copy": 1}
-"""Operators whose result may have another dtype than this argument, the one that it comes from."""
+"""Operators whose result may have another dtype than their input, and the position of that argument."""
 
 
 def _dtype(node: Any) -> torch.dtype | None:
@@ -112,14 +143,39 @@ def _dtype(node: Any) -> torch.dtype | None:
 
 
 def _converted(value: Value, source: torch.dtype | None, target: torch.dtype | None) -> Value:
-    """All are numbers of one dtype in C: whole numbers and truth values have lost what is not whole, or not 1."""
-    if source is None or target is None or source == torch.bool or target.is_floating_point:
+    """Convert a value between dtypes; in C all have one dtype, with integers truncated and booleans 0 or 1."""
+    if source is None or target is None or source == torch.bool or source == target:
+        return value
+    narrower = source.is_floating_point == target.is_floating_point and target.itemsize < source.itemsize
+    if value.constant is None and target != torch.bool and (narrower or target.itemsize < _FEWEST_BYTES):
+        raise NotCoveredError(f"numbers rounded or wrapped to {str(target).removeprefix('torch.')}")
+    if target.is_floating_point:
         return value
     if target == torch.bool:
         return replace(mapped(value.shape, "truth({0} != spread(0))", value), shared=value.shared)
     if source.is_floating_point:
         return replace(mapped(value.shape, "v_trunc({0})", value), shared=value.shared)
     return value
+
+
+def _layout(node: Any) -> tuple[Sequence[int], int]:
+    """Return the strides of the value of a node, and its offset in the storage of which it is a view."""
+    if "layout" in node.meta:
+        layout: tuple[Sequence[int], int] = node.meta["layout"]
+        return layout
+    if node.op != "call_function" or owner(node) is not node:
+        raise NotCoveredError("strides through a storage that is not known")
+    return node.meta["val"].stride(), 0
+
+
+def _as_it_lies(value: Value, strides: Sequence[int]) -> Value:
+    """Return a view with dimensions in the order of memory, without those of size 1."""
+    order = sorted((d for d, n in enumerate(value.shape) if n != 1), key=lambda d: -strides[d])
+    shape = tuple(value.shape[d] for d in order)
+    if [strides[d] for d in order] != list(torch.empty(shape, device="meta").stride()):
+        raise NotCoveredError("strides through a storage with gaps")
+    places = [order.index(d) if d in order else None for d in range(len(value.shape))]
+    return value.viewed(shape, lambda index: [FIRST if k is None else index[k] for k in places])
 
 
 _OF_MEMORY = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "implicit"}
@@ -131,7 +187,7 @@ def _name(node: Any) -> str:
 
 
 def _read_once(node: fx.Node) -> bool:
-    """Whether each element of a node is asked for once."""
+    """Return whether each element of a node is read at most once."""
     users = list(node.users)
     if len(users) != 1 or users[0].op != "call_function":
         return False
@@ -148,15 +204,15 @@ def _read_once(node: fx.Node) -> bool:
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a compiled loop, and what it is called with.
+    """The source of a compiled loop, and the constants with which it is called.
 
     Attributes:
-        text: of the C file, the width of its vectors left open.
+        text: text of the C file, in which the width of vectors is a macro.
         numbers: constants of the dtype.
-        indices: constants of integers.
-        shapes: of the outputs, for one chain.
-        elements: vectors that its arrays hold.
-        arithmetic: about how many operations a pass of the loop takes for each chain.
+        indices: integer constants.
+        shapes: shapes of the outputs, for one chain.
+        elements: number of vectors in its arrays.
+        arithmetic: approximate number of operations in a pass of the loop for each chain.
     """
 
     text: str
@@ -174,11 +230,11 @@ class Loop:
     All are graphs of one chain.
 
     Attributes:
-        begin: inputs to the state, followed by what is kept for the end.
-        step: inputs and the state to the next state.
-        end: inputs, what was kept and the last state to the outputs.
-        carried: how many tensors a state has.
-        shared: numbers of the inputs that are always the same for all chains; these may hold indices.
+        begin: graph from inputs to the state, followed by values that are kept for the end.
+        step: graph from inputs and the state to the next state.
+        end: graph from inputs, kept values and the last state to the outputs.
+        carried: number of tensors in a state.
+        shared: indices of the inputs that are always the same for all chains; these may be used as indices.
     """
 
     begin: fx.GraphModule
@@ -189,15 +245,15 @@ class Loop:
 
 
 def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source:
-    """The C of a loop.
+    """Generate the C source of a loop.
 
     Args:
         loop: the graphs.
-        shapes: of the inputs, for one chain.
+        shapes: shapes of the inputs, for one chain.
         dtype: float64 or float32.
 
     Raises:
-        NotCoveredError: if something in the graphs is not written in C.
+        NotCoveredError: if the graphs have operators that cannot be written in C.
     """
     if dtype not in _DTYPES:
         raise NotCoveredError(str(dtype))
@@ -215,7 +271,7 @@ def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source
         _unload(writer, number, value)
     functions, lines = shared_statements(writer.lines)
     text = _PROGRAM.format(
-        lanes=files(__package__).joinpath("lanes.h").read_text(),
+        headers="\n".join(files(__package__).joinpath(name).read_text() for name in _HEADERS),
         functions="\n".join(functions),
         constants=_parameters(writer),
         body="\n    ".join(lines),
@@ -230,37 +286,43 @@ def _write_step(graph: GraphWriter, writer: Writer, inputs: list[Value], state: 
     # All of the next state, before any of this one is overwritten.
     after = [writer.copied(x) if x.array in own else writer.stored(x) for x in after]
     for old, new in zip(state, after, strict=True):
-        writer.lines.append(f"memcpy({old.array}, {new.array}, sizeof(V) * {old.size});")
+        writer.lines.append(f"COPY({old.array}, {new.array}, {old.size});")
 
 
 def _loaded(writer: Writer, number: int, shape: Shape) -> Value:
-    """An input in lanes; the last chain stands in for those that are missing."""
+    """Load an input into lanes; missing lanes repeat the last chain."""
     size = math.prod(shape)
     array = writer.array(size)
     element = f"inputs[{number}][chain[l] * strides[{number}] + i]"
     loops = f"for (int i = 0; i < {size}; i++) for (int l = 0; l < W; l++)"
-    writer.lines.append(f"{loops} LANE({array}[i], l) = {element};")
+    writer.lines.append(f"{loops} LANE({entry(array, 'i')}, l) = {element};")
     return writer.value(shape, array)
 
 
 def _unload(writer: Writer, number: int, value: Value) -> None:
     size = value.size
 
-    def body(index: Sequence[str]) -> str:
-        place = f"chain[l] * {size} + {flat(index, value.shape)}"
+    def body(index: Index) -> str:
+        place = f"chain[l] * {size} + INSIDE({flat(index, value.shape)}, {size})"
         return f"V x = {value.at(index)}; for (int l = 0; l < W; l++) outputs[{number}][{place}] = LANE(x, l);"
 
     writer.lines.append(writer.for_each(value.shape, body))
 
 
 def _parameters(writer: Writer) -> str:
-    numbers = [f"const T *restrict k{k} = numbers[{k}];" for k in range(len(writer.numbers))]
-    indices = [f"const int64_t *restrict j{k} = indices[{k}];" for k in range(len(writer.indices))]
-    return "\n  ".join([*numbers, *indices])
+    given = (("Numbers", "k", "numbers", writer.numbers), ("Integers", "j", "indices", writer.indices))
+    lines = [
+        f"CONSTANT({kind}, {letter}{k}, {source}[{k}], {tensor.numel()});"
+        for kind, letter, source, tensors in given
+        for k, tensor in enumerate(tensors)
+    ]
+    return "\n  ".join(lines)
 
+
+_HEADERS = ("lanes.h", "special.h", "factors.h", "sorting.h")
 
 _PROGRAM = """\
-{lanes}
+{headers}
 {functions}
 
 void run(int64_t chains, int64_t steps, const T *const *restrict inputs, const int64_t *restrict strides,

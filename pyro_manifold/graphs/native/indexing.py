@@ -1,37 +1,63 @@
-"""Elements picked and put by indices that are the same for all chains."""
+"""Gather and scatter by indices, the same for all chains or (`by_chain`) of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from pyro_manifold.graphs.native.values import Index, NotCoveredError, Shape, Value, flat, number, shifted, strided
+from pyro_manifold.graphs.native import by_chain
+from pyro_manifold.graphs.native.values import (
+    Index,
+    NotCoveredError,
+    Place,
+    Shape,
+    Value,
+    entry,
+    flat,
+    number,
+    shifted,
+    stepped,
+    strided,
+)
 from pyro_manifold.graphs.native.writer import Writer
 
-Element = Callable[[Index], str]
-"""An index into an array of indices to what stands there, as C's integer."""
+
+class _Elements(NamedTuple):
+    """Indices into one dimension as C integers, as functions of an index into the array of them.
+
+    Attributes:
+        place: the index at that position.
+        exists: whether it is in range, if each chain has its own.
+    """
+
+    place: Callable[[Index], Place]
+    exists: by_chain.Condition | None = None
 
 
-def _elements(writer: Writer, index: Value, size: int, shape: Shape) -> Element:
-    """Indices that are the same for all chains, counted from the front."""
+def _elements(writer: Writer, index: Value, size: int, shape: Shape) -> _Elements:
+    """Return indices as C integers, with negative ones counted from the front."""
     if index.constant is not None:
         tensor = index.constant
-        return writer.whole_numbers(torch.where(tensor < 0, tensor + size, tensor).broadcast_to(shape).contiguous())
-    if not index.shared:
-        raise NotCoveredError("an index that depends on values of sites")
-    found = writer.stored(index.broadcast(shape))
-    return lambda i: f"within(LANE({found.at(i)}, 0), {size})"
+        counted = torch.where(tensor < 0, tensor + size, tensor).broadcast_to(shape).contiguous()
+        return _Elements(writer.whole_numbers(counted))
+    if not size:
+        raise NotCoveredError("an index into nothing")
+    if index.shared:
+        found = writer.stored(index.broadcast(shape))
+        return _Elements(lambda i: Place(f"within(LANE({found.at(i)}, 0), {size})"))
+    own = writer.cheap(index.broadcast(shape))
+    return _Elements(lambda i: by_chain.place(own, i, size), lambda i: by_chain.exists(own, i, size))
 
 
 class _Places:
-    """Where the elements of ``x[indices]`` stand in x.
+    """Map from the elements of ``x[indices]`` to those of x.
 
     Args:
-        writer: takes the indices.
-        shape: of x.
-        indices: for each dimension what is the same for all chains, or None for all of it.
+        writer: writer of the C source.
+        shape: shape of x.
+        indices: index for each dimension, or None for all of it.
     """
 
     def __init__(self, writer: Writer, shape: Shape, indices: list[Value | None]) -> None:
@@ -47,17 +73,26 @@ class _Places:
         self.shape = (*rest[: self._front], *self._picked, *rest[self._front :])
 
     def index_of(self, index: Index) -> Index:
-        """The index into x of an element of the result."""
-        end = self._front + len(self._picked)
-        picked, rest = index[self._front : end], iter([*index[: self._front], *index[end:]])
-        return [self._elements[d](picked) if d in self._elements else next(rest) for d in range(self._rank)]
+        """Return the index into x of an element of the result."""
+        rest = iter([*index[: self._front], *index[self._front + len(self._picked) :]])
+        picked = self._of_picked(index)
+        return [self._elements[d].place(picked) if d in self._elements else next(rest) for d in range(self._rank)]
+
+    @property
+    def condition(self) -> by_chain.Condition | None:
+        """Return the condition that x has the element of an index of the result; None if all chains share indices."""
+        own = [elements.exists for elements in self._elements.values() if elements.exists is not None]
+        return (lambda index: " && ".join(exists(self._of_picked(index)) for exists in own)) if own else None
+
+    def _of_picked(self, index: Index) -> Index:
+        return index[self._front : self._front + len(self._picked)]
 
 
 def _without_masks(indices: list[Value | None]) -> list[Value | None]:
     given: list[Value | None] = []
     for index in indices:
         if len(given) == len(indices):
-            break  # a mask stands for several dimensions
+            break  # a mask indexes several dimensions
         if index is not None and index.constant is not None and index.constant.dtype == torch.bool:
             found = index.constant.nonzero(as_tuple=True)
             given += [Value(tuple(x.shape), index.at, constant=x) for x in found]
@@ -68,22 +103,44 @@ def _without_masks(indices: list[Value | None]) -> list[Value | None]:
 
 def _indexed(writer: Writer, shape: Shape, x: Value, indices: list[Value | None]) -> Value:
     places = _Places(writer, x.shape, indices)
-    return writer.cheap(x).viewed(shape, places.index_of)
+    return _read(writer, x, shape, places.index_of, places.condition)
 
 
 def _put(
     writer: Writer, shape: Shape, x: Value, indices: list[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
     places = _Places(writer, x.shape, indices)
-    return _changed(writer, x, places.shape, places.index_of, values.broadcast(places.shape), accumulate)
+    values = values.broadcast(places.shape)
+    return _changed(writer, x, places.shape, places.index_of, values, accumulate, places.condition)
+
+
+def _read(
+    writer: Writer,
+    x: Value,
+    shape: Shape,
+    index_of: Callable[[Index], Index],
+    condition: by_chain.Condition | None,
+) -> Value:
+    """Return elements of x at some places."""
+    x = writer.cheap(x)
+    return x.viewed(shape, index_of) if condition is None else by_chain.picked(x, shape, index_of, condition)
 
 
 def _changed(
-    writer: Writer, x: Value, shape: Shape, index_of: Callable[[Index], Index], values: Value, accumulate: bool
+    writer: Writer,
+    x: Value,
+    shape: Shape,
+    index_of: Callable[[Index], Index],
+    values: Value,
+    accumulate: bool,
+    condition: by_chain.Condition | None = None,
 ) -> Value:
-    """A copy of x with values put, or added, at some places, one after the other."""
+    """Return a copy of x with values assigned, or added, at some places, one after the other."""
     result, sign = writer.copied(x), "+=" if accumulate else "="
-    body: Callable[[Index], str] = lambda i: f"{result.array}[{flat(index_of(i), x.shape)}] {sign} {values.at(i)};"  # noqa: E731
+    array = str(result.array)
+    body: Callable[[Index], str] = lambda i: f"{entry(array, flat(index_of(i), x.shape))} {sign} {values.at(i)};"  # noqa: E731
+    if condition is not None:
+        body = by_chain.put(array, x.shape, index_of, condition, values, sign)
     writer.lines.append(writer.for_each(shape, body))
     return result
 
@@ -98,24 +155,29 @@ def _embedding(writer: Writer, shape: Shape, weight: Value, index: Value, *_: ob
     return _indexed(writer, shape, weight, [index])
 
 
-def _along(writer: Writer, x: Value, dim: int, index: Value) -> Callable[[Index], Index]:
-    """``gather`` and ``scatter``: an index of its own for each element, along one dimension."""
+def _along(
+    writer: Writer, x: Value, dim: int, index: Value
+) -> tuple[Callable[[Index], Index], by_chain.Condition | None]:
+    """Return the index map of ``gather`` and ``scatter``: an index for each element, along one dimension."""
     dim %= len(x.shape)
     elements = _elements(writer, index, x.shape[dim], index.shape)
-    return lambda i: [*i[:dim], elements(i), *i[dim + 1 :]]
+    return lambda i: [*i[:dim], elements.place(i), *i[dim + 1 :]], elements.exists
 
 
 def _gathered(writer: Writer, shape: Shape, x: Value, dim: int, index: Value, **_: object) -> Value:
     if not x.shape:
         return x
-    return writer.cheap(x).viewed(shape, _along(writer, x, dim, index))
+    return _read(writer, x, shape, *_along(writer, x, dim, index))
 
 
 def _scattered(accumulate: bool) -> Callable[..., Any]:
     def emit(writer: Writer, shape: Shape, x: Value, dim: int, index: Value, source: Value | float) -> Value:
         values = source.viewed(index.shape, lambda i: i) if isinstance(source, Value) else None
         values = number(source).broadcast(index.shape) if values is None else values  # type: ignore[arg-type]
-        return _changed(writer, x, index.shape, _along(writer, x, dim, index), values, accumulate)
+        if not x.shape:
+            x, index, values = (writer.reshaped(value, (1,)) for value in (x, index, values))
+        index_of, condition = _along(writer, x, dim, index)
+        return writer.reshaped(_changed(writer, x, index.shape, index_of, values, accumulate, condition), shape)
 
     return emit
 
@@ -126,7 +188,12 @@ def _index_add(
     if alpha != 1:
         raise NotCoveredError("index_add with a factor")
     places = _Places(writer, x.shape, [*[None] * (dim % len(x.shape)), index])
-    return _changed(writer, x, places.shape, places.index_of, source, True)
+    return _changed(writer, x, places.shape, places.index_of, source, True, places.condition)
+
+
+def _index_fill(writer: Writer, shape: Shape, x: Value, dim: int, index: Value, value: Value | float) -> Value:
+    filled = value if isinstance(value, Value) else number(value)
+    return _put(writer, shape, x, [*[None] * (dim % max(len(x.shape), 1)), index], filled)
 
 
 def _put_slice(
@@ -143,7 +210,7 @@ def _put_slice(
     first = range(shape[dim])[slice(start, None)].start
 
     def index_of(i: Index) -> Index:
-        return [*i[:dim], f"({i[dim]} * {step} + {first})", *i[dim + 1 :]]
+        return [*i[:dim], shifted(strided(i[dim], step), first), *i[dim + 1 :]]
 
     return _changed(writer, x, source.shape, index_of, source, False)
 
@@ -151,26 +218,36 @@ def _put_slice(
 def _padded(writer: Writer, shape: Shape, x: Value, widths: list[int], value: float = 0) -> Value:
     rest = [0] * (len(shape) - len(widths) // 2)
     before, after = rest + widths[-2::-2], rest + widths[::-2]
-    first = [max(-n, 0) for n in before]  # what is taken away, if the width is negative
+    first = [max(-n, 0) for n in before]  # number of elements removed, if the width is negative
     kept = tuple(n - f - max(-b, 0) for n, f, b in zip(x.shape, first, after, strict=True))
-    part = x.viewed(kept, lambda i: [f"({k} + {n})" for k, n in zip(i, first, strict=True)])
-    index_of: Callable[[Index], Index] = lambda i: [f"({k} + {max(n, 0)})" for k, n in zip(i, before, strict=True)]  # noqa: E731
+    part = x.viewed(kept, lambda i: [shifted(k, n) for k, n in zip(i, first, strict=True)])
+    index_of: Callable[[Index], Index] = lambda i: [shifted(k, max(n, 0)) for k, n in zip(i, before, strict=True)]  # noqa: E731
     return _changed(writer, number(value).broadcast(shape), kept, index_of, part, False)
 
 
 def _put_selected(writer: Writer, shape: Shape, x: Value, source: Value, dim: int, position: int) -> Value:
     dim %= len(shape)
-    index_of: Callable[[Index], Index] = lambda i: [*i[:dim], str(position % shape[dim]), *i[dim:]]  # noqa: E731
+    index_of: Callable[[Index], Index] = lambda i: [*i[:dim], Place(str(position % shape[dim])), *i[dim:]]  # noqa: E731
     return _changed(writer, x, source.shape, index_of, source, False)
 
 
 def _put_strided(
-    writer: Writer, shape: Shape, x: Value, source: Value, size: object, stride: list[int], offset: int | None = None
+    writer: Writer,
+    shape: Shape,
+    x: Value,
+    source: Value,
+    size: object,
+    stride: list[int],
+    offset: int | None = None,
+    *,
+    strides: Sequence[int],
+    first: int,
 ) -> Value:
-    steps: Callable[[Index], list[str]] = lambda i: [strided(k, n) for k, n in zip(i, stride, strict=True) if n]  # noqa: E731
-    index_of: Callable[[Index], Index] = lambda i: [" + ".join([*steps(i), str(offset or 0)])]  # noqa: E731
+    """Write ``as_strided_scatter``; x is a storage in memory order, and the result a view of it with these strides."""
+    index_of: Callable[[Index], Index] = lambda i: [Place(stepped(i, stride, offset or 0))]  # noqa: E731
     row = writer.reshaped(x, (x.size,))
-    return writer.reshaped(_changed(writer, row, source.shape, index_of, source, False), shape)
+    changed = str(_changed(writer, row, source.shape, index_of, source, False).array)
+    return Value(shape, lambda index: entry(changed, stepped(index, strides, first)))
 
 
 def _along_diagonal(rank: int, offset: int, dim1: int, dim2: int) -> Callable[[Index], Index]:
@@ -202,7 +279,7 @@ def _rolled(writer: Writer, shape: Shape, x: Value, shifts: list[int], dims: lis
 
     def index_of(index: Index) -> Index:
         return [
-            f"(({i} + {-shift[d] % n}) % {n})" if d in shift and n > 1 else i
+            Place(f"({i} + {-shift[d] % n}) % {n}") if d in shift and n > 1 else i
             for d, (i, n) in enumerate(zip(index, shape, strict=True))
         ]
 
@@ -210,8 +287,12 @@ def _rolled(writer: Writer, shape: Shape, x: Value, shifts: list[int], dims: lis
 
 
 def _flipped(_: Writer, shape: Shape, x: Value, dims: list[int]) -> Value:
-    turned = {d % len(shape) for d in dims}
-    return x.viewed(shape, lambda index: [f"({shape[d] - 1} - {i})" if d in turned else i for d, i in enumerate(index)])
+    turned = {d % max(len(shape), 1) for d in dims}
+
+    def index_of(index: Index) -> Index:
+        return [Place(f"{shape[d] - 1} - {i}") if d in turned else i for d, i in enumerate(index)]
+
+    return x.viewed(shape, index_of)
 
 
 TABLE: dict[str, Callable[..., Any]] = {
@@ -226,6 +307,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "gather": _gathered,
     "index": _indexed,
     "index_add": _index_add,
+    "index_fill": _index_fill,
     "index_put": _put,
     "index_select": _index_select,
     "roll": _rolled,

@@ -37,12 +37,68 @@ IN V choose(M m, V a, V b) { return (V)((m & (M)a) | (~m & (M)b)); }
 IN V truth(M m) { return choose(m, spread(1), spread(0)); }
 #endif
 
-/* An index that may count from the end; nothing outside an array is ever read or written. */
-IN int64_t within(T index, int64_t n) {
-  int64_t i = (int64_t)index;
-  if (i < 0) i += n;
-  return i < 0 ? 0 : i < n ? i : n - 1;
+/* Arrays. With CHECKED each has its length: an access beyond it is recorded for fault(), and goes to the first element
+   instead; and elements are NaN until they are written. */
+/* Of numbers in a thread's own storage gcc takes an alignment for granted that it does not give them. */
+#define ALIGNED __attribute__((aligned(64)))
+#ifdef CHECKED
+#include <stdio.h>
+#define restrict
+typedef struct { V *at; int64_t n; } Vectors;
+typedef struct { const T *at; int64_t n; } Numbers;
+typedef struct { const int64_t *at; int64_t n; } Integers;
+static _Thread_local struct { const char *access; int64_t place, n; } outside;
+static int64_t inside(int64_t place, int64_t n, const char *access) {
+  if (place >= 0 && place < n) return place;
+  if (!outside.access) outside.access = access, outside.place = place, outside.n = n;
+  return 0;
 }
+static Vectors part(Vectors a, int64_t first, int64_t n, const char *access) {
+  if (n <= 0 || (inside(first, a.n, access) == first && inside(first + n - 1, a.n, access) == first + n - 1))
+    return (Vectors){a.at + first, n};
+  return (Vectors){a.at, n < a.n ? n : a.n};
+}
+static Vectors unwritten(V *at, int64_t n) {
+  for (int64_t i = 0; i < n; i++) at[i] = spread(NAN);
+  return (Vectors){at, n};
+}
+/* The first access outside of an array since the last call; NULL if there was none. */
+const char *fault(void) {
+  static _Thread_local char text[240];
+  if (!outside.access) return NULL;
+  snprintf(text, sizeof text, "%s at place %ld of %ld", outside.access, (long)outside.place, (long)outside.n);
+  outside.access = NULL;
+  return text;
+}
+#define AT(array, i) ((array).at[inside(i, (array).n, #array "[" #i "]")])
+#define PART(array, first, size) part(array, first, size, #array " + " #first)
+#define INSIDE(i, size) inside(i, size, #i)
+#define COPY(to, from, size) memcpy(PART(to, 0, size).at, PART(from, 0, size).at, sizeof(V) * (size))
+#define ARRAY(array, size) V array##_[(size) ? (size) : 1]; Vectors array = unwritten(array##_, size)
+#define LARGE_ARRAY(array, size) static _Thread_local ALIGNED ARRAY(array, size)
+#define CONSTANT(kind, array, from, size) kind array = {from, size}
+#else
+typedef V *Vectors;
+typedef const T *Numbers;
+typedef const int64_t *Integers;
+#define AT(array, i) (array)[i]
+#define PART(array, first, size) ((array) + (first))
+#define INSIDE(i, size) (i)
+#define COPY(to, from, size) memcpy(to, from, sizeof(V) * (size))
+#define ARRAY(array, size) V array[(size) ? (size) : 1]
+#define LARGE_ARRAY(array, size) static _Thread_local ALIGNED ARRAY(array, size)
+#define CONSTANT(kind, array, from, size) kind restrict array = from
+#endif
+
+/* An index that may count from the end; what is not an index of n elements, as NaN is not, becomes the nearest. */
+IN int64_t within(T index, int64_t n) {
+  if (!(index > -(T)n)) return 0;
+  if (index >= (T)n) return n - 1;
+  int64_t i = (int64_t)index;
+  return i < 0 ? i + n : i;
+}
+
+IN int is_within(T index, int64_t n) { return index >= -(T)n && index < (T)n; }
 
 /* A function of the C library in every lane; one call for all of them where the library has vector versions. */
 #define EACH(name, body)                                                                  \
@@ -99,138 +155,109 @@ IN V v_remainder(V a, V b) {
   return choose((r != spread(0)) & ((r < spread(0)) != (b < spread(0))), r + b, r);
 }
 
-static T digamma_of(T x) {
-  if (x == 0) return signbit(x) ? INFINITY : -INFINITY;
-  double y = x, shifted = 0, reflected = 0;
-  if (y < 0) {
-    if (y == floor(y)) return NAN;
-    reflected = -M_PI / tan(M_PI * (y - trunc(y)));
-    y = 1 - y;
-  }
-  for (; y < 10; y += 1) shifted -= 1 / y;
-  if (!(y < 1e17)) return log(y) + reflected;
-  double z = 1 / (y * y);
-  double tail = z * (1 / 12.0 - z * (1 / 120.0 - z * (1 / 252.0 - z * (1 / 240.0 - z * (1 / 132.0 - z * (691 / 32760.0 - z / 12))))));
-  return log(y) - 0.5 / y - tail + shifted + reflected;
-}
-/* Winitzki's estimate, then Halley's method. */
-static T erfinv_of(T given) {
-  double x = fabs((double)given);
-  if (!(x < 1)) return x == 1 ? given * INFINITY : NAN;
-  double s = log1p(-x * x), a = 4.330746750799873 + s / 2, y = sqrt(sqrt(a * a - s / 0.147) - a);
-  for (int k = 0; k < 3; k++) {
-    double excess = x > 0.5 ? (1 - x) - erfc(y) : erf(y) - x;
-    double newton = excess * 0.886226925452758 * exp(y * y);
-    y -= newton / (1 + y * newton);
-  }
-  return copysign(y, given);
-}
-static T lgamma_of(T x) { int sign; return LGAMMA(x, &sign); }
-#define ALONE(name)                                                                       \
-  IN V v_##name(V x) { V r; for (int l = 0; l < W; l++) LANE(r, l) = name##_of(LANE(x, l)); return r; }
-ALONE(digamma) ALONE(erfinv) ALONE(lgamma)
-
 /* ---- matrices, row by row ------------------------------------------------------------------------------------ */
 
-/* PA = LU in place, by rows of the largest pivot in each lane; pivots counted from 1, as LAPACK does. */
-IN void lu_factor(V *a, V *pivots, int n) {
+/* PA = LU in place, by rows of the largest pivot in each lane; pivots counted from 1, as LAPACK does. Of a singular
+   matrix the factors are NaN unless they are asked for; then a column without a pivot is left as it is, zero. */
+IN void lu_factor(Vectors a, Vectors pivots, int n, int may_be_singular) {
   for (int c = 0; c < n; c++) {
-    V largest = v_abs(a[c * n + c]), row = spread(c);
+    V largest = v_abs(AT(a, c * n + c)), row = spread(c);
     for (int r = c + 1; r < n; r++) {
-      V size = v_abs(a[r * n + c]);
+      V size = v_abs(AT(a, r * n + c));
       M larger = size > largest;
       largest = choose(larger, size, largest);
       row = choose(larger, spread(r), row);
     }
-    pivots[c] = row + spread(1);
+    AT(pivots, c) = row + spread(1);
     for (int r = c + 1; r < n; r++) {
       M exchanged = row == spread(r);
       for (int q = 0; q < n; q++) {
-        V above = a[c * n + q], below = a[r * n + q];
-        a[c * n + q] = choose(exchanged, below, above);
-        a[r * n + q] = choose(exchanged, above, below);
+        V above = AT(a, c * n + q), below = AT(a, r * n + q);
+        AT(a, c * n + q) = choose(exchanged, below, above);
+        AT(a, r * n + q) = choose(exchanged, above, below);
       }
     }
-    V inverse = spread(1) / a[c * n + c];
+    V pivot = AT(a, c * n + c), inverse = spread(1) / pivot;
+    if (may_be_singular) inverse = choose(pivot == spread(0), spread(0), inverse);
     for (int r = c + 1; r < n; r++) {
-      V factor = a[r * n + c] * inverse;
-      a[r * n + c] = factor;
-      for (int q = c + 1; q < n; q++) a[r * n + q] -= factor * a[c * n + q];
+      V factor = AT(a, r * n + c) * inverse;
+      AT(a, r * n + c) = factor;
+      for (int q = c + 1; q < n; q++) AT(a, r * n + q) -= factor * AT(a, c * n + q);
     }
   }
 }
-IN void exchange_row(V *b, V pivot, int c, int n, int m) {
+IN void exchange_row(Vectors b, V pivot, int c, int n, int m) {
   for (int r = c + 1; r < n; r++) {
     M exchanged = pivot == spread(r + 1);
     for (int q = 0; q < m; q++) {
-      V above = b[c * m + q], below = b[r * m + q];
-      b[c * m + q] = choose(exchanged, below, above);
-      b[r * m + q] = choose(exchanged, above, below);
+      V above = AT(b, c * m + q), below = AT(b, r * m + q);
+      AT(b, c * m + q) = choose(exchanged, below, above);
+      AT(b, r * m + q) = choose(exchanged, above, below);
     }
   }
 }
-/* L X = B or U X = B in place; element (i, j) of the triangle stands at a[i * down + j * right]. */
-IN void solve_lower(const V *a, int down, int right, V *b, int n, int m, int unit) {
+/* L X = B or U X = B in place; element (i, j) of the triangle stands at AT(a, i * down + j * right). */
+IN void solve_lower(Vectors a, int down, int right, Vectors b, int n, int m, int unit) {
   for (int r = 0; r < n; r++) {
     for (int k = 0; k < r; k++)
-      for (int q = 0; q < m; q++) b[r * m + q] -= a[r * down + k * right] * b[k * m + q];
+      for (int q = 0; q < m; q++) AT(b, r * m + q) -= AT(a, r * down + k * right) * AT(b, k * m + q);
     if (!unit) {
-      V inverse = spread(1) / a[r * down + r * right];
-      for (int q = 0; q < m; q++) b[r * m + q] *= inverse;
+      V inverse = spread(1) / AT(a, r * down + r * right);
+      for (int q = 0; q < m; q++) AT(b, r * m + q) *= inverse;
     }
   }
 }
-IN void solve_upper(const V *a, int down, int right, V *b, int n, int m, int unit) {
+IN void solve_upper(Vectors a, int down, int right, Vectors b, int n, int m, int unit) {
   for (int r = n - 1; r >= 0; r--) {
     for (int k = r + 1; k < n; k++)
-      for (int q = 0; q < m; q++) b[r * m + q] -= a[r * down + k * right] * b[k * m + q];
+      for (int q = 0; q < m; q++) AT(b, r * m + q) -= AT(a, r * down + k * right) * AT(b, k * m + q);
     if (!unit) {
-      V inverse = spread(1) / a[r * down + r * right];
-      for (int q = 0; q < m; q++) b[r * m + q] *= inverse;
+      V inverse = spread(1) / AT(a, r * down + r * right);
+      for (int q = 0; q < m; q++) AT(b, r * m + q) *= inverse;
     }
   }
 }
-IN void lu_solve(const V *a, const V *pivots, V *b, int n, int m, int transposed) {
+IN void lu_solve(Vectors a, Vectors pivots, Vectors b, int n, int m, int transposed) {
   if (!transposed) {
-    for (int c = 0; c < n; c++) exchange_row(b, pivots[c], c, n, m);
+    for (int c = 0; c < n; c++) exchange_row(b, AT(pivots, c), c, n, m);
     solve_lower(a, n, 1, b, n, m, 1);
     solve_upper(a, n, 1, b, n, m, 0);
   } else {
     solve_lower(a, 1, n, b, n, m, 0);
     solve_upper(a, 1, n, b, n, m, 1);
-    for (int c = n - 1; c >= 0; c--) exchange_row(b, pivots[c], c, n, m);
+    for (int c = n - 1; c >= 0; c--) exchange_row(b, AT(pivots, c), c, n, m);
   }
 }
 /* Where a matrix is not positive definite, the root is NaN, and so is all that follows. */
-IN void cholesky(V *a, int n) {
+IN void cholesky(Vectors a, int n) {
   for (int c = 0; c < n; c++) {
-    V d = a[c * n + c];
-    for (int k = 0; k < c; k++) d -= a[c * n + k] * a[c * n + k];
+    V d = AT(a, c * n + c);
+    for (int k = 0; k < c; k++) d -= AT(a, c * n + k) * AT(a, c * n + k);
     d = choose(d > spread(0), v_sqrt(d), spread(NAN));
-    a[c * n + c] = d;
+    AT(a, c * n + c) = d;
     V inverse = spread(1) / d;
     for (int r = c + 1; r < n; r++) {
-      V s = a[r * n + c];
-      for (int k = 0; k < c; k++) s -= a[r * n + k] * a[c * n + k];
-      a[r * n + c] = s * inverse;
-      a[c * n + r] = spread(0);
+      V s = AT(a, r * n + c);
+      for (int k = 0; k < c; k++) s -= AT(a, r * n + k) * AT(a, c * n + k);
+      AT(a, r * n + c) = s * inverse;
+      AT(a, c * n + r) = spread(0);
     }
   }
 }
-IN void multiply(const V *a, const V *b, V *out, int n) {
+IN void multiply(Vectors a, Vectors b, Vectors out, int n) {
   for (int i = 0; i < n; i++)
     for (int j = 0; j < n; j++) {
       V s = spread(0);
-      for (int k = 0; k < n; k++) s += a[i * n + k] * b[k * n + j];
-      out[i * n + j] = s;
+      for (int k = 0; k < n; k++) s += AT(a, i * n + k) * AT(b, k * n + j);
+      AT(out, i * n + j) = s;
     }
 }
 /* Taylor's series after halving, then squares; in each lane as often as its own norm asks. */
-IN void matrix_exp(const V *a, V *out, V *term, V *next, int n) {
+IN void matrix_exp(Vectors a, Vectors out, Vectors term, Vectors next, int n) {
   V norm = spread(0);
   for (int i = 0; i < n; i++) {
     V row = spread(0);
-    for (int j = 0; j < n; j++) row += v_abs(a[i * n + j]);
+    for (int j = 0; j < n; j++) row += v_abs(AT(a, i * n + j));
     norm = v_max(norm, row);
   }
   V scale = spread(1), halvings = spread(0);
@@ -245,27 +272,27 @@ IN void matrix_exp(const V *a, V *out, V *term, V *next, int n) {
     most = s + 1;
   }
   for (int i = 0; i < n; i++)
-    for (int j = 0; j < n; j++) out[i * n + j] = term[i * n + j] = spread(i == j);
+    for (int j = 0; j < n; j++) AT(out, i * n + j) = AT(term, i * n + j) = spread(i == j);
   for (int k = 1; k < 15; k++) {
     multiply(term, a, next, n);
-    for (int i = 0; i < n * n; i++) { term[i] = next[i] * scale / spread(k); out[i] += term[i]; }
+    for (int i = 0; i < n * n; i++) { AT(term, i) = AT(next, i) * scale / spread(k); AT(out, i) += AT(term, i); }
   }
   for (int s = 0; s < most; s++) {
     multiply(out, out, next, n);
     M again = halvings > spread(s);
-    for (int i = 0; i < n * n; i++) out[i] = choose(again, next[i], out[i]);
+    for (int i = 0; i < n * n; i++) AT(out, i) = choose(again, AT(next, i), AT(out, i));
   }
 }
 /* Jacobi's rotations until nothing is left beside the diagonal; eigenvalues in rising order, vectors in columns. */
-IN void eigh(V *a, V *values, V *vectors, int n) {
+IN void eigh(Vectors a, Vectors values, Vectors vectors, int n) {
   for (int i = 0; i < n; i++)
-    for (int j = 0; j < n; j++) vectors[i * n + j] = spread(i == j);
+    for (int j = 0; j < n; j++) AT(vectors, i * n + j) = spread(i == j);
   for (int sweep = 0; sweep < 30; sweep++) {
     V off = spread(0), all = spread(0);
     for (int i = 0; i < n; i++)
       for (int j = 0; j < n; j++) {
-        all += a[i * n + j] * a[i * n + j];
-        if (i != j) off += a[i * n + j] * a[i * n + j];
+        all += AT(a, i * n + j) * AT(a, i * n + j);
+        if (i != j) off += AT(a, i * n + j) * AT(a, i * n + j);
       }
     M left = off > all * spread(EPSILON * EPSILON);
     int any = 0;
@@ -273,36 +300,36 @@ IN void eigh(V *a, V *values, V *vectors, int n) {
     if (!any) break;
     for (int p = 0; p < n; p++)
       for (int q = p + 1; q < n; q++) {
-        V apq = a[p * n + q], twice = spread(2) * apq, gap = a[q * n + q] - a[p * n + p];
+        V apq = AT(a, p * n + q), twice = spread(2) * apq, gap = AT(a, q * n + q) - AT(a, p * n + p);
         V root = v_abs(gap) + v_sqrt(gap * gap + twice * twice);
         V t = choose(root == spread(0), spread(0), choose(gap < spread(0), -twice, twice) / root);
         V c = spread(1) / v_sqrt(spread(1) + t * t), s = t * c;
         for (int k = 0; k < n; k++) {
-          V x = a[k * n + p], y = a[k * n + q];
-          a[k * n + p] = c * x - s * y;
-          a[k * n + q] = s * x + c * y;
+          V x = AT(a, k * n + p), y = AT(a, k * n + q);
+          AT(a, k * n + p) = c * x - s * y;
+          AT(a, k * n + q) = s * x + c * y;
         }
         for (int k = 0; k < n; k++) {
-          V x = a[p * n + k], y = a[q * n + k];
-          a[p * n + k] = c * x - s * y;
-          a[q * n + k] = s * x + c * y;
-          x = vectors[k * n + p], y = vectors[k * n + q];
-          vectors[k * n + p] = c * x - s * y;
-          vectors[k * n + q] = s * x + c * y;
+          V x = AT(a, p * n + k), y = AT(a, q * n + k);
+          AT(a, p * n + k) = c * x - s * y;
+          AT(a, q * n + k) = s * x + c * y;
+          x = AT(vectors, k * n + p), y = AT(vectors, k * n + q);
+          AT(vectors, k * n + p) = c * x - s * y;
+          AT(vectors, k * n + q) = s * x + c * y;
         }
       }
   }
-  for (int i = 0; i < n; i++) values[i] = a[i * n + i];
+  for (int i = 0; i < n; i++) AT(values, i) = AT(a, i * n + i);
   for (int i = 0; i < n; i++)
     for (int j = 0; j + 1 < n - i; j++) {
-      M exchanged = values[j] > values[j + 1];
-      V x = values[j], y = values[j + 1];
-      values[j] = choose(exchanged, y, x);
-      values[j + 1] = choose(exchanged, x, y);
+      M exchanged = AT(values, j) > AT(values, j + 1);
+      V x = AT(values, j), y = AT(values, j + 1);
+      AT(values, j) = choose(exchanged, y, x);
+      AT(values, j + 1) = choose(exchanged, x, y);
       for (int k = 0; k < n; k++) {
-        V u = vectors[k * n + j], w = vectors[k * n + j + 1];
-        vectors[k * n + j] = choose(exchanged, w, u);
-        vectors[k * n + j + 1] = choose(exchanged, u, w);
+        V u = AT(vectors, k * n + j), w = AT(vectors, k * n + j + 1);
+        AT(vectors, k * n + j) = choose(exchanged, w, u);
+        AT(vectors, k * n + j + 1) = choose(exchanged, u, w);
       }
     }
 }

@@ -1,65 +1,82 @@
-"""A loop of many chains in one call."""
+"""A compiled loop of many chains in one call."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
-from pyro_manifold.graphs.native.compiler import compiled
+from pyro_manifold.graphs.folding import folded_graph
+from pyro_manifold.graphs.native.compiler import compiled, is_checked
+from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop, Source, source_of
 from pyro_manifold.graphs.native.values import NotCoveredError, NotWorthItError, Shape
+
+FlatStep = Callable[..., list[Tensor]]
+"""Function from tensors of one chain, ``(1, ...)``, to others."""
 
 _VECTOR_BYTES = 64 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 32
 _LARGEST_ARRAYS = 2**25
 """Bytes of all arrays of one vector of chains. Beyond a core's cache operators are bound by memory, here and in torch,
-and what one loop computes need not be read again by the next: 1.2 to 6 times faster up to here, about even at twice."""
+and results in the cache need not be read again: 1.2 to 6 times faster up to this size, about even at twice."""
 
 _LARGEST_STEP = 4_000_000
 """Operations of one chain in a step: beyond that, products take most of the time, and matrix libraries are better."""
 
 _NUMBER, _PLACE = ctypes.c_int64, ctypes.c_void_p
-_LANES_IN_ESTIMATES = 4  # of any processor, so that what is estimated is the same on all
+_LANES_IN_ESTIMATES = 4  # for any processor, so that estimates are the same on all
 _OPERATIONS_OF_A_CALL = 300_000
-"""Vector operations that take as long as what surrounds a call in Python: 0.35 ns each, and 100 µs."""
+"""Vector operations that take as long as the overhead of a call in Python: 0.35 ns each, and 100 µs."""
 
 
 def lanes(chains: int, dtype: torch.dtype) -> int:
-    """How many chains go side by side: a power of two, up to a vector of the processor."""
+    """Return the number of chains in a vector: a power of two, up to the vector width of the processor."""
     width = 1
     while width < min(chains, _VECTOR_BYTES // dtype.itemsize):
         width *= 2
     return width
 
 
+class OutsideArrayError(BaseException):
+    """Error of a checked build whose compiled code accessed memory outside an array.
+
+    Not an `Exception`: those are caught to continue without native code, and this is not an error of the model.
+    """
+
+
 class NativeLoop:
     """A compiled `Loop`, for any number of steps.
 
     Args:
-        loop: its graphs, of one chain.
-        example: an input each, ``(chains or 1, ...)``, for shapes and dtype.
-        chains: how many chains.
+        loop: graphs of one chain.
+        example: an example of each input, ``(chains or 1, ...)``, for shapes and dtype.
+        chains: number of chains.
 
     Raises:
-        NotCoveredError: if the graphs hold what is not written in C.
-        NotWorthItError: if they are so large that it would not pay.
+        NotCoveredError: if the graphs have operators that cannot be written in C.
+        NotWorthItError: if they are so large that native code would not be faster.
         NoCompilerError: if there is no compiler, or it fails.
+
+    With ``PYRO_MANIFOLD_CHECKED=1`` in the environment a call raises `OutsideArrayError` if the code, a few times
+    slower then, accesses memory outside an array.
     """
 
     def __init__(self, loop: Loop, example: Sequence[Tensor], chains: int) -> None:
-        self._dtype, self._chains = example[0].dtype, chains
+        self.loop, self._dtype, self._chains = loop, example[0].dtype, chains
         if any(value.dtype != self._dtype or value.device.type != "cpu" for value in example):
             raise NotCoveredError("inputs of several dtypes, or on another device")
         shapes: list[Shape] = [(1, *value.shape[1:]) for value in example]
         self._dimensions = [len(shape) for shape in shapes]
+        self._sizes = [math.prod(shape) for shape in shapes]
         self.source = source_of(loop, shapes, self._dtype)
         width = lanes(chains, self._dtype)
         _check_size(self.source, width * self._dtype.itemsize)
         self._shapes = [(chains, *shape[1:]) for shape in self.source.shapes]
-        self._library = compiled(self.source.text, width)
+        self._checked = is_checked()
+        self._library = compiled(self.source.text, width, self._checked)
         self._run = self._library.run
         self._run.restype = None
         self._run.argtypes = [_NUMBER] * 2 + [_PLACE] * 5
@@ -75,31 +92,35 @@ class NativeLoop:
 
     @property
     def steps_of_a_call(self) -> float:
-        """How many steps take as long as a call without any, by the number of operations of a step."""
+        """Estimate the number of steps that take as long as the overhead of a call, from the operations of a step."""
         vectors = math.ceil(self._chains / _LANES_IN_ESTIMATES)
         return 1 + _OPERATIONS_OF_A_CALL / max(1, self.source.arithmetic * vectors)
 
     def __call__(self, steps: int, *inputs: Tensor) -> list[Tensor]:
-        """The outputs, ``(chains, ...)``.
+        """Return the outputs, ``(chains, ...)``.
 
         Args:
-            steps: how many.
-            *inputs: of the shapes of the example; what all chains share there may differ here, and the reverse.
+            steps: number of steps.
+            *inputs: inputs with the shapes of the example; each may be shared by all chains or not, as in the example
+                or otherwise.
         """
         inputs = tuple(value if value.is_contiguous() else value.contiguous() for value in inputs)
         outputs = [torch.empty(shape, dtype=self._dtype) for shape in self._shapes]
         if self._chains:
             given, taken = _pointers(inputs), _pointers(outputs)
+            self._check_inputs(inputs)
             self._run(self._chains, steps, given, self._strides(inputs), taken, *self._constant_pointers)
+            self._check_accesses()
         return outputs
 
-    def several(self, steps: Sequence[int], inputs: Sequence[Tensor], fed: Mapping[int, int]) -> list[Tensor]:
-        """Loop after loop in one call: the outputs of each, ``(loops, chains, ...)``.
+    def iterate(self, steps: Sequence[int], inputs: Sequence[Tensor], fed: Mapping[int, int]) -> list[Tensor]:
+        """Run several loops in one call and return the outputs of each, ``(loops, chains, ...)``.
 
         Args:
-            steps: of each loop.
+            steps: number of steps of each loop.
             inputs: as in a call; with one more dimension in front, a row for each loop.
-            fed: ``{number of an input: number of the output}`` of the loop before that it is, from the second loop on.
+            fed: ``{index of an input: index of the output}`` of the loop before that replaces it, from the second loop
+                on.
         """
         loops = len(steps)
         inputs = [value.contiguous() for value in inputs]
@@ -109,20 +130,80 @@ class NativeLoop:
             return outputs
         of_one = [value[0] if each else value for value, each in zip(inputs, by_loop, strict=True)]
         rows = [value.numel() if each else 0 for value, each in zip(of_one, by_loop, strict=True)]
+        self._check_inputs(of_one)
         self._chain(
             *(self._chains, loops, _integers(steps), len(inputs), _pointers(inputs), self._strides(of_one)),
             *(_integers(rows), _integers([fed.get(k, -1) for k in range(len(inputs))]), len(outputs)),
             *(_pointers(outputs), _integers([value[0].numel() for value in outputs]), *self._constant_pointers),
         )
+        self._check_accesses()
         return outputs
 
+    def _check_inputs(self, inputs: Sequence[Tensor]) -> None:
+        """Raise OutsideArrayError in a checked build if an input has another size than the example."""
+        if not self._checked:
+            return
+        for number, (value, size) in enumerate(zip(inputs, self._sizes, strict=True)):
+            if value.dtype != self._dtype or value.numel() not in (size, size * self._chains):
+                raise OutsideArrayError(f"input {number} has {value.numel()} numbers of {value.dtype}, not {size}")
+
+    def _check_accesses(self) -> None:
+        """Raise OutsideArrayError in a checked build if the last call accessed memory outside an array."""
+        if self._checked:
+            self._library.fault.restype = ctypes.c_char_p
+            if fault := self._library.fault():
+                raise OutsideArrayError(fault.decode())
+
     def _strides(self, inputs: Sequence[Tensor]) -> ctypes.Array[ctypes.c_int64]:
-        """Numbers from one chain to the next, in each input; none where all chains share them."""
+        """Return the number of entries from one chain to the next in each input; 0 if all chains share them."""
         lengths = tuple([value.size(0) for value in inputs])  # twice as fast as len
         if lengths not in self._strides_of:
             strides = [value[0].numel() if value.size(0) == self._chains else 0 for value in inputs]
             self._strides_of[lengths] = (ctypes.c_int64 * len(inputs))(*strides)
         return self._strides_of[lengths]
+
+
+def native_loop(
+    begin: FlatStep,
+    step: FlatStep,
+    end: FlatStep,
+    carried: int,
+    example: Sequence[Tensor],
+    chains: int,
+    shared: Iterable[int] = (),
+) -> NativeLoop:
+    """Compile a loop of all chains.
+
+    Args:
+        begin: function from inputs to the state, followed by values that are kept for the end.
+        step: function from inputs and the state to the next state.
+        end: function from inputs, kept values and the last state to the outputs.
+        carried: number of tensors in a state.
+        example: inputs, ``(chains or 1, ...)``.
+        chains: number of chains.
+        shared: indices of the inputs that are always the same for all chains; these may be used as indices.
+
+    Raises:
+        NotCoveredError, NotWorthItError, NoCompilerError: if it cannot be compiled.
+    """
+    one = [value[:1].clone() for value in example]
+    with torch.no_grad():
+        begun = [value.clone() for value in begin(*one)]
+    state, kept = begun[:carried], begun[carried:]
+    loop = Loop(
+        _graph(begin, *one),
+        _graph(step, *one, *state),
+        _graph(end, *one, *kept, *[value.clone() for value in state]),
+        carried,
+        frozenset(shared),
+    )
+    return NativeLoop(loop, example, chains)
+
+
+def _graph(function: FlatStep, *example: Tensor) -> fx.GraphModule:
+    """Return the graph of a function in operators of the table."""
+    with torch.no_grad():
+        return folded_graph(function, *example, decompositions=decompositions())
 
 
 def _check_size(source: Source, bytes_of_a_vector: int) -> None:

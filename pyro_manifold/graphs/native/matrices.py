@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from pyro_manifold.graphs.native.values import NotCoveredError, Shape, Value, number
+import torch
+
+from pyro_manifold.graphs.native.values import NotCoveredError, Place, Shape, Value, entry, flat, number, shifted
 from pyro_manifold.graphs.native.writer import Writer
 
-_SIDE_BY_SIDE = 4  # sums, so that the processor need not wait for one addition before the next
+_SIDE_BY_SIDE = 4  # independent sums, so that the processor need not wait for one addition before the next
 
 
 def _product(writer: Writer, shape: Shape, left: Value, right: Value) -> Value:
-    """A product of matrices, or of as many pairs of them."""
+    """Write a product of matrices, or of a batch of pairs of them."""
     left, right = writer.cheap(left), writer.cheap(right)
     *batch, n, m = shape
     inner = left.shape[-1]
     array = writer.array(math.prod(shape))
     writer.arithmetic += math.prod(shape) * inner
-    b = ["b" for _ in batch]
+    b, k = [Place("b") for _ in batch], Place("k")
     for rows, columns in _tiles(n, m):
         (i0, height), (j0, width) = rows, columns
         tile = [(i, j) for i in range(height[0]) for j in range(width[0])]
         name = {(i, j): f"s{i}{j}" for i, j in tile}
-        row = [f"(i + {i0 + i})" for i in range(height[0])]
-        column = [f"(j + {j0 + j})" for j in range(width[0])]
-        lefts = "".join(f"V x{i} = {left.at([*b, row[i], 'k'])}; " for i in range(height[0]))
-        rights = "".join(f"V y{j} = {right.at([*b, 'k', column[j]])}; " for j in range(width[0]))
+        row = [shifted(Place("i"), i0 + i) for i in range(height[0])]
+        column = [shifted(Place("j"), j0 + j) for j in range(width[0])]
+        lefts = "".join(f"V x{i} = {left.at([*b, row[i], k])}; " for i in range(height[0]))
+        rights = "".join(f"V y{j} = {right.at([*b, k, column[j]])}; " for j in range(width[0]))
         sums = " ".join(f"{name[i, j]} += x{i} * y{j};" for i, j in tile)
         starts = " ".join(f"V {name[i, j]} = spread(0);" for i, j in tile)
-        base = f"b * {n * m} + " if batch else ""
-        stores = " ".join(f"{array}[{base}{row[i]} * {m} + {column[j]}] = {name[i, j]};" for i, j in tile)
+        stores = " ".join(f"{entry(array, flat([*b, row[i], column[j]], shape))} = {name[i, j]};" for i, j in tile)
         loops = f"for (int i = 0; i < {height[1]}; i += {height[0]}) for (int j = 0; j < {width[1]}; j += {width[0]})"
         each = f"for (int b = 0; b < {math.prod(batch)}; b++) " if batch else ""
         body = f"{{ {starts} for (int k = 0; k < {inner}; k++) {{ {lefts}{rights}{sums} }} {stores} }}"
@@ -40,22 +42,23 @@ def _product(writer: Writer, shape: Shape, left: Value, right: Value) -> Value:
 
 
 def _tiles(n: int, m: int) -> Any:
-    """A grid of blocks of rows and columns: ``(start, (size of a block, extent))`` of each."""
+    """Yield a grid of blocks of rows and columns: ``(start, (size of a block, extent))`` of each."""
     width = min(_SIDE_BY_SIDE, m)
     height = min(max(1, 2 * _SIDE_BY_SIDE // max(width, 1)), n)
-    for rows in _cut(n, height):
-        for columns in _cut(m, width):
+    for rows in cut(n, height):
+        for columns in cut(m, width):
             yield rows, columns
 
 
-def _cut(n: int, size: int) -> list[tuple[int, tuple[int, int]]]:
+def cut(n: int, size: int) -> list[tuple[int, tuple[int, int]]]:
+    """Cut a range into blocks of a size and a rest: ``(start, (size of a block, extent))`` of each part."""
     whole = n - n % size if size else 0
     parts = [(0, (size, whole))] if whole else []
     return [*parts, (whole, (n - whole, n - whole))] if whole < n else parts
 
 
 def _vector_product(writer: Writer, shape: Shape, left: Value, right: Value) -> Value:
-    """``mv`` and ``dot``."""
+    """Write ``mv`` and ``dot``."""
     n = left.shape[0] if len(left.shape) == 2 else 1
     inner = right.shape[0]
     matrix, column = writer.reshaped(left, (n, inner)), writer.reshaped(right, (inner, 1))
@@ -65,15 +68,20 @@ def _vector_product(writer: Writer, shape: Shape, left: Value, right: Value) -> 
 # ---- factorisations, of each matrix of a batch -------------------------------------------------------------------
 
 
-def _each(writer: Writer, shape: Shape, sides: int, call: Callable[[str], str], cost: int) -> None:
-    """Call a function of lanes.h for each matrix; ``call`` has the matrix's number."""
+def each_matrix(writer: Writer, shape: Shape, sides: int, call: Callable[[Place], str], cost: int) -> None:
+    """Call a function of a header for each matrix; ``call`` takes the index of the matrix."""
     count = math.prod(shape[:sides] if sides else ())
     writer.arithmetic += count * cost
-    writer.lines.append(f"for (int b = 0; b < {count}; b++) {call('b')};")
+    writer.lines.append(f"for (int b = 0; b < {count}; b++) {call(Place('b'))};")
+
+
+def part_of(value: Value, b: Place, size: int) -> str:
+    """Return the part of an array that holds one matrix of a batch."""
+    return f"PART({value.array}, {b} * {size}, {size})"
 
 
 def _no_error(shape: Shape) -> Value:
-    """What torch tells of failures: here NaN says it."""
+    """Return the error code of torch's operators, always 0: failures give NaN here."""
     return number(0).broadcast(_batch(shape))
 
 
@@ -81,12 +89,14 @@ def _batch(shape: Shape) -> Shape:
     return shape[:-2]
 
 
-def _factored(writer: Writer, matrix: Value) -> tuple[Value, Value]:
-    """LU and its pivots."""
+def _factored(writer: Writer, matrix: Value, may_be_singular: bool = False) -> tuple[Value, Value]:
+    """Write LU and its pivots; NaN for a singular matrix, where torch raises an error, unless it may be singular."""
     *batch, n, _ = matrix.shape
     lu, pivots = writer.copied(matrix), writer.value((*batch, n), writer.array(math.prod(batch) * n))
-    call: Callable[[str], str] = lambda b: f"lu_factor({lu.array} + {b} * {n * n}, {pivots.array} + {b} * {n}, {n})"  # noqa: E731
-    _each(writer, matrix.shape, len(batch), call, n**3)
+    call: Callable[[Place], str] = (  # noqa: E731
+        lambda b: f"lu_factor({part_of(lu, b, n * n)}, {part_of(pivots, b, n)}, {n}, {int(may_be_singular)})"
+    )
+    each_matrix(writer, matrix.shape, len(batch), call, n**3)
     return lu, pivots
 
 
@@ -96,11 +106,11 @@ def _solved_by(writer: Writer, lu: Value, pivots: Value, right: Value, transpose
     shape = (*_batch(lu.shape), n, m)
     x = writer.copied(right.broadcast(shape))
 
-    def call(b: str) -> str:
-        places = f"{lu.array} + {b} * {n * n}, {pivots.array} + {b} * {n}, {x.array} + {b} * {n * m}"
-        return f"lu_solve({places}, {n}, {m}, {int(transposed)})"
+    def call(b: Place) -> str:
+        parts = f"{part_of(lu, b, n * n)}, {part_of(pivots, b, n)}, {part_of(x, b, n * m)}"
+        return f"lu_solve({parts}, {n}, {m}, {int(transposed)})"
 
-    _each(writer, shape, len(shape) - 2, call, n * n * m)
+    each_matrix(writer, shape, len(shape) - 2, call, n * n * m)
     return x
 
 
@@ -109,17 +119,26 @@ def _lu_solve(
 ) -> Value:
     if left:
         return _solved_by(writer, lu, pivots, right, adjoint)
-    solved = _solved_by(writer, lu, pivots, _mirrored(right), not adjoint)
-    return _mirrored(solved)
+    solved = _solved_by(writer, lu, pivots, mirrored(right), not adjoint)
+    return mirrored(solved)
 
 
-def _mirrored(x: Value) -> Value:
+def mirrored(x: Value) -> Value:
     *batch, n, m = x.shape
     return x.viewed((*batch, m, n), lambda i: [*i[:-2], i[-1], i[-2]])
 
 
-FACTORS_TRANSPOSE = ("_linalg_det", "_linalg_slogdet")
-"""Operators that factor the transpose of a matrix which stands row by row, for that is what LAPACK sees."""
+@cache
+def factors_transpose() -> frozenset[str]:
+    """Return the operators that factor the transpose of a row-major matrix, as LAPACK reads it.
+
+    Backward formulas use the factors that the forward operator returns. `torch.linalg.solve` is among these
+    operators in some versions of torch (2.6) and not in others (2.13), so the installed torch is tested.
+    """
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    of_solve, of_rows = torch._linalg_solve_ex(rows, rows)[1], torch.linalg.lu_factor(rows)[0]
+    always = {"_linalg_det", "_linalg_slogdet"}
+    return frozenset(always if torch.equal(of_solve, of_rows) else always | {"_linalg_solve_ex"})
 
 
 def _solve_ex(
@@ -130,11 +149,12 @@ def _solve_ex(
     *,
     left: bool = True,
     check_errors: bool = False,
+    transposed: bool = False,
 ) -> Any:
     vector = len(right.shape) < len(matrix.shape)
     columns = writer.reshaped(right, (*right.shape, 1)) if vector else right
-    lu, pivots = _factored(writer, matrix)
-    x = _lu_solve(writer, columns.shape, lu, pivots, columns, left=left)
+    lu, pivots = _factored(writer, mirrored(matrix) if transposed else matrix)
+    x = _lu_solve(writer, columns.shape, lu, pivots, columns, left=left, adjoint=transposed)
     return writer.reshaped(x, right.shape) if vector else x, lu, pivots, _no_error(matrix.shape)
 
 
@@ -154,39 +174,39 @@ def _lu_factor_ex(writer: Writer, _: None, matrix: Value, **options: object) -> 
 
 
 def _over_diagonal(writer: Writer, lu: Value, start: str, step: str) -> Value:
-    """``s = start``, then ``s = step`` for each k of the diagonal ``d`` of LU."""
+    """Write ``s = start``, then ``s = step`` for each k of the diagonal ``d`` of LU."""
     n, batch = lu.shape[-1], _batch(lu.shape)
     array = writer.array(math.prod(batch))
-    entry = f"V d = {lu.array}[b * {n * n} + k * {n + 1}];"
-    loop = f"V s = {start}; for (int k = 0; k < {n}; k++) {{ {entry} s = {step}; }} {array}[b] = s;"
+    diagonal = entry(str(lu.array), f"b * {n * n} + k * {n + 1}")
+    loop = f"V s = {start}; for (int k = 0; k < {n}; k++) {{ V d = {diagonal}; s = {step}; }} {entry(array, 'b')} = s;"
     writer.lines.append(f"for (int b = 0; b < {math.prod(batch)}; b++) {{ {loop} }}")
     return writer.value(batch, array)
 
 
 def _turns(pivots: Value, n: int) -> str:
-    return f"choose({pivots.array}[b * {n} + k] == spread(k + 1), spread(1), spread(-1))"
+    return f"choose({entry(str(pivots.array), f'b * {n} + k')} == spread(k + 1), spread(1), spread(-1))"
 
 
 def _slogdet(writer: Writer, _: None, matrix: Value, *, transposed: bool) -> Any:
-    lu, pivots = _factored(writer, _mirrored(matrix) if transposed else matrix)
+    lu, pivots = _factored(writer, mirrored(matrix) if transposed else matrix, may_be_singular=True)
     sign = _over_diagonal(writer, lu, "spread(1)", f"s * v_sign(d) * {_turns(pivots, matrix.shape[-1])}")
     return sign, _over_diagonal(writer, lu, "spread(0)", "s + v_log(v_abs(d))"), lu, pivots
 
 
 def _det(writer: Writer, _: None, matrix: Value, *, transposed: bool) -> Any:
-    lu, pivots = _factored(writer, _mirrored(matrix) if transposed else matrix)
+    lu, pivots = _factored(writer, mirrored(matrix) if transposed else matrix, may_be_singular=True)
     return _over_diagonal(writer, lu, "spread(1)", f"s * d * {_turns(pivots, matrix.shape[-1])}"), lu, pivots
 
 
 def _cholesky_ex(writer: Writer, _: None, matrix: Value, *, upper: bool = False, check_errors: bool = False) -> Any:
     n = matrix.shape[-1]
-    lower = writer.copied(_mirrored(matrix) if upper else matrix)
-    call: Callable[[str], str] = lambda b: f"cholesky({lower.array} + {b} * {n * n}, {n})"  # noqa: E731
-    _each(writer, matrix.shape, len(matrix.shape) - 2, call, n**3)
-    last = str(n - 1)
-    # A pivot that is not positive makes itself and all that follow NaN.
+    lower = writer.copied(mirrored(matrix) if upper else matrix)
+    call: Callable[[Place], str] = lambda b: f"cholesky({part_of(lower, b, n * n)}, {n})"  # noqa: E731
+    each_matrix(writer, matrix.shape, len(matrix.shape) - 2, call, n**3)
+    last = Place(str(n - 1))
+    # A pivot that is not positive makes itself and all later ones NaN.
     failed = Value(_batch(matrix.shape), lambda i: f"v_isnan({lower.at([*i, last, last])})", computes=True)
-    return (_mirrored(lower) if upper else lower), failed
+    return (mirrored(lower) if upper else lower), failed
 
 
 def _solve_triangular(
@@ -202,19 +222,18 @@ def _solve_triangular(
     if not left:  # X A = B is AᵀXᵀ = Bᵀ
         turned = (*shape[:-2], shape[-1], shape[-2])
         options = {"upper": not upper, "unitriangular": unitriangular}
-        return _mirrored(_solve_triangular(writer, turned, _mirrored(matrix), _mirrored(right), **options))
+        return mirrored(_solve_triangular(writer, turned, mirrored(matrix), mirrored(right), **options))
     n, m = shape[-2:]
     triangle = writer.stored(matrix.broadcast((*_batch(shape), n, n)))
     x = writer.copied(right.broadcast(shape))
     function = "solve_upper" if upper else "solve_lower"
 
-    def call(b: str) -> str:
+    def call(b: Place) -> str:
         return (
-            f"{function}({triangle.array} + {b} * {n * n}, {n}, 1, {x.array} + {b} * {n * m}, "
-            f"{n}, {m}, {int(unitriangular)})"
+            f"{function}({part_of(triangle, b, n * n)}, {n}, 1, {part_of(x, b, n * m)}, {n}, {m}, {int(unitriangular)})"
         )
 
-    _each(writer, shape, len(shape) - 2, call, n * n * m)
+    each_matrix(writer, shape, len(shape) - 2, call, n * n * m)
     return x
 
 
@@ -227,15 +246,15 @@ def _triangular_solve(
     transpose: bool = False,
     unitriangular: bool = False,
 ) -> Any:
-    turned = _mirrored(matrix) if transpose else matrix
+    turned = mirrored(matrix) if transpose else matrix
     options = {"upper": upper != transpose, "unitriangular": unitriangular}
     return _solve_triangular(writer, right.shape, turned, right, **options), None
 
 
 def _cholesky_solve(writer: Writer, shape: Shape, right: Value, factor: Value, upper: bool = False) -> Value:
-    lower = writer.cheap(_mirrored(factor) if upper else factor)
+    lower = writer.cheap(mirrored(factor) if upper else factor)
     half = _solve_triangular(writer, shape, lower, right, upper=False)
-    return _solve_triangular(writer, shape, _mirrored(lower), half, upper=True)
+    return _solve_triangular(writer, shape, mirrored(lower), half, upper=True)
 
 
 def _cholesky_inverse(writer: Writer, shape: Shape, factor: Value, upper: bool = False) -> Value:
@@ -244,38 +263,41 @@ def _cholesky_inverse(writer: Writer, shape: Shape, factor: Value, upper: bool =
 
 def _matrix_exp(writer: Writer, shape: Shape, matrix: Value) -> Value:
     n, batch = shape[-1], _batch(shape)
-    matrix = writer.stored(matrix)
-    result = writer.array(math.prod(shape))
+    matrix, result = writer.stored(matrix), writer.value(shape, writer.array(math.prod(shape)))
     spare, other = writer.array(n * n), writer.array(n * n)
-    call: Callable[[str], str] = (  # noqa: E731
-        lambda b: f"matrix_exp({matrix.array} + {b} * {n * n}, {result} + {b} * {n * n}, {spare}, {other}, {n})"
+    call: Callable[[Place], str] = (  # noqa: E731
+        lambda b: f"matrix_exp({part_of(matrix, b, n * n)}, {part_of(result, b, n * n)}, {spare}, {other}, {n})"
     )
-    _each(writer, shape, len(batch), call, 20 * n**3)
-    return writer.value(shape, result)
+    each_matrix(writer, shape, len(batch), call, 20 * n**3)
+    return result
 
 
 def _eigh(writer: Writer, _: None, matrix: Value, uplo: str = "L", compute_v: bool = True) -> Any:
-    """Of the lower triangle."""
+    """Write ``eigh``, by the lower triangle."""
     if uplo != "L":
-        matrix = _mirrored(matrix)
+        matrix = mirrored(matrix)
     *batch, n, _n = matrix.shape
     matrix, count = writer.cheap(matrix), math.prod(batch)
-    lower = Value(matrix.shape, lambda i: matrix.at([*i[:-2], f"({i[-2]} > {i[-1]} ? {i[-2]} : {i[-1]})", _least(i)]))
-    a, vectors = writer.copied(lower), writer.array(count * n * n)
-    values = writer.array(count * n)
-    call: Callable[[str], str] = (  # noqa: E731
-        lambda b: f"eigh({a.array} + {b} * {n * n}, {values} + {b} * {n}, {vectors} + {b} * {n * n}, {n})"
+    lower = Value(matrix.shape, lambda i: matrix.at([*i[:-2], _larger(*i[-2:]), _smaller(*i[-2:])]))
+    a, vectors = writer.copied(lower), writer.value(matrix.shape, writer.array(count * n * n))
+    values = writer.value((*batch, n), writer.array(count * n))
+    call: Callable[[Place], str] = (  # noqa: E731
+        lambda b: f"eigh({part_of(a, b, n * n)}, {part_of(values, b, n)}, {part_of(vectors, b, n * n)}, {n})"
     )
-    _each(writer, matrix.shape, len(batch), call, 30 * n**3)
-    return writer.value((*batch, n), values), writer.value((*batch, n, n), vectors)
+    each_matrix(writer, matrix.shape, len(batch), call, 30 * n**3)
+    return values, vectors
 
 
-def _least(index: Any) -> str:
-    return f"({index[-2]} > {index[-1]} ? {index[-1]} : {index[-2]})"
+def _larger(i: Place, j: Place) -> Place:
+    return Place(f"{i} > {j} ? {i} : {j}")
+
+
+def _smaller(i: Place, j: Place) -> Place:
+    return Place(f"{i} > {j} ? {j} : {i}")
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """A check that raises in torch; here NaN says it."""
+    """Ignore a check that raises in torch; failures give NaN here."""
 
 
 TABLE: dict[str, Callable[..., Any]] = {

@@ -1,7 +1,7 @@
-"""The table: from ATen's operators to C.
+"""The table from ATen operators to C.
 
-What is not in it has `decompositions`, most of them torch's. Whoever adds an operator adds a line to
-one of the tables here, and a case to ``tests/graphs/native/test_operators.py``.
+Operators that are not in it have `decompositions`, most of them torch's. A new operator needs a line in
+one of the tables here, and a case in ``tests/graphs/native/test_operators.py``.
 """
 
 from __future__ import annotations
@@ -9,19 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pyro_manifold.graphs.native import indexing, matrices, reductions
-from pyro_manifold.graphs.native.values import NotCoveredError, Shape, Value, number, shifted, strided
+from pyro_manifold.graphs.native import convolutions, factors, indexing, matrices, reductions, sorting, special
+from pyro_manifold.graphs.native.values import (
+    NotCoveredError,
+    Place,
+    Shape,
+    Value,
+    entry,
+    number,
+    shifted,
+    stepped,
+    strided,
+)
 from pyro_manifold.graphs.native.writer import Writer
 
 Emitter = Callable[..., Any]
-"""Of a writer, the shape of the result and the operator's arguments: the result, or several."""
+"""Function from a writer, the shape of the result and the operator's arguments to the result, or several."""
 
 
 class Operator(NamedTuple):
-    """How an operator becomes C.
+    """Translation of an operator to C.
 
     Attributes:
-        emit: writes it.
+        emit: function that writes it.
         reads_once: whether it reads each element of its operands once, so that they need not be stored before.
     """
 
@@ -44,12 +54,10 @@ ELEMENTWISE = {
     "ceil": "v_ceil({0})",
     "cos": "v_cos({0})",
     "cosh": "v_cosh({0})",
-    "digamma": "v_digamma({0})",
     "div": "{0} / {1}",
     "eq": "truth({0} == {1})",
     "erf": "v_erf({0})",
     "erfc": "v_erfc({0})",
-    "erfinv": "v_erfinv({0})",
     "exp": "v_exp({0})",
     "exp2": "v_exp2({0})",
     "expm1": "v_expm1({0})",
@@ -61,7 +69,6 @@ ELEMENTWISE = {
     "isinf": "v_isinf({0})",
     "isnan": "v_isnan({0})",
     "le": "truth({0} <= {1})",
-    "lgamma": "v_lgamma({0})",
     "log": "v_log({0})",
     "log10": "v_log10({0})",
     "log1p": "v_log1p({0})",
@@ -91,8 +98,9 @@ ELEMENTWISE = {
     "tanh": "v_tanh({0})",
     "trunc": "v_trunc({0})",
     "where": "v_where({0}, {1}, {2})",
+    **special.ELEMENTWISE,
 }
-"""Functions of numbers: each operand stands once, for it may be long."""
+"""Elementwise functions: each operand appears once, since its expression may be long."""
 
 _POWERS = {
     0.5: "v_sqrt({0})",
@@ -106,7 +114,7 @@ _POWERS = {
 
 
 def mapped(shape: Shape, template: str, *operands: object) -> Value:
-    """A function of each element of operands that are broadcast."""
+    """Apply a function elementwise to operands, with broadcasting."""
     values = [operand if isinstance(operand, Value) else number(_number(operand)) for operand in operands]
     views = [value.broadcast(shape) for value in values]
     return Value(shape, lambda index: f"({template.format(*[view.at(index) for view in views])})", computes=True)
@@ -138,7 +146,7 @@ def _sum_of_two(sign: str) -> Emitter:
 
 
 def _sum_with_product(sign: str) -> Emitter:
-    """``addcmul`` and ``addcdiv``."""
+    """Return the emitter of ``addcmul`` or ``addcdiv``."""
 
     def emit(_: Writer, shape: Shape, x: Value, left: Value, right: Value, *, value: float = 1) -> Value:
         scaled = "{1}" if value == 1 else "{3} * {1}"
@@ -156,6 +164,18 @@ def _power(_: Writer, shape: Shape, base: object, exponent: object) -> Value:
 def _clamp(_: Writer, shape: Shape, x: Value, least: object = None, most: object = None) -> Value:
     bounded = x if least is None else mapped(shape, "v_max({0}, {1})", x, least)
     return bounded if most is None else mapped(shape, "v_min({0}, {1})", bounded, most)
+
+
+def _divided(_: Writer, shape: Shape, left: object, right: object, *, rounding_mode: str | None = None) -> Value:
+    return mapped(shape, special.quotient(rounding_mode), left, right)
+
+
+def _rounded(_: Writer, shape: Shape, x: Value, *, decimals: int = 0) -> Value:
+    return mapped(shape, special.rounded(decimals), x)
+
+
+def _polygamma(_: Writer, shape: Shape, order: int, x: Value) -> Value:
+    return mapped(shape, special.polygamma(order), x)
 
 
 # ---- views -------------------------------------------------------------------------------------------------------
@@ -195,7 +215,7 @@ def _sliced(
 
 def _selected(_: Writer, shape: Shape, x: Value, dim: int, position: int) -> Value:
     dim %= len(x.shape)
-    return x.viewed(shape, lambda i: [*i[:dim], str(position % x.shape[dim]), *i[dim:]])
+    return x.viewed(shape, lambda i: [*i[:dim], Place(str(position % x.shape[dim])), *i[dim:]])
 
 
 def _split(_: Writer, __: None, x: Value, sizes: int | list[int], dim: int = 0) -> list[Value]:
@@ -216,13 +236,16 @@ def _unbound(_: Writer, __: None, x: Value, dim: int = 0) -> list[Value]:
 
 
 def _strided(writer: Writer, shape: Shape, x: Value, size: object, stride: list[int], offset: int = 0) -> Value:
-    array = writer.stored(x).array
+    array = str(writer.stored(x).array)
+    return Value(shape, lambda index: entry(array, stepped(index, stride, offset or 0)))
 
-    def at(index: Any) -> str:
-        steps = [strided(i, n) for i, n in zip(index, stride, strict=True) if i != "0" and n]
-        return f"{array}[{' + '.join([*steps, str(offset or 0)])}]"
 
-    return Value(shape, at)
+OF_STORAGE = {"as_strided": 1, "as_strided_scatter": 2}
+"""Operators on the storage of their first argument, and the position of their size argument."""
+
+
+def _filled(_: Writer, shape: Shape, __: Value, value: Value | float) -> Value:
+    return (value if isinstance(value, Value) else number(value)).broadcast(shape)
 
 
 def _filled_with(value: float) -> Emitter:
@@ -238,8 +261,9 @@ _VIEWS: dict[str, Emitter] = {
     "clone": _same,
     "copy": lambda _, shape, __, source, **___: source.broadcast(shape),
     "detach": _same,
-    **dict.fromkeys(("empty_like", "new_empty", "new_empty_strided"), _filled_with(0)),  # to be copied into
+    **dict.fromkeys(("empty_like", "new_empty", "new_empty_strided"), _filled_with(0)),  # overwritten by a copy
     "expand": _expanded,
+    "fill": _filled,
     "full_like": lambda _, shape, __, value, **___: number(value).broadcast(shape),
     "lift_fresh_copy": _same,
     "ones_like": _filled_with(1),
@@ -267,9 +291,15 @@ OPERATORS: dict[str, Operator] = {
     "addcmul": Operator(_sum_with_product("*"), reads_once=True),
     "addcdiv": Operator(_sum_with_product("/"), reads_once=True),
     "clamp": Operator(_clamp, reads_once=True),
+    "div": Operator(_divided, reads_once=True),
+    "polygamma": Operator(_polygamma, reads_once=True),
+    "round": Operator(_rounded, reads_once=True),
     **{name: Operator(emit, reads_once=True) for name, emit in _VIEWS.items()},
     **{name: Operator(emit, reads_once=True) for name, emit in reductions.TABLE.items()},
     **{name: Operator(emit) for name, emit in indexing.TABLE.items()},
     **{name: Operator(emit) for name, emit in matrices.TABLE.items()},
+    **{name: Operator(emit) for name, emit in sorting.TABLE.items()},
+    **{name: Operator(emit) for name, emit in factors.TABLE.items()},
+    **{name: Operator(emit) for name, emit in convolutions.TABLE.items()},
 }
-"""By the name of the operator, all its overloads alike."""
+"""Operators by name, for all overloads."""

@@ -1,4 +1,4 @@
-"""Sums, products, extremes over dimensions, and what runs along one."""
+"""Reductions over dimensions (sums, products, extremes), and cumulative operators along one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from pyro_manifold.graphs.native.values import Index, NotCoveredError, Shape, Value, flat
+from pyro_manifold.graphs.native.sorting import extreme
+from pyro_manifold.graphs.native.values import Index, NotCoveredError, Place, Shape, Value, entry, flat, shifted
 from pyro_manifold.graphs.native.writer import Writer
 
 
@@ -18,7 +19,7 @@ def _dimensions(x: Value, dim: object) -> list[int]:
 
 
 def reduced(writer: Writer, x: Value, dim: object, keep: bool, start: str, step: str, finish: str = "{0}") -> Value:
-    """``s = start``, then ``s = step`` for each element x over these dimensions, then ``finish`` of s."""
+    """Write a reduction: ``s = start``, then ``s = step`` for each x over these dimensions, then ``finish`` of s."""
     dims = _dimensions(x, dim)
     shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape))
     over = tuple(n if d in dims else 1 for d, n in enumerate(x.shape))
@@ -31,7 +32,7 @@ def reduced(writer: Writer, x: Value, dim: object, keep: bool, start: str, step:
             return f"s = {step.format('s', element)};"
 
         loops = writer.for_each(over, inner, "r")
-        return f"V s = {start}; {loops} {array}[{flat(outer, shape)}] = {finish.format('s')};"
+        return f"V s = {start}; {loops} {entry(array, flat(outer, shape))} = {finish.format('s')};"
 
     writer.lines.append(writer.for_each(shape, body))
     return writer.value(shape if keep else tuple(n for d, n in enumerate(x.shape) if d not in dims), array)
@@ -69,8 +70,8 @@ def _along(step: str, start: str) -> Callable[..., Any]:
         others = tuple(1 if d == dim else n for d, n in enumerate(shape))
 
         def body(outer: Index) -> str:
-            index = [*outer[:dim], "r", *outer[dim + 1 :]]
-            sums = f"s = {step.format('s', x.at(index))}; {array}[{flat(index, shape)}] = s;"
+            index = [*outer[:dim], Place("r"), *outer[dim + 1 :]]
+            sums = f"s = {step.format('s', x.at(index))}; {entry(array, flat(index, shape))} = s;"
             return f"V s = {start}; for (int r = 0; r < {shape[dim]}; r++) {{ {sums} }}"
 
         writer.lines.append(writer.for_each(others, body))
@@ -80,14 +81,17 @@ def _along(step: str, start: str) -> Callable[..., Any]:
     return emit
 
 
-def _extreme_along(function: str, start: str) -> Callable[..., Any]:
-    """``max.dim`` and ``min.dim``; where it stands is not told."""
+def _extreme(name: str) -> Callable[..., Any]:
+    """Return the emitter of ``max`` or ``min``; along a dimension, they also return the index."""
+    start, step = _EXTREMES[name]
 
     def emit(writer: Writer, shape: Shape | None, x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
-        value = reduced(writer, x, dim, keepdim, start, f"{function}({{0}}, {{1}})")
-        return value if dim is None else (value, None)
+        return reduced(writer, x, None, False, start, step) if dim is None else extreme(writer, x, dim, keepdim, name)
 
     return emit
+
+
+_EXTREMES = {"max": ("spread(-INFINITY)", "v_max({0}, {1})"), "min": ("spread(INFINITY)", "v_min({0}, {1})")}
 
 
 def _concatenated(writer: Writer, shape: Shape, parts: list[Value], dim: int = 0) -> Value:
@@ -97,8 +101,8 @@ def _concatenated(writer: Writer, shape: Shape, parts: list[Value], dim: int = 0
     for part in parts:
 
         def body(index: Index, part: Value = part, offset: int = offset) -> str:
-            place = [*index[:dim], f"({index[dim]} + {offset})", *index[dim + 1 :]]
-            return f"{array}[{flat(place, shape)}] = {part.at(index)};"
+            place = [*index[:dim], shifted(index[dim], offset), *index[dim + 1 :]]
+            return f"{entry(array, flat(place, shape))} = {part.at(index)};"
 
         writer.lines.append(writer.for_each(part.shape, body))
         writer.arithmetic += part.size
@@ -110,14 +114,15 @@ def _concatenated(writer: Writer, shape: Shape, parts: list[Value], dim: int = 0
 
 TABLE: dict[str, Callable[..., Any]] = {
     "all": _reduction("spread(1)", "v_and({0}, {1})"),
-    "amax": _reduction("spread(-INFINITY)", "v_max({0}, {1})"),
-    "amin": _reduction("spread(INFINITY)", "v_min({0}, {1})"),
+    "amax": _reduction(*_EXTREMES["max"]),
+    "amin": _reduction(*_EXTREMES["min"]),
     "any": _reduction("spread(0)", "v_or({0}, {1})"),
     "cat": _concatenated,
     "cumsum": _along("{0} + {1}", "spread(0)"),
-    "max": _extreme_along("v_max", "spread(-INFINITY)"),
+    "logcumsumexp": _along("v_logaddexp({0}, {1})", "spread(-INFINITY)"),
+    "max": _extreme("max"),
     "mean": _mean,
-    "min": _extreme_along("v_min", "spread(INFINITY)"),
+    "min": _extreme("min"),
     "prod": _reduction("spread(1)", "{0} * {1}"),
     "sum": _reduction("spread(0)", "{0} + {1}"),
     "var": _variance,

@@ -1,4 +1,4 @@
-"""Guides beside those of `pyro.infer.autoguide`."""
+"""Automatic guides in addition to those of `pyro.infer.autoguide`."""
 
 from pyro_manifold.infer.autoguide.low_rank import (
     AutoGrassmannLowRankMultivariateNormal,

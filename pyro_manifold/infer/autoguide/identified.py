@@ -1,4 +1,4 @@
-"""What a low-rank plus diagonal covariance says, freed from signs, order and rotations of its columns."""
+"""Canonical form of a low-rank plus diagonal covariance, without the ambiguity of signs, order and rotations."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from torch import Tensor
 
 
 class IdentifiedCovariance(NamedTuple):
-    r"""A covariance :math:`B\,\mathrm{diag}(c^2)B^\top + \mathrm{diag}(d^2)` in a form that two fits can share.
+    r"""Covariance :math:`B\,\mathrm{diag}(c^2)B^\top + \mathrm{diag}(d^2)` in a form that is comparable between fits.
 
-    B, c and d follow from the covariance (up to what is fixed here) if, whichever row of B is taken out, the others
-    hold two separate sets of ``rank`` linearly independent rows (Anderson & Rubin 1956), which needs m ≥ 2·rank + 1.
+    B, c and d are identified by the covariance (up to the conventions below) if, whichever row of B is removed, the
+    other rows contain two disjoint sets of ``rank`` linearly independent rows (Anderson & Rubin 1956); this requires
+    m ≥ 2·rank + 1.
 
-    Columns of B are in falling order and have their entry of largest modulus positive. All is in the unconstrained
-    space of Pyro's guides, in the order in which the model's sites appear; ``directions`` has B cut into sites.
+    Columns of B are in decreasing order of c, and the entry of largest modulus of each is positive. All tensors are in
+    the unconstrained space of Pyro's guides, in the order in which the model's sites appear; ``directions`` is B
+    split by site.
 
     Attributes:
-        factor: B, ``(latent_dim, rank)``, orthonormal columns.
+        factor: B, ``(latent_dim, rank)``, with orthonormal columns.
         factor_scale: c, ``(rank,)``, standard deviations along the columns.
-        scale: d, ``(latent_dim,)``, standard deviations of what is left, independent in each coordinate.
+        scale: d, ``(latent_dim,)``, standard deviations of the residuals, independent in each coordinate.
         explained: :math:`c_j^2 / \mathrm{tr}\,\Sigma`, ``(rank,)``: the share of the guide's total variance that each
-            column explains; what is missing to 1 is the diagonal's. How much of the posterior's variance the guide has
-            found is another question.
+            column explains; the rest is the share of the diagonal. The share of the posterior's variance that the
+            guide captures is a separate question.
         directions: ``{site: (rank, *unconstrained shape)}``.
     """
 
@@ -35,13 +37,13 @@ class IdentifiedCovariance(NamedTuple):
 
 
 def canonical_form(scaled_factor: Tensor) -> tuple[Tensor, Tensor]:
-    r"""B and c with :math:`WW^\top = B\,\mathrm{diag}(c^2)B^\top`, from the singular value decomposition of W.
+    r"""Compute B and c with :math:`WW^\top = B\,\mathrm{diag}(c^2)B^\top` by a singular value decomposition of W.
 
     Args:
         scaled_factor: W, ``(m, rank)``.
 
     Returns:
-        B, ``(m, rank)``, orthonormal columns, and c ≥ 0, ``(rank,)``, falling.
+        B, ``(m, rank)``, with orthonormal columns, and c ≥ 0, ``(rank,)``, in decreasing order.
     """
     factor, factor_scale, _ = torch.linalg.svd(scaled_factor, full_matrices=False)
     return factor, factor_scale
@@ -50,10 +52,11 @@ def canonical_form(scaled_factor: Tensor) -> tuple[Tensor, Tensor]:
 def identify(
     factor: Tensor, factor_scale: Tensor, scale: Tensor, shapes: dict[str, tuple[int, ...]]
 ) -> IdentifiedCovariance:
-    r"""Order the columns, fix their signs, and cut them into sites.
+    r"""Order the columns, fix their signs, and split them by site.
 
-    Equal scales leave the basis of the span free. Then the columns are turned to those of the factor analyst, for
-    which :math:`B^\top D^{-2} B` is diagonal: the first says most in units of what is left to each coordinate.
+    If all columns share one scale, the basis of their span is not identified. The columns are then rotated to the
+    convention of factor analysis, in which :math:`B^\top D^{-2} B` is diagonal: the first column has the largest norm
+    in units of the residual standard deviations.
 
     Args:
         factor: ``(m, rank)``.
@@ -62,7 +65,7 @@ def identify(
         shapes: unconstrained shape of each site, in order.
 
     Returns:
-        Detached tensors.
+        The canonical form, as detached tensors.
     """
     factor, factor_scale, scale = factor.detach(), factor_scale.detach(), scale.detach()
     if factor_scale.ndim == 0:

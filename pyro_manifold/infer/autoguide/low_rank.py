@@ -18,6 +18,7 @@ from pyro.nn import PyroParam
 from torch import Tensor, nn
 from torch.distributions.constraints import Constraint
 
+from pyro_manifold.density.causes import arguments_by_name, explained
 from pyro_manifold.distributions import constraints
 from pyro_manifold.infer.autoguide.identified import IdentifiedCovariance, canonical_form, identify
 from pyro_manifold.infer.autoguide.low_rank_affine import LowRankAffineTransform
@@ -26,7 +27,7 @@ from pyro_manifold.manifolds import Stiefel
 
 
 class _AutoLowRank(AutoContinuous):
-    """The Gaussian N(loc, W Wᵀ + diag(scale²)), W = cov_factor · factor_scale; a subclass says in which parameters."""
+    """Gaussian guide N(loc, W Wᵀ + diag(scale²)), W = cov_factor · factor_scale; subclasses parametrise W."""
 
     scale_constraint: Constraint = softplus_positive
 
@@ -53,7 +54,8 @@ class _AutoLowRank(AutoContinuous):
         super().__init__(model, init_loc_fn=init_loc_fn)
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        super()._setup_prototype(*args, **kwargs)
+        with explained(arguments_by_name(self.model, args, kwargs)):
+            super()._setup_prototype(*args, **kwargs)
         if self.rank is None:
             self.rank = round(self.latent_dim**0.5)
         if self.rank > self.latent_dim:
@@ -62,7 +64,7 @@ class _AutoLowRank(AutoContinuous):
                 f"no more than {self.latent_dim} columns can be orthonormal; give a smaller rank."
             )
         self.loc = nn.Parameter(self._init_loc())
-        part = 0.5**0.5 * self._init_scale  # the factor's scale and the diagonal's have equal shares
+        part = 0.5**0.5 * self._init_scale  # equal shares of the variance for factor and diagonal
         self.scale = PyroParam(self.loc.new_full((self.latent_dim,), part), constraint=self.scale_constraint)
         if self.rank:
             factor = Stiefel().random_point(self.latent_dim, self.rank, dtype=self.loc.dtype, device=self.loc.device)
@@ -70,15 +72,15 @@ class _AutoLowRank(AutoContinuous):
 
     @abstractmethod
     def _setup_factor(self, factor: Tensor, scale: float) -> None:
-        """Give the guide its parameters for W, from orthonormal columns and a scale for all of them."""
+        """Register the parameters of W, initialised with orthonormal columns and one scale for all of them."""
 
     @abstractmethod
     def _scaled_factor(self) -> Tensor:
-        """W, ``(latent_dim, rank)``, of a guide whose rank is not 0."""
+        """Return W, ``(latent_dim, rank)``; called only if the rank is not 0."""
 
     @abstractmethod
     def _canonical_form(self) -> tuple[Tensor, Tensor]:
-        """Orthonormal B and scales c with W Wᵀ = B diag(c²) Bᵀ."""
+        """Return orthonormal B and scales c with W Wᵀ = B diag(c²) Bᵀ."""
 
     def _checked_factor(self) -> Tensor:
         if not self.rank:
@@ -93,20 +95,20 @@ class _AutoLowRank(AutoContinuous):
         return factor
 
     def get_base_dist(self) -> dist.Distribution:
-        """N(0, I) in ``latent_dim`` dimensions."""
+        """Return N(0, I) in ``latent_dim`` dimensions."""
         return dist.Normal(torch.zeros_like(self.loc), torch.ones_like(self.loc)).to_event(1)
 
     def get_transform(self, *args: Any, **kwargs: Any) -> LowRankAffineTransform:
-        """The affine map from `get_base_dist` to the posterior, as `NeuTraReparam` takes it."""
+        """Return the affine map from `get_base_dist` to the posterior, in the form required by `NeuTraReparam`."""
         return LowRankAffineTransform(self.loc, self._checked_factor(), self.scale, cache_size=1)
 
     def sample_latent(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Draw μ + Wz + d∘ε, with the gradient of the entropy that ``path_derivative`` names.
+        """Draw μ + Wz + d∘ε; ``path_derivative`` selects the gradient estimator of the entropy.
 
-        The closed form comes by way of `get_transform`: with the cached noise of a draw, log q is a function of the
-        noise minus a log determinant, so the entropy's gradient carries no Monte Carlo error.
+        The closed form is obtained through `get_transform`: with the cached noise of a draw, log q is a function of
+        the noise minus a log determinant, so that the gradient of the entropy has no Monte Carlo error.
         """
-        # A mean field seldom is the posterior, so it keeps the closed form, which widens a narrow start faster.
+        # A mean-field guide rarely fits exactly, so it keeps the closed form, which widens a narrow start faster.
         if self.path_derivative and self.rank:
             parameters = self.loc, self._checked_factor(), self.scale
             frozen = (parameter.detach() for parameter in parameters)
@@ -116,17 +118,17 @@ class _AutoLowRank(AutoContinuous):
         return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer={"is_auxiliary": True})
 
     def get_posterior(self, *args: Any, **kwargs: Any) -> dist.TorchDistribution:
-        """The Gaussian over all latent coordinates."""
+        """Return the Gaussian over all latent coordinates."""
         return _gaussian(self.loc, self._checked_factor(), self.scale)
 
     def _loc_scale(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         return self.loc, (self.scale.square() + self._checked_factor().square().sum(-1)).sqrt()
 
     def identified_covariance(self) -> IdentifiedCovariance:
-        """Factor, scales and shares of variance in a form that does not depend on the fit's initial values.
+        """Return factor, scales and shares of variance in a form that does not depend on the initial values of the fit.
 
         Raises:
-            RuntimeError: before the guide has seen the model's arguments.
+            RuntimeError: if the guide has not yet been called with the model's arguments.
         """
         if self.prototype_trace is None:
             raise RuntimeError(
@@ -145,37 +147,39 @@ class _AutoLowRank(AutoContinuous):
 
 
 class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
-    r"""A Gaussian over all latent variables with orthonormal factor and a scale for each of its columns.
+    r"""Gaussian guide over all latent variables with an orthonormal factor and a scale for each of its columns.
 
     .. math::
         \theta = \mu + B(c \circ z) + d \circ \varepsilon, \qquad
         \Sigma = B\,\mathrm{diag}(c^2)\,B^\top + \mathrm{diag}(d^2), \qquad B^\top B = I,
 
     z and ε standard normal, in Pyro's unconstrained space. The family is that of `AutoLowRankMultivariateNormal`, all
-    covariances that are diagonal plus low rank. The columns of B are determined up to order and sign, where the c
-    differ and Σ determines the split into its two parts (see `IdentifiedCovariance`). Densities by Woodbury's formula:
-    time and memory O(m·rank²) for m dimensions. Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, for the family.
+    covariances that are diagonal plus low rank. The columns of B are identified up to order and sign, provided that
+    the c differ and that Σ determines the split into its two parts (see `IdentifiedCovariance`). Densities are
+    computed by Woodbury's formula, in O(m·rank²) time and memory for m dimensions. The family is that of Zhou, Gao,
+    Tran & Gerlach, arXiv 1902.03718.
 
-    Steps are taken in :math:`A = W / d` (row by row) with :math:`W = B\,\mathrm{diag}(c)`: in units of d, so that the
-    scales of coordinates do not matter. B and c are read from the singular value decomposition of W, its *canonical
-    form*. A and AR are one covariance for every orthogonal R, so A stands for :math:`AA^\top`, a matrix of fixed rank,
-    and the distance of two of these is that of their A, turned to agree (Journée, Bach, Absil & Sepulchre 2010). The
-    gradient of a function of :math:`AA^\top` is orthogonal to all turns by an R, so the gradient step in A is that of
-    this geometry.
-    `AutoProductStiefelLowRankMultivariateNormal` has B and c as parameters of their own, and loses columns.
+    The optimised parameter is :math:`A = W / d` (row by row) with :math:`W = B\,\mathrm{diag}(c)`. It is in units of
+    d, so that the scales of coordinates do not matter. B and c are computed by a singular value decomposition of W,
+    its *canonical form*. A and AR give the same covariance for every orthogonal R, so A represents :math:`AA^\top`, a
+    matrix of fixed rank, and the distance of two such matrices is that of their A after optimal rotation (Journée,
+    Bach, Absil & Sepulchre 2010). The gradient of a function of :math:`AA^\top` is orthogonal to all rotations by R,
+    so the gradient step in A is the gradient step of this quotient geometry.
+    `AutoProductStiefelLowRankMultivariateNormal` has B and c as separate parameters, and its columns can collapse.
 
-    Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``relative_factor`` A, ``(m, rank)``. Read from them,
-    detached: ``cov_factor`` B, ``(m, rank)``, and ``factor_scale`` c ≥ 0, ``(rank,)``, falling. dtype and device are
-    the model's. Any optimiser does.
+    Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``relative_factor`` A, ``(m, rank)``. Computed from
+    these, detached: ``cov_factor`` B, ``(m, rank)``, and ``factor_scale`` c ≥ 0, ``(rank,)``, in decreasing order.
+    dtype and device are those of the model. Any optimiser can be used.
 
     Args:
         model: a Pyro model with continuous latent variables.
         rank: columns of B, 0 to m; 0 is the mean field, None about √m.
         init_loc_fn: initial value of each site, as in Pyro.
         init_scale: initial standard deviation, √½ of it from the diagonal and √½ along each column.
-        path_derivative: the entropy's gradient by the draws alone (see `PathDerivative`): the noise of the ELBO's
-            gradient vanishes where the guide fits. False takes the entropy in closed form, as rank 0 always does: less
-            noise while the guide is much narrower than the posterior, or where it never fits.
+        path_derivative: whether to use the path-derivative gradient of the entropy (see `PathDerivative`): the noise
+            of the ELBO's gradient vanishes where the guide equals the posterior. False uses the closed-form entropy,
+            as rank 0 always does; it has less noise while the guide is much narrower than the posterior, or if the
+            family does not contain the posterior.
 
     Raises:
         ValueError: for a rank or scale out of range, and for loaded parameters of another shape.
@@ -194,7 +198,7 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
     """
 
     def _setup_factor(self, factor: Tensor, scale: float) -> None:
-        self.relative_factor = nn.Parameter(factor)  # of the same scale as the diagonal
+        self.relative_factor = nn.Parameter(factor)  # columns of norm 1, in units of the diagonal's scale
 
     def _scaled_factor(self) -> Tensor:
         return self.relative_factor * self.scale.unsqueeze(-1)
@@ -204,7 +208,7 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
 
     @property
     def cov_factor(self) -> Tensor:
-        """B, ``(m, rank)``, orthonormal columns in falling order of ``factor_scale``."""
+        """B, ``(m, rank)``, with orthonormal columns in decreasing order of ``factor_scale``."""
         return self._canonical_form()[0]
 
     @property
@@ -214,7 +218,7 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
 
 
 class _AutoOrthonormalLowRank(_AutoLowRank):
-    """B is a parameter with a constraint, and scales are another."""
+    """Guide in which the orthonormal B is a constrained parameter and the scales are another parameter."""
 
     factor_constraint: Constraint
 
@@ -224,7 +228,7 @@ class _AutoOrthonormalLowRank(_AutoLowRank):
 
     @abstractmethod
     def _setup_factor_scale(self, initial: Tensor) -> None:
-        """Give the guide its ``factor_scale``, from an initial value for each column."""
+        """Register ``factor_scale``, from an initial value for each column."""
 
     def _scaled_factor(self) -> Tensor:
         return self.cov_factor * self.factor_scale
@@ -234,20 +238,20 @@ class _AutoOrthonormalLowRank(_AutoLowRank):
 
 
 class AutoProductStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
-    r"""The family of `AutoStiefelLowRankMultivariateNormal`, with B and c as parameters of their own.
+    r"""Gaussian guide of the family of `AutoStiefelLowRankMultivariateNormal`, with B and c as separate parameters.
 
-    B moves along the Stiefel manifold (the matrices with orthonormal columns), as in Zhou, Gao, Tran & Gerlach (arXiv
-    1902.03718), and every entry of c by itself. The gradient of column k of B is :math:`c_k^2` times a matrix applied
-    to it, so a column that starts across a long direction shrinks and then hardly turns, and columns with nearly
-    equal c hardly turn into each other's place. In thousands of dimensions without a long direction it is the better
-    one nevertheless, because a scale that is one number falls fast.
+    B moves on the Stiefel manifold (the matrices with orthonormal columns), as in Zhou, Gao, Tran & Gerlach (arXiv
+    1902.03718), and each entry of c is a parameter. The gradient of column k of B is :math:`c_k^2` times a matrix
+    applied to that column. A column that starts orthogonal to a direction of large variance therefore shrinks and then
+    hardly rotates, and columns with nearly equal c hardly rotate into each other. In thousands of dimensions without a
+    direction of large variance this guide is nevertheless preferable, because a scalar scale decreases quickly.
 
     Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``cov_factor`` B, ``(m, rank)``, with the constraint
     `constraints.stiefel` (orthonormal columns); ``factor_scale`` c > 0, ``(rank,)``. The optimisers of
     `pyro_manifold.optim` keep B orthonormal at every step; others move an unconstrained matrix, to which B is the
     nearest orthonormal one.
 
-    Args, errors: as there.
+    Arguments and errors are those of `AutoStiefelLowRankMultivariateNormal`.
 
     Example:
         >>> import pyro
@@ -265,15 +269,16 @@ class AutoProductStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
 
 
 class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
-    r"""A Gaussian over all latent variables with an orthonormal factor and one scale for all of its columns.
+    r"""Gaussian guide over all latent variables with an orthonormal factor and one scale for all of its columns.
 
     .. math::
         \theta = \mu + sBz + d \circ \varepsilon, \qquad
         \Sigma = s^2 BB^\top + \mathrm{diag}(d^2), \qquad B^\top B = I .
 
-    Σ does not change when B becomes BR for an orthogonal R: only the subspace that its columns span matters (the set of
-    these is the Grassmann manifold). A smaller family than `AutoStiefelLowRankMultivariateNormal`, for the same cost.
-    Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, fix s = 1, which suits coordinates on the scale of their prior.
+    Σ does not change when B becomes BR for an orthogonal R: only the subspace spanned by its columns matters (the set
+    of these subspaces is the Grassmann manifold). The family is smaller than that of
+    `AutoStiefelLowRankMultivariateNormal`, at the same cost. Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, fix s = 1,
+    which is suitable if coordinates are in units of their prior standard deviation.
 
     Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``cov_factor`` B, ``(m, rank)``, in
     `constraints.grassmann`; ``factor_scale`` s > 0, a scalar. The optimisers of `pyro_manifold.optim` keep B
@@ -285,7 +290,7 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
         factor_scale: s, held fixed; None learns it. The paper's family is ``factor_scale=1.0``.
         init_loc_fn: initial value of each site, as in Pyro.
         init_scale: initial standard deviation, √½ of it from the diagonal and √½ along each column (unless s is given).
-        path_derivative: as there.
+        path_derivative: as for `AutoStiefelLowRankMultivariateNormal`.
 
     Raises:
         ValueError: for a rank or scale out of range, and for loaded parameters of another shape.

@@ -1,4 +1,4 @@
-"""The affine map under which a low-rank plus diagonal Gaussian is standard."""
+"""Affine transform of a standard normal to a Gaussian with low-rank plus diagonal covariance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.distributions import Transform, constraints
 
 
 class LowRankAffineTransform(Transform):
-    r"""A root of :math:`\Sigma = WW^\top + \mathrm{diag}(d^2)`, so that N(0, I) becomes N(μ, Σ) without an m×m matrix.
+    r"""Affine transform of N(0, I) to N(μ, Σ), :math:`\Sigma = WW^\top + \mathrm{diag}(d^2)`, without an m×m matrix.
 
     .. math::
         u \mapsto \mu + d \circ (u + VCV^\top u), \quad V = W / d, \quad C = (I + K)^{-1}, \quad KK^\top = I + V^\top V,

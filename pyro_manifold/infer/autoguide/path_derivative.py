@@ -1,4 +1,4 @@
-"""A distribution whose draws carry gradients and whose entropy carries only those that come through the draws."""
+"""Path-derivative gradient estimator: a distribution whose entropy has gradients only through its draws."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class PathDerivative(TorchDistribution):
-    r"""A law :math:`q_\lambda` that tells Pyro's ELBOs to leave out the score of its own parameters λ.
+    r"""Distribution :math:`q_\lambda` for which Pyro's ELBOs omit the score function of its parameters λ.
 
     With draws :math:`\theta_\lambda`, the gradient of the ELBO has two terms from the entropy,
 
@@ -21,9 +21,9 @@ class PathDerivative(TorchDistribution):
         \frac{\partial \log q_\lambda}{\partial \theta}\,\frac{\partial \theta_\lambda}{\partial \lambda}
         + \frac{\partial \log q_\lambda}{\partial \lambda} .
 
-    The second has mean zero. Without it the estimate stays unbiased, and it vanishes, draw by draw, where q is the
-    posterior. Roeder, Wu & Duvenaud 2017 (arXiv 1703.09194), equation 5. `log_prob` is untouched, so objectives that
-    weigh draws by their density (`RenyiELBO`), where leaving the score out would be a bias, keep it.
+    The second term has mean zero. Without it the estimate remains unbiased, and it is zero for every draw where q is
+    the posterior. Roeder, Wu & Duvenaud 2017 (arXiv 1703.09194), equation 5. `log_prob` is unchanged, so objectives
+    that weight draws by their density (`RenyiELBO`), which would be biased without the score, keep it.
 
     Args:
         law: a distribution with reparametrised draws.
@@ -33,7 +33,7 @@ class PathDerivative(TorchDistribution):
         >>> import pyro.distributions as dist
         >>> loc = torch.tensor(1.0, requires_grad=True)
         >>> law = PathDerivative(dist.Normal(loc, 1.0), dist.Normal(loc.detach(), 1.0))
-        >>> loss = law.score_parts(law.rsample()).entropy_term  # log N(loc + ε; loc, 1): -ε of the draw alone
+        >>> loss = law.score_parts(law.rsample()).entropy_term  # log N(loc + ε; loc, 1), with the gradient -ε
         >>> bool(torch.autograd.grad(loss, loc)[0] != 0)
         True
     """
@@ -59,5 +59,5 @@ class PathDerivative(TorchDistribution):
         return self.law.log_prob(value)
 
     def score_parts(self, value: Tensor) -> ScoreParts:
-        """Pyro's split of the gradient, with the path's part of the entropy's."""
+        """Return Pyro's split of the gradient, with the path-derivative term of the entropy."""
         return ScoreParts(self.log_prob(value), 0, self.frozen.log_prob(value))

@@ -5,9 +5,10 @@ With G the Fisher information of a model's parameters plus the precision of thei
 .. math:: \delta = -(P G P + \lambda I)^{-1} \nabla U,
 
 P the projection to tangent space. For a Normal likelihood G is the Gauss–Newton matrix, and this is the method of
-Levenberg and Marquardt. The damping λ falls with each step that keeps a tenth of what the quadratic promises and grows
-with others; one that leads no lower is not taken. The first λ is as in Madsen, Nielsen & Tingleff, Methods for
-non-linear least squares problems, 2004.
+Levenberg and Marquardt. The damping λ decreases after each step that attains at least a tenth of the decrease predicted
+by the quadratic model, and increases after any other step. A step that does not decrease the energy is rejected. The
+initial λ is that of Madsen, Nielsen & Tingleff, Methods for
+nonlinear least squares problems, 2004.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from torch import Tensor
 
 from pyro_manifold.infer.descent.points import Points
 
-_FIRST_DAMPING = 1e-3  # of the largest entry on G's diagonal
+_FIRST_DAMPING = 1e-3  # multiple of the largest diagonal entry of G
 _LESS, _MORE = 3.0, 2.0
-_LEAST, _MOST = 1e-12, 1e12  # of the same
-_SUFFICIENT, _GOOD = 1e-3, 0.1  # shares of the decrease that the quadratic promises
+_LEAST, _MOST = 1e-12, 1e12  # multiples of the same entry
+_SUFFICIENT, _GOOD = 1e-3, 0.1  # fractions of the decrease predicted by the quadratic model
 
 
 class NaturalGradientState(NamedTuple):
-    """Where chains are and what the metric is there; each tensor ``(chains, ...)``.
+    """Positions of all chains, with energy, gradient and metric there; each tensor has shape ``(chains, ...)``.
 
     Attributes:
-        at: position, as `Points` has it.
-        energy: there.
-        slope: gradient in tangent space.
+        at: positions as rows, in the layout of `Points`.
+        energy: potential energy at the positions.
+        slope: gradient projected to tangent space.
         metric: P G P + (I - P).
         damping: λ.
-        unit: of λ, the largest entry of the first metric's diagonal.
+        unit: unit of λ: the largest diagonal entry of the first metric.
     """
 
     at: Tensor
@@ -47,26 +48,26 @@ class NaturalGradientState(NamedTuple):
 
 
 class NaturalGradient:
-    """The descent by damped natural gradients: the metric knows in which directions the model is stiff.
+    """Descent by damped natural gradients (Levenberg–Marquardt on a product of manifolds).
 
     Args:
-        points: where to, and how high.
-        metric: of rows ``(chains, coordinates)``: G, ``(chains, coordinates, coordinates)``. Asked for where a step is
-            taken, and only there.
+        points: the manifolds and the potential energy that is minimised.
+        metric: maps positions ``(chains, coordinates)`` to G, ``(chains, coordinates, coordinates)``. It is evaluated
+            only at initial and accepted positions.
     """
 
     def __init__(self, points: Points[Any], metric: Callable[[Tensor], Tensor]) -> None:
         self._points, self._metric = points, metric
 
     def begin(self, at: Tensor) -> NaturalGradientState:
-        """At some points."""
+        """Return the state at some points, with the initial damping."""
         energy, slope = self._points.energy_and_slope(at)
         metric = self._metric_at(at)
         unit = metric.diagonal(dim1=-2, dim2=-1).amax(-1)
         return NaturalGradientState(at, energy, slope, metric, _FIRST_DAMPING * unit, unit)
 
     def advance(self, state: NaturalGradientState) -> NaturalGradientState:
-        """The next step, or from the same place more damping."""
+        """Take one step; a chain whose step is rejected stays where it is, with more damping."""
         at, energy, slope, metric, damping, unit = state
         identity = torch.eye(at.shape[1], dtype=at.dtype, device=at.device)
         damped = metric + damping[:, None, None] * identity
@@ -89,15 +90,15 @@ class NaturalGradient:
         )
 
     def promise(self, state: NaturalGradientState) -> Tensor:
-        r""":math:`\tfrac12 g^\top G^{-1} g`; 0 where no damping helps."""
+        r"""Return the predicted decrease :math:`\tfrac12 g^\top G^{-1} g`; 0 where the damping is at its maximum."""
         step = torch.linalg.solve_ex(state.metric, state.slope.unsqueeze(-1))[0].squeeze(-1)
         return torch.where(state.damping < _MOST * state.unit, (state.slope * step).sum(1) / 2, 0.0)
 
     def _metric_at(self, at: Tensor) -> Tensor:
-        """In tangent space, and the identity across it."""
+        """Return the metric projected to tangent space, plus the identity on the normal space."""
         identity = torch.eye(at.shape[1], dtype=at.dtype, device=at.device)
         chains, size = at.shape
-        # Row by row of the identity: what a projection of every basis vector is.
+        # Projecting every basis vector gives the projection matrix.
         bases = identity.expand(chains, size, size).reshape(-1, size)
         projection = self._points.tangent(at.repeat_interleave(size, 0), bases).reshape(chains, size, size)
         metric = self._metric(at).nan_to_num(0.0, 0.0, 0.0)

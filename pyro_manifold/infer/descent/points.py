@@ -1,4 +1,4 @@
-"""Points on a product of manifolds as rows, what a descent is, and how its states are taken apart."""
+"""Points on a product of manifolds as rows, the protocol of a descent, and selection of chains from its states."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ K = TypeVar("K", str, tuple[str, ...])
 
 
 class Points(Generic[K]):
-    """Positions of all parts, sites or blocks of them, as one vector for each chain, ``(chains, coordinates)``.
+    """Positions of all parts (sites or blocks of sites) as one vector per chain, ``(chains, coordinates)``.
 
     Args:
-        example: ``{part: (any, ...)}``, for shapes.
-        potential: energies and Euclidean gradients of any number of chains.
-        manifolds: of the parts that have one.
+        example: ``{part: (any, ...)}``, used for its shapes.
+        potential: computes energies and Euclidean gradients of any number of chains.
+        manifolds: manifolds of the parts that have one.
+        units: scales of the coordinates of Euclidean parts, ``{part: (...)}``; 1 for parts that are not given. With
+            them, a descent does not depend on whether a variable is measured in metres or miles.
     """
 
     def __init__(
@@ -27,44 +29,56 @@ class Points(Generic[K]):
         example: Mapping[K, Tensor],
         potential: Callable[[dict[K, Tensor]], tuple[Tensor, dict[K, Tensor]]],
         manifolds: Mapping[K, Manifold],
+        units: Mapping[K, Tensor] | None = None,
     ) -> None:
         self._shapes: dict[K, Size] = {part: x.shape[1:] for part, x in example.items()}
         self._potential: Callable[[dict[K, Tensor]], tuple[Tensor, dict[K, Tensor]]] = potential
         self._manifolds: Mapping[K, Manifold] = manifolds
+        self._units = _row_of(units, example) if units else None
 
     def rows(self, parts: Mapping[K, Tensor]) -> Tensor:
-        """``{part: (chains, ...)}`` to ``(chains, coordinates)``."""
-        return torch.cat([parts[part].reshape(len(parts[part]), -1) for part in self._shapes], 1)
+        """Flatten ``{part: (chains, ...)}`` to ``(chains, coordinates)``."""
+        rows = torch.cat([parts[part].reshape(len(parts[part]), -1) for part in self._shapes], 1)
+        return rows if self._units is None else rows / self._units
 
     def parts(self, rows: Tensor) -> dict[K, Tensor]:
-        """``(chains, coordinates)`` to ``{part: (chains, ...)}``."""
+        """Split ``(chains, coordinates)`` into ``{part: (chains, ...)}``."""
+        rows = rows if self._units is None else rows * self._units
         cut = rows.split([shape.numel() for shape in self._shapes.values()], 1)
         return {part: x.reshape(len(rows), *shape) for (part, shape), x in zip(self._shapes.items(), cut, strict=True)}
 
     def tangent(self, at: Tensor, vectors: Tensor) -> Tensor:
-        """Vectors projected to tangent space."""
+        """Project vectors to tangent space."""
         place, moved = self.parts(at), self.parts(vectors)
         for part, manifold in self._manifolds.items():
             moved[part] = manifold.tangent_projection(place[part], moved[part])
         return self.rows(moved)
 
     def moved(self, at: Tensor, by: Tensor) -> Tensor:
-        """The points of the manifolds nearest to ``at + by``."""
+        """Return the points of the manifolds nearest to ``at + by``."""
         place = self.parts(at + by)
         for part, manifold in self._manifolds.items():
             place[part] = manifold.projection(place[part])
         return self.rows(place)
 
     def energy_and_slope(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies and gradients in tangent space. Where one is not finite, the energy is infinite."""
+        """Compute energies and gradients in tangent space; the energy is infinite where either is not finite."""
         energy, gradient = self._potential(self.parts(at))
-        slope = self.tangent(at, self.rows(gradient))
+        rows = self.rows(gradient)
+        slope = self.tangent(at, rows if self._units is None else rows * self._units.square())
         fine = energy.isfinite() & slope.isfinite().all(1)
         return torch.where(fine, energy, torch.inf), torch.where(fine.unsqueeze(1), slope, 0.0)
 
 
+def _row_of(units: Mapping[K, Tensor], example: Mapping[K, Tensor]) -> Tensor:
+    """Return units as one row, with ones for parts that have no units."""
+    return torch.cat(
+        [units[part].flatten() if part in units else torch.ones_like(x[0]).flatten() for part, x in example.items()]
+    )
+
+
 class Place(Protocol):
-    """The state of a descent: named tensors ``(chains, ...)``, each chain for itself."""
+    """State of a descent: named tensors ``(chains, ...)``; chains are independent of each other."""
 
     @property
     def at(self) -> Tensor: ...
@@ -77,29 +91,29 @@ S = TypeVar("S", bound=Place)
 
 
 class Descent(Protocol[S]):
-    """A way down; each chain goes by itself. A chain that was not led lower stays, and tries another step next."""
+    """Descent of independent chains; a chain whose energy would not decrease stays and tries another step next."""
 
     def begin(self, at: Tensor) -> S:
-        """The state at some points ``(chains, coordinates)``."""
+        """Return the state at some points ``(chains, coordinates)``."""
 
     def advance(self, state: S) -> S:
-        """One step, which costs one evaluation."""
+        """Take one step, at the cost of one evaluation of the potential."""
 
     def promise(self, state: S) -> Tensor:
-        """How much lower a chain may still come, by the last that it knows, ``(chains,)``; 0 where it is stuck."""
+        """Return the decrease in energy still predicted for each chain, ``(chains,)``; 0 for a chain that is stuck."""
 
 
 def rows_of(state: Any, rows: Tensor) -> Any:
-    """The state of some chains."""
+    """Return the state of the selected chains."""
     return type(state)(*[value[rows] for value in state])
 
 
 def with_rows(state: Any, rows: Tensor, new: Any) -> Any:
-    """The state with that of some chains replaced."""
+    """Return the state with the selected chains replaced by ``new``."""
     pairs = zip(state, new, strict=True)
     return type(state)(*[value.index_copy(0, rows, values) for value, values in pairs])
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Each row at length 1."""
+    """Scale each row to length 1."""
     return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)

@@ -10,23 +10,23 @@ from torch import Tensor
 from pyro_manifold.infer.descent.points import Points, unit
 
 _PAIRS = 10
-_SUFFICIENT = 1e-4  # share of the decrease that the slope promises
+_SUFFICIENT = 1e-4  # Armijo constant: fraction of the decrease predicted by the slope
 _SHORTER = 1 / 3
 _SHORTEST = 1e-12
 
 
 class QuasiNewtonState(NamedTuple):
-    """Where chains are and what they know of the curvature; each tensor ``(chains, ...)``.
+    """Positions of all chains and their L-BFGS memory; each tensor has shape ``(chains, ...)``.
 
     Attributes:
-        at: position, as `Points` has it.
-        energy: there.
-        slope: gradient in tangent space.
-        direction: in which the next step goes.
-        step: how far, as a share of ``direction``.
-        moved: the last steps, the newest last, ``(chains, pairs, coordinates)``.
-        turned: how the gradient changed with each.
-        weight: of each, ``(chains, pairs, 1)``; 0 where there was none.
+        at: positions as rows, in the layout of `Points`.
+        energy: potential energy at the positions.
+        slope: gradient projected to tangent space.
+        direction: search direction of the next step.
+        step: step size, a multiple of ``direction``.
+        moved: the last steps s, the newest last, ``(chains, pairs, coordinates)``.
+        turned: the change y of the gradient over each step.
+        weight: 1 / sᵀy of each pair, ``(chains, pairs, 1)``; 0 where there is no pair yet.
     """
 
     at: Tensor
@@ -40,25 +40,25 @@ class QuasiNewtonState(NamedTuple):
 
 
 class QuasiNewton:
-    """The descent by L-BFGS: knows curvature from the last gradients, costs no more than they do.
+    """Descent by L-BFGS: curvature is estimated from the last gradients, without further evaluations.
 
     Args:
-        points: where to, and how high.
-        pairs: how many steps are remembered.
+        points: the manifolds and the potential energy that is minimised.
+        pairs: number of steps kept in memory.
     """
 
     def __init__(self, points: Points[Any], pairs: int = _PAIRS) -> None:
         self._points, self._pairs = points, pairs
 
     def begin(self, at: Tensor) -> QuasiNewtonState:
-        """At some points, with a first step of length 1."""
+        """Return the state at some points, with an empty memory and a first step of length 1."""
         energy, slope = self._points.energy_and_slope(at)
         chains, size = at.shape
         memory = [at.new_zeros(chains, self._pairs, width) for width in (size, size, 1)]
         return QuasiNewtonState(at, energy, slope, -unit(slope), torch.ones_like(energy), *memory)
 
     def advance(self, state: QuasiNewtonState) -> QuasiNewtonState:
-        """The next step, or from the same place a third of the last."""
+        """Take one step; a chain whose step is rejected stays, and tries a third of that step next."""
         points, (at, energy, slope, direction, step, *memory) = self._points, state
         there = points.moved(at, step.unsqueeze(1) * direction)
         energy_there, slope_there = points.energy_and_slope(there)
@@ -66,7 +66,7 @@ class QuasiNewton:
         moved, turned = points.tangent(there, there - at), slope_there - points.tangent(there, slope)
         curvature = (moved * turned).sum(1)
         learns = good & (curvature > 1e-10 * moved.norm(dim=1) * turned.norm(dim=1))
-        # Each chain keeps its own last pairs: one that stepped back has learnt nothing and forgets nothing.
+        # Each chain has a memory of its own, which a rejected step leaves unchanged.
         memory = [
             torch.where(learns[:, None, None], torch.cat([old[:, 1:], new.unsqueeze(1)], 1), old)
             for old, new in zip(memory, (moved, turned, (1 / curvature).unsqueeze(1)), strict=True)
@@ -85,13 +85,13 @@ class QuasiNewton:
         )
 
     def promise(self, state: QuasiNewtonState) -> Tensor:
-        r""":math:`\tfrac12 g^\top H g`, H the inverse curvature that is known; what remains of a quadratic."""
+        r"""Return :math:`\tfrac12 g^\top H g`, the decrease left on a quadratic with inverse Hessian estimate H."""
         promised = -(state.slope * state.direction).sum(1) / 2
         return torch.where(state.step > _SHORTEST, promised, 0.0)
 
 
 def _two_loops(slope: Tensor, moved: Tensor, turned: Tensor, weight: Tensor) -> Tensor:
-    """The direction of L-BFGS; of ``(chains, pairs, ...)`` the last is the newest."""
+    """Compute the L-BFGS direction by the two-loop recursion; in ``(chains, pairs, ...)`` the last pair is newest."""
     direction, shares = slope, []
     pairs = list(zip(moved.unbind(1), turned.unbind(1), weight.unbind(1), strict=True))
     for s, y, rho in reversed(pairs):

@@ -1,10 +1,10 @@
-"""The base of all kernels: checked configuration, from which `prepare` makes runs, and Pyro's face."""
+"""Base class of all kernels: checked configuration, creation of runs by `prepare`, and Pyro's kernel interface."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -15,36 +15,41 @@ from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.infer.mcmc.problem import Batched, Problem
-from pyro_manifold.infer.mcmc.record import Record, reports
-from pyro_manifold.infer.mcmc.run import Fixed, Parts, Run
-from pyro_manifold.infer.mcmc.states import Block, PlainState, Statistics
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.batched_density import BatchedDensity
+from pyro_manifold.density.batches import Batches
+from pyro_manifold.density.loader import target_from_loader
+from pyro_manifold.density.model import Target, target_from_model, target_from_potential
+from pyro_manifold.infer.mcmc.running.record import Record, reports
+from pyro_manifold.infer.mcmc.running.run import Run
+from pyro_manifold.infer.mcmc.transitions.parts import Fixed, Parts
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import Block, PlainState, Statistics
 from pyro_manifold.manifolds import Manifold
-from pyro_manifold.target.batched import BatchedPotential, Sites
-from pyro_manifold.target.model import Target, target_from_model, target_from_potential
 
-_NOT_SETTINGS = ("_run", "_record", "_given_params", "_from_params", "_warn", "_jit_compile")
-"""Attributes of a kernel that do not say which distribution of draws it has, nor how it moves."""
+_NOT_SETTINGS = ("_run", "_record", "_given_params", "_from_params", "_warn", "_jit_compile", "_tuned")
+"""Attributes of a kernel that do not affect its draws, or whose content other attributes contain."""
 
 
 class Kernel(MCMCKernel):
-    """Configuration of a sampler. It knows nothing of chains: all that changes is in the `Run` that `prepare` makes.
+    """Configuration of a sampler; all mutable state of chains is in the `Run` returned by `prepare`.
 
-    A subclass composes transitions in `compose`; that is all there is to a new kernel. It then runs under
-    `pyro_manifold.infer.MCMC` with any number of chains in one process, and under `pyro.infer.MCMC`.
+    To define a kernel, a subclass implements `compose`, which returns its transitions. The kernel can then be used in
+    `pyro_manifold.infer.MCMC` with any number of chains in one process, and in `pyro.infer.MCMC`.
 
     Args:
         model: a Pyro model; give this or ``potential_fn``.
-        potential_fn: ``{site: tensor}`` to the potential energy; needs ``manifolds`` (``{}`` if no site has one), and
+        potential_fn: function from ``{site: tensor}`` to the potential energy, a tensor of one element; requires
             ``initial_params`` of MCMC.
-        transforms: maps to unconstrained space for some of the sites.
+        transforms: transforms to unconstrained space for some of the sites.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
-        manifolds: for ``potential_fn``: the manifold of each site that has one, such as ``{"U": Stiefel()}``.
-        ignore_jit_warnings: do not warn when tracing or compiling falls back.
+        manifolds: for ``potential_fn``: the manifold of each site that has one, such as ``{"U": Stiefel()}``; other
+            sites are in unconstrained space.
+        ignore_jit_warnings: whether to suppress warnings when tracing or compiling falls back.
 
     Raises:
-        ValueError: for both or neither of ``model`` and ``potential_fn``, or ``manifolds`` beside a model.
+        ValueError: for both or neither of ``model`` and ``potential_fn``, or ``manifolds`` together with a model.
     """
 
     def __init__(
@@ -63,6 +68,11 @@ class Kernel(MCMCKernel):
                 raise ValueError(f"{name}={function!r}, expected a function; give other arguments by name.")
         if (model is None) == (potential_fn is None):
             raise ValueError(f"{type(self).__name__} takes one of model and potential_fn.")
+        if not callable(init_strategy):
+            raise ValueError(f"init_strategy={init_strategy!r}, expected a function such as init_to_sample.")
+        for name, mapping in {"transforms": transforms, "manifolds": manifolds}.items():
+            if mapping is not None and not isinstance(mapping, Mapping):
+                raise ValueError(f"{name}={mapping!r}, expected a dictionary by names of sites.")
         if model is not None and manifolds is not None:
             raise ValueError("manifolds is for potential_fn; the sites of a model tell theirs by their support.")
         self.model = model
@@ -72,7 +82,7 @@ class Kernel(MCMCKernel):
         self._init_strategy = init_strategy
         self._manifolds = manifolds
         self._warn = not ignore_jit_warnings
-        # Maps of the sites that are not on a manifold to unconstrained space; Pyro asks for them after `cleanup` too.
+        # Transforms to unconstrained space of sites that are not on a manifold; Pyro reads them after `cleanup` too.
         self.transforms = transforms if model is None else None
         self._run: Run[Any, Any] | None = None
         self._record = Record()
@@ -82,32 +92,40 @@ class Kernel(MCMCKernel):
 
     @abstractmethod
     def compose(self, problem: Problem, warmup_steps: int) -> Parts[Any, Any]:
-        """Transitions, their tuning, and the state they begin with."""
+        """Return the parts of a run: initial state, transitions and their adaptation."""
 
     def grouping(self) -> bool | list[Block]:
-        """How unconstrained sites are joined to blocks: see `Layout.build`."""
+        """Return the grouping of unconstrained sites into blocks, as for `Layout.build`."""
         return False
 
     def prepare(
-        self, chains: int, warmup_steps: int, initial_params: Sites | None, *args: Any, **kwargs: Any
+        self,
+        chains: int,
+        warmup_steps: int,
+        initial_params: Sites | None,
+        *args: Any,
+        data_loader: Iterable[Any] | None = None,
+        **kwargs: Any,
     ) -> Run[Any, Any]:
-        """A run: the target of the model and its arguments, with initial values for all chains.
+        """Create a run for the model with its arguments, with initial values for all chains.
 
         Args:
             chains: number of chains.
-            warmup_steps: number of iterations that adapt.
+            warmup_steps: number of iterations of warm-up.
             initial_params: ``{site: (chains, ...)}``, or None to draw them.
             *args: arguments of the model.
+            data_loader: an iterable over batches of the model's arguments, in place of ``args``; see `takes_batches`.
             **kwargs: arguments of the model.
 
         Raises:
-            ValueError: for input that no run can come from; the sentence names the site or argument.
+            ValueError: for invalid input; the message names the site or argument.
             NotImplementedError: if the model subsamples its data.
         """
-        return self.run_of(self.target(initial_params, args, kwargs), chains, warmup_steps, initial_params)
+        target = self.target(initial_params, args, kwargs, data_loader)
+        return self.run_of(target, chains, warmup_steps, initial_params)
 
     def run_of(self, target: Target, chains: int, warmup_steps: int, initial_params: Sites | None) -> Run[Any, Any]:
-        """A run on a target; arguments as in `prepare`."""
+        """Create a run for a target; arguments are those of `prepare`."""
         problem = Problem.build(target, chains, initial_params, full_mass=self.grouping(), batched=self.batched)
         if problem.initial_values:
             parts = self.compose(problem, warmup_steps)
@@ -117,30 +135,62 @@ class Kernel(MCMCKernel):
             raise TypeError(f"{type(self).__name__}.compose returns {type(parts).__name__}, expected Parts.")
         return Run(problem, parts, warmup_steps, self._configuration())
 
-    def batched(self, target: Target, example: Sites) -> Batched:
+    def batched(self, target: Target, example: Sites) -> BatchedDensity:
         """Energies and gradients of all chains, for positions like these."""
-        return BatchedPotential(target.potential_fn, example, target.manifolds, warn=self._warn)
+        return BatchedDensity(target.on, Batches(), example, target.manifolds, warn=self._warn)
 
     def _configuration(self) -> dict[str, str]:
-        """The settings that are numbers and words, by name."""
+        """Return the settings that are constants, strings or lists, as strings by name."""
         settings: dict[str, Any] = {"kernel": type(self).__name__}
         for name, value in vars(self).items():
+            if name in _NOT_SETTINGS or callable(value):
+                continue
             if is_dataclass(value) and not isinstance(value, type):
                 settings |= asdict(value)
-            elif name not in _NOT_SETTINGS and isinstance(value, bool | int | float | str | list):
+            elif isinstance(value, bool | int | float | str | list):
                 settings[name.lstrip("_")] = value
         return {name: repr(value) for name, value in settings.items()}
 
-    def target(self, initial_params: Sites | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
-        """What is sampled from, for these arguments of the model."""
+    @property
+    def takes_batches(self) -> bool:
+        """True if transitions take another part of the data at each step."""
+        return False
+
+    def target(
+        self,
+        initial_params: Sites | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        data_loader: Iterable[Any] | None = None,
+    ) -> Target:
+        """The target for these arguments of the model, or for batches of them.
+
+        Raises:
+            ValueError: for a loader that the kernel, ``potential_fn`` or the other arguments leave no place for.
+        """
+        if data_loader is not None:
+            self._check_takes_loader(args)
         if self.potential_fn is not None:
             return target_from_potential(self.potential_fn, initial_params, self._manifolds, self._given_transforms)
-        model: Any = self.model  # not None, as the constructor saw to
-        return target_from_model(model, args, kwargs, **self.model_options)
+        model: Any = self.model  # not None, as ensured by the constructor
+        if data_loader is not None:
+            return target_from_loader(model, data_loader, kwargs, **self.model_options)
+        return target_from_model(model, args, kwargs, subsample=self.takes_batches, **self.model_options)
+
+    def _check_takes_loader(self, args: tuple[Any, ...]) -> None:
+        if not self.takes_batches:
+            raise ValueError(
+                "data_loader is for kernels that see a part of the data at a time, not for "
+                f"{type(self).__name__}: take OSGHMC, or pass all of the data."
+            )
+        if self.model is None:
+            raise ValueError("data_loader gives a model its arguments, and potential_fn has none: pass a model.")
+        if args:
+            raise ValueError("Positional arguments come from data_loader; give the model's others by name.")
 
     @property
     def model_options(self) -> dict[str, Any]:
-        """What the user said of how the model becomes a target: options of `target_from_model`."""
+        """User options of `target_from_model`."""
         return {
             "transforms": self._given_transforms,
             "max_plate_nesting": self._max_plate_nesting,
@@ -148,14 +198,14 @@ class Kernel(MCMCKernel):
         }
 
     def reports(self, statistics: Statistics, chains: int) -> list[dict[str, Any]]:
-        """What to tell of each chain after a run, from ``{name: (chains, draws)}``; a subclass may add to it."""
+        """Return the diagnostics of each chain from ``{name: (chains, draws)}``; subclasses may add entries."""
         return reports(statistics, chains)
 
-    # ---- Pyro's face: one chain under pyro.infer.MCMC ------------------------------------------------------------
+    # ---- Pyro's kernel interface: one chain in pyro.infer.MCMC ---------------------------------------------------
 
     @property
     def run(self) -> Run[Any, Any]:
-        """The run that this kernel was last set up for.
+        """Current run, for which this kernel was last set up.
 
         Raises:
             RuntimeError: if there is none.
@@ -175,7 +225,7 @@ class Kernel(MCMCKernel):
 
     @property
     def initial_params(self) -> Sites | None:
-        """Initial values of one chain: manifold sites on their manifold, all others unconstrained."""
+        """Initial values of one chain; sites on manifolds are on their manifold, all others in unconstrained space."""
         if self._run is None:
             return self._given_params
         return {name: value[0] for name, value in self._run.problem.initial_values.items()}
@@ -185,13 +235,13 @@ class Kernel(MCMCKernel):
         self._given_params = params
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
-        """`prepare` for one chain that starts at ``initial_params``."""
+        """Prepare a run of one chain that starts at ``initial_params``."""
         given = self._given_params
         stacked = None if given is None else {name: torch.as_tensor(x).unsqueeze(0) for name, x in given.items()}
         self.run = self.prepare(1, warmup_steps, stacked, *args, **kwargs)
 
     def sample(self, params: Sites) -> Sites:
-        """One iteration from where the chain is (from ``params`` after `clear_cache`)."""
+        """Run one iteration from the current position (from ``params`` after `clear_cache`)."""
         if params and self._from_params:
             self.run.move_to({name: value.detach().unsqueeze(0) for name, value in params.items()})
             self._from_params = False
@@ -201,13 +251,13 @@ class Kernel(MCMCKernel):
         return {name: value[0] for name, value in sites.items()}
 
     def diagnostics(self) -> dict[str, Any]:
-        """Divergent iterations, acceptance rate, largest orthogonality error, and statistics of each iteration."""
+        """Return divergent iterations, acceptance rate, largest orthogonality error, and statistics of iterations."""
         if self._run is not None:
             self._run.compare_graphs(1)
         return self.reports(self._record.statistics(), 1)[0]
 
     def logging(self) -> OrderedDict[str, str]:
-        """What the progress bar shows."""
+        """Return the figures shown in the progress bar."""
         run = self.run
         shown = {"step_size": ".2e", "n_steps": ".0f", "kinetic_temperature": ".3g"}
         figures = {
@@ -222,17 +272,17 @@ class Kernel(MCMCKernel):
         return OrderedDict(figures)
 
     def cleanup(self) -> None:
-        """Forget the run."""
+        """Discard the run."""
         self._run, self._record, self._given_params, self._from_params = None, Record(), None, False
 
     def clear_cache(self) -> None:
-        """Forget where the chain is: the next call of `sample` starts from its argument."""
+        """Discard the position of the chain: the next call of `sample` starts from its argument."""
         self._from_params = True
 
     def __getstate__(self) -> dict[str, Any]:
-        """A run travels as its target and its state, for graphs cannot: they are made again on arrival."""
+        """Return the state for pickling; a run is pickled as its target and state, without graphs."""
         run = self._run
-        if type(run) is not Run:  # none, or one of replicas, which `run_of` would not make again
+        if type(run) is not Run:  # no run, or one of replicas, which `run_of` cannot recreate
             return {**self.__dict__, "_run": None}
         arguments = (run.problem.target, run.chains, run.warmup_steps, run.problem.initial_values)
         return {**self.__dict__, "_run": (*arguments, run.state_dict())}
@@ -241,6 +291,6 @@ class Kernel(MCMCKernel):
         self.__dict__.update(state, _run=None)
         if state["_run"] is not None:
             *arguments, saved = state["_run"]
-            with torch.random.fork_rng(devices=[]):  # making it again draws numbers, which must not change others'
+            with torch.random.fork_rng(devices=[]):  # recreating a run uses random numbers
                 self._run = self.run_of(*arguments)
             self._run.load_state_dict(saved)

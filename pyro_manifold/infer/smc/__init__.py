@@ -1,1 +1,1 @@
-"""Sequential Monte Carlo: weights.py  annealing.py  the algorithm; tuning.py  its moves; smc.py  what users call."""
+"""Sequential Monte Carlo: smc.py  user interface; annealing.py, weights.py  algorithm; tuning.py  adaptation."""

@@ -1,24 +1,27 @@
-r"""The algorithm: from draws of one distribution to draws of another, and the ratio of their normalisers.
+r"""Annealing algorithm: from draws of one distribution to draws of another, and the ratio of normalising constants.
 
 Waste-free sequential Monte Carlo (Dau & Chopin, JRSS-B 2022, algorithm 2) on the path
 :math:`\pi_\beta \propto e^{-U_0 - \beta L}`. At each level
 
-1. β goes as far as the effective sample size of the N particles allows, which adds the logarithm of their mean weight
-   to the log evidence;
-2. M of them are drawn by their weights;
+1. β is increased as far as the effective sample size of the N particles allows; the logarithm of their mean weight is
+   added to the log evidence;
+2. M particles are resampled by their weights;
 3. each is the start of a chain of N/M states at the new β; all states are the particles of the next level.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.run import Run
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.tempered import INVERSE_TEMPERATURE, split
+from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.smc.tuning import ParticleTuning
 from pyro_manifold.infer.smc.weights import (
     log_mean_weight,
@@ -26,29 +29,28 @@ from pyro_manifold.infer.smc.weights import (
     shares_of_error,
     systematic_resampling,
 )
-from pyro_manifold.target.batched import Sites
-from pyro_manifold.target.tempered import INVERSE_TEMPERATURE, split
 
 _FORGOTTEN, _REMEMBERED = 0.3, 0.7
 _MOST_MOVES = 64
+_MOST_VISITED = 2**23  # numbers, 64 MB
 
 
 class Evidence(NamedTuple):
-    r"""The ratio of normalisers so far, of each run, and how well it is known from that run alone.
+    r"""Ratio of normalising constants of each run so far, with a variance estimate from that run alone.
 
-    Chain m of M has at level t the share :math:`d_{tm} = (\bar w_{tm} / \bar w_t - 1) / M` in the error of the
-    logarithm. Errors of one chain and of its ancestors go together, for what a chain begins with it does not forget at
-    once; other chains are independent:
+    At level t, chain m of M contributes :math:`d_{tm} = (\bar w_{tm} / \bar w_t - 1) / M` to the error of the
+    logarithm. Errors of a chain and of its ancestors are correlated, since a chain does not forget its start at once;
+    other chains are independent:
 
     .. math:: \widehat{\operatorname{var}} = \frac{M}{M - 1} \sum_t \sum_m
         \Bigl(d_{tm}^2 + 2\,d_{tm} \sum_{s < t} d_{s,a_s(m)}\Bigr),
 
-    :math:`a_s(m)` the chain at level s that chain m comes from (Lee & Whiteley, Biometrika 105, 2018, for particles).
+    :math:`a_s(m)` the ancestor of chain m at level s (Lee & Whiteley, Biometrika 105, 2018, for particles).
 
     Attributes:
-        log: its logarithm, ``(runs,)``.
-        variance: of that, ``(runs,)``.
-        lines: the sums over s, ``(runs, chains)``.
+        log: logarithm of the ratio, ``(runs,)``.
+        variance: variance of the logarithm, ``(runs,)``.
+        lines: sums over s, ``(runs, chains)``.
     """
 
     log: Tensor
@@ -56,11 +58,11 @@ class Evidence(NamedTuple):
     lines: Tensor
 
     def after(self, log_weights: Tensor, ancestors: Tensor) -> Evidence:
-        """With one more level.
+        """Return the evidence after one more level.
 
         Args:
-            log_weights: of its particles, ``(runs, chains · states)``.
-            ancestors: which of them the next level begins with, ``(runs, chains)``.
+            log_weights: log weights of its particles, ``(runs, chains · states)``.
+            ancestors: indices of the particles resampled for the next level, ``(runs, chains)``.
         """
         chains = self.lines.shape[-1]
         shares = shares_of_error(log_weights, chains)
@@ -72,16 +74,16 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Level:
-    """What happened at one inverse temperature; each tensor ``(runs,)``.
+    """Statistics at one inverse temperature; each tensor has shape ``(runs,)``.
 
     Attributes:
         inverse_temperature: β.
-        log_evidence: so far.
-        variance: of ``log_evidence``, from how the chains of a run differ.
+        log_evidence: log evidence so far.
+        variance: variance of ``log_evidence``, estimated from differences between the chains of a run.
         acceptance: mean acceptance probability of the moves.
-        memory: autocorrelation of the log likelihood from a state of a chain to its next.
-        moves: between two states that are kept.
-        steps: leapfrog steps of each chain.
+        memory: lag-1 autocorrelation of the log likelihood along chains.
+        moves: number of moves between two states that are kept.
+        steps: number of leapfrog steps of each chain.
     """
 
     inverse_temperature: Tensor
@@ -95,15 +97,15 @@ class Level:
 
 @dataclass(frozen=True)
 class Plan:
-    """How particles go from level to level.
+    """Settings of the annealing algorithm.
 
     Attributes:
-        runs: independent runs.
-        chains: of each run, M.
-        states: of each chain at a level, N/M.
-        last_states: of each chain at the last level.
-        share: of the particles that the effective sample size must keep.
-        most_levels: after which it gives up.
+        runs: number of independent runs.
+        chains: M, number of chains of each run.
+        states: N/M, number of states of each chain at a level.
+        last_states: number of states of each chain at the last level.
+        share: smallest effective sample size, as a share of the particles.
+        most_levels: largest number of levels.
     """
 
     runs: int
@@ -114,17 +116,41 @@ class Plan:
     most_levels: int
 
 
-@dataclass
-class Particles:
-    """The particles of all runs at their inverse temperatures.
+class Visited(NamedTuple):
+    """States with their posterior densities.
 
     Attributes:
-        sites: ``{site: (runs, chains, states, ...)}``, β left out.
-        misfit: minus the log likelihood of each, ``(runs, chains · states)``.
-        energy: minus the log density of each at its β, ``(runs, chains · states)``.
+        sites: ``{site: (points, ...)}``.
+        energy: minus the log posterior density, unnormalised, ``(points,)``.
+    """
+
+    sites: Sites
+    energy: Tensor
+
+    def at(self, rows: Tensor | slice) -> Visited:
+        """Select some of the states."""
+        return Visited({name: x[rows] for name, x in self.sites.items()}, self.energy[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Visited]) -> Visited:
+        """Concatenate several, without states of zero density."""
+        sites = {name: torch.cat([part.sites[name] for part in parts]) for name in parts[0].sites}
+        every = cls(sites, torch.cat([part.energy for part in parts]))
+        return every.at(every.energy.isfinite())
+
+
+@dataclass
+class Particles:
+    """Particles of all runs at their inverse temperatures.
+
+    Attributes:
+        sites: ``{site: (runs, chains, states, ...)}``, without β.
+        misfit: minus the log likelihood of each particle, ``(runs, chains · states)``.
+        energy: minus the log density of each particle at its β, ``(runs, chains · states)``.
         inverse_temperature: β of each run, ``(runs,)``.
-        evidence: so far.
-        levels: what happened.
+        evidence: evidence so far.
+        levels: statistics of the levels so far.
+        visited: particles of the first levels, up to a limit of memory.
     """
 
     sites: Sites
@@ -133,24 +159,32 @@ class Particles:
     inverse_temperature: Tensor
     evidence: Evidence
     levels: list[Level] = field(default_factory=list)
+    visited: list[Visited] = field(default_factory=list)
+
+    @property
+    def states(self) -> Visited:
+        """Particles with their posterior densities."""
+        left = 1 - self.inverse_temperature.unsqueeze(-1)
+        energy = (self.energy + left * self.misfit).flatten()
+        return Visited({name: x.flatten(0, 2) for name, x in self.sites.items()}, energy)
 
     @property
     def arrived(self) -> bool:
-        """Whether all runs are at β = 1."""
+        """True if all runs are at β = 1."""
         return bool((self.inverse_temperature == 1).all())
 
 
 def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callable[[Level], None]) -> Particles:
-    """All levels from β = 0 to 1.
+    """Anneal through all levels from β = 0 to 1.
 
     Args:
-        run: of ``runs · chains`` chains at β = 0, each where a draw of that distribution is.
-        tuning: the run's.
-        plan: how to go on.
-        tell: called after each level.
+        run: run of ``runs · chains`` chains at β = 0, each at a draw from that distribution.
+        tuning: adaptation of the run.
+        plan: settings of the algorithm.
+        tell: callback after each level.
 
     Raises:
-        RuntimeError: if 1 is not reached in so many levels.
+        RuntimeError: if β = 1 is not reached within ``plan.most_levels`` levels.
     """
     start = run.state.energy.new_zeros(plan.runs)
     moves = 1
@@ -171,23 +205,31 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
         _begin_at(run, particles, ancestors, new, plan)
         tuning.end_level()
         moves = _moves_needed(moves, float(particles.levels[-1].memory.mean()))
-        levels = particles.levels
+        levels, visited = particles.levels, with_room([*particles.visited, particles.states])
         states = plan.last_states if bool((new == 1).all()) else plan.states
         particles = _explore(run, plan, states, moves, new, evidence)
-        particles.levels = levels + particles.levels
+        particles.levels, particles.visited = levels + particles.levels, visited
         tell(particles.levels[-1])
     return particles
 
 
+def with_room(visited: list[Visited]) -> list[Visited]:
+    """Return the first levels that fit into the memory limit, or a part of the very first."""
+    numbers = list(itertools.accumulate(sum(x.numel() for x in one.sites.values()) for one in visited))
+    if numbers[0] > _MOST_VISITED:
+        return [visited[0].at(slice(None, None, -(-numbers[0] // _MOST_VISITED)))]
+    return [one for one, count in zip(visited, numbers, strict=True) if count <= _MOST_VISITED]
+
+
 def _moves_needed(moves: int, memory: float) -> int:
-    """Twice as many where a state is much like its next, half as many where it is not at all."""
+    """Double the number of moves if the autocorrelation is high, and halve it if it is low."""
     if memory > _REMEMBERED:
         return min(2 * moves, _MOST_MOVES)
     return max(moves // 2, 1) if memory < _FORGOTTEN else moves
 
 
 def _begin_at(run: Run[Any, Any], particles: Particles, ancestors: Tensor, new: Tensor, plan: Plan) -> None:
-    """Put the chains where the ancestors are, at the new β."""
+    """Move the chains to their ancestors, at the new β."""
     rows = torch.arange(plan.runs, device=ancestors.device).unsqueeze(-1)
     positions = {name: x.flatten(1, 2)[rows, ancestors].flatten(0, 1) for name, x in particles.sites.items()}
     positions[INVERSE_TEMPERATURE] = new.repeat_interleave(plan.chains).unsqueeze(-1)
@@ -197,7 +239,7 @@ def _begin_at(run: Run[Any, Any], particles: Particles, ancestors: Tensor, new: 
 def _explore(
     run: Run[Any, Any], plan: Plan, states: int, moves: int, inverse_temperature: Tensor, evidence: Evidence
 ) -> Particles:
-    """A level: every chain's states, its start the first."""
+    """Run one level; return the states of every chain, including its start."""
     sites, misfit, energy, acceptance, steps = [_sites(run)], [_misfit(run)], [run.state.energy], [], 0
     for _ in range(states - 1):
         for _ in range(moves):
@@ -231,15 +273,15 @@ def _sites(run: Run[Any, Any]) -> Sites:
 
 
 def _misfit(run: Run[Any, Any]) -> Tensor:
-    """L of each chain: the derivative of the energy by β."""
+    """Return L of each chain, the derivative of the energy with respect to β."""
     misfit: Tensor = run.state.gradient[(INVERSE_TEMPERATURE,)].squeeze(-1)
     return misfit
 
 
 def _memory(misfit: Tensor) -> Tensor:
-    """Autocorrelation at lag 1, within chains, ``(runs, chains, states)`` to ``(runs,)``.
+    """Compute the lag-1 autocorrelation within chains, from ``(runs, chains, states)`` to ``(runs,)``.
 
-    Within: chains in different modes differ for good, and more moves would not help.
+    Differences between chains are excluded, since more moves would not reduce differences between modes.
     """
     centred = misfit - misfit.mean(-1, keepdim=True)
     products = (centred[..., 1:] * centred[..., :-1]).mean((-2, -1))

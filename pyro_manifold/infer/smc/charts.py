@@ -1,15 +1,16 @@
-r"""Coordinates about points: as many as there are degrees of freedom, with the volume that they take up.
+r"""Local coordinates about points, as many as there are degrees of freedom, with their volume elements.
 
-Of an unconstrained site they are differences. Of a matrix with orthonormal columns, about a centre M whose orthogonal
-complement has the basis :math:`M_\perp`, they are those of the Cayley transform: a skew-symmetric p×p matrix B and an
-(n-p)×p matrix A,
+For an unconstrained site they are differences to the centre, divided by given units. For a matrix with orthonormal
+columns they are those of the Cayley transform about a centre M whose orthogonal complement has the basis
+:math:`M_\perp`: a skew-symmetric p×p matrix B and an (n-p)×p matrix A,
 
 .. math::
     X = M\,(2 S^{-1} - I) + 2 M_\perp A S^{-1}, \quad S = I - B + A^\top A, \qquad
     dX = 2^d\,|\det S|^{-(n-1)}\,dA\,dB,
 
-d the number of coordinates, dX the volume whose total is :math:`2^p \pi^{np/2} / \Gamma_p(n/2)`. They reach every X but
-those for which :math:`I + M^\top X` is singular, and X is M at 0. For p = 1 this is the stereographic projection.
+d the number of coordinates, dX the volume element with total volume :math:`2^p \pi^{np/2} / \Gamma_p(n/2)`. They cover
+every X except those for which :math:`I + M^\top X` is singular; X = M has coordinates 0. For p = 1 this is the
+stereographic projection.
 Source: Jauch, Hoff & Dunson, Random orthogonal matrices and the Cayley transform, Bernoulli 26 (2020).
 """
 
@@ -22,53 +23,57 @@ from collections.abc import Mapping
 import torch
 from torch import Size, Tensor
 
+from pyro_manifold.density.batched import Sites
 from pyro_manifold.manifolds import Grassmann, Manifold, Sphere, Stiefel
-from pyro_manifold.target.batched import Sites
 
 _FAR = 1e6
 
 
 class Charts:
-    """Coordinates about each of k points.
+    """Local coordinates about each of k points.
 
     Args:
-        centres: ``{site: (k, ...)}``.
-        manifolds: of the sites that have one.
+        centres: the points, ``{site: (k, ...)}``.
+        manifolds: manifolds of the sites that have one.
+        units: scales of the differences of other sites, ``{site: (...)}``; 1 for sites that are not given.
 
     Attributes:
-        size: d, how many coordinates there are.
+        size: d, the number of coordinates.
 
     Raises:
-        ValueError: for a site on a manifold that has no such coordinates here.
+        ValueError: for a site on a manifold for which there are no such coordinates.
     """
 
-    def __init__(self, centres: Sites, manifolds: Mapping[str, Manifold]) -> None:
-        self._sites = {name: _chart(name, x, manifolds.get(name)) for name, x in centres.items()}
+    def __init__(self, centres: Sites, manifolds: Mapping[str, Manifold], units: Sites | None = None) -> None:
+        units = units or {}
+        self._sites = {name: _chart(name, x, manifolds.get(name), units.get(name)) for name, x in centres.items()}
         self.size = sum(chart.size for chart in self._sites.values())
 
     def coordinates(self, sites: Sites) -> tuple[Tensor, Tensor]:
-        """Of one point, about each centre: ``(k, d)``, and logarithms ``(k,)`` of volumes there."""
+        """Compute the coordinates of one point about each centre, ``(k, d)``, and log volume elements ``(k,)``."""
         found = [chart.coordinates(sites[name]) for name, chart in self._sites.items()]
         return torch.cat([x for x, _ in found], -1), sum((v for _, v in found), torch.zeros(()))
 
     def sites(self, coordinates: Tensor) -> tuple[Sites, Tensor]:
-        """Points with coordinates ``(..., k, d)`` about the centres, ``{site: (..., k, ...)}``, and log volumes."""
+        """Map coordinates ``(..., k, d)`` to points ``{site: (..., k, ...)}``, and return log volume elements."""
         parts = coordinates.split([chart.size for chart in self._sites.values()], -1)
         found = {name: chart.points(x) for (name, chart), x in zip(self._sites.items(), parts, strict=True)}
         volumes = sum((v for _, v in found.values()), coordinates.new_zeros(()))
         return {name: x for name, (x, _) in found.items()}, volumes
 
     @property
-    def flat(self) -> tuple[Sites, Tensor]:
-        """Centres of the sites without a manifold, and which coordinates are theirs."""
+    def flat(self) -> tuple[Sites, Tensor, Tensor]:
+        """Centres of Euclidean sites, the indices of their coordinates, and the units of these."""
         first = itertools.accumulate([0, *[chart.size for chart in self._sites.values()]])
         places = [(name, chart, begin) for (name, chart), begin in zip(self._sites.items(), first, strict=False)]
         flat = [(name, chart, begin) for name, chart, begin in places if isinstance(chart, _Flat)]
         found = [k for _, chart, begin in flat for k in range(begin, begin + chart.size)]
-        return {name: chart.centres for name, chart, _ in flat}, torch.tensor(found, dtype=torch.long)
+        units = [chart.unit.flatten() for _, chart, _ in flat]
+        centres = {name: chart.centres for name, chart, _ in flat}
+        return centres, torch.tensor(found, dtype=torch.long), torch.cat(units) if units else torch.empty(0)
 
     def at(self, rows: Tensor) -> Charts:
-        """About some of the centres."""
+        """Return the coordinates about some of the centres."""
         other = object.__new__(Charts)
         other._sites = {name: chart.at(rows) for name, chart in self._sites.items()}
         other.size = self.size
@@ -76,31 +81,32 @@ class Charts:
 
 
 class _Flat:
-    """Differences, of a site without a manifold."""
+    """Coordinates of a Euclidean site: differences to the centres."""
 
-    def __init__(self, centres: Tensor) -> None:
-        self.centres = centres
+    def __init__(self, centres: Tensor, unit: Tensor) -> None:
+        self.centres, self.unit = centres, unit
         self.size = centres[0].numel()
+        self._log_volume = unit.log().sum()
 
     def at(self, rows: Tensor) -> _Flat:
-        return _Flat(self.centres[rows])
+        return _Flat(self.centres[rows], self.unit)
 
     def coordinates(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        difference = (point - self.centres).reshape(len(self.centres), -1)
-        return difference, difference.new_zeros(len(difference))
+        difference = ((point - self.centres) / self.unit).reshape(len(self.centres), -1)
+        return difference, self._log_volume.expand(len(difference))
 
     def points(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         shape = Size([*coordinates.shape[:-1], *self.centres.shape[1:]])
-        return self.centres + coordinates.reshape(shape), coordinates.new_zeros(coordinates.shape[:-1])
+        return self.centres + self.unit * coordinates.reshape(shape), self._log_volume.expand(coordinates.shape[:-1])
 
 
 class _Cayley:
-    """Of matrices with orthonormal columns; a site with batch dimensions has several of them.
+    """Cayley coordinates of matrices with orthonormal columns; a site with batch dimensions has several matrices.
 
     Args:
-        centres: ``(k, ..., n, p)``.
-        log_total: logarithm of the volume of all matrices, by which the base measure divides.
-        shape: of the site.
+        centres: centres, ``(k, ..., n, p)``.
+        log_total: log volume of the manifold, by which the base measure is normalised.
+        shape: shape of the site.
     """
 
     def __init__(self, centres: Tensor, log_total: float, shape: Size) -> None:
@@ -120,18 +126,18 @@ class _Cayley:
         point = point.reshape(self._centres.shape[1:])
         along, across = self._centres.mT @ point, self._complements.mT @ point
         identity = torch.eye(p, dtype=point.dtype, device=point.device)
-        # solve_ex: an X that has no coordinates gets some that are far away.
+        # solve_ex: an X without coordinates gets coordinates that are far away.
         elsewhere = self._on_another_component(along)
         along = torch.where(elsewhere[..., None, None], identity, along)
         S = torch.linalg.solve_ex(identity + along, 2 * identity.expand_as(along))[0]
-        # A product, not an index: of that there is native code.
+        # A product instead of an index, since native code supports it.
         skew = (S.mT - S).flatten(-2) @ self._skew.mT / 4
         found = torch.cat([skew, (across @ S / 2).flatten(-2)], -1)
         found = torch.where(elsewhere.unsqueeze(-1), _FAR, found)
         return found.flatten(1), self._log_volume(S).reshape(len(found), -1).sum(1)
 
     def _on_another_component(self, along: Tensor) -> Tensor:
-        """Whether square matrices differ in the sign of their determinants."""
+        """Return whether square matrices differ from the centre in the sign of their determinant."""
         if self._complements.shape[-1]:
             return torch.zeros_like(along[..., 0, 0], dtype=torch.bool)
         return torch.linalg.det(along.detach()) < 0
@@ -151,16 +157,21 @@ class _Cayley:
         return X.reshape(*leading, *self._shape), self._log_volume(S).reshape(*leading, -1).sum(-1)
 
     def _log_volume(self, S: Tensor) -> Tensor:
-        """Of each matrix."""
+        """Compute the log volume element of each matrix."""
         n = self._centres.shape[-2]
         return self._degrees * math.log(2) - (n - 1) * torch.linalg.slogdet(S)[1] - self._log_total
 
 
-def _chart(name: str, centres: Tensor, manifold: Manifold | None) -> _Flat | _Cayley:
+def has_charts(manifolds: Mapping[str, Manifold]) -> bool:
+    """Return whether there are local coordinates for all of these manifolds."""
+    return all(isinstance(each, Sphere | Stiefel) and not isinstance(each, Grassmann) for each in manifolds.values())
+
+
+def _chart(name: str, centres: Tensor, manifold: Manifold | None, unit: Tensor | None) -> _Flat | _Cayley:
     if manifold is None:
-        return _Flat(centres)
+        return _Flat(centres, torch.ones_like(centres[0]) if unit is None else unit)
     if isinstance(manifold, Sphere):
-        # Densities on the sphere are with respect to its surface, as Pyro has them.
+        # Densities on the sphere are with respect to its surface area, as in Pyro.
         return _Cayley(centres.unsqueeze(-1), 0.0, centres.shape[1:])
     if isinstance(manifold, Stiefel) and not isinstance(manifold, Grassmann):
         return _Cayley(centres, _log_total(manifold, *centres.shape[-2:]), centres.shape[1:])
@@ -168,7 +179,7 @@ def _chart(name: str, centres: Tensor, manifold: Manifold | None) -> _Flat | _Ca
 
 
 def _skew_basis(p: int) -> Tensor:
-    """Skew-symmetric matrices as rows: 1 at a place below the diagonal and -1 at its mirror image."""
+    """Return a basis of skew-symmetric matrices as rows: 1 below the diagonal and -1 at the mirrored entry."""
     row, column = torch.tril_indices(p, p, -1)
     basis = torch.zeros(len(row), p, p)
     basis[torch.arange(len(row)), row, column] = 1.0
@@ -176,7 +187,7 @@ def _skew_basis(p: int) -> Tensor:
 
 
 def _log_total(manifold: Manifold, n: int, p: int) -> float:
-    """Logarithm of the volume of a Stiefel manifold, or of the one component of its square matrices that it has."""
+    """Compute the log volume of a Stiefel manifold, or of one component if it has only one of two (square matrices)."""
     gamma = float(torch.mvlgamma(torch.tensor(n / 2, dtype=torch.float64), p))
     total = p * math.log(2) + n * p / 2 * math.log(math.pi) - gamma
     flipped = torch.eye(n, p, dtype=torch.float64)

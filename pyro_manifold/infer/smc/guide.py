@@ -1,9 +1,10 @@
-r"""A fitted guide in place of the prior.
+r"""Fitted guides as initial distribution of sequential Monte Carlo, in place of the prior.
 
 .. math:: \pi_\beta(x) \propto q(x)^{1-\beta}\,\bigl(p(x)\,p(y \mid x)\bigr)^\beta
 
-q is a density, so the ratio of normalisers is still the evidence. It must be known in the coordinates in which the
-particles move: those of the model for a guide written by hand, those of the guide for Pyro's Gaussian ones.
+q is a normalised density, so that the ratio of normalising constants is still the evidence. It must be computable in
+the coordinates in which the particles move: those of the model for a custom guide, those of the guide for Pyro's
+Gaussian guides.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Size, Tensor
 from torch.distributions import biject_to, constraints
 
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.model import ModelTarget, Target, target_from_model
 from pyro_manifold.distributions.constraints import manifold_of
-from pyro_manifold.target.batched import Sites
-from pyro_manifold.target.model import ModelTarget, Target, target_from_model
 
 _Gaussian = AutoContinuous | AutoNormal
 
 
 @dataclass
 class Base(Target):
-    """A distribution to begin with.
+    """Initial distribution.
 
     Attributes:
-        sample: a draw of all sites, as `Target.draw`.
+        sample: draws all sites, as `Target.draw`.
     """
 
     sample: Callable[[], Sites]
@@ -43,24 +44,24 @@ class Base(Target):
 
 
 def is_over_charts(guide: object) -> bool:
-    """Whether a guide is a distribution over unconstrained space, sites on manifolds in their charts."""
+    """Return whether a guide is a distribution over unconstrained space, also for sites on manifolds."""
     return isinstance(guide, _Gaussian)
 
 
 def target_of_guide(
     guide: Callable[..., Any], full: ModelTarget, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any
 ) -> Target:
-    """The distribution of a guide, in the coordinates of the model's target.
+    """Return the distribution of a guide as a target, in the coordinates of the model's target.
 
     Args:
-        guide: Pyro's, fitted; or any that samples the sites of the model and nothing else.
-        full: the model's target; every site in unconstrained space if `is_over_charts`.
-        args: of model and guide.
-        kwargs: of model and guide.
-        options: of `target_from_model`.
+        guide: a fitted guide of Pyro, or any guide that samples the sites of the model and no others.
+        full: the model's target, with all sites in unconstrained space if `is_over_charts`.
+        args: positional arguments of model and guide.
+        kwargs: keyword arguments of model and guide.
+        options: options of `target_from_model`.
 
     Raises:
-        ValueError: for a guide that is not set up, has other sites than the model, or no density that is known.
+        ValueError: for a guide that is not set up, has other sites than the model, or has no computable density.
     """
     if isinstance(guide, _Gaussian):
         return _of_vector(guide, full)
@@ -97,7 +98,7 @@ def _of_vector(guide: Any, full: Target) -> Target:
 
 
 def _posterior(guide: Any) -> tuple[dict[str, Size], Any]:
-    """Shapes of the unconstrained sites, in the order of the vector, and its distribution."""
+    """Return the shapes of the unconstrained sites, in the order of the latent vector, and its distribution."""
     if isinstance(guide, AutoContinuous):
         return dict(guide._unconstrained_shapes), guide.get_posterior()
     names = [name for name, _ in guide.prototype_trace.iter_stochastic_nodes()]
@@ -106,7 +107,7 @@ def _posterior(guide: Any) -> tuple[dict[str, Size], Any]:
     return {name: pair[0].shape for name, pair in found.items()}, dist.Normal(loc, scale).to_event(1)
 
 
-# ---- guides written by hand -------------------------------------------------------------------------------------
+# ---- custom guides ----------------------------------------------------------------------------------------------
 
 
 def _sites_of(guide: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _check_names(names: Mapping[str, Any], full: Target) -> None:
 
 
 def _check_site(name: str, distribution: Any, support: Any) -> None:
-    """A site's distribution must be a density on the space on which the model has it."""
+    """Raise an error unless a site of the guide has a density, on the same support as in the model."""
     if isinstance(_innermost(distribution), dist.Delta):
         raise ValueError(f"init: site '{name}' of the guide is a point (Delta), which has no density: take AutoNormal.")
     if not _alike(distribution.support, support):
@@ -142,7 +143,7 @@ def _check_site(name: str, distribution: Any, support: Any) -> None:
 
 
 def _alike(here: Any, there: Any) -> bool:
-    """Whether two supports are the same set."""
+    """Return whether two supports are the same set."""
     manifolds = manifold_of(here), manifold_of(there)
     if any(manifolds):
         return type(manifolds[0]) is type(manifolds[1])

@@ -1,53 +1,61 @@
-r"""Where a posterior has its modes, and a mixture of Gaussians about them to begin with.
+r"""Search for the modes of a posterior, and a mixture of Gaussians about them (Laplace approximation).
 
-From many starts one goes down at once (`find_modes`); in rounds, the worse half is left behind. About each mode that is
-found the density is a Gaussian to second order (Laplace), in coordinates x about it (see `Charts`):
+Descents from many starts run in parallel (`find_modes`); after each round the worse half is dropped. About each mode
+the density is approximated by a Gaussian (Laplace), in local coordinates x (see `Charts`):
 
 .. math:: q(x) = \sum_k w_k\,N(x_k; 0, H_k^{-1}), \qquad w_k \propto Z_k^{1/2}, \quad
     \log Z_k = -U(0) + \tfrac{d}{2} \log 2\pi - \tfrac12 \log |H_k|,
 
-H the Hessian of U, the potential energy of the coordinates. The weights are the roots of what Laplace says of the
-modes' masses, for it can be wrong by much and particles should be in all of them; what a mode deserves is for
-sequential Monte Carlo to say.
+H the Hessian of U, the potential energy as a function of the coordinates. The weights are square roots of the Laplace
+estimates of the modes' masses: these can be far off, and all modes should have particles. Sequential Monte Carlo then
+estimates the masses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyro_manifold.density.batched import BatchedPotential, Sites
+from pyro_manifold.density.embedding import embedding_from_model
+from pyro_manifold.density.model import ModelTarget, Target
+from pyro_manifold.density.tempered import factors
 from pyro_manifold.infer.descent.natural_gradient import NaturalGradient
 from pyro_manifold.infer.descent.points import Descent, Place, Points, S, rows_of, with_rows
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
 from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField, metric_field
 from pyro_manifold.infer.smc.charts import Charts
-from pyro_manifold.target.batched import BatchedPotential, Sites
-from pyro_manifold.target.embedding import embedding_from_model
-from pyro_manifold.target.model import ModelTarget, Target
-from pyro_manifold.target.tempered import factors
+from pyro_manifold.manifolds import Manifold
 
 _LAST_ROUND = 2000  # steps
 _TOLERANCE = 1e-4  # nats
-_SAME = 1e-2
-_SMALLEST_WEIGHT = 1e-3  # of the largest
+_NEAR = 0.1  # units
+_SAME = 1e-3  # nats
+_SMALLEST_WEIGHT = 1e-3  # relative to the largest
 _MOST_MODES = 32
-_SOFTEST = 1e-3
+_SOFTEST = 1e-3  # curvature, in units
+_COARSE = 0.1  # step relative to a mode's width, above which differences are repeated with smaller steps
+_REPEATS = 2
 _FURTHEST = 1e8  # nats
-_MOST_BYTES = 2**28  # of Jacobians
+_MOST_BYTES = 2**28  # memory for Jacobians
+
+
+class NoModeError(ValueError):
+    """Error if there is no mode with finite second derivatives."""
 
 
 @dataclass(frozen=True)
 class GaussianMixture:
-    """Gaussians about points, with weights.
+    """Mixture of Gaussians about points, in local coordinates.
 
     Attributes:
-        log_weights: ``(k,)``.
-        charts: coordinates about each of k points.
+        log_weights: log weights, ``(k,)``.
+        charts: local coordinates about each of k points.
         roots: lower factors L of the precisions LLᵀ, ``(k, d, d)``.
     """
 
@@ -55,62 +63,87 @@ class GaussianMixture:
     charts: Charts
     roots: Tensor
 
+    @property
+    def centres(self) -> Sites:
+        """Centres of the Gaussians, ``{site: (k, ...)}``."""
+        return self.charts.sites(self.roots.new_zeros(self.roots.shape[:2]))[0]
+
+    def at(self, rows: list[int]) -> GaussianMixture:
+        """Return the mixture of some of the Gaussians, with renormalised weights."""
+        kept = torch.tensor(rows, device=self.roots.device)
+        return GaussianMixture(self.log_weights[kept].log_softmax(0), self.charts.at(kept), self.roots[kept])
+
     def log_density(self, sites: Sites) -> Tensor:
-        """Of one point ``{site: ...}``, with respect to the base measures of the sites."""
+        """Compute the log density of one point ``{site: ...}``, with respect to the base measures of the sites."""
         return self.each(sites).logsumexp(0)
 
     def each(self, sites: Sites) -> Tensor:
-        """What each Gaussian, with its weight, has in the density, as logarithms, ``(k,)``."""
+        """Compute the log of the weighted density of each Gaussian at a point, ``(k,)``."""
         x, log_volume = self.charts.coordinates(sites)
         whitened = (x.unsqueeze(-2) @ self.roots).squeeze(-2)
         half_logdet = self.roots.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         constant = x.shape[-1] / 2 * math.log(2 * math.pi)
         each = half_logdet - constant - whitened.square().sum(-1) / 2 - log_volume
-        # What has no coordinates about a point is far from it.
+        # Points without coordinates about a centre count as far from it.
         return self.log_weights + each.nan_to_num(-_FURTHEST).clamp(min=-_FURTHEST)
 
     def unconstrained(self) -> tuple[Sites, Tensor]:
-        """Centres ``{site: (k, ...)}`` of the sites without a manifold, and factors L of their covariances LLᵀ."""
-        centres, flat = self.charts.flat
-        return centres, torch.linalg.cholesky(torch.cholesky_inverse(self.roots)[:, flat][:, :, flat])
+        """Return centres ``{site: (k, ...)}`` of Euclidean sites, and factors L of their covariances LLᵀ."""
+        centres, flat, units = self.charts.flat
+        roots = torch.linalg.cholesky(torch.cholesky_inverse(self.roots)[:, flat][:, :, flat])
+        return centres, units.unsqueeze(-1) * roots
 
     def sample(self, random: torch.Generator | None = None) -> Sites:
-        """A draw ``{site: ...}``."""
-        k = torch.multinomial(self.log_weights.exp(), 1, generator=random)
-        noise = torch.randn(1, self.charts.size, 1, dtype=self.roots.dtype, device=self.roots.device, generator=random)
+        """Return one draw ``{site: ...}``."""
+        return {name: value[0] for name, value in self.draws(1, random).items()}
+
+    def draws(self, count: int, random: torch.Generator | None = None) -> Sites:
+        """Return independent draws ``{site: (count, ...)}``."""
+        k = torch.multinomial(self.log_weights.exp(), count, replacement=True, generator=random)
+        options: Any = {"dtype": self.roots.dtype, "device": self.roots.device}
+        noise = torch.randn(count, self.charts.size, 1, generator=random, **options)
         x = torch.linalg.solve_triangular(self.roots[k].mT, noise, upper=True).squeeze(-1)
-        return {name: value[0] for name, value in self.charts.at(k).sites(x)[0].items()}
+        return self.charts.at(k).sites(x)[0]
 
 
 class Energies:
-    """Energies and gradients of any number of points, so many at a time: a graph is made for one number of them.
+    """Energies and gradients of any number of points, evaluated in batches of a fixed size.
+
+    Args:
+        batched: computes energies and gradients of ``width`` points.
+        width: number of points in a call, for which a graph is traced.
 
     Attributes:
-        evaluations: how many there were, of single points.
+        evaluations: number of evaluations of single points.
     """
 
-    def __init__(self, target: Target, example: Sites, width: int) -> None:
-        self._width = width
-        rows = {name: x[:1].expand(width, *x.shape[1:]).clone() for name, x in example.items()}
-        self._batched = BatchedPotential(target.potential_fn, rows, target.manifolds)
+    def __init__(self, batched: Callable[[Sites], tuple[Tensor, Sites]], width: int) -> None:
+        self._batched, self.width = batched, width
         self.evaluations = 0
+
+    @classmethod
+    def of_target(cls, target: Target, example: Sites, width: int) -> Energies:
+        """Trace the energies of a target for batches of ``width`` points."""
+        rows = {name: x[:1].expand(width, *x.shape[1:]).clone() for name, x in example.items()}
+        return cls(BatchedPotential(target.potential_fn, rows, target.manifolds), width)
 
     def __call__(self, sites: Sites) -> tuple[Tensor, Sites]:
         count = len(next(iter(sites.values())))
         parts = []
-        for first in range(0, count, self._width):
-            rows = torch.arange(first, first + self._width).clamp(max=count - 1)
+        for first in range(0, count, self.width):
+            rows = torch.arange(first, first + self.width).clamp(max=count - 1)
             parts.append(self._batched({name: x[rows] for name, x in sites.items()}))
-            self.evaluations += self._width
+            self.evaluations += self.width
         energy = torch.cat([value for value, _ in parts])[:count]
         return energy, {name: torch.cat([slope[name] for _, slope in parts])[:count] for name in sites}
 
 
 class FisherMetric:
-    """The metric of a model's likelihood and priors at points, so many at a time.
+    """Metric of a model's likelihood and priors (Fisher information plus prior precision), evaluated in batches.
 
     Attributes:
-        cost: of all metrics so far, in gradients: 2d each, half for the d directions of a Jacobian J and half for JᵀJ.
+        cost: cost of all evaluations so far, in gradients: 2d for each metric, half for the Jacobian J and half for
+            JᵀJ.
     """
 
     def __init__(self, field: MetricField, width: int) -> None:
@@ -123,7 +156,7 @@ class FisherMetric:
 
 
 def fisher_metric(target: Target, points: Points[str], starts: Sites, width: int) -> FisherMetric | None:
-    """The metric of a model, if there is one that is not too large and knows of the whole likelihood."""
+    """Return the Fisher metric of a model; None if there is none, it is too large, or the model has `pyro.factor`s."""
     first = {name: x[0] for name, x in starts.items()}
     rows = points.rows(starts)[:2]
     if not isinstance(target, ModelTarget) or factors(target.program):
@@ -137,67 +170,102 @@ def fisher_metric(target: Target, points: Points[str], starts: Sites, width: int
             return embedding({name: x[0] for name, x in points.parts(row.unsqueeze(0)).items()})
 
         return FisherMetric(metric_field(of_row, rows), width)
-    except ValueError:  # of a model that has none, which is said in so many words there
+    except ValueError:  # the model has no metric
         return None
 
 
-def find_modes(descent: Descent[S], starts: Tensor, most: int, steps: int) -> S:
-    """The different ends of descents from many starts.
+def find_modes(descent: Descent[S], points: Points[str], starts: Tensor, most: int, steps: int) -> S:
+    """Find the distinct end points of descents from many starts.
 
-    After each round one of all that have arrived at the same point stays, and of those that have not arrived the better
-    half goes on.
+    After each round duplicates among the converged descents are removed, and of the others only the better half is
+    continued.
 
     Args:
-        descent: the way down.
-        starts: ``(points, coordinates)``.
-        most: how many go on to the end, whatever others have arrived.
-        steps: of a round.
+        descent: descent method.
+        points: manifolds and energy.
+        starts: starting points, ``(points, coordinates)``.
+        most: number of unconverged descents that are continued to the end.
+        steps: number of steps per round.
     """
     state = descent.begin(starts)
     while True:
-        state = _advanced(descent, state, steps)
-        arrived = descent.promise(state) <= _TOLERANCE
-        here, there = (flags.nonzero().squeeze(1) for flags in (arrived, ~arrived))
-        here = here[_different(rows_of(state, here))]
+        state = advanced(descent, state, steps)
+        done = arrived(descent, state)
+        here, there = (flags.nonzero().squeeze(1) for flags in (done, ~done))
+        here = here[different(points, rows_of(state, here))]
         there = there[state.energy[there].nan_to_num(torch.inf).argsort()][: max(most, len(starts) // 2)]
         last = len(there) <= most
         starts = there
         state = rows_of(state, torch.cat([here, there]))
         if last:
-            state = _advanced(descent, state, _LAST_ROUND)
-            return rows_of(state, _different(state))
+            state = advanced(descent, state, _LAST_ROUND)
+            return rows_of(state, different(points, state))
 
 
-def _different(state: Place) -> Tensor:
-    """Which points to keep, the lowest first, so that no two are the same."""
-    order = state.energy.nan_to_num(torch.inf).argsort()
-    order = order[state.energy[order].isfinite()]
-    points = state.at[order]
-    same = torch.cdist(points, points, p=math.inf) < _SAME
-    kept: list[int] = []
-    for k in range(len(order)):
-        if not bool(same[k, kept].any()):
-            kept.append(k)
-    return order[kept]
+def arrived(descent: Descent[S], state: S) -> Tensor:
+    """Return which descents have converged, ``(points,)``."""
+    return descent.promise(state) <= _TOLERANCE
 
 
-def _advanced(descent: Descent[S], state: S, steps: int) -> S:
-    """After so many steps of those that have not arrived before."""
+def different(points: Points[str], state: Place) -> Tensor:
+    """Return the indices of distinct points, by increasing energy.
+
+    Two points are duplicates if they are near in scaled coordinates, have the same energy, and have no barrier between
+    them, that is the same energy at their midpoint.
+    """
+    left = state.energy.nan_to_num(torch.inf).argsort()
+    left = left[state.energy[left].isfinite()]
+    kept: list[Tensor] = []
+    while len(left):
+        first, left = left[0], left[1:]
+        kept.append(first)
+        steps = state.at[first] - state.at[left]
+        same = (steps.abs().amax(1) < _NEAR) & (state.energy[left] - state.energy[first] < _SAME)
+        rows = same.nonzero().squeeze(1)
+        if len(rows):
+            middle, _ = points.energy_and_slope(points.moved(state.at[left[rows]], steps[rows] / 2))
+            same[rows] = (middle - state.energy[first]).abs() < _SAME
+        left = left[~same]
+    return torch.stack(kept) if kept else left
+
+
+def advanced(descent: Descent[S], state: S, steps: int) -> S:
+    """Run up to ``steps`` steps of those descents that have not converged."""
     for _ in range(steps):
-        rows = (descent.promise(state) > _TOLERANCE).nonzero().squeeze(1)
+        rows = (~arrived(descent, state)).nonzero().squeeze(1)
         if not len(rows):
             break
         state = with_rows(state, rows, descent.advance(rows_of(state, rows)))
     return state
 
 
-def laplace_mixture(energies: Callable[[Sites], tuple[Tensor, Sites]], target: Target, ends: Sites) -> GaussianMixture:
-    """The mixture about different modes ``{site: (modes, ...)}``."""
+def laplace_mixture(
+    energies: Callable[[Sites], tuple[Tensor, Sites]],
+    manifolds: Mapping[str, Manifold],
+    ends: Sites,
+    units: Sites | None = None,
+) -> GaussianMixture:
+    """Build the mixture of Gaussians about distinct modes ``{site: (modes, ...)}``.
+
+    Args:
+        energies: computes energies and gradients.
+        manifolds: manifolds of the sites that have one.
+        ends: modes.
+        units: scales of coordinates; see `units_of`.
+
+    Raises:
+        NoModeError: if no mode has finite second derivatives.
+    """
     values, _ = energies(ends)
-    charts = Charts(ends, target.manifolds)
+    charts = Charts(ends, manifolds, units)
+    hessians = _hessians(energies, charts, len(values), values)
+    fine = hessians.isfinite().flatten(1).all(1).nonzero().squeeze(1)
+    if not len(fine):
+        raise NoModeError("init='modes': the log density has finite second derivatives at no end of a descent.")
+    values, charts, hessians = values[fine], charts.at(fine), hessians[fine]
     _, log_volume = charts.sites(values.new_zeros(len(values), charts.size))
-    curvatures, directions = torch.linalg.eigh(_hessians(energies, charts, len(values), values))
-    # A direction that is flat, or not yet at its minimum, gets a wide but finite Gaussian.
+    curvatures, directions = torch.linalg.eigh(hessians)
+    # In directions that are flat, or in which the descent has not converged, the Gaussian is wide but finite.
     curvatures = curvatures.abs().clamp(min=_SOFTEST)
     precision = (directions * curvatures.unsqueeze(-2)) @ directions.mT
     log_masses = log_volume - values - curvatures.log().sum(-1) / 2
@@ -209,41 +277,68 @@ def laplace_mixture(energies: Callable[[Sites], tuple[Tensor, Sites]], target: T
 
 
 def _hessians(energies: Callable[[Sites], tuple[Tensor, Sites]], charts: Charts, count: int, like: Tensor) -> Tensor:
-    """Of the coordinates' potential energy at the centres, by central differences of gradients, ``(k, d, d)``."""
+    """Compute Hessians in local coordinates, ``(k, d, d)``, by central differences of gradients.
+
+    Steps are small relative to the units of coordinates; for a mode that is narrower than that, they are adapted to its
+    width.
+    """
     d = charts.size
-    difference = float(torch.finfo(like.dtype).eps) ** 0.25
-    shifts = difference * torch.eye(d, dtype=like.dtype, device=like.device).unsqueeze(1).expand(d, count, d)
+    small = float(torch.finfo(like.dtype).eps) ** 0.25
 
     def gradients(x: Tensor) -> Tensor:
         with torch.enable_grad():
             x = x.requires_grad_()
             sites, log_volume = charts.sites(x)
             _, slopes = energies({name: value.detach().flatten(0, 1) for name, value in sites.items()})
-            # The chain rule: a sum whose gradient by x is that of energy and volume.
+            # Chain rule: the gradient of this sum with respect to x is that of energy and log volume.
             pulled = sum(((slopes[name] * value.flatten(0, 1)).sum() for name, value in sites.items()), x.new_zeros(()))
             return torch.autograd.grad(pulled - log_volume.sum(), x)[0]
 
-    hessian = (gradients(shifts.clone()) - gradients(-shifts)).transpose(0, 1) / (2 * difference)
+    steps = like.new_full((count, d), small)
+    for _ in range(1 + _REPEATS):
+        shifts = torch.diag_embed(steps).transpose(0, 1)  # (coordinate, mode, coordinate)
+        hessian = (gradients(shifts.clone()) - gradients(-shifts)).transpose(0, 1) / (2 * steps.unsqueeze(-1))
+        narrow = hessian.diagonal(dim1=-2, dim2=-1).abs().sqrt()
+        if not bool((steps * narrow > _COARSE).any()):
+            break
+        steps = torch.where(steps * narrow > _COARSE, small / narrow, steps)
     return (hessian + hessian.mT) / 2
 
 
-def mixture_about_modes(target: Target, starts: int, most: int) -> tuple[GaussianMixture, int]:
-    """A mixture for a target, from descents of so many of its draws, of which so many slow ones go on to the end.
+def units_of(draws: Sites, manifolds: Mapping[str, Manifold]) -> Sites:
+    """Compute scales of coordinates: half the range of the middle 68 % of draws, or 1 if draws are constant.
 
-    Descents are by natural gradients where the model has a Fisher metric that is not too large, else by L-BFGS.
+    Args:
+        draws: ``{site: (draws, ...)}`` from a distribution at least as wide as a mode, the prior.
+        manifolds: manifolds of the sites that have one; their coordinates are of order one without scaling.
+    """
+    units = {}
+    for name in draws.keys() - manifolds.keys():
+        x = draws[name].sort(0)[0]
+        width = (x[math.floor(0.84 * (len(x) - 1))] - x[math.ceil(0.16 * (len(x) - 1))]) / 2
+        units[name] = torch.where(width.isfinite() & (width > 0), width, 1.0)
+    return units
+
+
+def mixture_about_modes(target: Target, starts: int, most: int) -> tuple[GaussianMixture, int]:
+    """Build a mixture about the modes of a target, by descents from its prior draws.
+
+    Descents use natural gradients if the model has a Fisher metric of limited size, else L-BFGS. ``starts`` is their
+    number, and ``most`` the number of slow descents that are continued to the end.
 
     Returns:
-        The mixture, and what it cost in gradients of single points.
+        The mixture, and its cost in gradients of single points.
     """
     draws = [target.draw() for _ in range(starts)]
     first = {name: torch.stack([one[name] for one in draws]) for name in draws[0]}
     width = min(starts, most)
-    energies = Energies(target, first, width)
-    points = Points(first, energies, target.manifolds)
+    energies = Energies.of_target(target, first, width)
+    units = units_of(first, target.manifolds)
+    points = Points(first, energies, target.manifolds, units)
     metric = fisher_metric(target, points, first, width)
-    # Rounds after which a good descent has left bad ones behind.
+    # Length of a round after which good descents can be distinguished from bad ones.
     way, steps = (QuasiNewton(points), 200) if metric is None else (NaturalGradient(points, metric), 30)
     descent: Descent[Any] = way
-    ends = points.parts(find_modes(descent, points.rows(first), most, steps).at)
-    mixture = laplace_mixture(energies, target, ends)
+    ends = points.parts(find_modes(descent, points, points.rows(first), most, steps).at)
+    mixture = laplace_mixture(energies, target.manifolds, ends, units)
     return mixture, energies.evaluations + (0 if metric is None else metric.cost)

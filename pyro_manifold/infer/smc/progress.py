@@ -1,4 +1,4 @@
-"""How far the particles are."""
+"""Progress bar of sequential Monte Carlo."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pyro_manifold.infer.smc.annealing import Level
 
 
 class ProgressBar:
-    """A progress bar with β; keeps what it was told.
+    """Progress bar that shows β, and records all levels.
 
     Args:
-        disable: show none.
-        levels: where to keep it.
+        disable: whether to show nothing.
+        levels: list to which levels are appended.
     """
 
     def __init__(self, disable: bool, levels: list[Level]) -> None:
@@ -39,6 +39,6 @@ class ProgressBar:
             )
 
     def reached(self) -> str:
-        """Where an interrupt found the particles."""
+        """Describe the inverse temperature at which the particles were interrupted."""
         lowest = float(self._levels[-1].inverse_temperature.min()) if self._levels else 0.0
         return f"SMC was interrupted at an inverse temperature of {lowest:.2g}, before there were draws."

@@ -1,36 +1,40 @@
-"""What sequential Monte Carlo leaves, and the same of runs in other processes."""
+"""Results of sequential Monte Carlo, also of runs in other processes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyro_manifold.density.batched import Sites
 from pyro_manifold.infer.smc.annealing import Level
+from pyro_manifold.infer.smc.bound import Bound
+from pyro_manifold.infer.smc.edges import Edges
 from pyro_manifold.infer.smc.weights import log_mean_weight
-from pyro_manifold.target.batched import Sites
 
 Told = dict[str, Tensor]
-"""What a shard tells beside its particles."""
+"""Results of a shard in addition to its particles."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The end of all runs.
+    """Result of all runs.
 
     Attributes:
-        samples: the particles at β = 1, ``{site: (runs, particles, ...)}``.
-        log_density: of each, unnormalised, ``(runs, particles)``; see `to_inferencedata`.
-        log_evidences: ``(runs,)``.
-        variances: of these, from how the chains of a run differ, ``(runs,)``.
-        shared_variance: of an error that all runs have together: of the share of the prior where the likelihood is not
-            zero. ``(parts,)``, for so many parts of the runs.
-        levels: what happened.
-        evaluations: of the density, to find modes, of each part.
+        samples: particles at β = 1, ``{site: (runs, particles, ...)}``.
+        log_density: unnormalised log density of each particle, ``(runs, particles)``; see `to_inferencedata`.
+        log_evidences: log evidence estimates of the runs, ``(runs,)``.
+        variances: variances of these, estimated from differences between the chains of a run, ``(runs,)``.
+        shared_variance: variance of an error common to all runs, that of the probability under the prior that the
+            likelihood is not zero; ``(parts,)``, for each part (shard) of the runs.
+        levels: statistics of each level.
+        evaluations: number of evaluations of the density to find modes, for each part.
+        bounds: lower bounds of the evidence, for each part; see `pyro_manifold.infer.smc.bound`.
+        edges: counts of numerical problems, for each part.
     """
 
     samples: Sites
@@ -40,15 +44,17 @@ class Result:
     shared_variance: Tensor
     levels: list[Level]
     evaluations: list[int]
+    bounds: list[Bound]
+    edges: list[Edges] = field(default_factory=list)
 
     @property
     def log_evidence(self) -> float:
-        """Logarithm of the mean evidence."""
+        """Logarithm of the mean evidence over runs."""
         return float(log_mean_weight(self.log_evidences))
 
     @property
     def error_between(self) -> float:
-        """Standard error of `log_evidence` by differences between runs (jackknife); NaN for one run."""
+        """Standard error of `log_evidence` from differences between runs (jackknife); NaN for one run."""
         runs = len(self.log_evidences)
         if runs < 2:
             return math.nan
@@ -57,31 +63,51 @@ class Result:
 
     @property
     def error_within(self) -> float:
-        """Standard error of `log_evidence` by differences between chains, as if evidences were log-normal."""
+        """Standard error of `log_evidence` from differences between chains, for log-normal evidences."""
         return float((self.variances.expm1().mean() / len(self.variances)).log1p().sqrt())
 
     @property
-    def error(self) -> float:
-        """The larger one of the two, with what all runs have together."""
+    def bound(self) -> Bound:
+        """Largest lower bound of all parts."""
+        return max(self.bounds, key=lambda bound: bound.sure)
+
+    @property
+    def all_edges(self) -> Edges:
+        """Counts of numerical problems, summed over all parts."""
+        return Edges(*[sum(numbers) for numbers in zip(*self.edges, strict=True)])
+
+    @property
+    def error_of_particles(self) -> float:
+        """Larger of the two standard errors, combined with the error common to all runs."""
         found = max(self.error_within, 0.0 if math.isnan(self.error_between) else self.error_between)
         parts = len(self.shared_variance)
         return float((found**2 + self.shared_variance.mean() / parts) ** 0.5)
 
-    # ---- as tensors, which travel between processes -------------------------------------------------------------
+    @property
+    def error(self) -> float:
+        """Larger of `error_of_particles` and the distance of `log_evidence` below its lower bound."""
+        return self.bound.error_with(self.log_evidence, self.error_of_particles)
+
+    # ---- conversion to tensors, which are sent between processes ------------------------------------------------
 
     def told(self) -> Told:
-        """All but the samples."""
+        """Return everything except the samples, as tensors."""
         levels = {
-            f"level {field.name}": torch.stack([torch.as_tensor(getattr(level, field.name)) for level in self.levels])
-            for field in fields(Level)
+            f"level {each.name}": torch.stack([torch.as_tensor(getattr(level, each.name)) for level in self.levels])
+            for each in fields(Level)
         }
-        numbers = {"evaluations": torch.tensor(self.evaluations), "shared_variance": self.shared_variance}
+        numbers = {
+            "evaluations": torch.tensor(self.evaluations),
+            "shared_variance": self.shared_variance,
+            "bounds": torch.tensor([astuple(bound) for bound in self.bounds], dtype=torch.float64),
+            "edges": torch.tensor(self.edges).reshape(-1, len(Edges._fields)),
+        }
         of_runs = {name: getattr(self, name) for name in ("log_density", "log_evidences", "variances")}
         return {**levels, **numbers, **of_runs}
 
     @classmethod
     def of_shards(cls, samples: Sequence[Sites], told: Sequence[Told]) -> Result:
-        """The runs of all shards, one after the other; those that arrived early stay at their last level."""
+        """Concatenate the runs of all shards; shards with fewer levels repeat their last one."""
         joined = {name: torch.cat([each[name] for each in told]) for name in told[0] if not name.startswith("level ")}
         count = max(len(each["level moves"]) for each in told)
         levels = [_joined([_level(each, k) for each in told]) for k in range(count)]
@@ -93,11 +119,13 @@ class Result:
             joined["shared_variance"],
             levels,
             joined["evaluations"].tolist(),
+            [Bound(*numbers) for numbers in joined["bounds"].tolist()],
+            [Edges(*numbers) for numbers in joined["edges"].tolist()],
         )
 
 
 def _level(told: Told, k: int) -> Level:
-    found = {field.name: told[f"level {field.name}"] for field in fields(Level)}
+    found = {each.name: told[f"level {each.name}"] for each in fields(Level)}
     last = len(found["moves"]) - 1
     values: dict[str, Any] = {name: value[min(k, last)] for name, value in found.items()}
     values |= {name: int(values[name]) if k <= last else 0 for name in ("moves", "steps")}
@@ -105,7 +133,7 @@ def _level(told: Told, k: int) -> Level:
 
 
 def _joined(levels: Sequence[Level]) -> Level:
-    """Shards side by side; moves and steps are of the one that made most."""
+    """Concatenate the levels of shards; moves and steps are the maximum over shards."""
     parts = [asdict(level) for level in levels]
     values: dict[str, Any] = {
         name: torch.cat([part[name] for part in parts])

@@ -1,12 +1,10 @@
-"""SMC: posteriors with many modes, and their evidence."""
+"""Sequential Monte Carlo for multimodal posteriors and their evidence."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Executor
 from functools import partial
 from numbers import Real
 from typing import Any, Literal
@@ -18,16 +16,26 @@ from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Tensor
 from torch.distributions import biject_to
 
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.model import ModelTarget, Target, target_from_model
+from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites, split, tempered
 from pyro_manifold.infer.mcmc.arguments import check_shards
 from pyro_manifold.infer.mcmc.checks import check_positive_integer, is_a
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.problem import Problem
-from pyro_manifold.infer.mcmc.remarks import symmetries_of_run
-from pyro_manifold.infer.mcmc.run import Run
-from pyro_manifold.infer.mcmc.shards import MakeExecutor, Shards
+from pyro_manifold.infer.mcmc.running.end_of_run import found_symmetries
+from pyro_manifold.infer.mcmc.running.run import Run
+from pyro_manifold.infer.mcmc.running.shards import Shards
 from pyro_manifold.infer.smc.annealing import Level, Particles, Plan, anneal
-from pyro_manifold.infer.smc.beginnings import check_likelihood, check_prior, refuse_likelihood
+from pyro_manifold.infer.smc.bound import Bound, bound_of_particles, energies_of_posterior
+from pyro_manifold.infer.smc.edges import Edges, nan_beside, tied_at_an_end
+from pyro_manifold.infer.smc.end_of_run import warn
 from pyro_manifold.infer.smc.guide import is_over_charts, target_of_guide
+from pyro_manifold.infer.smc.initialisation import (
+    likelihood_beside,
+    posterior_of,
+    problem_with_finite_starts,
+    with_continuous_sites,
+)
 from pyro_manifold.infer.smc.modes import mixture_about_modes
 from pyro_manifold.infer.smc.progress import ProgressBar
 from pyro_manifold.infer.smc.report import inferencedata, text
@@ -35,45 +43,41 @@ from pyro_manifold.infer.smc.results import Result
 from pyro_manifold.infer.smc.sharded import run_in_shards
 from pyro_manifold.infer.smc.starts import draws_of, starts_of_chains
 from pyro_manifold.infer.smc.tuning import particle_tuning
+from pyro_manifold.infer.smc.weights import log_mean_weight
 from pyro_manifold.infer.smc.whitened import from_mixture
-from pyro_manifold.target.batched import Sites
-from pyro_manifold.target.initial_values import NoFiniteStartError
-from pyro_manifold.target.model import ModelTarget, Target, target_from_model
-from pyro_manifold.target.tempered import WithoutLikelihood, likelihood_sites, tempered
 
 _ENDLESS = 2**62
 _USUAL_LEVELS = 10
 _TO_THE_END = 8
-_RUNS_DIFFER = 1.0  # standard deviation of log evidences, in nats
 
 
 class SMC:
-    r"""Sequential Monte Carlo from the prior of a model to its posterior, and the evidence of its data.
+    r"""Sequential Monte Carlo from the prior of a model to its posterior, with an estimate of the evidence.
 
-    Particles begin as exact draws from the prior, which reach all of the posterior's modes, and follow
+    Particles start as exact draws from the prior, which cover all modes of the posterior, and follow
 
     .. math:: \pi_\beta(x) \propto p(x)\,p(y \mid x)^\beta, \qquad 0 = \beta_0 < \beta_1 < \dots < 1,
 
-    each β as far from the last as their effective sample size allows. In between they are drawn anew by their weights
-    and moved by the kernel, whose step size and masses come from the particles. Each mode keeps the share of particles
-    that its mass earns on the way, where single chains stay in the mode that they met first. The weights give the
-    evidence :math:`p(y) = \int p(y \mid x)\,p(x)\,dx`: of two models, the one with the larger evidence predicted the
-    data better (Bayes factor).
+    each step of β as large as their effective sample size allows. Between steps they are resampled by their weights and
+    moved by the kernel, whose step size and masses are adapted to the particles. Each mode keeps a share of particles
+    in proportion to its mass, whereas single chains stay in the first mode they reach. The weights give the evidence
+    :math:`p(y) = \int p(y \mid x)\,p(x)\,dx`: of two models, the one with the larger evidence predicted the data better
+    (Bayes factor).
 
-    The likelihood is what observed sites and `pyro.factor` say. Stiefel sites, discrete sites (summed out), plates and
-    everything else that `OHMC` takes are as there; minibatches are not.
+    The likelihood consists of observed sites and `pyro.factor`. Stiefel sites, discrete sites (summed out), plates and
+    all other features of `OHMC` are supported; minibatches are not.
 
     Args:
-        kernel: `OHMC` or `GHMC` of a model: it moves the particles. Its ``trajectory_length`` (π/2 if None),
+        kernel: `OHMC` or `GHMC` of a model, which moves the particles. Its ``trajectory_length`` (π/2 if None),
             ``trajectory_jitter``, ``target_accept_prob`` and ``reflection_probability`` are used; masses are one for
             each site on a manifold and diagonal for other sites.
-        num_particles: N, of each run.
-        num_runs: independent runs, side by side.
-        states_per_chain: N/M: so many states of a chain become particles at each level; M chains are moved.
-        last_states: as many of each chain at the last level, for more draws from the posterior; ``states_per_chain`` if
-            None.
-        ess_share: the effective sample size, as a share of N, that a step of β must leave.
-        max_levels: after so many values of β it gives up.
+        num_particles: N, number of particles of each run.
+        num_runs: number of independent runs, which are vectorised.
+        states_per_chain: N/M, the number of states of each chain that become particles at a level; M chains are moved.
+        last_states: number of states of each chain at the last level, for more draws from the posterior;
+            ``states_per_chain`` if None.
+        ess_share: smallest effective sample size after a step of β, as a share of N.
+        max_levels: largest number of values of β before an error is raised.
         prior_factors: observed sites and factors that belong to the prior, such as a factor that orders scales. A first
             pass then brings the particles to this prior, and the evidence is with respect to it.
         init: ``"prior"``, or ``"modes"``: from a mixture of Gaussians about the ends of descents from draws of the
@@ -83,25 +87,25 @@ class SMC:
             as far as the guide reaches: what it does not cover, no particle finds.
         num_starts: of descents, for ``init="modes"``.
         disable_progbar: no progress bar.
-        executor: a `concurrent.futures.Executor` for runs in other processes, or a function that makes one, as for
-            `MCMC`; see ``docs/runs.md``.
-        shards: into how many parts ``num_runs`` are split. Particles depend on it, and not on the number of workers.
+        shards: `Shards` of the runs in other processes.
         threads_per_shard: of each of them.
 
     Attributes:
-        log_evidence: log p(y) by all runs: the logarithm of their mean evidence.
-        log_evidence_error: its standard error: the larger one of what runs differ (jackknife) and of what the chains of
-            each run differ, by which there is one of a single run too.
-        log_evidences: of each run, ``(num_runs,)``.
-        levels: what happened at each β, one `Level` after the other; after an interrupt, those that were reached.
-        evaluations: of the density, to find modes.
+        log_evidence: estimate of log p(y) from all runs: the logarithm of their mean evidence.
+        log_evidence_error: its standard error, the larger of that from differences between runs (jackknife) and that
+            from differences between the chains of each run, which is available for a single run too. If the mass about
+            the modes that descents from the particles find exceeds ``log_evidence`` by more, it is this difference;
+            ``run`` warns if the difference is significant.
+        log_evidences: log evidence of each run, ``(num_runs,)``.
+        levels: statistics at each β, a list of `Level`; after an interrupt, of the levels reached.
+        evaluations: number of evaluations of the density to find modes.
 
-    An interrupt (Ctrl-C) is raised: particles on the way are not draws of the posterior.
+    An interrupt (Ctrl-C) is raised, since intermediate particles are not draws from the posterior.
 
     Raises:
-        ValueError: for arguments out of range, a kernel of another kind, or by `run` a model that observes nothing, or
-            whose prior or likelihood no particle can begin with.
-        RuntimeError: by `run`, if β = 1 is not reached.
+        ValueError: for arguments out of range or a kernel of another kind; in `run`, for a model without a likelihood,
+            or with a prior or likelihood for which there are no initial particles.
+        RuntimeError: in `run`, if β = 1 is not reached.
 
     Source: waste-free SMC, Dau & Chopin, JRSS-B 84 (2022), arXiv 2011.02328, algorithm 2; tempering, Del Moral, Doucet
     & Jasra, JRSS-B 68 (2006).
@@ -136,9 +140,7 @@ class SMC:
         init: Literal["prior", "modes"] | Callable[..., Any] = "prior",
         num_starts: int = 64,
         disable_progbar: bool = False,
-        executor: Executor | MakeExecutor | None = None,
-        shards: int = 1,
-        threads_per_shard: int = 1,
+        shards: Shards | None = None,
     ) -> None:
         if not isinstance(kernel, HamiltonianKernel):
             raise ValueError(f"SMC: kernel is {kernel!r}, expected OHMC(model) or GHMC(model).")
@@ -171,9 +173,12 @@ class SMC:
         )
         self._prior_factors = list(prior_factors)
         self._init, self._num_starts = init, num_starts
+        self.last_states, self.init = last_states, init
         self._disable_progbar = disable_progbar
-        self._shards = None if executor is None else Shards(executor, shards, threads_per_shard)
-        check_shards(self._shards, shards, threads_per_shard, {"num_runs": num_runs})
+        if shards is not None and not isinstance(shards, Shards):
+            raise ValueError(f"shards={shards!r}, expected Shards(executor, count).")
+        check_shards(shards, {"num_runs": num_runs})
+        self._shards = shards
         self._options = {
             "num_particles": num_particles,
             "states_per_chain": states_per_chain,
@@ -189,20 +194,25 @@ class SMC:
         self._reached: list[Level] = []
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """All runs, from the prior to the posterior; arguments are those of the model. Warns if runs disagree."""
+        """Run from the prior to the posterior; arguments are those of the model. Warn if runs disagree."""
+        result = self.run_in_silence(*args, **kwargs)
+        warn(result, self._plan, self._num_starts)
+
+    def run_in_silence(self, *args: Any, **kwargs: Any) -> Result:
+        """Run as `run` does, but without warnings about the results; these require the results of all shards."""
         self._args, self._kwargs = args, kwargs
         self._result, self._reached = None, []
         if self._shards is None:
             self._result = self._run_here()
         else:
             self._result = run_in_shards(
-                self._shards, self.kernel, self.num_chains, self._options, args, kwargs, self._disable_progbar
+                self._shards, SMC, self.kernel, self.num_chains, self._options, args, kwargs, self._disable_progbar
             )
-        self._warn_of_differences(self._result)
+        return self._result
 
     @property
     def result(self) -> Result:
-        """All that was found.
+        """Result of all runs.
 
         Raises:
             ValueError: before `run`.
@@ -221,57 +231,62 @@ class SMC:
 
     @property
     def log_evidences(self) -> Tensor:
-        """Of each run, ``(num_runs,)``."""
+        """Log evidence of each run, ``(num_runs,)``."""
         return self._found("log_evidences").log_evidences
 
     @property
     def levels(self) -> list[Level]:
-        """What happened at each β."""
+        """Statistics at each β."""
         return self._reached if self._result is None else self._result.levels
 
     @property
     def evaluations(self) -> int:
-        """Of the density, to find modes."""
+        """Number of evaluations of the density to find modes."""
         return sum(self._found("evaluations").evaluations)
 
     def get_samples(self, group_by_chain: bool = False) -> Sites:
-        """The particles at β = 1, which are draws from the posterior: ``{site: (runs · particles, ...)}``.
+        """Return the particles at β = 1, which are draws from the posterior: ``{site: (runs · particles, ...)}``.
 
         Args:
-            group_by_chain: ``{site: (runs, particles, ...)}``; the states of one chain follow each other.
+            group_by_chain: whether to return ``{site: (runs, particles, ...)}``, with the states of a chain in
+                succession.
         """
         samples = self._found("get_samples").samples
         return dict(samples) if group_by_chain else {name: x.flatten(0, 1) for name, x in samples.items()}
 
     def initial_params(self, num_chains: int = 1) -> Sites:
-        """Particles at random as starts of chains: ``MCMC(..., num_chains=8, initial_params=smc.initial_params(8))``.
+        """Return random particles as initial values of chains.
 
-        Sites on a manifold are on it, all others unconstrained. For ``num_chains=1`` there is no dimension of chains.
+        Example of use: ``MCMC(..., num_chains=8, initial_params=smc.initial_params(8))``.
+
+        Sites on manifolds are on their manifold, all others in unconstrained space. For ``num_chains=1`` there is no
+        chain dimension.
         """
         samples = self._found("initial_params").samples
         return starts_of_chains(samples, num_chains, self._target(self._model))
 
     def summary(self, prob: float = 0.9) -> None:
-        """Print the table of `MCMC.summary`, runs in place of chains, and the log evidence.
+        """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence.
 
-        Of sites that are known only up to signs, order or rotations of columns, on which runs disagree without harm, it
-        says so, and how well runs agree on what is known of them.
+        Runs may legitimately disagree on sites that are identified only up to signs, order or rotations of columns.
+        Such sites are listed, with the agreement between runs on invariants of these.
         """
         result = self._found("summary")
-        symmetries = symmetries_of_run(self.kernel, None, self._args, self._kwargs, result.samples)
+        target_of = partial(self.kernel.target, None, self._args, self._kwargs)
+        symmetries = found_symmetries(target_of, result.samples) or []
         print(text(result, symmetries, prob))
 
     def to_inferencedata(self, **options: Any) -> Any:
-        """The particles for ArviZ, runs in place of chains; options as `pyro_manifold.diagnostics.to_inferencedata`.
+        """Export the particles to ArviZ, with runs as chains; options of `pyro_manifold.diagnostics.to_inferencedata`.
 
-        ``sample_stats`` has ``lp`` of each particle, ``inverse_temperature``, ``log_evidence_so_far`` and
-        ``acceptance_rate`` of each level, and among its attributes ``log_evidence`` and ``log_evidence_error``.
+        ``sample_stats`` contains ``lp`` of each particle, ``inverse_temperature``, ``log_evidence_so_far`` and
+        ``acceptance_rate`` of each level; its attributes include ``log_evidence`` and ``log_evidence_error``.
         """
         return inferencedata(self, self._found("to_inferencedata"), **options)
 
     @property
     def _samples(self) -> Sites | None:
-        """For `to_inferencedata`, as Pyro's MCMC has them."""
+        """Samples in the format of Pyro's `MCMC`, for `to_inferencedata`."""
         return None if self._result is None else self._result.samples
 
     @property
@@ -283,25 +298,23 @@ class SMC:
             raise ValueError(f"SMC.{method}: there are no particles yet, call smc.run(...) first.")
         return self._result
 
-    def _warn_of_differences(self, result: Result) -> None:
-        spread = float(result.log_evidences.std()) if self.num_chains > 1 else 0.0
-        if spread > _RUNS_DIFFER:
-            warnings.warn(
-                f"The log evidences of {self.num_chains} runs differ with a standard deviation of {spread:.2g}: some "
-                "runs have missed modes, or given them the wrong share. Take more num_particles, or states_per_chain.",
-                stacklevel=3,
-            )
-
-    # ---- the way from the prior to the posterior ----------------------------------------------------------------
+    # ---- annealing from the prior to the posterior --------------------------------------------------------------
 
     def _run_here(self) -> Result:
-        """All runs in this process."""
+        """Run all runs in this process."""
         particles: Particles | None = None
+        bound, edges, before, tied = Bound(), Edges(), 0.0, 0
         targets, evaluations = self._targets()
         with ProgressBar(self._disable_progbar, self._reached) as bar, pyro.validation_enabled(False):
             try:
                 for base, full in itertools.pairwise(targets):
-                    particles, shared_variance = self._leg(base, full, particles, bar)
+                    before += 0.0 if particles is None else float(log_mean_weight(particles.evidence.log))
+                    particles, shared_variance, tied_here, run = self._leg(base, full, particles, bar)
+                    tied = max(tied, tied_here)
+                if particles is not None and self._init != "modes":  # particles start about the modes in that case
+                    bound = bound_of_particles(targets[-1], run.problem, particles, before)
+                    nan = nan_beside(energies_of_posterior(run.problem, particles), particles.states, full.manifolds)
+                    edges = Edges(*nan, tied, self._plan.runs * self._plan.chains)
             except KeyboardInterrupt as interrupt:
                 interrupt.add_note(f"{bar.reached()} smc.levels has what was reached.")
                 raise
@@ -310,34 +323,31 @@ class SMC:
             {name: x.flatten(1, 2) for name, x in targets[-1].values(particles.sites).items()},
             -particles.energy,
             particles.evidence.log,
-            particles.evidence.variance.clamp(min=0),  # covariances of few chains can be anything
+            particles.evidence.variance.clamp(min=0),  # estimates from few chains can be negative
             torch.tensor([shared_variance]),
             particles.levels,
             [evaluations],
+            [bound],
+            [edges],
         )
 
     def _targets(self) -> tuple[list[Target], int]:
         """The distributions on the way, and how often the density was evaluated to find them."""
-        if not callable(self._init):
-            check_prior(partial(self._model, *self._args, **self._kwargs))
-        full = self._target(self._model)
-        if not {*full.manifolds, *full.transforms}:
-            raise ValueError("SMC: the model samples no continuous site.")
         if callable(self._init):
-            return self._guide(full), 0
+            return self._guide(with_continuous_sites(self._target(self._model), "SMC")), 0
+        full = posterior_of(self._model, self._args, self._kwargs, self._target_options, "SMC")
         if self._init == "modes":
             return self._modes(full)
         likelihood = likelihood_sites(full.program)
         unknown = sorted(set(self._prior_factors) - set(likelihood))
         if unknown:
             raise ValueError(f"prior_factors names {unknown}, but the observed sites and factors are {likelihood}.")
-        if not set(likelihood) - set(self._prior_factors):
-            raise ValueError("SMC: the model has no likelihood: nothing is observed, and there is no factor.")
+        likelihood_beside(full, self._prior_factors, "SMC")
         keep = [[]] if not self._prior_factors else [[], self._prior_factors]
         return [*[self._target(WithoutLikelihood(names)(self._model)) for names in keep], full], 0
 
     def _guide(self, full: ModelTarget) -> list[Target]:
-        """The guide, and the posterior in its coordinates."""
+        """Return the guide, and the posterior in its coordinates."""
         guide: Any = self._init
         options = {"max_plate_nesting": self.kernel.model_options["max_plate_nesting"]}
         if is_over_charts(guide):
@@ -345,12 +355,12 @@ class SMC:
         return [target_of_guide(guide, full, self._args, self._kwargs, **options), full]
 
     def _modes(self, full: ModelTarget) -> tuple[list[Target], int]:
-        """A mixture of Gaussians about the modes, and the posterior."""
+        """Return a mixture of Gaussians about the modes, and the posterior."""
         mixture, evaluations = mixture_about_modes(full, self._num_starts, _TO_THE_END)
         return from_mixture(mixture, full), evaluations
 
     def _in_charts(self, full: ModelTarget, names: Collection[str], others: Mapping[str, Any]) -> ModelTarget:
-        """The same target, with these sites in the coordinates that `biject_to` has for them."""
+        """Return the same target with these sites transformed to unconstrained space by `biject_to`."""
         if not names:
             return full
         nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
@@ -358,27 +368,34 @@ class SMC:
         return self._target(self._model, transforms={**charts, **others})
 
     def _target(self, model: Any, **changed: Any) -> ModelTarget:
-        options = {**self.kernel.model_options, "init_strategy": init_to_sample, **changed}
-        return target_from_model(model, self._args, self._kwargs, **options)
+        return target_from_model(model, self._args, self._kwargs, **{**self._target_options, **changed})
 
-    def _leg(self, base: Target, full: Target, start: Particles | None, bar: ProgressBar) -> tuple[Particles, float]:
-        """From one distribution to the next; and the variance of the share of the prior that counts."""
+    @property
+    def _target_options(self) -> dict[str, Any]:
+        return {**self.kernel.model_options, "init_strategy": init_to_sample}
+
+    def _leg(
+        self, base: Target, full: Target, start: Particles | None, bar: ProgressBar
+    ) -> tuple[Particles, float, int, Run[Any, Any]]:
+        """Anneal to the next distribution of the path.
+
+        Returns:
+            The particles, the relative variance of the probability of a nonzero likelihood, the number of tied draws,
+            and the run.
+        """
         plan = self._plan
         target = tempered(base, full, None if start is None else draws_of(start))
         chains = plan.runs * plan.chains
-        try:
-            problem = Problem.build(target, chains, None, batched=self.kernel.batched)
-        except NoFiniteStartError:
-            refuse_likelihood(base.draw, full, target.drawn)
-        if target.drawn > chains:
-            check_likelihood(base.draw, full)
+        problem = problem_with_finite_starts(target, base, full, chains, self.kernel.batched, "SMC")
         tuned_by = partial(particle_tuning, self.kernel.plan, plan.runs, problem.manifolds)
         parts = self.kernel.composed(problem, self.kernel.mechanics(problem), tuned_by)
         run: Run[Any, Any] = Run(problem, parts, _ENDLESS)
-        run.haste.planned = _USUAL_LEVELS * (plan.states - 1)
-        tuning: Any = parts.tuning  # what `particle_tuning` made
+        run.compilation.planned = _USUAL_LEVELS * (plan.states - 1)
+        tuning: Any = parts.tuning  # created by `particle_tuning`
+        tied = tied_at_an_end(split(run.sites)[1], full.manifolds.keys()) if start is None else 0
         particles = anneal(run, tuning, plan, bar)
-        # Where the likelihood is zero there is no particle, which is a share of the prior.
+        run.compare_at_the_end()
+        # Correct the evidence for the probability under the prior that the likelihood is zero.
         share = chains / target.drawn
         particles.evidence = particles.evidence._replace(log=particles.evidence.log + math.log(share))
-        return particles, (1 - share) / chains
+        return particles, (1 - share) / chains, tied, run

@@ -1,4 +1,4 @@
-"""What goes on from the particles: the next path, and chains of `MCMC`."""
+"""Use of particles as starts: of the next annealing path, and of chains of `MCMC`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import torch
 
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.model import Target
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.smc.annealing import Particles
-from pyro_manifold.target.batched import Sites
-from pyro_manifold.target.model import Target
 
 
 def draws_of(particles: Particles) -> Callable[[], Sites]:
-    """Draws that go through the runs as chains do, the first of each chain's at random."""
+    """Return a function that draws random particles, one per call, cycling through the chains of all runs."""
     runs, chains = next(iter(particles.sites.values())).shape[:2]
     flat = {name: x.flatten(0, 1) for name, x in particles.sites.items()}
     places = itertools.cycle(range(runs * chains))
@@ -27,10 +27,10 @@ def draws_of(particles: Particles) -> Callable[[], Sites]:
 
 
 def starts_of_chains(samples: Sites, num_chains: int, target: Target) -> Sites:
-    """So many different particles at random, in the coordinates in which chains move.
+    """Choose distinct particles at random as starts of chains, in the coordinates in which chains move.
 
     Raises:
-        ValueError: unless there are as many particles.
+        ValueError: if there are fewer particles than chains.
     """
     check_positive_integer(num_chains=num_chains)
     flat = {name: x.flatten(0, 1) for name, x in samples.items()}

@@ -1,4 +1,4 @@
-"""Steps, masses and lengths of the moves of particles, from the particles themselves."""
+"""Adaptation of step sizes and masses of moves to the particles."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State
+from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.masses import CurvatureEstimator, diagonal_inverse_mass
 from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
-from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
+from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
 from pyro_manifold.infer.mcmc.hmc.warmup import Plan
-from pyro_manifold.infer.mcmc.run import golden_phase
-from pyro_manifold.infer.mcmc.saving import Plain, Saved
-from pyro_manifold.infer.mcmc.states import Block, Statistics
+from pyro_manifold.infer.mcmc.transitions.parts import golden_phase
+from pyro_manifold.infer.mcmc.transitions.states import Block, Statistics
 from pyro_manifold.manifolds import Manifold
+from pyro_manifold.store.saving import Plain, Saved
 
 LENGTH = math.pi / 2
-"""Of a mean trajectory: where masses are right, a quarter of an oscillation, after which a Gaussian is drawn anew."""
+"""Mean trajectory length: a quarter of a period if masses fit, which gives independent draws from a Gaussian."""
 
 MOST_STEPS = 64
 _GAIN = 0.5
 
 
 class ParticleTuning(Saved):
-    r"""Each run of particles has a step size and masses of its own.
+    r"""Adaptation of step size and masses, separately for each run of particles.
 
-    Masses are those of the distribution that the particles of a level follow, for the moves of the next level: for the
-    coordinates of an unconstrained block those of `DiagonalEstimator`, but of all particles together (they are not
-    misled by several modes as the variance of x alone is), for a block on a
-    manifold its mean curvature (see `CurvatureEstimator`). The step size follows the acceptance probability by
-    stochastic approximation, after every move of all particles.
+    Masses for the moves of a level are estimated from the particles of the previous level. For unconstrained blocks
+    they are those of `DiagonalEstimator`, but from all particles together (in contrast to the variance of x alone, this
+    is robust to several modes). For a block on a manifold, the mass is the mean curvature (see `CurvatureEstimator`).
+    The step size is adapted to the acceptance probability by stochastic approximation, after every move of all
+    particles.
 
     Args:
-        state: where the chains are, ``(runs · chains, ...)``.
-        runs: how many runs.
-        mechanics: how each block moves.
-        curvature: of each block on a manifold: positions and gradients to mean curvatures, ``(runs · chains,)``.
-        step_size: ε to begin with.
-        length: of a trajectory.
-        jitter: lengths vary within this share of their mean.
-        target: acceptance probability that ε aims at.
+        state: initial state of the chains, ``(runs · chains, ...)``.
+        runs: number of runs.
+        mechanics: mechanics of each block.
+        curvature: for each block on a manifold, a function from positions and gradients to mean curvatures,
+            ``(runs · chains,)``.
+        step_size: initial ε.
+        length: mean trajectory length.
+        jitter: lengths vary by at most this fraction of their mean.
+        target: target acceptance probability of the adaptation of ε.
     """
 
     changing: ClassVar[tuple[str, ...]] = ("_log_step_size", "_inverse_masses", "_count", "_moments", "_origin")
@@ -52,7 +54,7 @@ class ParticleTuning(Saved):
         self,
         state: State,
         runs: int,
-        mechanics: BlockMechanics,
+        mechanics: ProductMechanics,
         curvature: dict[Block, Callable[[Tensor, Tensor], Tensor]],
         *,
         step_size: float,
@@ -74,26 +76,33 @@ class ParticleTuning(Saved):
 
     @property
     def step_size(self) -> Tensor:
-        """ε of each run, ``(runs,)``."""
+        """Step size ε of each run, ``(runs,)``."""
         return self._log_step_size.exp()
 
     @property
     def metrics(self) -> Metrics:
-        """The masses in use, a row for each chain."""
+        """Current masses, with a row for each chain."""
         return self._metrics
 
     @property
     def example(self) -> HamiltonianSettings:
-        """Settings as most iterations have them."""
+        """Settings of a typical iteration."""
         return self.settings(1)
 
     def learn_cost(self, fixed_cost: float) -> None:
-        """Lengths do not depend on it."""
+        """Do nothing, since trajectory lengths do not depend on the cost."""
 
     def settings(self, iteration: int) -> HamiltonianSettings:
-        """Settings of the moves of this iteration, counted from 1."""
+        """Return the settings of the moves of this iteration, counted from 1."""
         length = self._length * (1 + self._jitter * (2 * golden_phase(iteration) - 1))
-        steps = round(length / float(self._log_step_size.mean().exp()))
+        step_size = float(self._log_step_size.mean().exp())
+        if not step_size > length * torch.finfo(torch.float64).tiny:
+            raise RuntimeError(
+                f"SMC: the step size of the particles went to {step_size:.1e}, because no step is accepted: prior and "
+                "likelihood are on scales too different for floating point, so take a narrower prior or rescale the "
+                "data."
+            )
+        steps = round(length / step_size)
         return HamiltonianSettings(
             self.step_size.repeat_interleave(self._chains), min(max(steps, 1), MOST_STEPS), self._metrics
         )
@@ -101,14 +110,14 @@ class ParticleTuning(Saved):
     def learn(
         self, iteration: int, before: State, after: State, statistics: Statistics, random: torch.Generator
     ) -> None:
-        """Learn from one move of all particles."""
+        """Adapt to one move of all particles."""
         acceptance = statistics["acceptance_rate"].reshape(self._runs, -1).mean(1)
         self._log_step_size = self._log_step_size + self._gain * (acceptance - self._target)
         self._take_in(after)
 
     @property
     def _gain(self) -> float:
-        """How much of an error of the acceptance probability the logarithm of ε makes up for."""
+        """Gain of stochastic approximation: change of log ε per deviation of the acceptance probability."""
         return _GAIN
 
     def _take_in(self, state: State) -> None:
@@ -120,14 +129,14 @@ class ParticleTuning(Saved):
             if block in self._curvature:
                 found = [self._curvature[block](x, gradient)]
             else:
-                # Relative to one particle: squares of what is far from zero would round the variance away.
+                # Relative to one particle: far from zero, the variance would be lost to rounding of squares.
                 x = x - self._origin[block]
                 found = [x, x.square(), gradient, gradient.square()]
             means = [value.reshape(self._runs, self._chains, *value.shape[1:]).mean(1) for value in found]
             self._moments[block] = tuple(a + b for a, b in zip(moments, means, strict=True))
 
     def end_level(self) -> None:
-        """Use what the particles say of masses, and forget them."""
+        """Set masses to the estimates of this level, and reset the estimators."""
         for block, moments in self._moments.items():
             if block in self._curvature:
                 curvature = moments[0] / self._count
@@ -164,11 +173,11 @@ def particle_tuning(
     runs: int,
     manifolds: Mapping[Block, Manifold],
     state: State,
-    mechanics: BlockMechanics,
-    _: Trajectory,
+    mechanics: ProductMechanics,
+    _: object,
     kind: Callable[..., ParticleTuning] = ParticleTuning,
 ) -> ParticleTuning:
-    """The tuning of a kernel's plan, for chains that begin at a state; ``kind`` makes it."""
+    """Return the adaptation for a kernel's plan and initial state, an instance of ``kind``."""
     estimators = {
         block: CurvatureEstimator(state.position[block], mechanics[block], m) for block, m in manifolds.items()
     }

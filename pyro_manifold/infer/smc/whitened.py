@@ -1,14 +1,14 @@
-r"""Targets in coordinates that suit the Gaussians of a mixture: each particle has those of the one that it is about.
+r"""Targets in whitened coordinates of the components of a Gaussian mixture, chosen per particle.
 
-The space is divided: a point belongs to the Gaussian that has the largest share in the mixture's density there. A chain
-never leaves the region that it begins in, beyond which its density is zero, and moves in coordinates z that are
-whitened for the Gaussian k of this region,
+Space is partitioned into regions: a point belongs to the Gaussian with the largest contribution to the mixture's
+density there. A chain never leaves its initial region, outside of which its density is zero, and moves in coordinates z
+that are whitened for the Gaussian k of this region,
 
 .. math:: x = m_k + L_k z,
 
-:math:`L_k L_k^\top` the covariance, x the unconstrained sites one after the other. A transition that keeps the
-distribution within each region keeps it as a whole; what share each region has, weights and resampling say. k is a site
-that never moves.
+:math:`L_k L_k^\top` the covariance, x the concatenated unconstrained sites. A transition that leaves the distribution
+within each region invariant leaves the whole distribution invariant; weights and resampling determine the mass of each
+region. k is a constant site.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pyro_manifold.density.batched import PotentialFunction, Sites
+from pyro_manifold.density.model import Target
 from pyro_manifold.infer.smc.modes import GaussianMixture
 from pyro_manifold.manifolds import Constant
-from pyro_manifold.target.batched import PotentialFunction, Sites
-from pyro_manifold.target.model import Target
 
 COMPONENT = "component of the mixture"
-"""The name of the site k, ``(chains, 1)``."""
+"""Name of the site k, ``(chains, 1)``."""
 
 _WALL = 1e10  # nats
 
 
 class Coordinates:
-    """Unconstrained sites of one point, from coordinates z about one of some centres, and back.
+    """Transform of unconstrained sites to whitened coordinates z about one of several centres, and its inverse.
 
     Args:
-        centres: ``{site: (k, ...)}``, of unconstrained sites only.
+        centres: centres of the unconstrained sites, ``{site: (k, ...)}``.
         roots: L, ``(k, size, size)``, of these sites in their order.
     """
 
@@ -45,18 +45,18 @@ class Coordinates:
         self._roots, self._inverses = roots, torch.linalg.inv(roots)
 
     def sites(self, z: Sites) -> Sites:
-        """From z, with the site k, to x; sites on manifolds stay as they are."""
+        """Transform z, with the site k, to x; sites on manifolds are unchanged."""
         own = self.own(z)
         root, centre = (own[:, None, None] * self._roots).sum(0), (own[:, None] * self._centres).sum(0)
         return self._with(z, root @ self._flat(z) + centre)
 
     def whitened(self, x: Sites, k: int) -> Sites:
-        """From x to z, with the site k."""
+        """Transform x to z about centre k, and add the site k."""
         sites = self._with(x, self._inverses[k] @ (self._flat(x) - self._centres[k]))
         return {**sites, COMPONENT: self._centres.new_full((1,), k)}
 
     def own(self, z: Sites) -> Tensor:
-        """1 for the Gaussian of the point, and 0 for the others, ``(k,)``."""
+        """Return the one-hot vector of the point's Gaussian, ``(k,)``."""
         count = torch.arange(len(self._roots), dtype=self._roots.dtype, device=self._roots.device)
         return (count == z[COMPONENT]).to(self._roots.dtype)
 
@@ -71,7 +71,7 @@ class Coordinates:
 
 @dataclass
 class _Drawn(Target):
-    """A distribution to begin with."""
+    """Initial distribution that can be sampled."""
 
     sample: Callable[[], Sites]
 
@@ -81,18 +81,18 @@ class _Drawn(Target):
 
 @dataclass
 class WhitenedTarget(_Drawn):
-    """A distribution in whitened coordinates.
+    """Target in whitened coordinates.
 
     Attributes:
-        original: the same of the sites themselves.
-        coordinates: where these are.
+        original: target in the coordinates of the sites.
+        coordinates: transform to whitened coordinates.
     """
 
     original: Target
     coordinates: Coordinates
 
     def values(self, sites: Sites) -> Sites:
-        """Sites as the model has them."""
+        """Return constrained values of the sites."""
         leading = sites[COMPONENT].shape[:-1]
         flat = {name: x.flatten(0, len(leading) - 1) for name, x in sites.items()}
         back = torch.vmap(self.coordinates.sites)(flat)
@@ -100,7 +100,7 @@ class WhitenedTarget(_Drawn):
 
 
 def from_mixture(mixture: GaussianMixture, full: Target) -> list[Target]:
-    """The mixture and a target on the same sites, in the same whitened coordinates."""
+    """Return the mixture and a target on the same sites, in the same whitened coordinates."""
 
     def density_of_mixture(sites: Sites) -> Tensor:
         return -mixture.log_density(sites)

@@ -1,8 +1,14 @@
 """Compiled code on disk: found again, and trusted only if nobody else could have written it."""
 
+import ctypes
+import gc
 import os
 import re
+import shutil
 import stat
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
@@ -108,6 +114,143 @@ def test_what_the_compiler_says_is_told(folder):
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("umask", [0o002, 0o000])
+def test_a_generous_umask_costs_nothing(folder, monkeypatch, umask):
+    before = os.umask(umask)
+    try:
+        compiler.compiled(SOURCE, 4)
+        built = count_builds(monkeypatch)
+        compiler.compiled(SOURCE, 4)
+    finally:
+        os.umask(before)
+    assert not built
+    assert {stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.iterdir()]} == {0o700}
+
+
+def test_a_link_in_place_of_a_library_is_not_followed(folder, tmp_path, monkeypatch):
+    compiler.compiled(SOURCE, 4)
+    (library,) = folder.iterdir()
+    elsewhere = tmp_path / "elsewhere.so"
+    library.rename(elsewhere)
+    content = elsewhere.read_bytes()
+    library.symlink_to(elsewhere)
+    built = count_builds(monkeypatch)
+    assert compiler.compiled(SOURCE, 4).answer() == 42
+    assert len(built) == 1
+    assert not library.is_symlink()
+    assert elsewhere.read_bytes() == content
+
+
+AT_ONCE = """
+import sys
+from pyro_manifold.graphs.native import compiler
+print("ready", flush=True)
+sys.stdin.readline()
+for turn in range(3):
+    assert compiler.compiled("int answer(void) { return 42; }", 4).answer() == 42
+    assert compiler.compiled(f"int answer(void) {{ return {turn}; }}", 4).answer() == turn
+"""
+
+
+@pytest.mark.parametrize("megabytes", ["256", "0.02"])
+def test_processes_that_compile_the_same_at_once(folder, megabytes):
+    """With room for one library, each removes what others have just made or found."""
+    environment = {**os.environ, "PYRO_MANIFOLD_CACHE_SIZE": megabytes}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([sys.executable, "-c", AT_ONCE], env=environment, **pipes) for _ in range(4)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ended = [(process.communicate(timeout=120)[1], process.returncode) for process in processes]
+    assert ended == [("", 0)] * 4
+    kept = list(folder.iterdir())
+    assert all(path.suffix == ".so" for path in kept)
+    assert len(kept) == (4 if megabytes == "256" else 1)
+
+
+def numbered(number):
+    return f"int answer(void) {{ return {number}; }}"
+
+
+def size_of_one(folder):
+    compiler.compiled(SOURCE, 4)
+    (library,) = folder.iterdir()
+    size = library.stat().st_size
+    library.unlink()
+    return size
+
+
+def test_the_oldest_by_use_are_removed_beyond_the_bound(folder, monkeypatch):
+    monkeypatch.setenv("PYRO_MANIFOLD_CACHE_SIZE", str(3.5 * size_of_one(folder) / 2**20))
+    libraries = []
+    for number in range(3):
+        compiler.compiled(numbered(number), 4)
+        (new,) = set(folder.iterdir()) - set(libraries)
+        libraries.append(new)
+        os.utime(new, (time.time() - 100 + number,) * 2)
+    compiler.compiled(numbered(0), 4)  # the oldest by its making has been used last
+    compiler.compiled(numbered(3), 4)
+    left = set(folder.iterdir())
+    assert len(left) == 3
+    assert {libraries[0], libraries[2]} < left
+
+
+@pytest.mark.parametrize("megabytes", ["0", "0.0001"])
+def test_no_room_keeps_nothing_and_runs(folder, monkeypatch, megabytes):
+    monkeypatch.setenv("PYRO_MANIFOLD_CACHE_SIZE", megabytes)
+    assert [compiler.compiled(SOURCE, 4).answer() for _ in range(2)] == [42, 42]
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", ["many", "-1", "nan", "inf"])
+def test_a_bound_that_is_none_is_told(folder, monkeypatch, given):
+    monkeypatch.setenv("PYRO_MANIFOLD_CACHE_SIZE", given)
+    with pytest.raises(compiler.NoCompilerError, match=f"PYRO_MANIFOLD_CACHE_SIZE='{given}' .*, expected megabytes"):
+        compiler.compiled(SOURCE, 4)
+
+
+def test_what_a_killed_build_left_is_removed(folder):
+    compiler.compiled(SOURCE, 4)
+    for name, age in (("build-old", 2 * 3600), ("build-new", 60)):
+        (folder / name).mkdir()
+        (folder / name / "loop.c").write_text(SOURCE)
+        os.utime(folder / name, (time.time() - age,) * 2)
+    compiler.compiled(SOURCE, 2)
+    assert sorted(path.name for path in folder.glob("build-*")) == ["build-new"]
+    shutil.rmtree(folder / "build-new")
+
+
+def is_loaded(path):
+    try:
+        ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_library_is_unloaded_with_the_last_that_uses_it(folder):
+    library = compiler.compiled(SOURCE, 4)
+    (path,) = folder.iterdir()
+    again, answer = compiler.compiled(SOURCE, 4), library.answer
+    del library, again
+    gc.collect()
+    assert answer() == 42  # still there
+    del answer
+    gc.collect()
+    assert not is_loaded(path)
+
+
+def test_loops_of_many_models_are_unloaded(folder):
+    inputs = [torch.randn(3, 2)]
+    for number in range(5):
+        (found,) = native_function(lambda x, number=number: [x * x + number], *inputs)(1, *inputs)
+        torch.testing.assert_close(found, inputs[0].square() + number)
+    gc.collect()
+    assert not any(map(is_loaded, folder.iterdir()))
+
+
 def test_other_data_of_the_same_shape_need_no_compiler(folder, monkeypatch):
     inputs = [torch.randn(3, 2)]
     built = count_builds(monkeypatch)
@@ -128,6 +271,6 @@ def test_arrays_leave_room_on_the_stack_of_a_thread():
 
     inputs = [torch.randn(8, 400)]
     text = native_function(many, *inputs).source.text
-    sizes = [int(size) for size in re.findall(r"^ *V a[0-9]+\[([0-9]+)\];", text, re.MULTILINE)]
+    sizes = [int(size) for size in re.findall(r"^ *ARRAY\(a[0-9]+, ([0-9]+)\);", text, re.MULTILINE)]
     assert sizes
     assert 64 * sum(sizes) < 1.1 * 2**20

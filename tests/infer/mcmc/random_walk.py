@@ -3,9 +3,9 @@
 from functools import partial
 
 from pyro_manifold.infer.mcmc import Kernel
-from pyro_manifold.infer.mcmc.metropolis import metropolis
-from pyro_manifold.infer.mcmc.run import Fixed, Parts
-from pyro_manifold.infer.mcmc.states import PlainState, choose, normal_like
+from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis
+from pyro_manifold.infer.mcmc.transitions.parts import Fixed, Parts
+from pyro_manifold.infer.mcmc.transitions.states import PlainState, choose, normal_like, uniform_like
 from pyro_manifold.manifolds import Euclidean
 
 
@@ -25,7 +25,9 @@ class RandomWalk(Kernel):
         def transition(state, step_size, random):
             position = state.position
             proposal = at({block: moved(manifolds[block], x, step_size, random) for block, x in position.items()})
-            decision = metropolis(state.energy / self.temperature, proposal.energy / self.temperature, random)
+            decision = metropolis(
+                state.energy / self.temperature, proposal.energy / self.temperature, uniform_like(state.energy, random)
+            )
             state = choose(decision.accepted, proposal, state)
             return state, {**decision.statistics, "lp": -state.energy}
 

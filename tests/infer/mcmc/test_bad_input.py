@@ -7,7 +7,7 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_value
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, MSD, OHMC
+from pyro_manifold.infer import MCMC, MSD, OHMC, GeodesicSlice
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.models import concentrated, factor_model
 
@@ -63,7 +63,6 @@ FRAME = torch.eye(3, 2)
         ("target_accept_prob=1.5", lambda: OHMC(concentrated, target_accept_prob=1.5)),
         ("trajectory_jitter=2", lambda: OHMC(concentrated, trajectory_jitter=2)),
         ("initial_params", lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS))),
-        ("manifolds={'site': Stiefel()}", lambda: run(OHMC(potential_fn=potential), initial_params={"X": FRAME})),
         (
             "manifolds names ['Y']",
             lambda: run(OHMC(potential_fn=potential, manifolds={"Y": Stiefel()}), initial_params={"X": FRAME}),
@@ -113,7 +112,24 @@ FRAME = torch.eye(3, 2)
             lambda: run(OHMC(potential_fn=lambda s: s["X"], manifolds=MANIFOLDS), initial_params={"X": FRAME}),
         ),
         ("Site 'y' is observed with 2 NaN", lambda: run(OHMC(factor_model), nan_data())),
+        ("MCMC: kernel=<function concentrated", lambda: MCMC(concentrated)),
+        ("expected a kernel such as OHMC(model)", lambda: MCMC(OHMC, 10)),
+        ("expected a kernel such as OHMC(model)", lambda: MCMC(None, 10)),
+        ("initial_params=tensor([0., 0., 0.]", lambda: run(OHMC(concentrated), initial_params=torch.zeros(3))),
+        ("initial_params['U']='a', expected a tensor", lambda: run(OHMC(concentrated), initial_params={"U": "a"})),
+        ("save_params='U', expected a list", lambda: run(OHMC(concentrated), save_params="U")),
+        ("init_strategy='median', expected a function", lambda: OHMC(concentrated, init_strategy="median")),
+        ("init_strategy=None, expected a function", lambda: MSD(concentrated, init_strategy=None)),
+        ("transforms=[1], expected a dictionary", lambda: OHMC(concentrated, transforms=[1])),
+        ("manifolds=Stiefel(), expected a dictionary", lambda: OHMC(potential_fn=potential, manifolds=Stiefel())),
+        ("target_accept_prob=None", lambda: OHMC(concentrated, target_accept_prob=None)),
+        ("target_accept_prob='0.8'", lambda: OHMC(concentrated, target_accept_prob="0.8")),
+        ("min_stepsize=None", lambda: OHMC(concentrated, min_stepsize=None)),
         ("full_mass='dense'", lambda: run(OHMC(factor_model, full_mass="dense"), torch.randn(5, 4))),
+        ("width=0", lambda: GeodesicSlice(concentrated, width=0)),
+        ("max_widths=1.5", lambda: GeodesicSlice(concentrated, max_widths=1.5)),
+        ("reflection_probability=2", lambda: GeodesicSlice(concentrated, reflection_probability=2)),
+        ("the log density of ['nothing_fits'] is not finite", lambda: run(GeodesicSlice(impossible))),
         ("full_mass names ['U']", lambda: run(OHMC(factor_model, full_mass=[("U",)]), torch.randn(5, 4))),
     ],
 )
@@ -145,3 +161,27 @@ def test_validation_may_be_on():
     """With Pyro's own validation on, the sentence is still ours, not one from inside a distribution."""
     with pytest.raises(ValueError, match="Site 'y' is observed with 2 NaN"):
         run(OHMC(factor_model), nan_data(), disable_validation=False)
+
+
+def test_numbers_of_draws():
+    mcmc = MCMC(OHMC(concentrated), 2, 2, disable_progbar=True)
+    mcmc.run()
+    with pytest.raises(ValueError, match="num_samples='10', expected a positive integer"):
+        mcmc.get_samples("10")
+
+
+def test_mass_matrix_adapter():
+    """Pyro's would be left unnoticed."""
+    kernel = OHMC(concentrated)
+    with pytest.raises(AttributeError, match=r"OHMC has no mass_matrix_adapter.*pass full_mass="):
+        kernel.mass_matrix_adapter = object()
+    assert not hasattr(kernel, "mass_matrix_adapter")
+
+
+def test_subsampled_sites_are_refused_as_in_pyro():
+    def model():
+        with pyro.plate("data", 10, subsample_size=5):
+            pyro.sample("x", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(NotImplementedError, match=r"Plate .data. draws 5 of 10 elements.*subsample_size"):
+        run(OHMC(model))

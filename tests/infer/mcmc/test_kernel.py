@@ -362,3 +362,33 @@ def test_a_column_that_is_known_well_has_the_largest_mass():
 def test_a_kernel_without_masses_of_columns_says_so():
     with pytest.raises(ValueError, match="GHMC has one mass for each site; use OHMC"):
         GHMC(frames(4, 2), column_masses=True)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("chains", [1, 64])
+def test_potentials_as_pyro_takes_them(shape, chains):
+    """Without manifolds, and of any shape with one element."""
+
+    def potential(sites):
+        return (((sites["x"] - 1) / 2).square().sum() / 2).reshape(shape)
+
+    start = {"x": torch.zeros(chains, 1) if chains > 1 else torch.zeros(1)}
+    kernel = OHMC(potential_fn=potential, step_size=None)
+    mcmc = run(kernel, num_samples=6400 // chains, warmup_steps=200, initial_params=start, num_chains=chains)
+    draws = mcmc.get_samples(group_by_chain=True)["x"][..., 0]
+    assert_mean(draws, 1.0)
+    assert_mean((draws - 1).square(), 4.0)
+
+
+def test_orthonormal_starts_without_manifolds():
+    """The columns would leave the manifold without a word; the identity may as well be a covariance."""
+
+    def potential(sites):
+        return sites["X"].square().sum()
+
+    kernel = OHMC(potential_fn=potential)
+    with pytest.warns(UserWarning, match=r"pass manifolds=\{'X': Stiefel\(\)\}"):
+        run(kernel, num_samples=2, warmup_steps=2, initial_params={"X": torch.eye(3, 2)})
+    run(kernel, num_samples=2, warmup_steps=2, initial_params={"X": torch.eye(3)})
+    declared = OHMC(potential_fn=potential, manifolds={})
+    run(declared, num_samples=2, warmup_steps=2, initial_params={"X": torch.eye(3, 2)})

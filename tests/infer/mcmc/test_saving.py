@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import GHMC, MSD, OHMC
+from pyro_manifold.infer import GHMC, MSD, OHMC, SGNHT, GeodesicSlice
 from tests.infer.models import concentrated
 
 WARMUP = 170  # masses are new after 25, 63 and 120; lengths are tried from 63 on, and chosen after 88 and 113
@@ -52,6 +52,9 @@ KERNELS = {
     "GHMC": lambda: GHMC(square),
     "MSD": lambda: MSD(regression, step_size=0.4),
     "MSD, adjusted": lambda: MSD(regression, step_size=0.9, metropolis=True, num_steps=2),
+    "SGNHT": lambda: SGNHT(square, step_size=0.1, num_steps=2),
+    "GeodesicSlice": lambda: GeodesicSlice(square),
+    "GeodesicSlice, enumerated": lambda: GeodesicSlice(mixture),
 }
 
 
@@ -130,7 +133,7 @@ def continue_in_another_process(path):
     torch.save(advance(run, iterations), path + ".found")
 
 
-@pytest.mark.parametrize("name", ["OHMC, square", "OHMC, enumerated", "MSD, adjusted"])
+@pytest.mark.parametrize("name", ["OHMC, square", "OHMC, enumerated", "MSD, adjusted", "GeodesicSlice"])
 def test_another_process_goes_on_bit_for_bit(name, tmp_path):
     path = str(tmp_path / "run")
     run = run_of(name)
@@ -145,7 +148,12 @@ def test_another_process_goes_on_bit_for_bit(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "entries"),
-    [("OHMC, square", ("iteration", "state", "tuning", "random")), ("MSD", ("state", "random"))],
+    [
+        ("OHMC, square", ("iteration", "state", "tuning", "random")),
+        ("MSD", ("state", "random")),
+        ("SGNHT", ("state", "random")),
+        ("GeodesicSlice", ("state", "tuning", "random")),
+    ],
 )
 def test_what_is_left_out_would_be_missed(name, entries):
     """Each thing that a run saves matters: without it the draws differ."""
@@ -183,10 +191,13 @@ def test_what_does_not_fit_is_named():
             "persistence=0.0, this one with persistence=0.5",
         ),
         (OHMC(concentrated).prepare(CHAINS, 100, None), "made with warmup_steps=170, this one with warmup_steps=100"),
-        (OHMC(concentrated).prepare(CHAINS, WARMUP, None, 5, 2), r"\(8, 4, 2\), but this run has .*\(8, 5, 2\)"),
+        (
+            OHMC(concentrated).prepare(CHAINS, WARMUP, None, 5, 2),
+            r"'U' was float64 \(4, 2\) on Stiefel\(\), and is .*\(5, 2\)",
+        ),
         (
             OHMC(lambda: concentrated(pull=5.0)).prepare(CHAINS, WARMUP, None),
-            "log density .* of the same model and data",
+            r"another density \(at reference point 0, the log density was .* of the same model and data",
         ),
     ):
         before = other.state_dict()
@@ -203,6 +214,11 @@ def test_what_does_not_fit_is_named():
         ({**saved, "random": torch.zeros(3)}, "'random' is torch.float64"),
         ({**saved, "state": None}, "of state is None, expected a dictionary"),
         ({**saved, "forms": {}}, "of the run's graphs lacks"),
+        ({**saved, "reference": {}}, r"of the reference points lacks \['manifolds', 'position', 'values'\]"),
+        (
+            {**saved, "reference": {**saved["reference"], "values": {"a": 1}}},
+            "The saved values of the reference points",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             run.load_state_dict(broken)
@@ -233,7 +249,7 @@ def test_a_run_whose_trace_was_given_up_goes_on_without():
     assert same(advance(run, 3), advance(other, 3))
 
 
-@pytest.mark.parametrize("name", ["OHMC", "MSD, adjusted"])
+@pytest.mark.parametrize("name", ["OHMC", "MSD, adjusted", "GeodesicSlice"])
 def test_a_kernel_in_the_middle_of_a_run_can_be_pickled(name):
     kernel = KERNELS[name]()
     kernel.setup(10)
@@ -297,9 +313,14 @@ def test_an_interrupt_inside_an_iteration_leaves_the_run_where_it_was():
         (("tuning", "length_choice", "_window", "jumps"), None, "of the jumps of lengths is None"),
         (("forms", "density"), None, "form of the density is None"),
         (
+            ("state", "gradient", "('U',)"),
+            torch.zeros((CHAINS, 4, 2), dtype=torch.float64),
+            "where chain 0 is, the gradient of 'U' differs by up to",
+        ),
+        (
             ("state", "position", "('U',)"),
             torch.full((CHAINS, 4, 2), torch.nan, dtype=torch.float64),
-            "log density where the saved chain 0 is",
+            r"where chain 0 is, the log density was .* and is nan\)",
         ),
     ],
 )

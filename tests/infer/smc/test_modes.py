@@ -6,8 +6,10 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer.autoguide.initialization import init_to_sample
 
 from problems.monte_carlo import assert_mean
+from pyro_manifold.density.model import target_from_model
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
 from pyro_manifold.infer.descent.points import Points
@@ -20,7 +22,6 @@ from pyro_manifold.infer.smc.modes import (
     laplace_mixture,
     mixture_about_modes,
 )
-from pyro_manifold.target.model import target_from_model
 
 QUANTILE = 8.47  # of Student's t with 7 degrees of freedom, where the normal has 4 standard errors
 
@@ -100,7 +101,8 @@ def test_those_that_have_arrived_stay_once_and_of_others_the_better_half():
         return slow_or_fast(sites)
 
     starts = torch.tensor([[1.0, 0.0], [0.0, 2.0], *[[10.0 * k, 0.0] for k in range(1, 7)]])
-    found = find_modes(QuasiNewton(Points({"x": starts}, potential, {})), starts, 2, 5)
+    points = Points({"x": starts}, potential, {})
+    found = find_modes(QuasiNewton(points), points, starts, 2, 5)
     assert counts[-1] == 2
     assert max(counts) == 8
     assert float(found.at[0].abs().max()) < 0.1
@@ -132,7 +134,7 @@ def test_a_matrix_langevin_in_the_limit_of_much_concentration():
     def energies(sites):
         return -(F * sites["U"]).sum((-2, -1)), {"U": -F.expand_as(sites["U"])}
 
-    mixture = laplace_mixture(energies, target, ends)
+    mixture = laplace_mixture(energies, target.manifolds, ends)
     # Turns within the first two axes have the curvature 450, of each column towards the third 300 and 150.
     precision = (mixture.roots @ mixture.roots.mT)[0]
     # The coordinates are half of angles; the volume of these adds n - 1 times the Hessian of log|det S|.
@@ -157,6 +159,25 @@ def test_from_modes_particles_have_the_shares_of_the_posterior():
     ]
     assert_share(smc.get_samples(group_by_chain=True)["x"][..., 0] > 0, float(masses[1] / sum(masses)))
     assert_evidence(smc, float(sum(masses).log()))
+
+
+@pytest.mark.parametrize(("unit", "prior"), [(2e-4, 10.0), (1e3, 10.0), (1.0, 1e5)])
+def test_a_mixture_does_not_depend_on_units_nor_on_how_vague_the_prior_is(unit, prior):
+    """Modes nearer than 0.01 were one, and none was wider than 32."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), unit * prior).to_event(1))
+        modes = [dist.Normal(unit * at, 0.7 * unit).log_prob(x).sum(-1) for at in (-4.0, 4.0)]
+        pyro.factor("modes", torch.logaddexp(*modes))
+
+    mixture, _ = mixture_about_modes(target_from_model(model, init_strategy=init_to_sample), 64, 8)
+    order = mixture.centres["x"][:, 0].argsort()
+    torch.testing.assert_close(
+        mixture.centres["x"][order] / unit, torch.tensor([[-4.0] * 2, [4.0] * 2]), rtol=0.03, atol=0
+    )
+    _, roots = mixture.unconstrained()
+    widths = roots[order].diagonal(dim1=-2, dim2=-1) / unit
+    torch.testing.assert_close(widths, torch.full((2, 2), 0.7), rtol=0.03, atol=0)
 
 
 def curved():

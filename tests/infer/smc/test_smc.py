@@ -3,17 +3,19 @@
 import itertools
 import math
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro import poutine
 
 from problems.monte_carlo import STANDARD_ERRORS
+from pyro_manifold.density import batched
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import GHMC, MSD, OHMC, SMC
+from pyro_manifold.infer import GHMC, MSD, OHMC, SMC, Shards
 from pyro_manifold.infer.smc import annealing
-from pyro_manifold.target import batched
 from tests.infer.models import F, langevin, linear
 
 
@@ -212,6 +214,22 @@ def masked():
     pyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=torch.ones(2))
 
 
+def masked_in_part():
+    x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).mask(torch.tensor([True, False])).to_event(1))
+    pyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=torch.ones(2))
+
+
+def within(handler):
+    """A prior within a handler of Pyro, and a likelihood."""
+
+    def model():
+        with handler:
+            x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(1.0))
+
+    return model
+
+
 def with_factor(value):
     def model():
         pyro.factor("l", value(pyro.sample("x", dist.Normal(0.0, 1.0))))
@@ -224,6 +242,10 @@ def with_factor(value):
     [
         (improper, "site 'x' has an improper prior"),
         (masked, "site 'x' has an improper prior"),
+        (masked_in_part, "site 'x' has an improper prior"),
+        (within(poutine.mask(mask=False)), "site 'x' has an improper prior"),
+        (within(poutine.mask(mask=torch.tensor(False))), "site 'x' has an improper prior"),
+        (within(poutine.scale(scale=0.5)), "prior of site 'x' is scaled"),
         (with_factor(lambda x: torch.where(x > 0, torch.nan, -x)), "log density of the model is nan"),
         (with_factor(lambda x: x * torch.nan), "log density of the model is nan"),
         (with_factor(lambda x: torch.where(x > 0, torch.inf, -x)), "log density of the model is inf"),
@@ -234,6 +256,30 @@ def with_factor(value):
 def test_models_without_an_evidence_are_sentences(model, words):
     with pytest.raises(ValueError, match=words):
         run(model, num_particles=64, num_runs=2)
+
+
+def test_a_density_that_is_nan_where_the_prior_is_not_is_said_to_be():
+    """It counted as zero in silence: a third of the mass is beyond 4."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("f", torch.where(x > 4.0, torch.nan, dist.Normal(4.0, 0.2).log_prob(x)))
+
+    with pytest.warns(UserWarning, match="NaN at [0-9]+ of 512 points beside the particles"):
+        SMC(OHMC(model), disable_progbar=True).run()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_prior_at_the_edge_of_floating_point_is_said_to_be(shards):
+    """Draws of Beta(0.05, 0.05) that are nearer to 1 than ε are there: evidence is off by 2.5 to 7 errors."""
+
+    def model():
+        p = pyro.sample("p", dist.Beta(0.05, 0.05))
+        pyro.sample("y", dist.Binomial(10, p), obs=torch.tensor(0.0))
+
+    options = {"shards": Shards(ThreadPoolExecutor(1), 2)} if shards == 2 else {}
+    with pytest.warns(UserWarning, match="draws of the prior are at the edge of floating point"):
+        SMC(OHMC(model), 512, disable_progbar=True, **options).run()
 
 
 def test_an_interrupt_says_how_far_it_was_and_leaves_no_draws(monkeypatch):

@@ -1,4 +1,4 @@
-"""Stiefel sites with a mass for each column."""
+"""Mechanics of Stiefel sites with a mass for each column."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.mechanics import ManifoldMechanics, Metric
-from pyro_manifold.infer.mcmc.states import normal_like, per_chain
+from pyro_manifold.infer.mcmc.transitions.states import per_chain
 from pyro_manifold.manifolds import Stiefel
 
 
 class ColumnMechanics(ManifoldMechanics):
-    r"""Stiefel sites, p < n, in a metric with a mass for each column; the momentum a **covector**.
+    r"""Mechanics of Stiefel sites, p < n, with a mass for each column; the momentum is a **covector**.
 
-    With one mass for all columns, the stiffest makes steps short and the softest makes trajectories long. For
-    :math:`r = XA + b` tangent at X, :math:`A = X^\top r` skew, :math:`b = (I - XX^\top) r`, a mass :math:`m_k` for what
-    takes column k out of the span of all and a mass m for what turns columns within it:
+    With one mass for all columns, the column with the smallest scale limits the step size and the one with the largest
+    scale requires long trajectories. For :math:`r = XA + b` tangent at X, :math:`A = X^\top r` skew,
+    :math:`b = (I - XX^\top) r`, a mass :math:`m_k` for motion of column k out of the span of all columns and a mass m
+    for rotations of columns within it:
 
     - :math:`K = \sum_k \|b_k\|^2 / (2 m_k) + \|A\|^2 / m`, which does not change under :math:`X \to QX`;
     - momentum draw: :math:`b_k = \sqrt{m_k}\,(I - XX^\top) z_k`, :math:`A_{kl} = \tfrac12 \sqrt m\, N(0, 1)`;
     - velocity :math:`2 X A / m + b\,\mathrm{diag}(1/m_k)`;
-    - kick along :math:`P_X(\nabla U)`, the orthogonal projection, as in `CayleyMechanics`, whose K this is at
+    - kick along :math:`P_X(\nabla U)`, the orthogonal projection, as in `CayleyMechanics`, whose K is the special case
       :math:`m_k = m`;
-    - drift by `column_flow`: each term of K by itself, there and back again.
+    - drift by `column_flow`, a palindromic composition of the flows of the terms of K.
 
-    A metric's flat vector has, for each matrix of a block, the p columns' numbers and then that of the turns within.
+    The flat vector of a metric has, for each matrix of a block, the masses of the p columns and then that of rotations.
     """
 
     def __init__(self) -> None:
         super().__init__(Stiefel())
 
-    def draw_momentum(self, position: Tensor, metric: Metric, random: torch.Generator | None = None) -> Tensor:
+    def momentum_from(self, noise: Tensor, position: Tensor, metric: Metric) -> Tensor:
         columns, within = _parts(metric.mass_factor, position)
-        noise = normal_like(position, random)
         inner = position.mT @ noise
         turns = (inner - inner.mT) * (within / 8**0.5)
         return (noise - position @ inner) * columns + position @ turns
@@ -56,24 +56,25 @@ class ColumnMechanics(ManifoldMechanics):
 
 
 def _parts(flat: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers of the columns, ``(..., 1, p)``, and of the turns within their span, ``(..., 1, 1)``."""
+    """Split a flat metric into entries of columns, ``(..., 1, p)``, and of rotations in the span, ``(..., 1, 1)``."""
     numbers = flat.reshape(len(flat), *position.shape[1:-2], 1, position.shape[-1] + 1)
     return numbers[..., :-1], numbers[..., -1:]
 
 
 def column_flow(point: Tensor, momentum: Tensor, columns: Tensor, within: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Free motion with a mass for each column: a symmetric composition of the flows of single terms of K.
+    r"""Integrate free motion with a mass for each column, by a symmetric composition of flows of single terms of K.
 
-    Each flow rotates X and r so that :math:`W = rX^\top - Xr^\top` stays, and with it all that the rest needs:
-    :math:`WX = 2XA + b`. So only X is followed, and r is read off at the end. The flows, for a time t:
+    Each flow rotates X and r such that :math:`W = rX^\top - Xr^\top` is conserved, and
+    :math:`WX = 2XA + b` determines the following flows. Therefore only X is updated, and r is computed at the end. The
+    flows for a time t are:
 
-    - turns within the span: :math:`X \leftarrow X\,\mathrm{cay}(2At/m)`;
+    - rotations within the span: :math:`X \leftarrow X\,\mathrm{cay}(2At/m)`;
     - column k: a rotation of :math:`x_k` towards :math:`b_k` by twice the angle whose tangent is
       :math:`\|b_k\| t / (2 m_k)`: with :math:`y = x_k + b_k t/(2 m_k)`, :math:`x_k \leftarrow 2y/\|y\|^2 - x_k`.
 
-    These Cayley rotations instead of exponentials are exact flows of functions of A and of :math:`\|b_k\|` that differ
-    from the terms of K in fourth order. So the whole is symplectic and symmetric, and keeps K up to
-    :math:`O(t^3)`. O(np²).
+    These Cayley rotations, used in place of exponentials, are exact flows of functions of A and of :math:`\|b_k\|` that
+    differ from the terms of K in fourth order. The composition is therefore symplectic and symmetric, and conserves K
+    up to :math:`O(t^3)`. The cost is O(np²).
 
     Args:
         point: X, ``(..., n, p)``.
@@ -86,7 +87,7 @@ def column_flow(point: Tensor, momentum: Tensor, columns: Tensor, within: Tensor
     """
     p = point.shape[-1]
     left, right = torch.cat([momentum, -point], -1), torch.cat([point, momentum], -1).mT
-    # The last column is where there turns into back: its two halves are one.
+    # The last column is in the middle of the palindrome: its two half steps are merged into one.
     tangents = torch.cat([columns[..., :-1] / 4, columns[..., -1:] / 2], -1)
     unit = torch.eye(p, dtype=point.dtype, device=point.device)
 

@@ -1,4 +1,4 @@
-"""A short descent for chains whose random starts are far from where they belong."""
+"""Short initial descent of chains whose random starts are far from the typical set."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from torch import Tensor
 
 from pyro_manifold.infer.descent.points import Points
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
-from pyro_manifold.infer.mcmc.states import Block, Blocks, Potential
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential
 from pyro_manifold.manifolds import Manifold
 
 _MOST_EVALUATIONS = 200
-_MOST_BYTES = 2**28  # of all places that a descent remembers
-_BETWEEN_LOOKS = 12  # evaluations
+_MOST_BYTES = 2**28  # memory for all positions of a descent
+_BETWEEN_LOOKS = 12  # evaluations between convergence checks
 
 
 def nearer_starts(position: Blocks, potential: Potential, manifolds: Mapping[Block, Manifold]) -> Blocks:
-    r"""Where chains begin instead, if they would have to creep from where they are.
+    r"""Return starts nearer to the typical set for chains whose random starts are far from it.
 
-    A posterior of d coordinates has its draws about d/2 above its lowest energy, and Hamiltonian Monte Carlo comes down
-    from ten times as high in a few trajectories. A start that is thousands of times as high makes it creep, by steps
-    that suit the slope there. So each chain goes down by itself (L-BFGS along the manifold), and
+    Draws from a posterior with d coordinates have energies about d/2 above the minimum, and Hamiltonian Monte Carlo
+    descends from ten times that height in a few trajectories. From a start that is thousands of times as high it moves
+    slowly, because the step size must suit the slope there. Therefore each chain descends separately (L-BFGS along the
+    manifold), and
 
-    - a chain whose energy fell by less than :math:`10 d + 500` stays where it was: all starts of a posterior like a
-      mixture do, and find its modes from there as ever;
-    - else it begins where its descent first came within d of where that ended, as high as its draws will be: not in
-      the mode itself, which can be a narrow place;
-    - all stay where they were if a descent did not come to rest, or came to rest :math:`10 d + 500` above the lowest:
-      then there are funnels, where the density has no bound, or valleys that no draw belongs to.
+    - a chain whose energy fell by less than :math:`10 d + 500` keeps its start; this is the case for all chains of
+      posteriors such as mixtures, whose modes are then explored as without the descent;
+    - otherwise the chain starts at the first point of the descent whose energy is within d of the final one, a typical
+      energy of draws; not at the mode itself, which can be narrow;
+    - all chains keep their starts if any descent did not converge, or converged to an energy :math:`10 d + 500` above
+      the lowest one: then there are funnels with unbounded density, or local minima of negligible mass.
 
-    Each chain descends by itself: starts in different valleys end in different valleys.
+    Since chains descend separately, starts in different basins of attraction remain in different basins.
 
     Args:
-        position: of all chains.
-        potential: energies and gradients.
-        manifolds: of the blocks that have one.
+        position: initial positions of all chains.
+        potential: computes energies and gradients.
+        manifolds: manifolds of the blocks that have one.
     """
     points = Points(position, potential, manifolds)
     size = max(1, next(iter(position.values())).element_size() * sum(x.numel() for x in position.values()))
@@ -53,7 +54,7 @@ def nearer_starts(position: Blocks, potential: Potential, manifolds: Mapping[Blo
 
 
 def _descent(points: Points[Block], position: Blocks, most: int) -> tuple[Tensor, Tensor]:
-    """All places ``(evaluations, chains, coordinates)``, and their energies."""
+    """Run L-BFGS and return all positions ``(evaluations, chains, coordinates)`` with their energies."""
     descent = QuasiNewton(points)
     state = descent.begin(points.rows(position))
     places, energies = [state.at], [state.energy]
@@ -67,7 +68,7 @@ def _descent(points: Points[Block], position: Blocks, most: int) -> tuple[Tensor
 
 
 def _pays(energies: list[Tensor], coordinates: int) -> bool:
-    """Whether a chain still falls; at the first look, whether one has fallen as if it came from far."""
+    """Return whether the energy of any chain still decreases; at the first check, a large decrease is required."""
     enough = coordinates + 10 if len(energies) == _BETWEEN_LOOKS else _worth_going_on(coordinates)
     return bool((energies[-_BETWEEN_LOOKS] - energies[-1] > enough).any())
 

@@ -10,7 +10,7 @@ from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
 
 class GHMC(HamiltonianKernel):
-    r"""Geodesic Monte Carlo: Hamiltonian Monte Carlo whose drift follows geodesics of the Euclidean metric.
+    r"""Geodesic Monte Carlo: Hamiltonian Monte Carlo with drifts along geodesics of the Euclidean metric.
 
     For r tangent at X and a scalar mass m, :math:`K = \tfrac12 \|r\|^2 / m` and
 
@@ -20,12 +20,12 @@ class GHMC(HamiltonianKernel):
         \begin{bmatrix} e^{-\varepsilon A / m} & 0 \\ 0 & e^{-\varepsilon A / m} \end{bmatrix},
         \quad A = X^\top r, \; S = r^\top r,
 
-    great circles for p = 1 and for unit vectors (``constraints.sphere``). Everything else, arguments and errors, is as
-    in `OHMC`, which rotates by a Cayley transform instead of two matrix exponentials and so costs less a step. Draws
-    have exactly the distribution of the model (densities with respect to the normalised Haar measure).
+    great circles for p = 1 and for unit vectors (``constraints.sphere``). Arguments and errors are those of `OHMC`,
+    which uses a Cayley transform instead of two matrix exponentials and so costs less per step. The stationary
+    distribution is exactly the posterior (densities with respect to the normalised Haar measure).
 
-    Other libraries use these letters for *generalised* HMC, which keeps part of the momentum between trajectories: that
-    is ``persistence``, 0 by default.
+    In other libraries GHMC stands for *generalised* HMC, which keeps part of the momentum between trajectories; here
+    that is ``persistence``, 0 by default.
 
     Source: Byrne & Girolami, Geodesic Monte Carlo on embedded manifolds, Scand. J. Statist. 2013, arXiv 1301.6064,
     algorithm 1.

@@ -1,4 +1,4 @@
-"""What trajectories of many lengths did: how far they moved each functional, and how far that is of its spread."""
+"""Jumps of trajectories binned by their lengths: moments of the change in each functional, and its variance."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.saving import Plain, Saved, check_entries, plain, restored
+from pyro_manifold.store.saving import Plain, Saved, check_entries, plain, restored
 
 
 @dataclass
 class Jumps(Saved):
-    """Sums over the iterations whose lengths fell into one bin.
+    """Sums over the iterations whose trajectory length is in one bin.
 
     Attributes:
-        count: iterations.
-        steps: leapfrog steps.
-        moments: mean over chains of fourth powers of the jumps of coordinates, then of the square of the energy's.
+        count: number of iterations.
+        steps: number of leapfrog steps.
+        moments: means over chains of the fourth power of each coordinate's jump, then of the square of the energy's.
     """
 
     changing = ("count", "steps", "moments")
@@ -34,15 +34,15 @@ class Jumps(Saved):
 
 
 class Transitions(Saved):
-    """The transitions of one window of warm-up.
+    """Statistics of the transitions in one window of warm-up.
 
     Args:
-        functionals: ``(chains, functionals)``, for shapes; all coordinates, then the energy.
+        functionals: ``(chains, functionals)``, used for its shape; all coordinates, then the energy.
 
     Attributes:
-        iterations: how many.
-        jumps: of each bin of lengths.
-        squares: sum of the squared deviations of each functional from the mean of its chain, mean over chains.
+        iterations: number of iterations.
+        jumps: sums for each bin of lengths.
+        squares: sum of squared deviations of each functional from the mean of its chain, averaged over chains.
     """
 
     changing = ("iterations", "_means", "squares")
@@ -54,7 +54,7 @@ class Transitions(Saved):
         self.squares = torch.zeros_like(functionals[0])
 
     def add(self, index: int, num_steps: int, previous: Tensor, values: Tensor) -> None:
-        """File one transition of all chains under the bin of this number."""
+        """Add one transition of all chains to the bin with this index."""
         self.iterations += 1
         deviation = values - self._means
         self._means = self._means + deviation / self.iterations
@@ -78,7 +78,7 @@ class Transitions(Saved):
 
 
 def of_all(windows: Iterable[Transitions]) -> tuple[dict[int, Jumps], Tensor]:
-    """Jumps of several windows by the bins of their lengths, and variances within chains and windows."""
+    """Combine several windows: jumps by length bin, and variances within chains and windows."""
     windows = [window for window in windows if window.iterations]
     jumps: dict[int, Jumps] = {}
     for window in windows:

@@ -1,13 +1,12 @@
-"""The base of the kernels of Hamiltonian Monte Carlo; what moves each site is left to mechanics."""
+"""Base class of Hamiltonian Monte Carlo kernels; the motion of each site is defined by its `Mechanics`."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
@@ -15,63 +14,70 @@ from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.infer.mcmc import run as runs
+from pyro_manifold.density.batched import Sites
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
-from pyro_manifold.infer.mcmc.haste import Haste
 from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
-from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics, State, at_rest
+from pyro_manifold.infer.mcmc.hmc.leapfrog import State, at_rest
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
-from pyro_manifold.infer.mcmc.hmc.reflection import Reflection
-from pyro_manifold.infer.mcmc.hmc.step import Step
+from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.hmc.reflection import reflections
 from pyro_manifold.infer.mcmc.hmc.step_size import windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
 from pyro_manifold.infer.mcmc.hmc.warmup import Plan, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.layout import refuse_manifold
-from pyro_manifold.infer.mcmc.native import allowed as native_code_is_allowed
-from pyro_manifold.infer.mcmc.problem import Problem
-from pyro_manifold.infer.mcmc.run import Parts
-from pyro_manifold.infer.mcmc.states import Block, Blocks, Transition
+from pyro_manifold.infer.mcmc.transitions import parts
+from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.infer.mcmc.transitions.executable import Executable, native_code_is_allowed
+from pyro_manifold.infer.mcmc.transitions.layout import refuse_manifold
+from pyro_manifold.infer.mcmc.transitions.parts import Parts
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Transition
 from pyro_manifold.manifolds import Constant, Manifold, Stiefel
 from pyro_manifold.store.fingerprint import fingerprint
-from pyro_manifold.target.batched import Sites
 
 
-class HamiltonianTuning(runs.Tuning[State, HamiltonianSettings], Protocol):
-    """What chooses steps, masses and lengths of trajectories."""
+class HamiltonianTuning(parts.Tuning[State, HamiltonianSettings], Protocol):
+    """Protocol of the adaptation of step sizes, masses and trajectory lengths."""
 
     @property
     def example(self) -> HamiltonianSettings:
-        """Settings as most iterations have them."""
+        """Settings of a typical iteration."""
 
     def learn_cost(self, fixed_cost: float) -> None:
-        """An iteration costs as much as so many steps beside its steps."""
+        """Set the fixed cost of an iteration, in leapfrog steps."""
 
 
-TunedBy = Callable[[State, BlockMechanics, Trajectory], HamiltonianTuning]
-"""Makes the tuning of chains that begin at a state and move by such trajectories."""
+HamiltonianTransition = Executable[State, HamiltonianSettings]
+"""Trajectory in its fastest available form (eager, compiled or native code)."""
 
-_OPERATORS_OF_A_DRIFT = 30  # and a kick, about
-_MOST_COLUMNS = 8  # a drift is a sequence of 2p flows
+TunedBy = Callable[[State, ProductMechanics, HamiltonianTransition], HamiltonianTuning]
+"""Factory of the adaptation, for chains with an initial state, mechanics and a trajectory."""
+
+_NO_ADAPTER = (
+    "{name} has no mass_matrix_adapter, it estimates masses itself: pass full_mass=[('a', 'b')] for dense blocks, and "
+    "inverse_mass_matrix for masses to begin with."
+)
+_OPERATORS_OF_A_DRIFT = 30  # approximate number, including a kick
+_MOST_COLUMNS = 8  # limit, because a drift is a sequence of 2p flows
 
 
 class HamiltonianKernel(Kernel):
-    """Hamiltonian Monte Carlo over sites of all kinds; arguments are those of `OHMC`.
+    """Base class of Hamiltonian Monte Carlo kernels; arguments are those of `OHMC`.
 
-    A subclass says in ``manifold_mechanics`` how sites on each kind of manifold move.
+    A subclass defines in ``manifold_mechanics`` the mechanics of sites on each kind of manifold.
     """
 
     manifold_mechanics: ClassVar[dict[type[Manifold], Mechanics]] = {}
     with_column_masses: ClassVar[dict[type[Mechanics], Mechanics]] = {}
-    """The mechanics that takes the place of another where each column has a mass of its own."""
+    """Replacement for each mechanics class if each column has its own mass."""
 
     def __init__(
         self,
         model: Callable[..., Any] | None = None,
         potential_fn: Callable[[Sites], Tensor] | None = None,
-        step_size: float = 1,
+        step_size: float | None = 1,
         trajectory_length: float | None = None,
         num_steps: int | None = None,
         adapt_step_size: bool = True,
@@ -104,13 +110,15 @@ class HamiltonianKernel(Kernel):
             manifolds=manifolds,
             ignore_jit_warnings=ignore_jit_warnings,
         )
+        step_size = 1 if step_size is None else step_size
         check_positive(step_size=step_size)
         self._tuned = as_tuning(step_size, inverse_mass_matrix, tuning)
-        self._inverse_masses = fingerprint(self._tuned and self._tuned.inverse_mass_matrix)  # to know it again
+        self._inverse_masses = fingerprint(self._tuned and self._tuned.numbers())  # identifies the configuration
         if trajectory_length is not None:
             check_positive(trajectory_length=trajectory_length)
         if num_steps is not None:
             check_positive_integer(num_steps=num_steps)
+        check_positive(min_stepsize=min_stepsize, max_stepsize=max_stepsize, target_accept_prob=target_accept_prob)
         if not 0 < min_stepsize <= max_stepsize:
             raise ValueError(f"min_stepsize={min_stepsize}, max_stepsize={max_stepsize}, expected 0 < min ≤ max.")
         if not 0 < target_accept_prob < 1:
@@ -144,77 +152,91 @@ class HamiltonianKernel(Kernel):
         return self._full_mass
 
     def compose(self, problem: Problem, warmup_steps: int) -> Parts[State, HamiltonianSettings]:
-        """Reflections of square sites, then a trajectory."""
+        """Return the transitions of a run: reflections of square sites, then a trajectory."""
 
-        def warm_up(state: State, mechanics: BlockMechanics, trajectory: Trajectory) -> WarmUp:
+        def warm_up(state: State, mechanics: ProductMechanics, trajectory: HamiltonianTransition) -> WarmUp:
             acceptance = partial(_acceptance_of_one_step, trajectory)
             masses = self._masses(problem, mechanics)
             return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random)
 
         return self.composed(problem, self.mechanics(problem), warm_up, self._start(problem, warmup_steps))
 
-    def _masses(self, problem: Problem, mechanics: BlockMechanics) -> Masses:
+    def _masses(self, problem: Problem, mechanics: ProductMechanics) -> Masses:
         make = estimators(problem, mechanics)
         return Masses(make, None if self._tuned is None else self._tuned.inverse_masses(make))
 
     def with_masses_of_sites(self) -> Self:
-        """The same kernel, but for one mass for each site on a manifold and diagonal masses of the others."""
+        """Return a copy of the kernel with one mass for each site on a manifold and diagonal masses for other sites."""
         other = copy(self)
         other._column_masses, other._full_mass = False, False
         return other
 
     @property
     def plan(self) -> Plan:
-        """What the user asked of step size, masses and lengths."""
+        """User settings of step size, masses and trajectory lengths."""
         return self._plan
 
     def composed(
-        self, problem: Problem, mechanics: BlockMechanics, tuned_by: TunedBy, start: Blocks | None = None
+        self, problem: Problem, mechanics: ProductMechanics, tuned_by: TunedBy, start: Blocks | None = None
     ) -> Parts[State, HamiltonianSettings]:
-        """As `compose`, with other mechanics, tuned in another way or from another start."""
-        step = Step(problem.potential, mechanics)
+        """Compose a run as in `compose`, with the given mechanics, adaptation and start."""
         state = at_rest(problem.position if start is None else start, problem.potential)
-        trajectory = Trajectory(step)
+        trajectory = Executable(Trajectory(mechanics), lambda batch: problem.potential)
         if self._jit_compile:
-            metrics = self._masses(problem, mechanics).metrics
-            step.compile(state, metrics, problem.batched.graph, options=self._jit_options, warn=self._warn)
+            trajectory.replace_step(
+                state,
+                [HamiltonianSettings(1e-2, 1, self._masses(problem, mechanics).metrics)],
+                {"compiled": "jit_compile=True had no effect, going on without compiling: {reason}."},
+                contains=problem.batched.graph,
+                options=self._jit_options,
+                warn=self._warn,
+            )
         tuning = tuned_by(state, mechanics, trajectory)
-        transitions: list[Transition[State, HamiltonianSettings]] = [trajectory]
-        square = self._square_blocks(problem)
-        if square:
-            transitions.insert(0, Reflection(square, problem.potential, self._reflection_probability))
+        transitions: list[Transition[State, HamiltonianSettings]] = [
+            *reflections(problem, self._reflection_probability),
+            trajectory,
+        ]
         return Parts(
             state,
             transitions,
             tuning,
             partial(_moved, potential=problem.potential),
-            {"step": step.graph, "trajectory": trajectory.native.graph},
-            haste=self._haste(problem, trajectory, tuning),
+            {"step": trajectory.step_graph, "trajectory": trajectory.graph},
+            compilation=self._haste(problem, trajectory, tuning),
+            code={"step": trajectory.difference_of_step, "trajectory": trajectory.difference},
         )
 
     def _start(self, problem: Problem, warmup_steps: int) -> Blocks:
-        """Where chains begin: nearer than drawn, where they would creep and nobody said where to begin."""
+        """Return initial positions; random starts far from the typical set are replaced by `nearer_starts`."""
         adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and len(windows(warmup_steps)) > 1
         if not (adapts and problem.drawn and self._init_strategy is init_to_uniform):
             return problem.position
         return nearer_starts(problem.position, problem.potential, problem.manifolds)
 
-    def _haste(self, problem: Problem, trajectory: Trajectory, tuning: HamiltonianTuning) -> Haste:
+    def _haste(
+        self, problem: Problem, trajectory: HamiltonianTransition, tuning: HamiltonianTuning
+    ) -> CompilationPolicy:
         if self._jit_compile or problem.potential_of_one_chain is None:
-            return Haste(None)
-        return Haste(partial(self._compile, problem, trajectory, tuning), _OPERATORS_OF_A_DRIFT + problem.operators)
+            return CompilationPolicy(None)
+        return CompilationPolicy(
+            partial(self._compile, problem, trajectory, tuning), _OPERATORS_OF_A_DRIFT + problem.operators
+        )
 
-    def _compile(self, problem: Problem, trajectory: Trajectory, tuning: HamiltonianTuning, state: State) -> None:
-        """Native code for trajectories, where there can be."""
+    def _compile(
+        self, problem: Problem, trajectory: HamiltonianTransition, tuning: HamiltonianTuning, state: State
+    ) -> None:
+        """Compile trajectories to native code, where that is possible."""
         one = problem.potential_of_one_chain
         if one is None or state.energy.device.type != "cpu" or not native_code_is_allowed():
             return
-        trajectory.compile(state, tuning.example, one, problem.batched.graph, warn=self._warn)
-        tuning.learn_cost(trajectory.native.fixed_cost)
+        if problem.batched.graph.is_graph:  # otherwise a warning has been issued
+            settings = [tuning.example._replace(num_steps=steps) for steps in (1, 3)]
+            trajectory.compile(state, [(each, {}) for each in settings], lambda batch: one, warn=self._warn)
+        tuning.learn_cost(trajectory.fixed_cost)
 
-    def mechanics(self, problem: Problem) -> BlockMechanics:
-        """How each block moves."""
-        mechanics = dict(block_mechanics(problem, self.manifold_mechanics))
+    def mechanics(self, problem: Problem) -> ProductMechanics:
+        """Return the mechanics of each block."""
+        mechanics = block_mechanics(problem, self.manifold_mechanics)
         most = {False: 0, True: math.inf, "auto": _MOST_COLUMNS}[self._column_masses]
         for block, manifold in problem.manifolds.items():
             *_, n, p = 1, *problem.position[block].shape
@@ -222,24 +244,7 @@ class HamiltonianKernel(Kernel):
                 mechanics[block] = self.with_column_masses.get(type(mechanics[block]), mechanics[block])
         return mechanics
 
-    def _square_blocks(self, problem: Problem) -> list[Block]:
-        """Sites on O(n), whose two components no continuous path connects."""
-        blocks: list[Block] = [
-            (name,)
-            for name, manifold in problem.target.manifolds.items()
-            if manifold.components(*problem.initial_values[name].shape[-manifold.event_dim :]) > 1
-        ]
-        if blocks and not self._reflection_probability:
-            names = ", ".join(f"'{name}'" for (name,) in blocks)
-            warnings.warn(
-                f"Site {names} is square: a continuous path never changes the sign of its determinant, so with "
-                "reflection_probability=0 the draws follow the posterior given the sign of the start.",
-                stacklevel=4,
-            )
-            return []
-        return blocks
-
-    # ---- what warm-up has found ---------------------------------------------------------------------------------
+    # ---- results of warm-up -------------------------------------------------------------------------------------
 
     @property
     def trajectory_length(self) -> float:
@@ -248,40 +253,54 @@ class HamiltonianKernel(Kernel):
 
     @property
     def step_size(self) -> float:
-        """Current ε; never longer than a trajectory."""
+        """Current ε, at most the trajectory length."""
         return self._tuning.step_size
 
     @property
     def num_steps(self) -> int:
-        """Leapfrog steps of a trajectory of mean length."""
+        """Number of leapfrog steps of a trajectory of mean length."""
         return self._tuning.num_steps
 
     @property
     def inverse_mass_matrix(self) -> Blocks:
         """Inverse mass of each block: a vector or matrix for a group of sites, and for a manifold site a scalar.
 
-        With masses of columns ``(chains, matrices * (p + 1))``: p columns of each matrix, and turns within their span.
+        With masses of columns it is ``(chains, matrices * (p + 1))``: for each matrix, p columns and the rotations
+        within their span.
         """
         return self._tuning.masses.inverse_mass_matrix
 
     @property
+    def mass_matrix_adapter(self) -> NoReturn:
+        """Pyro's attribute for custom mass matrices, which is not supported here.
+
+        Raises:
+            AttributeError: always.
+        """
+        raise AttributeError(_NO_ADAPTER.format(name=type(self).__name__))
+
+    @mass_matrix_adapter.setter
+    def mass_matrix_adapter(self, adapter: object) -> None:
+        raise AttributeError(_NO_ADAPTER.format(name=type(self).__name__))
+
+    @property
     def tuning(self) -> Tuning:
-        """All of these, for `OHMC(..., tuning=...)`."""
+        """Step size, masses and trajectory length, for `OHMC(..., tuning=...)`."""
         return Tuning(self.step_size, self.inverse_mass_matrix, self.trajectory_length)
 
     @property
     def _tuning(self) -> WarmUp:
-        tuning: Any = self.run.tuning  # what `compose` gave it
+        tuning: Any = self.run.tuning  # set by `compose`
         return tuning
 
 
-def block_mechanics(problem: Problem, table: Mapping[type[Manifold], Mechanics]) -> BlockMechanics:
-    """How each block moves.
+def block_mechanics(problem: Problem, table: Mapping[type[Manifold], Mechanics]) -> ProductMechanics:
+    """Return the mechanics of each block.
 
     Raises:
         ValueError: if the table has no mechanics for the manifold of a site.
     """
-    mechanics: dict[Block, Mechanics] = {group: EuclideanMechanics() for group in problem.layout.groups}
+    mechanics = ProductMechanics({group: EuclideanMechanics() for group in problem.layout.groups})
     for block, manifold in problem.manifolds.items():
         found = [move for kind, move in {**table, **_ANYWHERE}.items() if isinstance(manifold, kind)]
         if not found:
@@ -294,7 +313,7 @@ _ANYWHERE: dict[type[Manifold], Mechanics] = {Constant: GeodesicMechanics(Consta
 
 
 def _acceptance_of_one_step(
-    trajectory: Trajectory, state: State, step_size: float, metrics: Metrics, random: torch.Generator
+    trajectory: HamiltonianTransition, state: State, step_size: float, metrics: Metrics, random: torch.Generator
 ) -> float:
     _, statistics = trajectory(state, HamiltonianSettings(step_size, 1, metrics), random)
     return float(statistics["acceptance_rate"].mean())

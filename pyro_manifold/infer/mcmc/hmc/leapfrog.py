@@ -1,22 +1,18 @@
-"""The leapfrog step over all blocks of a state."""
+"""Leapfrog step on a product of spaces."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
-from pyro_manifold.infer.mcmc.states import Block, Blocks, Potential
-
-BlockMechanics = Mapping[Block, Mechanics]
-Metrics = Mapping[Block, Metric]
+from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
 
 
 class State(NamedTuple):
-    """A position and a momentum of every chain, with what the next step needs."""
+    """Position and momentum of every chain, with potential energy and gradient at the position."""
 
     position: Blocks
     momentum: Blocks
@@ -25,66 +21,60 @@ class State(NamedTuple):
 
 
 def at_rest(position: Blocks, potential: Potential) -> State:
-    """A state without momentum."""
+    """Return a state with zero momentum."""
     energy, gradient = potential(position)
     return State(position, {block: torch.zeros_like(x) for block, x in position.items()}, energy, gradient)
 
 
 def leapfrog_step(
-    state: State, step_size: Tensor | float, *, potential: Potential, mechanics: BlockMechanics, metrics: Metrics
+    state: State, step_size: Tensor | float, *, potential: Potential, mechanics: ProductMechanics, metrics: Metrics
 ) -> State:
-    r"""Half a kick, a drift, half a kick; every sub-step acts on each block by itself.
+    r"""Take one leapfrog step: half a kick, a drift, half a kick.
 
-    Second order, symplectic and symmetric as a whole if each block's kick and drift are.
+    The step is of second order, and symplectic and symmetric if kick and drift are.
 
     Args:
-        state: where to start; ``state.energy`` and ``state.gradient`` belong to ``state.position``.
-        step_size: ε, a number or ``(chains,)``, in the time unit in which every block's mass is measured; negative
-            steps go back.
+        state: initial state; ``state.energy`` and ``state.gradient`` are those at ``state.position``.
+        step_size: ε, a number or ``(chains,)``, in the time unit of the masses; negative steps go backwards in time.
         potential: potential energy and Euclidean gradient of positions.
-        mechanics: how each block moves.
-        metrics: mass of each block.
+        mechanics: mechanics of the blocks.
+        metrics: masses of the blocks.
 
     Returns:
-        The state a time ε later.
+        The state after time ε.
     """
-    half = step_size / 2
-    position: Blocks = {}
-    momentum: Blocks = {}
-    for block, move in mechanics.items():
-        kicked = move.kick(state.position[block], state.momentum[block], state.gradient[block], half)
-        position[block], momentum[block] = move.drift(state.position[block], kicked, metrics[block], step_size)
+    momentum = mechanics.kick(state.position, state.momentum, state.gradient, step_size / 2)
+    position, momentum = mechanics.drift(state.position, momentum, metrics, step_size)
     energy, gradient = potential(position)
-    for block, move in mechanics.items():
-        momentum[block] = move.kick(position[block], momentum[block], gradient[block], half)
-    return State(position, momentum, energy, gradient)
+    return State(position, mechanics.kick(position, momentum, gradient, step_size / 2), energy, gradient)
 
 
-def total_energy(state: State, *, mechanics: BlockMechanics, metrics: Metrics) -> Tensor:
-    """Potential and kinetic energy of each chain, ``(chains,)``."""
-    kinetic = [
-        move.kinetic_energy(state.position[block], state.momentum[block], metrics[block])
-        for block, move in mechanics.items()
-    ]
-    return state.energy + torch.stack(kinetic).sum(0)
+def total_energy(state: State, *, mechanics: ProductMechanics, metrics: Metrics) -> Tensor:
+    """Compute the sum of potential and kinetic energy of each chain, ``(chains,)``."""
+    return state.energy + mechanics.kinetic_energy(state.position, state.momentum, metrics)
 
 
 def refresh(
     state: State,
     *,
-    mechanics: BlockMechanics,
+    mechanics: ProductMechanics,
     metrics: Metrics,
     persistence: float = 0.0,
-    random: torch.Generator | None = None,
+    noise: Blocks | None = None,
 ) -> State:
-    """The same positions with momenta drawn anew; ``persistence`` is the share kept, see `Mechanics.refresh`."""
-    momentum = {
-        block: move.refresh(state.position[block], state.momentum[block], metrics[block], persistence, random)
-        for block, move in mechanics.items()
-    }
-    return state._replace(momentum=momentum)
+    """Refresh momenta, fully or partially, at the same positions.
+
+    Args:
+        state: positions and momenta.
+        mechanics: mechanics of the blocks.
+        metrics: masses of the blocks.
+        persistence: fraction of momenta that is kept; see `Mechanics.refresh`.
+        noise: standard normal noise in the shape of positions; drawn from torch's global generator if None.
+    """
+    noise = mechanics.noise(state.position) if noise is None else noise
+    return state._replace(momentum=mechanics.refresh(state.position, state.momentum, metrics, persistence, noise))
 
 
 def reversed_in_time(state: State) -> State:
-    """The same positions with momenta of the other sign."""
+    """Return the same positions with momenta negated."""
     return state._replace(momentum={block: -r for block, r in state.momentum.items()})

@@ -1,4 +1,4 @@
-"""How long each trajectory is: jitter around a mean, and the choice of that mean from the chains themselves."""
+"""Trajectory lengths: jitter around a mean, and adaptation of that mean to the transitions of warm-up."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.jumps import Jumps, Transitions, of_all
-from pyro_manifold.infer.mcmc.run import golden_phase
-from pyro_manifold.infer.mcmc.saving import Saved
-from pyro_manifold.infer.mcmc.states import ChainState
+from pyro_manifold.infer.mcmc.transitions.parts import golden_phase
+from pyro_manifold.infer.mcmc.transitions.states import ChainState
+from pyro_manifold.store.saving import Saved
 
 MAXIMUM_STEPS = 1024
 MAXIMUM_STEPS_BEFORE_MASSES = 8
-"""Long trajectories are wasted while the masses are still those of the start; √2 times as long after each window."""
+"""Limit before masses are estimated, when long trajectories are inefficient; grows by √2 after each window."""
 
 MAXIMUM_STEPS_OF_A_TRIAL = 128
-"""Long trajectories are wasted while the step size is still swinging."""
+"""Limit while the trajectory length is adapted, when long trajectories are inefficient: the step size still varies."""
 
 INITIAL_LENGTH = math.pi / 2**0.5
-"""Between a quarter of a Gaussian's period at unit masses, best for its variances, and half of one, for its means."""
+"""Length between π/2, a quarter of a Gaussian's period, best for its variances, and π, half of one, best for means."""
 
 SHORTEST_LENGTH = math.pi / 2
-"""A quarter of a period, the best for a Gaussian. Masses make scales 1 or larger, so that no posterior wants less."""
+"""Quarter of a period, the optimum for a Gaussian. After adaptation scales are 1 or larger, so less is never better."""
 
-_LEAST_OF_ENERGIES = 0.2  # what chance may say of the second term
+_LEAST_OF_ENERGIES = 0.2  # lower bound of the second term, whose estimate is noisy
 
 LONGEST_LENGTH = 8 * math.pi
-"""Where steps cost nothing, chance would lead on and on."""
+"""Upper limit; if steps cost nothing, noise would increase the length without limit."""
 
 
 @dataclass
 class TrajectoryLength(Saved):
-    """Lengths spread evenly around their mean, lest they resonate with a periodic orbit.
+    """Trajectory lengths spread evenly around their mean, which avoids resonance with periodic orbits.
 
-    The spread follows a golden-ratio sequence: it fills an interval more evenly than random numbers, and needs none.
+    Lengths follow a golden-ratio sequence, deterministic and more even on an interval than random numbers.
 
     Attributes:
         mean: mean integration time.
-        jitter: lengths lie within this share of the mean.
-        longest: most leapfrog steps of a trajectory.
+        jitter: lengths vary by at most this fraction of the mean.
+        longest: largest number of leapfrog steps of a trajectory.
     """
 
     changing = ("mean",)
@@ -52,44 +52,44 @@ class TrajectoryLength(Saved):
     longest: int = MAXIMUM_STEPS
 
     def draw(self, iteration: int) -> float:
-        """Length of one trajectory."""
+        """Return the length of the trajectory of an iteration."""
         return self.mean * (1 + self.jitter * (2 * golden_phase(iteration) - 1))
 
     def steps_of(self, length: float, step_size: float, longest: int | None = None) -> int:
-        """Number of leapfrog steps of a trajectory of this length."""
-        # A hair is added before rounding down: (ε·k)/ε may fall short of k.
+        """Return the number of leapfrog steps of a trajectory of this length."""
+        # A small constant is added before rounding down, since (ε·k)/ε may be less than k by rounding.
         return min(max(1, int(length / step_size + 1e-6)), self.longest if longest is None else longest)
 
 
 class LengthChoice(Saved):
-    r"""Chooses the mean length that moves the chains furthest for its cost, from trajectories of many lengths.
+    r"""Adaptation of the mean trajectory length, by minimising the estimated cost per effective draw.
 
-    While it listens, lengths are spread log-uniformly over what jitter around the candidates covers, up to 1.8 times
-    the present mean, and each transition :math:`q \to q'` is filed under its length. What a length costs is
+    During adaptation, lengths are spread log-uniformly over the range that jitter around the candidates covers, up to
+    1.8 times the present mean, and each transition :math:`q \to q'` is binned by its length. The cost of a length is
 
     .. math:: (\text{steps}(L) + c) \left(\left(\mathrm{mean}_i
         \left(\frac{12\,(\mathrm{Var}\, q_i)^2}{E (q_i' - q_i)^4}\right)^4\right)^{1/4}
         + \frac{4\,\mathrm{Var}\,U}{E (U' - U)^2} - 1\right)
 
-    for lengths from an octave below the present one to half an octave above, between π/2 and 8π, the expectations taken
-    over the jitter, c what an iteration costs beside its steps. For each octave away from π/√2, 40/T of
-    it is added, T the number of transitions in this window of warm-up and the one before: few chains have not seen what
-    the slowest coordinates have to say. Each term would be 1 for independent Gaussian draws; the second is that of the
-    autocorrelation ρ of the energy, :math:`(1 + \rho)/(1 - \rho)`.
+    for lengths from an octave below the present one to half an octave above, between π/2 and 8π. Expectations are taken
+    over the jitter, and c is the fixed cost of an iteration. The cost is increased by the fraction 40/T for each octave
+    away from π/√2, T the number of transitions in this window of warm-up and the previous one, because few transitions
+    give little information on the slowest coordinates. Each term is 1 for independent Gaussian draws; the second
+    is :math:`(1 + \rho)/(1 - \rho)`, ρ the autocorrelation of the energy.
 
-    The fourth power of the jump tells one to another mode from a walk within one: second moments are the same for
-    both at lengths where the effective sample size differs tenfold. Reciprocals heed the slowest coordinates, and
-    their fourth power one that is slow among hundreds, such as the scale that all groups of a hierarchy share. The
-    energy U stands for even functionals, which a trajectory of half a period does not change though it moves every
-    coordinate. Jumps need no mean and variances are those within chains, for chains may sit in different symmetric
-    modes.
+    The fourth power of the jump distinguishes a jump to another mode from a random walk within one: second moments can
+    be equal for both at lengths for which the effective sample size differs tenfold. Reciprocals emphasise the slowest
+    coordinates, and their fourth power a single slow one among hundreds, such as the scale shared by all groups of a
+    hierarchical model. The energy U represents even functionals, which a trajectory of half a period leaves unchanged
+    although it moves every coordinate. Jumps do not involve means, and variances are computed within chains, since
+    chains may be in different symmetric modes.
 
-    Of the family of Hoffman, Radul & Sountsov (AISTATS 2021) and Sountsov & Hoffman (arXiv 2110.11576), who follow
-    gradients of another fourth moment, that of the squared distance from the mean.
+    The method is related to those of Hoffman, Radul & Sountsov (AISTATS 2021) and Sountsov & Hoffman (arXiv
+    2110.11576), who follow gradients of another fourth moment, that of the change in squared distance from the mean.
 
     Args:
-        lengths: what it sets.
-        state: states to begin with, for shapes.
+        lengths: the trajectory lengths whose mean is set.
+        state: initial state, used for its shapes.
 
     Attributes:
         fixed_cost: c, in leapfrog steps.
@@ -97,7 +97,7 @@ class LengthChoice(Saved):
 
     changing = ("_window", "_window_before")
 
-    _longest_share = 1.8  # of the present mean: most of what jitter around the longest candidate covers
+    _longest_share = 1.8  # multiple of the present mean: covers most of the jitter around the longest candidate
     _shortest_share = 0.25
     _octaves_of_a_bin = 0.25
     _bins_of_candidates = range(-4, 3)
@@ -117,39 +117,39 @@ class LengthChoice(Saved):
         self._window, self._window_before = Transitions(self._example), Transitions(self._example)
 
     def end_window(self) -> None:
-        """Forget the window before this one: masses have changed, and lengths mean something else.
+        """Start a new window and keep only the one just ended, as lengths are relative to the masses.
 
-        From one window to the next they change little, and few chains need the transitions of both.
+        Between successive windows masses change little, and with few chains the transitions of both are needed.
         """
         self._window, self._window_before = Transitions(self._example), self._window
 
     def begin_anew(self) -> None:
-        """Under masses that are quite different, lengths are different lengths."""
+        """Discard all transitions and reset the mean length, after a large change of masses."""
         self._window, self._window_before = Transitions(self._example), Transitions(self._example)
         self._lengths.mean = INITIAL_LENGTH
 
     def draw(self, iteration: int) -> float:
-        """Length of one trajectory while listening."""
+        """Return the length of the trajectory of an iteration during adaptation."""
         mean = self._lengths.mean
         of_candidates = min(mean, SHORTEST_LENGTH * (1 - self._lengths.jitter))
         shortest, longest = max(self._shortest_share * mean, of_candidates), self._longest_share * mean
         return shortest * (longest / shortest) ** golden_phase(iteration)
 
     def update(self, length: float, num_steps: int, before: ChainState, after: ChainState) -> None:
-        """File a transition of all chains; now and then choose.
+        """Add a transition of all chains; at regular intervals, update the mean length.
 
         Args:
-            length: of the trajectory: the steps that it was cut into, as long as they were.
-            num_steps: of it.
-            before: where the chains were.
-            after: where they are.
+            length: integration time of the trajectory, the number of steps times their actual size.
+            num_steps: number of its leapfrog steps.
+            before: state before the transition.
+            after: state after the transition.
         """
         self._window.add(self._bin(length), num_steps, _functionals(before), _functionals(after))
         if self._window.iterations % self._iterations_between_choices == 0:
             self.choose()
 
     def choose(self) -> None:
-        """Set the mean length to what the transitions so far say."""
+        """Set the mean length to the candidate of least cost, by the transitions so far."""
         windows = self._window, self._window_before
         transitions = sum(window.iterations for window in windows) * len(self._example)
         if transitions < self._fewest_transitions:
@@ -169,7 +169,7 @@ class LengthChoice(Saved):
         return [length for length in around if shortest <= length <= longest]
 
     def _cost(self, length: float, jumps_of: Mapping[int, Jumps], variances: Tensor) -> float:
-        """What is to be small, if lengths were jittered around this one."""
+        """Compute the cost of a mean length, with jitter around it."""
         shares = self._shares(length, jumps_of)
         total = sum(shares.values())
         if total < 0.5:
@@ -186,7 +186,7 @@ class LengthChoice(Saved):
         return (steps + self.fixed_cost) * float(mean + (2 * draws[-1] - 1).clamp(min=_LEAST_OF_ENERGIES))
 
     def _shares(self, length: float, bins: Iterable[int]) -> dict[int, float]:
-        """Which share of the jittered lengths falls into each of these bins."""
+        """Compute the fraction of jittered lengths in each of these bins."""
         spread = self._lengths.jitter
         low, high = length * (1 - spread), length * (1 + spread) * (1 + 1e-9)
         shares = {}
@@ -200,7 +200,7 @@ class LengthChoice(Saved):
 
 
 def _functionals(state: ChainState) -> Tensor:
-    """All coordinates, then the potential energy, ``(chains, coordinates + 1)``."""
-    # In one order: that of a state's blocks is another one after a transition than where a run begins or is restored.
+    """Return all coordinates, then the potential energy, ``(chains, coordinates + 1)``."""
+    # Sorted, since the order of a state's blocks after a transition differs from that of an initial or restored state.
     parts = [state.position[block].flatten(1) for block in sorted(state.position)]
     return torch.cat([*parts, state.energy.unsqueeze(1)], 1)

@@ -1,4 +1,4 @@
-"""Masses of every block, estimated from the states of warm-up."""
+"""Estimation of the masses of every block from the states of warm-up."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
-from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
-from pyro_manifold.infer.mcmc.problem import Problem
-from pyro_manifold.infer.mcmc.saving import Plain, Saved
-from pyro_manifold.infer.mcmc.states import Block, Blocks
+from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 from pyro_manifold.manifolds import Manifold, Stiefel
+from pyro_manifold.store.saving import Plain, Saved
 
 _SHARE_OF_DRAWS = 1e-2
 
 
 class InverseMassEstimator(Saved):
-    """Gathers the states of one warm-up window and turns them into an inverse mass, ``(1 or chains, ...)``."""
+    """Estimator of an inverse mass, ``(1 or chains, ...)``, from the states of one warm-up window."""
 
     @abstractmethod
     def initial(self) -> Tensor:
-        """The inverse mass to begin with."""
+        """Return the initial inverse mass."""
 
     @abstractmethod
     def update(self, position: Tensor, gradient: Tensor) -> None:
-        """Take in the states ``(chains, ...)`` of one iteration."""
+        """Add the states ``(chains, ...)`` of one iteration."""
 
     @abstractmethod
     def estimate(self) -> Tensor:
-        """The inverse mass for the next window."""
+        """Return the inverse mass for the next window."""
 
 
 class CovarianceEstimator(InverseMassEstimator):
-    """Posterior covariance within chains, shrunk a little towards a small constant as in Stan.
+    """Posterior covariance within chains, with Stan's shrinkage towards a small constant.
 
-    Within chains: modes that different chains sit in must not pass for variance.
+    The covariance is computed within chains, because chains in different modes would inflate a pooled one.
 
     Args:
-        position: of the chains, ``(chains, size)``, for shapes.
+        position: positions ``(chains, size)``, used for their shape.
     """
 
     changing = ("_count", "_mean", "_squares")
@@ -70,7 +70,7 @@ class CovarianceEstimator(InverseMassEstimator):
 
 
 def diagonal_inverse_mass(positions: Tensor, gradients: Tensor, count: int) -> Tensor:
-    """Root of the ratio of variances of x and of ∇U, shrunk as `DiagonalEstimator` says, by 5/(count + 5)."""
+    """Compute the root of the ratio of variances of x and ∇U, with the shrinkage of `DiagonalEstimator`."""
     weight = count / (count + 5.0)
     variance = weight * positions + 1e-3 * (1 - weight)
     precision = weight * gradients + _SHARE_OF_DRAWS * (1 - weight) / variance
@@ -78,21 +78,22 @@ def diagonal_inverse_mass(positions: Tensor, gradients: Tensor, count: int) -> T
 
 
 class DiagonalEstimator(InverseMassEstimator):
-    r"""Variances of a posterior from its draws and from its gradients, one for each coordinate, within chains.
+    r"""Diagonal inverse masses from the variances of draws and of gradients within chains.
 
     .. math:: m_i^{-1} = \sqrt{\mathrm{Var}\,x_i / \mathrm{Var}\,(\nabla U)_i}
 
-    For a Gaussian whose coordinates are independent :math:`\nabla U = (x - \mu)/\sigma^2`, so that a handful of points
-    gives :math:`\sigma^2` without error, wherever they are: also of chains that still travel. In general it is the
-    diagonal metric with the smallest Fisher divergence from the posterior to a Gaussian.
+    For a Gaussian with independent coordinates :math:`\nabla U = (x - \mu)/\sigma^2`, so that a few points determine
+    :math:`\sigma^2` without error, wherever they are, also for chains that have not reached the typical set. In general
+    it is the diagonal metric with the smallest Fisher divergence from the posterior to a Gaussian.
 
-    Shrunk towards a small constant as in Stan, and a little towards what draws alone say, for directions without force.
+    With a weight of 5/(count + 5), the variance of draws is shrunk towards a small constant as in Stan, and the
+    variance of gradients slightly towards the inverse of the former, for directions without a gradient.
 
     Seyboldt, Carlson & Carpenter, Preconditioning Hamiltonian Monte Carlo by minimizing Fisher divergence
     (arXiv 2603.18845), as in nutpie.
 
     Args:
-        position: of the chains, ``(chains, size)``, for shapes.
+        position: positions ``(chains, size)``, used for their shape.
     """
 
     changing = ("_count", "_means", "_squares")
@@ -119,7 +120,7 @@ class DiagonalEstimator(InverseMassEstimator):
 
 
 class CurvatureEstimator(InverseMassEstimator):
-    r"""One mass for a manifold block: mean curvature of the potential plus that of the manifold.
+    r"""Scalar mass of a block on a manifold: mean curvature of the potential plus that of the manifold.
 
     In equilibrium :math:`E[\nabla U\,\nabla U^\top] = E[\nabla^2 U]`, so the squared tangent gradient per degree
     of freedom d estimates the mean curvature:
@@ -127,13 +128,13 @@ class CurvatureEstimator(InverseMassEstimator):
     .. math:: m = \frac{E\,2K_1(X, P_X \nabla U)}{d} + \frac{d}{\mathrm{tr}\,X^\top X},
 
     :math:`K_1` the kinetic energy at unit mass. The last term is the inverse variance of the uniform distribution,
-    which keeps m positive for a flat potential. The variance of X would not do instead: for a site that jumps
+    which keeps m positive for a flat potential. The variance of X is not a suitable alternative: for a site that jumps
     between symmetric modes it is that of the uniform distribution, however narrow each mode is.
 
     Args:
-        position: of the chains, ``(chains, ..., *event)``, for shapes.
-        mechanics: of the block, for its kinetic energy.
-        manifold: of the block, for its dimension.
+        position: positions ``(chains, ..., *event)``, used for their shape.
+        mechanics: mechanics of the block, used for its kinetic energy.
+        manifold: manifold of the block, used for its dimension.
     """
 
     changing = ("_count", "_curvature")
@@ -142,7 +143,7 @@ class CurvatureEstimator(InverseMassEstimator):
         event = position.shape[position.dim() - manifold.event_dim :]
         self._mechanics = mechanics
         self._degrees_of_freedom = max(1, manifold.dimension(*event) * (position[0].numel() // event.numel()))
-        # tr XᵀX is the same at every point; not summed up at this one, which would be right up to rounding only.
+        # tr XᵀX is the same at every point; a sum at this one would have a rounding error.
         squares = position[0].numel() * manifold.entry_scale(*event) ** 2
         self._own_curvature = position.new_full((1,), self._degrees_of_freedom / squares)
         self._count = 0
@@ -157,7 +158,7 @@ class CurvatureEstimator(InverseMassEstimator):
         self._curvature = self._curvature + (curvature - self._curvature) / self._count
 
     def curvature(self, position: Tensor, gradient: Tensor) -> Tensor:
-        """What each chain's gradient says of m, ``(chains,)``."""
+        """Compute an estimate of m from each chain's gradient, ``(chains,)``."""
         unit = torch.ones_like(self._own_curvature)
         force = self._mechanics.kick(position, torch.zeros_like(position), gradient, 1.0)
         squares = 2 * self._mechanics.kinetic_energy(position, force, Metric(unit, unit))
@@ -168,20 +169,21 @@ class CurvatureEstimator(InverseMassEstimator):
 
 
 class ColumnEstimator(InverseMassEstimator):
-    r"""Masses of the columns of each matrix, term by term: mean curvature of the potential plus that of the manifold.
+    r"""Masses of the columns of each matrix and of rotations within their span, as in `CurvatureEstimator`.
 
     .. math:: m_k = \frac{E\,\|b_k(\nabla U)\|^2}{n - p} + \frac{d}{p}, \quad
         m = \mathrm{mean}_{k<l}\, E\,(2 A_{kl}(\nabla U))^2 + \frac{d}{p},
 
-    as `CurvatureEstimator` has it for all directions together. Each chain has masses of its own: where columns are
-    exchangeable every chain has another order of them, and masses averaged over chains would be a scalar again. They
-    are shrunk towards the chains' mean, by 5/(count + 5), count the iterations in which the chain has moved: a chain
-    that stays at a point where the force is small would find small masses there, and with these never leave. None is
-    less than half of what is usual among chains for a column of its rank: a chain that learns where the posterior is
-    flat could not move once it comes to where it is not.
+    the mean curvature of the potential plus that of the manifold, as in `CurvatureEstimator`, but separately for each
+    group of directions. Each chain has its own masses: if columns are exchangeable, their order differs between chains,
+    and an average over chains would be a scalar mass again. Masses are shrunk towards their mean over chains with
+    weight 5/(count + 5), count the number of iterations in which the chain has moved: a chain that stays at a point
+    with a small gradient would otherwise estimate small masses there and never leave. No mass is less than half the
+    median over chains of the column of the same rank: a chain adapted to a flat region of the posterior could
+    otherwise not move in a steeper one.
 
     Args:
-        position: of the chains, ``(chains, ..., n, p)``, for shapes.
+        position: positions ``(chains, ..., n, p)``, used for their shape.
     """
 
     changing = ("_count", "_curvature", "_moved", "_last")
@@ -215,7 +217,7 @@ class ColumnEstimator(InverseMassEstimator):
         return 1 / (self._at_least_half_of_the_usual(curvature) + self._own_curvature)
 
     def _at_least_half_of_the_usual(self, curvature: Tensor) -> Tensor:
-        """By the median over chains of the largest column's, of the second's, and so on, and of turns."""
+        """Bound curvatures below by half their median over chains, for sorted columns and for rotations in the span."""
         each = curvature.unflatten(1, (-1, self._columns + 1))
         columns, within = each[..., :-1], each[..., -1:]
         ordered, places = columns.sort(-1)
@@ -226,17 +228,17 @@ class ColumnEstimator(InverseMassEstimator):
 
 
 def _log_periods(inverse_mass: Tensor) -> Tensor:
-    """Of each coordinate, mean over chains; up to what is the same under all masses."""
+    """Compute the log period of each coordinate, averaged over chains, up to a constant independent of masses."""
     each = inverse_mass.diagonal(dim1=-2, dim2=-1) if inverse_mass.dim() == 3 else inverse_mass
     return -0.5 * each.log().mean(0).flatten()
 
 
 Estimators = dict[Block, Callable[[], InverseMassEstimator]]
-"""What makes an empty estimator for each block."""
+"""Factory of an empty estimator for each block."""
 
 
-def estimators(problem: Problem, mechanics: BlockMechanics) -> Estimators:
-    """Variances or covariances for unconstrained blocks, a curvature for each block on a manifold."""
+def estimators(problem: Problem, mechanics: ProductMechanics) -> Estimators:
+    """Return the estimators: (co)variances for unconstrained blocks, curvatures for blocks on manifolds."""
     position, layout = problem.position, problem.layout
     found: Estimators = {
         group: partial(CovarianceEstimator if group in layout.dense else DiagonalEstimator, position[group])
@@ -251,15 +253,15 @@ def estimators(problem: Problem, mechanics: BlockMechanics) -> Estimators:
 
 
 class Masses(Saved):
-    """Metrics of all blocks, and their estimation window by window.
+    """Masses of all blocks, and their estimation in each window of warm-up.
 
     Args:
-        make: an empty estimator for each block.
-        inverse_masses: to begin with; those that the estimators begin with if None.
+        make: factory of an empty estimator for each block.
+        inverse_masses: initial inverse masses; those of the estimators for blocks that are not given.
 
     Attributes:
-        metrics: the masses in use.
-        windows_completed: how often they have been estimated.
+        metrics: current masses.
+        windows_completed: number of windows from which masses have been estimated.
     """
 
     changing = ("_inverse_masses", "_estimators", "windows_completed")
@@ -277,20 +279,20 @@ class Masses(Saved):
 
     @property
     def inverse_mass_matrix(self) -> Blocks:
-        """Inverse mass of each block; without a chain dimension where all chains share it."""
+        """Inverse mass of each block, without a chain dimension if all chains share it."""
         return {block: value[0] if len(value) == 1 else value for block, value in self._inverse_masses.items()}
 
     def update(self, position: Blocks, gradient: Blocks) -> None:
-        """Take in the states of one iteration."""
+        """Add the states of one iteration."""
         for block, estimator in self._estimators.items():
             estimator.update(position[block], gradient[block])
 
     def end_window(self) -> float:
-        """Use what the window says, and forget its states.
+        """Set the masses to the estimates of the window, and start a new one.
 
         Returns:
-            By which factor the periods of coordinates, the roots of their masses, have changed: the exponential of the
-            root mean square of the logarithms.
+            Factor by which the periods of coordinates, the roots of their masses, have changed: the exponential of the
+            root mean square change of their logarithms.
         """
         before = self._inverse_masses
         self._use({block: estimator.estimate() for block, estimator in self._estimators.items()})

@@ -1,11 +1,11 @@
-r"""How one block of sites moves: distribution of momenta, kinetic energy, velocity, kick and drift.
+r"""Hamiltonian mechanics of one block of sites: momentum distribution, kinetic energy, velocity, kick and drift.
 
-Hamiltonian mechanics moves a position x (the sites) and a momentum r, at constant energy :math:`H = U(x) + K(x, r)`,
-U minus the log density. A *kick* changes r by the force -∇U while x stays; a *drift* moves x by its velocity while no
-force acts. The *mass* says how slowly a momentum moves its site: a large one suits a site with little room.
+Hamiltonian mechanics moves a position x (the sites) and a momentum r at constant energy :math:`H = U(x) + K(x, r)`,
+U minus the log density. A *kick* changes r by the force -∇U at fixed x; a *drift* moves x by its velocity without a
+force. The larger the *mass*, the slower a momentum moves its site; sites of small posterior variance need a large mass.
 
-A block is a tensor with a leading chain dimension. Each class is the mechanics of one kind of space; the integrator
-composes them and knows none of them. Times are a number, or one for each chain, ``(chains,)``, of either sign.
+A block is a tensor with a leading chain dimension. Each class implements the mechanics of one kind of space; the
+integrator uses only their common interface. Times are a number, or one for each chain, ``(chains,)``, of either sign.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.states import normal_like, per_chain
+from pyro_manifold.infer.mcmc.transitions.states import normal_like, per_chain
 from pyro_manifold.manifolds import Manifold, Stiefel
 from pyro_manifold.manifolds.stiefel import cayley_flow
 
 
 class Metric(NamedTuple):
-    """Masses of one block, as the two factors that mechanics needs.
+    """Masses of one block, as the two factors used by `Mechanics`.
 
-    Dimension 0 is the chain: of size 1 for masses that all chains share. Then nothing for a scalar mass, ``(d,)`` for a
-    diagonal mass matrix, ``(d, d)`` for a dense one.
+    Dimension 0 is that of chains, of size 1 for masses that all chains share. The remaining shape is empty for a scalar
+    mass, ``(d,)`` for a diagonal mass matrix, and ``(d, d)`` for a dense one.
 
     Attributes:
         inverse_mass: M⁻¹, ``(1 or chains, ...)``.
-        mass_factor: M^½, in the same form: any matrix R with R Rᵀ = M.
+        mass_factor: M^½ in the same form; for a dense matrix any R with R Rᵀ = M.
     """
 
     inverse_mass: Tensor
     mass_factor: Tensor
 
     def at(self, temperature: float) -> Metric:
-        """The same masses, with momenta drawn at a temperature τ: ∝ exp(-K/τ)."""
+        """Return the same masses with momenta drawn at a temperature τ, from a distribution ∝ exp(-K/τ)."""
         return self._replace(mass_factor=temperature**0.5 * self.mass_factor)
 
     @classmethod
@@ -51,40 +51,50 @@ class Metric(NamedTuple):
 class Mechanics(ABC):
     r"""Hamiltonian mechanics of one block, for :math:`H = U(x) + K(x, r)`, K quadratic in r.
 
-    ``kick`` is the flow of U, ``drift`` the exact flow of K or an integrator of it that is symplectic,
-    symmetric and keeps K. Momenta have the distribution :math:`\propto e^{-K}` on the space of momenta at x.
+    ``kick`` is the flow of U, ``drift`` the exact flow of K or a symplectic, symmetric integrator of it that conserves
+    K. Momenta have the distribution :math:`\propto e^{-K}` on the space of momenta at x.
     """
 
     @abstractmethod
+    def momentum_from(self, noise: Tensor, position: Tensor, metric: Metric) -> Tensor:
+        """Compute momenta from standard normal noise, by a linear map at each chain's position.
+
+        Args:
+            noise: standard normal noise in the shape of positions; may be overwritten.
+            position: positions of the chains.
+            metric: masses of the block.
+        """
+
     def draw_momentum(self, position: Tensor, metric: Metric, random: torch.Generator | None = None) -> Tensor:
-        """An exact draw from the distribution of momenta at each chain's position."""
+        """Draw exactly from the distribution of momenta at each chain's position."""
+        return self.momentum_from(normal_like(position, random), position, metric)
 
     @abstractmethod
     def kinetic_energy(self, position: Tensor, momentum: Tensor, metric: Metric) -> Tensor:
-        """K, of shape ``(chains,)``."""
+        """Compute the kinetic energy K, ``(chains,)``."""
 
     @abstractmethod
     def velocity(self, position: Tensor, momentum: Tensor, metric: Metric) -> Tensor:
-        """The velocity with which a drift leaves the position."""
+        """Compute the initial velocity of a drift."""
 
     @abstractmethod
     def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
-        """Momentum after the potential's force has acted for ``time``; ``gradient`` is the Euclidean one."""
+        """Return the momentum after the force has acted for ``time``; ``gradient`` is the Euclidean gradient."""
 
     @abstractmethod
     def drift(self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float) -> tuple[Tensor, Tensor]:
-        """Position and momentum after free motion for ``time``."""
+        """Return position and momentum after free motion for ``time``."""
 
     def degrees_of_freedom(self, position: Tensor) -> int:
-        """Dimension of the space of one chain's momenta."""
+        """Return the dimension of the space of one chain's momenta."""
         return position[0].numel()
 
     def restore(self, position: Tensor) -> Tensor:
-        """Remove the rounding that a trajectory has gathered, where the space has a constraint."""
+        """Remove rounding errors accumulated along a trajectory, by projection to the constraint if there is one."""
         return position
 
     def restore_momentum(self, position: Tensor, momentum: Tensor) -> Tensor:
-        """The nearest momentum at a position that has been restored."""
+        """Return the nearest momentum in the tangent space at a restored position."""
         return momentum
 
     def refresh(
@@ -93,36 +103,36 @@ class Mechanics(ABC):
         momentum: Tensor,
         metric: Metric,
         persistence: float,
-        random: torch.Generator | None = None,
+        noise: Tensor,
     ) -> Tensor:
-        r"""Draw part of the momentum anew: :math:`r \leftarrow r\cos\theta + \xi\sin\theta`, ξ a fresh draw.
+        r"""Partially refresh the momentum: :math:`r \leftarrow r\cos\theta + \xi\sin\theta`, ξ a fresh draw.
 
-        Leaves the distribution of momenta as it is, which is Gaussian. ``persistence`` is cos θ; at 0 nothing is kept.
+        The Gaussian distribution of momenta is invariant. ``persistence`` is cos θ; 0 is a full refreshment. ξ is
+        computed from ``noise``; see `momentum_from`.
         """
-        fresh = self.draw_momentum(position, metric, random)
+        fresh = self.momentum_from(noise, position, metric)
         if not persistence:
             return fresh
         return persistence * self.restore_momentum(position, momentum) + (1 - persistence**2) ** 0.5 * fresh
 
 
 class EuclideanMechanics(Mechanics):
-    r"""Flat space, one vector a chain: :math:`K = \tfrac12 r^\top M^{-1} r` with M diagonal or dense."""
+    r"""Mechanics of Euclidean space, :math:`K = \tfrac12 r^\top M^{-1} r` with M diagonal or dense."""
 
-    def draw_momentum(self, position: Tensor, metric: Metric, random: torch.Generator | None = None) -> Tensor:
-        noise = normal_like(position, random)
-        # In place where it can be: a pass over fresh memory is what a step of a large network is made of.
+    def momentum_from(self, noise: Tensor, position: Tensor, metric: Metric) -> Tensor:
+        # In place where possible: steps of large networks are dominated by passes over newly allocated memory.
         return noise.mul_(metric.mass_factor) if metric.mass_factor.dim() < 3 else _product(metric.mass_factor, noise)
 
     def kinetic_energy(self, position: Tensor, momentum: Tensor, metric: Metric) -> Tensor:
         return 0.5 * (momentum * self.velocity(position, momentum, metric)).sum(-1)
 
     def velocity(self, position: Tensor, momentum: Tensor, metric: Metric) -> Tensor:
-        r""":math:`M^{-1} r`."""
+        r"""Compute :math:`M^{-1} r`."""
         return _product(metric.inverse_mass, momentum)
 
     def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
         if not isinstance(time, Tensor):
-            return torch.sub(momentum, gradient, alpha=time)  # in one pass over the memory of a network
+            return torch.sub(momentum, gradient, alpha=time)  # one pass over memory, which matters for large networks
         return momentum - per_chain(time, gradient) * gradient
 
     def drift(self, position: Tensor, momentum: Tensor, metric: Metric, time: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -132,7 +142,7 @@ class EuclideanMechanics(Mechanics):
 
 
 def _product(factor: Tensor, vectors: Tensor) -> Tensor:
-    """A diagonal ``(c, d)`` or matrix ``(c, d, d)`` of each chain, or of all (c = 1), times vectors ``(chains, d)``."""
+    """Multiply vectors ``(chains, d)`` by a diagonal ``(c, d)`` or matrix ``(c, d, d)``; c = 1 if chains share it."""
     if factor.dim() < 3:
         return vectors * factor
     if len(factor) == 1:
@@ -141,10 +151,10 @@ def _product(factor: Tensor, vectors: Tensor) -> Tensor:
 
 
 class ManifoldMechanics(Mechanics):
-    r"""What metrics of one manifold share: the force :math:`P_x(\nabla U)`, and the removal of rounding.
+    r"""Base class for mechanics on a manifold: the force :math:`P_x(\nabla U)` and the removal of rounding errors.
 
     Args:
-        manifold: gives the orthogonal projection :math:`P_x`.
+        manifold: manifold with its orthogonal projection :math:`P_x`.
     """
 
     def __init__(self, manifold: Manifold) -> None:
@@ -166,29 +176,28 @@ class ManifoldMechanics(Mechanics):
 
 
 class CayleyMechanics(ManifoldMechanics):
-    r"""Stiefel sites in the canonical metric, the momentum a **covector**, the drift a Cayley rotation.
+    r"""Mechanics of Stiefel sites in the canonical metric; the momentum is a **covector**, the drift a Cayley rotation.
 
     For :math:`r = XA + X_\perp B` tangent at X and a scalar mass m:
 
     - :math:`K = \left(\tfrac12 \|r\|^2 + \tfrac12 \|X^\top r\|^2\right)/m = \left(\|A\|^2 + \tfrac12 \|B\|^2\right)/m`;
     - momentum draw :math:`\sqrt m\,(Z - X A_0 + X\,\mathrm{skew}(A_0)/\sqrt2)`, :math:`A_0 = X^\top Z`, Z standard
-      normal: entries of A have variance m/4, of B variance m, which is :math:`e^{-K}`;
+      normal: entries of A have variance m/4, entries of B variance m, as required by :math:`e^{-K}`;
     - velocity :math:`(r + X X^\top r)/m`;
     - kick along :math:`P_X(\nabla U)`, the **orthogonal** projection: the differential of U as a covector in
       the same representation as r;
     - drift by `cayley_flow` for time t/m.
 
-    These belong together: the orthogonal kick with :math:`K = \tfrac12\|r\|^2`, or momentum
-    :math:`Z - X Z^\top X`, gives a sampler that accepts nearly always and draws from another distribution.
+    These choices are consistent only in combination: the orthogonal kick with :math:`K = \tfrac12\|r\|^2`, or with
+    momentum :math:`Z - X Z^\top X`, gives a sampler that accepts nearly always and draws from a wrong distribution.
 
-    Yanush & Kropotov, arXiv 1901.08045, which leaves the pairing open.
+    Yanush & Kropotov, arXiv 1901.08045, who do not specify the combination.
     """
 
     def __init__(self) -> None:
         super().__init__(Stiefel())
 
-    def draw_momentum(self, position: Tensor, metric: Metric, random: torch.Generator | None = None) -> Tensor:
-        noise = normal_like(position, random)
+    def momentum_from(self, noise: Tensor, position: Tensor, metric: Metric) -> Tensor:
         inner = position.mT @ noise
         skew = (inner - inner.mT) / 2
         return per_chain(metric.mass_factor, position) * (noise + position @ (skew / 2**0.5 - inner))
@@ -207,7 +216,7 @@ class CayleyMechanics(ManifoldMechanics):
 
 
 class GeodesicMechanics(ManifoldMechanics):
-    r"""Any manifold in its embedded (Euclidean) metric, the drift a geodesic.
+    r"""Mechanics of any manifold in its embedded (Euclidean) metric; the drift follows a geodesic.
 
     - :math:`K = \tfrac12 \|r\|^2 / m`, r tangent at x; momentum draw :math:`\sqrt m\,P_x(Z)`, Z standard normal;
     - velocity r/m;
@@ -217,12 +226,11 @@ class GeodesicMechanics(ManifoldMechanics):
     Byrne & Girolami 2013, arXiv 1301.6064, algorithm 1.
 
     Args:
-        manifold: gives the projection :math:`P_x` and the geodesics.
+        manifold: manifold with its projection :math:`P_x` and geodesics.
     """
 
-    def draw_momentum(self, position: Tensor, metric: Metric, random: torch.Generator | None = None) -> Tensor:
-        noise = self._manifold.tangent_projection(position, normal_like(position, random))
-        return per_chain(metric.mass_factor, position) * noise
+    def momentum_from(self, noise: Tensor, position: Tensor, metric: Metric) -> Tensor:
+        return per_chain(metric.mass_factor, position) * self._manifold.tangent_projection(position, noise)
 
     def kinetic_energy(self, position: Tensor, momentum: Tensor, metric: Metric) -> Tensor:
         return 0.5 * metric.inverse_mass * momentum.square().flatten(1).sum(1)

@@ -1,29 +1,41 @@
-"""Reflections: how chains pass between the two components of O(n)."""
+"""Reflections, by which chains pass between the two components of O(n)."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.metropolis import metropolis
-from pyro_manifold.infer.mcmc.states import Block, Potential, Statistics, choose
+from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import (
+    Block,
+    Blocks,
+    PlainState,
+    Potential,
+    Statistics,
+    choose,
+    uniform_like,
+)
+
+R = TypeVar("R", State, PlainState)
 
 
 def draw_reflections(position: Tensor, probability: float, random: torch.Generator | None = None) -> Tensor:
-    r"""Vectors v of the reflections :math:`I - 2vv^\top`, one for each matrix; zero for those that stay as they are.
+    r"""Draw vectors v of reflections :math:`I - 2vv^\top`, one for each matrix; v = 0 leaves a matrix unchanged.
 
-    One matrix of each chain is reflected, with this probability. v is a coordinate axis (the sign of a column changes:
-    a symmetry of many models) or uniform on the sphere (which reaches every matrix of the other component), half of the
-    time each. It does not depend on X.
+    With the given probability, one random matrix of each chain is reflected. With equal probability, v is a coordinate
+    axis (a change of sign of a column, a symmetry of many models) or uniform on the sphere (which can reach every
+    matrix of the other component). It does not depend on X.
 
     Args:
         position: X, ``(chains, ..., n, n)``.
-        probability: of a reflection.
-        random: where the random numbers come from.
+        probability: probability of a reflection.
+        random: random number generator.
 
     Returns:
         v, ``(chains, ..., n, 1)``.
@@ -41,20 +53,21 @@ def draw_reflections(position: Tensor, probability: float, random: torch.Generat
 
 
 def reflected(matrix: Tensor, v: Tensor) -> Tensor:
-    r""":math:`M(I - 2vv^\top)`; its own inverse."""
+    r"""Compute :math:`M(I - 2vv^\top)`, which is its own inverse."""
     return matrix - 2 * (matrix @ v) @ v.mT
 
 
 class Reflection:
-    """Metropolis step on each square site in turn, whose proposal is a random reflection.
+    """Metropolis transition that proposes a random reflection of each square site in turn.
 
-    v does not depend on X and a reflection is its own inverse, so the proposal is symmetric. The momentum is reflected
-    with its matrix: the kinetic energy stays, and the momentum remains one at the new matrix.
+    v does not depend on X and a reflection is its own inverse, so the proposal is symmetric. The momentum, where states
+    have one, is reflected together with its matrix, which conserves the kinetic energy and keeps the momentum tangent
+    at the new matrix.
 
     Args:
-        blocks: sites of square matrices.
+        blocks: blocks of square matrices.
         potential: potential energy and gradient of positions.
-        probability: of proposing a reflection.
+        probability: probability of proposing a reflection.
     """
 
     def __init__(self, blocks: Sequence[Block], potential: Potential, probability: float) -> None:
@@ -62,18 +75,47 @@ class Reflection:
         self._potential = potential
         self._probability = probability
 
-    def __call__(self, state: State, settings: object, random: torch.Generator) -> tuple[State, Statistics]:
+    def __call__(self, state: R, settings: object, random: torch.Generator) -> tuple[R, Statistics]:
         moved = torch.zeros_like(state.energy, dtype=torch.bool)
         for block in self._blocks:
             state, found = self._reflect(state, block, random)
             moved = moved | found
         return state, {"reflected": moved}
 
-    def _reflect(self, state: State, block: Block, random: torch.Generator) -> tuple[State, Tensor]:
+    def _reflect(self, state: R, block: Block, random: torch.Generator) -> tuple[R, Tensor]:
         v = draw_reflections(state.position[block], self._probability, random)
-        position = {**state.position, block: reflected(state.position[block], v)}
-        momentum = {**state.momentum, block: reflected(state.momentum[block], v)}
+
+        def with_it(blocks: Blocks) -> Blocks:
+            return {**blocks, block: reflected(blocks[block], v)}
+
+        position = with_it(state.position)
         energy, gradient = self._potential(position)
-        accepted = metropolis(state.energy, energy, random).accepted
+        proposal = state._replace(position=position, energy=energy, gradient=gradient)
+        if isinstance(proposal, State):
+            proposal = proposal._replace(momentum=with_it(proposal.momentum))
+        accepted = metropolis(state.energy, energy, uniform_like(energy, random)).accepted
         proposed = v.flatten(1).any(1)
-        return choose(accepted, State(position, momentum, energy, gradient), state), accepted & proposed
+        return choose(accepted, proposal, state), accepted & proposed
+
+
+def reflections(problem: Problem, probability: float) -> list[Reflection]:
+    """Return the reflection of all sites on O(n), whose two components no continuous path connects; [] without any.
+
+    Args:
+        problem: with the sites.
+        probability: of proposing one; with 0 a warning says what is not sampled.
+    """
+    square: list[Block] = [
+        block
+        for block, manifold in problem.manifolds.items()
+        if manifold.components(*problem.position[block].shape[-manifold.event_dim :]) > 1
+    ]
+    if square and not probability:
+        names = ", ".join(f"'{name}'" for (name,) in square)
+        warnings.warn(
+            f"Site {names} is square: a continuous path never changes the sign of its determinant, so with "
+            "reflection_probability=0 the draws follow the posterior given the sign of the start.",
+            stacklevel=4,
+        )
+        return []
+    return [Reflection(square, problem.potential, probability)] if square else []

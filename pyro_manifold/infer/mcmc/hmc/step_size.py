@@ -1,4 +1,4 @@
-"""The step size during warm-up: a search for its order of magnitude, dual averaging; and the windows of warm-up."""
+"""Adaptation of the step size, by a search for its order of magnitude and dual averaging; windows of warm-up."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
-from pyro_manifold.infer.mcmc.saving import Saved
+from pyro.ops.dual_averaging import DualAveraging
 
-_SHORT = 150  # iterations of warm-up, below which windows are those of Stan and Pyro
-_BEFORE_MASSES, _FIRST_MASSES, _END = 10, 15, 50  # iterations of the first windows, at least, and of the last one
+from pyro_manifold.store.saving import Plain, Saved, check_entries, restored
+
+_SHORT = 150  # iterations of warm-up below which windows are those of Stan and Pyro
+_BEFORE_MASSES, _FIRST_MASSES, _END = 10, 15, 50  # iterations of the first, second (at most) and last window
 _GROWTH = 1.5
 FEWEST_STEPS = 10
-_ACCEPTANCE_OF_FIRST_STEP = 0.8  # the search looks for this, as Stan's does
+_ACCEPTANCE_OF_FIRST_STEP = 0.8  # threshold of the search, as in Stan
 
 
 def windows(warmup_steps: int) -> list[range]:
-    """Iterations of warm-up, counted from 0, in windows; masses are estimated in all but the first and the last.
+    """Split the iterations of warm-up, counted from 0, into windows; the first and the last estimate no masses.
 
-    Stan's windows double, and the last takes in what does not fit: of 350 iterations, half belong to one window.
-    While chains still travel to where they belong, old masses are wrong masses, and until there are masses steps are
-    short and many. So windows grow here by a half, and the first masses come after some 20 iterations instead of 100.
-    Warm-ups of less than 150 have one window of masses as in Stan: between the first 15 % and the last 10 %; below 20
-    iterations there is one window in all, without masses.
+    Stan's windows double in size, and the last one is extended to the end: of 350 iterations, half are in one window.
+    While chains still travel to the typical set, earlier masses are wrong, and without masses trajectories need many
+    short steps. Windows here therefore grow by a factor of 1.5, and masses are first estimated after some 20 iterations
+    instead of 100. Warm-ups of less than 150 iterations have one window for masses as in Stan, between the first 15 %
+    and the last 10 %. Below 20 iterations there is a single window, without masses.
     """
     if warmup_steps < 20:
         return [range(warmup_steps)]
@@ -31,97 +33,53 @@ def windows(warmup_steps: int) -> list[range]:
         edges = [0, first, warmup_steps - last, warmup_steps]
     else:
         start, end = _BEFORE_MASSES, warmup_steps - _END
-        # One more than fits, then shrunk to fit: sizes proportional to 1, g, g², …
+        # The number of windows is rounded up and their sizes, proportional to 1, g, g², …, are shrunk to fit.
         count = math.ceil(math.log(1 + (end - start) * (_GROWTH - 1) / _FIRST_MASSES) / math.log(_GROWTH))
         ends = [start + (end - start) * (_GROWTH**k - 1) / (_GROWTH**count - 1) for k in range(count + 1)]
         edges = [0, *(round(edge) for edge in ends), warmup_steps]
     return [range(*pair) for pair in pairwise(edges)]
 
 
-class DualAveraging(Saved):
-    r"""Nesterov's dual averaging of log ε, towards an acceptance probability δ.
+class StepSize(Saved):
+    """Step size ε: initial search, dual averaging, and its final value after warm-up.
 
-    With the mean error :math:`\bar H` of t iterations so far, weighted as if there had been t₀ more without error,
-
-    .. math:: \log\varepsilon_t = \mu - \tfrac{\sqrt t}{\gamma} \bar H_t, \quad
-        \overline{\log\varepsilon}_t = t^{-\kappa} \log\varepsilon_t
-        + (1 - t^{-\kappa}) \overline{\log\varepsilon}_{t-1},
-
-    γ = 0.05, t₀ = 10, κ = 0.75, and μ = log ε₀. Stan and Pyro take log 10ε₀, from which the first iterations of each
-    window swing to steps so long that nothing is accepted, and then to a thousand steps a trajectory; here ε₀ comes
-    from a search, which is not far off.
+    log ε is adapted by Nesterov's dual averaging as in Pyro (γ = 0.05, t₀ = 10, κ = 0.75), but centred at log ε₀ of the
+    search in place of log 10ε₀. With the latter, the first iterations of each window overshoot to steps so long that
+    nothing is accepted, and then to steps so short that a trajectory has a thousand of them. Early iterations still use
+    steps far from ε₀, which influence the average for some iterations. After a window of fewer than 10 iterations, half
+    the step size at which the search crossed its threshold is therefore used instead.
 
     Source: Hoffman & Gelman, The No-U-Turn sampler, JMLR 2014, section 3.2.
 
     Args:
-        step_size: ε₀.
-        target: δ.
-    """
-
-    changing = ("_centre", "count", "_error", "_log_step_size", "_log_average")
-
-    _gamma, _delay, _kappa = 0.05, 10, 0.75
-
-    def __init__(self, step_size: float, target: float) -> None:
-        self._target = target
-        self.restart(step_size)
-
-    def restart(self, step_size: float) -> None:
-        """Forget everything but a step size near which to begin."""
-        self._centre = math.log(step_size)
-        self.count = 0
-        self._error = 0.0
-        self._log_step_size = self._log_average = math.log(step_size)
-
-    def update(self, acceptance_probability: float) -> None:
-        """Take in the mean acceptance probability of one iteration."""
-        self.count += 1
-        weight = 1 / (self.count + self._delay)
-        self._error = (1 - weight) * self._error + weight * (self._target - acceptance_probability)
-        self._log_step_size = self._centre - self.count**0.5 / self._gamma * self._error
-        weight = self.count**-self._kappa
-        self._log_average = (1 - weight) * self._log_average + weight * self._log_step_size
-
-    @property
-    def step_size(self) -> float:
-        """The one to try next."""
-        return math.exp(self._log_step_size)
-
-    @property
-    def average(self) -> float:
-        """The one to keep."""
-        return math.exp(self._log_average)
-
-
-class StepSize(Saved):
-    """ε: found, adapted, and settled at the end of warm-up.
-
-    Dual averaging tries steps far from its start at first, and its average needs some steps to forget them. After a
-    window of a few steps half the step size at which the search crossed its threshold is the better one.
-
-    Args:
-        step_size: ε to begin with.
-        target: acceptance probability to aim at.
+        step_size: initial ε.
+        target: target acceptance probability.
         bounds: smallest and largest ε.
 
     Attributes:
-        value: ε in use, before bounds.
+        value: current ε, before bounds are applied.
     """
 
-    changing = ("value", "_found", "_averaging")
+    changing = ("value", "_found")
 
     def __init__(self, step_size: float, target: float, bounds: tuple[float, float]) -> None:
-        self.value = self._found = float(step_size)
-        self._bounds = bounds
-        self._averaging = DualAveraging(self.value, target)
+        self._target, self._bounds = target, bounds
+        self._averaging = DualAveraging()
+        self.restart(float(step_size))
+
+    def restart(self, step_size: float) -> None:
+        """Restart dual averaging from a step size."""
+        self.value = self._found = step_size
+        self._averaging.prox_center = math.log(step_size)
+        self._averaging.reset()
 
     def bounded(self, longest: float) -> float:
-        """ε within its bounds; never longer than a trajectory, since on a flat target every ε would be accepted."""
+        """Return ε within its bounds and at most the trajectory length: on a flat target every ε would be accepted."""
         smallest, largest = self._bounds
         return max(smallest, min(self.value, largest, longest))
 
     def search(self, acceptance_of_one_step: Callable[[float], float], longest: float) -> None:
-        """Double or halve ε until the mean acceptance probability of a single step crosses 0.8, as Stan does."""
+        """Double or halve ε until the mean acceptance probability of a single step crosses 0.8, as in Stan."""
         smallest, largest = self._bounds[0], min(self._bounds[1], longest)
         step_size = self.bounded(longest)
         growing = acceptance_of_one_step(step_size) > _ACCEPTANCE_OF_FIRST_STEP
@@ -132,20 +90,35 @@ class StepSize(Saved):
                 break
             step_size = following
             grow = acceptance_of_one_step(step_size) > _ACCEPTANCE_OF_FIRST_STEP
-        self.value = self._found = step_size
-        self._averaging.restart(step_size)
+        self.restart(step_size)
 
     @property
     def typical(self) -> float:
-        """ε without the swings of its adaptation."""
-        trust = self._averaging.count / (self._averaging.count + FEWEST_STEPS)
-        return math.exp((1 - trust) * math.log(self._found / 2) + trust * math.log(self._averaging.average))
+        """Smoothed ε: the dual average, weighted with the result of the search while there are few iterations."""
+        trust = self._averaging._t / (self._averaging._t + FEWEST_STEPS)
+        return math.exp((1 - trust) * math.log(self._found / 2) + trust * self._averaging._x_avg)
 
     def update(self, acceptance_probability: float) -> None:
-        """Take in the mean acceptance probability of one iteration."""
-        self._averaging.update(acceptance_probability)
-        self.value = self._averaging.step_size
+        """Adapt to the mean acceptance probability of one iteration."""
+        self._averaging.step(self._target - acceptance_probability)
+        self.value = math.exp(self._averaging.get_state()[0])
 
     def settle(self) -> None:
-        """End the adaptation."""
-        self.value = self._averaging.average if self._averaging.count >= FEWEST_STEPS else self._found / 2
+        """End the adaptation and set ε to its final value."""
+        enough = self._averaging._t >= FEWEST_STEPS
+        self.value = math.exp(self._averaging.get_state()[1]) if enough else self._found / 2
+
+    def state_dict(self) -> dict[str, Plain]:
+        averaging = self._averaging
+        sums = {"centre": averaging.prox_center, "mean error": averaging._g_avg, "log average": averaging._x_avg}
+        return {**super().state_dict(), "iterations": averaging._t, **{name: float(x) for name, x in sums.items()}}
+
+    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        super().load_state_dict(saved)
+        names = ("iterations", "centre", "mean error", "log average")
+        check_entries(saved, names, type(self).__name__)
+        count, centre, error, average = (
+            restored(like, saved[name], name) for name, like in zip(names, (0, 0.0, 0.0, 0.0), strict=True)
+        )
+        self._averaging._t, self._averaging.prox_center = count, centre
+        self._averaging._g_avg, self._averaging._x_avg = error, average

@@ -1,9 +1,10 @@
-"""What an earlier run has found, to begin with."""
+"""Warm start from the step size, masses and trajectory length of an earlier run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -11,19 +12,19 @@ from torch import Tensor
 
 from pyro_manifold.infer.mcmc.checks import check_positive
 from pyro_manifold.infer.mcmc.hmc.masses import Estimators, InverseMassEstimator
-from pyro_manifold.infer.mcmc.states import Block, Blocks
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Step size, masses and trajectory length, as ``mcmc.kernel.tuning`` has them after a run.
+    """Step size, masses and trajectory length of a run, as returned by ``mcmc.kernel.tuning``.
 
     Attributes:
         step_size: ε.
-        inverse_mass_matrix: of each block, as ``mcmc.kernel.inverse_mass_matrix`` has it: a vector or matrix for a
-            group of sites; for a manifold site a number, or ``(chains, matrices * (p + 1))``. A block may go by the
-            name of its only site. Blocks that are not named begin as in any run.
-        trajectory_length: mean integration time; None where it is to be found.
+        inverse_mass_matrix: inverse mass of each block, as in ``mcmc.kernel.inverse_mass_matrix``: a vector or matrix
+            for a group of sites; for a manifold site a number, or ``(chains, matrices * (p + 1))``. The key of a block
+            of one site may be the site's name. Blocks that are missing have the default initial masses.
+        trajectory_length: mean integration time; None to adapt it.
 
     Raises:
         ValueError: for numbers that are not positive.
@@ -43,16 +44,26 @@ class Tuning:
                 "as kernel.inverse_mass_matrix is after a run."
             )
 
-    def inverse_masses(self, make: Estimators) -> Blocks:
-        """Inverse masses ``(1 or chains, ...)`` of the blocks of a run.
+    def numbers(self) -> dict[Block, Any]:
+        """Return the inverse masses as given, converted such that equal values compare equal."""
+        return {
+            block: torch.as_tensor(x).detach().cpu().double() if isinstance(x, Tensor | Real) else x
+            for block, x in self._by_block().items()
+        }
 
-        Of another number of chains, those of columns are the chains' mean mass: which column of a chain is which is
-        chance.
+    def _by_block(self) -> dict[Block, Any]:
+        return {(name,) if isinstance(name, str) else tuple(name): x for name, x in self.inverse_mass_matrix.items()}
+
+    def inverse_masses(self, make: Estimators) -> Blocks:
+        """Return the inverse masses ``(1 or chains, ...)`` of the blocks of a run.
+
+        If the number of chains differs, masses of columns are averaged over chains, since the order of columns in a
+        chain is arbitrary.
 
         Raises:
-            ValueError: if they do not fit; the sentence names the block.
+            ValueError: if they do not match the blocks; the message names the block.
         """
-        given = {(name,) if isinstance(name, str) else tuple(name): x for name, x in self.inverse_mass_matrix.items()}
+        given = self._by_block()
         unknown = sorted(set(given) - set(make))
         if unknown:
             raise ValueError(f"inverse_mass_matrix names {unknown}, but the blocks that move together are {[*make]}.")
@@ -60,7 +71,7 @@ class Tuning:
 
 
 def as_tuning(step_size: float, inverse_mass_matrix: object, tuning: object) -> Tuning | None:
-    """What the user said of an earlier run; None for nothing."""
+    """Return the `Tuning` given by the user's arguments, or None if there is none."""
     if tuning is None:
         return None if inverse_mass_matrix is None else Tuning(step_size, inverse_mass_matrix)  # type: ignore[arg-type]
     if not isinstance(tuning, Tuning):

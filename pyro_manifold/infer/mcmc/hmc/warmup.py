@@ -1,4 +1,4 @@
-"""All that HMC tunes, and when: step size, masses and trajectory length."""
+"""Warm-up of HMC: the schedule of adapting step size, masses and trajectory length."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.caution import Caution
-from pyro_manifold.infer.mcmc.hmc.leapfrog import Metrics, State
+from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.lengths import (
     INITIAL_LENGTH,
     MAXIMUM_STEPS,
@@ -21,18 +20,21 @@ from pyro_manifold.infer.mcmc.hmc.lengths import (
     TrajectoryLength,
 )
 from pyro_manifold.infer.mcmc.hmc.masses import Masses
+from pyro_manifold.infer.mcmc.hmc.product import Metrics
 from pyro_manifold.infer.mcmc.hmc.step_size import FEWEST_STEPS, StepSize, windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
-from pyro_manifold.infer.mcmc.saving import Saved
-from pyro_manifold.infer.mcmc.states import Statistics
+from pyro_manifold.infer.mcmc.transitions.states import Statistics
+from pyro_manifold.infer.mcmc.transitions.step_backoff import StepBackoff
+from pyro_manifold.store.saving import Saved
 
-_GONE_WRONG = 0.1  # acceptance probability
+_GONE_WRONG = 0.1  # acceptance probability below which a chain's share of ε is reduced
 _FEWEST_MOMENTA = 16
-_PATIENCE = 10  # iterations, twice of what a chain needs to take all of ε again after it went wrong
+_PATIENCE = 10  # iterations; twice the number that a chain needs to return to the full ε after a reduction
 
 _OTHER_MASSES = 1.5
-"""Factor by which periods change while chains travel; among chains that have arrived it is 1.0 to 1.3. Beyond it, the
-length that suits the masses before the last says nothing of these. (While they travel on, long trajectories help.)"""
+"""Factor of change in periods above which the chosen length is discarded. For chains in the typical set the factor is
+1.0 to 1.3; it is larger while they still move towards it. A larger change means that a length tuned for the previous
+masses does not apply to the new ones. (While chains still travel, long trajectories help.)"""
 
 AcceptanceOfOneStep = Callable[[State, float, Metrics, torch.Generator], float]
 """Mean acceptance probability of a trajectory of one step of size ε, with fresh momenta."""
@@ -40,19 +42,19 @@ AcceptanceOfOneStep = Callable[[State, float, Metrics, torch.Generator], float]
 
 @dataclass(frozen=True)
 class Plan:
-    """What the user asked of step size, masses and lengths; see `OHMC`.
+    """User settings of step size, masses and trajectory lengths; see `OHMC`.
 
     Attributes:
-        step_size: ε to begin with.
-        trajectory_length: mean length, None to choose it.
-        num_steps: a fixed number of steps instead, None for none.
-        trajectory_jitter: lengths vary within this share of their mean.
-        adapt_step_size: whether ε adapts.
-        adapt_mass_matrix: whether masses adapt.
-        target_accept_prob: acceptance probability that ε aims at.
-        step_size_bounds: bounds of ε; the length of a trajectory is another.
-        persistence: share of the momentum that is kept from one trajectory to the next.
-        length_found: mean length that an earlier run has found, to begin with.
+        step_size: initial ε.
+        trajectory_length: mean trajectory length; None to adapt it.
+        num_steps: a fixed number of leapfrog steps instead; None if not given.
+        trajectory_jitter: lengths vary by at most this fraction of their mean.
+        adapt_step_size: whether ε is adapted.
+        adapt_mass_matrix: whether masses are adapted.
+        target_accept_prob: target acceptance probability of the adaptation of ε.
+        step_size_bounds: bounds of ε; the trajectory length is a further upper bound.
+        persistence: fraction of the momentum that is kept from one trajectory to the next.
+        length_found: mean length found by an earlier run, used as initial value.
         found: whether step size and masses are those of an earlier run, which need no warm-up.
     """
 
@@ -70,11 +72,11 @@ class Plan:
 
     @property
     def chooses_length(self) -> bool:
-        """Whether the length is left to warm-up."""
+        """True if warm-up chooses the trajectory length."""
         return self.trajectory_length is None and self.num_steps is None
 
     def lengths(self) -> TrajectoryLength:
-        """Lengths to begin with."""
+        """Return the initial distribution of trajectory lengths."""
         if self.num_steps is None:
             length = self.trajectory_length or self.length_found or INITIAL_LENGTH
             return TrajectoryLength(length, self.trajectory_jitter)
@@ -83,29 +85,30 @@ class Plan:
 
 
 class WarmUp(Saved):
-    """Step size, masses and trajectory length; the first iterations adapt them, on all chains together.
+    """Step size, masses and trajectory length, adapted during warm-up on all chains jointly.
 
-    A chain whose trajectory goes wrong takes a share of ε (`Caution`), and ε learns from those that take all of it:
-    neither do chains that have not arrived make the others creep, nor do they stay where they are. In the last window
-    all take the same step, that of the draws.
+    A chain whose trajectories are rejected uses a fraction of ε (per-chain backoff, `StepBackoff`), and ε adapts
+    to the chains that use all of it. Chains that have not reached the typical set thus neither reduce the step size of
+    the others nor get stuck. In the last window all chains use the same step size, that of sampling.
 
-    Masses are estimated anew at the end of each window, as in Pyro and Stan. The transitions of each window but the
-    first two also serve to choose the length, if none was given. Momenta are drawn anew whenever masses are new.
+    Masses are estimated at the end of each window, as in Pyro and Stan. If no trajectory length was given, it is chosen
+    from the transitions of all windows but the first two and the last. Momenta are fully refreshed whenever masses
+    change.
 
     Args:
-        plan: what to adapt.
-        warmup_steps: iterations that adapt.
-        state: where the chains start.
-        masses: to begin with.
-        acceptance_of_one_step: tries a step size.
-        random: for that.
+        plan: user settings.
+        warmup_steps: iterations of warm-up.
+        state: initial state of the chains.
+        masses: initial masses.
+        acceptance_of_one_step: acceptance probability of one leapfrog step, for the search of the initial step size.
+        random: random number generator for that search.
 
     Attributes:
-        masses: of all blocks.
-        length_choice: tries lengths, where none was given.
+        masses: masses of all blocks.
+        length_choice: adaptation of the trajectory length, used if none was given.
     """
 
-    changing = ("masses", "_step_size", "_lengths", "length_choice", "_momenta_fit", "_caution", "_untried")
+    changing = ("masses", "_step_size", "_lengths", "length_choice", "_momenta_fit", "_backoff", "_untried")
 
     def __init__(
         self,
@@ -126,8 +129,8 @@ class WarmUp(Saved):
         self._step_size = StepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds)
         self.masses = masses
         self._momenta_fit = False
-        self._caution = Caution(state.energy)
-        self._untried = 0  # iterations since a chain last took all of ε
+        self._backoff = StepBackoff(state.energy)
+        self._untried = 0  # iterations since any chain last used the full ε
         if plan.adapt_step_size and (warmup_steps or not plan.found):
             self._search(state, random)
             if not warmup_steps:
@@ -140,25 +143,25 @@ class WarmUp(Saved):
 
     @property
     def step_size(self) -> float:
-        """Current ε; never longer than a trajectory."""
+        """Current ε, at most the trajectory length."""
         return self._step_size.bounded(self.trajectory_length)
 
     @property
     def num_steps(self) -> int:
-        """Leapfrog steps of a trajectory of mean length."""
+        """Number of leapfrog steps of a trajectory of mean length."""
         return self._lengths.steps_of(self.trajectory_length, self.step_size)
 
     @property
     def example(self) -> HamiltonianSettings:
-        """Settings as most iterations have them."""
+        """Settings of a typical iteration."""
         return HamiltonianSettings(self.step_size, self.num_steps, self.masses.metrics, self._plan.persistence)
 
     def learn_cost(self, fixed_cost: float) -> None:
-        """An iteration costs as much as so many steps beside its steps: long trajectories are cheaper for it."""
+        """Set the fixed cost of an iteration in leapfrog steps; a larger one favours long trajectories."""
         self.length_choice.fixed_cost = fixed_cost
 
     def settings(self, iteration: int) -> HamiltonianSettings:
-        """Settings of the trajectory of this iteration, counted from 1."""
+        """Return the settings of the trajectory of this iteration, counted from 1."""
         longest = None
         self._integration_time = self._lengths.draw(iteration)
         if self._listens(iteration):
@@ -168,10 +171,11 @@ class WarmUp(Saved):
             longest = min(int(cap), longest or self._lengths.longest)
         step_size = self.step_size
         if iteration <= self._warmup_steps and self._plan.chooses_length:
-            # While ε swings low, as many steps as a length deserves: a few iterations could cost as much as all draws.
+            # The number of steps follows the smoothed ε: while the current ε oscillates to small values, a few
+            # iterations could otherwise cost as much as all draws.
             step_size = max(step_size, self._step_size.typical)
         num_steps = self._lengths.steps_of(self._integration_time, step_size, longest)
-        # Shorter steps than were counted with, or fewer.
+        # The trajectory is shorter if steps are shorter than assumed above, or fewer.
         shortened = self._integration_time * self.step_size / step_size
         self._integration_time = min(shortened, (num_steps + 1) * self.step_size)
         persistence = self._plan.persistence if self._momenta_fit else 0.0
@@ -181,7 +185,7 @@ class WarmUp(Saved):
     def learn(
         self, iteration: int, before: State, after: State, statistics: Statistics, random: torch.Generator
     ) -> None:
-        """Learn from one trajectory of all chains."""
+        """Adapt to one trajectory of all chains."""
         if self._listens(iteration):
             self.length_choice.update(self._integration_time, int(statistics["n_steps"][0]), before, after)
             if any(iteration == window.stop for window in self._windows[2:-1]):
@@ -199,24 +203,24 @@ class WarmUp(Saved):
             self._step_size.settle()
 
     def _travels(self, iteration: int) -> bool:
-        """Before the last window, in which ε settles for all chains alike."""
+        """Return whether ε adapts with per-chain backoff; in the last window all chains use the same ε."""
         return self._plan.adapt_step_size and iteration - 1 < self._windows[-1].start
 
     def _steps_of_chains(self, iteration: int) -> Tensor | float:
-        return self.step_size * self._caution.share if self._travels(iteration) else self.step_size
+        return self.step_size * self._backoff.share if self._travels(iteration) else self.step_size
 
     def _learn_step_size(self, iteration: int, statistics: Statistics) -> None:
         acceptance = statistics["acceptance_rate"]
         if self._travels(iteration):
-            share = self._caution.share
-            self._caution.learn(acceptance < _GONE_WRONG)
+            share = self._backoff.share
+            self._backoff.learn(acceptance < _GONE_WRONG)
             self._untried = 0 if bool((share == 1).any()) else self._untried + 1
             if 0 < self._untried <= _PATIENCE:
                 return
-            # ε that nobody dares to take is too long for all; the boldest say by how much.
+            # If no chain uses the full ε, it is too large for all; adapt to the chains that use the largest share.
             acceptance = (share * acceptance)[share == share.max()]
         probability = float(acceptance.mean())
-        # At its upper bound the step size must not be pushed on: the dual average would lag behind.
+        # At its upper bound the step size must not be increased further: the dual average would lag behind.
         if self._step_size.value >= self.trajectory_length:
             probability = min(probability, self._plan.target_accept_prob)
         self._step_size.update(probability)
@@ -231,7 +235,7 @@ class WarmUp(Saved):
             self._search(state, random)
 
     def _search(self, state: State, random: torch.Generator) -> None:
-        # What is found for a short last window stays: one momentum of one chain would be too few to ask.
+        # The step size found for a short last window is final: a single momentum of one chain would be too noisy.
         trials = math.ceil(_FEWEST_MOMENTA / len(state.energy)) if len(self._windows[-1]) < FEWEST_STEPS else 1
 
         def acceptance(step_size: float) -> float:
@@ -245,9 +249,10 @@ class WarmUp(Saved):
         return self._plan.adapt_mass_matrix and self.masses.windows_completed == 0
 
     def _listens(self, iteration: int) -> bool:
-        """In all windows that estimate masses but the first: what lengths mean depends on the masses.
+        """Return whether this iteration is used to choose the trajectory length.
 
-        Not in the last one: there ε settles for the lengths that will be used.
+        That is the case in all windows that estimate masses except the first, since the optimal length depends on the
+        masses, and not in the last window, in which ε is adapted to the final lengths.
         """
         return (
             self._plan.chooses_length

@@ -1,1 +1,1 @@
-"""Dynamics in a metric that changes from point to point: the metric, its steps, and the kernel made of them."""
+"""Dynamics in a position-dependent metric: metric fields, integrator steps, and the kernel."""

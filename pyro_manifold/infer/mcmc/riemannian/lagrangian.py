@@ -1,8 +1,8 @@
-r"""Steps of dynamics in a metric that changes from point to point, in position and velocity.
+r"""Integrator steps of dynamics in a position-dependent metric, in position and velocity.
 
-The motion is :math:`\ddot q = -G^{-1}(\nabla\varphi + C(q, \dot q)\,\dot q)`, C the lower connection of G. It keeps
-:math:`H = \varphi + \tfrac12 v^\top G v` and the volume :math:`|G|\,dq\,dv`, so it leaves
-:math:`e^{-\varphi}|G|\,e^{-v^\top G v/2}` alone, in which q has the density :math:`e^{-\varphi}\sqrt{|G|}`.
+The motion is :math:`\ddot q = -G^{-1}(\nabla\varphi + C(q, \dot q)\,\dot q)`, C the lower connection of G. It conserves
+:math:`H = \varphi + \tfrac12 v^\top G v` and the volume :math:`|G|\,dq\,dv`. The density
+:math:`e^{-\varphi}|G|\,e^{-v^\top G v/2}` is therefore invariant; its marginal for q is :math:`e^{-\varphi}\sqrt{|G|}`.
 
 All tensors are flat with a leading chain dimension, ``(chains, d)``; every function is pure.
 """
@@ -16,22 +16,21 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField
-from pyro_manifold.infer.mcmc.states import normal_like
 
 FlatPotential = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Positions ``(chains, d)`` to the potential energy E ``(chains,)`` and its gradient ``(chains, d)``."""
+"""Function from positions ``(chains, d)`` to the potential energy E ``(chains,)`` and its gradient ``(chains, d)``."""
 
 
 class Point(NamedTuple):
-    """A position of every chain and all that depends on it alone.
+    """Position of every chain, with the quantities that depend on it alone.
 
     Attributes:
         position: q, ``(chains, d)``.
         energy: E, ``(chains,)``.
-        gradient: of φ, which is E or E + ½ log|G|, ``(chains, d)``.
+        gradient: gradient of φ, which is E or E + ½ log|G|, ``(chains, d)``.
         metric: G, ``(chains, d, d)``, jitter included.
-        factor: its lower Cholesky factor.
-        jitter: what was added to the diagonal of a singular G, else 0, ``(chains,)``.
+        factor: lower Cholesky factor of G.
+        jitter: constant added to the diagonal of a singular G, else 0, ``(chains,)``.
     """
 
     position: Tensor
@@ -43,19 +42,19 @@ class Point(NamedTuple):
 
     @property
     def half_log_determinant(self) -> Tensor:
-        """½ log|G|, ``(chains,)``."""
+        """Half the log determinant, ½ log|G|, ``(chains,)``."""
         return self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 Kick = Callable[[Point, Tensor, Tensor, MetricField], tuple[Tensor, Tensor]]
-"""Velocity after a time ``(chains,)`` at a fixed point, and the log of the volume change of velocities."""
+"""Function that returns the velocity after a time ``(chains,)`` at a fixed point, and its log Jacobian determinant."""
 
 
 def factorise(metric: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cholesky factor of G, G with the jitter it needed, and that jitter, ``(chains,)``.
+    """Compute the Cholesky factor of G, with jitter if G is singular; return factor, G with jitter, and the jitter.
 
-    The jitter is the square root of the dtype's precision, times the mean of the diagonal. A metric that is not
-    finite gives a factor that is not: a divergence, for the caller to judge.
+    The jitter ``(chains,)`` is the square root of the dtype's precision, times the mean of the diagonal. A metric that
+    is not finite gives a factor that is not finite, which the caller treats as a divergence.
     """
     factor, info = torch.linalg.cholesky_ex(metric)
     singular = info > 0
@@ -65,13 +64,13 @@ def factorise(metric: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     moved = metric + torch.diag_embed(jitter.unsqueeze(-1).expand_as(diagonal))
     again, failed = torch.linalg.cholesky_ex(moved)
     factor = torch.where(singular[:, None, None], again, factor)
-    # A factor that stops half-way through the matrix must not pass for one.
+    # An incomplete factor must not be used.
     factor = torch.where((failed > 0)[:, None, None], torch.nan, factor)
     return factor, moved, jitter
 
 
 def point_at(position: Tensor, *, potential: FlatPotential, field: MetricField, with_volume: bool) -> Point:
-    """The point of a position; ``with_volume`` adds ½ log|G| to the potential whose gradient it holds."""
+    """Compute the `Point` of a position; ``with_volume`` adds ½ log|G| to the potential that is differentiated."""
     energy, gradient = potential(position)
     metric, pull = field.at(position)
     factor, metric, jitter = factorise(metric)
@@ -81,29 +80,28 @@ def point_at(position: Tensor, *, potential: FlatPotential, field: MetricField, 
 
 
 def kinetic_energy(point: Point, velocity: Tensor) -> Tensor:
-    """½ vᵀGv, ``(chains,)``."""
+    """Compute ½ vᵀGv, ``(chains,)``."""
     return 0.5 * (velocity.unsqueeze(-2) @ point.factor).square().sum((-2, -1))
 
 
-def draw_velocity(point: Point, random: torch.Generator | None = None) -> Tensor:
-    """An exact draw of v ~ N(0, G⁻¹), that is of momenta Gv ~ N(0, G)."""
-    noise = normal_like(point.position, random).unsqueeze(-1)
-    return torch.linalg.solve_triangular(point.factor.mT, noise, upper=True).squeeze(-1)
+def velocity_from(noise: Tensor, point: Point) -> Tensor:
+    """Map standard normal noise ``(chains, d)`` to velocities v ~ N(0, G⁻¹), that is momenta Gv ~ N(0, G)."""
+    return torch.linalg.solve_triangular(point.factor.mT, noise.unsqueeze(-1), upper=True).squeeze(-1)
 
 
-def refresh(point: Point, velocity: Tensor, persistence: float, random: torch.Generator | None = None) -> Tensor:
-    r"""Part of the velocity, drawn again: :math:`v \leftarrow v\cos\theta + \xi\sin\theta` with ξ ~ N(0, G⁻¹).
+def refresh(point: Point, velocity: Tensor, persistence: float, noise: Tensor) -> Tensor:
+    r"""Partially refresh the velocity: :math:`v \leftarrow v\cos\theta + \xi\sin\theta` with ξ ~ N(0, G⁻¹).
 
-    Leaves N(0, G⁻¹) as it is. ``persistence`` is cos θ.
+    N(0, G⁻¹) is invariant. ``persistence`` is cos θ, and ξ is computed from ``noise``.
     """
-    return persistence * velocity + (1 - persistence**2) ** 0.5 * draw_velocity(point, random)
+    return persistence * velocity + (1 - persistence**2) ** 0.5 * velocity_from(noise, point)
 
 
-# ---- kicks: the velocity moves, the position does not ---------------------------------------------------------
+# ---- kicks: update of the velocity at a fixed position --------------------------------------------------------
 
 
 def explicit_kick(point: Point, velocity: Tensor, time: Tensor, field: MetricField) -> tuple[Tensor, Tensor]:
-    """The kick by the midpoint rule, at the cost of two second derivatives along a velocity; volume not tracked."""
+    """Kick by the midpoint rule, at the cost of two directional second derivatives; its Jacobian is not computed."""
     time = time.unsqueeze(-1)
     middle = velocity + time / 2 * _acceleration(point, velocity, field)
     return velocity + time * _acceleration(point, middle, field), torch.zeros_like(point.energy)
@@ -115,12 +113,12 @@ def _acceleration(point: Point, velocity: Tensor, field: MetricField) -> Tensor:
 
 
 def lagrangian_kick(point: Point, velocity: Tensor, time: Tensor, field: MetricField) -> tuple[Tensor, Tensor]:
-    r"""The kick that is linear in the new velocity: :math:`(G + tC(v))\,v^+ = Gv - t\nabla\varphi`.
+    r"""Kick by a linear equation for the new velocity: :math:`(G + tC(v))\,v^+ = Gv - t\nabla\varphi`.
 
-    C(v) w = C(w) v makes it its own inverse under reversal of time, and its Jacobian
-    :math:`|G - tC(v^+)|\,/\,|G + tC(v)|`, of which the log is returned.
+    Because of C(v) w = C(w) v it is its own inverse under time reversal, and its Jacobian determinant is
+    :math:`|G - tC(v^+)|\,/\,|G + tC(v)|`, whose log is returned.
 
-    Source: Lan, Stathopoulos, Shahbaba & Girolami 2015, arXiv 1211.3759, with G multiplied out.
+    Source: Lan, Stathopoulos, Shahbaba & Girolami 2015, arXiv 1211.3759, with both sides multiplied by G.
     """
     momentum = (point.metric @ velocity.unsqueeze(-1)).squeeze(-1)
     of_vectors, of_matrices = time[:, None], time[:, None, None]
@@ -145,19 +143,19 @@ def leapfrog(
     field: MetricField,
     with_volume: bool,
 ) -> tuple[Point, Tensor, Tensor]:
-    """Half a kick, a drift, half a kick: second order in ε.
+    """Take one leapfrog step of second order: half a kick, a drift, half a kick.
 
     Args:
-        point: where the chains are.
+        point: current positions of the chains.
         velocity: v, ``(chains, d)``.
         step_size: ε, a number or ``(chains,)``.
-        kick: `explicit_kick` or `lagrangian_kick`; with the second the step is reversible.
+        kick: `explicit_kick` or `lagrangian_kick`; the step is reversible with the latter.
         potential: E and its gradient.
         field: the metric.
         with_volume: whether φ includes ½ log|G|.
 
     Returns:
-        The point and velocity a time ε later, and the log volume change of ``(q, v)``, ``(chains,)``.
+        Point and velocity after time ε, and the log Jacobian determinant of the map of ``(q, v)``, ``(chains,)``.
     """
     time = torch.as_tensor(step_size, dtype=velocity.dtype, device=velocity.device).expand_as(point.energy)
     velocity, first = kick(point, velocity, time / 2, field)

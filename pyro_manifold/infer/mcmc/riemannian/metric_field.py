@@ -1,9 +1,11 @@
-"""Metrics that change from point to point, and what moving in them needs: their connection and their volume."""
+"""Position-dependent metrics, with their connection and the gradient of their log volume."""
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,19 +13,20 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
 from pyro_manifold.graphs.agreement import agrees
+from pyro_manifold.graphs.folding import folded_graph
 from pyro_manifold.graphs.tracing import forward_differentiable, trace
-from pyro_manifold.graphs.trusted import Trusted
+from pyro_manifold.graphs.verified import Verified
 
-# Their types do not tell pairs from triples with an auxiliary output.
+# Typed as Any, since their annotations do not distinguish results with and without auxiliary output.
 jvp: Any = torch.func.jvp
 vjp: Any = torch.func.vjp
 
 Field = Callable[[Tensor], Tensor]
-"""A function of the flat position ``(d,)`` of one chain."""
+"""Function of the flat position ``(d,)`` of one chain."""
 
 
 class MetricField(ABC):
-    r"""A metric G(q) on flat positions, for all chains at once.
+    r"""Position-dependent metric G(q) on flat positions, vectorised over chains.
 
     :math:`C(q, v)` is the lower connection as a matrix: :math:`C(q, v)\,w = G\,\Gamma(v, w)` with
     :math:`G\,\Gamma(v, w) = \tfrac12 (\partial_v G\,w + \partial_w G\,v - \nabla v^\top G w)`, symmetric in v and w.
@@ -31,31 +34,56 @@ class MetricField(ABC):
 
     @abstractmethod
     def at(self, position: Tensor) -> tuple[Tensor, Field]:
-        r"""``G`` of shape ``(chains, d, d)``, and the map of symmetric weights W to :math:`\tfrac12\nabla tr(W G)`.
+        r"""Return G, ``(chains, d, d)``, and the map from symmetric weights W to :math:`\tfrac12\nabla tr(W G)`.
 
-        With W = G⁻¹, held fixed, that is the gradient of :math:`\tfrac12\log|G|`; so nothing is ever differentiated
-        through a factorisation.
+        With W = G⁻¹, held fixed, that is the gradient of :math:`\tfrac12\log|G|`, so that no derivative of a
+        factorisation is needed.
         """
 
     @abstractmethod
     def connection(self, position: Tensor, velocity: Tensor) -> Tensor:
-        """C(q, v) v, of shape ``(chains, d)``, at the cost of a few evaluations of the field."""
+        """Compute C(q, v) v, ``(chains, d)``, at the cost of a few evaluations of the field."""
 
     @abstractmethod
     def connection_matrix(self, position: Tensor, velocity: Tensor) -> Tensor:
-        """C(q, v), of shape ``(chains, d, d)``, at the cost of d evaluations of the field."""
+        """Compute C(q, v), ``(chains, d, d)``, at the cost of d evaluations of the field."""
+
+
+class TracedField(MetricField):
+    """Metric field with its connection traced to a graph once; a step contains it four times and tracing is slow.
+
+    Args:
+        field: the metric field.
+        position: example positions for tracing.
+        velocity: example velocities for tracing.
+        as_matrix: whether `connection_matrix` is used instead of `connection`.
+    """
+
+    def __init__(self, field: MetricField, position: Tensor, velocity: Tensor, as_matrix: bool) -> None:
+        self._field = field
+        connection = field.connection_matrix if as_matrix else field.connection
+        self._connection = folded_graph(connection, position.clone(), velocity.clone())
+
+    def at(self, position: Tensor) -> tuple[Tensor, Field]:
+        return self._field.at(position)
+
+    def connection(self, position: Tensor, velocity: Tensor) -> Tensor:
+        return self._connection(position, velocity)
+
+    def connection_matrix(self, position: Tensor, velocity: Tensor) -> Tensor:
+        return self._connection(position, velocity)
 
 
 class PullBackMetric(MetricField):
-    r"""The metric that an embedding brings back from flat space: :math:`G = J^\top J`, J the Jacobian of f.
+    r"""Pull-back metric of an embedding f: :math:`G = J^\top J`, J the Jacobian of f.
 
-    Then :math:`C(q, v)\,w = J^\top f''(q)[v, w]`: a product of products, no tensor of third derivatives. Costs are
-    O(l d²) for G and C, O(l) evaluations' worth for C v.
+    Then :math:`C(q, v)\,w = J^\top f''(q)[v, w]`, which is computed by Jacobian-vector products, without a tensor of
+    third derivatives. The cost is O(l d²) for G and C, and that of O(l) evaluations for C v.
 
     Args:
-        embedding: ``(d,)`` to ``(l,)``.
+        embedding: function from ``(d,)`` to ``(l,)``.
         dimension: d.
-        codomain: l, which decides between forward and reverse mode.
+        codomain: l; it determines whether forward or reverse mode is used.
     """
 
     def __init__(self, embedding: Field, dimension: int, codomain: int) -> None:
@@ -79,10 +107,10 @@ class PullBackMetric(MetricField):
 
 
 class DenseMetric(MetricField):
-    r"""A metric given as the matrix G(q) itself.
+    r"""Metric given as a function that returns the matrix G(q).
 
     Args:
-        metric: ``(d,)`` to a symmetric positive definite ``(d, d)``.
+        metric: function from ``(d,)`` to a symmetric positive definite ``(d, d)``.
     """
 
     def __init__(self, metric: Field) -> None:
@@ -110,11 +138,11 @@ class DenseMetric(MetricField):
 
 
 def metric_field(function: Field, start: Tensor) -> MetricField:
-    """The field of a function that returns an embedding ``(l,)``, or the metric itself, ``(d, d)``.
+    """Build the metric field of a function that returns an embedding ``(l,)`` or the metric itself, ``(d, d)``.
 
     Args:
-        function: of the flat position of one chain.
-        start: positions of all chains, ``(chains, d)``, to look at it with.
+        function: function of the flat position of one chain.
+        start: positions of all chains, ``(chains, d)``, at which the function is checked.
 
     Raises:
         ValueError: if the function returns something else, or cannot be differentiated.
@@ -135,6 +163,7 @@ def metric_field(function: Field, start: Tensor) -> MetricField:
         value = function(position).to(position.dtype)
         return value if value.dim() == 1 else (value + value.mT) / 2
 
+    _load_forward_differentiation()
     graph = _without_handlers(in_dtype_of_sites, example)
     field = PullBackMetric(graph, dimension, len(found)) if found.dim() == 1 else DenseMetric(graph)
     try:
@@ -149,28 +178,37 @@ def metric_field(function: Field, start: Tensor) -> MetricField:
     return field
 
 
+@cache
+def _load_forward_differentiation() -> None:
+    """Load torch's forward-mode differentiation without its deprecation warning (`torch.jit.script`, torch 2.15)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit")
+        jvp(torch.neg, (torch.zeros(()),), (torch.zeros(()),))
+
+
 def _without_handlers(function: Field, example: Tensor) -> Field:
-    """The function as a graph, so that Pyro's handlers do not run inside torch.func; itself if that is not the same."""
-    trusted = Trusted(lambda position: (function(position),), "eager")
-    # Where a model defeats the tracer, whether torch.func can do without is seen next.
-    trusted.attempt(
+    """Trace the function, so that Pyro's handlers do not run inside torch.func; return it unchanged if that fails."""
+    verified = Verified(lambda position: (function(position),), "eager")
+    # If tracing fails, the caller checks whether torch.func can differentiate the function itself.
+    verified.attempt(
         "traced",
         lambda _: forward_differentiable(trace(lambda position: (function(position),), example.clone())),
         [(example + 0.3,), (example - 1.0,)],
     )
-    if trusted.is_graph and not _has_the_derivative_of(lambda position: trusted(position)[0], function, example):
-        trusted.forget()
-    return lambda position: trusted(position)[0]
+    if verified.is_graph and not _has_the_derivative_of(lambda position: verified(position)[0], function, example):
+        verified.forget()
+    return lambda position: verified(position)[0]
 
 
 def _has_the_derivative_of(graph: Field, function: Field, example: Tensor) -> bool:
-    """A trace goes through functions that bring a derivative of their own, and may have none in their place.
+    """Return whether the graph has the derivative of the function.
 
-    That of a polar factor is NaN at matrices that are orthonormal, where it is singular vectors that are traced.
+    Tracing replaces functions with a custom derivative by their operations, which may not be differentiable. A polar
+    factor is traced as a singular value decomposition, whose derivative is NaN at orthonormal matrices.
     """
     try:
         _, expected = jvp(function, (example,), (torch.ones_like(example),))
-    except Exception:  # what cannot be differentiated but as a graph
+    except Exception:  # only the graph can be differentiated
         return True
     found = jvp(graph, (example,), (torch.ones_like(example),))[1]
-    return agrees(found, expected.to(found))  # of a model that mixes dtypes, the graph may have either
+    return agrees(found, expected.to(found))  # if a model mixes dtypes, the graph may have either

@@ -1,4 +1,4 @@
-"""MSD: manifold stochastic dynamics, in the geometry of the model."""
+"""MSD: manifold stochastic dynamics, with the model's Fisher information as position-dependent mass matrix."""
 
 from __future__ import annotations
 
@@ -13,82 +13,89 @@ from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 from torch.distributions import Transform
 
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.embedding import Embedding, embedding_from_model
+from pyro_manifold.density.model import ModelTarget
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share, is_a
-from pyro_manifold.infer.mcmc.haste import Haste
 from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.layout import Layout, refuse_manifold
-from pyro_manifold.infer.mcmc.native import allowed as native_code_is_allowed
-from pyro_manifold.infer.mcmc.problem import Problem
-from pyro_manifold.infer.mcmc.riemannian.caution import CautiousSteps
-from pyro_manifold.infer.mcmc.riemannian.lagrangian import factorise
-from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField, metric_field
-from pyro_manifold.infer.mcmc.riemannian.step import LagrangianStep
-from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianSettings, LagrangianState, LagrangianTrajectory
-from pyro_manifold.infer.mcmc.run import Parts
-from pyro_manifold.infer.mcmc.states import Block, Statistics
-from pyro_manifold.target.batched import Sites
-from pyro_manifold.target.embedding import Embedding, embedding_from_model
-from pyro_manifold.target.model import ModelTarget
+from pyro_manifold.infer.mcmc.riemannian.lagrangian import Point, factorise
+from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField, TracedField, metric_field
+from pyro_manifold.infer.mcmc.riemannian.step_backoff import BackoffSteps
+from pyro_manifold.infer.mcmc.riemannian.trajectory import (
+    LagrangianSettings,
+    LagrangianState,
+    LagrangianTrajectory,
+    PotentialAndMetric,
+)
+from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.infer.mcmc.transitions.executable import Executable, native_code_is_allowed
+from pyro_manifold.infer.mcmc.transitions.layout import Layout, refuse_manifold
+from pyro_manifold.infer.mcmc.transitions.parts import Parts
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Statistics
 
 TargetName = Literal["posterior", "jeffreys"]
 
+LagrangianTransition = Executable[LagrangianState, LagrangianSettings]
+
 
 class MSD(Kernel):
-    r"""Hamiltonian dynamics with persistent momentum, in a mass matrix that follows the model from point to point.
+    r"""Hamiltonian dynamics with persistent momentum and a position-dependent mass matrix computed from the model.
 
-    q holds all sites in unconstrained space, f(q) the model's predictions and parameters, in units of their standard
-    deviations. The position-dependent mass matrix is the metric :math:`G = J^\top J` that f pulls back, J the Jacobian
-    of f: Fisher information plus prior precision. With E the potential energy, minus the log density, one iteration is
+    q is the vector of all sites in unconstrained space, f(q) the model's predictions and parameters in units of their
+    standard deviations. The mass matrix is the pull-back metric :math:`G = J^\top J`, J the Jacobian of f: Fisher
+    information plus prior precision. With E the potential energy, minus the log density, one iteration is
 
     .. math::
         p \leftarrow p\cos\theta + \xi\sin\theta,\quad \xi\sim N(0, G), \qquad
         \ddot q = -G^{-1}\left(\nabla\varphi + J^\top \tfrac{d^2}{dt^2} f(q + t\dot q)\right),
 
-    the second for ``num_steps`` leapfrog steps of size ε. The draws of q follow
+    the second integrated by ``num_steps`` leapfrog steps of size ε. The stationary distribution of q is
 
     - ``target="posterior"``, :math:`\varphi = E + \tfrac12\log|G|`: the posterior :math:`e^{-E}`;
-    - ``target="jeffreys"``, :math:`\varphi = E`: :math:`\sqrt{|G|}\,e^{-E}`, the paper's choice. That is the
-      posterior under another prior: times the Jeffreys prior of the metric, in which q is unconstrained;
+    - ``target="jeffreys"``, :math:`\varphi = E`: :math:`\sqrt{|G|}\,e^{-E}`, the paper's choice. That is the posterior
+      under another prior, multiplied by the Jeffreys prior of the metric in unconstrained coordinates;
 
-    up to a bias of order ε² (unadjusted), or without bias with ``metropolis=True`` (adjusted), where the step is the
-    explicit Lagrangian one and its end is accepted or rejected with the step's Jacobian. Unadjusted, a trajectory whose
-    energy error exceeds 10 and what friction takes away, sin²θ of the kinetic energy, is not followed and counts as
-    divergent. A step that is too long for the metric gives a wrong distribution in silence otherwise: compare with
-    half the step, or with the adjusted version.
+    up to a bias of order ε² (unadjusted), or without bias with ``metropolis=True`` (adjusted). The adjusted version
+    uses the explicit Lagrangian step and includes its Jacobian in the acceptance probability. In the unadjusted
+    version, a trajectory with an energy error of more than 10 plus the dissipated energy, sin²θ of the kinetic energy,
+    is rejected and counts as divergent. Otherwise a step that is too long for the metric gives a wrong distribution
+    without warning: compare with half the step size, or with the adjusted version.
 
-    A step costs O(l d²) for l predictions plus d of them for the Jacobian, O(d³) for factorisations, all by products
-    of Jacobians with vectors; ``metropolis=True`` costs about four Jacobians more. Where G is not positive
-    definite in floating point, √precision times its mean diagonal is added, and `diagnostics` counts the draws.
+    For l predictions a step costs O(l d²) plus d evaluations of the predictions for the Jacobian, by Jacobian-vector
+    products, and O(d³) for factorisations; ``metropolis=True`` costs about four more Jacobians. If G is not positive
+    definite in floating point, √precision times its mean diagonal is added, and `diagnostics` reports the number of
+    such draws.
 
     Args:
-        model: a Pyro model; `pyro_manifold.target.embedding.embedding_from_model` has the distributions with an
-            automatic metric.
-        potential_fn: instead of a model, the potential energy of ``{site: value}``; needs ``metric``.
-        step_size: ε; G sets the scale, so that 1 is the scale of a Gaussian posterior.
-        persistence: cos θ, in [0, 1); 0 draws fresh momenta.
+        model: a Pyro model; `pyro_manifold.density.embedding.embedding_from_model` lists the distributions for which
+            there is an automatic metric.
+        potential_fn: instead of a model, the potential energy as a function of ``{site: value}``; requires ``metric``.
+        step_size: ε, in the scale set by G: 1 is the standard deviation of a Gaussian posterior.
+        persistence: cos θ, in [0, 1); 0 is a full refreshment of momenta.
         metric: in place of the automatic metric, a function of ``{site: value}`` of one chain, values as in the model.
-            It returns a vector, whose pull-back is G, or G itself, ``(d, d)``, in unconstrained coordinates with
-            the sites in alphabetical order.
-        target: which distribution the draws follow.
-        metropolis: accept or reject.
-        num_steps: leapfrog steps of an iteration.
-        metric_scale: ``{site: factor}`` for the share of a site in the automatic metric, for numerical
-            stability; the distribution of the draws stays the posterior.
-        transforms: as in Pyro; a site on a manifold needs one.
+            It returns a vector, whose pull-back metric is G, or G itself, ``(d, d)``, in unconstrained coordinates
+            with the sites in alphabetical order.
+        target: the stationary distribution, ``"posterior"`` or ``"jeffreys"``.
+        metropolis: whether to accept or reject the end of each trajectory (adjusted version).
+        num_steps: number of leapfrog steps of an iteration.
+        metric_scale: ``{site: factor}`` for the contribution of a site to the automatic metric, for numerical
+            stability; the stationary distribution is not changed.
+        transforms: as in Pyro; required for sites on manifolds.
         max_plate_nesting: as in Pyro.
-        jit_compile: compile the step with `torch.compile`.
+        jit_compile: whether to compile the step with `torch.compile`.
         jit_options: keyword arguments for `torch.compile`.
-        ignore_jit_warnings: do not warn when tracing or compiling falls back.
+        ignore_jit_warnings: whether to suppress warnings when tracing or compiling falls back.
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
 
-    The step size is not adapted. During warm-up a chain whose step goes wrong takes shorter ones until it is over the
-    rough ground of its initial values, and in the first half of it there is no Metropolis test. All draws are made with
-    ε itself, and with the test if ``metropolis=True``.
+    The step size is not adapted. During warm-up it is reduced for single chains whose trajectories are rejected, such
+    as near poor initial values. There is no Metropolis test in the first half of warm-up. All draws use ε itself, and
+    the test if ``metropolis=True``.
     dtype and device are those of the model's tensors. Densities are with respect to Lebesgue measure in unconstrained
-    space, so that draws of the sites follow the posterior.
+    space, including the Jacobian of transforms, so that draws of the sites are draws from the posterior.
 
     Raises:
-        ValueError: for arguments out of range; by ``MCMC.run`` for a site without an automatic metric, a site on a
+        ValueError: for arguments out of range; in ``MCMC.run``, for a site without an automatic metric, a site on a
             manifold without a transform, or a ``metric`` that returns something else, cannot be differentiated, or
             is not positive definite at the initial values.
 
@@ -157,7 +164,7 @@ class MSD(Kernel):
         self._jit_options = jit_options
 
     def compose(self, problem: Problem, warmup_steps: int) -> Parts[LagrangianState, LagrangianSettings]:
-        """One trajectory in the metric, with steps that are careful during warm-up."""
+        """Return the parts of a run: one trajectory in the metric, with per-chain step-size backoff in warm-up."""
         for name, manifold in problem.target.manifolds.items():
             refuse_manifold(name, manifold, [])
         layout, position = problem.layout, problem.position
@@ -169,46 +176,85 @@ class MSD(Kernel):
 
         field = metric_field(_flat(self._embedding(problem), layout, block), start)
         _check_metric(field, start)
-        step = LagrangianStep(flat_potential, field, with_volume=self._with_volume, reversible=self._metropolis)
-        trajectory = LagrangianTrajectory(
-            step, block, num_steps=self.num_steps, persistence=self._persistence, adjusted=self._metropolis
+        model = PotentialAndMetric(flat_potential, field)
+        moves = LagrangianTrajectory(
+            block, persistence=self._persistence, with_volume=self._with_volume, reversible=self._metropolis
         )
-        state = trajectory.state_at(position, problem.random)
-        density, options = problem.batched.graph, self._jit_options
-        step.trace(state.point, density, compile=self._jit_compile, options=options, warn=self._warn)
-        tuning = CautiousSteps(self.step_size, self._metropolis, warmup_steps, state.energy)
-        graphs = {"step": step.graph, "trajectory": trajectory.native.graph}
-        return Parts(state, [trajectory], tuning, trajectory.moved, graphs, haste=self._haste(problem, trajectory))
+        state = moves.state_at(position, model, problem.random)
+        trajectory = Executable(moves, lambda batch: model)
+        self._trace(trajectory, state, model, problem)
+        tuning = BackoffSteps(self.step_size, self.num_steps, self._metropolis, warmup_steps, state.energy)
 
-    def _haste(self, problem: Problem, trajectory: LagrangianTrajectory) -> Haste:
-        """Native code for trajectories, where there can be."""
-        one, step = problem.potential_of_one_chain, trajectory.step.graph
-        if self._jit_compile or one is None or not (step.is_graph and native_code_is_allowed()):
-            return Haste(None)
+        def moved(state: LagrangianState, position: Blocks) -> LagrangianState:
+            return state._replace(point=moves.point_at(position[block], model))
+
+        return Parts(
+            state,
+            [trajectory],
+            tuning,
+            moved,
+            {"step": trajectory.step_graph, "trajectory": trajectory.graph},
+            compilation=self._haste(problem, trajectory, field),
+            code={"step": trajectory.difference_of_step, "trajectory": trajectory.difference},
+            slow=frozenset(("step",)),
+        )
+
+    def _settings(self, state: LagrangianState, step_size: float) -> LagrangianSettings:
+        return LagrangianSettings(torch.full_like(state.energy, step_size), self.num_steps, self._metropolis)
+
+    def _trace(
+        self, trajectory: LagrangianTransition, state: LagrangianState, model: PotentialAndMetric, problem: Problem
+    ) -> None:
+        """Replace steps by a graph, since the overhead of torch.func exceeds the arithmetic of a step."""
+        failures = {"traced": "The step cannot be traced, going on without, which is slow: {reason}."}
+        if self._jit_compile:
+            failures["compiled"] = "jit_compile=True had no effect, going on without compiling: {reason}."
+        trajectory.replace_step(
+            state,
+            [self._settings(state, step_size) for step_size in (1e-2, 3e-2)],
+            failures,
+            density=lambda batch: self._traced(model, state),
+            contains=problem.batched.graph,
+            options=self._jit_options,
+            warn=self._warn,
+        )
+
+    def _traced(self, model: PotentialAndMetric, state: LagrangianState) -> PotentialAndMetric:
+        position, velocity = state.point.position, state.velocity
+        return model._replace(field=TracedField(model.field, position, velocity, self._metropolis))
+
+    def _haste(self, problem: Problem, trajectory: LagrangianTransition, field: MetricField) -> CompilationPolicy:
+        """Return the compilation policy for trajectories as native code, or none where that is not possible."""
+        one = problem.potential_of_one_chain
+        if self._jit_compile or one is None or not (trajectory.step_graph.is_graph and native_code_is_allowed()):
+            return CompilationPolicy(None)
+        ((block, _),) = problem.position.items()
 
         def of_flat(position: Tensor) -> tuple[Tensor, Tensor]:
-            ((block, _),) = problem.position.items()
             energy, gradient = one({block: position})
             return energy, gradient[block]
 
         def make(state: LagrangianState) -> None:
             if state.energy.device.type == "cpu":
-                trajectory.compile(state, torch.full_like(state.energy, self.step_size), of_flat, warn=self._warn)
+                first = state._replace(point=Point(*[x[:1] for x in state.point]), velocity=state.velocity[:1])
+                model = self._traced(PotentialAndMetric(of_flat, field), first)
+                settings = [self._settings(state, step_size) for step_size in (self.step_size, self.step_size / 2)]
+                trajectory.compile(state, [(each, {}) for each in settings], lambda batch: model, warn=self._warn)
 
-        return Haste(make, trajectory.step.operators)
+        return CompilationPolicy(make, trajectory.operators)
 
     def _embedding(self, problem: Problem) -> Embedding:
-        """The metric's function of unconstrained values."""
+        """Return the function of unconstrained values that defines the metric."""
         if self._metric is not None:
             return _of_unconstrained(self._metric, problem.target.transforms)
         first = {name: value[0] for name, value in problem.initial_values.items()}
-        target: ModelTarget = problem.target  # type: ignore[assignment]  # the constructor saw to it
+        target: ModelTarget = problem.target  # type: ignore[assignment]  # ensured by the constructor
         return embedding_from_model(target, first, self._metric_scale)
 
     def reports(self, statistics: Statistics, chains: int) -> list[dict[str, Any]]:
-        """What to tell of each chain; with the number of draws whose metric needed a jitter.
+        """Return the diagnostics of each chain, with the number of draws whose metric needed jitter.
 
-        Warns of draws that may be wrong since their metric was singular.
+        A warning is issued if the metric was singular at draws of the unadjusted version.
         """
         reports = super().reports(statistics, chains)
         if not statistics:

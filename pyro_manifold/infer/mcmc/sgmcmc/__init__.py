@@ -1,1 +1,1 @@
-"""Stochastic-gradient kernels: steps along gradients of minibatches, without a Metropolis test."""
+"""Stochastic-gradient MCMC kernels, which use minibatch gradients and no Metropolis test."""

@@ -1,39 +1,50 @@
-"""What stochastic-gradient kernels share: configuration, minibatches, composition."""
+"""Base class of stochastic-gradient kernels: configuration, minibatches, and composition of runs."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.batched_density import BatchedDensity
+from pyro_manifold.density.batches import Batches, Order, check_order
+from pyro_manifold.density.model import Target
+from pyro_manifold.graphs.verified import Verified
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer
-from pyro_manifold.infer.mcmc.haste import Haste
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
+from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
 from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.native import allowed as native_code_is_allowed
-from pyro_manifold.infer.mcmc.problem import Batched, Problem
-from pyro_manifold.infer.mcmc.run import Parts
-from pyro_manifold.infer.mcmc.sgmcmc.batches import LoaderBatches, Order, PlateBatches, check_order
-from pyro_manifold.infer.mcmc.sgmcmc.native import NativeSteps
-from pyro_manifold.infer.mcmc.sgmcmc.schedules import Constant, Schedule, as_schedule
-from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, GradientAt, Plan, Step, StochasticSteps
-from pyro_manifold.infer.mcmc.states import Block, Blocks
+from pyro_manifold.infer.mcmc.sgmcmc.schedules import (
+    Constant,
+    CosineCycles,
+    PolynomialDecay,
+    Schedule,
+    as_schedule,
+)
+from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState, StochasticStep
+from pyro_manifold.infer.mcmc.sgmcmc.temperature import no_heat, site_of
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, Plan, StochasticSteps
+from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.infer.mcmc.transitions.executable import Density, Executable, native_code_is_allowed
+from pyro_manifold.infer.mcmc.transitions.parts import Parts
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Statistics
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
-from pyro_manifold.target.batched import BatchedPotential, Sites
-from pyro_manifold.target.loader import FromLoader, target_from_loader
-from pyro_manifold.target.minibatch import MinibatchPotential, WholeData
-from pyro_manifold.target.model import ModelTarget, Target, target_from_model
 
 _OPERATORS_OF_A_STEP = 30  # beside those of the gradient, about
+_MOST_COORDINATES = 2**14
+"""Of a chain in native code: more do not fit a processor's cache, and products take most of the time anyway."""
+_STEPS_DESCRIBED = (0, 1, 10, 100, 1000, 10_000, 100_000)
 
 
 class StochasticGradientKernel(Kernel):
-    """Steps along noisy gradients. A subclass says which steps, and which mechanics each manifold has.
+    """Base class of kernels with stochastic gradients; a subclass defines the step and the mechanics of each manifold.
 
     Args:
         model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
@@ -41,7 +52,7 @@ class StochasticGradientKernel(Kernel):
         step_size: ε, a number or a function of the number of the step.
         num_steps: steps of an iteration.
         temperature: τ, a number or a function of the number of the step.
-        minibatches: the order in which minibatches come, see `PlateBatches`.
+        minibatches: the order in which minibatches come, see `Batches`.
         own_minibatches: whether each chain has its own.
         scales: ``{site: scale}``, about the standard deviation of a site's posterior (in unconstrained space) beside
             that of others: the site takes ε times that. 1 for sites that it does not name.
@@ -78,103 +89,111 @@ class StochasticGradientKernel(Kernel):
             raise ValueError(f"own_minibatches={own_minibatches!r}, expected True or False.")
         self._minibatches: Order = minibatches
         self._own_minibatches = own_minibatches
-        self._scales = dict(scales or {})
-        check_positive(**{f"scales[{name!r}]": scale for name, scale in self._scales.items()})
+        check_positive(**{f"scales[{name!r}]": scale for name, scale in (scales or {}).items()})
+        self._scales = {name: float(scale) for name, scale in (scales or {}).items()}
         self._jit_compile, self._jit_options = jit_compile, dict(jit_options or {})
 
     def _configuration(self) -> dict[str, str]:
-        """With schedules and scales; of a function of the user's only what it begins with."""
+        """Return the configuration, with schedules and scales."""
         schedules = {"step_size": self._step_size, "temperature": self._temperature}
         words = {name: _described(value) for name, value in schedules.items()}
-        settings = {name: value for name, value in super()._configuration().items() if name != "value"}
-        return {**settings, **words, "scales": repr(sorted(self._scales.items()))}
+        return {**super()._configuration(), **words, "scales": repr(sorted(self._scales.items()))}
 
     @abstractmethod
     def step(self) -> Step:
-        """The step, one of `steps`."""
+        """Return the step function of the kernel."""
 
     @abstractmethod
     def plan(self) -> Plan:
-        """Step sizes, temperatures, friction."""
+        """Return the schedules of step sizes and temperatures, and the friction."""
 
     def step_on(self, problem: Problem) -> Step:
-        """The step for a problem, where it depends on that."""
+        """Return the step function for a problem, which may depend on the problem."""
         return self.step()
 
+    def learned_code(self, step: Step) -> tuple[dict[str, Verified], dict[str, Callable[..., str | None]]]:
+        """Return graphs within a step that has no native code, and functions that compare them with their originals."""
+        return {}, {}
+
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
-        """The state to begin with: this one, and what else a step needs."""
+        """Return the initial state, with further quantities that the step needs."""
         return state
 
-    def target(self, initial_params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
-        if self.model is None:
-            if any(isinstance(arg, FromLoader) for arg in args):
-                raise ValueError("data_loader gives a model its arguments, and potential_fn has none: pass a model.")
-            return super().target(initial_params, args, kwargs)
-        if args and isinstance(args[0], FromLoader):
-            return target_from_loader(self.model, args[0], kwargs, **self.model_options)
-        return target_from_model(self.model, args, kwargs, subsample=True, **self.model_options)
+    def statistics(self, state: StochasticState, mechanics: ProductMechanics) -> Statistics:
+        """Return statistics of the kernel's own, of states ``(chains, ...)`` or ``(iterations, chains, ...)``."""
+        return {}
 
-    def batched(self, target: Target, example: Sites) -> Batched:
-        """On the batch of a step, where the model has its data in batches."""
-        if not isinstance(target, ModelTarget) or target.minibatch_of is None or not example:
-            return BatchedPotential(
-                target.potential_fn, example, target.manifolds, compile=self._compile_options, warn=self._warn
-            )
+    @property
+    def takes_batches(self) -> bool:
+        return True
+
+    def batched(self, target: Target, example: Sites) -> BatchedDensity:
+        """Energies and gradients of all chains on the batch of a step."""
+        batches = self._batches(target, example)
+        own = self._own_minibatches and not batches.whole
+        options: Any = {"own": own, "compile": self._compile_options, "warn": self._warn}
+        return BatchedDensity(target.on, batches, example, target.manifolds, **options)
+
+    def _batches(self, target: Target, example: Sites) -> Batches:
+        if not target.takes_batches or not example:
+            return Batches()
         value = next(iter(example.values()))
         chains = len(value) if self._own_minibatches else None
         options = (self._minibatches, chains, value.device, int(torch.randint(2**63 - 1, ())))
-        batches: PlateBatches | LoaderBatches
-        if target.loader is None:
-            batches = PlateBatches(target.minibatch_of({}).plates, *options)
-        else:
-            batches = LoaderBatches(target.loader, target.minibatch_of, *options)
-        return MinibatchPotential(
-            target.minibatch_of,
-            batches,
-            example,
-            target.manifolds,
-            own=self._own_minibatches,
-            compile=self._compile_options,
-            warn=self._warn,
-        )
+        return Batches(lambda arguments: target.on(arguments).plates, getattr(target, "loader", None), *options)
 
     @property
     def _compile_options(self) -> dict[str, Any] | None:
         return self._jit_options if self._jit_compile else None
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Parts[StochasticState, None]:
-        """One transition, whose steps see a new batch each."""
+    def compose(self, problem: Problem, warmup_steps: int) -> Parts[StochasticState, int]:
+        """Return the parts of a run: one transition, with a new batch at each of its steps."""
         self._check_manifolds(problem)
         mechanics = block_mechanics(problem, self.manifold_mechanics)
         metrics = self._metrics(problem)
-        potential, gradient = potential_by_step(problem), gradients_of(problem)
+        density, batches = problem.batched, problem.batched.batches
 
         def renew(state: StochasticState, position: Blocks) -> StochasticState:
-            energy, slopes = gradient(position, state.steps)
+            energy, slopes = problem.at_step(state.steps)(position)
             return state._replace(position=position, energy=energy, gradient=slopes)
 
         def difference(state: StochasticState, chains: list[int]) -> str | None:
-            return potential.difference_at(problem.layout.unpack(state.position), chains, state.steps)
+            return density.difference_at(problem.layout.unpack(state.position), chains, batches(state.steps))
 
-        transition = StochasticSteps(self.step_on(problem), gradient, self.plan(), mechanics, metrics)
-        start = StochasticState(problem.position, {}, *gradient(problem.position, 0), 0, {})
+        step = self.step_on(problem)
+        executable = Executable(StochasticStep(step, mechanics, metrics), problem.density)
+        told = partial(self.statistics, mechanics=mechanics)
+        transition = StochasticSteps(executable, batches, self.plan(), mechanics, metrics, told)
+        heat = no_heat(mechanics, problem.position) if self.plan().unit_masses else {}
+        start = StochasticState(problem.position, {}, *problem.at_step(0)(problem.position), 0, {}, heat, 0)
         state = self.begin(transition.with_momentum(start, problem.random), problem)
-        batches = potential.batches
-        data = Data(batches if isinstance(batches, PlateBatches | LoaderBatches) else None)
-        native = transition.native = self._native(problem, transition.step, list(mechanics), state)
-        if native is None:
-            return Parts(state, [transition], data, renew, difference=difference)
-        haste = Haste(native.compile, _OPERATORS_OF_A_STEP + native.operators)
-        return Parts(state, [transition], data, renew, {"steps": native.graph}, difference, haste)
+        data = Data(batches, warmup_steps)
 
-    def _native(self, problem: Problem, step: Step, blocks: list[Block], state: StochasticState) -> NativeSteps | None:
-        """Steps as native code, if they are all alike and see one batch each."""
+        def hottest(state: StochasticState) -> str | None:
+            return site_of(state.hottest, mechanics, problem.layout)
+
+        one = self._density_of_one_chain(problem)
+        if one is None:
+            graphs, code = self.learned_code(step)
+            return Parts(state, [transition], data, renew, graphs, difference, hottest=hottest, code=code)
+
+        def compile(state: StochasticState) -> None:
+            if density.graph.is_graph:
+                transition.compile(state, one)
+
+        compilation = CompilationPolicy(compile, _OPERATORS_OF_A_STEP + problem.operators)
+        graphs, code = {"steps": executable.graph}, {"steps": transition.difference}
+        return Parts(state, [transition], data, renew, graphs, difference, compilation, hottest, code)
+
+    def _density_of_one_chain(self, problem: Problem) -> Density | None:
+        """Return the density compiled into native code; None if that is not possible."""
         alike = isinstance(self._step_size, Constant) and isinstance(self._temperature, Constant)
         can_be = self.steps_can_be_native and alike and not (self._jit_compile or self._own_minibatches)
-        of_one_chain = isinstance(problem.batched, BatchedPotential | MinibatchPotential)
-        if not (can_be and of_one_chain and state.position and native_code_is_allowed()):
+        coordinates = sum(x[0].numel() for x in problem.position.values())
+        if not (can_be and 0 < coordinates <= _MOST_COORDINATES and native_code_is_allowed()):
             return None
-        return NativeSteps(step, potential_by_step(problem), problem.layout, blocks, self.plan().at(0), state)
+        on_cpu = all(x.device.type == "cpu" for x in problem.position.values())
+        return problem.density_of_one_chain if on_cpu else None
 
     def _check_manifolds(self, problem: Problem) -> None:
         for (name, *_), manifold in problem.manifolds.items():
@@ -186,7 +205,7 @@ class StochasticGradientKernel(Kernel):
                 )
 
     def _metrics(self, problem: Problem) -> dict[Block, Metric]:
-        """Inverse masses, the squares of the scales of sites."""
+        """Return the metrics: inverse masses are the squares of the scales of sites."""
         unknown = sorted(set(self._scales) - set(problem.initial_values))
         if unknown:
             raise ValueError(f"scales names {unknown}, but the model's sites are {sorted(problem.initial_values)}.")
@@ -201,22 +220,12 @@ class StochasticGradientKernel(Kernel):
         }
 
 
-def potential_by_step(problem: Problem) -> MinibatchPotential | WholeData:
-    """Energies and gradients by site on the batch of a step, by the step's number."""
-    return problem.batched if isinstance(problem.batched, MinibatchPotential) else WholeData(problem.batched)
-
-
-def gradients_of(problem: Problem) -> GradientAt:
-    """Energy and Euclidean gradient of blocks on the batch of a step, by the step's number."""
-    potential = potential_by_step(problem)
-
-    def gradient(position: Blocks, step: int) -> tuple[torch.Tensor, Blocks]:
-        energy, slopes = potential(problem.layout.unpack(position), step)
-        return energy, problem.layout.pack(slopes)
-
-    return gradient
-
-
 def _described(schedule: Schedule) -> str:
-    """A schedule in words; of a function of the user's what it begins with."""
-    return repr(schedule) if is_dataclass(schedule) else f"a function, {schedule(0)} at first"
+    """Describe a schedule; a user-defined function is described by its values at some steps."""
+    if isinstance(schedule, Constant | PolynomialDecay | CosineCycles):
+        return repr(schedule)
+    found = []
+    for step in _STEPS_DESCRIBED:
+        with suppress(Exception):  # a table ends somewhere
+            found.append(f"{float(schedule(step)):.6g} at {step}")
+    return f"a function, {', '.join(found)}"

@@ -1,64 +1,65 @@
-"""Stochastic-gradient Hamiltonian Monte Carlo whose dynamics were learned on other posteriors."""
+"""Stochastic-gradient Hamiltonian Monte Carlo with dynamics learned on other posteriors (meta-learning)."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pyro_manifold.density.model import Target
+from pyro_manifold.density.passes import cases_of
+from pyro_manifold.graphs.verified import Verified
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
-from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
-from pyro_manifold.infer.mcmc.problem import Problem
-from pyro_manifold.infer.mcmc.sgmcmc.meta.opening import Opening
+from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import CoordinateUpdate
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Derivatives, MetaSampler, Scaling, check_derivatives
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import first_squares, learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
-from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Step
-from pyro_manifold.target.loader import cases_of
-from pyro_manifold.target.model import ModelTarget, Target
+from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Plan
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
 
 
 class NNSGHMC(OSGHMC):
-    r"""`SGHMC` with a speed and a friction of each coordinate that small networks choose, step by step.
+    r"""Stochastic-gradient HMC with speed and friction of each coordinate given by small neural networks.
 
     .. math::
         d\theta = (Q r - \partial_r Q)\,dt, \qquad
         dr = (-Q\nabla U - D r + \partial_U Q\,\nabla U + \partial_r D)\,dt + \sqrt{2D}\,dW,
 
-    Q and D functions of the energy U, of the coordinate's momentum and, D, of its gradient, the same for all
-    coordinates; a `MetaSampler` holds them. The terms with ∂ keep the posterior stationary whatever the networks are,
-    up to the step size and the noise of the gradient: training, by `train_meta_sampler` on other posteriors, decides
-    how fast it draws and not what from. One step costs one gradient, as in SGHMC, and two small networks for each
-    coordinate.
+    Q and D are functions of the energy U, of the coordinate's momentum and, for D, of its gradient. They are the same
+    for all coordinates and are contained in a `MetaSampler`. Due to the terms with ∂ the posterior is the stationary
+    distribution for any networks, up to effects of step size and gradient noise. Training, by `train_meta_sampler` on
+    other posteriors, affects the speed of mixing but not the stationary distribution. One step costs one gradient, as
+    in SGHMC, and two evaluations of small networks per coordinate.
 
-    Orthonormal matrices and unit vectors move as in `OSGHMC`, by Euler's scheme, while all other sites follow the
-    learned dynamics.
+    Orthonormal matrices and unit vectors move as in `OSGHMC` with Euler's scheme; all other sites follow the learned
+    dynamics.
 
     Args:
         model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
         potential_fn: as in `Kernel`.
-        sampler: the learned sampler, a file of one, or the name of one that comes with the package
-            (`MetaSampler.names`).
-        step_size: ε, a number or a function of the number of the step; `MetaSampler.step_size_for` has that of
-            training, for the number of data. Friction was learned for that: four times as long a step can lose more
-            than all of its momentum, of which there is a warning.
-        friction: α of a step, of manifold sites only.
+        sampler: a learned sampler, its file, or the name of one that is part of the package (`MetaSampler.names`).
+        step_size: ε, a number or a function of the step number; `MetaSampler.step_size_for` returns that of training,
+            for the number of data. Friction was learned for that step size: with four times its size, friction can
+            exceed the whole momentum in one step; a warning is then issued.
+        friction: α per step, for manifold sites only.
         noise_estimate: β̂ as in `SGHMC`, below ``friction``; where it exceeds the learned friction, no noise is added.
-        resample_momentum: whether each iteration begins with fresh momenta.
-        data_size: how many data the posterior has, to rescale energies; None for the elements of the largest plate that
-            subsamples, those of the loader's data set, or else 1. A sampler that was trained without data does not ask.
-        derivatives: of the networks: ``"exact"``, or ``"finite differences"``.
+        resample_momentum: whether momenta are fully refreshed before each iteration.
+        data_size: number of data of the posterior, for rescaling energies; None for the size of the largest subsampled
+            plate, that of the loader's data set, or else 1. Not used by a sampler that was trained without data.
+        derivatives: computation of the networks' derivatives, ``"exact"`` or ``"finite differences"``.
         **options: as in `StochasticGradientKernel`.
 
     Raises:
-        ValueError: for an argument out of range, or a file that holds no such sampler.
+        ValueError: for an argument out of range, or a file that does not contain a `MetaSampler`.
 
     Source: Gong, Li & Hernández-Lobato, Meta-learning for stochastic gradient MCMC, ICLR 2019, arXiv 1806.04522.
 
@@ -75,7 +76,7 @@ class NNSGHMC(OSGHMC):
     """
 
     steps_can_be_native: ClassVar[bool] = False
-    """What is learnt is native code of its own."""
+    """The learned part of a step has native code of its own."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class NNSGHMC(OSGHMC):
         self._derivatives: Derivatives = derivatives
 
     def _configuration(self) -> dict[str, str]:
-        """The sampler by its fingerprint alone."""
+        """Return the configuration, with the sampler represented by its fingerprint."""
         plain = copy(self)
         del plain._sampler
         return super(NNSGHMC, plain)._configuration()
@@ -123,19 +124,23 @@ class NNSGHMC(OSGHMC):
     def step(self) -> Step:
         return learned_step
 
+    def plan(self) -> Plan:
+        """Return the plan with unit momentum variance, since each coordinate has its own friction."""
+        return replace(super().plan(), momentum_variance=1.0)
+
     def step_on(self, problem: Problem) -> Step:
-        """With the sampler in the dtype and on the device of the posterior, and its inputs scaled for that."""
+        """Return the step for a problem, with the sampler's dtype, device and input scaling set accordingly."""
         like = next(iter(problem.initial_values.values()))
         scaling = self.scaling_of(problem)
         self._check_step_size(scaling.data_size)
-        opening = Opening(self._sampler.to(like), scaling)
+        coordinate_update = CoordinateUpdate(self._sampler.to(like), scaling)
         for block, move in block_mechanics(problem, self.manifold_mechanics).items():
             if isinstance(move, EuclideanMechanics):
-                opening.compile(problem.position[block], warn=self._warn)
-        return partial(self.step(), opening=opening)
+                coordinate_update.compile(problem.position[block], warn=self._warn)
+        return partial(self.step(), coordinate_update=coordinate_update)
 
     def _check_step_size(self, data_size: int) -> None:
-        """Say so if the strongest friction that the sampler can choose would take the momentum twice."""
+        """Warn if the largest friction that the sampler can choose would remove twice the momentum in one step."""
         first, own = value_at("step_size", self._step_size, 0), self._sampler.step_size_for(data_size)
         longest = 2 * own / (0.5 + self._sampler.constant_friction)
         if self._warn and first > longest:
@@ -146,23 +151,36 @@ class NNSGHMC(OSGHMC):
             )
 
     def scaling_of(self, problem: Problem) -> Scaling:
-        """What the sampler has to know of a posterior."""
+        """Return the properties of a posterior from which the sampler's inputs are scaled."""
         dimension = sum(value[0].numel() for value in problem.initial_values.values())
         size = _data_size(problem.target) if self._data_size is None else self._data_size
         return Scaling(dimension, size, self._derivatives)
 
-    def motion_of(self, problem: Problem) -> tuple[BlockMechanics, Metrics]:
-        """How each block moves, and its masses."""
+    def motion_of(self, problem: Problem) -> tuple[ProductMechanics, Metrics]:
+        """Return the mechanics and masses of each block."""
         return block_mechanics(problem, self.manifold_mechanics), self._metrics(problem)
 
+    def learned_code(self, step: Any) -> tuple[dict[str, Verified], dict[str, Callable[..., str | None]]]:
+        """Return graphs and comparison functions of the native code of a step without its gradient."""
+        coordinate_update: CoordinateUpdate = step.keywords["coordinate_update"]
+        graphs = {
+            f"coordinate update of {count} coordinates": graph for count, graph in coordinate_update.graphs.items()
+        }
+        code: dict[str, Callable[..., str | None]] = {
+            f"coordinate update of {count} coordinates": lambda state, settings, random, count=count: (
+                coordinate_update.difference(count, random)
+            )
+            for count in coordinate_update.graphs
+        }
+        return graphs, code
+
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
-        return state._replace(squares=first_squares(state.gradient, *self.motion_of(problem)))
+        return state._replace(memory=first_squares(state.gradient, *self.motion_of(problem)))
 
 
 def _data_size(target: Target) -> int:
-    """How many data a model has, as far as its plates that subsample or its loader tell."""
-    if not isinstance(target, ModelTarget) or target.minibatch_of is None:
-        return 1
-    if target.loader is None:
-        return max((size for size, _ in target.minibatch_of({}).plates.values()), default=1)
-    return cases_of(target.loader) or 1  # none known: a list of batches, or a stream
+    """Return the number of data of a model, by its plates that subsample or its loader; 1 if neither has it."""
+    loader = getattr(target, "loader", None)
+    if loader is None:
+        return max((size for size, _ in target.on({}).plates.values()), default=1)
+    return cases_of(loader) or 1  # none known: a list of batches, or a stream

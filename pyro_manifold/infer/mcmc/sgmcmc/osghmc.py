@@ -11,18 +11,18 @@ from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
 
 class OSGHMC(SGHMC):
-    r"""`SGHMC` with orthonormal matrices, which move by rotations and stay orthonormal.
+    r"""Stochastic-gradient HMC for models with orthonormal matrices, which move by rotations and stay orthonormal.
 
-    A Stiefel site has the mechanics of `OHMC`: the drift is a rotation (Cayley's), the kick goes along
+    A Stiefel site has the mechanics of `OHMC`: the drift is a Cayley rotation, the kick is along
     :math:`P_X(\nabla U)`, and friction and noise act on the momentum. The noise has the covariance of the momenta,
-    which is that of the kinetic energy :math:`\tfrac12\|r\|^2 + \tfrac12\|X^\top r\|^2`, not the identity: projected
-    noise of variance 1 draws from another distribution. Unit vectors move along great circles, all other sites as in
+    given by the kinetic energy :math:`\tfrac12\|r\|^2 + \tfrac12\|X^\top r\|^2`, not the identity: projected noise of
+    variance 1 gives a wrong stationary distribution. Unit vectors move along great circles, all other sites as in
     `SGHMC`.
 
-    Args: as in `SGHMC`.
+    Arguments are those of `SGHMC`.
 
-    Source: Yanush & Kropotov, arXiv 1901.08045, whose line is ``integrator="euler"``; the covariance of the noise is
-    left open there.
+    Source: Yanush & Kropotov, arXiv 1901.08045, whose update is ``integrator="euler"``; they do not specify the
+    covariance of the noise.
 
     Example:
         >>> import pyro, torch

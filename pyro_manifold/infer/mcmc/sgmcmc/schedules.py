@@ -1,4 +1,4 @@
-"""Step sizes and temperatures that change from step to step."""
+"""Schedules of step sizes and temperatures."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numbers import Real
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, is_a
 
 Schedule = Callable[[int], float]
-"""The number of a step, counted from 0 over the whole run, to a number."""
+"""Function of the step number, counted from 0 over the whole run, that returns a number."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same number at every step."""
+    """Constant schedule."""
 
     value: float
 
@@ -25,14 +25,14 @@ class Constant:
 
 @dataclass(frozen=True)
 class PolynomialDecay:
-    r""":math:`a (1 + t/b)^{-\gamma}` at step t.
+    r"""Polynomial decay, :math:`a (1 + t/b)^{-\gamma}` at step t.
 
-    With γ in (0.5, 1] the steps sum to infinity and their squares do not, under which stochastic-gradient Langevin
-    dynamics has no bias in the end (Welling & Teh 2011).
+    With γ in (0.5, 1] the sum of step sizes diverges and that of their squares converges, a condition for
+    asymptotically unbiased stochastic-gradient Langevin dynamics (Welling & Teh 2011).
 
     Args:
-        initial: a, the first one.
-        scale: b, steps after which it has fallen by :math:`2^{-\gamma}`.
+        initial: a, the initial value.
+        scale: b, number of steps after which the value is :math:`2^{-\gamma} a`.
         power: γ.
 
     Raises:
@@ -52,15 +52,15 @@ class PolynomialDecay:
 
 @dataclass(frozen=True)
 class CosineCycles:
-    r""":math:`\tfrac a2 (1 + \cos(\pi\, t \bmod L / L))`: from a to nothing in L steps, again and again.
+    r"""Cyclical cosine schedule, :math:`\tfrac a2 (1 + \cos(\pi\, t \bmod L / L))`: from a to 0 in cycles of L steps.
 
-    The long steps at the start of a cycle lead to another mode, the short ones at its end draw from it. Zhang, Li,
+    Large steps at the start of a cycle explore other modes, small steps at its end sample the mode found. Zhang, Li,
     Zhang, Chen & Wilson, Cyclical stochastic gradient MCMC, ICLR 2020, equation 1.
 
     Args:
-        initial: a.
-        length: L, steps of a cycle.
-        smallest: what it never falls below.
+        initial: a, the initial value of a cycle.
+        length: L, number of steps of a cycle.
+        smallest: lower bound of the values.
 
     Raises:
         ValueError: for an argument out of range.
@@ -82,7 +82,7 @@ class CosineCycles:
 
 
 def as_schedule(name: str, value: object) -> Schedule:
-    """A schedule from a number or a function.
+    """Convert a number or function to a schedule.
 
     Raises:
         ValueError: for anything else, or a number that is negative or not finite.
@@ -98,7 +98,7 @@ def as_schedule(name: str, value: object) -> Schedule:
 
 
 def value_at(name: str, schedule: Schedule, step: int) -> float:
-    """The value of a schedule at a step.
+    """Evaluate a schedule at a step.
 
     Raises:
         ValueError: if it is negative or not finite.

@@ -1,32 +1,36 @@
-"""The transition of stochastic-gradient kernels: so many steps on as many batches, all of them accepted."""
+"""Transition of stochastic-gradient kernels: several steps, each on a new batch, without a Metropolis test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.leapfrog import BlockMechanics, Metrics
-from pyro_manifold.infer.mcmc.saving import Saved
-from pyro_manifold.infer.mcmc.sgmcmc.native import NativeSteps
+from pyro_manifold.density.batches import Batches
+from pyro_manifold.density.minibatch import shapes_of
+from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics, at_temperature
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
-from pyro_manifold.infer.mcmc.states import Blocks, NotFiniteError, Statistics
+from pyro_manifold.infer.mcmc.sgmcmc.temperature import Heat
+from pyro_manifold.infer.mcmc.transitions.executable import Density, Executable
+from pyro_manifold.infer.mcmc.transitions.states import Noise, NotFiniteError, Statistics, unbound
+from pyro_manifold.infer.mcmc.transitions.trees import of_tensors
+from pyro_manifold.store.saving import Saved
 
-Step = Callable[..., StochasticState]
-GradientAt = Callable[[Blocks, int], tuple[Tensor, Blocks]]
-"""Energy and Euclidean gradient of positions on the batch of a step, by the step's number."""
+_BATCHES_TO_LOOK_AT = 4
+_LARGEST_PATH = 2**21
+"""Numbers in the positions of all steps of a call: what is made in one call is kept until it is told."""
 
 Integrator = Literal["splitting", "euler"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the user asked of step sizes, temperatures and friction; see `SGHMC`.
+    """User settings of step sizes, temperatures and friction; see `SGHMC`.
 
     Attributes:
         step_size: ε.
@@ -36,6 +40,7 @@ class Plan:
         noise_estimate: β̂ in one step.
         resample_momentum: whether each iteration begins with fresh momenta.
         unit_masses: whether the metrics of the transition are those that steps move with.
+        momentum_variance: of a momentum of unit mass at temperature 1 in the stationary distribution of short steps.
     """
 
     step_size: Schedule
@@ -45,125 +50,232 @@ class Plan:
     noise_estimate: float = 0.0
     resample_momentum: bool = False
     unit_masses: bool = True
+    momentum_variance: float = 1.0
 
     def at(self, number: int) -> StepSettings:
-        """Settings of a step, by its number."""
+        """Return the settings of a step, given by its number."""
         step_size = value_at("step_size", self.step_size, number)
         temperature = value_at("temperature", self.temperature, number)
         return StepSettings(step_size, temperature, self.friction, self.noise_estimate)
 
 
 class Data(Saved):
-    """Nothing is tuned; all that a run has to know again is the order of its batches, by their seed.
+    """Adaptation of kernels without tuning; its only state is the seed of the order of batches.
 
     Args:
-        batches: where batches come from; None for a density on all data.
+        batches: of the data.
+        warmup_steps: iterations of warm-up.
     """
 
-    def __init__(self, batches: Saved | None) -> None:
-        self.changing = () if batches is None else ("_batches",)  # type: ignore[misc]
-        self._batches = batches
+    def __init__(self, batches: Batches, warmup_steps: int = 0) -> None:
+        self.changing = () if batches.whole else ("_batches",)  # type: ignore[misc]
+        self._batches, self._warmup_steps = batches, warmup_steps
 
-    def settings(self, iteration: int) -> None:
-        """There are none: step sizes and temperatures follow from the number of steps in the state."""
+    def settings(self, iteration: int) -> int:
+        """Return the number of the iteration in its stage, from 1; step sizes depend on the step number."""
+        return iteration if iteration <= self._warmup_steps else iteration - self._warmup_steps
 
     def learn(self, *_: object) -> None:
-        """Nothing to learn."""
+        """Do nothing, since there is nothing to adapt."""
+
+
+StepExecutable = Executable[StochasticState, StepSettings]
 
 
 class StochasticSteps:
-    """Steps along gradients of minibatches, for all chains together; nothing is rejected.
+    """Transition of several minibatch gradient steps, vectorised over chains, without a Metropolis test.
 
     The closing half of a step and the opening half of the next use one gradient, that of the batch of the step in
     between; so the batch of a step is the one on which it ends.
 
     Args:
-        step: one of `steps`.
-        gradient: energy and gradient of positions on the batch of a step.
+        step: a step, on a batch.
+        batches: the batch of a step, by its number.
         plan: step sizes, temperatures, friction.
-        mechanics: how each block moves.
-        metrics: masses of all blocks.
-
-    Attributes:
-        step: with mechanics and metrics.
-        native: all steps of an iteration in one call, where there is such a thing.
+        mechanics: how the blocks move.
+        metrics: their masses.
+        told: statistics of the kernel's own, from states.
 
     Raises:
         NotFiniteError: where a step leads to values that are not finite.
     """
 
     def __init__(
-        self, step: Step, gradient: GradientAt, plan: Plan, mechanics: BlockMechanics, metrics: Metrics
+        self,
+        step: StepExecutable,
+        batches: Batches,
+        plan: Plan,
+        mechanics: ProductMechanics,
+        metrics: Metrics,
+        told: Callable[[StochasticState], Statistics],
     ) -> None:
-        self.native: NativeSteps | None = None
-        self.step = partial(step, mechanics=mechanics, metrics=metrics)
-        self._gradient, self._plan = gradient, plan
-        self._mechanics, self._metrics = mechanics, metrics
+        self.step, self._batch_of, self._plan = step, batches, plan
+        self._mechanics, self._metrics, self._told_by_kernel = mechanics, metrics, told
+        self._shapes, self._numbers = shapes_of(batches(0)), 0
 
     def __call__(
-        self, state: StochasticState, settings: None, random: torch.Generator
+        self, state: StochasticState, settings: int, random: torch.Generator
     ) -> tuple[StochasticState, Statistics]:
         plan, first = self._plan, state.steps
         if plan.resample_momentum:
             state = self.with_momentum(state, random)
-        state, energies = self._all_steps(state, random)
-        last = first + plan.num_steps - 1
-        step_size = value_at("step_size", plan.step_size, last)
-        temperature = value_at("temperature", plan.temperature, last)
-        self._check(state, energies, first, step_size)
-        statistics = {"step_size": step_size, "temperature": temperature, "n_steps": plan.num_steps}
-        measured = {"kinetic_temperature": self._kinetic_temperature(state)} if plan.unit_masses else {}
-        return self._restored(state), {
-            "lp": -state.energy,
-            **measured,
-            **{name: torch.full_like(state.energy, value) for name, value in statistics.items()},
-        }
-
-    def _all_steps(self, state: StochasticState, random: torch.Generator) -> tuple[StochasticState, Tensor]:
-        """The state at the end and the energies of all steps, ``(steps, chains)``."""
-        plan, first = self._plan, state.steps
-        at_once = self.native and self.native(state, plan.num_steps, random)
-        if at_once:
-            return at_once
-        energies = []
+        made = self._in_one_call(state, 1, random)
+        if made is not None:
+            (state,), statistics = self._ends(state, made[0], [settings])
+            self._check(state, made[0].energy[0], first)
+            return state, unbound(statistics, 1)[0]
+        energies, heat = [], Heat(self._mechanics, self._metrics)
         for number in range(first, first + plan.num_steps):
-            on_batch = partial(self._on_batch, number=number + 1)
-            state = self.step(state, on_batch, plan.at(number), random=random)._replace(steps=number + 1)
+            state = self._one_step(state, number, random)
             energies.append(state.energy)
-        return state, torch.stack(energies)
+            if plan.unit_masses:
+                heat.add(state.position, state.momentum)
+        self._check(state, torch.stack(energies), first)
+        state, statistics = self._measured(state, heat, settings)
+        state, _ = self.step.transition.finish(state, (), plan.at(first), Noise({}))
+        return state, self._told(state, [state.steps]) | statistics
+
+    def _one_step(self, state: StochasticState, number: int, random: torch.Generator) -> StochasticState:
+        transition, potential = self.step.transition, self.step.density(self._batch_of(number + 1))
+        moved: StochasticState = transition.step(
+            state, self._plan.at(number), transition.noise(state, random), potential
+        )
+        return moved._replace(steps=number + 1)
+
+    def _told(self, state: StochasticState, steps: Sequence[int]) -> Statistics:
+        """Return the statistics that follow from the plan, and those of the kernel.
+
+        Args:
+            state: at the ends of iterations, ``(chains, ...)`` or ``(iterations, chains, ...)``.
+            steps: so many have led to each.
+        """
+        plan, energy = self._plan, state.energy
+        told = {"lp": -energy, "n_steps": torch.full_like(energy, plan.num_steps)}
+        for name, schedule in (("step_size", plan.step_size), ("temperature", plan.temperature)):
+            values = energy.new_tensor([value_at(name, schedule, number - 1) for number in steps])
+            told[name] = values.reshape(-1, *[1] * (energy.dim() - 1)).expand_as(energy)
+        return told | self._told_by_kernel(state)
+
+    # ---- several iterations in one call -------------------------------------------------------------------------
+
+    def iterations_per_call(self, settings: int) -> int:
+        """Return the number of iterations worth batching into one call.
+
+        As many as come before the hottest coordinate is chosen anew, see `_measured`; and 1 for momenta that are drawn
+        anew, and for batches of a loader, which cannot be taken back.
+        """
+        plan = self._plan
+        if plan.resample_momentum or not self._batch_of.repeatable:
+            return 1
+        fit = min(self.step.iterations_per_call(plan.at(0)), _LARGEST_PATH // max(1, self._numbers)) // plan.num_steps
+        return max(1, min(fit, (1 << (settings - 1).bit_length()) - settings))
+
+    def iterate(
+        self, state: StochasticState, settings: Sequence[int], random: torch.Generator
+    ) -> tuple[list[StochasticState], Statistics, list[Tensor]]:
+        """Run iterations in one call of native code, up to the first that is not finite; see `BatchedIterations`."""
+        before, found = random.get_state(), self._in_one_call(state, len(settings), random)
+        assert found is not None
+        path, after = found
+        finite = path.energy.isfinite().flatten(1).all(1)
+        for x in path.position.values():
+            finite = finite & x.isfinite().flatten(1).all(1)
+        whole = len(settings) if bool(finite.all()) else int((~finite).nonzero()[0])
+        if whole == len(settings):
+            return *self._ends(state, path, settings), after
+        random.set_state(after[whole - 1] if whole else before)
+        if not whole:
+            return [], {}, []
+        return *self._ends(state, of_tensors(lambda x: x[:whole], path), settings[:whole]), after[:whole]
+
+    def _in_one_call(
+        self, state: StochasticState, iterations: int, random: torch.Generator
+    ) -> tuple[StochasticState, list[Tensor]] | None:
+        """Return all states ``(iterations, steps, chains, ...)``, and that of the generator after each iteration.
+
+        None where there is no native code for them.
+        """
+        steps, settings = self._plan.num_steps, self._plan.at(state.steps)
+        if not self.step.is_native(settings):
+            return None
+        batches = [self._batch_of(state.steps + k) for k in range(1, iterations * steps + 1)]
+        if any(shapes_of(batch) != self._shapes for batch in batches):
+            return None  # the last batch of a loader is a smaller one
+        noise, after = [], []
+        for _ in range(iterations):
+            noise += [self.step.transition.noise(state, random) for _ in range(steps)]
+            after.append(random.get_state())
+        fresh = list(zip(noise, batches, strict=True))
+        path, _ = self.step.path(without_counts(state), settings, [1] * len(fresh), fresh)
+        apart: StochasticState = of_tensors(lambda x: x.unflatten(0, (iterations, steps)), path)
+        return apart, after
+
+    def _ends(
+        self, state: StochasticState, path: StochasticState, settings: Sequence[int]
+    ) -> tuple[list[StochasticState], Statistics]:
+        """Return states and statistics at the ends of iterations, from all steps ``(iterations, steps, ...)``."""
+        plan, heat = self._plan, Heat(self._mechanics, self._metrics)
+        if plan.unit_masses:
+            heat.add_paths(path.position, path.momentum)
+        ends = of_tensors(lambda x: x[:, -1], path)._replace(heat=state.heat, hottest=state.hottest)
+        measured, statistics = self._measured(ends, heat, settings[-1])
+        steps = [state.steps + (k + 1) * plan.num_steps for k in range(len(settings))]
+        states = [
+            each._replace(steps=number) for each, number in zip(unbound(measured, len(steps)), steps, strict=True)
+        ]
+        return states, self._told(ends, steps) | statistics
+
+    def compile(self, state: StochasticState, density: Density) -> None:
+        """Compile the steps of iterations to native code, and use it from now on if it agrees with the original.
+
+        Nothing is said if not: networks of many layers are no worse off.
+
+        Args:
+            state: where the chains are, to trace and to compare at.
+            density: what a step evaluates, of one chain.
+        """
+        self._numbers = sum(x.numel() for x in state.position.values())
+        coming = map(self._batch_of, range(state.steps + 1, state.steps + 1 + _BATCHES_TO_LOOK_AT))
+        alike = list(islice((batch for batch in coming if shapes_of(batch) == self._shapes), 2))
+        points = [(self._plan.at(state.steps), batch) for batch in alike]
+        if points:
+            self.step.compile(without_counts(state), points, density, warn=False)
+
+    def difference(self, state: StochasticState, _: object, random: torch.Generator) -> str | None:
+        """Describe the difference between native code and the step, on the last batch; None if they agree."""
+        batch = self._batch_of(state.steps)  # not on the next one, which a loader may not have
+        if shapes_of(batch) != self._shapes:
+            return None
+        return self.step.difference(without_counts(state), self._plan.at(state.steps), random, batch)
+
+    def _measured(self, state: StochasticState, heat: Heat, iteration: int) -> tuple[StochasticState, Statistics]:
+        """Compute temperatures of this iteration: of all momenta, and of the coordinate that was hottest before.
+
+        Which one that is follows from other iterations than those in which it is measured, or the largest of many
+        would look hot by chance: it is chosen anew after 1, 2, 4, 8 and so on iterations, from those since the last
+        choice.
+        """
+        if not self._plan.unit_masses:
+            return state, {}
+        found = {
+            "kinetic_temperature": heat.mean(state.energy),
+            "hottest_kinetic_temperature": heat.of_part(state.hottest, state.energy),
+        }
+        total = heat.added_to({} if iteration == 1 else state.heat)
+        if iteration & (iteration - 1) == 0:
+            state = state._replace(hottest=heat.hottest(total))
+            total = {block: torch.zeros_like(sums) for block, sums in total.items()}
+        state = state._replace(heat=total)
+        return state, {name: value / self._plan.momentum_variance for name, value in found.items()}
 
     def with_momentum(self, state: StochasticState, random: torch.Generator) -> StochasticState:
-        """The same positions with fresh momenta, of the temperature at this step."""
+        """Return the same positions with fresh momenta, at the temperature of this step."""
         temperature = value_at("temperature", self._plan.temperature, state.steps)
-        momentum = {
-            block: move.draw_momentum(state.position[block], self._metrics[block].at(temperature), random)
-            for block, move in self._mechanics.items()
-        }
-        return state._replace(momentum=momentum)
+        noise, metrics = self._mechanics.noise(state.position, random), at_temperature(self._metrics, temperature)
+        return state._replace(momentum=self._mechanics.momentum_from(noise, state.position, metrics))
 
-    def _kinetic_temperature(self, state: StochasticState) -> Tensor:
-        """Twice the kinetic energy for each degree of freedom: τ on average, if nothing but friction and noise acts."""
-        energies, freedom = torch.zeros_like(state.energy), 0
-        for block, move in self._mechanics.items():
-            x = state.position[block]
-            energies = energies + move.kinetic_energy(x, state.momentum[block], self._metrics[block])
-            freedom += move.degrees_of_freedom(x)
-        return 2 * energies / freedom if freedom else energies
-
-    def _on_batch(self, position: Blocks, number: int) -> tuple[Tensor, Blocks]:
-        return self._gradient(position, number)
-
-    def _restored(self, state: StochasticState) -> StochasticState:
-        """Without the rounding that has gathered."""
-        position = {block: move.restore(state.position[block]) for block, move in self._mechanics.items()}
-        momentum = {
-            block: move.restore_momentum(position[block], state.momentum[block])
-            for block, move in self._mechanics.items()
-        }
-        return state._replace(position=position, momentum=momentum)
-
-    def _check(self, state: StochasticState, energies: Tensor, first: int, step_size: float) -> None:
-        """Looked at once for all steps, so that steps on a GPU wait for nobody."""
+    def _check(self, state: StochasticState, energies: Tensor, first: int) -> None:
+        """Raise an error if a value is not finite; one check for all steps avoids synchronising with a GPU."""
         finite = energies.isfinite()
         if not bool(finite.all()):
             step, chain = (~finite).nonzero()[0].tolist()
@@ -184,3 +296,8 @@ class StochasticSteps:
             f"{where} left the finite numbers at step {step}, with step_size={step_size:.3g}: take a smaller step_size "
             "or a start nearer to the mass (temperature=0 finds one), and look for NaN in the data."
         )
+
+
+def without_counts(state: StochasticState) -> StochasticState:
+    """Return the part of a state that is updated by a step."""
+    return state._replace(steps=0, heat={}, hottest=0)

@@ -25,9 +25,9 @@ from problems.targets import LANGEVIN
 from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State, reversed_in_time
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
-from pyro_manifold.infer.mcmc.hmc.step import Step
 from pyro_manifold.infer.mcmc.hmc.trajectory import Trajectory
-from pyro_manifold.infer.mcmc.states import choose
+from pyro_manifold.infer.mcmc.transitions.executable import Executable
+from pyro_manifold.infer.mcmc.transitions.states import choose
 from pyro_manifold.manifolds import Sphere, Stiefel
 
 MECHANICS = {"Cayley": CayleyMechanics(), "geodesic": GeodesicMechanics(Stiefel()), "columns": ColumnMechanics()}
@@ -331,7 +331,7 @@ def test_refreshing_in_part_keeps_the_distribution_and_that_share(mechanics):
     root = torch.linalg.cholesky(torch.func.hessian(energy)(torch.zeros(len(basis))))
     position = X.expand(draws, 4, 2)
     before = mechanics.draw_momentum(position, metric)
-    after = mechanics.refresh(position, before, metric, persistence)
+    after = mechanics.refresh(position, before, metric, persistence, torch.randn_like(position))
     before, after = (r.flatten(1) @ basis.flatten(1).mT @ root for r in (before, after))
     error = 5 * math.sqrt(2 / draws)
     identity = torch.eye(len(basis))
@@ -342,10 +342,9 @@ def test_refreshing_in_part_keeps_the_distribution_and_that_share(mechanics):
 class WithoutReversal(Trajectory):
     """A rejected chain goes on in the direction in which it was rejected."""
 
-    def __call__(self, state, settings, random):
-        after, found = super().__call__(state, settings, random)
-        turned = reversed_in_time(after)
-        return choose(found["accepted"], after, turned), found
+    def finish(self, *args):
+        after, found = super().finish(*args)
+        return choose(found["accepted"], after, reversed_in_time(after)), found
 
 
 def persistent_langevin(mechanics, kind=Trajectory):
@@ -354,7 +353,7 @@ def persistent_langevin(mechanics, kind=Trajectory):
     F = torch.as_tensor(target.F)
     masses = {("X",): spread_masses(mechanics, 2)}
     system = System(langevin_bingham(F, torch.zeros(3, 3), torch.zeros(2, 2)), {("X",): mechanics}, masses)
-    system.trajectory = kind(Step(system.potential, system.mechanics))
+    system.trajectory = Executable(kind(system.mechanics), lambda batch: system.potential)
     state = system.state({("X",): Stiefel().random_point(1000, 3, 2)})
     draws, acceptance = system.sample(state, 1.4, 1, iterations=300, burn_in=50, persistence=0.9)
     return target.statistic(draws[("X",)]), acceptance

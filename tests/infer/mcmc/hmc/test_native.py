@@ -3,6 +3,7 @@
 import pickle
 import warnings
 
+import optree
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -12,7 +13,8 @@ from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.graphs.native import compiler, operators
 from pyro_manifold.infer import GHMC, MCMC, OHMC
-from pyro_manifold.infer.mcmc import haste
+from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
+from pyro_manifold.infer.mcmc.transitions import compilation
 
 FIXED = {"step_size": 0.1, "num_steps": 7, "adapt_step_size": False, "adapt_mass_matrix": False}
 
@@ -39,54 +41,71 @@ def concentrated():
 def transition_of(kernel, chains, *args):
     run = kernel.prepare(chains, 0, None, *args)
     transition = run.transitions[-1]
-    inputs = transition._inputs(run.state, run.tuning.settings(1), run.random)
+    inputs = run.state, run.tuning.settings(1), transition.transition.noise(run.state, run.random)
     return run, transition, inputs
 
 
+def one_iteration(transition, state, settings, noise):
+    """State and statistics, from random numbers that no other call overwrites."""
+    settings = transition.transition.prepared(settings, state)
+    noise = noise._replace(normal={block: x.clone() for block, x in noise.normal.items()})
+    return transition.with_noise(state, settings, noise)
+
+
+def leaves(tree):
+    return optree.tree_leaves(tree)
+
+
 def natively(run, transition):
-    run.haste.make(run.state)
-    assert transition.native.graph.form == "native"
+    run.compilation.make(run.state)
+    assert transition.graph.form == "native"
 
 
 @pytest.mark.parametrize(("kernel", "chains"), [(OHMC, 1), (OHMC, 5), (GHMC, 16)])
 def test_a_trajectory_agrees_with_its_steps(kernel, chains):
     options = {**FIXED, "full_mass": [("a",)]}
     run, transition, inputs = transition_of(kernel(everything, **options), chains)
-    expected = transition._flat(*inputs)
+    expected = one_iteration(transition, *inputs)
     natively(run, transition)
-    for found, there in zip(transition.native.graph(*inputs), expected, strict=True):
+    for found, there in zip(leaves(one_iteration(transition, *inputs)), leaves(expected), strict=True):
         torch.testing.assert_close(found, there, rtol=1e-12, atol=1e-12)
 
 
 def test_a_trajectory_in_float32():
     torch.set_default_dtype(torch.float32)
     run, transition, inputs = transition_of(OHMC(concentrated, **FIXED), 5)
-    expected = transition._flat(*inputs)
+    expected = one_iteration(transition, *inputs)
     natively(run, transition)
-    for found, there in zip(transition.native.graph(*inputs), expected, strict=True):
-        assert found.dtype == torch.float32
+    for found, there in zip(leaves(one_iteration(transition, *inputs)), leaves(expected), strict=True):
+        assert found.dtype == there.dtype != torch.float64
         torch.testing.assert_close(found, there, rtol=1e-5, atol=1e-5)
 
 
 def test_masses_and_step_sizes_of_each_chain():
     run, transition, inputs = transition_of(OHMC(concentrated, **FIXED), 5)
-    natively(run, transition)
-    inputs[0] = torch.linspace(-0.1, 0.2, 5)
+    state, settings, noise = inputs
     lighter = torch.linspace(0.5, 2, 5)[:, None]
-    inputs[2], inputs[3] = inputs[2] * lighter, inputs[3] * lighter.rsqrt()
-    for found, there in zip(transition.native.graph(*inputs), transition._flat(*inputs), strict=True):
+    metrics = {
+        block: Metric(metric.inverse_mass * lighter, metric.mass_factor * lighter.rsqrt())
+        for block, metric in settings.metrics.items()
+    }
+    inputs = state, settings._replace(step_size=torch.linspace(-0.1, 0.2, 5), metrics=metrics), noise
+    expected = one_iteration(transition, *inputs)
+    natively(run, transition)
+    for found, there in zip(leaves(one_iteration(transition, *inputs)), leaves(expected), strict=True):
         torch.testing.assert_close(found, there, rtol=1e-12, atol=1e-12)
 
 
 def test_chains_that_diverge_are_seen_and_stay():
     run, transition, inputs = transition_of(OHMC(lambda: pyro.sample("x", dist.Normal(0.0, 1e-3)), **FIXED), 3)
-    inputs[0] = torch.tensor([1e-4, 1e30, torch.nan])
-    expected = transition._flat(*inputs)
+    state, settings, noise = inputs
+    inputs = state, settings._replace(step_size=torch.tensor([1e-4, 1e30, torch.nan])), noise
+    expected = one_iteration(transition, *inputs)
     natively(run, transition)
-    found = transition.native.graph(*inputs)
-    for here, there in zip(found, expected, strict=True):
+    found = one_iteration(transition, *inputs)
+    for here, there in zip(leaves(found), leaves(expected), strict=True):
         torch.testing.assert_close(here, there, equal_nan=True)
-    _, statistics = transition._unflattened(found)
+    _, statistics = found
     assert statistics["diverging"].tolist() == [False, True, True]
     assert statistics["accepted"].tolist()[1:] == [False, False]
 
@@ -94,7 +113,7 @@ def test_chains_that_diverge_are_seen_and_stay():
 @pytest.mark.parametrize("persistence", [0.0, 0.6])
 def test_draws_are_those_without_native_code(persistence, monkeypatch):
     """The same random numbers in the same order: a seed gives the same draws, until rounding has grown."""
-    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
+    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
     draws = []
     for allowed in ("0", "1"):
         monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", allowed)
@@ -117,7 +136,7 @@ def test_the_distribution(kernel, persistence, monkeypatch):
         x = pyro.sample("x", StiefelUniform(3, 1))
         pyro.factor("density", 2.5 * x[0, 0])
 
-    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
+    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
     made = kernel(model, persistence=persistence)
     mcmc = MCMC(made, 300, warmup_steps=200, num_chains=64, disable_progbar=True)
     mcmc.run()
@@ -127,7 +146,7 @@ def test_the_distribution(kernel, persistence, monkeypatch):
 
 
 def test_a_run_goes_on_from_its_state_and_from_a_pickle(monkeypatch):
-    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
+    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
     run = OHMC(concentrated, **FIXED).prepare(2, 0, None)
     for _ in range(40):
         run.advance()
@@ -140,7 +159,7 @@ def test_a_run_goes_on_from_its_state_and_from_a_pickle(monkeypatch):
 
 
 def test_a_kernel_with_native_code_can_be_pickled(monkeypatch):
-    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
+    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
     kernel = OHMC(_picklable, **FIXED)
     kernel.run = kernel.prepare(2, 0, None)
     for _ in range(40):
@@ -161,8 +180,8 @@ class TestWithoutNativeCode:
     def hastened(self, reason):
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
         with pytest.warns(UserWarning, match=reason):
-            run.haste.make(run.state)
-        assert transition.native.graph.form == "steps"
+            run.compilation.make(run.state)
+        assert transition.graph.form == "steps"
         run.advance()
 
     def test_an_operator_that_is_not_in_the_table(self, monkeypatch):
@@ -183,23 +202,23 @@ class TestWithoutNativeCode:
             lambda *arguments, **options: operators.mapped(arguments[1], "{0} + {1}", *arguments[2:])
         )
         monkeypatch.setitem(operators.OPERATORS, "sub", wrong)
-        self.hastened("its values differ")
+        self.hastened("instead of .* gives .* in native code")
 
     def test_switched_off(self, monkeypatch):
         monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
-        run.haste.make(run.state)
-        assert transition.native.graph.form == "steps"
+        run.compilation.make(run.state)
+        assert transition.graph.form == "steps"
 
     def test_short_runs_compile_nothing(self):
         """Of unknown length until they have cost as much; where the length is known, long ones at once."""
         for planned, switches_at in ((0, range(200, 800)), (60, range(0)), (5000, range(2, 3))):
             run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
-            run.haste.planned = planned
+            run.compilation.planned = planned
             switched = 0
             for iteration in range(1, 1 + (planned if 0 < planned < 100 else 800)):
                 run.advance()
-                if transition.native.graph.form == "native" and not switched:
+                if transition.graph.form == "native" and not switched:
                     switched = iteration
                     break
             assert switched in switches_at or not (switched or switches_at)

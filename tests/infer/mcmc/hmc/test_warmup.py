@@ -6,7 +6,6 @@ from functools import partial
 
 import pyro
 import pyro.distributions as dist
-import pyro.ops.dual_averaging
 import pytest
 import torch
 from pyro.infer.autoguide.initialization import init_to_sample
@@ -19,7 +18,7 @@ from pyro_manifold.infer.mcmc.hmc.jumps import of_all
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.lengths import INITIAL_LENGTH, SHORTEST_LENGTH, LengthChoice, TrajectoryLength
 from pyro_manifold.infer.mcmc.hmc.masses import ColumnEstimator, DiagonalEstimator, Masses
-from pyro_manifold.infer.mcmc.hmc.step_size import DualAveraging, windows
+from pyro_manifold.infer.mcmc.hmc.step_size import StepSize, windows
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.models import concentrated
 
@@ -49,16 +48,15 @@ def test_windows_of_short_warm_ups_are_those_of_pyro(warmup_steps):
     ]
 
 
-def test_dual_averaging_is_that_of_pyro():
-    ours, theirs = DualAveraging(0.3, 0.8), pyro.ops.dual_averaging.DualAveraging(prox_center=math.log(0.3))
-    for probability in torch.rand(200).tolist():
-        ours.update(probability)
-        theirs.step(0.8 - probability)
-        step, average = theirs.get_state()
-        assert ours.step_size == pytest.approx(math.exp(step), rel=1e-12)
-        assert ours.average == pytest.approx(math.exp(average), rel=1e-12)
-    ours.restart(0.3)
-    assert (ours.step_size, ours.average) == (pytest.approx(0.3), pytest.approx(0.3))
+def test_a_step_size_that_is_saved_goes_on_the_same():
+    step_size, again = StepSize(0.3, 0.8, (1e-10, 1e10)), StepSize(1.0, 0.8, (1e-10, 1e10))
+    for probability in torch.rand(30).tolist():
+        again.load_state_dict(step_size.state_dict())
+        for each in (step_size, again):
+            each.update(probability)
+        assert (step_size.value, step_size.typical) == (again.value, again.typical)
+    step_size.restart(0.3)
+    assert step_size.value == step_size.typical * 2 == pytest.approx(0.3)
 
 
 def oscillator(position, length, frequencies):
@@ -130,7 +128,7 @@ def test_native_code_tells_what_an_iteration_costs_beside_its_steps():
     costs = []
     for chains in (4, 64):
         ready = OHMC(concentrated).prepare(chains, 60, None)
-        ready.haste.make(ready.state)
+        ready.compilation.make(ready.state)
         costs.append(ready.tuning.length_choice.fixed_cost)
     assert costs[0] - 1 == pytest.approx(16 * (costs[1] - 1))
     assert costs[0] > 100
@@ -335,7 +333,7 @@ def test_the_last_window_makes_no_allowance():
     under_way = OHMC(concentrated).prepare(4, 100, None)
     shares = []
     for _ in range(100):
-        under_way.tuning._caution.share.fill_(0.01)
+        under_way.tuning._backoff.share.fill_(0.01)
         step_size = under_way.tuning.step_size
         under_way.advance()
         shares.append(float(under_way.statistics["step_size"].mean()) / step_size)
@@ -360,7 +358,7 @@ def test_a_step_size_that_no_chain_dares_to_take_is_given_up():
     run = OHMC(model, **options).prepare(4, 100, None)
     run.advance()
     run.tuning._step_size.value = 1.5
-    run.tuning._step_size._averaging.restart(1.5)
+    run.tuning._step_size.restart(1.5)
     for _ in range(60):
         run.advance()
     assert run.tuning.step_size < 0.4

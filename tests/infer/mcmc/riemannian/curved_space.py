@@ -5,8 +5,8 @@ import torch
 from problems.curved_regression import embedding, metric, potential
 from pyro_manifold.infer.mcmc.riemannian import lagrangian
 from pyro_manifold.infer.mcmc.riemannian.metric_field import DenseMetric, PullBackMetric
-from pyro_manifold.infer.mcmc.riemannian.step import LagrangianStep
-from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianSettings, LagrangianTrajectory
+from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianSettings, LagrangianTrajectory, PotentialAndMetric
+from pyro_manifold.infer.mcmc.transitions.executable import Executable
 
 BLOCK = ("q",)
 FIELDS = {"pull-back": PullBackMetric(embedding, 2, 7), "dense": DenseMetric(metric)}
@@ -21,18 +21,17 @@ def sample(
     *,
     field="pull-back",
     kind=LagrangianTrajectory,
-    step=LagrangianStep,
     persistence=0.0,
     target="posterior",
     adjusted=True,
 ):
     """q₁² and cos q₁ of each draw, ``(chains, iterations)`` each, and the share accepted."""
-    step = step(potential, FIELDS[field], with_volume=target == "posterior", reversible=adjusted)
-    trajectory = kind(step, BLOCK, num_steps=num_steps, persistence=persistence, adjusted=adjusted)
-    random = torch.default_generator
-    state = trajectory.state_at({BLOCK: 0.3 * torch.randn(chains, 2)}, random)
-    step.trace(state.point)
-    settings = LagrangianSettings(torch.full_like(state.energy, step_size), adjusted)
+    moves = kind(BLOCK, persistence=persistence, with_volume=target == "posterior", reversible=adjusted)
+    model, random = PotentialAndMetric(potential, FIELDS[field]), torch.default_generator
+    state = moves.state_at({BLOCK: 0.3 * torch.randn(chains, 2)}, model, random)
+    trajectory = Executable(moves, lambda batch: model)
+    settings = LagrangianSettings(torch.full_like(state.energy, step_size), num_steps, adjusted)
+    trajectory.replace_step(state, [settings, settings], {"traced": "{reason}"})
     draws, accepted = [], []
     for iteration in range(burn_in + iterations):
         state, statistics = trajectory(state, settings, random)
@@ -63,10 +62,11 @@ def kick_with_half_a_jacobian(point, velocity, time, field):
     return kicked, -torch.linalg.slogdet(before).logabsdet
 
 
-class WithoutJacobian(LagrangianStep):
-    def _flat(self, step_size, velocity, *point, **options):
-        log_volume, *rest = super()._flat(step_size, velocity, *point, **options)
-        return (torch.zeros_like(log_volume), *rest)
+class WithoutJacobian(LagrangianTrajectory):
+    """Accepts as if steps kept their volume."""
+
+    def step(self, *args):
+        return super().step(*args)._replace(log_volume=torch.zeros_like(args[0].log_volume))
 
 
 class WithoutVolume(LagrangianTrajectory):
@@ -79,7 +79,7 @@ class WithoutVolume(LagrangianTrajectory):
 class WithoutReversal(LagrangianTrajectory):
     """A rejected chain goes on in the direction in which it was rejected."""
 
-    def __call__(self, state, settings, random):
-        after, found = super().__call__(state, settings, random)
+    def finish(self, *args):
+        after, found = super().finish(*args)
         kept = torch.where(found["accepted"][:, None], after.velocity, -after.velocity)
         return after._replace(velocity=kept), found

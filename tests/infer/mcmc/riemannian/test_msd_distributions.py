@@ -8,7 +8,7 @@ import torch
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import MSD
-from pyro_manifold.infer.mcmc import haste
+from pyro_manifold.infer.mcmc.transitions import compilation
 from tests.infer.mcmc.riemannian.test_msd import INPUTS, NOISE, draws, log_logistic, moments, quadrature, tensor
 
 COUNTS = np.round(np.exp(0.8 + 0.7 * INPUTS + 0.8 * NOISE))
@@ -19,7 +19,7 @@ FAILURES, FREEDOM = 1.5, 3.0
 @pytest.fixture(autouse=True)
 def _native_code_from_the_start(monkeypatch):
     """Runs as short as these would do without."""
-    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
+    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
 
 
 def overdispersed():

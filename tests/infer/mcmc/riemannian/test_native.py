@@ -1,5 +1,6 @@
 """Trajectories of MSD as native code: the iteration that the steps make, also where the metric is singular."""
 
+import optree
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -26,23 +27,27 @@ def curved():
 
 def prepared(model, chains=5, **options):
     run = MSD(model, **options).prepare(chains, 0, None)
-    run.haste.planned = 1000
+    run.compilation.planned = 1000
     return run, run.transitions[0]
 
 
+def leaves(tree):
+    return [leaf for leaf in optree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
 def natively(run, trajectory):
-    run.haste.make(run.state)
-    assert trajectory.native.is_native
+    run.compilation.make(run.state)
+    assert trajectory.graph.form == "native"
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_an_iteration_agrees_with_its_steps(options):
     run, trajectory = prepared(curved, **options)
-    numbers = trajectory._numbers(run.state, run.random)
-    inputs = trajectory._inputs(run.state, torch.linspace(0.1, 0.6, 5), numbers)
-    expected = trajectory._flat(*inputs)
+    settings = run.tuning.settings(1)._replace(step_size=torch.linspace(0.1, 0.6, 5))
+    inputs = run.state, settings, trajectory.transition.noise(run.state, run.random)
+    expected = leaves(trajectory.with_noise(*inputs))
     natively(run, trajectory)
-    for found, there in zip(trajectory.native.graph(*inputs), expected, strict=True):
+    for found, there in zip(leaves(trajectory.with_noise(*inputs)), expected, strict=True):
         torch.testing.assert_close(found, there, rtol=1e-10, atol=1e-10)
 
 
@@ -67,11 +72,11 @@ def test_an_iteration_in_float32():
         pyro.sample("y", dist.Normal(w[0] + w[1] * inputs, 0.5).to_event(1), obs=inputs)
 
     run, trajectory = prepared(model, step_size=0.3)
-    inputs = trajectory._inputs(run.state, torch.full((5,), 0.3), trajectory._numbers(run.state, run.random))
-    expected = trajectory._flat(*inputs)
+    inputs = run.state, run.tuning.settings(1), trajectory.transition.noise(run.state, run.random)
+    expected = leaves(trajectory.with_noise(*inputs))
     natively(run, trajectory)
-    for found, there in zip(trajectory.native.graph(*inputs), expected, strict=True):
-        assert found.dtype == torch.float32
+    for found, there in zip(leaves(trajectory.with_noise(*inputs)), expected, strict=True):
+        assert found.dtype == there.dtype != torch.float64
         torch.testing.assert_close(found, there, rtol=1e-4, atol=1e-4)
 
 
@@ -81,7 +86,7 @@ def test_a_run_has_the_same_draws(options):
     natively(run, trajectory)
     other, _ = prepared(curved, **options)
     other.random.set_state(run.random.get_state())
-    other.state, other.haste.made = run.state, 1
+    other.state, other.compilation.made = run.state, 1
     for _ in range(20):
         run.advance()
         other.advance()
@@ -89,7 +94,7 @@ def test_a_run_has_the_same_draws(options):
         assert set(run.statistics) == set(other.statistics)
         for name, value in run.statistics.items():
             torch.testing.assert_close(value, other.statistics[name], rtol=1e-6, atol=1e-6)
-    assert run._ahead
+    assert run._lookahead
 
 
 def test_a_metric_that_is_singular_in_places():
@@ -105,21 +110,21 @@ def test_a_metric_that_is_singular_in_places():
     natively(run, trajectory)
     position = torch.tensor([[0.5, y] for y in (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)])
     run.move_to({"w": position})
-    numbers = trajectory._numbers(run.state, run.random)
-    inputs = trajectory._inputs(run.state, torch.full((6,), 0.05), numbers)
-    found, expected = trajectory.native.graph(*inputs), trajectory._flat(*inputs)
-    jittered = found[1 + 5] > 0
-    assert jittered.tolist() == [True] * 3 + [False] * 3
-    for x, there in zip(found, expected, strict=True):
+    settings = run.tuning.settings(1)._replace(step_size=torch.full((6,), 0.05))
+    noise = trajectory.transition.noise(run.state, run.random)
+    found = trajectory.with_noise(run.state, settings, noise)
+    expected = trajectory._eagerly(run.state, settings, noise, {})
+    assert found[1]["jittered"].tolist() == [True] * 3 + [False] * 3
+    for x, there in zip(leaves(found), leaves(expected), strict=True):
         torch.testing.assert_close(x, there, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("options", [{"step_size": 0.1, "num_steps": 5}, {"step_size": 0.8, "metropolis": True}])
 def test_the_distribution(options, monkeypatch):
-    monkeypatch.setattr("pyro_manifold.infer.mcmc.haste._OPERATORS_WORTH_MAKING", 0)
+    monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._OPERATORS_WORTH_MAKING", 0)
     kernel = MSD(linear, persistence=0.5, **options)
     assert_linear_posterior(draws(kernel)["w"])
-    assert kernel.run.transitions[0].native.is_native
+    assert kernel.run.transitions[0].graph.form == "native"
 
 
 def test_a_chain_that_meets_what_is_not_finite_stays():
@@ -131,10 +136,10 @@ def test_a_chain_that_meets_what_is_not_finite_stays():
         model, step_size=0.5, metropolis=True, num_steps=3, persistence=0.5, metric=lambda sites: sites["w"].reshape(1)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyro_manifold.infer.mcmc.haste._OPERATORS_WORTH_MAKING", 0)
+        patch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._OPERATORS_WORTH_MAKING", 0)
         mcmc = MCMC(kernel, 300, 100, num_chains=64, initial_params={"w": torch.zeros(64)}, disable_progbar=True)
         mcmc.run()
-    assert kernel.run.transitions[0].native.is_native
+    assert kernel.run.transitions[0].graph.form == "native"
     w = mcmc.get_samples(group_by_chain=True)["w"]
     assert w.isfinite().all()
     grid = torch.linspace(-8, 1, 200_001)

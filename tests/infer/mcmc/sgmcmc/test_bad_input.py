@@ -9,8 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles, PolynomialDecay
-from pyro_manifold.target.loader import FromLoader
+from pyro_manifold.infer import MCMC, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, CosineCycles, PolynomialDecay
 
 DATA = torch.linspace(-1, 1, 50, dtype=torch.float64)
 
@@ -70,6 +69,11 @@ def matrix():
         (lambda: SGHMC(model, step_size=0.1, noise_estimate="no"), "noise_estimate='no'"),
         (lambda: SGHMC(model, step_size=0.1, integrator="leapfrog"), "integrator='leapfrog'"),
         (lambda: SGHMC(model, step_size=0.1, integrator="euler", friction=1.5), "friction=1.5"),
+        (lambda: SGNHT(model, step_size=0.1, friction=-1.0), "friction=-1.0"),
+        (lambda: SGNHT(model, step_size=0.1, thermostat_mass=0.0), "thermostat_mass=0.0"),
+        (lambda: SGNHT(model, step_size=0.1, thermostat_mass="light"), "thermostat_mass='light'"),
+        (lambda: SGNHT(model, step_size=0.1, noise_estimate=0.01), "noise_estimate: SGNHT finds it"),
+        (lambda: SGNHT(model, step_size=0.1, minibatches="ordered"), "minibatches='ordered'"),
         (lambda: CosineCycles(0.1, 0), "length=0"),
         (lambda: CosineCycles(-0.1, 10), "initial=-0.1"),
         (lambda: PolynomialDecay(0.1, scale=0.0), "scale=0.0"),
@@ -79,12 +83,12 @@ def matrix():
         (lambda: SGLD(model, step_size=0.1, own_minibatches="no"), "own_minibatches='no'"),
         (lambda: CosineCycles(0.1, 10, smallest=5.0), "smallest=5.0"),
         (lambda: sampled(on_batches, [DATA[:10]], potential=True), "potential_fn has none: pass a model"),
-        (lambda: MCMC(OHMC(model), 5, data_loader=[DATA]), "data_loader .* not for OHMC"),
-        (lambda: MCMC(SGLD(model, step_size=0.1), 5, data_loader=iter([DATA])), "data_loader is an iterator"),
-        (lambda: MCMC(SGLD(model, step_size=0.1), 5, data_loader=3), "data_loader=3"),
+        (lambda: MCMC(OHMC(model), 5).run(data_loader=[DATA]), "data_loader .* not for OHMC"),
+        (lambda: MCMC(SGLD(model, step_size=0.1), 5).run(data_loader=iter([DATA])), "data_loader is an iterator"),
+        (lambda: MCMC(SGLD(model, step_size=0.1), 5).run(data_loader=3), "data_loader=3"),
         (lambda: sampled(on_batches, []), "data_loader gives no batch"),
         (lambda: sampled(on_batches, [DATA[:10], "text"]), "Part 0 of a batch of data_loader is 'text'"),
-        (lambda: sampled(on_batches, [DATA[:10]], DATA), "positional arguments come from data_loader"),
+        (lambda: sampled(on_batches, [DATA[:10]], DATA), "Positional arguments come from data_loader"),
         (lambda: sampled(on_batches, [DATA[:10], DATA[:8]], own_minibatches=True), "own_minibatches=True needs"),
         (lambda: sampled(on_batches, [DATA[:10]], minibatches="symmetric"), "minibatches='symmetric' is for plates"),
         (lambda: sampled(on_batches, Shrinking()), "data_loader gave 1 batches in a pass and has a length of 2"),
@@ -108,8 +112,8 @@ def test_one_sentence(make, sentence):
 
 def sampled(model, loader, *arguments, potential=False, **options):
     kernel = SGLD(None if potential else model, model if potential else None, step_size=1e-3, **options)
-    mcmc = MCMC(kernel, 20, 0, num_chains=2, disable_progbar=True, data_loader=loader)
-    mcmc.run(*arguments)
+    mcmc = MCMC(kernel, 20, 0, num_chains=2, disable_progbar=True)
+    mcmc.run(*arguments, data_loader=loader)
     return mcmc
 
 
@@ -198,9 +202,9 @@ class Failing:
 
 
 def test_an_error_hours_in_keeps_the_draws():
-    mcmc = MCMC(SGLD(on_batches, step_size=1e-3), 50, 0, disable_progbar=True, data_loader=Failing(30))
+    mcmc = MCMC(SGLD(on_batches, step_size=1e-3), 50, 0, disable_progbar=True)
     with pytest.raises(OSError, match="the disk is gone") as error:
-        mcmc.run()
+        mcmc.run(data_loader=Failing(30))
     kept = len(mcmc.get_samples()["w"])
     assert 20 < kept <= 30
     assert error.value.__notes__ == [f"MCMC kept {kept} of 50 draws of each chain: get_samples() has them."]
@@ -225,7 +229,7 @@ class Interrupting:
 
 def test_a_run_goes_on_after_an_interrupt_in_the_loader():
     run, whole = (
-        SGLD(on_batches, step_size=1e-3).prepare(2, 0, {"w": torch.zeros(2)}, FromLoader(loader))
+        SGLD(on_batches, step_size=1e-3).prepare(2, 0, {"w": torch.zeros(2)}, data_loader=loader)
         for loader in (Interrupting(), [DATA[10 * k : 10 * k + 10] for k in range(5)])
     )
     made = 0

@@ -1,5 +1,6 @@
 """Which distribution stochastic-gradient kernels draw from, against exact values; variants that draw from another."""
 
+import math
 from typing import ClassVar
 
 import pyro
@@ -12,8 +13,11 @@ from problems.monte_carlo import assert_mean, deviation
 from problems.noisy_gradients import gradient_noise
 from problems.targets import LANGEVIN
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD
-from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics
+from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT
+from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, Metric
+from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
+from pyro_manifold.infer.mcmc.sgmcmc.sghmc import euler_step, splitting_step
+from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
 from pyro_manifold.manifolds import Stiefel
 
 STIEFEL = LANGEVIN["V(3,2)"]
@@ -40,6 +44,7 @@ def draw(kernel, num_samples=300, warmup_steps=100, num_chains=256):
             id="OSGHMC, euler",
         ),
         pytest.param(lambda: SGLD(STIEFEL.model(), step_size=0.004, num_steps=30), id="SGLD"),
+        pytest.param(lambda: SGNHT(STIEFEL.model(), step_size=0.06, num_steps=10), id="SGNHT"),
     ],
 )
 def test_on_orthonormal_matrices(kernel):
@@ -49,8 +54,8 @@ def test_on_orthonormal_matrices(kernel):
 class Isotropic(CayleyMechanics):
     """Projected standard normal momenta: the covariance of another kinetic energy."""
 
-    def draw_momentum(self, position, metric, random=None):
-        return self._manifold.tangent_projection(position, torch.randn(position.shape, generator=random).to(position))
+    def momentum_from(self, noise, position, metric):
+        return self._manifold.tangent_projection(position, noise)
 
 
 class WrongNoise(OSGHMC):
@@ -129,12 +134,12 @@ def test_the_correction_that_preconditioned_langevin_drops_is_noticed():
     assert spread_of_preconditioned_langevin(step_size=0.02, decay=0.999)[1] > 1.1
 
 
-@pytest.mark.parametrize("kernel", [SGLD, SGHMC, OSGHMC])
+@pytest.mark.parametrize("kernel", [SGLD, SGHMC, OSGHMC, SGNHT])
 def test_constrained_sites(kernel):
     def model():
         pyro.sample("scale", dist.Gamma(3.0, 2.0))
 
-    sizes = {SGLD: 0.01, SGHMC: 0.1, OSGHMC: 0.1}
+    sizes = {SGLD: 0.01, SGHMC: 0.1, OSGHMC: 0.1, SGNHT: 0.1}
     draws = draw(kernel(model, step_size=sizes[kernel], num_steps=40), 100)["scale"]
     assert_mean(draws, 1.5)
     assert_mean(draws.square(), 3.0)
@@ -167,6 +172,107 @@ def test_the_noise_estimate_takes_away_what_the_noise_of_the_gradient_adds(integ
     corrected = draw(SGHMC(model, step_size=0.1, noise_estimate=0.02, **options), 150)["x"]
     assert deviation(raw.square(), 1.0) > 6
     assert_mean(corrected.square(), 1.0)
+
+
+@pytest.mark.parametrize(("integrator", "friction"), [("splitting", 1.0), ("euler", 0.5)])
+def test_the_noise_estimate_suits_any_friction_and_temperature(integrator, friction):
+    """Half of the noise of friction at τ = ½ comes from the gradient; at ε = 0.05 nothing else moves the variance."""
+    step_size, temperature = 0.05, 0.5
+    estimate = friction * temperature / 2
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        gradient_noise("x", x, (2 * estimate) ** 0.5 / step_size)
+
+    kernel = SGHMC(
+        model,
+        step_size=step_size,
+        num_steps=40,
+        friction=friction,
+        temperature=temperature,
+        noise_estimate=estimate,
+        integrator=integrator,
+        minibatches="independent",
+        own_minibatches=True,
+    )
+    assert_mean(draw(kernel, 200)["x"].square(), temperature)
+
+
+X = ("x",)
+
+
+def stationary_variances(step, settings, noise):
+    """Of position and momentum, U = x²/2 with noise of this standard deviation on the gradient, by Lyapunov's equation.
+
+    A step is linear in where it starts (position, momentum, gradient) and in two normal numbers, that of friction and
+    that of the gradient: its matrix has a column for each.
+    """
+    x, r, g, xi, z = torch.eye(5, dtype=torch.float64).unsqueeze(-1)
+    state = StochasticState(*({X: part} for part in (x, r)), torch.zeros(5), {X: g}, 0, {}, {}, 0)
+    moved = step(
+        state,
+        settings,
+        {X: xi.clone()},
+        lambda position: (torch.zeros(5), {X: position[X] + noise * z}),
+        mechanics=ProductMechanics({X: EuclideanMechanics()}),
+        metrics={X: Metric.from_inverse_mass(torch.ones(1, dtype=torch.float64))},
+    )
+    matrix = torch.cat([part[X] for part in (moved.position, moved.momentum, moved.gradient)], 1).mT
+    covariance = solve_discrete_lyapunov(matrix[:, :3].numpy(), (matrix[:, 3:] @ matrix[:, 3:].mT).numpy())
+    return covariance[0, 0], covariance[1, 1]
+
+
+@pytest.mark.parametrize("friction", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("step", [splitting_step, euler_step])
+def test_the_noise_estimate_is_exact_for_short_steps(step, temperature, friction):
+    """Half of what friction takes comes from the gradient; the variance of positions is that without its noise."""
+    ε, estimate = 0.01, friction * temperature / 2
+    noise = (2 * estimate) ** 0.5 / ε
+    position, momentum = stationary_variances(step, StepSettings(ε, temperature, friction, estimate), noise)
+    assert position == pytest.approx(temperature, rel=2e-4)
+    if step is euler_step:  # whose momenta alone have the denominator α(2 - α), of which kernels take account
+        assert momentum == pytest.approx(temperature * 2 / (2 - friction), rel=2e-4)
+    without = stationary_variances(step, StepSettings(ε, temperature, friction), noise)[0]
+    rate = 2 * friction if step is euler_step else 4 * math.tanh(friction / 2)
+    assert without == pytest.approx(temperature + (ε * noise) ** 2 / rate, rel=2e-4)
+
+
+def test_momenta_of_euler_are_hotter_than_its_positions():
+    """By 2/(2 - α), which the reported temperature leaves out: its positions are as cold as they should be."""
+    mcmc = MCMC(
+        SGHMC(gaussian, step_size=0.05, num_steps=20, friction=0.5, integrator="euler"),
+        100,
+        20,
+        num_chains=256,
+        disable_progbar=True,
+    )
+    mcmc.run()  # and does not warn
+    measured = mcmc.get_extra_fields(group_by_chain=True)["kinetic_temperature"]
+    assert abs(float(measured.mean()) - 1) < 0.01
+
+
+def test_preconditioned_langevin_from_a_mode():
+    """Where all gradients are 0: the first steps are those of the stationary distribution, not of λ alone."""
+    scales = torch.tensor([0.01, 1.0, 100.0])
+
+    def model():
+        pyro.sample("x", dist.Normal(torch.zeros(3), scales).to_event(1))
+
+    step_size, start = 1e-4, {"x": torch.zeros(256, 3)}
+    mcmc = MCMC(PSGLD(model, step_size=step_size), 1, 0, num_chains=256, initial_params=start, disable_progbar=True)
+    mcmc.run()
+    # A first step of variance εM⁻¹, and M⁻¹ is the scale of a normal coordinate, as E (∂U)² is its inverse square.
+    ratio = mcmc.get_samples()["x"].square() / (step_size * scales)
+    for coordinate in range(3):
+        assert_mean(ratio[:, coordinate], first_inverse_mass(8))
+
+
+def first_inverse_mass(probes):
+    """The mean of 1/√v for v the root mean square of so many standard normal numbers, 99 % of which v keeps."""
+    chi = torch.distributions.Chi2(torch.tensor(float(probes), dtype=torch.float64))
+    pyro.set_rng_seed(0)
+    return float((0.99 * (chi.sample((10**6,)) / probes).sqrt()).rsqrt().mean())
 
 
 def test_scales_of_sites():

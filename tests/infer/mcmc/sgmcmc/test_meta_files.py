@@ -28,7 +28,7 @@ def test_a_sampler_comes_back_from_its_file(tmp_path):
 @pytest.mark.parametrize("name", MetaSampler.names())
 def test_samplers_that_come_with_the_package(name):
     sampler = MetaSampler.load(name)
-    assert sampler.command.startswith("python -m benchmarks.stochastic.meta_")
+    assert sampler.command.startswith("python -m benchmarks.papers.nnsghmc.")
 
 
 def rewritten(path, change):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MetaSampler, MetaTask, MetaTraining, Schooling, stein_scores, train_meta_sampler
-from pyro_manifold.infer.mcmc.sgmcmc.meta.losses import divergence
+from pyro_manifold.infer import MetaSampler, MetaTask, MetaTraining, TrainingSettings, stein_scores, train_meta_sampler
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
-from pyro_manifold.infer.mcmc.sgmcmc.meta.unrolled import PartlyLive, Unrolled
+from pyro_manifold.infer.meta_training.losses import divergence
+from pyro_manifold.infer.meta_training.unrolled import PartlyLive, Unrolled
 
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 2.0]], dtype=torch.float64)
 
@@ -87,11 +87,11 @@ OPTIONS = {"chains": 12, "steps": 20, "segments": 2, "truncation": 10, "burn_in"
 
 def test_draws_are_differentiated_with_constant_inputs():
     """Through one window, against differences: the networks' inputs are those of the unchanged weights."""
-    schooling = Schooling(0.1, chains=4, truncation=2, thinning=1, chains_within=2)
+    training_settings = TrainingSettings(0.1, chains=4, truncation=2, thinning=1, chains_within=2)
     sampler = MetaSampler.random(3, 0.5, torch.Generator().manual_seed(0), step_size=0.1, dimension=3)
 
     def last_draw(offset):
-        task = Unrolled(MetaTask(gaussian), schooling, 0)
+        task = Unrolled(MetaTask(gaussian), training_settings, 0)
         live = sampler.with_tensors({**sampler.tensors, "curl offset": offset})
         return task.window(live)[0][0]
 
@@ -161,7 +161,7 @@ def test_training_is_deterministic_and_goes_on_number_for_number(tmp_path):
 
 def test_training_makes_the_losses_smaller():
     """Steps a twentieth of what the posterior stands: the sampler has to become faster."""
-    training = MetaTraining([gaussian], Schooling(0.02, learning_rate=0.02, **{**OPTIONS, "chains": 30}))
+    training = MetaTraining([gaussian], TrainingSettings(0.02, learning_rate=0.02, **{**OPTIONS, "chains": 30}))
     first = [training.advance()["in-chain"] for _ in range(5)]
     for _ in range(20):
         training.advance()
@@ -231,7 +231,7 @@ def test_chains_that_run_away_are_told():
 
 def test_training_begins_with_a_friction_of_ones_choosing():
     """Of the posterior before anything is learned: with readouts near 0, a step takes about this share."""
-    training = MetaTraining([gaussian], Schooling(0.05, **OPTIONS), constant_friction=0.3)
+    training = MetaTraining([gaussian], TrainingSettings(0.05, **OPTIONS), constant_friction=0.3)
     numbers = torch.tensor([1.0]), torch.ones(1, 3), torch.ones(1, 3)
     found = 0.05 * training.sampler.coefficients(*numbers, Scaling(3)).friction
     torch.testing.assert_close(found, torch.full((1, 3), 0.3), rtol=0, atol=0.1)
@@ -240,7 +240,7 @@ def test_training_begins_with_a_friction_of_ones_choosing():
 
 def test_a_sampler_can_be_trained_further():
     begun = replace(MetaSampler.random(4, dimension=3, step_size=0.05), energy_scale=2.0)
-    training = MetaTraining([gaussian], Schooling(0.05, **OPTIONS), begun)
+    training = MetaTraining([gaussian], TrainingSettings(0.05, **OPTIONS), begun)
     training.advance()
     assert training.sampler.energy_scale == 2.0
     assert not torch.equal(weights(training.sampler), weights(begun))

@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import pyro_manifold.target.batched as batched
+import pyro_manifold.density.batched as batched
 from problems.monte_carlo import assert_mean
+from pyro_manifold.density.batches import Batches
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD
-from pyro_manifold.infer.mcmc.sgmcmc.batches import PlateBatches
-from pyro_manifold.target.loader import FromLoader
+from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT
 
 SIZE = 60
 X = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
@@ -81,8 +80,8 @@ def test_gradients_are_unbiased(model, order, own):
     kernel = SGLD(model, step_size=0.1, minibatches=order, own_minibatches=own)
     potential = kernel.prepare(3, 0, start).problem.batched
     whole = SGLD(on_all(model), step_size=0.1).prepare(3, 0, start).problem.batched
-    gradients = torch.stack([potential(start, step)[1]["w"] for step in range(1500)], 1)
-    energies = torch.stack([potential(start, step)[0] for step in range(1500)], 1)
+    gradients = torch.stack([potential(start, potential.batches(step))[1]["w"] for step in range(1500)], 1)
+    energies = torch.stack([potential(start, potential.batches(step))[0] for step in range(1500)], 1)
     energy, truth = whole(start)
     chains = range(3) if own else [0]
     for chain in chains:
@@ -93,7 +92,7 @@ def test_gradients_are_unbiased(model, order, own):
 
 
 def test_all_elements_come_once_in_an_epoch():
-    batches = PlateBatches({"data": (12, 4)}, "symmetric", seed=5)
+    batches = Batches(lambda _: {"data": (12, 4)}, order="symmetric", seed=5)
     there = torch.cat([batches(step)["data"] for step in range(3)])
     back = [batches(step)["data"] for step in range(3, 6)]
     assert sorted(there.tolist()) == list(range(12))
@@ -112,8 +111,8 @@ def test_a_new_batch_traces_nothing(monkeypatch, source):
         return with_loader(*arguments) if arguments else one_plate()
 
     kernel = OSGHMC(model, step_size=0.01)
-    mcmc = MCMC(kernel, 1, 1, num_chains=3, disable_progbar=True, data_loader=loader() if source == "loader" else None)
-    mcmc.run()
+    mcmc = MCMC(kernel, 1, 1, num_chains=3, disable_progbar=True)
+    mcmc.run(data_loader=loader() if source == "loader" else None)
     run = kernel.run
     for _ in range(8):  # all shapes of batches have come
         run.advance()
@@ -139,13 +138,15 @@ KERNELS = {
         lambda: OSGHMC(with_loader, step_size=1e-2, num_steps=3, own_minibatches=True),
         lambda: loader(drop_last=True),
     ),
+    "SGNHT, plates": (lambda: SGNHT(two_plates, step_size=1e-2, num_steps=3), None),
+    "SGNHT, loader": (lambda: SGNHT(with_loader, step_size=1e-2, num_steps=3), loader),
 }
 
 
 def prepared(name, seed):
     pyro.set_rng_seed(seed)
     kernel, source = KERNELS[name]
-    return kernel().prepare(3, 4, None, *([] if source is None else [FromLoader(source())]))
+    return kernel().prepare(3, 4, None, data_loader=None if source is None else source())
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -189,8 +190,8 @@ def test_posterior_of_a_loader_and_of_a_plate():
         (SGHMC(model, step_size=0.005, num_steps=40, friction=0.05), loader()),
         (SGHMC(one_plate, step_size=0.005, num_steps=40, friction=0.05), None),
     ]:
-        mcmc = MCMC(kernel, 100, 30, num_chains=64, disable_progbar=True, data_loader=source)
-        mcmc.run()
+        mcmc = MCMC(kernel, 100, 30, num_chains=64, disable_progbar=True)
+        mcmc.run(data_loader=source)
         draws = mcmc.get_samples(group_by_chain=True)["w"]
         for k in range(2):
             assert_mean(draws[..., k], float(mean[k]))
@@ -209,8 +210,8 @@ def test_dictionaries_and_single_tensors_are_batches():
         (named, [{"x": X[:20], "y": Y[:20]}, {"x": X[20:40], "y": Y[20:40]}], {"slope": 2.0}),
         (single, [X[:30], X[30:]], {}),
     ]:
-        mcmc = MCMC(OSGHMC(model, step_size=0.01), 5, 0, disable_progbar=True, data_loader=source)
-        mcmc.run(**others)
+        mcmc = MCMC(OSGHMC(model, step_size=0.01), 5, 0, disable_progbar=True)
+        mcmc.run(data_loader=source, **others)
         assert mcmc.get_samples()["w"].shape == (5, 2)
 
 
@@ -223,8 +224,8 @@ def test_under_the_mcmc_of_pyro():
 def test_export_leaves_out_what_minibatches_cannot_tell():
     for source in (None, loader()):
         model = one_plate if source is None else with_loader
-        mcmc = MCMC(OSGHMC(model, step_size=0.01), 5, 0, num_chains=2, disable_progbar=True, data_loader=source)
-        mcmc.run()
+        mcmc = MCMC(OSGHMC(model, step_size=0.01), 5, 0, num_chains=2, disable_progbar=True)
+        mcmc.run(data_loader=source)
         with pytest.warns(UserWarning, match="log_likelihood is left out: .*(minibatches|data_loader)"):
             data = mcmc.to_inferencedata(deterministic=False)
         assert "w" in data.posterior
@@ -250,16 +251,16 @@ def test_short_batches_count_for_what_they_have(source):
     pairs = [(X[:50], Y[:50]), (X[50:58], Y[50:58]), (X[58:], Y[58:])]
     batches = DataLoader(TensorDataset(X, Y), batch_size=25) if source == "DataLoader" else pairs
     start = {"w": torch.tensor([[0.3, -0.4]] * 2)}
-    potential = SGLD(regression_of_batch, step_size=0.1).prepare(2, 0, start, FromLoader(batches)).problem.batched
+    potential = SGLD(regression_of_batch, step_size=0.1).prepare(2, 0, start, data_loader=batches).problem.batched
     whole = SGLD(on_all(one_plate), step_size=0.1).prepare(2, 0, start).problem.batched
-    gradient = torch.stack([potential(start, step)[1]["w"] for step in range(3)]).mean(0)
+    gradient = torch.stack([potential(start, potential.batches(step))[1]["w"] for step in range(3)]).mean(0)
     torch.testing.assert_close(gradient, whole(start)[1]["w"])
 
 
 def test_chains_with_batches_of_their_own_see_all_of_a_loader():
     batches = [(X[k : k + 12], Y[k : k + 12]) for k in range(0, SIZE, 12)]
     kernel = SGLD(regression_of_batch, step_size=1e-3, own_minibatches=True)
-    seen = kernel.prepare(5, 0, None, FromLoader(batches)).problem.batched.batches
+    seen = kernel.prepare(5, 0, None, data_loader=batches).problem.batched.batches
     firsts = torch.stack([seen(step)["argument 0"][:, 0] for step in range(40)])  # (steps, chains)
     assert all(len(firsts[:, chain].unique()) == 5 for chain in range(5))
 
@@ -315,6 +316,6 @@ def test_a_plate_of_another_size_than_the_loaders_data_is_told(total):
         with pyro.plate("rows", total, subsample_size=len(y)):
             pyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
 
-    SGLD(model, step_size=1e-5).prepare(1, 0, None, FromLoader(loader), total=1000)
+    SGLD(model, step_size=1e-5).prepare(1, 0, None, data_loader=loader, total=1000)
     with pytest.warns(UserWarning, match=f"size {total}, but data_loader has 1000 cases"):
-        SGLD(model, step_size=1e-5).prepare(1, 0, None, FromLoader(loader), total=total)
+        SGLD(model, step_size=1e-5).prepare(1, 0, None, data_loader=loader, total=total)

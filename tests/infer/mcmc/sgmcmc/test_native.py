@@ -7,9 +7,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD
-from pyro_manifold.infer.mcmc import haste
+from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import PolynomialDecay
+from pyro_manifold.infer.mcmc.sgmcmc.transition import StochasticSteps
+from pyro_manifold.infer.mcmc.transitions import compilation
 
 ROWS = 60
 
@@ -57,19 +58,21 @@ KERNELS = [
     (SGHMC, {"step_size": 0.01, "friction": 0.1, "resample_momentum": True}, raters),
     (OSGHMC, {"step_size": 0.01, "friction": 0.1, "minibatches": "symmetric"}, components),
     (OSGHMC, {"step_size": 0.01, "friction": 0.1, "minibatches": "independent", "scales": {"U": 0.5}}, components),
+    (SGNHT, {"step_size": 0.01}, components),
+    (SGNHT, {"step_size": 0.01, "minibatches": "shuffled", "thermostat_mass": 1.0}, raters),
 ]
 
 
 @pytest.fixture(autouse=True)
 def _native_code_from_the_start(monkeypatch):
-    monkeypatch.setattr(haste, "_OPERATORS_WORTH_MAKING", 0)
+    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
 
 
 def sampled(kernel, model, *args, **options):
     pyro.set_rng_seed(0)
     mcmc = MCMC(kernel(model), 30, 10, num_chains=3, disable_progbar=True, **options)
     mcmc.run(*args)
-    return mcmc.get_samples(group_by_chain=True), mcmc._session.run
+    return mcmc.get_samples(group_by_chain=True), mcmc._sampling.run
 
 
 def made_of(kernel, **options):
@@ -79,10 +82,10 @@ def made_of(kernel, **options):
 @pytest.mark.parametrize(("kernel", "options", "model"), KERNELS)
 def test_draws_are_those_without(kernel, options, model, monkeypatch):
     found, run = sampled(made_of(kernel, **options), model, numbers(ROWS, 3))
-    assert run.transitions[0].native.graph.form == "native"
+    assert run.transitions[0].step.graph.form == "native"
     monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
     expected, run = sampled(made_of(kernel, **options), model, numbers(ROWS, 3))
-    assert run.transitions[0].native is None
+    assert run.transitions[0].step.graph.form == "steps"
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-7, atol=1e-7)
 
@@ -94,9 +97,9 @@ def test_a_loader_whose_last_batch_is_smaller(monkeypatch):
         loader = DataLoader(data, batch_size=16, shuffle=True, generator=torch.Generator().manual_seed(0))
         pyro.set_rng_seed(0)
         kernel = SGHMC(fed, step_size=0.01, friction=0.1, num_steps=3)
-        mcmc = MCMC(kernel, 30, 10, num_chains=3, disable_progbar=True, data_loader=loader)
-        mcmc.run()
-        return mcmc.get_samples()["w"], mcmc._session.run.transitions[0].native
+        mcmc = MCMC(kernel, 30, 10, num_chains=3, disable_progbar=True)
+        mcmc.run(data_loader=loader)
+        return mcmc.get_samples()["w"], mcmc._sampling.run.transitions[0].step
 
     found, native = draws()
     assert native.graph.form == "native"
@@ -104,20 +107,83 @@ def test_a_loader_whose_last_batch_is_smaller(monkeypatch):
     torch.testing.assert_close(found, draws()[0], rtol=1e-7, atol=1e-7)
 
 
-def test_in_float32():
+@pytest.mark.parametrize("kernel", [OSGHMC, SGNHT])
+def test_in_float32(kernel):
     torch.set_default_dtype(torch.float32)
     options = {"step_size": 0.01, "friction": 0.1}
-    found, run = sampled(made_of(OSGHMC, **options), components, numbers(ROWS, 3))
-    assert run.transitions[0].native.graph.form == "native"
+    found, run = sampled(made_of(kernel, **options), components, numbers(ROWS, 3))
+    assert run.transitions[0].step.graph.form == "native"
     assert found["U"].dtype == torch.float32
     assert (found["U"].mT @ found["U"] - torch.eye(2)).abs().max() < 1e-5
+
+
+def drawn(kernel, draws=100, **options):
+    pyro.set_rng_seed(0)
+    mcmc = MCMC(kernel, draws, 10, num_chains=3, disable_progbar=True, **options)
+    mcmc.run(numbers(ROWS, 3))
+    return mcmc
+
+
+def one_by_one(monkeypatch):
+    monkeypatch.setattr(StochasticSteps, "iterations_per_call", lambda self, settings: 1)
+
+
+TOGETHER = [
+    (OSGHMC, components, {"friction": 0.1, "num_steps": 3}),
+    (PSGLD, raters, {}),
+    (SGLD, whole, {"num_steps": 2}),
+    (SGNHT, components, {"num_steps": 3}),
+]
+
+
+@pytest.mark.parametrize(("kernel", "model", "options"), TOGETHER)
+def test_iterations_made_together_are_those_made_one_by_one(kernel, model, options, monkeypatch):
+    def everything(mcmc):
+        run = mcmc._sampling.run
+        return [
+            *mcmc.get_samples().values(),
+            *mcmc._sampling.statistics().values(),
+            *run.state.heat.values(),
+            *run.state.memory.values(),
+        ]
+
+    together = drawn(kernel(model, step_size=0.01, **options))
+    run = together._sampling.run
+    assert [run.transitions[0].iterations_per_call(k) for k in (1, 2, 3, 5, 8)] == [1, 1, 1, 3, 1]
+    one_by_one(monkeypatch)
+    alone = drawn(kernel(model, step_size=0.01, **options))
+    for found, expected in zip(everything(together), everything(alone), strict=True):
+        assert torch.equal(found, expected)
+    assert run.state.hottest == alone._sampling.run.state.hottest
+    assert run.state.steps == alone._sampling.run.state.steps
+
+
+def leaving(x):
+    """The density is no number beyond 1, which a chain reaches by and by."""
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    pyro.factor("edge", torch.log(1.0 - w))
+
+
+def test_draws_before_one_that_is_not_finite_are_those_made_one_by_one(monkeypatch):
+    def draws():
+        kernel = SGHMC(leaving, step_size=0.2, friction=0.1)
+        with pytest.warns(UserWarning, match="left the finite numbers at step"):
+            mcmc = drawn(kernel, 2000, initial_params={"w": torch.tensor([0.0, -1.0, -2.0])})
+        return mcmc.get_samples(group_by_chain=True)["w"]
+
+    together = draws()
+    one_by_one(monkeypatch)
+    alone = draws()
+    assert 8 < together.shape[1] < 2000
+    assert torch.equal(together, alone)
+    assert together.isfinite().all()
 
 
 def test_a_run_that_is_saved_goes_on_the_same():
     def run():
         pyro.set_rng_seed(0)
         run = made_of(OSGHMC, step_size=0.01, friction=0.1)(components).prepare(3, 0, None, numbers(ROWS, 3))
-        run.haste.planned = 1000
+        run.compilation.planned = 1000
         return run
 
     whole, first, second = run(), run(), run()
@@ -126,7 +192,7 @@ def test_a_run_that_is_saved_goes_on_the_same():
     for _ in range(17):
         first.advance()
     second.load_state_dict(first.state_dict())
-    assert second.transitions[0].native.graph.form == "native"
+    assert second.transitions[0].step.graph.form == "native"
     for _ in range(13):
         second.advance()
     assert torch.equal(whole.sites["U"], second.sites["U"])
@@ -137,4 +203,4 @@ def test_a_run_that_is_saved_goes_on_the_same():
 )
 def test_steps_that_differ_are_made_one_by_one(options):
     _, run = sampled(made_of(SGLD, **options), raters, numbers(ROWS, 3))
-    assert run.transitions[0].native is None
+    assert run.transitions[0].step.graph.form == "steps"

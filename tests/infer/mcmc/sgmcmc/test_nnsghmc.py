@@ -13,8 +13,8 @@ from problems.noisy_gradients import gradient_noise
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.graphs.native.compiler import NoCompilerError
 from pyro_manifold.infer import MCMC, NNSGHMC, OSGHMC, SGHMC, MetaSampler
+from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import Columns, CoordinateUpdate, in_parts
 from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork
-from pyro_manifold.infer.mcmc.sgmcmc.meta.opening import Columns, Opening, in_parts
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings
@@ -147,9 +147,9 @@ class OnOneBatch(NNSGHMC):
     """Q of the batch of the force that it multiplies."""
 
     def step(self):
-        def step(state, gradient, settings, **options):
-            energy, slopes = gradient(state.position)
-            return learned_step(state._replace(energy=energy, gradient=slopes), gradient, settings, **options)
+        def step(state, settings, noise, potential, **options):
+            energy, slopes = potential(state.position)
+            return learned_step(state._replace(energy=energy, gradient=slopes), settings, noise, potential, **options)
 
         return step
 
@@ -211,12 +211,12 @@ def test_native_code_opens_the_same_step(dtype, scales):
     chains, d = 3, 3000
     columns = Columns(*torch.randn(4, chains, d), 0.5 + torch.rand(1, scales))
     energy, unit = torch.randn(chains), torch.rand(1)
-    opening = Opening(any_sampler(0).to(energy), Scaling(d, 5))
-    opening.compile(columns.position)
-    assert opening.is_native(columns.position)
+    coordinate_update = CoordinateUpdate(any_sampler(0).to(energy), Scaling(d, 5))
+    coordinate_update.compile(columns.position)
+    assert coordinate_update.is_native(columns.position)
     for settings in (StepSettings(0.01, 1.0), StepSettings(0.02, 0.5, 0.1, 0.002)):
-        plain = Opening(any_sampler(0).to(energy), Scaling(d, 5))(columns, energy, unit, settings)
-        for found, expected in zip(opening(columns, energy, unit, settings), plain, strict=True):
+        plain = CoordinateUpdate(any_sampler(0).to(energy), Scaling(d, 5))(columns, energy, unit, settings)
+        for found, expected in zip(coordinate_update(columns, energy, unit, settings), plain, strict=True):
             assert found.shape == (chains, d)
             torch.testing.assert_close(found, expected)
 
@@ -291,8 +291,8 @@ def of_batch(x, y):
 def test_loaders_and_the_mcmc_of_pyro():
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=20, shuffle=True)
     options = {"sampler": "gaussian", "step_size": 1e-3, "num_steps": 100}
-    mcmc = MCMC(NNSGHMC(of_batch, **options), 10, 5, disable_progbar=True, data_loader=loader)
-    mcmc.run()
+    mcmc = MCMC(NNSGHMC(of_batch, **options), 10, 5, disable_progbar=True)
+    mcmc.run(data_loader=loader)
     assert mcmc.get_samples()["w"].shape == (10, 2)
     kernel = NNSGHMC(regression, **options)
     mcmc = pyro.infer.MCMC(kernel, 10, 5, disable_progbar=True)

@@ -1,1 +1,1 @@
-"""A sampler that is learned: its networks, its step, how it is trained."""
+"""Meta-learned stochastic-gradient sampler: its networks, its step, and its files."""

@@ -1,4 +1,4 @@
-"""Tensors, numbers and words as one plain file: NumPy's archive with a page of JSON, never a pickle."""
+"""Files of tensors, numbers and strings: a NumPy archive with a JSON header, without pickle."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ABOUT = "about"
 
 
 def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write a file, all of it or nothing.
+    """Write a file atomically.
 
     Args:
-        path: where to.
-        kind: what it holds, in a word.
-        tensors: by name.
-        about: what JSON can say.
+        path: path of the file.
+        kind: type of its content.
+        tensors: tensors by name.
+        about: further content that JSON can represent.
     """
     page = json.dumps({"kind": kind, "version": VERSION, **about})
     arrays = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
@@ -35,11 +35,11 @@ def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], about: Map
 
 
 def check_folder(path: str | Path) -> Path:
-    """The path of a file that is there or can be made.
+    """Return the path of a file that exists or can be created.
 
     Raises:
-        ValueError: if it is none, or a folder.
-        FileNotFoundError: if its folder is not there.
+        ValueError: if it is not a path, or is a folder.
+        FileNotFoundError: if its folder does not exist.
     """
     if not isinstance(path, str | Path) or Path(path).is_dir():
         raise ValueError(f"{path!r}: expected the path of a file.")
@@ -50,11 +50,11 @@ def check_folder(path: str | Path) -> Path:
 
 
 def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and the page of a file.
+    """Read the tensors and the JSON header of a file.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if it is damaged, of another kind or version.
+        FileNotFoundError: if it does not exist.
+        ValueError: if it is damaged, or of another kind or version.
     """
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -64,7 +64,7 @@ def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
     except FileNotFoundError:
         raise
-    except Exception as error:  # what is damaged can fail in any way
+    except Exception as error:  # a damaged file can fail in any way
         reason = (str(error) or type(error).__name__).splitlines()[0].removesuffix(".")
         raise ValueError(f"{path} is damaged or no {kind} ({reason}): restore or write it again.") from error
     if found[0] != kind:

@@ -1,7 +1,7 @@
-r"""One-hidden-layer networks that all coordinates share, with exact derivatives by their inputs.
+r"""One-hidden-layer networks shared by all coordinates, with exact derivatives with respect to their inputs.
 
-The hidden units are :math:`\varphi(x) = x/\sqrt{1+x^2}`: bounded, so that neither speed nor friction grows without end
-where a chain starts far out, smooth, so that the corrections Γ are, and without an exponential.
+The hidden units are :math:`\varphi(x) = x/\sqrt{1+x^2}`. They are bounded, so that speed and friction are bounded for
+chains that start far away; smooth, so that the corrections Γ are smooth; and computed without an exponential.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 class CoordinateNetwork(NamedTuple):
-    r""":math:`f(u, x) = v \cdot \varphi(W (u, x) + b) + a` of an energy u and numbers x of a coordinate.
+    r"""Network :math:`f(u, x) = v \cdot \varphi(W (u, x) + b) + a` of an energy u and inputs x of a coordinate.
 
     Attributes:
-        weight: W, ``(hidden, inputs)``, the energy first.
+        weight: W, ``(hidden, inputs)``; the energy is the first input.
         bias: b, ``(hidden,)``.
         readout: v, ``(hidden,)``.
         offset: a, ``()``.
@@ -32,14 +32,14 @@ class CoordinateNetwork(NamedTuple):
     def random(
         cls, hidden: int, inputs: int, readout: float, random: torch.Generator | None = None
     ) -> CoordinateNetwork:
-        """Standard normal weights by √inputs and biases, and a readout of this standard deviation by √hidden."""
+        """Draw normal weights with variance 1/inputs, standard normal biases, and readouts of sd readout/√hidden."""
         weight = torch.randn(hidden, inputs, generator=random, dtype=torch.double) / inputs**0.5
         bias = torch.randn(hidden, generator=random, dtype=torch.double)
         out = torch.randn(hidden, generator=random, dtype=torch.double) * (readout / hidden**0.5)
         return cls(weight, bias, out, torch.zeros((), dtype=torch.double))
 
     def value(self, energy: Tensor, *numbers: Tensor) -> Tensor:
-        """The value for each coordinate.
+        """Evaluate the network for each coordinate.
 
         Args:
             energy: u, ``(chains,)``.
@@ -51,7 +51,7 @@ class CoordinateNetwork(NamedTuple):
         return self._read(bounded(self._hidden(energy, torch.stack(numbers, 1)))[0])
 
     def _hidden(self, energy: Tensor, stacked: Tensor) -> Tensor:
-        """``(chains, hidden, d)``, before φ; the energy is the same for all coordinates of a chain."""
+        """Compute pre-activations, ``(chains, hidden, d)``; the energy is shared by all coordinates of a chain."""
         shared = torch.addmm(self.bias, energy.unsqueeze(1), self.weight[:, :1].mT).unsqueeze(2)
         return torch.baddbmm(shared, self.weight[:, 1:].expand(len(energy), -1, -1), stacked)
 
@@ -60,12 +60,12 @@ class CoordinateNetwork(NamedTuple):
 
 
 class JoinedNetworks(NamedTuple):
-    """Several networks of the same coordinates as one product, with exact derivatives: fewer passes over memory.
+    """Several networks of the same coordinates, evaluated with exact derivatives by one matrix product.
 
     Attributes:
-        hidden: weights and biases of all hidden units together, those of fewer inputs filled up with zeros.
-        values: the readouts, ``(networks, hidden)``.
-        offsets: ``(networks, 1)``.
+        hidden: weights and biases of all hidden units together, padded with zeros for networks with fewer inputs.
+        values: readouts, ``(networks, hidden)``.
+        offsets: offsets, ``(networks, 1)``.
         slopes: readouts times weights, ``(derivatives, hidden)``.
     """
 
@@ -76,7 +76,7 @@ class JoinedNetworks(NamedTuple):
 
     @classmethod
     def of(cls, *networks: tuple[CoordinateNetwork, Sequence[int]]) -> JoinedNetworks:
-        """Networks, each with the inputs to derive it by; 0 is the energy."""
+        """Join networks, each given with the indices of inputs for its derivatives; 0 is the energy."""
         inputs = max(network.weight.shape[1] for network, _ in networks)
         weights = [torch.nn.functional.pad(net.weight, (0, inputs - net.weight.shape[1])) for net, _ in networks]
         biases, readouts = (torch.cat([net[part] for net, _ in networks]) for part in (1, 2))
@@ -87,7 +87,7 @@ class JoinedNetworks(NamedTuple):
         return cls(hidden, values, offsets.unsqueeze(1), torch.block_diag(*slopes))
 
     def with_slopes(self, energy: Tensor, *numbers: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Values and derivatives for each coordinate.
+        """Compute values and derivatives for each coordinate.
 
         Args:
             energy: u, ``(chains,)``.
@@ -101,7 +101,7 @@ class JoinedNetworks(NamedTuple):
 
 
 def bounded(x: Tensor) -> tuple[Tensor, Tensor]:
-    """φ and its derivative; without gradients it overwrites x."""
+    """Compute φ and its derivative; overwrites x if gradients are disabled."""
     if torch.is_grad_enabled():
         root = (1 + x * x).rsqrt()
         return x * root, root * root * root
@@ -113,7 +113,7 @@ def bounded(x: Tensor) -> tuple[Tensor, Tensor]:
 def finite_differences(
     function: Callable[..., Tensor], inputs: Sequence[Tensor], of: Sequence[int], width: float
 ) -> tuple[Tensor, ...]:
-    """The value of a function and central differences of it, in place of derivatives by some of its inputs."""
+    """Compute the value of a function, and central differences in place of derivatives by the inputs ``of``."""
     slopes = []
     for index in of:
         above, below = ([x + h if k == index else x for k, x in enumerate(inputs)] for h in (width, -width))

@@ -1,4 +1,4 @@
-"""What a learned sampler is: two small networks, three constants, and the posteriors that it was trained on."""
+"""Meta-learned sampler: two small networks, constants, and the scaling of the posteriors it was trained on."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _WIDTH = {torch.float64: 1e-5, torch.float32: 1e-2}
 
 
 class Scaling(NamedTuple):
-    """The posterior that a sampler is used on.
+    """Properties of a posterior from which the inputs of a sampler are scaled.
 
     Attributes:
-        dimension: number of its coordinates.
-        data_size: number of its data.
-        derivatives: of the networks, exact ones or differences.
+        dimension: number of coordinates.
+        data_size: number of data.
+        derivatives: computation of the networks' derivatives, exact or by finite differences.
     """
 
     dimension: int
@@ -47,7 +47,7 @@ class Scaling(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """What a step needs to know of Q and D in each coordinate, ``(chains, d)`` each.
+    """Values and derivatives of Q and D in each coordinate, ``(chains, d)`` each.
 
     Attributes:
         curl: Q.
@@ -65,7 +65,7 @@ class Coefficients(NamedTuple):
 
 
 class Learned(Protocol):
-    """What a step needs of a sampler."""
+    """Protocol of a sampler, as used by a learned step."""
 
     @property
     def hidden(self) -> int: ...
@@ -78,22 +78,23 @@ class Learned(Protocol):
 
 @dataclass(frozen=True)
 class MetaSampler:
-    r"""The learned parts of `NNSGHMC`: Q and D in each coordinate, of the energy, its momentum and its gradient.
+    r"""Learned parts of `NNSGHMC`: Q and D of each coordinate, as functions of energy, momentum and gradient.
 
     .. math::
         Q = \beta + f_Q(u, r^2), \qquad
         D = \frac{\sqrt{N/N_0}}{\varepsilon_0} \left(\alpha Q^2 + \tfrac12 \varphi(f_D(u, r^2, g^2))^2 + c\right),
 
-    f one-hidden-layer networks that all coordinates of all posteriors share, and φ their bounded hidden units, so that
-    no coordinate loses more than half of its momentum in a step to f_D. It was trained with steps of ε₀ on posteriors
-    of d₀ coordinates and N₀ data, and is used on d coordinates and N data. As the width of posteriors falls with √N, so
-    do steps, by `step_size_for`, and D takes the same share of a momentum in such a step. Inputs are :math:`u = (U d_0
-    N_0 / (d N) - m) / s`, with the centre m and the scale s of the energy in training; r, the momentum in the unit of
-    its standard deviation; and g, the gradient by the root mean square of the gradients of all coordinates. They enter
-    as squares, so that a posterior and its mirror image are drawn alike: with r and g themselves, as in the paper, the
-    error of long steps and noisy gradients pushes the means of draws to one side.
+    f are one-hidden-layer networks shared by all coordinates of all posteriors. φ are their bounded hidden units, so
+    that f_D removes at most half of a coordinate's momentum per step. The sampler was trained with steps of ε₀ on
+    posteriors with d₀ coordinates and N₀ data, and is used for d coordinates and N data. The width of posteriors
+    decreases with √N, and so do step sizes, by `step_size_for`; D removes the same fraction of momentum in such a step.
+    Inputs are :math:`u = (U d_0 N_0 / (d N) - m) / s`, with the centre m and the scale s of the energy in training; r,
+    the momentum in units of its standard deviation; and g, the gradient divided by the root mean square of the
+    gradients of all coordinates. r and g enter as squares, which makes the sampler equivariant under reflections: with
+    r and g themselves, as in the paper, errors from long steps and noisy gradients bias the means of draws.
 
-    Any numbers here give a sampler of the right distribution, as the step size goes to 0: only its speed is learned.
+    The stationary distribution is correct for any values of these parameters, as the step size goes to 0: only the
+    speed of mixing is learned.
 
     Args:
         curl: f_Q.
@@ -104,12 +105,12 @@ class MetaSampler:
         energy_centre: m.
         energy_scale: s.
         dimension: d₀.
-        data_size: N₀; 1 for densities without data, by which no other number of data is judged.
+        data_size: N₀; 1 for densities without data, in which case there is no rescaling by the number of data.
         step_size: ε₀.
-        command: what trained it.
+        command: command by which it was trained.
 
     Raises:
-        ValueError: for constants out of range, or networks of other inputs.
+        ValueError: for constants out of range, or networks with other inputs.
 
     Example:
         >>> sampler = MetaSampler.load("gaussian")
@@ -167,7 +168,7 @@ class MetaSampler:
     def random(
         cls, hidden: int = 10, readout: float = 0.1, random: torch.Generator | None = None, **constants: Any
     ) -> MetaSampler:
-        """Networks with random weights: with a small readout hardly different from SGHMC, where training begins."""
+        """Return networks with random weights; with a small readout the sampler is close to SGHMC."""
         check_positive_integer(hidden=hidden)
         curl = CoordinateNetwork.random(hidden, len(CURL_INPUTS), readout, random)
         friction = CoordinateNetwork.random(hidden, len(FRICTION_INPUTS), readout, random)
@@ -176,7 +177,7 @@ class MetaSampler:
     # ---- use --------------------------------------------------------------------------------------------------------
 
     def step_size_for(self, data_size: int) -> float:
-        """The step size of training for another number of data; without data in training it is the same for all.
+        """Return the step size of training, rescaled for another number of data unless it was trained without data.
 
         Raises:
             ValueError: if the number is not positive.
@@ -185,17 +186,17 @@ class MetaSampler:
         return self.step_size * self._data_ratio(data_size) ** 0.5
 
     def _data_ratio(self, data_size: int) -> float:
-        """N₀ / N; a sampler that has seen no data has no N₀."""
+        """Return N₀ / N, or 1 for a sampler trained without data."""
         return 1.0 if self.data_size == 1 else self.data_size / data_size
 
     def coefficients(self, energy: Tensor, momentum: Tensor, gradient: Tensor, scaling: Scaling) -> Coefficients:
-        """Q, D and their derivatives.
+        """Compute Q, D and their derivatives.
 
         Args:
             energy: U, ``(chains,)``.
             momentum: r, ``(chains, d)``.
             gradient: g, ``(chains, d)``.
-            scaling: the posterior.
+            scaling: properties of the posterior.
         """
         ratio = self.dimension / scaling.dimension * self._data_ratio(scaling.data_size)
         slope = ratio / self.energy_scale
@@ -226,12 +227,12 @@ class MetaSampler:
 
     @property
     def hidden(self) -> int:
-        """Hidden units of both networks together."""
+        """Number of hidden units of both networks together."""
         return len(self.curl.bias) + len(self.friction.bias)
 
     @property
     def is_live(self) -> bool:
-        """Whether its weights are being trained."""
+        """True if its weights are being trained."""
         return any(value.requires_grad for value in self.tensors.values())
 
     def _join(self) -> JoinedNetworks:
@@ -239,7 +240,7 @@ class MetaSampler:
 
     _joined = cached_property(_join)
 
-    # ---- its numbers ------------------------------------------------------------------------------------------------
+    # ---- parameters -------------------------------------------------------------------------------------------------
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -248,16 +249,16 @@ class MetaSampler:
         return {f"{name} {part}": value for name, net in networks.items() for part, value in net._asdict().items()}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> MetaSampler:
-        """The same with other weights."""
+        """Return the same sampler with other weights."""
         return replace(self, **_networks(tensors))
 
     def to(self, like: Tensor) -> MetaSampler:
-        """With weights of the dtype and on the device of a tensor."""
+        """Return the sampler with weights of the dtype and on the device of a tensor."""
         return self.with_tensors({name: value.to(like) for name, value in self.tensors.items()})
 
     @property
     def fingerprint(self) -> str:
-        """A word that another sampler does not have."""
+        """Checksum of all weights and constants."""
         content = b"".join(value.double().cpu().numpy().tobytes() for value in self.tensors.values())
         return f"{zlib.crc32(repr(sorted(self._constants.items())).encode() + content):08x}"
 
@@ -268,19 +269,19 @@ class MetaSampler:
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write a plain file of tensors and JSON, with a version; `load` reads it."""
+        """Write the sampler to a file of tensors and JSON with a version number, readable by `load`."""
         inputs = {"curl inputs": list(CURL_INPUTS), "friction inputs": list(FRICTION_INPUTS)}
         write(path, _KIND, self.tensors, {**inputs, **self._constants})
 
     @classmethod
     def load(cls, name: str | Path) -> MetaSampler:
-        """A sampler of a file, or one that comes with the package.
+        """Load a sampler from a file, or one that is part of the package.
 
         Args:
             name: a path, or one of `MetaSampler.names`.
 
         Raises:
-            ValueError: if the file is damaged, of another version or of a sampler with other inputs.
+            ValueError: if the file is damaged, of another version, or of a sampler with other inputs.
             FileNotFoundError: if there is no such file or name.
         """
         if not isinstance(name, str | Path):
@@ -305,7 +306,7 @@ class MetaSampler:
 
     @staticmethod
     def names() -> list[str]:
-        """Samplers that come with the package."""
+        """Return the names of the samplers that are part of the package."""
         return sorted(path.stem for path in _SHIPPED.glob("*.npz"))
 
 
@@ -323,6 +324,6 @@ def _networks(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def check_derivatives(derivatives: object) -> None:
-    """Raise a sentence unless it is one of the two."""
+    """Raise an error unless the argument is one of the two options."""
     if derivatives not in get_args(Derivatives):
         raise ValueError(f"derivatives={derivatives!r}, expected one of {list(get_args(Derivatives))}.")

@@ -1,0 +1,1 @@
+"""Whether answers are right: bias, calibration, evidence, modes."""

@@ -1,0 +1,1 @@
+"""Whether guides of low rank find Gaussians that their families contain."""

@@ -1,0 +1,1 @@
+"""Whether all modes are found, weighted and told apart."""

@@ -1,0 +1,1 @@
+"""Whether MSD has the right distribution."""

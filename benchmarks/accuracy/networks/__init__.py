@@ -1,0 +1,1 @@
+"""Ways to the posterior of a small network against long chains of HMC."""

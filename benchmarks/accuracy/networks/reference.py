@@ -1,0 +1,135 @@
+"""The predictions of a small network by long chains of full-batch HMC, to rank shorter ones against.
+
+    python -m benchmarks.accuracy.networks.reference --data FOLDER
+
+The network and its data are in `small_network.py`. Eight chains of `OHMC` begin at draws of the prior, so that R-hat
+sees whether they have forgotten where; masses are those of the prior. R-hat is that of predictive probabilities: of
+weights it means nothing, for hidden units may change places and signs. What is kept are the mean probabilities, R-hat
+and the settings, in ``reference_160_digits.npz``; no images. Chains that disagree (95 % quantile of R-hat of the tested
+images 1.1 or more) are no reference, and are refused.
+
+How far the reference is from the truth shows in how far the two halves of its chains are from each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import pyro
+import torch
+
+from benchmarks.accuracy.networks.small_network import (
+    OUTSIDE,
+    WIDTH,
+    bayesian_network,
+    digits,
+    patterns,
+    posterior,
+    probabilities,
+)
+from benchmarks.tables import show
+from pyro_manifold.diagnostics import agreement, total_variation
+from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
+
+FILE = Path(__file__).with_name("reference_160_digits.npz")
+LARGEST_R_HAT = 1.1  # of 95 % of the predictions
+TRAJECTORY_LENGTH = 1.5  # about a quarter of the period of a site that only knows its prior
+COMMAND = "python -m benchmarks.accuracy.networks.reference --data FOLDER"
+
+
+def long_chains(data, network, chains, draws, warmup):
+    """`RunningPredictions` of all asked images, and what the run was like."""
+    predictions = RunningPredictions(network, data.asked, statistic=probabilities)
+    kernel = OHMC(
+        posterior(network, data.images, data.labels),
+        step_size=0.05,
+        trajectory_length=TRAJECTORY_LENGTH,
+        adapt_mass_matrix=False,
+        init_strategy=pyro.infer.autoguide.init_to_sample,
+    )
+    started = time.process_time()
+    MCMC(kernel, draws, warmup, num_chains=chains, save_params=[], consumers=[predictions], disable_progbar=True).run()
+    return predictions, {
+        "chains": chains,
+        "draws": draws,
+        "warmup": warmup,
+        "step_size": kernel.step_size,
+        "num_steps": kernel.num_steps,
+        "acceptance": float(kernel.run.mean_acceptance),
+        "seconds_of_one_core": time.process_time() - started,
+    }
+
+
+def disagreement(predictions):
+    """Median, 95 % quantile and largest R-hat of each set of images."""
+    found = {}
+    for name, r_hat in zip(("tested", *OUTSIDE), predictions.r_hat.flatten(1), strict=True):
+        found[name] = [float(r_hat.median()), float(r_hat.quantile(0.95)), float(r_hat.max())]
+    return found
+
+
+def between_halves(predictions):
+    """Agreement and total variation between the tested images' predictions by two halves of the chains."""
+    halves = [part.mean(0)[0] for part in predictions.chain_means.chunk(2)]
+    return {"agreement": float(agreement(*halves)), "total_variation": float(total_variation(*halves))}
+
+
+def save(path, predictions, about):
+    """Keep the mean probabilities.
+
+    Raises:
+        RuntimeError: if chains disagree.
+    """
+    _, most, _ = about["r_hat"]["tested"]
+    if not most < LARGEST_R_HAT:
+        raise RuntimeError(
+            f"Chains disagree: 95 % of the predictions have an R-hat up to {most:.3g}, expected less than "
+            f"{LARGEST_R_HAT}: nothing is kept; take more --draws."
+        )
+    mean = predictions.mean.to(torch.float32).numpy()
+    np.savez_compressed(path, probabilities=mean, about=np.array(json.dumps(about)))
+
+
+def load(path=FILE):
+    """Mean probabilities ``(3, tested, 10)``, and what is known about the run."""
+    with np.load(path) as kept:
+        return torch.tensor(kept["probabilities"]), json.loads(str(kept["about"]))
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", help="folder of MNIST's four files")
+    parser.add_argument("--chains", type=int, default=8)
+    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--warmup", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="where to keep it, beside this file if left out")
+    parser.add_argument("--short", action="store_true", help="generated images; --out is needed, short chains suffice")
+    arguments = parser.parse_args(argv)
+    if arguments.data is None and not arguments.short:
+        parser.error("--data is needed: the folder of MNIST's four files (or --short).")
+    if arguments.short and arguments.out is None:
+        parser.error("--short needs --out, for it must not take the place of the reference.")
+    data, out = (patterns() if arguments.short else digits(arguments.data)), arguments.out or FILE
+    pyro.set_rng_seed(arguments.seed)
+    width = 4 if arguments.short else WIDTH
+    counts = (arguments.chains, arguments.draws, arguments.warmup)
+    predictions, about = long_chains(data, bayesian_network(width), *counts)
+    about |= {"command": COMMAND, "width": width, "seed": arguments.seed, "fingerprint": data.fingerprint}
+    about |= {"torch": torch.__version__, "r_hat": disagreement(predictions), "halves": between_halves(predictions)}
+    print(", ".join(f"{name} {value}" for name, value in about.items() if not isinstance(value, dict)), "\n")
+    rows = ([name, *(f"{value:.4f}" for value in values)] for name, values in about["r_hat"].items())
+    show(["R-hat of predictions", "median", "95 %", "largest"], rows)
+    print("\nbetween two halves of the chains:", ", ".join(f"{name} {x:.4f}" for name, x in about["halves"].items()))
+    save(out, predictions, about)
+
+
+if __name__ == "__main__":
+    main()

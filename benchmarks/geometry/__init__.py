@@ -1,1 +1,0 @@
-"""Benchmarks of MSD: sampling in the geometry of the model."""

@@ -1,0 +1,149 @@
+"""MSD against Hamiltonian Monte Carlo on MacKay's robot arm, as in Zlochin & Baram (Neural Computation 13, 2001).
+
+    python -m benchmarks.papers.msd.robot_arm_steps              # step sizes by the paper's criteria
+    python -m benchmarks.papers.msd.robot_arm                    # errors and autocorrelations, errors by mode
+    python -m benchmarks.papers.msd.robot_arm_cost               # operations and time of a draw
+    python -m benchmarks.papers.msd.robot_arm_figure docs/images/robot_arm.png
+
+Prints Markdown: for each sampler the normalised squared error of the posterior mean on test and training cases, from
+every twentieth draw (mean and standard deviation over runs; 1 is the noise), the mean autocorrelation of both groups
+of weights at lag 10, rejections, energy errors and divergences; and test errors by the mode that a run sits in. Draws
+are kept in results/geometry; a second call reads them. The data are downloaded, or read from PYRO_MANIFOLD_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.papers.msd.robot_arm_model import NOISE, log_density, network, original, position, unflatten
+from benchmarks.papers.msd.robot_arm_modes import TOLERANCE, labels, mode_levels
+from benchmarks.papers.msd.robot_arm_samplers import PAPER, SAMPLERS, STARTS, STEP_SIZES, sample_once
+from benchmarks.tables import table
+
+warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+
+GROUPS = {"input to hidden": "input_to_hidden", "hidden to output": "hidden_to_output"}
+EVERY = 20
+"""One draw of so many counts for errors: 100 of a run's 2,000, as in the paper."""
+LAG = 10
+HEADINGS = ["sampler", "ε", "test error", "paper", "training error", *(f"lag {LAG}, {group}" for group in GROUPS)]
+HEADINGS += ["rejected", "energy error", "divergences"]
+
+
+def every_twentieth(draws):
+    """The draws of each run that errors are made of, ``(runs, draws // 20, 42)``; the last draw is one of them."""
+    return draws[:, EVERY - 1 :: EVERY]
+
+
+def normalised_error(prediction, y):
+    """Squared error, mean over cases and components, in units of the noise variance, ``(runs,)``."""
+    return (prediction - y).square().mean((-2, -1)) / NOISE**2
+
+
+def mean_prediction(draws, x):
+    """Posterior mean of the predictions of each run, ``(runs, cases, 2)``; one run at a time, for memory."""
+    return torch.stack([network(unflatten(run), x).mean(0) for run in draws])
+
+
+def errors(draws, x, y):
+    """Error of the posterior mean of each run, ``(runs,)``."""
+    return normalised_error(mean_prediction(every_twentieth(draws), x), y).numpy()
+
+
+def autocorrelation(draws, site):
+    """Autocorrelation of each run and lag, ``(runs, lags)``, mean over the weights of a site.
+
+    A weight that never moves has none; it counts as 1.
+    """
+    import arviz
+
+    weights = unflatten(draws)[site].flatten(2).movedim(1, 2).numpy()
+    still = weights.std(-1, keepdims=True) == 0
+    noise = np.random.default_rng(0).standard_normal(weights.shape)
+    found = arviz.autocorr(np.where(still, noise, weights), axis=-1)
+    return np.where(still, 1.0, found).mean(1)
+
+
+def row(name, step_size, runs, arm):
+    """One line of the table of samplers."""
+    test, training = errors(runs.draws, *arm[2:]), errors(runs.draws, *arm[:2])
+    return [
+        name,
+        f"{step_size:g}",
+        spread(test),
+        PAPER[name.split(",")[0]],
+        spread(training),
+        *(spread(autocorrelation(runs.draws, site)[:, LAG]) for site in GROUPS.values()),
+        f"{100 * runs.rejections.mean():.1f} %",
+        f"{np.nanmean(runs.energy_error):.3f}",  # a run that rejects all has none
+        f"{int(runs.divergences.sum())}",
+    ]
+
+
+def spread(values):
+    values = np.asarray(values)
+    return f"{values.mean():.3f} ± {values.std(ddof=1):.3f}" if len(values) > 1 else f"{values.mean():.3f}"
+
+
+def by_mode(found, arm):
+    """Test errors by mode, the highest first: a row for each mode, a column for each sampler.
+
+    The second column is the mean log density of the draws of all runs in a mode.
+    """
+    last = {name: mode_levels(runs.draws[:, -1], arm) for name, runs in found.items()}
+    named = labels(np.concatenate(list(last.values()))).reshape(len(found), -1)
+    tests = np.stack([errors(runs.draws, *arm[2:]) for runs in found.values()])
+    levels = np.stack([log_density(every_twentieth(runs.draws), arm).mean(1) for runs in found.values()])
+    rows = []
+    for mode in np.unique(named)[::-1]:
+        here = named == mode
+        cells = [f"{spread(tests[k, here[k]])} ({here[k].sum()})" if here[k].any() else "" for k in range(len(found))]
+        rows.append([f"{mode:.1f}", f"{levels[here].mean():.1f}", f"{spread(tests[here])} ({here.sum()})", *cells])
+    return table(["log density of the mode", "of draws", "all samplers", *found], rows)
+
+
+def moved(found, arm):
+    """How many runs of each sampler have their first and last draw below different modes."""
+    ends = {name: [mode_levels(runs.draws[:, k], arm) for k in (0, -1)] for name, runs in found.items()}
+    counts = {name: int((np.ptp(np.stack(pair), 0) > TOLERANCE).sum()) for name, pair in ends.items()}
+    return "Runs whose first draw is in another mode: " + ", ".join(f"{name} {n}" for name, n in counts.items())
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--draws", type=int, default=3000, help="of a run, those dropped included")
+    parser.add_argument("--dropped", type=int, default=1000)
+    parser.add_argument("--step-size", type=float, help="of all samplers named, in place of their own")
+    parser.add_argument("--start", choices=STARTS, default="descended", help="initial values")
+    parser.add_argument("--seed", type=int, default=0, help="of the initial values and of the runs")
+    parser.add_argument("--write", type=Path, help="also write the tables here")
+    arguments = parser.parse_args(argv)
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    text = tables(original(), arguments)
+    print(text)
+    if arguments.write:
+        arguments.write.write_text(text)
+    return text
+
+
+def tables(arm, arguments):
+    """Both tables, from runs with the settings asked for."""
+    options = {name: getattr(arguments, name) for name in ("runs", "draws", "dropped", "start", "seed")}
+    steps = {name: arguments.step_size or STEP_SIZES[name] for name in arguments.samplers}
+    found = {name: sample_once(name, arm, **options, step_size=step) for name, step in steps.items()}
+    lines = [row(name, steps[name], runs, arm) for name, runs in found.items()]
+    truth = [f"{float(normalised_error(position(x), y)):.3f}" for x, y in (arm[2:], arm[:2])]
+    lines.append(["true function", "", truth[0], "", truth[1]])
+    return "\n\n".join([table(HEADINGS, lines), by_mode(found, arm), moved(found, arm)]) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The samplers of the robot arm: MSD, and Hamiltonian Monte Carlo with fresh and with persistent momenta."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyro
+
+from benchmarks.papers.msd.robot_arm_model import descended, flatten, model, small_weights
+from pyro_manifold.infer import MCMC, MSD, OHMC
+
+RESULTS = Path("results/geometry")
+PERSISTENCE = 0.95
+PAPER = {"HMC30": "1.314 ± 0.074", "HMC100": "1.167 ± 0.044", "MSD": "1.161 ± 0.023"}
+"""Test errors in the paper; which number belongs to which sampler is our reading."""
+
+
+def hmc(step_size, num_steps, jit_compile=True, persistence=0.0):
+    return OHMC(
+        model,
+        step_size=step_size,
+        num_steps=num_steps,
+        adapt_step_size=False,
+        adapt_mass_matrix=False,
+        trajectory_jitter=0,
+        jit_compile=jit_compile,
+        persistence=persistence,
+    )
+
+
+SAMPLERS = {
+    "MSD": lambda step: MSD(model, step_size=step, persistence=PERSISTENCE),
+    "MSD, Jeffreys": lambda step: MSD(model, step_size=step, persistence=PERSISTENCE, target="jeffreys"),
+    "HMC30": lambda step: hmc(step, 30),
+    "HMC100": lambda step: hmc(step, 100),
+    "HMC30, persistent": lambda step: hmc(step, 30, persistence=PERSISTENCE),
+    "HMC100, persistent": lambda step: hmc(step, 100, persistence=PERSISTENCE),
+}
+"""Kernels by name, as functions of ε."""
+STEP_SIZES = {"MSD": 0.09, "MSD, Jeffreys": 0.1} | dict.fromkeys(list(SAMPLERS)[2:], 0.00025)
+"""ε as `benchmarks.papers.msd.robot_arm_steps` finds them."""
+STARTS = {"descended": descended, "small": lambda weights, _: weights}
+
+
+class Runs(NamedTuple):
+    """What is kept of a sampler's runs.
+
+    Attributes:
+        draws: the draws that were not dropped, flat, ``(runs, draws, 42)``.
+        rejections: share of trajectories rejected (not followed, for MSD), ``(runs,)``.
+        divergences: ``(runs,)``.
+        energy_error: mean absolute energy error of the trajectories that were followed, ``(runs,)``.
+    """
+
+    draws: np.ndarray
+    rejections: np.ndarray
+    divergences: np.ndarray
+    energy_error: np.ndarray
+
+
+def advance(kernel, arm, start, dropped, kept):
+    """The chains of a vectorised `MCMC` from given starts."""
+    (runs,) = {len(value) for value in start.values()}
+    mcmc = MCMC(
+        kernel,
+        kept,
+        dropped,
+        initial_params=start if runs > 1 else {name: value[0] for name, value in start.items()},
+        num_chains=runs,
+        disable_progbar=True,
+    )
+    mcmc.run(arm.x_train, arm.y_train)
+    return mcmc
+
+
+def sample(name, arm, runs, draws, dropped, step_size, start, seed):
+    """Independent runs, whose starts are common to all samplers; the first draws are dropped."""
+    weights = STARTS[start](small_weights(runs, seed), arm)
+    pyro.set_rng_seed(seed)
+    kernel = SAMPLERS[name](step_size)
+    mcmc = advance(kernel, arm, weights, dropped, draws - dropped)
+    told = mcmc.get_extra_fields(group_by_chain=True)
+    followed = told["accepted"].double()
+    errors = told["energy_error"].abs().nan_to_num(posinf=0.0) * followed
+    return Runs(
+        flatten(mcmc.get_samples(group_by_chain=True), 2).numpy().astype(np.float32),
+        (1 - followed.mean(1)).numpy(),
+        told["diverging"].sum(1).numpy(),
+        (errors.sum(1) / followed.sum(1)).numpy(),
+    )
+
+
+def sample_once(name, arm, *, runs=10, draws=3000, dropped=1000, step_size=None, start="descended", seed=0):
+    """`sample` of the original data, kept in results/: tables and figures can be made again without sampling."""
+    settings = (runs, draws, dropped, step_size or STEP_SIZES[name], start, seed)
+    label = "-".join(str(value) for value in (name.replace(", ", "-"), *settings))
+    path = RESULTS / f"robot_arm-{label}.npz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, **sample(name, arm, *settings)._asdict())
+    with np.load(path) as kept:
+        return Runs(**kept)

@@ -1,0 +1,168 @@
+"""A sampler trained on ten independent Gaussian coordinates, on twenty correlated ones, beside SGHMC.
+
+    python -m benchmarks.papers.nnsghmc.gaussian --train FILE [--rounds 64]
+    python -m benchmarks.papers.nnsghmc.gaussian [--sampler gaussian] [--seeds 5] [--covariances FOLDER] [--tune]
+
+The experiment of section 5.1 of Gong, Li & Hernández-Lobato (ICLR 2019, arXiv 1806.04522), as their code has it
+(github.com/WenboGong/MetaSGMCMC, "Toy Example"). Theirs, and here: 20 correlated coordinates with the covariance s² L
+Lᵀ, L standard normal, s = 0.6 or 0.5; 50 chains, each coordinate begun uniformly within 3 of its mean; 12,000 steps
+of size 0.025 for both samplers, none left out, none thinned; gradient noise of variance 1 and no estimate of it;
+SGHMC by Euler's scheme with the friction 1, of which a step loses 0.025. ESS is of one chain, by the autocovariances
+of all coordinates together up to the lag 1000, the mean over chains. KL is that of a Gaussian with mean and
+covariance of all draws of all chains, from the target. The paper has the ESS 59 for its learned sampler and 22 for
+SGHMC. ``--covariances`` takes the folder of the four covariances that they drew (TestResult); else each seed has its
+own.
+
+Other than theirs: momenta begin as draws of their distribution here, and at 0 there. The covariances of seeds have s
+= 0.6 and 0.02 I added, so that no direction is narrower than in training (the least eigenvalues of theirs are 0.014
+to 0.07). They train on one set of ten variances, uniform in [0, 1], with steps of 0.01; here ``--train`` takes eight
+sets, the eigenvalues of 10-dimensional covariances of the test's kind, with the steps of the test. Ten variances
+below 1 teach a friction that is too much for the test's wide directions, of variances up to 25.
+
+``--tune`` has both with other step sizes, and SGHMC with other frictions, for a sampler that has learned to move faster
+can only be told from one with longer steps by these; ``--validate`` takes covariances of other seeds, to choose on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.infer.autoguide.initialization import init_to_uniform
+
+from benchmarks.tables import show
+from problems.noisy_gradients import gradient_noise
+from pyro_manifold.infer import MCMC, NNSGHMC, SGHMC, MetaSampler, MetaTask, train_meta_sampler
+
+STEP_SIZE, FRICTION, LEAST_VARIANCE = 0.025, 0.025, 0.02
+LEARNED_STEPS = (0.035, 0.05)
+OTHER_STEPS = ((0.025, 0.5), (0.035, 0.7), (0.05, 0.7), (0.05, 1.0), (0.07, 0.7), (0.07, 1.0))  # and frictions by time
+OPTIONS = {"init_strategy": init_to_uniform(radius=3.0), "minibatches": "independent", "own_minibatches": True}
+
+
+def gaussian(covariance):
+    law = dist.MultivariateNormal(torch.zeros(len(covariance)), covariance)
+
+    def model():
+        gradient_noise("x", pyro.sample("x", law), 1.0)
+
+    return model
+
+
+def covariance(size, seed):
+    factor = 0.6 * torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
+    return factor @ factor.T + LEAST_VARIANCE * torch.eye(size)
+
+
+def training_task(seed):
+    variances = torch.linalg.eigvalsh(covariance(10, seed))
+    return MetaTask(gaussian(variances.diag()), init_strategy=OPTIONS["init_strategy"], data_size=1)
+
+
+def test_covariances(seeds, folder, validate):
+    """``[(seed, covariance)]``, of seeds or of the files of a folder."""
+    if folder is None:
+        return [(seed, covariance(20, (5000 if validate else 1000) + seed)) for seed in range(seeds)]
+    files = sorted(Path(folder).glob("Cov_rand_*"))
+    return [
+        (seed, torch.tensor([list(map(float, row.split())) for row in file.open()])) for seed, file in enumerate(files)
+    ]
+
+
+def effective_sizes(draws):
+    """The paper's ESS of each chain of ``(chains, draws, d)``: positive pairs of autocovariances, summed over d."""
+    chains, n, _ = draws.shape
+    centred = draws - draws.mean(1, keepdim=True)
+    spectrum = torch.fft.rfft(centred, 2 * n, dim=1).abs().square().sum(2)
+    lags = min(n // 3, 1000)
+    covariances = torch.fft.irfft(spectrum, 2 * n, dim=1)[:, :lags] / (n - torch.arange(lags))
+    pairs = covariances[:, 1 : lags - (lags + 1) % 2].reshape(chains, -1, 2).sum(2)
+    positive = (pairs > 0).long().cumprod(1)
+    return n * covariances[:, 0] / (covariances[:, 0] + 2 * (pairs * positive).sum(1))
+
+
+def divergence(draws, covariance):
+    """KL of the Gaussian with the mean and covariance of all draws from the target."""
+    flat = draws.flatten(0, 1)
+    found = dist.MultivariateNormal(flat.mean(0), torch.cov(flat.T))
+    return float(
+        torch.distributions.kl_divergence(found, dist.MultivariateNormal(torch.zeros(len(covariance)), covariance))
+    )
+
+
+def measured(kernel, covariance, seed, steps, chains):
+    """``(ESS, KL)``, or NaN for chains that left the finite numbers."""
+    pyro.set_rng_seed(seed)
+    mcmc = MCMC(kernel(gaussian(covariance)), steps, 0, num_chains=chains, disable_progbar=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of hot momenta: KL says what they do
+            mcmc.run()
+    except ArithmeticError:
+        return float("nan"), float("nan")
+    draws = mcmc.get_samples(group_by_chain=True)["x"]
+    if draws.shape[1] < steps or float(draws.abs().max()) > 1e6:
+        return float("nan"), float("nan")
+    return float(effective_sizes(draws).mean()), divergence(draws, covariance)
+
+
+def sghmc(step_size, friction):
+    return lambda model: SGHMC(model, step_size=step_size, friction=friction, integrator="euler", **OPTIONS)
+
+
+def learned(sampler, step_size):
+    return lambda model: NNSGHMC(model, sampler=sampler, step_size=step_size, data_size=1, **OPTIONS)
+
+
+def train(path, rounds):
+    command = f"python -m benchmarks.papers.nnsghmc.gaussian --train FILE --rounds {rounds}"
+    tasks = [training_task(seed) for seed in range(8)]
+    training_settings = {"chains": 30, "truncation": 50, "thinning": 5, "learning_rate": 0.005}
+    sampler = train_meta_sampler(tasks, step_size=STEP_SIZE, rounds=rounds, command=command, **training_settings)
+    sampler.save(path)
+
+
+def compare(sampler, covariances, steps, chains, tuned):
+    kernels = {"learned": learned(sampler, STEP_SIZE), "SGHMC, the same ε": sghmc(STEP_SIZE, FRICTION)}
+    if tuned:
+        kernels |= {f"learned, ε={ε:g}": learned(sampler, ε) for ε in LEARNED_STEPS}
+        kernels |= {f"SGHMC, ε={ε:g}, γ={γ:g}": sghmc(ε, γ * ε) for ε, γ in OTHER_STEPS}
+    rows = []
+    for name, kernel in kernels.items():
+        found = [measured(kernel, covariance, seed, steps, chains) for seed, covariance in covariances]
+        sizes, divergences = torch.tensor(found, dtype=torch.double).T
+        each = ", ".join(f"{size:.0f} ({kl:.3g})" for size, kl in found)
+        rows.append([name, f"{sizes.mean():.1f}", f"{divergences.mean():.3g}", each])
+        print(rows[-1], flush=True)
+    show(["sampler", "ESS", "KL", "ESS (KL) of each seed"], rows)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--train", help="train a sampler and write it here")
+    parser.add_argument("--rounds", type=int, default=64)
+    parser.add_argument("--sampler", default="gaussian", help="a name or a file")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--tune", action="store_true", help="other step sizes and frictions too")
+    parser.add_argument("--covariances", help="folder of the paper's four, in place of seeds")
+    parser.add_argument("--validate", action="store_true", help="covariances of other seeds")
+    parser.add_argument("--short", action="store_true", help="few steps, to see that it runs")
+    arguments = parser.parse_args(argv)
+    torch.set_default_dtype(torch.float64)
+    if arguments.train:
+        return train(arguments.train, arguments.rounds)
+    steps, chains = (60, 8) if arguments.short else (arguments.steps, 50)
+    covariances = test_covariances(arguments.seeds, arguments.covariances, arguments.validate)
+    return compare(MetaSampler.load(arguments.sampler), covariances, steps, chains, arguments.tune)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Yanush & Kropotov (arXiv 1901.08045): OHMC and OSGHMC."""

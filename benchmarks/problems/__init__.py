@@ -1,0 +1,1 @@
+"""The problems that several floors sample."""

@@ -1,0 +1,1 @@
+"""What sampling costs: time, memory, effective draws a second."""

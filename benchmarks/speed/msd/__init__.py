@@ -1,0 +1,1 @@
+"""What MSD costs."""

@@ -1,0 +1,181 @@
+"""Effective draws a second where the posterior is long and thin along axes that are not the coordinates'.
+
+    python -m benchmarks.speed.msd.collinear                         both posteriors, tables to standard output
+    python -m benchmarks.speed.msd.collinear --write docs/page.md    and into a file
+    python -m benchmarks.speed.msd.collinear --only MSD --limit 60   peers whose name contains MSD
+
+Each peer runs in a process of its own, and its seconds are of the whole run: compiling, warm-up and draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.estimates import ratios, summary, worst_deviation
+from benchmarks.machine import machine
+from benchmarks.measure import Setting, measure_apart
+from benchmarks.problems.coefficient_moments import truth_of
+from benchmarks.problems.coefficients import POSTERIORS, collinear_posteriors
+from benchmarks.tables import table
+
+OURS = "pyro_manifold"
+CLOCKS = ("seconds", "cpu_seconds")
+RESULTS = Path("results") / "geometry"
+
+
+# Chosen by `benchmarks.speed.msd.pilot`.
+EXACT = {"kernel": "MSD", "step_size": 0.6, "num_steps": 3, "persistence": 0.0, "metropolis": True}
+UNADJUSTED = {**EXACT, "step_size": 0.3, "num_steps": 5, "metropolis": False}
+
+
+def msd_peers():
+    for chains, draws in ((1, 500), (64, 150), (512, 30)):
+        for compiled in (False, True):
+            name = f"{OURS} MSD adjusted{', compiled' if compiled else ''}"
+            yield Setting(name, OURS, chains, 20, draws, {**EXACT, "jit_compile": compiled})
+    yield Setting(f"{OURS} MSD unadjusted, compiled", OURS, 512, 20, 30, {**UNADJUSTED, "jit_compile": True})
+
+
+def other_peers():
+    for chains, warmup, draws in ((4, 300, 1000), (64, 300, 200), (512, 200, 50)):
+        yield Setting(f"{OURS} OHMC, full mass", OURS, chains, warmup, draws, {"kernel": "OHMC", "full_mass": True})
+    yield Setting("Pyro NUTS", "Pyro NUTS", 1, 150, 150, {})
+    yield Setting("Pyro NUTS, full mass", "Pyro NUTS", 1, 300, 500, {"full_mass": True})
+    for dense in (False, True):
+        name = f"NumPyro NUTS{', dense mass' if dense else ''}"
+        for method, chains, warmup, draws in (
+            ("sequential", 4, 500, 1000),
+            ("vectorized", 64, 300, 200),
+            ("vectorized", 512, 200, 50),
+        ):
+            options = {"chain_method": method, "dense_mass": dense}
+            yield Setting(f"{name}, {method}", "NumPyro", chains, warmup, draws, options)
+
+
+def functionals(w, truth):
+    """Coordinates, and squares of projections on the longest and shortest principal axis, of ``(..., dimension)``."""
+    variances, axes = truth.principal_axes()
+    centred = w - truth.mean
+    found = {f"w{i}": w[..., i] for i in range(w.shape[-1])}
+    return found, {name: (centred @ axes[:, k]) ** 2 / variances[k] for name, k in (("longest", 0), ("shortest", -1))}
+
+
+def truths_of(truth):
+    """``{functional: (mean, standard error)}``; the squares are in units of their variances."""
+    variances, axes = truth.principal_axes()
+    known = {f"w{i}": pair for i, pair in enumerate(zip(truth.mean, truth.mean_error, strict=True))}
+    for name, k in (("longest", 0), ("shortest", -1)):
+        # Errors of entries of the covariance taken as independent; they are small beside the peers'.
+        weights = np.outer(axes[:, k], axes[:, k])
+        known[name] = (1.0, float(np.sqrt((weights**2 * truth.covariance_error**2).sum()) / variances[k]))
+    return known
+
+
+def run_peer(posterior, truth, peer, limit):
+    """The figures of a row, or why there are none."""
+    values, found = measure_apart(
+        "benchmarks.problems.coefficients:POSTERIORS", posterior.name, peer, threads=1, limit=limit
+    )
+    row = {"peer": peer.name, "sizes": peer.sizes} | found
+    return row if values is None else row | figures(np.stack(list(values.values()), -1), truth)
+
+
+def figures(w, truth):
+    """What draws ``(chains, draws, dimension)`` say: sizes, R-hat, deviations and biases."""
+    coordinates, squares = functionals(w, truth)
+    of_coordinates, of_squares = summary(coordinates), summary(squares)
+    means, known = of_coordinates["means"] | of_squares["means"], truths_of(truth)
+    away = [(means[f"w{i}"][0] - truth.mean[i]) / truth.deviation[i] for i in range(w.shape[-1])]
+    return {
+        "ess_min": of_coordinates["ess_min"],
+        "ess_median": of_coordinates["ess_median"],
+        "ess_squares": of_squares["ess_min"],
+        "rhat": max(of_coordinates["rhat"], of_squares["rhat"]),
+        "z": worst_deviation(means, {name: known[name] for name in coordinates}),
+        "z_squares": worst_deviation(means, {name: known[name] for name in squares}),
+        "bias": float(np.abs(away).max()),
+        "variances": [means[name][0] for name in squares],
+    }
+
+
+COLUMNS = (
+    "peer", "chains × (warm-up + draws)", "seconds", "CPU s", "min ESS/s", "median ESS/s", "squares' ESS/s", "ratio",
+    "ratio, CPU s", "R-hat", "worst z: means", "squares", "means' error / sd", "variance longest, shortest",
+)  # fmt: skip
+
+
+def rate(row, clock):
+    """Smallest effective draws a second of either clock, of coordinates and squares."""
+    return min(row["ess_min"], row["ess_squares"]) / row[clock]
+
+
+def table_of(rows):
+    """Ratios are of the smallest ESS a second, to the best of the other packages."""
+    shares = zip(*(ratios(rows, partial(rate, clock=clock), OURS) for clock in CLOCKS), strict=True)
+    return table(COLUMNS, [cells(row, share) for row, share in zip(rows, shares, strict=True)])
+
+
+def cells(row, shares):
+    if "failed" in row:
+        return [row["peer"], row["sizes"], row["failed"]]
+    return [
+        row["peer"],
+        row["sizes"],
+        f"{row['seconds']:.1f}",
+        f"{row['cpu_seconds']:.1f}",
+        *(f"{row[key] / row['seconds']:.1f}" for key in ("ess_min", "ess_median", "ess_squares")),
+        *(f"{share:.2f}" for share in shares),
+        f"{row['rhat']:.3f}",
+        f"{row['z']:.1f}",
+        f"{row['z_squares']:.1f}",
+        f"{row['bias']:.3f}",
+        ", ".join(f"{ratio:.3f}" for ratio in row["variances"]),
+    ]
+
+
+def section(posterior, peers, limit):
+    """A heading, the measured condition number, and the table; keeps the figures of each row as it comes."""
+    truth = truth_of(posterior)
+    rows = []
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for peer in peers:
+        rows.append(run_peer(posterior, truth, peer, limit))
+        (RESULTS / f"{posterior.name}.json").write_text(json.dumps(rows))
+    _, axes = truth.principal_axes()
+    lines = [
+        f"\n## {posterior.name}\n",
+        f"{posterior.dimension} coefficients, {len(posterior.data)} cases; the covariance of the posterior has "
+        f"condition number {truth.condition:.0f}; the largest weight of a coordinate on the longest and shortest "
+        f"axis is {np.abs(axes[:, 0]).max():.2f} and {np.abs(axes[:, -1]).max():.2f}.\n",
+        table_of(rows),
+    ]
+    return "\n".join(lines)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="part of the names of peers")
+    parser.add_argument("--posteriors", nargs="*", default=[posterior.name for posterior in collinear_posteriors()])
+    parser.add_argument("--limit", type=int, default=200, help="seconds for each peer")
+    parser.add_argument("--draws", type=int, help="of each chain, in place of each peer's number")
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args(argv)
+    peers = [peer for peer in [*msd_peers(), *other_peers()] if arguments.only in peer.name]
+    if arguments.draws:
+        peers = [peer._replace(draws=arguments.draws) for peer in peers]
+    page = [machine(threads=1)]
+    print(page[0], flush=True)
+    for name in arguments.posteriors:
+        page.append(section(POSTERIORS[name], peers, arguments.limit))
+        print(page[-1], flush=True)
+    if arguments.write:
+        arguments.write.write_text("\n".join(page) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Where the time goes before a small model is sampled: imports, tracing and checks, compiling; and a second time.
+
+    python -m benchmarks.speed.set_up
+
+A matrix Langevin density on V(10,3), 4 chains of 500 + 500 iterations, each time in a fresh process on one core; the
+second process finds what the first has compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks.machine import confine, machine
+from benchmarks.tables import show
+
+PARTS = (
+    "import torch and pyro",
+    "import pyro_manifold",
+    "trace and check",
+    "first iteration",
+    "999 others",
+    "of it compiling",
+)
+
+
+def parts():
+    """Seconds of each, in this process."""
+    clock = [time.perf_counter()]
+    import pyro
+    import torch
+
+    clock.append(time.perf_counter())
+    from pyro_manifold.distributions import StiefelUniform
+    from pyro_manifold.graphs.native import loop
+    from pyro_manifold.infer import MCMC, OHMC
+
+    clock.append(time.perf_counter())
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(0)
+    F = torch.linspace(-5, 5, 30).reshape(10, 3)
+
+    def model():
+        pyro.factor("Langevin", (F * pyro.sample("Q", StiefelUniform(10, 3))).sum())
+
+    compiled, compiling = loop.compiled, []
+
+    def timed(*arguments):
+        started = time.perf_counter()
+        result = compiled(*arguments)
+        compiling.append(time.perf_counter() - started)
+        return result
+
+    loop.compiled = timed
+    kernel = OHMC(model)
+    prepare = kernel.prepare
+
+    def prepared(*arguments):
+        run = prepare(*arguments)
+        clock.append(time.perf_counter())
+        return run
+
+    def look(*_):
+        if len(clock) == len(PARTS) - 2:
+            clock.append(time.perf_counter())
+
+    kernel.prepare = prepared
+    MCMC(kernel, 500, 500, num_chains=4, hook_fn=look, disable_progbar=True).run()
+    clock.append(time.perf_counter())
+    seconds = [later - earlier for earlier, later in itertools.pairwise(clock)]
+    return dict(zip(PARTS, [*seconds, sum(compiling)], strict=True))
+
+
+def apart(cache):
+    """The same in another process, whose native code is kept in this folder."""
+    command = [sys.executable, "-m", "benchmarks.speed.set_up", "--here"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYRO_MANIFOLD_CACHE": cache},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--here", action="store_true", help="one process, and JSON")
+    if parser.parse_args(argv).here:
+        confine(1)
+        print(json.dumps(parts()))
+        return
+    print(f"## Set-up of a small model\n\n{machine(1)}\n", flush=True)
+    with tempfile.TemporaryDirectory() as cache:
+        found = [apart(cache) for _ in range(2)]
+    rows = [[part, *(f"{seconds[part]:.2f}" for seconds in found)] for part in PARTS]
+    total = [sum(seconds[part] for part in PARTS[:-1]) for seconds in found]
+    show(["seconds", "first process", "second process"], [*rows, ["in all", *(f"{value:.2f}" for value in total)]])
+
+
+if __name__ == "__main__":
+    main()

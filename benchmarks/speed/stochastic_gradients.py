@@ -1,0 +1,139 @@
+"""What a step of a stochastic-gradient kernel costs beside a plain step of SGD with the same network and batch.
+
+    python -m benchmarks.speed.stochastic_gradients [--learned]
+
+A network 784-300-300-10 on batches of 256 random images, float32, one thread: SGD with momentum on the plain network;
+SGHMC, SGLD and NNSGHMC (ten hidden units) on it with normal priors; OSGHMC with the hidden layers orthogonal, and what
+the matrix products and solutions of one drift of these layers cost alone. Then a network 784-20-10, one chain and 8
+vectorised; and NNSGHMC beside SGHMC by Euler's scheme, on batches of 500, for which ``--learned`` asks alone. Each time
+is the fastest of several blocks of steps, in seconds of the processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import time
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import nn
+
+from benchmarks.tables import show
+from benchmarks.timing import best_time
+from pyro_manifold.infer import NNSGHMC, OSGHMC, SGHMC, SGLD, MetaSampler
+from pyro_manifold.manifolds.stiefel import cayley_flow
+from pyro_manifold.nn import to_bayesian_
+
+CASES, BATCH, STEPS = 60_000, 256, 8
+
+
+def network(*sizes):
+    layers = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]
+    parts = [part for layer in layers for part in (layer, nn.ReLU())]
+    return nn.Sequential(*parts[:-1])
+
+
+def batches(size=BATCH):
+    return [(torch.randn(size, 784), torch.randint(10, (size,))) for _ in range(4)]
+
+
+def sgd_time(sizes):
+    net = network(*sizes)
+    optimiser = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+    data = batches()
+
+    def steps():
+        for k in range(STEPS):
+            x, y = data[k % len(data)]
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimiser.step()
+
+    return best_time(steps, 4.0, time.process_time) / STEPS
+
+
+def kernel_time(kernel, sizes, orthogonal=(), chains=1, batch=BATCH, **options):
+    net = to_bayesian_(network(*sizes), orthogonal)
+
+    def model(x, y):
+        logits = net(x)
+        with pyro.plate("data", CASES, subsample_size=len(x)):
+            pyro.sample("y", dist.Categorical(logits=logits), obs=y)
+
+    run = kernel(model, step_size=1e-6, num_steps=STEPS, **options).prepare(chains, 0, None, data_loader=batches(batch))
+    return best_time(run.advance, 4.0, time.process_time) / STEPS
+
+
+def drift_time(shapes):
+    points = [torch.linalg.qr(torch.randn(1, *shape))[0] for shape in shapes]
+    momenta = [0.01 * torch.randn_like(point) for point in points]
+
+    def drift():
+        for point, momentum in zip(points, momenta, strict=True):
+            cayley_flow(point, momentum - point @ (point.mT @ momentum), 1e-3)
+
+    return best_time(drift, 4.0, time.process_time)
+
+
+def learned():
+    print("\n## NNSGHMC and SGHMC, euler, batches of 500\n")
+    rows = []
+    for sizes in ((784, 300, 300, 10), (784, 40, 40, 10)):
+        for chains in (1, 20) if sizes[1] == 40 else (1,):
+            options = {"chains": chains, "batch": 500}
+            plain = kernel_time(SGHMC, sizes, integrator="euler", **options)
+            ours = kernel_time(NNSGHMC, sizes, sampler=MetaSampler.random(10), **options)
+            times = f"{1e3 * ours:.1f}", f"{1e3 * plain:.1f}", f"{ours / plain:.2f}"
+            rows.append(["-".join(map(str, sizes)), chains, *times])
+    show(["network", "chains", "NNSGHMC, ms", "SGHMC, ms", "ratio"], rows)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--learned", action="store_true", help="the last table alone")
+    parser.add_argument("--short", action="store_true", help="a kernel and a drift, to see that it runs")
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    pyro.set_rng_seed(0)
+    if arguments.learned:
+        learned()
+        return
+    if arguments.short:
+        milliseconds = [1e3 * seconds for seconds in (kernel_time(SGLD, (784, 20, 10)), drift_time([(784, 20)]))]
+        show(["SGLD", "drift"], [[f"{value:.2f}" for value in milliseconds]])
+        return
+    large, small = (784, 300, 300, 10), (784, 20, 10)
+    plain = sgd_time(large)
+    drift = drift_time([(784, 300), (300, 300)])
+    times = {
+        "SGD with momentum, no priors": plain,
+        "SGLD, normal priors": kernel_time(SGLD, large),
+        "SGHMC, normal priors": kernel_time(SGHMC, large),
+        "SGHMC, normal priors, euler": kernel_time(SGHMC, large, integrator="euler"),
+        "NNSGHMC, normal priors": kernel_time(NNSGHMC, large, sampler=MetaSampler.random(10)),
+        "SGHMC, normal priors, compiled": kernel_time(SGHMC, large, jit_compile=True),
+        "one drift of the two orthogonal layers": drift,
+        "OSGHMC, orthogonal hidden layers": kernel_time(OSGHMC, large, "hidden"),
+        "OSGHMC, orthogonal hidden layers, euler": kernel_time(OSGHMC, large, "hidden", integrator="euler"),
+    }
+    print("## 784-300-300-10, batches of 256, one chain\n")
+    bound = 1.3 * plain + 1.5 * drift
+    rows = [
+        [name, f"{1e3 * seconds:.2f}", f"{seconds / plain:.2f}", f"{seconds / bound:.2f}"]
+        for name, seconds in times.items()
+    ]
+    show(["step", "ms", "by SGD", "by 1.3 SGD + 1.5 drifts"], rows)
+    one, eight = (kernel_time(SGHMC, small, chains=chains) for chains in (1, 8))
+    print(
+        f"\n## 784-20-10, SGHMC\n\n1 chain {1e3 * one:.2f} ms, 8 chains {1e3 * eight:.2f} ms: {eight / one:.2f} times"
+    )
+    learned()
+
+
+if __name__ == "__main__":
+    main()

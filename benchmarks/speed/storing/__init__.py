@@ -1,0 +1,1 @@
+"""What storing a run costs."""

@@ -1,0 +1,1 @@
+"""What warm-up costs and what its choices are worth."""

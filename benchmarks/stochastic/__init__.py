@@ -1,1 +1,0 @@
-"""Stochastic-gradient kernels: bias, cost and the examples of the OHMC paper."""

@@ -1,1 +1,0 @@
-"""What stored runs promise, and what it costs."""

@@ -1,0 +1,393 @@
+"""Conversion of a Pyro model and its arguments to a pure potential energy.
+
+Pyro's handlers are used here to define the density that is sampled. The result is a `Target`: a
+function of plain tensors, and the space of each of its sites. The model's arguments are not used further on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
+from pyro.infer.mcmc.util import initialize_model
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import Transform
+from torch.distributions.constraints import Constraint
+from torch.distributions.transforms import identity_transform
+
+from pyro_manifold.density.batched import Batch, PotentialFunction, Sites
+from pyro_manifold.density.causes import arguments_by_name, wrong_parameters
+from pyro_manifold.density.first_run import first_trace, has_improper, plate_nesting
+from pyro_manifold.density.minibatch import (
+    Minibatch,
+    MinibatchOf,
+    Subsample,
+    check_subsampled,
+    drawn_plates,
+    on_all_data,
+    with_subsample,
+)
+from pyro_manifold.density.same_sites import Prototype, WithSameSites
+from pyro_manifold.distributions.constraints import manifold_of
+from pyro_manifold.manifolds import Manifold, Stiefel
+
+_MAXIMUM_RUNS = 20
+
+Result = TypeVar("Result")
+
+Program = Callable[[], Any]
+"""A Pyro model with its arguments."""
+
+
+@dataclass
+class Target:
+    """The distribution that a kernel samples: a potential energy over sites, and the space of each site.
+
+    Attributes:
+        potential_fn: ``{site: value}`` of one chain to the scalar potential energy, minus the log density. Manifold
+            sites are points on their manifold, all others are unconstrained. Validation of its distributions is off:
+            trajectories may leave the support when they diverge, and the Metropolis test rejects them.
+        manifolds: the manifold of each site that has one.
+        transforms: for every other site, the map to unconstrained space (as in Pyro).
+    """
+
+    potential_fn: PotentialFunction
+    manifolds: dict[str, Manifold]
+    transforms: dict[str, Transform]
+
+    def values(self, sites: Sites) -> Sites:
+        """Return the sites as the model has them: unconstrained ones are transformed to their support."""
+        return {name: self.transforms[name].inv(x) if name in self.transforms else x for name, x in sites.items()}
+
+    def positions(self, values: Sites) -> Sites:
+        """Return positions of the chains from values of continuous sites in the model: the inverse of `values`."""
+        moved = {name: values[name] for name in self.manifolds}
+        return moved | {name: transform(values[name]) for name, transform in self.transforms.items()}
+
+    @property
+    def takes_batches(self) -> bool:
+        """True if the density is that of a part of the data at a time."""
+        return False
+
+    def on(self, batch: Batch) -> Minibatch:
+        """Return the density on batches like this one; ``{}`` is the batch of all data."""
+        return on_all_data(self.potential_fn)
+
+    def draw(self) -> Sites:
+        """Return initial values of all sites of one chain.
+
+        Raises:
+            ValueError: always, as a bare potential has no initial values.
+        """
+        raise ValueError(
+            "potential_fn needs a start: pass MCMC(..., initial_params={site: tensor}), "
+            "manifold sites on their manifold and all others unconstrained."
+        )
+
+    def check(self, initial_params: Sites) -> None:
+        """Raise ValueError for initial values that do not fit the target."""
+
+    def not_finite(self) -> dict[str, str | None]:
+        """Return sites whose log density is not finite at initial values, with the parameter that is out of range."""
+        return {}
+
+    def present(self) -> Target:
+        """Return the target with the current supports of the model's sites, which may depend on changed data."""
+        return self
+
+
+@dataclass
+class ModelTarget(Target):
+    """The target of a Pyro model.
+
+    Attributes:
+        program: the model with its arguments.
+        init_strategy: a function of `pyro.infer.autoguide.initialization`.
+        minibatch_of: the density on a part of the data, if the model subsamples; ``potential_fn`` then has a first
+            part.
+        loader: the loader of the model's arguments, if they come in batches.
+        again: function that makes the target anew from the current model and data.
+    """
+
+    program: Program
+    init_strategy: Callable[..., Any]
+    minibatch_of: MinibatchOf | None = None
+    loader: Iterable[Any] | None = None
+    again: Callable[[], Target] | None = None
+
+    @property
+    def takes_batches(self) -> bool:
+        return self.minibatch_of is not None
+
+    def on(self, batch: Batch) -> Minibatch:
+        return super().on(batch) if self.minibatch_of is None else self.minibatch_of(batch)
+
+    def present(self) -> Target:
+        if self.again is None:
+            return self
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():  # its warnings were shown before
+            warnings.simplefilter("ignore")
+            found = self.again()
+        return replace(self, manifolds=found.manifolds, transforms=found.transforms)
+
+    def draw(self) -> Sites:
+        """Return initial values of all sites of one chain, from the initialisation strategy."""
+        nodes = _initial_trace(self.program, self.init_strategy).nodes
+        for name in [*self.manifolds, *self.transforms]:
+            _check_initial_value(name, nodes)
+        values = self.positions({name: nodes[name]["value"].detach() for name in [*self.manifolds, *self.transforms]})
+        return {name: values[name] for name in sorted(values)}
+
+    def check(self, initial_params: Sites) -> None:
+        sites = sorted({*self.manifolds, *self.transforms})
+        if sorted(initial_params) != sites:
+            raise ValueError(
+                f"initial_params has the sites {sorted(initial_params)}, but the model samples {sites}: "
+                "give a value for each of them and for no other."
+            )
+        drawn = self.draw()
+        for name, value in initial_params.items():
+            expected = drawn[name]
+            if value.shape[1:] != expected.shape or torch.promote_types(value.dtype, expected.dtype) != value.dtype:
+                raise ValueError(
+                    f"Site '{name}': the initial value has shape {tuple(value.shape[1:])} and dtype {value.dtype}, "
+                    f"expected {tuple(expected.shape)} and {expected.dtype}, "
+                    f"{'on its manifold' if name in self.manifolds else 'in unconstrained space'}; a single chain's "
+                    "have no leading dimension of chains."
+                )
+
+    def not_finite(self) -> dict[str, str | None]:
+        trace = _initial_trace(self.program, self.init_strategy)
+        with pyro.validation_enabled(False):
+            trace.compute_log_prob()
+        sites = [(name, site) for name, site in trace.nodes.items() if site["type"] == "sample"]
+        return {name: wrong_parameters(site["fn"]) for name, site in sites if not torch.isfinite(site["log_prob_sum"])}
+
+
+def target_from_potential(
+    potential_fn: PotentialFunction,
+    initial_params: Sites | None,
+    manifolds: Mapping[str, Manifold | Constraint] | None,
+    transforms: Mapping[str, Transform] | None,
+) -> Target:
+    """Return the target of a potential function, whose sites are unconstrained unless ``manifolds`` names them.
+
+    Raises:
+        ValueError: without initial values, or if ``manifolds`` names sites that they do not have.
+
+    Warns:
+        UserWarning: without ``manifolds``, if a site begins with orthonormal columns.
+    """
+    target = Target(partial(_unchecked, potential_fn), {}, dict(transforms or {}))
+    given = target.draw() if initial_params is None else initial_params
+    if manifolds is None:
+        _warn_of_orthonormal({name: value for name, value in given.items() if name not in target.transforms})
+        manifolds = {}
+    both = sorted(set(manifolds) & set(target.transforms))
+    if both:
+        raise ValueError(f"Sites {both} have a manifold and a transform: give each site one of the two.")
+    unknown = sorted(set(manifolds) - set(given))
+    if unknown:
+        raise ValueError(f"manifolds names {unknown}, but initial_params has only {sorted(given)}.")
+    target.manifolds = {name: _as_manifold(name, value) for name, value in sorted(manifolds.items())}
+    return target
+
+
+def _warn_of_orthonormal(sites: Sites) -> None:
+    """Warn of initial values that seem to be on a manifold, which sampling in unconstrained space would leave."""
+    for name, value in sites.items():
+        if _looks_orthonormal(value):
+            warnings.warn(
+                f"initial_params['{name}'] has orthonormal columns, but without manifolds= all sites of potential_fn "
+                f"are in unconstrained space: pass manifolds={{'{name}': Stiefel()}} to stay on the manifold, or "
+                "manifolds={} if that is meant.",
+                stacklevel=2,
+            )
+
+
+def _looks_orthonormal(values: Tensor) -> bool:
+    """Return whether all values are orthonormal matrices, except the identity, a usual initial covariance."""
+    if values.dim() < 3 or not values.is_floating_point():
+        return False
+    n, p = values.shape[-2:]
+    if n < 2 or not Stiefel().accepts_shape(n, p) or not bool(Stiefel().contains(values).all()):
+        return False
+    return n != p or not bool((values == torch.eye(n).to(values)).all())
+
+
+def _unchecked(potential_fn: PotentialFunction, sites: Sites) -> Tensor:
+    """Evaluate the potential energy, a scalar, without Pyro's and torch's validation of distributions."""
+    with pyro.validation_enabled(False):
+        energy = potential_fn(sites)
+    one_number = torch.is_tensor(energy) and energy.dim() and energy.numel() == 1  # such as shape (1,), as in Pyro
+    return energy.reshape(()) if one_number else energy
+
+
+def _as_manifold(name: str, value: Manifold | Constraint) -> Manifold:
+    """Return a manifold; a constraint is replaced by its manifold."""
+    manifold = value if isinstance(value, Manifold) else manifold_of(value)
+    if not isinstance(manifold, Manifold) or isinstance(value, type):
+        raise ValueError(f"manifolds['{name}'] is {value!r}, expected a manifold like Stiefel().")
+    return manifold
+
+
+def target_from_model(
+    model: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    transforms: Mapping[str, Transform] | None = None,
+    max_plate_nesting: int | None = None,
+    init_strategy: Callable[..., Any] = init_to_uniform,
+    subsample: bool = False,
+) -> ModelTarget:
+    """Return the target of a Pyro model conditioned on its arguments.
+
+    Sites whose support is a manifold keep their values; `pyro.infer.mcmc.util.initialize_model` transforms every
+    other site to unconstrained space and enumerates discrete sites. ``transforms`` may name any of the sites;
+    if it names a manifold site, that site is sampled in unconstrained space by the given transform.
+
+    Raises:
+        NotImplementedError: if a plate subsamples its data.
+        ValueError: if an observed value is NaN, or ``transforms`` names a site that the model does not have; and, here
+            or by ``potential_fn``, if sites or their shapes depend on values. Observed sites may come and go,
+            unless Pyro sums sites out.
+    """
+    program: Program = partial(_WithoutValidation()(model), *args, **(kwargs or {}))
+    run = partial(_initial_trace, init_strategy=init_strategy)
+    trace = first_trace(program, run, arguments_by_name(model, args, kwargs or {}))
+    program = WithSameSites(program, Prototype.of(trace))
+    plates = drawn_plates(trace)
+    if plates and not subsample:
+        name, (size, drawn) = next(iter(plates.items()))
+        raise NotImplementedError(
+            f"Plate '{name}' draws {drawn} of {size} elements at each call, but samplers need the same density each "
+            "time: remove subsample_size and condition on all of the data, or take OSGHMC, which is for minibatches."
+        )
+    check_subsampled(trace, plates)
+    if max_plate_nesting is None and has_improper(trace):  # which Pyro could not draw from to find it
+        max_plate_nesting = plate_nesting(trace)
+    first = {name: torch.arange(drawn) for name, (_, drawn) in plates.items()}
+    if plates:
+        program = Subsample(first)(program)
+
+    def prepare(site_transforms: dict[str, Transform] | None) -> Any:
+        pyros = partial(
+            initialize_model,
+            program,
+            transforms=site_transforms,
+            max_plate_nesting=max_plate_nesting,
+            init_strategy=init_strategy,
+            initial_params={},  # initial values are found later, for all chains
+        )
+        with pyro.validation_enabled(False):
+            return _elsewhere_if_it_fails(pyros)
+
+    # Pyro takes transforms for all sites or for none, so a first pass finds the sites.
+    _, _, automatic, prototype = prepare(None)
+    chosen = dict(transforms or {})
+    unknown = sorted(set(chosen) - set(automatic))
+    if unknown:
+        raise ValueError(f"transforms names {unknown}, but the model's sites are {sorted(automatic)}.")
+    manifolds = {}
+    for name in sorted(automatic):  # a model may make its sites in another order in each process, from a set
+        manifold = manifold_of(prototype.nodes[name]["fn"].support)
+        if manifold is not None and name not in chosen:
+            manifolds[name] = manifold
+            chosen[name] = identity_transform
+    _, potential_fn, site_transforms, _ = prepare({**automatic, **chosen})
+    unconstrained = {name: t for name, t in site_transforms.items() if name not in manifolds}
+    for name in transforms or {}:
+        _check_transform(name, site_transforms[name], prototype.nodes[name])
+    potential_fn = partial(_unchecked, potential_fn)
+    minibatch_of = partial(_same, Minibatch(with_subsample(potential_fn), plates)) if plates else None
+    again = partial(
+        target_from_model,
+        *(model, args, kwargs),
+        transforms=transforms,
+        max_plate_nesting=max_plate_nesting,
+        init_strategy=init_strategy,
+        subsample=subsample,
+    )
+    return ModelTarget(potential_fn, manifolds, unconstrained, program, init_strategy, minibatch_of, again=again)
+
+
+def _same(minibatch: Minibatch, _: Batch) -> Minibatch:
+    return minibatch
+
+
+class _WithoutValidation(Messenger):
+    """Handler that turns off validation of distributions, also of those constructed outside the model with validation.
+
+    Validation branches on values, so that it cannot be traced, and raises an error if a trajectory overflows.
+    """
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        msg["fn"] = _unvalidated(msg["fn"])
+
+
+def _unvalidated(distribution: Any) -> Any:
+    """Return the distribution without validation: a copy if it has to change, as it may be the user's."""
+    parts = {
+        name: part for name, part in vars(distribution).items() if isinstance(part, torch.distributions.Distribution)
+    }
+    replaced = {name: _unvalidated(part) for name, part in parts.items()}
+    changed = any(replaced[name] is not part for name, part in parts.items())
+    if not changed and not getattr(distribution, "_validate_args", False):
+        return distribution
+    distribution = copy(distribution)
+    vars(distribution).update(replaced, _validate_args=False)
+    return distribution
+
+
+def _check_transform(name: str, transform: Transform, site: dict[str, Any]) -> None:
+    """Raise ValueError unless points near a value's coordinates map back to the support."""
+    problem = None
+    try:
+        coordinates = transform(site["value"])
+        moved = transform.inv(coordinates + 0.1 * torch.randn_like(coordinates))
+        if moved.shape != site["value"].shape or not site["fn"].support.check(moved).all():
+            problem = f"leads back to points outside {site['fn'].support}"
+    except Exception as error:  # a transform of the wrong kind can fail in any way
+        problem = f"fails ({error})"
+    if problem:
+        raise ValueError(
+            f"transforms['{name}'] {problem}; expected a map from the support to unconstrained space, such as "
+            "biject_to(support).inv."
+        )
+
+
+def _initial_trace(program: Program, init_strategy: Callable[..., Any]) -> poutine.Trace:
+    """Run the model once with values from the initialisation strategy."""
+    initialised = InitMessenger(partial(_initial_value, init_strategy))(program)
+    with pyro.validation_enabled(False):
+        return _elsewhere_if_it_fails(lambda: poutine.block(poutine.trace(initialised).get_trace)())
+
+
+def _elsewhere_if_it_fails(run: Callable[[], Result]) -> Result:
+    """Run a model; repeat with other random values if a factorisation fails, as it may far from the typical set."""
+    for _ in range(_MAXIMUM_RUNS - 1):
+        with contextlib.suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+            return run()
+    return run()
+
+
+def _initial_value(init_strategy: Callable[..., Any], site: dict[str, Any]) -> Tensor:
+    """Return the initial value of a site; for discrete sites, which are summed out, any value from their prior."""
+    return site["fn"].sample() if site["fn"].has_enumerate_support else init_strategy(site)
+
+
+def _check_initial_value(name: str, nodes: Any) -> None:
+    expected, found = nodes[name]["fn"].shape(), nodes[name]["value"].shape
+    if expected != found:
+        raise ValueError(f"Site '{name}': the initial value has shape {tuple(found)}, expected {tuple(expected)}.")

@@ -1,0 +1,113 @@
+"""Sentences below a summary table: how well chains agree on identified quantities, and unexplained disagreement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.diagnostics.convergence import convergence, nested_r_hat, varies
+from pyro_manifold.diagnostics.disagreement import LARGEST_RHAT
+from pyro_manifold.diagnostics.known import known_quantities
+from pyro_manifold.diagnostics.symmetries import Symmetry
+
+_MOST_NAMED = 6
+
+
+def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chains") -> str:
+    """Describe the largest R-hat and the smallest bulk effective size of the invariants of a symmetry, as a sentence.
+
+    Args:
+        samples: ``{site: (chains, draws, ...)}``.
+        symmetry: a symmetry of the posterior.
+        of: the noun for the leading dimension.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
+        >>> agreement({"U": draws}, Symmetry("rotations", ("U",)))
+        'On what is known of them R-hat is at most 1.002, and the effective size at least 1898.'
+    """
+    names = {*symmetry.sites, *symmetry.reordered}
+    own = {name: x for name, x in samples.items() if name in names}
+    known = known_quantities(own, [symmetry]).values()
+    found = [convergence(x, ("r_hat", "ess_bulk")) for x in known]
+    r_hat = torch.cat([each["r_hat"].flatten() for each in found])
+    sizes = torch.cat([each["ess_bulk"].flatten() for each in found])
+    if bool(r_hat.isnan().all()):
+        if any(bool(varies(x.flatten(2) if x.dim() > 2 else x.unsqueeze(-1)).any()) for x in known):
+            return f"There are too few draws to see how well {of} agree on what is known of them."
+        return f"On what is known of them {of} agree exactly."
+    return (
+        f"On what is known of them R-hat is at most {float(r_hat[~r_hat.isnan()].max()):.3f}, and the effective size "
+        f"at least {_smallest(sizes):.0f}."
+    )
+
+
+def unexplained(
+    samples: Mapping[str, Tensor],
+    symmetries: Sequence[Symmetry],
+    log_density: Tensor | None = None,
+    num_superchains: int | None = None,
+) -> str | None:
+    """Name the quantities on which chains disagree though no symmetry changes them, with advice.
+
+    These are sites without a symmetry, the invariants of sites with one and the log density, if the largest R-hat of
+    their entries is above 1.05 (nested R-hat with ``num_superchains``, above 1.05 times its value for independent
+    draws).
+
+    Args:
+        samples: ``{site: (chains, draws, ...)}``, at least 4 draws.
+        symmetries: symmetries of the posterior.
+        log_density: ``(chains, draws)``.
+        num_superchains: number of superchains, for nested R-hat.
+
+    Returns:
+        A sentence; None if chains agree.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
+        >>> draws[2] += 2
+        >>> unexplained({"c": draws, "d": draws - draws.mean(1, keepdim=True)}, [])[:43]
+        'No symmetry explains the R-hat of c (1.32):'
+    """
+    quantities = known_quantities(samples, symmetries)
+    if log_density is not None:
+        quantities["log density"] = log_density
+    largest = {name: _largest_r_hat(x, num_superchains) for name, x in quantities.items() if x.numel()}
+    found = sorted((name for name, value in largest.items() if value > 1), key=lambda name: -largest[name])
+    apart = [
+        f"{name} ({value:.2f})" for name in found if (value := largest[name]) > _threshold(samples, num_superchains)
+    ]
+    if not apart:
+        return None
+    more = f" and {len(apart) - _MOST_NAMED} more" if len(apart) > _MOST_NAMED else ""
+    several = len(next(iter(samples.values()))) > 1
+    where = "chains are in different modes, have" if several else "the chain has changed its mode, has"
+    mix = "mix" if several else "mixes"
+    return (
+        f"No symmetry explains the R-hat of {', '.join(apart[:_MOST_NAMED])}{more}: {where} not "
+        f"arrived, or {mix} slowly; look at diagnostics()['modes'], and take more warmup_steps and draws."
+    )
+
+
+def _threshold(samples: Mapping[str, Tensor], num_superchains: int | None) -> float:
+    """Return the largest acceptable R-hat: 1.05, times sqrt(1 + 1/N) for nested R-hat with N draws in a superchain."""
+    if num_superchains is None:
+        return LARGEST_RHAT
+    chains, draws = next(iter(samples.values())).shape[:2]
+    return float(LARGEST_RHAT * (1 + num_superchains / (chains * draws)) ** 0.5)
+
+
+def _largest_r_hat(values: Tensor, num_superchains: int | None) -> float:
+    """Return the largest R-hat of all entries; 0 if no entry varies."""
+    found = convergence(values, ("r_hat",))["r_hat"]
+    if num_superchains is not None:
+        found = torch.where(found.isnan(), torch.nan, nested_r_hat(values, num_superchains).double().cpu())
+    return float(found.nan_to_num(nan=0.0, posinf=torch.inf).max())
+
+
+def _smallest(sizes: Tensor) -> float:
+    return float(sizes[~sizes.isnan()].min())

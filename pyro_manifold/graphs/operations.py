@@ -1,0 +1,60 @@
+"""Comparison of the operations of two graphs."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+
+def first_other_operation(graph: fx.GraphModule, other: fx.GraphModule) -> str | None:
+    """Describe where two traces of one function differ, such as "exp, and log there"; None if nowhere.
+
+    Operators, their operands, numbers and constants are compared. Two traces of a function that does not branch on its
+    inputs are the same at all inputs.
+    """
+    places: dict[fx.Node, int] = {}
+    others: dict[fx.Node, int] = {}
+    for number, (left, right) in enumerate(zip_longest(graph.graph.nodes, other.graph.nodes)):
+        if left is not None:
+            places[left] = number
+        if right is not None:
+            others[right] = number
+        if left is None or right is None or _name(left) != _name(right):
+            return f"{_name(left)}, and {_name(right)} there"
+        if left.op == "get_attr":
+            if not _same_constant(getattr(graph, str(left.target)), getattr(other, str(right.target))):
+                return "a constant, and another there"
+        elif _in_places((left.args, left.kwargs), places) != _in_places((right.args, right.kwargs), others):
+            return f"{_name(left)}, and that of other numbers there"
+    return None
+
+
+def _name(node: fx.Node | None) -> str:
+    if node is None:
+        return "no further operation"
+    if node.op == "output":
+        return "its result"
+    return node.op if node.op != "call_function" else str(getattr(node.target, "__name__", node.target)).split(".")[0]
+
+
+def _same_constant(left: Any, right: Any) -> bool:
+    if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+        return type(left) is type(right)
+    if left is right:
+        return True
+    alike = left.shape == right.shape and left.dtype == right.dtype
+    return alike and (torch.equal(left, right) or bool(((left == right) | (left != left) & (right != right)).all()))
+
+
+def _in_places(value: Any, places: dict[fx.Node, int]) -> str:
+    """Return arguments as a string, with nodes replaced by their positions."""
+    if isinstance(value, fx.Node):
+        return f"%{places[value]}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_in_places(part, places) for part in value)}]"
+    if isinstance(value, dict):
+        return _in_places(sorted((key, part) for key, part in value.items()), places)
+    return repr(value)

@@ -1,0 +1,527 @@
+"""MCMC with all chains in one process, with the interface of `pyro.infer.MCMC`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import pyro
+import pyro.infer
+import torch
+from pyro import poutine
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
+from pyro.infer.mcmc.util import select_samples
+from pyro.util import optional
+from torch import Tensor
+
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.causes import arguments_by_name
+from pyro_manifold.density.model import Target
+from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
+from pyro_manifold.diagnostics.modes import modes_of_run
+from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.table import report, table
+from pyro_manifold.infer.exchange.exchange import ReplicaExchange, as_tempering, check_tempering
+from pyro_manifold.infer.mcmc.arguments import (
+    Superchains,
+    check_data_loader,
+    check_iterations,
+    check_kernel,
+    check_names,
+    check_shards,
+    check_vectorised,
+    functions,
+    stacked,
+)
+from pyro_manifold.infer.mcmc.checks import check_counts
+from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
+from pyro_manifold.infer.mcmc.running.end_of_run import found_symmetries, reasons, warn_of_chains
+from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, known_by, lengths
+from pyro_manifold.infer.mcmc.running.loop import Consumer, Iteration
+from pyro_manifold.infer.mcmc.running.on_disk import OnDisk, Store, as_store
+from pyro_manifold.infer.mcmc.running.run import Run
+from pyro_manifold.infer.mcmc.running.sampling import Reports, Sampling
+from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws, seed_of_all
+from pyro_manifold.infer.mcmc.running.shards import Job, Shards, run_shards
+from pyro_manifold.infer.mcmc.transitions.states import Statistics
+from pyro_manifold.store.fingerprint import fingerprint
+
+ChainMethod = Literal["vectorized", "parallel", "sequential"] | Shards
+
+
+@runtime_checkable
+class Vectorised(Protocol):
+    """Protocol of a kernel that advances all chains together, such as every `Kernel` of this package."""
+
+    def prepare(
+        self,
+        chains: int,
+        warmup_steps: int,
+        initial_params: Sites | None,
+        *args: Any,
+        data_loader: Iterable[Any] | None = None,
+        **kwargs: Any,
+    ) -> Run[Any, Any]: ...
+
+    @property
+    def takes_batches(self) -> bool: ...
+
+
+class MCMC(pyro.infer.MCMC):
+    """`pyro.infer.MCMC`, with all chains advanced together in one process.
+
+    With ``chain_method="vectorized"`` and a kernel of this package, chains are the leading dimension of every tensor:
+    a leapfrog step moves all of them, and one warm-up adapts step size and masses on all of them together. Each
+    chain has initial values of its own. Other kernels, such as Pyro's NUTS, run as in Pyro.
+
+    Args:
+        kernel: the kernel.
+        num_samples: iterations of each chain after warm-up; each is a draw unless ``thinning`` says otherwise. With
+            ``until`` the least number of them, 100 if None.
+        warmup_steps: iterations before them that adapt; ``num_samples`` if None, and 500 if that is None too.
+        initial_params: ``{site: tensor}`` to start from, with a leading chain dimension if ``num_chains > 1``
+            (of groups, with `Superchains`); manifold sites on their manifold, all others unconstrained.
+            `SMC.initial_params` has particles so.
+        num_chains: number of chains, 1 to thousands; or `Superchains`, groups of chains that begin at one point each,
+            for nested R-hat.
+        hook_fn: called as ``hook_fn(kernel, params, stage, i)`` after each iteration; under ``"vectorized"`` each of
+            ``params`` has a leading chain dimension.
+        mp_context: for ``"parallel"``: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
+        disable_progbar: no progress bar.
+        disable_validation: as in Pyro.
+        transforms: as in Pyro.
+        save_params: names of the sites to keep, all if None.
+        chain_method: ``"vectorized"``, `Shards` of vectorised chains in other processes, or Pyro's own processes
+            (``"parallel"``) or one chain after the other (``"sequential"``).
+        thinning: keep the end of every so many iterations after warm-up, ``num_samples // thinning`` draws of each
+            chain. For ``"vectorized"``.
+        consumers: called with every `Iteration` (stage, index, sites, statistics) as it comes, such as a running
+            mean; with ``save_params=[]`` no draw is kept. For ``"vectorized"``.
+        until: `Until`, or a dictionary such as ``{"ess": 400, "rhat": 1.01}``: sample until effective sample sizes and
+            R-hat are as asked for. For ``"vectorized"``.
+        store: a folder to which draws go as they come, or a `Store`; then they are in no memory, and `get_samples`
+            reads them. For ``"vectorized"``.
+        resume: go on with the run that is in the store, from its last checkpoint and bit for bit; begin, if there is
+            none.
+        tempering: True, or `ReplicaExchange` with its arguments: each chain is a ladder of replicas from the prior to
+            the posterior that swap places, so that it passes between modes, and the evidence comes with its draws. For
+            OHMC and GHMC, ``"vectorized"``.
+
+    Attributes:
+        stopped: why a run with ``until`` stopped; None before it has.
+
+    An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised, and
+    `continue_run` goes on with that warm-up. An error while sampling is raised, and `get_samples` has the draws made
+    before it.
+
+    Raises:
+        ValueError: for what is no kernel, another ``chain_method``, or ``initial_params`` without the right leading
+            dimension.
+
+    Example:
+        >>> import pyro
+        >>> from pyro_manifold.distributions import StiefelUniform
+        >>> from pyro_manifold.infer import OHMC
+        >>> mcmc = MCMC(OHMC(lambda: pyro.sample("U", StiefelUniform(4, 2))), 10, num_chains=5, disable_progbar=True)
+        >>> mcmc.run()
+        >>> mcmc.get_samples(group_by_chain=True)["U"].shape
+        torch.Size([5, 10, 4, 2])
+    """
+
+    def __init__(
+        self,
+        kernel: MCMCKernel,
+        num_samples: int | None = None,
+        warmup_steps: int | None = None,
+        initial_params: Sites | None = None,
+        num_chains: int | Superchains = 1,
+        hook_fn: Callable[..., None] | None = None,
+        mp_context: str | None = None,
+        disable_progbar: bool = False,
+        disable_validation: bool | None = True,
+        transforms: dict[str, Any] | None = None,
+        save_params: list[str] | None = None,
+        *,
+        chain_method: ChainMethod = "vectorized",
+        thinning: int = 1,
+        consumers: Sequence[Consumer] = (),
+        until: Until | Mapping[str, float] | None = None,
+        store: str | Path | Store | None = None,
+        resume: bool = False,
+        tempering: bool | ReplicaExchange = False,
+    ) -> None:
+        check_kernel(kernel)
+        check_names(save_params)
+        self.num_samples: int
+        self.stopped: str | None = None
+        num_superchains = num_chains.count if isinstance(num_chains, Superchains) else None
+        num_chains = num_chains.chains if isinstance(num_chains, Superchains) else num_chains
+        self._until, self._num_superchains = as_until(until, num_superchains), num_superchains
+        num_samples, warmup_steps, most = lengths(num_samples, warmup_steps, self._until)
+        check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
+        check_iterations(num_samples, warmup_steps, thinning, hook_fn, chain_method)
+        self._shards = chain_method if isinstance(chain_method, Shards) else None
+        self._vectorised = chain_method not in ("parallel", "sequential") and isinstance(kernel, Vectorised)
+        optional = {"until": until, "Superchains": num_superchains, "tempering": tempering or None}
+        check_vectorised(self._vectorised, thinning, consumers, store=store, Shards=self._shards, **optional)
+        local = {"hook_fn": hook_fn, "consumers": consumers, "until": until, "Superchains": num_superchains}
+        check_shards(self._shards, {"num_chains": num_chains}, transforms=transforms, **local)
+        self._tempering = as_tempering(tempering)
+        if self._tempering is not None:
+            warmup = num_samples if warmup_steps is None else warmup_steps
+            others = {"Superchains": num_superchains, "Shards": self._shards}
+            check_tempering(kernel, warmup, initial_params=initial_params, **others)
+        self._data_loader: Iterable[Any] | None = None
+        self._store, self._resume = as_store(store, resume), resume
+        if self._store is not None and transforms is not None:
+            raise ValueError("store keeps draws as the model has them: give transforms to the kernel.")
+        arguments = {
+            "warmup_steps": warmup_steps,
+            "hook_fn": hook_fn,
+            "mp_context": mp_context,
+            "disable_progbar": disable_progbar,
+            "disable_validation": disable_validation,
+            "transforms": transforms,
+            "save_params": save_params,
+        }
+        if self._vectorised or (chain_method == "sequential" and num_chains > 1):
+            # Pyro's constructor starts processes for several chains; told of one, it does everything else.
+            super().__init__(kernel, num_samples, **arguments)
+            self.num_chains = num_chains
+            self._diagnostics = [None] * num_chains
+            self._initial_params = stacked(initial_params, num_chains, num_superchains or num_chains)
+            self.sampler.num_chains = num_chains
+            self.sampler.initial_params = self._initial_params
+        else:
+            super().__init__(kernel, num_samples, initial_params=initial_params, num_chains=num_chains, **arguments)
+        self._hook = hook_fn
+        self._requested_samples, self._most_samples = num_samples, most
+        self._thinning = thinning
+        self._consumers = functions(consumers)
+        self._save_params = save_params
+        self._disable_progbar = disable_progbar
+        self._sampling: Sampling | ShardedDraws | None = None
+
+    def run(self, *args: Any, data_loader: Iterable[Any] | None = None, **kwargs: Any) -> None:
+        """Run all chains; arguments are those of the model. Warns of chains that hardly moved.
+
+        Args:
+            *args: arguments of the model.
+            data_loader: an iterable over batches, such as a torch ``DataLoader``, for kernels that see a new one at
+                each step (`SGLD`, `PSGLD`, `SGHMC`, `OSGHMC`). A batch's tensors become the model's positional
+                arguments (its keyword arguments, if it is a dictionary).
+            **kwargs: keyword arguments of the model.
+        """
+        check_data_loader(data_loader, self._vectorised and self.kernel.takes_batches, self.kernel)
+        if not self._vectorised:
+            super().run(*args, **kwargs)
+        else:
+            self._take_arguments(args, kwargs, data_loader)
+            if self._shards is not None:
+                self._run_shards(self._shards, self._requested_samples, self._resume)
+            else:
+                self._run_vectorised()
+        self._warn_of_chains()
+
+    def _compare(self, *args: Any, data_loader: Iterable[Any] | None = None, **kwargs: Any) -> None:
+        """Compare the run that is stored with this one, without drawing; arguments are those of the model.
+
+        Raises:
+            ValueError: if that is another run; the sentence says what differs.
+        """
+        self._take_arguments(args, kwargs, data_loader)
+        self._begun()
+
+    def _take_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], data_loader: Iterable[Any] | None) -> None:
+        if self._store is not None:
+            self._store.check_is_free(self._resume, self._shards is not None)
+        self._args, self._kwargs, self._data_loader = args, kwargs, data_loader
+
+    def continue_run(self, num_samples: int) -> None:
+        """Continue sampling from the current state without new warm-up; further draws are appended in `get_samples`.
+
+        After an interrupt in warm-up, the rest of it comes first. What is drawn does not depend on whether a run is
+        made in one go or in several, up to the rounding of native code that a longer plan makes earlier.
+
+        Args:
+            num_samples: iterations of each chain, more than `run` and earlier calls have made.
+
+        Raises:
+            ValueError: before `run`, or for a run that was not vectorised, or whose shards are not stored; and if the
+                model or its data have changed since, as far as the density shows it.
+        """
+        check_counts(num_samples=num_samples)
+        if self._sampling is None or (self._shards is not None and self._store is None):
+            raise ValueError(
+                "MCMC.continue_run goes on with a vectorised run of this object, in shards with a stored one: call "
+                "mcmc.run(...) first."
+            )
+        if isinstance(self._sampling, Sampling):
+            self._sampling.check_density(self._fingerprints_of_data())
+            self._sampling.ask_for(num_samples)
+            self._go_on(self._sampling)
+        elif self._shards is not None:
+            self._run_shards(self._shards, self._sampling.asked + num_samples, resume=True)
+        self._warn_of_chains()
+
+    def _warn_of_chains(self) -> None:
+        if self._sampling is None:
+            warn_of_chains(self._samples, self.get_extra_fields(group_by_chain=True))
+        else:
+            run = self._run_here
+            warn_of_chains(*self._sampling.recent(), None if run is None else run.hottest_site)
+        if self._run_here is not None:
+            self._run_here.warn()
+
+    @property
+    def _run_here(self) -> Run[Any, Any] | None:
+        return self._sampling.run if isinstance(self._sampling, Sampling) else None
+
+    def get_samples(
+        self, num_samples: int | None = None, group_by_chain: bool = False, *, deterministic: bool = False
+    ) -> Sites:
+        """Return the draws of each site, as in Pyro.
+
+        Args:
+            num_samples: so many draws, drawn from all with replacement; None for all.
+            group_by_chain: ``{site: (chains, draws, ...)}`` instead of ``{site: (chains · draws, ...)}``.
+            deterministic: whether to add sites of `pyro.deterministic`, computed for each draw; those that depend on
+                discrete sites which were summed out are left out, with a warning. Not for `Predictive`, which would
+                take these values for those that its own arguments give.
+
+        Raises:
+            ValueError: if there are no draws, or for deterministic sites, no draws of some site.
+        """
+        self._check_there_are_draws("get_samples")
+        if num_samples is not None:
+            check_counts(num_samples=num_samples)
+        samples = _selected(self._samples, num_samples, group_by_chain)
+        if not deterministic:
+            return samples
+        return {**samples, **deterministic_values_of_run(self, samples, 2 if group_by_chain else 1)}
+
+    def get_extra_fields(self, group_by_chain: bool = False) -> Statistics:
+        """Return the statistics of each draw: log density, energy, step size and others recorded by the kernel.
+
+        Args:
+            group_by_chain: ``{name: (chains, draws)}`` instead of ``{name: (chains · draws,)}``.
+
+        Returns:
+            By ArviZ's names; empty for kernels that record nothing.
+
+        Raises:
+            ValueError: before `run`.
+        """
+        self._check_there_are_draws("get_extra_fields")
+        reports: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
+        recorded = [report.get("sample stats", {}) for report in reports]
+        grouped = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
+        return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
+
+    def summary(self, prob: float = 0.9) -> None:
+        """Print a table of the draws, and which sites are known only up to signs, order or rotations of columns.
+
+        Below it are, for these sites, the largest R-hat and the smallest effective size of what is known of them
+        (`pyro_manifold.diagnostics.invariants`), and then all that chains disagree on for another reason: sites without
+        a symmetry, invariants and the log density with an R-hat above 1.05.
+
+        The table is Pyro's, with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
+        (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given.
+
+        Raises:
+            ValueError: before `run`, or for fewer than 4 draws of each chain.
+        """
+        self._check_there_are_draws("summary", fewest=4)
+        print(table(self._samples, prob, self._num_superchains))
+        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
+        divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
+        if divergences:
+            print("Number of divergences:", sum(divergences))
+        density = self.get_extra_fields(group_by_chain=True).get("lp")
+        known = found_symmetries(self._target, self._samples)
+        for sentence in reasons(self._samples, known, density, self._num_superchains):
+            print(sentence)
+        for sentence in [] if self._run_here is None else self._run_here.sentences():
+            print(sentence)
+        if self.stopped is not None:
+            print(self.stopped)
+
+    def symmetries(self) -> list[Symmetry]:
+        """Find sites that the posterior identifies only up to signs, order or rotations of their columns.
+
+        Found for kernels of this package, by changing the columns of some draws and asking the density.
+        """
+        self._check_there_are_draws("symmetries")
+        return found_symmetries(self._target, self._samples) or []
+
+    def _target(self) -> Target | None:
+        """Return the target of the run; None for kernels that have none, such as Pyro's."""
+        target_of = getattr(self.kernel, "target", None)
+        return target_of and target_of(self._initial_params, self._args, self._kwargs, self._data_loader)
+
+    def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
+        if self._samples is None or (self._sampling is not None and not self._sampling.draws):
+            raise ValueError(f"MCMC.{method}: there are no draws yet, call mcmc.run(...) first.")
+        if self._samples and self.num_samples < fewest:
+            raise ValueError(
+                f"MCMC.{method} needs {fewest} draws of each chain, for effective sizes and R-hat, and there are "
+                f"{self.num_samples}."
+            )
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Return effective sample sizes and R-hat of each site, diagnostics of the kernel, and disagreeing chains.
+
+        Of each site, by ArviZ: ``"n_eff"`` (for the mean), ``"ess_bulk"``, ``"ess_tail"`` and the rank-normalised
+        ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains`` is given.
+
+        ``"disagreeing chains"`` names, for each site whose largest split R-hat is above 1.05, that R-hat and the chain
+        furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
+        This R-hat is of values, not of ranks: where chains are far apart it is larger than ``"r_hat"``.
+        Of a single chain, sites on which its two halves disagree.
+        Sites that the model knows only up to sign or rotation disagree by nature; ``"log density"``, the last entry,
+        does not.
+
+        ``"modes"`` groups the chains by mode (`pyro_manifold.diagnostics.modes`), as far as the posterior tells them
+        apart, where there are 20 draws or more.
+
+        With ``tempering``, ``"replica exchange"`` has the ladder, rejection rates of swaps between its neighbours,
+        their sum, the barrier Λ, round trips of each chain's replicas, how many are expected at such rejections, and
+        the log evidence with its standard error.
+        """
+        self._check_there_are_draws("diagnostics", fewest=4)
+        statistics = self.get_extra_fields(group_by_chain=True)
+        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
+        found = report(self._samples, statistics, chains, self._num_superchains)
+        if self._vectorised:
+            found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
+        return found if self._run_here is None else found | self._run_here.report()
+
+    def to_inferencedata(self, **options: Any) -> Any:
+        """Export the run to ArviZ; options and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""
+        return to_inferencedata(self, **options)
+
+    @poutine.block
+    def _run_vectorised(self) -> None:
+        self._sampling = sampling = self._begun()
+        self._go_on(sampling)
+
+    @poutine.block
+    def _begun(self) -> Sampling:
+        """Return the run before its first iteration, or in the last state of the stored run."""
+        args, kwargs = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in self._args), self._kwargs
+        loader = {} if self._data_loader is None else {"data_loader": self._data_loader}
+        data = self._fingerprints_of_data()  # before the model can change them
+        with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
+            run: Run[Any, Any]
+            if self._tempering is None:
+                run = self.kernel.prepare(
+                    self.num_chains, self.warmup_steps, self._initial_params, *args, **loader, **kwargs
+                )
+            else:
+                run = self._tempering.prepare(self.kernel, self.num_chains, self.warmup_steps, args, kwargs)
+            self.kernel.run = run
+            if self._num_superchains is not None:
+                together = self.num_chains // self._num_superchains
+                run.move_to({name: x[::together].repeat_interleave(together, 0) for name, x in run.sites.items()})
+            data = data if run.problem.takes_minibatches else {}
+            storage, goal = self._storage(run, data), self._goal(run)
+            return Sampling(run, storage, self._thinning, self._most_samples, goal, data)
+
+    def _run_shards(self, shards: Shards, num_samples: int, resume: bool) -> None:
+        options = {name: getattr(self, f"_{name}") for name in ("thinning", "save_params")}
+        options |= {"warmup_steps": self.warmup_steps, "disable_validation": self.disable_validation}
+        job = Job(
+            MCMC,
+            self.kernel,
+            num_samples,
+            self.num_chains,
+            self._initial_params,
+            options,
+            self._args,
+            self._kwargs if self._data_loader is None else {**self._kwargs, "data_loader": self._data_loader},
+            self._store,
+            seed_of_all(self._store, shards.count, resume),
+        )
+        comparison = job.comparison(shards.count) if resume else None
+        if comparison is not None:
+            run_shards(shards, comparison, 0, True)
+        outcomes = run_shards(shards, job, self.warmup_steps + num_samples, self._disable_progbar)
+        self._sampling = ShardedDraws(job, outcomes, self._thinning)
+        self._take(self._sampling)
+
+    def _goal(self, run: Run[Any, Any]) -> Goal | None:
+        if self._until is None:
+            return None
+        least = self._requested_samples // self._thinning
+        return Goal(self._until, self._num_superchains, known_by(run), least)
+
+    def _fingerprints_of_data(self) -> dict[str, str]:
+        """Return fingerprints of the data of a kernel that takes minibatches, by name."""
+        if not self.kernel.takes_batches or self.kernel.model is None:
+            return {}
+        arguments = arguments_by_name(self.kernel.model, self._args, self._kwargs)
+        found = {"the fingerprint of the model's arguments": fingerprint(arguments)}
+        if self._data_loader is not None:
+            found["the fingerprint of data_loader"] = fingerprint(self._data_loader)
+        return found
+
+    def _storage(self, run: Run[Any, Any], data: Mapping[str, str]) -> DrawStorage:
+        """Return the draw storage of a run."""
+        names = self._names_to_save(run)
+        if self._store is None:
+            transforms = self.kernel.transforms if self.transforms is None else self.transforms
+            return InMemory(self._requested_samples // self._thinning, names, transforms)
+        parts = {"num_superchains": str(self._num_superchains), "tempering": repr(self._tempering), **data}
+        if self._initial_params is not None:
+            starts = {name: x + 0.0 for name, x in self._initial_params.items()}  # which has no -0.0
+            parts["the fingerprint of initial_params"] = fingerprint(starts)
+        return OnDisk(self._store, run, names, self._thinning, parts, resume=self._resume)
+
+    def _go_on(self, sampling: Sampling) -> None:
+        """Run warm-up and sampling; after an interrupt or an error the draws so far are kept."""
+        consumers = [*self._consumers, *([self._call_hook] if self._hook is not None else [])]
+        with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
+
+            def figures() -> dict[str, str]:
+                return {**self.kernel.logging(), **sampling.figures(), **sampling.run.figures()}
+
+            sampling.go_on(consumers, figures, self._disable_progbar)
+        self.stopped = sampling.stopped
+        self._take(sampling)
+        if sampling.error is not None:
+            raise sampling.error
+
+    def _take(self, sampling: Sampling | ShardedDraws) -> None:
+        """Take over the draws and diagnostics of a run."""
+        self.num_samples = sampling.draws
+        self._samples = sampling.samples()
+        if self._store is None:
+            self._diagnostics = self.kernel.reports(sampling.statistics(), self.num_chains)
+        else:
+            self.kernel.reports(sampling.recent()[1], self.num_chains)  # which may warn
+            reports: Any = Reports(lambda: self.kernel.reports(sampling.statistics(), self.num_chains), self.num_chains)
+            self._diagnostics = reports
+
+    def _call_hook(self, iteration: Iteration) -> None:
+        self._hook(self.kernel, iteration.sites, iteration.stage, iteration.index)  # type: ignore[misc]
+
+    def _names_to_save(self, run: Run[Any, Any]) -> list[str]:
+        sites = sorted(run.sites)
+        names = sites if self._save_params is None else self._save_params
+        unknown = sorted(set(names) - set(sites))
+        if unknown:
+            raise ValueError(f"save_params names {unknown}, but the sites are {sites}.")
+        return names
+
+
+def _selected(samples: Mapping[str, Tensor], num_samples: int | None, group_by_chain: bool) -> Sites:
+    """Select draws as Pyro does, also for sites without elements, which Pyro cannot reshape."""
+    full = {name: value for name, value in samples.items() if value.numel()}
+    selected: Sites = dict(select_samples(full, num_samples, group_by_chain))
+    for name, value in samples.items():
+        if not value.numel():
+            draws = num_samples or value.shape[1] * (1 if group_by_chain else len(value))
+            selected[name] = value.new_empty(*value.shape[: int(group_by_chain)], draws, *value.shape[2:])
+    return {name: selected[name] for name in samples}

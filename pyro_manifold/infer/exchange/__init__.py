@@ -1,0 +1,1 @@
+"""Replica exchange: swap.py  the swap move; ladder.py  temperatures; counts.py  swap statistics; run.py  the run."""

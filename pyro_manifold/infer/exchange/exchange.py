@@ -1,0 +1,162 @@
+"""Replica exchange: chains that pass between the modes of a posterior by way of its prior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from pyro.infer.autoguide.initialization import init_to_sample
+
+from pyro_manifold.density.model import target_from_model
+from pyro_manifold.density.tempered import INVERSE_TEMPERATURE, WithoutLikelihood, tempered
+from pyro_manifold.infer.exchange.ladder import first_ladder
+from pyro_manifold.infer.exchange.prior_draws import PriorDraws
+from pyro_manifold.infer.exchange.run import ReplicaRun, inverse_temperatures_of_rows
+from pyro_manifold.infer.exchange.swap import BETA, Swap
+from pyro_manifold.infer.exchange.tuning import LadderTuning
+from pyro_manifold.infer.mcmc.checks import check_positive_integer
+from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import Blocks
+from pyro_manifold.infer.smc.initialisation import likelihood_beside, posterior_of, problem_with_finite_starts
+from pyro_manifold.infer.smc.tuning import particle_tuning
+
+_FEWEST_WARMUP_STEPS = 20
+
+
+@dataclass(frozen=True)
+class ReplicaExchange:
+    r"""Non-reversible parallel tempering, for ``MCMC(OHMC(model), ..., tempering=ReplicaExchange(levels=16))``.
+
+    Each chain becomes a group of replicas, one at each level of
+
+    .. math:: \pi_\beta(x) \propto p(x)\,p(y \mid x)^\beta, \qquad 0 = \beta_1 < \dots < \beta_N = 1.
+
+    In each iteration the kernel moves all replicas, with a step size and masses for each level. Neighbouring levels
+    then swap, even and odd pairs in turn, with probability
+    :math:`\min(1, e^{(\beta_k - \beta_{k+1})(L_k - L_{k+1})})`, L minus the log likelihood. Level 1 is drawn from the
+    prior itself, so that the replicas that leave it are independent draws. Warm-up sets the levels so that all swaps
+    are rejected equally often. The draws of the run are those at β = 1.
+
+    At the end of a run, descents from draws of the prior and of the posterior search for modes. Where the mass about
+    these modes exceeds the estimated evidence, the reported error of the evidence covers the difference; a warning is
+    issued if it is significant.
+
+    The kernel's masses are one for each site on a manifold and diagonal for others; its ``trajectory_length`` (π/2 if
+    None), ``trajectory_jitter``, ``target_accept_prob`` and ``reflection_probability`` are used. An iteration evaluates
+    one gradient more than its number of leapfrog steps.
+
+    Args:
+        levels: N. The best choice is about 2Λ + 1, Λ the barrier that `MCMC.summary` reports.
+
+    Raises:
+        ValueError: if ``levels`` is not an integer of 2 or more.
+
+    Source: Syed, Bouchard-Côté, Deligiannidis & Doucet, Non-reversible parallel tempering: a scalable highly parallel
+    MCMC scheme, JRSS-B 84 (2022), arXiv 1905.02939.
+
+    Example:
+        >>> import pyro, torch
+        >>> from pyro_manifold.distributions import StiefelUniform
+        >>> from pyro_manifold.infer import MCMC, OHMC, ReplicaExchange
+        >>> _ = pyro.set_rng_seed(0)
+        >>> def model():
+        ...     U = pyro.sample("U", StiefelUniform(3, 2))
+        ...     pyro.factor("likelihood", 3 * U[0, 0] + 1.5 * U[1, 1])
+        >>> exchange = ReplicaExchange(levels=4)
+        >>> mcmc = MCMC(OHMC(model), 200, 100, num_chains=4, tempering=exchange, disable_progbar=True)
+        >>> mcmc.run()
+        >>> mcmc.get_samples(group_by_chain=True)["U"].shape
+        torch.Size([4, 200, 3, 2])
+        >>> abs(mcmc.diagnostics()["replica exchange"]["log evidence"] - 1.607) < 0.2
+        True
+    """
+
+    levels: int = 16
+
+    def __post_init__(self) -> None:
+        check_positive_integer(levels=self.levels)
+        if self.levels < 2:
+            raise ValueError(f"levels={self.levels}, expected 2 or more: the prior and the posterior.")
+
+    def prepare(
+        self, kernel: HamiltonianKernel, chains: int, warmup_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ReplicaRun:
+        """Return a run of all replicas.
+
+        Args:
+            kernel: kernel of a Pyro model.
+            chains: number of groups of replicas.
+            warmup_steps: iterations of warm-up.
+            args: arguments of the model.
+            kwargs: arguments of the model.
+
+        Raises:
+            ValueError: if the model has no likelihood or no continuous site, if its prior cannot be sampled, or if its
+                density is NaN or infinite at draws from the prior.
+        """
+        kernel = kernel.with_masses_of_sites()
+        options = {**kernel.model_options, "init_strategy": init_to_sample}
+        model: Any = kernel.model  # not None, as `check_tempering` saw to
+        full = posterior_of(model, args, kwargs, options, "tempering")
+        likelihood_beside(full, (), "tempering")
+        base = target_from_model(WithoutLikelihood()(model), args, kwargs, **options)
+        target = tempered(base, full)
+        problem = problem_with_finite_starts(target, base, full, self.levels * chains, kernel.batched, "tempering")
+        start = self._start(problem)
+        fresh = PriorDraws(target.draw_of_base, problem.layout, problem.potential, start, problem.random)
+        tuned_by = partial(
+            particle_tuning, kernel.plan, self.levels, problem.manifolds, kind=partial(LadderTuning, fresh=fresh)
+        )
+        parts: Any = kernel.composed(problem, kernel.mechanics(problem), tuned_by, start)
+        parts.transitions = [*parts.transitions, Swap(self.levels, problem.potential)]
+        configuration = {**kernel._configuration(), "levels": str(self.levels)}
+        return ReplicaRun(problem, parts, warmup_steps, full, chains, configuration)
+
+    def _start(self, problem: Problem) -> Blocks:
+        """Place draws from the prior on the first ladder; within a group, larger β get draws of higher likelihood."""
+        position = problem.position
+        _, gradient = problem.potential(position)
+        misfit = gradient[BETA].reshape(self.levels, -1)
+        groups = misfit.shape[1]
+        order = misfit.argsort(0, descending=True) * groups + torch.arange(groups, device=misfit.device)
+        ladder = first_ladder(misfit, self.levels)
+        start = {block: x[order.flatten()] for block, x in position.items()}
+        return {**start, (INVERSE_TEMPERATURE,): inverse_temperatures_of_rows(ladder, groups)}
+
+
+def as_tempering(tempering: bool | ReplicaExchange | None) -> ReplicaExchange | None:
+    """Return the ``tempering`` argument as a `ReplicaExchange`, or None without tempering."""
+    if tempering is None or tempering is False:
+        return None
+    if tempering is True:
+        return ReplicaExchange()
+    if not isinstance(tempering, ReplicaExchange):
+        raise ValueError(f"tempering={tempering!r}, expected True, False or ReplicaExchange(levels=...).")
+    return tempering
+
+
+def check_tempering(kernel: object, warmup_steps: int, **others: object) -> None:
+    """Raise an error for arguments that do not go with tempering; ``others`` are None or False if not given."""
+    if not isinstance(kernel, HamiltonianKernel):
+        raise ValueError(
+            f"tempering is for OHMC and GHMC, which see the whole likelihood, not for {type(kernel).__name__}."
+        )
+    if kernel.model is None:
+        raise ValueError(
+            "tempering needs a prior and a likelihood, which potential_fn does not tell: give a Pyro model."
+        )
+    if warmup_steps < _FEWEST_WARMUP_STEPS:
+        raise ValueError(
+            f"warmup_steps={warmup_steps}: with tempering warm-up sets the ladder; take {_FEWEST_WARMUP_STEPS} or more."
+        )
+    reasons = {
+        "initial_params": "replicas begin with draws from the prior",
+        "Superchains": "replicas begin with draws from the prior",
+        "Shards": "the replicas of a ladder swap in one process",
+    }
+    for name, value in others.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{name} does not go with tempering, as {reasons[name]}: leave it out.")

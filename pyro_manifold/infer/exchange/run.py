@@ -1,0 +1,189 @@
+"""Run of replicas at all levels; only the replicas at the posterior are visible from outside."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.model import Target
+from pyro_manifold.density.tempered import split
+from pyro_manifold.diagnostics.disagreement import named
+from pyro_manifold.infer.exchange.counts import Counts
+from pyro_manifold.infer.exchange.ladder import ends_of_rounds, ladder_of_equal_rejection
+from pyro_manifold.infer.exchange.swap import BETA, ReplicaSettings
+from pyro_manifold.infer.exchange.tuning import LadderTuning
+from pyro_manifold.infer.mcmc.hmc.leapfrog import State
+from pyro_manifold.infer.mcmc.running.run import Run
+from pyro_manifold.infer.mcmc.transitions.parts import Parts
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.smc.annealing import Visited
+from pyro_manifold.infer.smc.bound import Bound, evidence_about_modes, has_normalised_prior, posterior_energies
+from pyro_manifold.infer.smc.modes import Energies
+
+_OF_REPLICAS = ("swap_probability", "came_from", "misfit")
+_FEWEST_ROUND_TRIPS = 1
+_RECENT = 256  # iterations
+_SHARE_FOR_PRIOR = 0.04  # share of a run's evaluations spent on draws from the prior as starts of descents
+
+
+class ReplicaRun(Run[State, ReplicaSettings]):
+    """Run of replica exchange; in warm-up, each round sets the ladder anew from its rejection rates.
+
+    Args:
+        problem: problem for all replicas; rows are ``level · groups + group``.
+        parts: transitions and adaptation; the last transition is `Swap`.
+        warmup_steps: iterations of warm-up.
+        posterior: the target at β = 1.
+        groups: number of groups of replicas, the number of chains of the result.
+        configuration: as for `Run`.
+
+    Attributes:
+        counts: swap statistics since the ladder was last set; after warm-up, since its end.
+        bound: lower bound of the evidence, as of the last `warn`.
+    """
+
+    tuning: LadderTuning
+    changing = (*Run.changing, "counts")
+
+    def __init__(
+        self,
+        problem: Problem,
+        parts: Parts[State, ReplicaSettings],
+        warmup_steps: int,
+        posterior: Target,
+        groups: int,
+        configuration: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(problem, parts, warmup_steps, configuration)
+        self.chains, self._posterior = groups, posterior
+        self._rounds = ends_of_rounds(warmup_steps)
+        self.counts = Counts(self.state.position[BETA][::groups, 0].clone(), groups)
+        self.bound, self._checked = Bound(), 0
+        self._recent: deque[Sites] = deque(maxlen=_RECENT)
+
+    @property
+    def target(self) -> Target:
+        return self._posterior
+
+    @property
+    def sites(self) -> Sites:
+        """Positions of the chains at β = 1, ``{site: (groups, ...)}``, as in `Run.sites`."""
+        cold = {block: x[-self.chains :] for block, x in self.state.position.items()}
+        return split(self.problem.layout.unpack(cold))[1]
+
+    def advance(self) -> Sites:
+        """Run one iteration of every replica and return `sites`."""
+        super().advance()
+        self.counts.take_in(self.statistics)
+        if self.iteration in self._rounds:
+            self._set_ladder()
+        elif self.iteration == self.warmup_steps:
+            self.counts = Counts(self.counts.inverse_temperature, self.chains)
+        self._recent.append(self.sites)
+        swapped = self.statistics["came_from"] != len(self.counts.inverse_temperature) - 1
+        self.statistics = {
+            name: value[-self.chains :] for name, value in self.statistics.items() if name not in _OF_REPLICAS
+        } | {"swapped": swapped[-self.chains :]}
+        return self.sites
+
+    def _set_ladder(self) -> None:
+        old = self.counts.inverse_temperature
+        new = ladder_of_equal_rejection(old, self.counts.rejection)
+        self.tuning.new_ladder(old, new)
+        position = {**self.state.position, BETA: inverse_temperatures_of_rows(new, self.chains)}
+        self.state = self._renew(self.state, position)
+        self.counts = Counts(new, self.chains)
+
+    @property
+    def log_evidence(self) -> tuple[float, float]:
+        """Log evidence of the data and its standard error, regions of the prior with zero likelihood included."""
+        found, error = self._evidence_of_replicas
+        return found, self.bound.error_with(found, error)
+
+    @property
+    def _evidence_of_replicas(self) -> tuple[float, float]:
+        fresh = self.tuning.fresh
+        found, error = self.counts.log_evidence
+        return found + math.log(fresh.finite / fresh.drawn), error
+
+    def figures(self) -> dict[str, str]:
+        """Return the figures shown in the progress bar."""
+        return {"Λ": f"{self.counts.barrier:.2f}", "round trips": str(int(self.counts.round_trips.sum()))}
+
+    def report(self) -> dict[str, Any]:
+        """Return the entries of `MCMC.diagnostics` about replica exchange."""
+        evidence, error = self.log_evidence
+        counts = self.counts
+        figures = {
+            "inverse temperatures": counts.inverse_temperature,
+            "rejection rates": counts.rejection,
+            "barrier": counts.barrier,
+            "round trips": counts.round_trips,
+            "expected round trips": counts.expected_round_trips,
+            "log evidence": evidence,
+            "log evidence error": error,
+        }
+        return {"replica exchange": figures}
+
+    def sentences(self) -> list[str]:
+        """Return the lines of a summary about the exchange."""
+        evidence, error = self.log_evidence
+        counts = self.counts
+        low, high = float(counts.rejection.min()), float(counts.rejection.max())
+        known = not math.isnan(self.bound.log_evidence)
+        bound = f" (at least {self.bound.sure:.3f} about modes that descents find)" if known else ""
+        return [
+            f"Replica exchange: {len(counts.inverse_temperature)} levels, swaps rejected with probabilities {low:.2f} "
+            f"to {high:.2f}, barrier {counts.barrier:.2f}, {int(counts.round_trips.sum())} round trips of "
+            f"{self.chains} chains (expected {self.chains * counts.expected_round_trips:.0f})",
+            f"log evidence {evidence:.3f} ± {error:.3f}{bound}",
+        ]
+
+    def _check(self) -> None:
+        """Bound the evidence by modes found by descents, at a small share of the cost since the last check."""
+        calls = (self.iteration - self._checked) * (self.tuning.example.num_steps + 1)
+        pools = int(_SHARE_FOR_PRIOR * calls)
+        if not pools or not self._recent or not has_normalised_prior(self._posterior):
+            return
+        problem = self.problem
+        # A generator of its own, so that the following draws do not depend on this check.
+        random = torch.Generator(self.random.device).manual_seed(self.random.initial_seed())
+        rows = len(self.state.energy)
+        energies = Energies(posterior_energies(problem.batched, rows, self.state.energy), rows)
+        prior = [self.tuning.fresh.many(random) for _ in range(pools)]
+        states = [*prior, split(problem.layout.unpack(self.state.position))[1]]
+        visited = Visited.joined([Visited(sites, energies(sites)[0]) for sites in states])
+        draws = {name: torch.cat([one[name] for one in self._recent]) for name in states[0]}
+        self.bound = evidence_about_modes(energies, problem.target.manifolds, draws, visited, calls, random)
+        self._checked = self.iteration
+
+    def warn(self) -> None:
+        """Warn of chains without a round trip, and of modes that descents find and replicas have lost."""
+        self._check()
+        found, error = self._evidence_of_replicas
+        if self.bound.contradicts(found, error, self.chains - 1):
+            remedy = "take more chains and iterations, or SMC(init='modes')"
+            warnings.warn(self.bound.sentence("the replicas", found, error, remedy), stacklevel=5)
+        counts, levels = self.counts, len(self.counts.inverse_temperature)
+        stuck = (counts.round_trips < _FEWEST_ROUND_TRIPS).nonzero().flatten().tolist()
+        if stuck:
+            enough = 1 + math.ceil(2 * counts.barrier)
+            or_levels = f", or ReplicaExchange(levels={enough})" if enough > levels else ""
+            warnings.warn(
+                f"No replica of {named(stuck)} went from the prior to the posterior and back, so that its modes are "
+                f"those it began in. The barrier is at least {counts.barrier:.1f}, for {levels} levels: take more "
+                f"iterations{or_levels}.",
+                stacklevel=5,
+            )
+
+
+def inverse_temperatures_of_rows(inverse_temperature: Tensor, groups: int) -> Tensor:
+    """Return β of each row, ``(levels · groups, 1)``."""
+    return inverse_temperature.repeat_interleave(groups).unsqueeze(-1)

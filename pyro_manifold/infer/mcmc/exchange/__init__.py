@@ -1,1 +1,0 @@
-"""Replica exchange: swap.py  the move; ladder.py  where levels stand; counts.py  what swaps tell; run.py  all of it."""

@@ -1,0 +1,1 @@
+"""Running of chains: sampling loop, draw storage, stopping rules, shards and end-of-run warnings."""

@@ -1,0 +1,110 @@
+"""Draw storage of a run: in memory, or in files (`on_disk`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.infer.mcmc.running.loop import Buffers, Iteration, Recorder
+from pyro_manifold.infer.mcmc.transitions.states import Statistics
+
+
+class DrawStorage(Protocol):
+    """Protocol of draw storage for draws and their statistics; it is the first consumer of each iteration.
+
+    Attributes:
+        made: number of draws of each chain that are stored with their statistics.
+    """
+
+    @property
+    def made(self) -> int: ...
+
+    def __call__(self, iteration: Iteration) -> None:
+        """Store an iteration."""
+
+    def sampling(self) -> AbstractContextManager[object]:
+        """Return the context manager in which iterations are run."""
+
+    def finish(self, whole: bool) -> None:
+        """Complete the storage after the last iteration; ``whole`` is False if an iteration was broken off."""
+
+    def settle(self) -> None:
+        """Make all draws so far readable."""
+
+    def samples(self, draws: int, last: int | None = None) -> Mapping[str, Tensor]:
+        """Return constrained draws ``(chains, draws, ...)``: the first ``draws``, or the last ``last`` of these."""
+
+    def statistics(
+        self, draws: int, last: int | None = None, names: Collection[str] | None = None
+    ) -> Mapping[str, Tensor]:
+        """Return statistics ``(chains, draws)`` of the same draws, of at least the given names; all names if None."""
+
+
+class InMemory:
+    """Draw storage in memory, on the device of the model.
+
+    Args:
+        draws: expected number of draws.
+        names: sites to store.
+        transforms: transforms to unconstrained space, in which draws are stored.
+    """
+
+    def __init__(self, draws: int, names: list[str], transforms: Mapping[str, torch.distributions.Transform]) -> None:
+        self._names, self._transforms = names, transforms
+        self._buffers, self._recorder = Buffers(draws, names), Recorder()
+        self._before: tuple[Sites, Statistics] | None = None
+
+    @property
+    def made(self) -> int:
+        # An interrupt can occur between storing the draw and its statistics.
+        return self._made_before + min(self._buffers.draws, self._recorder.record.draws)
+
+    @property
+    def _made_before(self) -> int:
+        return 0 if self._before is None else next((x.shape[1] for part in self._before for x in part.values()), 0)
+
+    def __call__(self, iteration: Iteration) -> None:
+        self._buffers(iteration)
+        self._recorder(iteration)
+
+    def sampling(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def finish(self, whole: bool) -> None:
+        """Do nothing, as all draws are in memory."""
+
+    def settle(self) -> None:
+        """Do nothing, as all draws are in memory."""
+
+    def make_room(self, draws: int) -> None:
+        """Make room for further draws."""
+        made = self.made
+        self._before = self._all_sites(made), self._all_statistics(made)
+        self._buffers = Buffers(draws, self._names)
+        self._recorder.record.forget()
+
+    def samples(self, draws: int, last: int | None = None) -> Sites:
+        sites = self._all_sites(draws)
+        return {name: self._transforms[name].inv(z) if name in self._transforms else z for name, z in sites.items()}
+
+    def statistics(self, draws: int, last: int | None = None, names: Collection[str] | None = None) -> Statistics:
+        return self._all_statistics(draws, names)
+
+    def _all_sites(self, draws: int) -> Sites:
+        return self._joined(0, self._buffers.filled(draws - self._made_before))
+
+    def _all_statistics(self, draws: int, names: Collection[str] | None = None) -> Statistics:
+        found = self._recorder.record.statistics(names)
+        return self._joined(1, {name: x[:, : draws - self._made_before] for name, x in found.items()})
+
+    def _joined(self, part: int, new: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self._before is None or not new:
+            return new if self._before is None else self._before[part]
+        return {
+            name: torch.cat([self._before[part][name], x], 1) if self._made_before else x for name, x in new.items()
+        }

@@ -1,0 +1,100 @@
+"""End-of-run warnings and remarks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from pyro_manifold.density.model import Target
+from pyro_manifold.diagnostics.disagreement import (
+    named,
+    stuck_chains,
+    temperature_of_hot_chains,
+    temperature_of_hottest_coordinate,
+)
+from pyro_manifold.diagnostics.reasons import agreement, unexplained
+from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+
+
+def warn_of_chains(
+    samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor], hottest_site: str | None = None
+) -> None:
+    """Warn of chains that hardly moved, and of chains with too high a momentum temperature.
+
+    Args:
+        samples: ``{site: (chains, draws, ...)}``.
+        statistics: ``{name: (chains, draws)}``.
+        hottest_site: the site with the highest momentum temperature, if known.
+    """
+    stuck = stuck_chains(samples, statistics)
+    if stuck:
+        chains = next(len(value) for value in [*statistics.values(), *samples.values()])
+        where = named(stuck) if chains > 1 else "the chain"
+        whose = "their" if len(stuck) > 1 else "its"
+        warnings.warn(
+            f"After warm-up {where} moved in fewer than one iteration of twenty, so that {whose} draws are a few "
+            "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
+            "kernel, or initial_params), a shorter step_size or float64.",
+            stacklevel=4,
+        )
+    _warn_of_heat(statistics, hottest_site)
+
+
+def _warn_of_heat(statistics: Mapping[str, Tensor], hottest_site: str | None) -> None:
+    """Warn if the momentum temperature is too high, over all coordinates or for a single one."""
+    hot = temperature_of_hot_chains(statistics)
+    found = hot or temperature_of_hottest_coordinate(statistics)
+    if found is None:
+        return
+    measured, wanted = found
+    named_site = "" if hottest_site is None else f" of site '{hottest_site}'"
+    whose, where = ("chains", "") if hot else (f"one coordinate{named_site}", " there")
+    scales = "scales" if hottest_site is None else f"scales={{'{hottest_site}': ...}}"
+    warnings.warn(
+        f"The momenta of {whose} are at a temperature of {measured:.3g} instead of {wanted:.3g}: the noise of "
+        f"minibatches, or steps that are too long, heat the chains, and draws spread more widely{where} than the "
+        f"posterior. Take a smaller step_size, shorter steps of single sites ({scales}), larger batches or more "
+        "friction.",
+        stacklevel=5,
+    )
+
+
+def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[str, Tensor]) -> list[Symmetry] | None:
+    """Return the symmetries of a density, by draws of a run; None if the density cannot be evaluated.
+
+    Args:
+        target_of: makes the target of the run; it may fail, and gives None for a density that is not known.
+        samples: draws ``{site: (chains, draws, ...)}``.
+    """
+    try:
+        target = target_of()
+        if target is None or not set(samples) >= {*target.manifolds, *target.transforms}:
+            return None  # save_params left sites out
+        return symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
+    except Exception:  # a model can fail in any way; the table is then shown without remarks
+        return None
+
+
+def reasons(
+    samples: Mapping[str, Tensor],
+    symmetries: Sequence[Symmetry] | None,
+    log_density: Tensor | None,
+    num_superchains: int | None,
+) -> Iterator[str]:
+    """Yield explanations of disagreement between chains, shown below the table of a summary.
+
+    Args:
+        samples: ``{site: (chains, draws, ...)}``.
+        symmetries: symmetries of the posterior; None if not known.
+        log_density: ``(chains, draws)``.
+        num_superchains: for nested R-hat.
+    """
+    for symmetry in symmetries or []:
+        yield symmetry.sentence()
+        yield agreement(samples, symmetry)
+    if symmetries is not None and samples:
+        sentence = unexplained(samples, symmetries, log_density, num_superchains)
+        if sentence is not None:
+            yield sentence

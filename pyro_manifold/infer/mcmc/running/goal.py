@@ -1,0 +1,305 @@
+"""Stopping rules: sampling until effective sample sizes and R-hat reach their goals."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.diagnostics.convergence import Measure, convergence, nested_r_hat, varies
+from pyro_manifold.diagnostics.known import known_quantities
+from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.infer.mcmc.checks import check_counts, is_a
+from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage
+from pyro_manifold.infer.mcmc.running.run import Run
+
+Quantities = Callable[[Sites], dict[str, Tensor]]
+"""From draws ``{site: (chains, draws, ...)}`` to what is asked about."""
+
+FEWEST_DRAWS = 4
+_LEAST_GROWTH, _LARGEST_GROWTH = 1.2, 2.0
+_FEWEST_SAMPLES, _MOST_SAMPLES, _WARMUP_STEPS = 100, 10_000, 500
+"""Of a run with a goal, unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Until:
+    """Goals of a run: sample until every entry of every site that is kept, and the log density, has reached them.
+
+    Sites that the posterior knows only up to signs, order or rotations of columns are looked at through
+    `pyro_manifold.diagnostics.invariants`, which these do not change.
+
+    Args:
+        ess: the smallest bulk and tail effective sample sizes.
+        rhat: the largest rank-normalised R-hat, as `MCMC.summary` shows it.
+        nested_rhat: the largest nested R-hat, for chains in `Superchains`.
+        max_samples: at most so many iterations after warm-up; 10,000 if None (``num_samples``, if that is more).
+
+    Raises:
+        ValueError: without a goal, and for values that none can have.
+
+    Example:
+        >>> Until(ess=400, rhat=1.01, max_samples=3000).goals
+        {'ess': 400, 'rhat': 1.01}
+    """
+
+    ess: float | None = None
+    rhat: float | None = None
+    nested_rhat: float | None = None
+    max_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.goals:
+            raise ValueError("until has no goal, expected one such as Until(ess=400, rhat=1.01).")
+        for goal, value in self.goals.items():
+            least = 0 if goal == "ess" else 1
+            if not (is_a(Real, value) and least < value < math.inf):
+                raise ValueError(f"until['{goal}']={value!r}, expected a number above {least}.")
+        if self.max_samples is not None:
+            check_counts(max_samples=self.max_samples)
+
+    @property
+    def goals(self) -> dict[str, float]:
+        """Goals that are set, by name."""
+        goals = {"ess": self.ess, "rhat": self.rhat, "nested_rhat": self.nested_rhat}
+        return {name: value for name, value in goals.items() if value is not None}
+
+
+class Shortfall(NamedTuple):
+    """Distance of one entry of a quantity from a goal.
+
+    Attributes:
+        ratio: the effective sample size wanted over that found, or R-hat's excess over 1 found over that allowed:
+            about by how much the draws have to grow. The goal is reached where it is at most 1.
+        name: of the entry.
+        found: in words.
+    """
+
+    ratio: float
+    name: str
+    found: str
+
+
+class Goal:
+    """Stopping rule based on the convergence diagnostics of the draws so far.
+
+    The worst entries of the last look are looked at first, and the first that falls short settles it, so that a look
+    costs little until the last one. The next look is where that entry is forecast to suffice, effective sample sizes
+    and the inverse of R-hat's excess growing in proportion to the draws, at least 1.2 and at most 2 times as many draws
+    on: it depends on draws alone, so that a run with the same seed is the same run.
+
+    Args:
+        until: what is to be reached.
+        num_superchains: for the last of these.
+        quantities: what is to reach them.
+        first: number of draws of each chain at the first look.
+
+    Attributes:
+        next: number of draws at the next look.
+        reached: whether it has been reached.
+        worst: the worst entry of the last look.
+    """
+
+    def __init__(self, until: Until, num_superchains: int | None, quantities: Quantities, first: int) -> None:
+        self._until, self._superchains, self._quantities = until.goals, num_superchains, quantities
+        self.next = max(first, FEWEST_DRAWS)
+        self.reached = False
+        self.worst: Shortfall | None = None
+        self._ratios: dict[str, np.ndarray] = {}
+
+    def look(self, draws: Sites, *, thoroughly: bool = False) -> bool:
+        """Check the draws so far, ``{site: (chains, draws, ...)}``, and return whether the goal is reached.
+
+        Args:
+            draws: at least 4 of each chain.
+            thoroughly: look at all entries, to name the worst.
+        """
+        if not draws:
+            raise ValueError(
+                "until looks at the sites of save_params and at the log density, and of this kernel with "
+                "save_params=[] there is neither: keep a site."
+            )
+        count = next(iter(draws.values())).shape[1]
+        worst: Shortfall | None = None
+        for shortfall in self._shortfalls(self._quantities(draws), thoroughly):
+            worst = shortfall if worst is None or shortfall.ratio > worst.ratio else worst
+            if worst.ratio > 1 and not thoroughly:
+                break
+        # Where nothing has moved there is nothing to go by.
+        self.worst = worst or Shortfall(math.inf, "every site", "not a single change of value")
+        self.reached = self.worst.ratio <= 1
+        self.next = math.ceil(count * min(max(self.worst.ratio, _LEAST_GROWTH), _LARGEST_GROWTH))
+        return self.reached
+
+    def _shortfalls(self, quantities: dict[str, Tensor], thoroughly: bool) -> Iterator[Shortfall]:
+        flat = {
+            name: value.flatten(2) if value.dim() > 2 else value.unsqueeze(-1) for name, value in quantities.items()
+        }
+        places = []
+        for name, value in flat.items():
+            before = self._ratios.setdefault(name, np.full(value.shape[-1], math.inf))
+            places += [(before[k], name, int(k)) for k in varies(value.cpu()).nonzero().flatten()]
+        places.sort(key=lambda place: -place[0])
+        for _, name, k in places:
+            entry = flat[name][..., k]
+            shortfall = self._shortfall(entry, _label(name, quantities[name].shape[2:], k), thoroughly)
+            self._ratios[name][k] = shortfall.ratio
+            yield shortfall
+
+    def _shortfall(self, entry: Tensor, name: str, thoroughly: bool) -> Shortfall:
+        if not bool(entry.isfinite().all()):
+            return Shortfall(math.inf, name, "values that are not finite")
+        worst = Shortfall(0.0, name, "")
+        for goal, value in self._figures_of(entry):
+            found = Shortfall(_ratio(goal, value, self._until[goal]), name, in_words({goal: value}))
+            worst = max(worst, found, key=lambda shortfall: shortfall.ratio)
+            if worst.ratio > 1 and not thoroughly:
+                break
+        return worst
+
+    def _figures_of(self, entry: Tensor) -> Iterator[tuple[str, float]]:
+        """Yield the diagnostics of an entry, the fastest to compute first."""
+        if "nested_rhat" in self._until:
+            yield "nested_rhat", float(nested_r_hat(entry, self._superchains or 0))
+        measures: tuple[Measure, ...] = ("ess_tail", "ess_bulk") if "ess" in self._until else ()
+        for measure in measures:
+            yield "ess", float(convergence(entry, (measure,))[measure])
+        if "rhat" in self._until:
+            yield "rhat", float(convergence(entry, ("r_hat",))["r_hat"])
+
+    def figures(self) -> OrderedDict[str, str]:
+        """Return the figures shown in the progress bar."""
+        return OrderedDict() if self.worst is None else OrderedDict(goal=f"{self.worst.name} {self.worst.found}")
+
+    def sentence(self, draws: int, most: int) -> str:
+        """Describe the reason for which a run stopped with this number of draws of each chain."""
+        if self.reached:
+            return f"Stopped at {draws} draws of each chain, with {self._wanted} for every site and the log density."
+        said = "" if self.worst is None else f": the worst is {self.worst.name} with {self.worst.found}"
+        which = f"max_samples, {most} draws of each chain," if draws == most else f"{draws} draws of each chain"
+        return f"Stopped at {which} before {self._wanted} for every site and the log density{said}."
+
+    @property
+    def _wanted(self) -> str:
+        return " and ".join(in_words({goal: value}, bound=True) for goal, value in self._until.items())
+
+
+def known_by(run: Run[Any, Any]) -> Quantities:
+    """Return a function of draws to the quantities that the posterior identifies, given its symmetries (found once)."""
+    found: list[Symmetry] | None = None
+
+    def quantities(draws: Sites) -> dict[str, Tensor]:
+        nonlocal found
+        if found is None:
+            try:
+                found = symmetries(run.target, run.values)
+            except Exception:  # a model can fail in any way, and then entries are looked at as they are
+                found = []
+        return known_quantities(draws, found)
+
+    return quantities
+
+
+class Looks:
+    """Stopping rule that checks a goal on the draws in a draw storage, as used by `loop.sample`.
+
+    Args:
+        goal: what is to be reached.
+        storage: has the draws.
+        thinning: iterations of a draw.
+    """
+
+    def __init__(self, goal: Goal, storage: DrawStorage, thinning: int) -> None:
+        self._goal, self._storage, self._thinning = goal, storage, thinning
+
+    def planned(self, num_samples: int) -> int:
+        """Return the number of iterations up to the next check, since the length of the run is not known."""
+        return min(self._goal.next * self._thinning, num_samples)
+
+    def reached(self, draws: int) -> bool:
+        """Check the goal if a check is due, also at earlier numbers of draws that a resumed run has passed."""
+        while self._goal.next <= draws and not self._goal.reached:
+            self._storage.settle()
+            self._goal.look(self._draws(self._goal.next))
+        return self._goal.reached
+
+    def verdict(self, wanted: int) -> str:
+        """Describe the reason for which the run stopped, after a last check of at most ``wanted`` draws."""
+        made = min(self._storage.made, wanted)
+        if not self._goal.reached and made >= FEWEST_DRAWS:
+            self._goal.look(self._draws(made), thoroughly=True)
+        return self._goal.sentence(made, wanted)
+
+    def _draws(self, count: int) -> Sites:
+        density = self._storage.statistics(count, names=("lp",)).get("lp")
+        known = {} if density is None else {"log density": density}
+        return {**self._storage.samples(count), **known}
+
+
+def in_words(figures: Mapping[str, float], bound: bool = False) -> str:
+    """Format figures such as "ess 312" or "rhat ≤ 1.01"."""
+    relation = {"ess": " ≥ "} if bound else {}
+    default = " ≤ " if bound else " "
+    return " and ".join(
+        f"{goal}{relation.get(goal, default)}{value:.4g}" if bound else f"{goal} {_rounded(goal, value)}"
+        for goal, value in figures.items()
+    )
+
+
+def _rounded(goal: str, value: float) -> str:
+    return f"{value:.0f}" if goal == "ess" else f"{value:.3f}"
+
+
+def _ratio(goal: str, found: float, wanted: float) -> float:
+    if math.isnan(found):
+        return math.inf
+    if goal == "ess":
+        return wanted / found if found > 0 else math.inf
+    return max(found - 1, 0.0) / (wanted - 1)
+
+
+def _label(name: str, shape: torch.Size, k: int) -> str:
+    if not shape:
+        return name
+    place = ",".join(str(int(index)) for index in np.unravel_index(k, tuple(shape)))
+    return f"{name}[{place}]"
+
+
+def lengths(num_samples: int | None, warmup_steps: int | None, until: Until | None) -> tuple[int, int | None, int]:
+    """Return iterations at least, of warm-up, and at most."""
+    if until is None:
+        if num_samples is None:
+            raise ValueError("MCMC needs num_samples, or until=Until(ess=400, rhat=1.01).")
+        return num_samples, warmup_steps, num_samples
+    most = until.max_samples
+    if num_samples is None:
+        warmup_steps = _WARMUP_STEPS if warmup_steps is None else warmup_steps
+        num_samples = _FEWEST_SAMPLES if most is None else min(_FEWEST_SAMPLES, most)
+    check_counts(num_samples=num_samples)
+    most = max(_MOST_SAMPLES, num_samples) if most is None else most
+    if most < num_samples:
+        raise ValueError(f"max_samples={most} is below num_samples={num_samples}, the least that is sampled.")
+    return num_samples, warmup_steps, most
+
+
+def as_until(until: object, num_superchains: int | None) -> Until | None:
+    """Return the goals of a run, checked; a dictionary of them is as good."""
+    if until is None:
+        return None
+    if isinstance(until, Mapping) and set(until) <= {field.name for field in fields(Until)}:
+        until = Until(**until)
+    if not isinstance(until, Until):
+        raise ValueError(f"until={until!r}, expected goals such as Until(ess=400, rhat=1.01).")
+    if until.nested_rhat is not None and num_superchains is None:
+        raise ValueError(
+            "until['nested_rhat'] needs chains that share starts: pass num_chains=Superchains(8, size=16)."
+        )
+    return until

@@ -1,0 +1,223 @@
+"""Sampling loop of a run and consumers of its iterations: buffers, records, callbacks, progress bar."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol
+
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.infer.mcmc.running.record import Record
+from pyro_manifold.infer.mcmc.running.run import Run
+from pyro_manifold.infer.mcmc.transitions.states import NotFiniteError, Statistics
+
+_SECONDS_BETWEEN_REPORTS = 0.2
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration of all chains, as passed to consumers.
+
+    Tensors are shared with the run: copy them to keep them, and do not modify them in place.
+
+    Attributes:
+        stage: ``"Warmup"`` or ``"Sample"``, as in Pyro.
+        index: number of the iteration within its stage, from 0.
+        draw: number of the draw that it completes, from 0; -1 if it is thinned or in warm-up.
+        sites: positions of the chains, ``{site: (chains, ...)}``; sites on manifolds are on their manifold, others in
+            unconstrained space.
+        statistics: statistics of the transitions, ``{name: (chains,)}``.
+        constrain: function from ``sites`` to constrained values, used by `values`.
+    """
+
+    stage: Literal["Warmup", "Sample"]
+    index: int
+    draw: int
+    sites: Sites
+    statistics: Statistics
+    constrain: Callable[[Sites], Sites] = field(default=dict, repr=False)
+
+    @cached_property
+    def values(self) -> Sites:
+        """Constrained values of all sites, ``{site: (chains, ...)}``, computed at most once."""
+        return self.constrain(self.sites)
+
+    @property
+    def kept(self) -> bool:
+        """True if the iteration completes a draw."""
+        return self.draw >= 0
+
+
+class Consumer(Protocol):
+    """Protocol of a function that is called after each iteration, such as a buffer, a file or a running mean."""
+
+    def __call__(self, iteration: Iteration) -> None: ...
+
+
+class Ended(NamedTuple):
+    """Result of the sampling loop: number of draws and reason for an early end.
+
+    Attributes:
+        draws: number of draws made.
+        why: reason for an early end; None if there was none.
+        error: error of the model, the data or a consumer, to be raised once the draws are stored.
+    """
+
+    draws: int
+    why: str | None
+    error: Exception | None = None
+
+
+class Goal(Protocol):
+    """Protocol of a stopping rule, which may end a run before all iterations are made."""
+
+    def planned(self, num_samples: int) -> int:
+        """Return the expected number of iterations after warm-up, at most ``num_samples``."""
+
+    def reached(self, draws: int) -> bool:
+        """Return whether the stopping criterion is met with this number of draws."""
+
+
+def sample(
+    run: Run[Any, Any], num_samples: int, thinning: int, consumers: Sequence[Consumer], goal: Goal | None = None
+) -> Ended:
+    """Advance a run from its current iteration to ``num_samples`` iterations after the end of warm-up.
+
+    Args:
+        run: the run.
+        num_samples: iterations after warm-up.
+        thinning: number of iterations per draw.
+        consumers: functions called after each iteration; the first one stores the draws.
+        goal: stopping rule.
+
+    Returns:
+        The number of draws made here; fewer than ``num_samples // thinning`` after an interrupt (Ctrl-C), or when a
+        kernel without a Metropolis test reached values that are not finite.
+
+    Raises:
+        KeyboardInterrupt, Exception: if there is no draw yet.
+    """
+    planned = num_samples if goal is None else goal.planned(num_samples)
+    run.compilation.planned = run.warmup_steps + planned
+    draws, why, constrain = 0, None, run.problem.target.values
+    try:
+        while run.iteration < run.warmup_steps + num_samples:
+            sites = run.advance()
+            if run.warming_up:
+                iteration = Iteration("Warmup", run.iteration - 1, -1, sites, run.statistics, constrain)
+            else:
+                index = run.iteration - run.warmup_steps - 1
+                draw = index // thinning if (index + 1) % thinning == 0 else -1
+                iteration = Iteration("Sample", index, draw, sites, run.statistics, constrain)
+            for consumer in consumers:
+                consumer(iteration)
+                if consumer is consumers[0]:
+                    # From here on the draw is stored by the first consumer, also in case of an interrupt.
+                    draws += iteration.kept
+            if goal is not None and iteration.kept:
+                if goal.reached(iteration.draw + 1):
+                    break
+                run.compilation.planned = run.warmup_steps + goal.planned(num_samples)
+        run.compare_at_the_end()
+    except (KeyboardInterrupt, NotFiniteError) as error:
+        if not draws:
+            raise
+        why = str(error).removesuffix(".") or "Interrupted"
+    except Exception as error:  # a model, its data or a consumer can fail in any way, hours in
+        if not draws:
+            raise
+        return Ended(draws, None, error)
+    return Ended(draws, why)
+
+
+class Buffers:
+    """Buffers of draws in memory, ``(chains, draws, ...)``; the capacity is doubled when they are full.
+
+    Args:
+        draws: initial capacity, the expected number of draws.
+        names: sites to store.
+        constrained: whether to store constrained values.
+
+    Attributes:
+        draws: number of draws stored.
+    """
+
+    def __init__(self, draws: int, names: Sequence[str], *, constrained: bool = False) -> None:
+        self._room, self._names, self._constrained = draws, names, constrained
+        self._buffers: Sites = {}
+        self.draws = 0
+
+    def __call__(self, iteration: Iteration) -> None:
+        if not iteration.kept:
+            return
+        sites = iteration.values if self._constrained else iteration.sites
+        if not self._buffers:
+            self._buffers = {name: self._empty(sites[name]) for name in self._names}
+        if self.draws == self._room:
+            self._room *= 2
+            self._buffers = {name: self._moved(buffer) for name, buffer in self._buffers.items()}
+        for name, buffer in self._buffers.items():
+            buffer[:, self.draws] = sites[name]
+        self.draws += 1
+
+    def filled(self, draws: int) -> Sites:
+        """Return the first draws stored, ``{site: (chains, draws, ...)}``."""
+        return {name: buffer[:, :draws] for name, buffer in self._buffers.items()}
+
+    def _empty(self, value: Tensor) -> Tensor:
+        return value.new_empty(len(value), self._room, *value.shape[1:])
+
+    def _moved(self, buffer: Tensor) -> Tensor:
+        larger = buffer.new_empty(len(buffer), self._room, *buffer.shape[2:])
+        larger[:, : self.draws] = buffer
+        return larger
+
+
+class Recorder:
+    """Consumer that adds the statistics of iterations after warm-up to a `Record`."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+
+    def __call__(self, iteration: Iteration) -> None:
+        if iteration.stage == "Sample":
+            self.record.add(iteration.statistics, kept=iteration.kept)
+
+
+class ProgressBar:
+    """Progress bar whose figures are read from the device only a few times per second.
+
+    Args:
+        total: number of iterations.
+        figures: function that returns the figures to show.
+        disable: whether to show nothing.
+        made: number of iterations already made.
+    """
+
+    def __init__(self, total: int, figures: Any, disable: bool, made: int = 0) -> None:
+        self._bar = tqdm(total=total, initial=made, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
+        self._figures, self._disable, self._total = figures, disable, total
+        self._pending, self._reported = 0, 0.0
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.update(self._pending)
+        self._bar.close()
+
+    def __call__(self, iteration: Iteration) -> None:
+        self._pending += 1
+        now = time.monotonic()
+        recent = now - self._reported < _SECONDS_BETWEEN_REPORTS
+        if self._disable or (recent and self._bar.n + self._pending < self._total):
+            return
+        self._bar.set_description(iteration.stage, refresh=False)
+        self._bar.set_postfix(self._figures(), refresh=False)
+        self._bar.update(self._pending)
+        self._pending, self._reported = 0, now

@@ -1,0 +1,83 @@
+"""Record of the statistics of each iteration after warm-up, kept as tensors until requested."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.transitions.states import Statistics
+
+
+class Record:
+    """Statistics of every chain and draw, with the names that the transitions give them.
+
+    With thinning, ``diverging`` is True if any of the iterations of a draw diverged; all other statistics are those of
+    the last iteration.
+    """
+
+    def __init__(self) -> None:
+        self._columns: list[Statistics] = []
+        self._thinned = False
+        self._diverging: Tensor | None = None  # whether any iteration of the unfinished draw diverged
+
+    def add(self, statistics: Statistics, *, kept: bool = True) -> None:
+        """Add one iteration; ``kept`` is True if its end is a draw."""
+        if "diverging" in statistics:
+            diverging = statistics["diverging"]
+            self._diverging = diverging if self._diverging is None else self._diverging | diverging
+        if not kept:
+            self._thinned = True
+            return
+        if self._thinned:  # so that the memory of thinned iterations is freed
+            statistics = {name: value.clone() for name, value in statistics.items()}
+        if self._diverging is not None:
+            statistics = {**statistics, "diverging": self._diverging}
+        self._columns.append(dict(statistics))
+        self._diverging = None
+
+    @property
+    def draws(self) -> int:
+        """Number of draws with statistics."""
+        return len(self._columns)
+
+    def forget(self) -> None:
+        """Discard all statistics except those of the unfinished draw."""
+        self._columns = []
+
+    def unfinished(self) -> Statistics:
+        """Return the statistics of the unfinished draw."""
+        return {} if self._diverging is None else {"diverging": self._diverging}
+
+    def begin(self, unfinished: Statistics) -> None:
+        """Continue an unfinished draw with these statistics."""
+        self._diverging = unfinished.get("diverging")
+
+    def statistics(self, names: Collection[str] | None = None) -> Statistics:
+        """Return ``{name: (chains, draws)}``, for all statistics or for those of the given names that exist."""
+        if not self._columns:
+            return {}
+        chosen = [name for name in self._columns[0] if names is None or name in names]
+        return {name: torch.stack([column[name] for column in self._columns], 1) for name in chosen}
+
+
+def reports(statistics: Statistics, chains: int) -> list[dict[str, Any]]:
+    """Return a kernel's ``diagnostics`` of each chain from ``{name: (chains, draws)}``.
+
+    ``"divergences"`` lists the draws that diverged, ``"acceptance rate"`` is the fraction accepted, ``"orthogonality
+    error"`` the largest distance from a manifold, and ``"sample stats"`` contains all statistics.
+    """
+    return [_report({name: value[chain].clone() for name, value in statistics.items()}) for chain in range(chains)]
+
+
+def _report(statistics: dict[str, Tensor]) -> dict[str, Any]:
+    report: dict[str, Any] = {"divergences": []}
+    if "diverging" in statistics:
+        report["divergences"] = statistics["diverging"].nonzero().flatten().tolist()
+    if "accepted" in statistics:
+        report["acceptance rate"] = float(statistics["accepted"].double().mean())
+    if "orthogonality_error" in statistics:
+        report["orthogonality error"] = float(statistics["orthogonality_error"].max())
+    return {**report, "sample stats": statistics}

@@ -1,0 +1,418 @@
+"""State of chains during sampling, with checkpoints and comparisons of graphs with the model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.model import Target
+from pyro_manifold.graphs.verified import reason
+from pyro_manifold.infer.mcmc.running.reference_points import (
+    AnotherDensityError,
+    ReferencePoints,
+    Values,
+    difference,
+    named,
+)
+from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead
+from pyro_manifold.infer.mcmc.transitions.parts import Parts, golden_phase
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import S, Statistics, in_rows, unbound
+from pyro_manifold.store.saving import Plain, Saved, check_entries, plain, restored
+
+T = TypeVar("T")
+
+_BETWEEN_COMPARISONS_AT_FIRST, _FIRST_ITERATIONS = 8, 256
+_BETWEEN_COMPARISONS = {"warm-up": 64, "sampling": 256}
+_CHAINS_COMPARED, _CHAINS_COMPARED_WITH_CODE, _CHAINS_COMPARED_AT_THE_END = 2, 4, 16
+_FIRST_COMPARISON_OF_CODE, _MOST_BETWEEN_COMPARISONS_OF_CODE = 64, 512
+
+
+def _code_is_compared(iteration: int) -> bool:
+    """Return whether to compare code after this iteration: at 65, 129, 257 etc., as it costs 30 iterations."""
+    done = iteration - 1
+    doubled = done >= _FIRST_COMPARISON_OF_CODE and done & (done - 1) == 0
+    return doubled or (done > 0 and done % _MOST_BETWEEN_COMPARISONS_OF_CODE == 0)
+
+
+def _previous_comparison(iteration: int) -> int:
+    """Return the last iteration before this one after which code was compared; 0 if there was none."""
+    done = iteration - 2
+    if done < _FIRST_COMPARISON_OF_CODE:
+        return 0
+    every = _MOST_BETWEEN_COMPARISONS_OF_CODE
+    return 1 + (done // every * every if done >= every else 1 << (done.bit_length() - 1))
+
+
+class Run(Saved, Generic[S, T]):
+    """Run of all chains: states, adaptation, counters and random number generator, as returned by `Kernel.prepare`.
+
+    Random numbers come from a generator of the run's own. So nothing else in the process changes the draws, and
+    `state_dict` holds all that they depend on.
+
+    Args:
+        problem: target, initial values and potential.
+        parts: what the kernel has composed.
+        warmup_steps: iterations that adapt.
+        configuration: the kernel's settings in words, to know them again when a saved run is loaded.
+
+    Attributes:
+        transitions: one iteration, in this order.
+        iteration: iterations made so far, those of warm-up included.
+        statistics: what the transitions told of the last iteration, ``{name: (chains,)}``.
+        divergences: divergent iterations after warm-up, of all chains, ``()``.
+        mean_acceptance: mean acceptance probability of this stage so far, ``()``.
+        compilation: knows when native code pays.
+        made_with: the kernel's settings in words, and how many chains and iterations of warm-up.
+    """
+
+    changing: ClassVar[tuple[str, ...]] = (
+        "iteration",
+        "state",
+        "tuning",
+        "divergences",
+        "mean_acceptance",
+        "compilation",
+    )
+
+    def __init__(
+        self, problem: Problem, parts: Parts[S, T], warmup_steps: int, configuration: Mapping[str, str] | None = None
+    ) -> None:
+        self.problem = problem
+        self.made_with = {**(configuration or {}), "chains": str(problem.chains), "warmup_steps": str(warmup_steps)}
+        self.chains = problem.chains
+        self.warmup_steps = warmup_steps
+        self.state = in_rows(parts.state)
+        self.tuning = parts.tuning
+        self.transitions = parts.transitions
+        alone = parts.transitions[0] if len(parts.transitions) == 1 else None
+        self._together = alone if isinstance(alone, BatchedIterations) else None
+        self._renew = parts.renew
+        self._difference = parts.difference or self._difference_of_density
+        self._hottest = parts.hottest
+        self.compilation = parts.compilation
+        self._code, self._slow = parts.code, parts.slow
+        self._graphs = {"density": problem.batched.graph, **parts.graphs}
+        self.random = problem.random
+        self._lookahead: Lookahead[S] = Lookahead()
+        self._reference: ReferencePoints | None = None
+        self.iteration = 0
+        self.statistics: Statistics = {}
+        self.divergences = torch.zeros((), dtype=torch.long, device=parts.state.energy.device)
+        self.mean_acceptance = torch.zeros_like(parts.state.energy[0])
+
+    @property
+    def warming_up(self) -> bool:
+        """True if the last iteration was part of warm-up."""
+        return self.iteration <= self.warmup_steps
+
+    @property
+    def sites(self) -> Sites:
+        """Positions of the chains, ``{site: (chains, ...)}``, on manifolds, or unconstrained for other sites."""
+        return self.problem.layout.unpack(self.state.position)
+
+    @property
+    def hottest_site(self) -> str | None:
+        """Site with the highest momentum temperature; None where temperatures are not measured."""
+        return self._hottest(self.state)
+
+    def warn(self) -> None:
+        """Warn of what this kind of run can find wrong with itself when it has ended."""
+
+    def report(self) -> dict[str, Any]:
+        """Return entries of `MCMC.diagnostics` that this kind of run has beside those of all."""
+        return {}
+
+    def sentences(self) -> list[str]:
+        """Return lines below the table of `MCMC.summary`."""
+        return []
+
+    def figures(self) -> dict[str, str]:
+        """Return what the progress bar shows of this kind of run."""
+        return {}
+
+    @property
+    def target(self) -> Target:
+        """Target distribution of the draws."""
+        return self.problem.target
+
+    @property
+    def values(self) -> Sites:
+        """Constrained values of the chains, ``{site: (chains, ...)}``."""
+        return self.problem.target.values(self.sites)
+
+    def advance(self) -> Sites:
+        """Run one iteration of every chain and return `sites`."""
+        if not self._lookahead:
+            self._make_several()
+        if self._lookahead:
+            self.state, self.statistics = self._lookahead.next()
+            self.iteration += 1
+            self._count()
+        else:
+            self._make_one()
+        if _code_is_compared(self.iteration):
+            self.compare_graphs(_CHAINS_COMPARED_WITH_CODE)
+            self.compare_code()
+        elif self.iteration % self._between_comparisons == 1:
+            self.compare_graphs(_CHAINS_COMPARED)
+        self.compilation.after(self.iteration, self.statistics, self.state)
+        return self.sites
+
+    def _make_one(self) -> None:
+        iteration = self.iteration + 1
+        settings = self.tuning.settings(iteration)
+        before = state = self.state
+        statistics: Statistics = {}
+        for transition in self.transitions:
+            before = state
+            state, found = transition(before, settings, self.random)
+            statistics.update(found)
+        # Only now, so that an interrupt leaves the run where it was.
+        self.state, self.statistics, self.iteration = in_rows(state), statistics, iteration
+        if iteration == 1:
+            self._check_statistics()
+        if self.warming_up:
+            self.tuning.learn(iteration, before, self.state, statistics, self.random)
+        else:
+            self.statistics.update(unbound(self._orthogonality_error([self.state]), 1)[0])
+        self._count()
+
+    def _make_several(self) -> None:
+        """Run batched iterations in one call of native code, after warm-up and up to the next comparison."""
+        together, done = self._together, self.iteration
+        if together is None or done < max(1, self.warmup_steps) or done >= self.compilation.planned:
+            return
+        first = self.tuning.settings(done + 1)
+        every = _BETWEEN_COMPARISONS["sampling"]
+        last = min(
+            done + together.iterations_per_call(first), done + every - (done - 1) % every, self.compilation.planned
+        )
+        if last > done + 1:
+            settings = [first, *map(self.tuning.settings, range(done + 2, last + 1))]
+            states, statistics, random = together.iterate(self.state, settings, self.random)
+            if states:
+                self._lookahead.add(states, {**statistics, **self._orthogonality_error(states)}, random)
+
+    def _check_statistics(self) -> None:
+        for name, value in self.statistics.items():
+            if not isinstance(value, Tensor) or value.shape != (self.problem.chains,):
+                found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+                raise ValueError(
+                    f"A transition tells '{name}' as {found}, expected a tensor of one number for each chain, "
+                    f"({self.problem.chains},)."
+                )
+
+    def move_to(self, positions: Sites) -> None:
+        """Move the chains to new positions."""
+        self._lookahead.forget(self.random)
+        self.state = self._renew(self.state, self.problem.layout.pack(positions))
+
+    def _count(self) -> None:
+        if "acceptance_rate" in self.statistics:
+            done = self.iteration if self.warming_up else self.iteration - self.warmup_steps
+            previous = torch.zeros_like(self.mean_acceptance) if done == 1 else self.mean_acceptance
+            self.mean_acceptance = previous + (self.statistics["acceptance_rate"].mean() - previous) / done
+        if not self.warming_up and "diverging" in self.statistics:
+            self.divergences = self.divergences + self.statistics["diverging"].sum()
+
+    def _orthogonality_error(self, states: Sequence[S]) -> Statistics:
+        """Compute the largest distance of each chain from its manifolds, ``(states, chains)``, if there are any."""
+        errors = []
+        for block, manifold in self.problem.manifolds.items():
+            position = torch.stack([state.position[block] for state in states])
+            errors.append(manifold.membership_error(position).reshape(*position.shape[:2], -1).amax(-1))
+        return {"orthogonality_error": torch.stack(errors).amax(0)} if errors else {}
+
+    @property
+    def stage(self) -> str:
+        """Stage of the last iteration, ``"warm-up"`` or ``"sampling"``."""
+        return "warm-up" if self.warming_up else "sampling"
+
+    @property
+    def _between_comparisons(self) -> int:
+        """Number of iterations between comparisons; smaller in early warm-up."""
+        early = self.warming_up and self.iteration <= _FIRST_ITERATIONS
+        return _BETWEEN_COMPARISONS_AT_FIRST if early else _BETWEEN_COMPARISONS[self.stage]
+
+    def compare_graphs(self, count: int) -> None:
+        """Compare the graph of the density with the model at some of the chains; drop all graphs if they differ.
+
+        A branch on values may be frozen in a trace though both sides agreed near the initial values. `advance` does so
+        now and then for two chains or four; other ones each time.
+
+        Args:
+            count: how many chains to look at, spread evenly.
+        """
+        every = self.problem.chains
+        first = int(golden_phase(self.iteration) * every)
+        stride = max(1, every // count)
+        chains = sorted({(first + k * stride) % every for k in range(min(count, every))})
+        difference = self._difference(self.state, chains)
+        if difference is None:
+            return
+        self._lookahead.forget(self.random)
+        for graph in self._graphs.values():
+            graph.forget()
+        self.state = self._renew(self.state, self.state.position)
+        where = self.stage if self.warming_up else f"{self.stage}, draws so far may be wrong"
+        warnings.warn(
+            f"The traced density left the model's at iteration {self.iteration} (in {where}): {difference}. Going on "
+            "with a loop over chains, without tracing.",
+            stacklevel=3,
+        )
+
+    def record_density(self) -> ReferencePoints:
+        """Evaluate the model at reference points, once per run, so that it can be identified when a run is resumed."""
+        if self._reference is None:
+            self._reference = ReferencePoints.near(self.problem.target, self.problem.initial_values)
+        return self._reference
+
+    def check_density(self) -> None:
+        """Check sites, log density and gradient against those of the run so far, at reference points and at the chains.
+
+        Raises:
+            AnotherDensityError: if they differ by more than rounding.
+        """
+        try:
+            target = self.problem.target.present()
+        except Exception as error:  # a model can fail in any way
+            raise AnotherDensityError(f"the model fails, {reason(error)}") from error
+        self._check_reference(self.record_density(), target)
+        self._check_where_chains_are()
+
+    def _check_reference(self, reference: ReferencePoints, target: Target) -> None:
+        found = reference.difference(target, self.problem.initial_values)
+        if found is not None:
+            raise AnotherDensityError(found)
+
+    def _check_where_chains_are(self) -> None:
+        if not self.state.position:
+            return
+        sites = self.problem.layout.unpack(self.state.position)
+        found = difference(self._values_at, sites, self._values_of(self.state), "where chain {} is")
+        if found is not None:
+            raise AnotherDensityError(found)
+
+    def _values_at(self, sites: Sites) -> Values:
+        return self._values_of(self._renew(self.state, self.problem.layout.pack(sites)))
+
+    def _values_of(self, state: S) -> Values:
+        """Return log density, gradient and metric (if it depends on the model) of a state."""
+        return named(-state.energy, self.problem.layout.unpack(state.gradient), getattr(state, "metric", None))
+
+    def compare_code(self, *, slow: bool = False) -> None:
+        """Compare compiled code of steps or iterations with the original at all chains; drop code that differs.
+
+        One iteration is made in both ways, from random numbers of its own, and each of its ends is taken that is not
+        divergent: what chains meet on their way counts too, also where they are always sent back.
+
+        Args:
+            slow: whether to compare also what takes long.
+        """
+        for name, difference_from in self._code.items():
+            graph = self._graphs[name]
+            if not graph.is_graph or (name in self._slow and not slow):
+                continue
+            random = torch.Generator(self.state.energy.device).manual_seed(self.iteration)
+            difference = difference_from(self.state, self.tuning.settings(max(1, self.iteration)), random)
+            if difference is not None:
+                self.compare_graphs(_CHAINS_COMPARED_AT_THE_END)  # where that is wrong, so is all that contains it
+                if graph.is_graph:
+                    self._go_on_without(name, difference)
+
+    def _go_on_without(self, name: str, difference: str) -> None:
+        graph, agreed = self._graphs[name], _previous_comparison(self.iteration)
+        form = graph.form
+        self._lookahead.forget(self.random)
+        graph.forget()
+        self.state = self._renew(self.state, self.state.position)
+        since = f"iteration {agreed}, when it was last right," if agreed else "it was made"
+        draws = max(0, min(self.iteration - self.warmup_steps, self.iteration - agreed))
+        made = f" ({draws} of sampling)" if draws else ""
+        without = {"native": "PYRO_MANIFOLD_NATIVE=0 in the environment", "compiled": "jit_compile=False"}
+        again = f": run again with {without[form]}" if form in without else ""
+        warnings.warn(
+            f"The {form} code of the {name} is wrong at iteration {self.iteration} (in {self.stage}): {difference}. "
+            f"Going on without it, which is slower. The {self.iteration - agreed} iterations{made} since {since} may "
+            f"be wrong, and so may earlier ones that came to such places{again}.",
+            stacklevel=3,
+        )
+
+    def compare_at_the_end(self) -> None:
+        """Compare graphs and code at the end of a run, at more chains than before."""
+        self.compare_graphs(_CHAINS_COMPARED_AT_THE_END)
+        self.compare_code(slow=True)
+
+    def _difference_of_density(self, state: S, chains: list[int]) -> str | None:
+        return self.problem.batched.difference_at(self.problem.layout.unpack(state.position), chains)
+
+    # ---- saving -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Plain]:
+        """Return the state on which later draws depend, as nested dictionaries of tensors, numbers and strings.
+
+        A run of the same kernel, model, data, number of chains and warm-up that loads it goes on bit for bit as this
+        one would, in another process too, given the same machine and number of threads.
+        """
+        self._lookahead.forget(self.random)
+        forms = {name: graph.form for name, graph in self._graphs.items()}
+        saved = {**super().state_dict(), "random": self.random.get_state(), "forms": forms}
+        return {**saved, "made with": dict(self.made_with), "reference": plain(self.record_density())}
+
+    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        """Restore a checkpoint of a run.
+
+        Raises:
+            ValueError: if it was a run of another kernel or settings, another number of chains or of warm-up
+                iterations, or if log density or gradient are others where its chains are or at its reference points;
+                the sentence says what differs.
+        """
+        check_entries(saved, (*self.changing, "random", "forms", "made with", "reference"), "the run")
+        self._check_made_alike(saved["made with"])
+        check_entries(saved["forms"], self._graphs, "the run's graphs")
+        for name, form in saved["forms"].items():
+            if not isinstance(form, str):
+                raise ValueError(f"The saved form of the {name} is {form!r}, expected a word such as 'traced'.")
+        present = self.state_dict()
+        try:
+            reference = ReferencePoints.restored(saved["reference"], self.random.device)
+            self._check_reference(reference, self.problem.target)
+            super().load_state_dict(saved)
+            self.random.set_state(restored(present["random"], saved["random"], "random"))
+            if self.iteration < 0:
+                raise ValueError(f"The saved 'iteration' is {self.iteration}, expected at least 0.")
+            self._check_where_chains_are()
+        except Exception as error:  # what is damaged can fail in any way
+            super().load_state_dict(present)  # nothing is half loaded
+            self.random.set_state(present["random"])
+            if isinstance(error, ValueError):
+                raise
+            raise ValueError(f"The saved run is damaged ({reason(error)}): restore another.") from error
+        self._reference, self.statistics = reference, {}
+        if self.compilation.made:
+            self.compilation.make(self.state)
+        for name, graph in self._graphs.items():
+            form = saved["forms"][name]
+            if form == graph.form:
+                continue
+            graph.forget()
+            if form != graph.form:
+                warnings.warn(
+                    f"The saved run had its {name} {form}, which cannot be done here: it goes on {graph.form}, and its "
+                    "draws may differ from an uninterrupted run's by rounding.",
+                    stacklevel=2,
+                )
+
+    def _check_made_alike(self, saved: Plain) -> None:
+        check_entries(saved, self.made_with, "the run's settings")
+        for name, here in self.made_with.items():
+            if saved[name] != here:
+                raise ValueError(
+                    f"The saved run was made with {name}={saved[name]}, this one with {name}={here}: prepare it alike."
+                )

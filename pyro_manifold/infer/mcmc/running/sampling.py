@@ -1,0 +1,176 @@
+"""Sampling session: a run with its draw storage and number of iterations, for `MCMC.run` and `MCMC.continue_run`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
+from pyro_manifold.infer.mcmc.running.goal import Goal, Looks
+from pyro_manifold.infer.mcmc.running.loop import Consumer, ProgressBar, sample
+from pyro_manifold.infer.mcmc.running.reference_points import AnotherDensityError
+from pyro_manifold.infer.mcmc.running.run import Run
+
+_CHAINS_COMPARED = 16
+RECENT = 4096  # number of draws used for end-of-run warnings if draws are stored in files
+
+
+class Sampling:
+    """Iterations of one run, in one or several calls.
+
+    Args:
+        run: the run.
+        storage: draw storage.
+        thinning: number of iterations per draw.
+        asked: number of iterations after warm-up.
+        goal: stopping rule.
+        data: fingerprints of minibatched data by name, as the density depends on a part of the data at a time.
+
+    Attributes:
+        stopped: reason for which a run with a goal stopped; None before that.
+        error: error that ended the run early, to be raised once the draws are available.
+    """
+
+    stopped: str | None = None
+
+    def __init__(
+        self,
+        run: Run[Any, Any],
+        storage: DrawStorage,
+        thinning: int,
+        asked: int,
+        goal: Goal | None = None,
+        data: Mapping[str, str] | None = None,
+    ) -> None:
+        self._goal, self._data = goal, dict(data or {})
+        self.run, self._storage, self._thinning, self._asked = run, storage, thinning, asked
+        self.error: BaseException | None = None
+        run.record_density()
+
+    @property
+    def wanted(self) -> int:
+        """Number of draws of each chain that were requested."""
+        return self._asked // self._thinning
+
+    @property
+    def draws(self) -> int:
+        """Number of requested draws that exist; the storage of a continued run may have more."""
+        return min(self._storage.made, self.wanted)
+
+    def check_density(self, data: Mapping[str, str]) -> None:
+        """Check that model and data are those of the iterations so far.
+
+        Args:
+            data: current fingerprints.
+
+        Raises:
+            ValueError: if the density or minibatched data have changed.
+        """
+        before = self._data
+        changed = [
+            f"{name} was {before[name]}, and is {data.get(name)}" for name in before if data.get(name) != before[name]
+        ]
+        try:
+            self.run.check_density()
+        except AnotherDensityError as error:
+            changed = [f"the density is no longer that of the run ({error.difference})"]
+        if changed:
+            raise ValueError(
+                f"MCMC.continue_run: {'; '.join(changed)}: go on with the model and data that it began with, or run "
+                "another MCMC."
+            )
+        self.run.compare_graphs(_CHAINS_COMPARED)
+
+    def ask_for(self, iterations: int) -> None:
+        """Request further iterations and discard the stopping rule."""
+        self._asked += iterations
+        self._goal = self.stopped = None
+        if isinstance(self._storage, InMemory):
+            self._storage.make_room(self.wanted - self._storage.made)
+
+    def go_on(self, consumers: Sequence[Consumer], figures: Callable[[], Any], disable_progbar: bool) -> None:
+        """Run the requested iterations; an error of the model, the data or a consumer is stored in ``error``.
+
+        Raises:
+            KeyboardInterrupt: before the first draw, with a warning that the state of warm-up is kept.
+        """
+        self.error = None
+        total, wanted = self.run.warmup_steps + self._asked, self.wanted
+        why: str | None = None
+        error: BaseException | None = None
+        looks = None if self._goal is None else Looks(self._goal, self._storage, self._thinning)
+        with self._storage.sampling():
+            try:
+                with ProgressBar(total, figures, disable_progbar, self.run.iteration) as progress:
+                    consumers = [self._storage, *consumers, progress]
+                    if looks is None or not looks.reached(min(self._storage.made, wanted)):
+                        _, why, error = sample(self.run, self._asked, self._thinning, consumers, looks)
+            except BaseException as raised:  # no draw in this call; there may be earlier ones
+                error = raised
+            try:
+                self._storage.finish(whole=why is None and error is None)
+            except OSError as full:
+                error = error or full  # the first error is the one reported
+        broken_off = why is not None or error is not None
+        if looks is not None and not broken_off:
+            self.stopped = looks.verdict(wanted)
+        if broken_off or looks is not None:  # iterations not made are no longer requested
+            self._asked = max(0, min(self._asked, self.run.iteration - self.run.warmup_steps))
+        made = self._storage.made
+        if isinstance(error, KeyboardInterrupt):
+            if not made:
+                warnings.warn(
+                    f"Interrupted at iteration {self.run.iteration}, of which {self.run.warmup_steps} are warm-up, and "
+                    "before the first draw: what warm-up has learnt is kept, and continue_run(num_samples) goes on.",
+                    stacklevel=4,
+                )
+                raise error
+            why, error = "Interrupted", None
+        if error is not None:
+            if made:
+                error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() has them.")
+            self.error = error
+        elif why is not None:
+            warnings.warn(f"{why}: kept {made} of {wanted} draws of each chain.", stacklevel=4)
+        elif self._goal is not None and not self._goal.reached:
+            warnings.warn(str(self.stopped), stacklevel=4)
+
+    def figures(self) -> Mapping[str, str]:
+        """Return the progress towards the goal, for the progress bar."""
+        return {} if self._goal is None else self._goal.figures()
+
+    def samples(self) -> Mapping[str, Tensor]:
+        """Return constrained draws, ``{site: (chains, draws, ...)}``."""
+        return self._storage.samples(self.draws)
+
+    def statistics(self) -> Mapping[str, Tensor]:
+        """Return statistics, ``{name: (chains, draws)}``."""
+        return self._storage.statistics(self.draws)
+
+    def recent(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Return draws and statistics, only of the most recent draws if they are stored in files."""
+        return self._storage.samples(self.draws, RECENT), self._storage.statistics(self.draws, RECENT)
+
+
+class Reports(Sequence[dict[str, Any]]):
+    """Lazy sequence of a kernel's diagnostics of each chain, computed on access.
+
+    Args:
+        make: computes the diagnostics.
+        chains: number of chains.
+    """
+
+    def __init__(self, make: Callable[[], list[dict[str, Any]]], chains: int) -> None:
+        self._make, self._chains = make, chains
+
+    def __len__(self) -> int:
+        return self._chains
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._make())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._make()[index]

@@ -1,0 +1,234 @@
+"""Stochastic-gradient Hamiltonian Monte Carlo with a thermostat, which finds the noise of the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.density.batches import Order
+from pyro_manifold.infer.mcmc.checks import check_positive
+from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics
+from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
+from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
+from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
+from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Plan
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential, Statistics, per_chain
+from pyro_manifold.manifolds import Manifold
+
+
+def thermostat_step(
+    state: StochasticState,
+    settings: StepSettings,
+    noise: Blocks,
+    potential: Potential,
+    *,
+    mechanics: ProductMechanics,
+    metrics: Metrics,
+    thermostat_mass: float | None,
+) -> StochasticState:
+    """Half a kick, half a drift, half of the thermostat, friction and noise, and the first three again backwards.
+
+    Symmetric, so that the bias is of second order in ε. With a thermostat that does not move it is the step of `SGHMC`.
+
+    Source: Leimkuhler & Shang 2016 (BADODAB), with the drifts of `OSGHMC`.
+    """
+    half = settings.step_size / 2
+    kicked = mechanics.kick(state.position, state.momentum, state.gradient, half)
+    position, momentum = mechanics.drift(state.position, kicked, metrics, half)
+    rate = _thermostat_rate(settings, thermostat_mass)
+    thermostats = _warmed(state.memory, position, momentum, mechanics, metrics, settings.temperature, rate / 2)
+    momentum = _slowed(thermostats, position, momentum, mechanics, metrics, settings, noise)
+    thermostats = _warmed(thermostats, position, momentum, mechanics, metrics, settings.temperature, rate / 2)
+    position, momentum = mechanics.drift(position, momentum, metrics, half)
+    energy, gradient = potential(position)
+    momentum = mechanics.kick(position, momentum, gradient, half)
+    return state._replace(position=position, momentum=momentum, energy=energy, gradient=gradient, memory=thermostats)
+
+
+def _thermostat_rate(settings: StepSettings, thermostat_mass: float | None) -> float:
+    """The change of ξ in a step for each unit of 2K/d - τ; at temperature 0 no friction would be the right one."""
+    if not settings.temperature:
+        return 0.0
+    if thermostat_mass is None:
+        return settings.friction**2 / (2 * settings.temperature)
+    return settings.step_size**2 / thermostat_mass
+
+
+def _warmed(
+    thermostats: Blocks,
+    position: Blocks,
+    momentum: Blocks,
+    mechanics: ProductMechanics,
+    metrics: Metrics,
+    temperature: float,
+    rate: float,
+) -> Blocks:
+    """Thermostats after the momenta of their blocks have acted on them; a block that cannot move has no temperature."""
+    moved = dict(thermostats)
+    for block, move in mechanics.items():
+        degrees = move.degrees_of_freedom(position[block])
+        if rate and degrees:
+            energy = move.kinetic_energy(position[block], momentum[block], metrics[block])
+            moved[block] = thermostats[block] + rate * (2 / degrees * energy - temperature)
+    return moved
+
+
+def _slowed(
+    thermostats: Blocks,
+    position: Blocks,
+    momentum: Blocks,
+    mechanics: ProductMechanics,
+    metrics: Metrics,
+    settings: StepSettings,
+    noise: Blocks,
+) -> Blocks:
+    r"""Momenta after friction and noise of a step: :math:`e^{-\xi} r` and a fresh draw.
+
+    The noise does not follow ξ: it is that of the friction α that was asked for, whose variance at unit mass is
+    :math:`2\alpha\tau \int_0^1 e^{-2\xi s} ds`: positive for a negative ξ too.
+    """
+    fresh = mechanics.momentum_from(noise, position, metrics)
+    slowed = {}
+    for block, r in momentum.items():
+        ξ = thermostats[block]
+        scale = (2 * settings.friction * settings.temperature * mean_decay(2 * ξ)).sqrt()
+        slowed[block] = per_chain(torch.exp(-ξ), r) * r + per_chain(scale, r) * fresh[block]
+    return slowed
+
+
+def mean_decay(rate: Tensor) -> Tensor:
+    r""":math:`\int_0^1 e^{-xs} ds = (1 - e^{-x}) / x`, to the last digit also about 0, where it is 1."""
+    x = torch.where(rate == 0, torch.finfo(rate.dtype).tiny, rate)
+    return -torch.expm1(-x) / x
+
+
+class SGNHT(StochasticGradientKernel):
+    r"""Stochastic-gradient Nosé–Hoover thermostat: friction that finds the noise of the gradient as it runs.
+
+    .. math::
+        d\theta = v\,dt, \qquad dr = -\nabla U\,dt - \gamma r\,dt + \sqrt{2a\tau}\,dW, \qquad
+        d\gamma = \frac1Q \Big(\frac{2K}d - \tau\Big) dt,
+
+    for each block of sites: a manifold site, or all sites of unconstrained space together. r are momenta, v their
+    velocities, d their degrees of freedom (np - p(p+1)/2 of an n×p orthonormal matrix), 2K is ⟨r, v⟩, and W has the
+    covariance of momenta; sites move as in `OSGHMC`. Over a step of size ε, aε = α, the friction that was asked for and
+    that W makes up for, and γε = ξ, the friction that momenta have: it grows while they are hotter than τ. Each chain
+    has a ξ of its own. The stationary distribution is, up to the step size,
+
+    .. math:: e^{-(U + K)/\tau}\; N\Big(\xi;\; \alpha,\, \frac{\varepsilon^2\tau}{Q d}\Big).
+
+    Noise of the gradient, of a variance σ² in each coordinate of unit mass and new at each step, acts as if α were
+    :math:`\alpha + \varepsilon^2\sigma^2 / (2\tau)`, which is then the mean of ξ: the thermostat finds by itself the
+    ``noise_estimate`` that `SGHMC` is told. It finds one number for each block: noise that is larger in one coordinate
+    than in another leaves the former too hot and the latter too cold. So does noise of one variance in all entries of
+    an orthonormal matrix of several columns, which heats rotations among the columns twice as much as all else.
+
+    Minibatches are independent by default. Over an epoch of shuffled ones most of their noise cancels in positions and
+    not in momenta, by which the thermostat goes: draws are then too narrow.
+
+    What takes a chain to where the mass is heats the thermostat, and it cools slowly: begin near the mass, as by
+    `PSGLD` at temperature 0.
+
+    Args:
+        model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
+        potential_fn: as in `Kernel`.
+        step_size: ε, a number or a function of the number of the step, such as `CosineCycles`.
+        friction: α > 0, where ξ begins: a step keeps :math:`e^{-\xi}` of the momentum.
+        minibatches: the order in which minibatches come, see `Batches`; a loader has its own.
+        thermostat_mass: Q > 0, how slowly ξ moves. None for :math:`2\varepsilon^2\tau/\alpha^2`, with which it follows
+            the temperature as fast as friction forgets momenta, and its standard deviation is
+            :math:`\alpha/\sqrt{2d}`. 1 is that of the sources, and slow for small ε: ξ then takes about
+            :math:`\alpha/\varepsilon^2` steps.
+        resample_momentum: whether each iteration begins with fresh momenta.
+        **options: as in `StochasticGradientKernel`. At temperature 0 ξ stays as it is.
+
+    Of each draw ``get_extra_fields()`` has ξ, ``thermostat``, averaged over blocks by their degrees of freedom; where
+    there are several blocks, also ``thermostat of`` each.
+
+    Raises:
+        ValueError: for an argument out of range, and when a schedule is negative.
+
+    Source: Ding, Fang, Babbush, Chen, Skeel & Neven, NIPS 2014; Leimkuhler & Shang, SIAM J. Sci. Comput. 38 (2016).
+
+    Example:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> from pyro_manifold.infer import MCMC
+        >>> y = torch.randn(1000) + 2
+        >>> def model():
+        ...     mean = pyro.sample("mean", dist.Normal(0.0, 10.0))
+        ...     with pyro.plate("data", 1000, subsample_size=50) as rows:
+        ...         pyro.sample("y", dist.Normal(mean, 1.0), obs=y[rows])
+        >>> start = {"mean": y.mean().expand(4)}
+        >>> kernel = SGNHT(model, step_size=0.002, num_steps=20)
+        >>> mcmc = MCMC(kernel, 200, 50, num_chains=4, initial_params=start, disable_progbar=True)
+        >>> mcmc.run()
+        >>> bool((mcmc.get_samples()["mean"].mean() - y.mean()).abs() < 0.1)
+        True
+        >>> bool(mcmc.get_extra_fields()["thermostat"].mean() > 0.1)
+        True
+    """
+
+    manifold_mechanics: ClassVar[Mapping[type[Manifold], Mechanics]] = OSGHMC.manifold_mechanics
+
+    def __init__(
+        self,
+        model: Callable[..., Any] | None = None,
+        potential_fn: Callable[..., Any] | None = None,
+        *,
+        step_size: float | Schedule,
+        friction: float = 0.1,
+        minibatches: Order = "independent",
+        thermostat_mass: float | None = None,
+        resample_momentum: bool = False,
+        **options: Any,
+    ) -> None:
+        if "noise_estimate" in options:
+            raise ValueError("noise_estimate: SGNHT finds it as it runs; leave it out.")
+        super().__init__(model, potential_fn, step_size=step_size, minibatches=minibatches, **options)
+        check_positive(friction=friction)
+        if thermostat_mass is not None:
+            check_positive(thermostat_mass=thermostat_mass)
+        self._friction, self._thermostat_mass = friction, thermostat_mass
+        self._resample_momentum = resample_momentum
+
+    def _configuration(self) -> dict[str, str]:
+        """Return the configuration, with the mass of the thermostat also where that is None."""
+        return {**super()._configuration(), "thermostat_mass": repr(self._thermostat_mass)}
+
+    def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
+        return state._replace(
+            memory={block: state.energy.new_full((len(x),), self._friction) for block, x in state.position.items()}
+        )
+
+    def step(self) -> Step:
+        return partial(thermostat_step, thermostat_mass=self._thermostat_mass)
+
+    def plan(self) -> Plan:
+        return Plan(
+            self._step_size,
+            self._temperature,
+            self._num_steps,
+            self._friction,
+            resample_momentum=self._resample_momentum,
+        )
+
+    def statistics(self, state: StochasticState, mechanics: ProductMechanics) -> Statistics:
+        told, total, all_degrees = {}, torch.zeros_like(state.energy), 0
+        for block, move in mechanics.items():
+            ξ = state.memory[block]
+            degrees = move.degrees_of_freedom(state.position[block].flatten(0, ξ.dim() - 1))
+            total, all_degrees = total + degrees * ξ, all_degrees + degrees
+            told[f"thermostat of {_short(block)}"] = ξ
+        return {"thermostat": total / max(1, all_degrees)} | (told if len(told) > 1 else {})
+
+
+def _short(block: Block) -> str:
+    """The names of a block's sites, or of its first ones."""
+    return ", ".join(block[:3]) + (f" and {len(block) - 3} more" if len(block) > 3 else "")

@@ -1,0 +1,1 @@
+"""Slice sampling along geodesics: no gradient, no step size."""

@@ -1,0 +1,1 @@
+"""Building blocks of MCMC iterations: states, problems, and transitions in their fastest form."""

@@ -1,0 +1,56 @@
+"""Compilation policy: when native code, slow to compile and fast to run, is worth compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyro_manifold.infer.mcmc.transitions.states import Statistics
+from pyro_manifold.store.saving import Saved
+
+_FIRST_ITERATION = 32
+_FIRST_ITERATION_PLANNED = 2
+_OPERATORS_OF_AN_ITERATION = 150
+_OPERATORS_WORTH_MAKING = 200_000
+"""Number of tensor operators that take one or two seconds, about the time to compile native code."""
+
+
+class CompilationPolicy(Saved):
+    """Compilation policy: compile once the estimated remaining cost of a run exceeds the cost of compiling.
+
+    If the number of iterations is known, the remaining cost is extrapolated from the past cost per iteration. Otherwise
+    it is estimated by the past cost, with which a run takes at most about twice the time of the better choice. Cost is
+    measured in tensor operators, not in seconds, so that runs with the same seed are identical.
+
+    Args:
+        make: compiles, given the state of the run; None if there is nothing to compile.
+        operators: number of tensor operators of one step.
+
+    Attributes:
+        work: number of operators so far.
+        planned: total number of iterations; 0 if not known.
+        made: 1 if compilation has been done, else 0.
+    """
+
+    changing = ("work", "planned", "made")
+
+    def __init__(self, make: Callable[[Any], None] | None, operators: int = 0) -> None:
+        self._make, self._operators = make, operators
+        self.work = self.planned = self.made = 0
+
+    def after(self, iteration: int, statistics: Statistics, state: Any) -> None:
+        """Count a finished iteration, and compile if that is worthwhile."""
+        if self._make is None or self.made:
+            return
+        steps = int(statistics["n_steps"][0]) if "n_steps" in statistics and len(statistics["n_steps"]) else 1
+        self.work += _OPERATORS_OF_AN_ITERATION + steps * self._operators
+        ahead = self.work / iteration * (self.planned - iteration) if self.planned else self.work
+        earliest = _FIRST_ITERATION_PLANNED if self.planned else _FIRST_ITERATION
+        if iteration >= earliest and ahead > _OPERATORS_WORTH_MAKING:
+            self.make(state)
+
+    def make(self, state: Any) -> None:
+        """Compile now."""
+        self.made = 1
+        if self._make is not None:
+            self._make(state)

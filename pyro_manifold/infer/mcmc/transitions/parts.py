@@ -1,0 +1,88 @@
+"""Parts of a run: transitions, their adaptation, and graphs of the density."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from pyro_manifold.graphs.verified import Verified
+from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.infer.mcmc.transitions.states import Blocks, S, Statistics, Transition
+from pyro_manifold.store.saving import Plain, Saved
+
+T = TypeVar("T")
+S_contra = TypeVar("S_contra", contravariant=True)
+T_co = TypeVar("T_co", covariant=True)
+
+_GOLDEN_RATIO = (1 + 5**0.5) / 2
+
+
+def golden_phase(iteration: int) -> float:
+    """Return an element of the golden-ratio sequence in [0, 1), which is evenly spread over any range of iterations."""
+    return (iteration * _GOLDEN_RATIO) % 1
+
+
+class Tuning(Protocol[S_contra, T_co]):
+    """Protocol of the adaptation: it chooses the settings of transitions and updates them during warm-up."""
+
+    def settings(self, iteration: int) -> T_co:
+        """Return the settings of one iteration, counted from 1."""
+
+    def learn(
+        self, iteration: int, before: S_contra, after: S_contra, statistics: Statistics, random: torch.Generator
+    ) -> None:
+        """Adapt to one iteration of warm-up, by the states before and after the last transition and all statistics."""
+
+    def state_dict(self) -> dict[str, Plain]:
+        """Return the adapted state as tensors, numbers and strings."""
+
+    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        """Restore a saved state."""
+
+
+class Fixed(Saved, Generic[T]):
+    """Constant settings without adaptation."""
+
+    def __init__(self, settings: T) -> None:
+        self._settings = settings
+
+    def settings(self, iteration: int) -> T:
+        return self._settings
+
+    def learn(self, *_: object) -> None:
+        """Do nothing, since the settings are constant."""
+
+
+@dataclass
+class Parts(Generic[S, T]):
+    """Parts of a run, as returned by `Kernel.compose`.
+
+    Attributes:
+        state: initial state of the chains.
+        transitions: transitions of one iteration, in this order; the last one is adapted.
+        tuning: adaptation of the settings of all transitions.
+        renew: function of a state and a position; returns the state at that position, with the density re-evaluated.
+        graphs: verified functions that contain the density, in addition to the potential itself.
+        difference: function of a state and some chains; describes the difference between the graph of the density and
+            the model there. None uses the comparison of the problem's potential.
+        code: for ``graphs`` that replace iterations or steps, functions of a state, settings and a generator; each
+            describes the difference from the original there, or returns None if they agree.
+        slow: keys of ``code`` that are compared at the end only, since the original is slow to evaluate.
+        compilation: compilation policy: when to compile native code.
+        hottest: function from a state to the site with the highest momentum temperature; None where temperatures are
+            not measured.
+    """
+
+    state: S
+    transitions: Sequence[Transition[S, T]]
+    tuning: Tuning[S, T]
+    renew: Callable[[S, Blocks], S]
+    graphs: dict[str, Verified] = field(default_factory=dict)
+    difference: Callable[[S, list[int]], str | None] | None = None
+    compilation: CompilationPolicy = field(default_factory=lambda: CompilationPolicy(None))
+    hottest: Callable[[S], str | None] = lambda state: None
+    code: dict[str, Callable[[S, T, torch.Generator], str | None]] = field(default_factory=dict)
+    slow: frozenset[str] = frozenset()

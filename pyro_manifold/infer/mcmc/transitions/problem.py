@@ -1,0 +1,141 @@
+"""Target for a number of chains: initial values, and vectorised energies and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.density.batched import Batch, BatchedPotential, Sites
+from pyro_manifold.density.batched_density import BatchedDensity
+from pyro_manifold.density.initial_values import finite_values, initial_values
+from pyro_manifold.density.model import Target
+from pyro_manifold.infer.mcmc.transitions.layout import Layout
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential
+from pyro_manifold.manifolds import Manifold
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Target distribution with initial values and vectorised density, the input of `Kernel.compose`.
+
+    Attributes:
+        target: target distribution.
+        chains: number of chains.
+        initial_values: ``{site: (chains, ...)}`` with finite energy and gradient.
+        layout: how sites are joined to blocks.
+        batched: energies and gradients of all chains on a batch, by site.
+        random: where all random numbers of the run come from; seeded from torch's generator, and so by
+            `pyro.set_rng_seed`.
+        drawn: whether the initial values were drawn at random.
+    """
+
+    target: Target
+    chains: int
+    initial_values: Sites
+    layout: Layout
+    batched: BatchedDensity
+    random: torch.Generator
+    drawn: bool = False
+
+    @classmethod
+    def build(
+        cls,
+        target: Target,
+        chains: int,
+        initial_params: Sites | None,
+        *,
+        full_mass: bool | list[Block] = False,
+        batched: Callable[[Target, Sites], BatchedDensity],
+    ) -> Problem:
+        """Build the problem of a target.
+
+        Args:
+            target: target distribution.
+            chains: number of chains.
+            initial_params: ``{site: (chains, ...)}``, or None to draw them.
+            full_mass: grouping of unconstrained sites; see `Layout.build`.
+            batched: builds the function for energies and gradients of all chains, from the target and positions.
+        """
+        values = initial_values(target, chains, initial_params)
+        layout = Layout.build({name: value[0] for name, value in values.items()}, target.manifolds, full_mass)
+        potential = batched(target, values)
+        if values:
+            values = finite_values(target, values, initial_params is None, potential)
+        device = next((value.device for value in values.values()), torch.device("cpu"))
+        random = torch.Generator(device).manual_seed(int(torch.randint(2**63 - 1, ())))
+        return cls(target, chains, values, layout, potential, random, initial_params is None)
+
+    @property
+    def takes_minibatches(self) -> bool:
+        """Return whether the density is that of a part of the data at a time."""
+        return not self.batched.batches.whole
+
+    @property
+    def position(self) -> Blocks:
+        """Initial values as blocks."""
+        return self.layout.pack(self.initial_values)
+
+    @property
+    def manifolds(self) -> dict[Block, Manifold]:
+        """Manifold of each block that has one."""
+        return {(name,): manifold for name, manifold in self.target.manifolds.items()}
+
+    def density(self, batch: Batch | None = None) -> Potential:
+        """Return energies and Euclidean gradients as functions of blocks, on a batch (the first, if None)."""
+
+        def potential(position: Blocks) -> tuple[Tensor, Blocks]:
+            energy, gradient = self.batched(self.layout.unpack(position), batch)
+            return energy, self.layout.pack(gradient)
+
+        return potential
+
+    def at_step(self, step: int) -> Potential:
+        """The density on the batch of a step, by the step's number."""
+        return self.density(self.batched.batches(step))
+
+    def potential(self, position: Blocks) -> tuple[Tensor, Blocks]:
+        """Potential energy ``(chains,)`` and Euclidean gradient of blocks, on all data or the first batch."""
+        return self.density()(position)
+
+    @property
+    def operators(self) -> int:
+        """Number of tensor operators of energy and gradient, where they are a graph; else 0."""
+        return self.batched.first.operators
+
+    @property
+    def potential_of_one_chain(self) -> Potential | None:
+        """`potential` for a single chain, as a graph; None if there is none."""
+        density = None if self.takes_minibatches else self.density_of_one_chain
+        return None if density is None else density({})
+
+    @property
+    def density_of_one_chain(self) -> Callable[[Batch], Potential] | None:
+        """Function from a batch to `potential_of_one_chain` on it; None if there is none."""
+        return density_of_one_chain(self.batched.first, self.layout)
+
+
+def density_of_one_chain(batched: BatchedPotential, layout: Layout) -> Callable[[Batch], Potential] | None:
+    """Return a function from a batch to energy and gradient of blocks of one chain, a graph; None if there is none.
+
+    Args:
+        batched: energies and gradients of all chains.
+        layout: grouping of sites into blocks.
+    """
+    graph = batched.of_one_chain
+    if graph is None:
+        return None
+
+    def on(batch: Batch) -> Potential:
+        def potential(position: Blocks) -> tuple[Tensor, Blocks]:
+            sites = layout.unpack(position)
+            # Contiguous, since backward formulas of some factorisations depend on the memory layout.
+            energy, *gradient = graph(*[sites[name][0].contiguous() for name in batched.names], *batch.values())
+            rows = {name: value.unsqueeze(0) for name, value in zip(batched.names, gradient, strict=True)}
+            return energy.unsqueeze(0), layout.pack(rows)
+
+        return potential
+
+    return on

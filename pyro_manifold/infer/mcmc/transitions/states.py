@@ -1,0 +1,118 @@
+"""Types shared by all kernels: blocks of sites, states of chains, transitions and their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import optree
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.transitions.trees import of_tensors
+
+Block = tuple[str, ...]
+"""Names of the sites in one tensor: one manifold site, or a group of unconstrained sites."""
+
+Blocks = dict[Block, Tensor]
+"""Tensors by block; dimension 0 is that of chains."""
+
+Potential = Callable[[Blocks], tuple[Tensor, Blocks]]
+"""Function from positions to the potential energy ``(chains,)``, minus the log density, and its Euclidean gradient."""
+
+Statistics = dict[str, Tensor]
+"""Statistics of a transition, ``{name: (chains,)}``, with ArviZ's names where they exist."""
+
+
+class ChainState(Protocol):
+    """Protocol of a state of all chains, as used by adaptation and diagnostics; tensors are never modified in place."""
+
+    @property
+    def position(self) -> Blocks: ...
+
+    @property
+    def energy(self) -> Tensor: ...
+
+    @property
+    def gradient(self) -> Blocks: ...
+
+
+class NotFiniteError(ArithmeticError):
+    """Error of a transition to values that are not finite, if it has no rejection step."""
+
+
+class PlainState(NamedTuple):
+    """Position, energy and gradient of every chain: the state of kernels without momenta."""
+
+    position: Blocks
+    energy: Tensor
+    gradient: Blocks
+
+
+class Noise(NamedTuple):
+    """Pre-drawn noise of one iteration.
+
+    Attributes:
+        normal: standard normal noise, a tree of tensors ``(chains, ...)``; may be overwritten.
+        uniform: uniform random numbers in [0, 1) for the acceptance decisions, ``(chains,)``; None without a decision.
+    """
+
+    normal: Any
+    uniform: Any = None
+
+
+S = TypeVar("S", bound=ChainState)
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Transition(Protocol[S, T_contra]):
+    """Protocol of a transition of all chains with the target as invariant distribution (nearly, if unadjusted).
+
+    A transition has no memory: everything it needs of the past is in the state, and of the adaptation in the settings.
+    """
+
+    def __call__(self, state: S, settings: T_contra, random: torch.Generator) -> tuple[S, Statistics]:
+        """Return the next state and the statistics of the transition."""
+
+
+# ---- helpers for tensors with a leading chain dimension ---------------------------------------------------------
+
+
+def per_chain(value: Tensor | float, like: Tensor) -> Tensor | float:
+    """Reshape a value for each chain (or one for all) such that it broadcasts against a block."""
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return value
+    return value.reshape(-1, *[1] * (like.dim() - 1))
+
+
+def choose(accepted: Tensor, new: Any, old: Any) -> Any:
+    """Select the new value of each chain that accepted, else the old one, in trees of tensors."""
+    return optree.tree_map(
+        lambda here, there: torch.where(accepted.reshape(-1, *[1] * (here.dim() - 1)), here, there), new, old
+    )
+
+
+def in_rows(tree: Any) -> Any:
+    """Return a tree with all tensors contiguous in memory.
+
+    Rounding in matrix libraries depends on the memory layout. Without this, draws would differ between a run and one
+    resumed from a checkpoint.
+    """
+    return of_tensors(Tensor.contiguous, tree)
+
+
+def unbound(tree: Any, count: int) -> list[Any]:
+    """Split a tree of tensors along their first dimension into a list of trees; other leaves are in each of them."""
+    leaves, structure = optree.tree_flatten(tree)
+    columns = [leaf.unbind(0) if isinstance(leaf, Tensor) else [leaf] * count for leaf in leaves]
+    return [structure.unflatten(row) for row in zip(*columns, strict=True)] if columns else [tree] * count
+
+
+def normal_like(tensor: Tensor, random: torch.Generator | None = None) -> Tensor:
+    """Draw standard normal numbers of the shape, dtype and device of a tensor."""
+    return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=random)
+
+
+def uniform_like(tensor: Tensor, random: torch.Generator | None = None) -> Tensor:
+    """Draw uniform numbers in [0, 1) of the shape, dtype and device of a tensor."""
+    return torch.rand(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=random)

@@ -1,0 +1,59 @@
+"""Learned samplers, small."""
+
+import math
+
+import pytest
+import torch
+
+from benchmarks.papers.nnsghmc import gaussian, mnist, music
+from problems.monte_carlo import assert_mean
+
+
+def test_effective_sizes_of_an_autoregression():
+    r""":math:`x_{t+1} = 0.8 x_t + 0.6 z`: one in :math:`(1 + 0.8) / (1 - 0.8)` draws counts."""
+    x = torch.randn(40, 1, 3)
+    steps = [x]
+    for _ in range(4999):
+        steps.append(0.8 * steps[-1] + 0.6 * torch.randn(40, 1, 3))
+    assert_mean(gaussian.effective_sizes(torch.cat(steps, 1)) / 5000, 1 / 9, 0.003)
+
+
+@pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
+def test_a_learned_sampler_of_gaussians(tmp_path, capsys):
+    gaussian.main(["--short", "--seeds", "1"])
+    assert capsys.readouterr().out.count("SGHMC") >= 1
+
+
+def test_a_learned_sampler_of_digits(tmp_path, capsys):
+    path = str(tmp_path / "sampler.npz")
+    mnist.main(["--short", "--train", path, "--rounds", "1"])
+    mnist.main(["--short", "--sampler", path, "--seconds", "0.5", "--seeds", "1"])
+    assert capsys.readouterr().out.count("pSGLD") >= 1
+
+
+def test_step_sizes_are_looked_for_until_neither_way_is_better():
+    for best in (0.1, 1.0, 5.0):
+        found, tried = mnist.best_step_size(lambda x, best=best: abs(math.log(x / best)), 1.0, 2)
+        assert abs(math.log2(found / best)) <= 0.5
+        assert min(tried) < found < max(tried)
+
+
+def test_a_gated_recurrent_unit_is_that_of_torch():
+    ours, theirs = music.Recurrent(5), torch.nn.GRU(88, 5, batch_first=True)
+    with torch.no_grad():
+        for mine, name in ((ours.heard, "ih"), (ours.state, "hh")):
+            # Theirs keeps the old state by the second gate, and so does ours.
+            mine.weight.copy_(getattr(theirs, f"weight_{name}_l0"))
+            mine.bias.copy_(getattr(theirs, f"bias_{name}_l0"))
+        notes = torch.bernoulli(torch.full((3, 6, 88), 0.1))
+        before = torch.nn.functional.pad(notes[:, :-1], (0, 0, 1, 0))
+        torch.testing.assert_close(ours(notes), ours.out(theirs(before)[0]))
+
+
+def test_a_learned_sampler_of_music(tmp_path, capsys):
+    path, figure = str(tmp_path / "sampler.npz"), tmp_path / "curves.png"
+    music.main(["--short", "--train", path, "--rounds", "1", "--units", "4"])
+    options = ["--units", "4", "--seconds", "0.4", "--chains", "2", "--collection", "Nottingham"]
+    music.main(["--short", "--sampler", path, "--figure", str(figure), *options])
+    assert capsys.readouterr().out.count("pSGLD") >= 1
+    assert figure.exists()

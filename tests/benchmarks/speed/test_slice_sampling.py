@@ -1,0 +1,18 @@
+"""The comparison of slice samplers, in short."""
+
+import numpy as np
+
+from benchmarks.speed import slice_sampling
+
+
+def test_a_short_table(capsys):
+    slice_sampling.main(["--small"])
+    rows = [line.split("|")[2].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("| five")]
+    assert rows[:3] == ["GeodesicSlice", "OHMC", "OHMC, replica exchange"]
+
+
+def test_shares_at_the_centres_and_their_mean():
+    """Far apart, each centre belongs to its own component."""
+    mixture = slice_sampling.PROBLEMS["five modes, 10 dimensions"]
+    np.testing.assert_allclose(mixture.shares(mixture.centres), np.eye(5), atol=1e-9)
+    np.testing.assert_allclose(mixture.weights.sum(), 1)

@@ -1,0 +1,56 @@
+"""Whose log densities can be compared, and what they say of particles that nothing else tells apart."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, shares_of_particles
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import MCMC, OHMC, SMC
+
+
+def model():
+    U = pyro.sample("U", StiefelUniform(3, 2))
+    scale = pyro.sample("scale", dist.HalfNormal(1.0))
+    pyro.factor("likelihood", 3 * U[0, 0] - scale)
+
+
+def of_smc(kernel=None, **options):
+    smc = SMC(kernel or OHMC(model), 64, 2, disable_progbar=True, **options)
+    smc.run()
+    return smc
+
+
+def of_chains():
+    mcmc = MCMC(OHMC(model), 20, 20, num_chains=2, disable_progbar=True)
+    mcmc.run()
+    return mcmc
+
+
+def test_the_log_density_of_particles_is_that_of_chains():
+    mcmc, smc = of_chains(), of_smc()
+    target = mcmc.kernel.target(None, (), {})
+    positions = target.positions({name: x.flatten(0, 1)[:5] for name, x in smc.result.samples.items()})
+    expected = [-target.potential_fn({name: x[k] for name, x in positions.items()}) for k in range(5)]
+    found = comparable_log_density(smc, mcmc)
+    torch.testing.assert_close(found.flatten()[:5], torch.stack(expected))
+
+
+# So few particles are for speed.
+@pytest.mark.filterwarnings("ignore:The log evidences of 2 runs differ")
+def test_other_coordinates_or_models_are_not_compared():
+    mcmc = of_chains()
+    assert comparable_log_density(of_smc(init="modes", num_starts=2), mcmc) is None
+    assert comparable_log_density(of_smc(OHMC(lambda: model())), mcmc) is None
+    assert comparable_log_density(of_smc(), mcmc.get_samples(group_by_chain=True)) is None
+    assert comparable_log_density({"U": torch.ones(2)}, mcmc) is None
+
+
+def test_the_log_density_alone_tells_particles_apart():
+    x, y = torch.randn(4, 250, 20), torch.randn(4, 256, 20)
+    density, other = -torch.randn(4, 250, 20).square().sum(-1) / 2, -torch.randn(4, 256, 20).square().sum(-1) / 2
+    other[:, :32] -= 80
+    for given, expected in ((None, 0.0), (other, 1 / 8)):
+        shares, _ = shares_of_particles([[0, 1, 2, 3]], {"x": x}, Particles({"x": y}, given), [], density)
+        assert float(shares[-1]) == expected

@@ -1,0 +1,126 @@
+"""Functions of numbers that networks have, in C against torch: values and derivatives, inside and at the edge."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.graphs.native.loops import TORCH, in_native, in_torch
+from tests.graphs.native.special_functions import EDGES
+
+ACTIVATIONS = {
+    "celu": lambda x, y: functional.celu(x, 0.7),
+    "clamp_max": lambda x, y: x.clamp_max(0.5),
+    "clamp_max of tensors": lambda x, y: x.clamp_max(y),
+    "clamp_min": lambda x, y: x.clamp_min(0.5),
+    "clamp_min of tensors": lambda x, y: x.clamp_min(y),
+    "degrees": lambda x, y: torch.rad2deg(x) + torch.deg2rad(y),
+    "elu": lambda x, y: functional.elu(x, 1.3),
+    "elu in place": lambda x, y: functional.elu(2 * x, inplace=True),
+    "fill": lambda x, y: torch.fill(x, 3.0) * y + torch.fill(x, y.sum()),
+    "gelu": lambda x, y: functional.gelu(x),
+    "gelu by tanh": lambda x, y: functional.gelu(x, approximate="tanh"),
+    "glu": lambda x, y: functional.glu(torch.cat([x, y], -1)),
+    "hardshrink": lambda x, y: functional.hardshrink(x, 0.4),
+    "hardsigmoid": lambda x, y: functional.hardsigmoid(x),
+    "hardswish": lambda x, y: functional.hardswish(x),
+    "hardtanh": lambda x, y: functional.hardtanh(x, -0.7, 0.9),
+    "ldexp": lambda x, y: torch.ldexp(x, torch.tensor(3)) + torch.ldexp(x, y.clamp(-5, 5)),
+    "leaky_relu": lambda x, y: functional.leaky_relu(x, 0.2),
+    "log_softmax": lambda x, y: x.log_softmax(-1) + functional.softmin(y, -1),
+    "logcumsumexp": lambda x, y: x.logcumsumexp(-1),
+    "logit": lambda x, y: torch.logit(x, 0.01) + torch.logit(y.sigmoid()),
+    "logsigmoid": lambda x, y: functional.logsigmoid(x),
+    "mish": lambda x, y: functional.mish(x),
+    "mvlgamma": lambda x, y: torch.mvlgamma(x.abs() + 1.3, 3),
+    "nan_to_num": lambda x, y: torch.nan_to_num(x, nan=0.3, posinf=5.0, neginf=-4.0) + torch.nan_to_num(x),
+    "prelu": lambda x, y: torch.prelu(x, y[..., :1].reshape(1)) if x.dim() == 1 else x,
+    "relu6": lambda x, y: functional.relu6(3 * x),
+    "selu": lambda x, y: functional.selu(x),
+    "sigmoid": lambda x, y: x.sigmoid() + torch.special.expit(y),
+    "silu": lambda x, y: functional.silu(x),
+    "softplus": lambda x, y: functional.softplus(x) + functional.softplus(x, 2.0, 1.0),
+    "softshrink": lambda x, y: functional.softshrink(x, 0.4),
+    "softsign": lambda x, y: functional.softsign(x),
+    "tanhshrink": lambda x, y: functional.tanhshrink(x),
+    "threshold": lambda x, y: functional.threshold(x, 0.3, -1.0),
+}
+TWICE_UNKNOWN = {"hardsigmoid"}
+"""Of these torch has no second derivative."""
+OF_FEWER_DIGITS = {"hardsigmoid": 1e-7, "mvlgamma": 2e-9}
+"""The relative errors of torch: a sixth in float32 is the slope in float64 too; and six terms of trigamma's series."""
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_the_dtype(request):
+    given = getattr(request.node, "callspec", None)
+    torch.set_default_dtype(given.params.get("dtype", torch.float64) if given else torch.float64)
+
+
+def derivatives(function, order):
+    """The values and all derivatives up to this order."""
+
+    def all_of_them(x, y):
+        with torch.enable_grad():
+            leaves = [value.detach().requires_grad_() for value in (x, y)]
+            found = [function(*leaves)]
+            for _ in range(order):
+                if not found[-1].requires_grad:
+                    break
+                total = sum(part.sum() for part in found[-2:] if part.requires_grad)
+                found += torch.autograd.grad(
+                    total, leaves, create_graph=True, allow_unused=True, materialize_grads=True
+                )
+        return [part.detach() for part in found]
+
+    return all_of_them
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("chains", [1, 5])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_values_and_derivatives(name, chains, dtype):
+    inputs = [2 * torch.randn(chains, 9) for _ in range(2)]
+    function = derivatives(ACTIVATIONS[name], 1 if name in TWICE_UNKNOWN else 2)
+    exact = in_torch(function, *[value.double() for value in inputs])
+    for found, expected in zip(in_native(function, *inputs), exact, strict=True):
+        tolerance = max(1000 * torch.finfo(dtype).eps, OF_FEWER_DIGITS.get(name, 0))
+        torch.testing.assert_close(found, expected.to(dtype), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_edges(name, dtype):
+    """Kinks, NaN, infinities, overflow; but in what torch's vectors and single numbers are not alike: slopes at NaN."""
+    if name == "hardswish" and TORCH < (2, 8):
+        pytest.skip("torch's slopes at the kinks differ between its dtypes there")
+    values = torch.tensor([*EDGES, -3.0, 3.0, 0.4, -0.4, -0.7, 0.9, 20.5, -20.5], dtype=dtype)
+    inputs = [torch.stack([values, values.flip(0)]), torch.stack([values.roll(3), values])]
+    function = derivatives(ACTIVATIONS[name], 1)
+    exact = in_torch(function, *[value.double() for value in inputs] if name == "gelu" else inputs)
+    for number, (found, expected) in enumerate(zip(in_native(function, *inputs), exact, strict=True)):
+        skipped = inputs[0].isnan() & (number > 0)
+        here, there = (value.masked_fill(skipped, 0.0) for value in (found, expected.to(dtype)))
+        torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_no_compiler_is_imported():
+    """By any of them, with its derivative; torch's decompositions of most would take a second for that."""
+    code = """
+import sys, torch
+from tests.graphs.native.loops import graph_of
+from tests.graphs.native.special_functions import OF_ONE, OF_TWO, in_torch
+from tests.graphs.native.test_activations import ACTIVATIONS, derivatives
+
+del ACTIVATIONS["elu in place"]  # of writes torch itself asks for shapes in Python
+functions = {name: (lambda x, y, name=name: in_torch(name)(x)) for name in OF_ONE}
+functions |= {name: in_torch(name) for name in OF_TWO} | ACTIVATIONS
+imported = set(sys.modules)
+for name, function in functions.items():
+    order = 0 if name in ("heaviside", "signbit", "special_zeta", "mvlgamma") else 1
+    graph_of(derivatives(function, order), torch.rand(4), torch.rand(4))
+    assert not {"torch._dynamo", "torch._inductor"} & (set(sys.modules) - imported), name
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

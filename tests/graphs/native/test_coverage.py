@@ -1,0 +1,155 @@
+"""Which distributions of Pyro and layers of torch have native code, and that all have the right values and gradients.
+
+What has none is listed here with the reason; ``docs/ohmc.md`` says it in short.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+
+import pyro.distributions
+import pytest
+import torch
+from torch import nn
+
+from pyro_manifold.density.batched import BatchedPotential
+from pyro_manifold.graphs.native.emit import source_of
+from pyro_manifold.graphs.native.values import NotCoveredError
+from pyro_manifold.graphs.tracing import trace
+from tests.graphs.native.cases import Case
+from tests.graphs.native.distributions import DISTRIBUTIONS
+from tests.graphs.native.layers import LAYERS
+from tests.graphs.native.loops import in_torch, loop_of, native_function
+from tests.graphs.native.random_densities import energy_and_gradient
+
+BRANCH = {
+    "GaussianNLLLoss": "torch asks whether a variance is negative",
+    "SineBivariateVonMises": "Pyro asks whether its normalising series converges",
+    "SineSkewed": "Pyro asks whether the skewness is too large",
+    "StableWithLogProb": "Pyro integrates where and as finely as values ask for",
+    "Wishart of its degrees": "torch asks whether the degrees of freedom are too few",
+}
+"""What asks for a number that depends on sites has no graph either: chains go one after the other."""
+
+NO_OPERATOR = {
+    "CTCLoss": "_ctc_loss",
+    "EmbeddingBag": "_embedding_bag",
+    "FractionalMaxPool2d": "fractional_max_pool2d",
+    "MultiLabelMarginLoss": "multilabel_margin_loss",
+    "MultiMarginLoss": "multi_margin_loss",
+    "RReLU": "rrelu_with_noise",
+    "grid_sample": "grid_sampler_2d_backward",
+    "Upsample smoothed": "_upsample_bicubic2d_aa",
+}
+"""Operators that nobody has asked for."""
+
+WITHOUT = {**dict.fromkeys(BRANCH, "a branch, item"), **NO_OPERATOR}
+
+NO_DENSITY = {
+    *("Distribution", "TorchDistribution", "ExponentialFamily", "Rejector"),  # which others are made from
+    "LKJCorrCholesky",  # another's former name
+    *("Stable", "LinearHMM", "Empirical"),  # none, or none that has a gradient
+    "GaussianScaleMixture",  # Pyro's cannot be differentiated: it writes to what the gradient needs
+}
+NO_FUNCTION = {
+    *("Module", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential", "Container"),
+    *("DataParallel", "SyncBatchNorm", "RNNBase", "RNNCellBase", "CrossMapLRN2d", "NLLLoss2d"),
+    *("Transformer", "TransformerDecoder", "TransformerEncoder"),  # layers, one after the other
+    *("AdaptiveLogSoftmaxWithLoss", "LinearCrossEntropyLoss", "TripletMarginWithDistanceLoss"),
+}
+"""Layers that only hold others, belong to other devices, or are another's name."""
+
+NAMES = [*DISTRIBUTIONS, *LAYERS]
+NATIVE = [name for name in NAMES if name not in WITHOUT]
+CHAINS = 3
+FILES = 16
+
+
+@cache
+def case(name: str) -> Case:
+    return DISTRIBUTIONS[name] if name in DISTRIBUTIONS else LAYERS[name]()
+
+
+def source(name):
+    """The C of density and gradient, without compiling it."""
+    inputs = case(name).inputs(1)
+    loop = loop_of(energy_and_gradient(case(name).density), *inputs)
+    return source_of(loop, [(1, *shape) for shape in case(name).shapes], torch.float64)
+
+
+INEXACT = {"Hardsigmoid": 1e-7}
+"""Where torch's own derivative is less exact: it has a sixth in single precision."""
+
+
+def assert_same(found, expected, name):
+    tolerance = INEXACT.get(name, 1e-9)
+    for place, (here, there) in enumerate(zip(found, expected, strict=True)):
+        message = lambda text, place=place: f"{f'gradient {place}' if place else 'density'} of {name}: {text}"  # noqa: E731
+        torch.testing.assert_close(here, there, rtol=tolerance, atol=tolerance, msg=message)
+
+
+# Of torch's own CTC loss, which no graph has.
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", NAMES)
+def test_many_chains_are_one_after_the_other(name):
+    inputs = case(name).inputs(CHAINS)
+    expected = in_torch(energy_and_gradient(case(name).density), *inputs)
+    sites = {f"x{k}": value for k, value in enumerate(inputs)}
+    potential = BatchedPotential(lambda sites: case(name).density(*sites.values()), sites, warn=False)
+    energy, gradient = potential(sites)
+    assert_same([energy, *gradient.values()], expected, name)
+    assert (potential.graph.form == "loop") == (name in BRANCH)
+
+
+def graph_of_one(name, inputs):
+    """Density and gradient, traced by themselves, as models are: what one writes must not concern another."""
+    graph = trace(energy_and_gradient(case(name).density), *[value[0].clone() for value in inputs])
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+@pytest.mark.parametrize("part", range(FILES))
+def test_native_code(part):
+    """Densities and all gradients, many in one file: most of a compiler's time is not for them."""
+    names = NATIVE[part::FILES]
+    every = {name: case(name).inputs(CHAINS) for name in names}
+    graphs = [graph_of_one(name, every[name]) for name in names]
+
+    def function(*values):
+        given = iter(values)
+        return [
+            x for name, graph in zip(names, graphs, strict=True) for x in graph(*[next(given) for _ in every[name]])
+        ]
+
+    inputs = [value for name in names for value in every[name]]
+    results = iter(native_function(function, *inputs)(1, *inputs))
+    for name in names:
+        expected = in_torch(energy_and_gradient(case(name).density), *every[name])
+        assert_same([next(results) for _ in expected], expected, name)
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_has_no_native_code_says_why(name):
+    with pytest.raises((NotCoveredError, ValueError), match=WITHOUT[name]):
+        source(name)
+
+
+def test_every_distribution_is_here():
+    """New ones of Pyro and torch belong into the table."""
+    known = {
+        name
+        for module in (pyro.distributions, torch.distributions)
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, torch.distributions.Distribution)
+    }
+    assert known - {name.split()[0] for name in DISTRIBUTIONS} <= NO_DENSITY
+
+
+def test_every_layer_is_here():
+    known = {name for name, value in vars(nn).items() if inspect.isclass(value) and issubclass(value, nn.Module)}
+    without = NO_FUNCTION | {name for name in known if name.startswith("Lazy") or "Dropout" in name}
+    assert {name for name in known - without if name != "FractionalMaxPool3d" and not name.startswith("MaxUnpool")} <= {
+        name.split()[0] for name in LAYERS
+    }

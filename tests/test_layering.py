@@ -1,0 +1,66 @@
+"""Imports point one way: the files and folders of each folder can be put in an order, late imports counted."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pyro_manifold"
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module of the package."""
+    path = ROOT / module.replace(".", "/")
+    candidates = path.with_suffix(".py"), path / "__init__.py"
+    return next((file for file in candidates if file.is_relative_to(PACKAGE) and file.exists()), None)
+
+
+def imports(source: str) -> Iterator[Path]:
+    """Files of the package that source imports anywhere: at its top, in functions, for annotations."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written in full"
+            pairs = [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
+        else:
+            pairs = [(alias.name, "") for alias in node.names] if isinstance(node, ast.Import) else []
+        for nearer, wider in pairs:
+            file = file_of(nearer) or file_of(wider)
+            if file is not None:
+                yield file
+
+
+ARROWS = [(file, other) for file in PACKAGE.rglob("*.py") for other in imports(file.read_text()) if other != file]
+FOLDERS = sorted({file.parent for file in PACKAGE.rglob("*.py")})
+
+
+def rooms(folder: Path, arrows: list[tuple[Path, Path]]) -> dict[str, set[str]]:
+    """What each file and folder of a folder imports of the others, by name; its face, ``__init__``, is a room too."""
+    found: dict[str, set[str]] = {}
+    for one, other in arrows:
+        if one.is_relative_to(folder) and other.is_relative_to(folder):
+            first, second = (path.relative_to(folder).parts[0] for path in (one, other))
+            if first != second:
+                found.setdefault(first, set()).add(second)
+    return found
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_imports_go_no_way_round(folder):
+    try:
+        list(TopologicalSorter(rooms(folder, ARROWS)).static_order())
+    except CycleError as error:
+        pytest.fail(f"{folder.relative_to(ROOT)}: {' -> '.join(reversed(error.args[1]))}")
+
+
+def test_late_imports_are_seen():
+    source = "def later():\n    from pyro_manifold.manifolds.stiefel import Stiefel\n    return Stiefel"
+    assert list(imports(source)) == [PACKAGE / "manifolds" / "stiefel.py"]
+
+
+def test_a_circle_is_seen():
+    circle = [(PACKAGE / "a.py", PACKAGE / "b/c.py"), (PACKAGE / "b/d.py", PACKAGE / "a.py")]
+    with pytest.raises(CycleError):
+        list(TopologicalSorter(rooms(PACKAGE, circle)).static_order())
