@@ -182,8 +182,12 @@ class OfManyChains:
         graph = transpose_skinny_products(join_shared_products(folded_graph(self._batched, *self._same)))
         return self._unless_no_factor(graph)
 
-    def disturbed(self, noise: torch.Generator) -> list[Tensor] | None:
-        """With each number that is computed moved by 1e-12 of it; None if a matrix of some chain has no factor."""
+    def disturbed(self, noise: torch.Generator | float) -> list[Tensor] | None:
+        """With each number that is computed moved by 1e-12 of it; None if a matrix of some chain has no factor.
+
+        Args:
+            noise: moves are drawn uniformly from [-1, 1] times 1e-12, or are all the number given times 1e-12.
+        """
         return self._unless_no_factor(_Disturbed(self._batched, noise).run)
 
     def _unless_no_factor(self, function: Callable[..., list[Tensor]]) -> list[Tensor] | None:
@@ -221,7 +225,7 @@ has the digits of float32.
 class _Disturbed(fx.Interpreter):
     """Runs a graph with noise in the result of each operator that rounds, and in what sums and the like are of."""
 
-    def __init__(self, module: fx.GraphModule, noise: torch.Generator) -> None:
+    def __init__(self, module: fx.GraphModule, noise: torch.Generator | float) -> None:
         super().__init__(module)
         self._noise = noise
 
@@ -246,9 +250,17 @@ class _Disturbed(fx.Interpreter):
             return [self._moved(part) for part in value]
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return value
+        if isinstance(self._noise, float):
+            return value * (1 + share * self._noise)
         return value * (1 + share * (2 * torch.rand(value.shape, generator=self._noise).to(value) - 1))
 
 
 def _with_poles(value: Tensor, order: int, x: Tensor) -> Tensor:
-    """Torch's trigamma is finite, and has no right digit, at negative whole numbers, as all large ones are."""
-    return value.masked_fill((x <= 0) & (x == x.floor()), torch.inf) if order == 1 else value
+    """Polygamma with ∞ at trigamma's poles, and NaN where a power of the argument leaves the normal numbers.
+
+    Torch's trigamma is finite, and has no right digit, at negative whole numbers, as all large ones are. In the other
+    functions of its family torch multiplies by ``x ** -(order + 1)``, which loses digits below 1e-308.
+    """
+    if order == 1:
+        return value.masked_fill((x <= 0) & (x == x.floor()), torch.inf)
+    return value.masked_fill((order + 1) * x.abs().log10() > 300, torch.nan)
