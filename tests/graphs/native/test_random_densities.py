@@ -1,9 +1,9 @@
 """Random densities of the table's operators: native code, traced graphs and torch agree from small to huge values.
 
-The rule of false alarms. Each number that torch computes on the way is moved by up to 1e-12 of it, four times at random,
-once all of them away from zero and once all towards it; the largest change of an entry is its spread. The last two see
-every number that stands on a step of ``floor`` or of a conversion to whole numbers, as ``3000 * tanh(x)`` does where
-tanh is 1; four numbers drawn at random all fall on one side of it in one of eight cases. An entry counts as wrong
+The rule of false alarms. Each number that torch computes on the way is moved by up to 1e-12 of it, four times at
+random, once all of them away from zero and once all towards it; the largest change of an entry is its spread. The last
+two see every number that stands on a step of ``floor`` or of a conversion to whole numbers, as ``3000 * tanh(x)`` does
+where tanh is 1; four numbers drawn at random fall on one side of it in one of eight cases. An entry counts as wrong
 
 - if it is NaN, ∞ or −∞ in one way of computing and not in the other, while it is so, or is not, in all the disturbed
   ones as it is in torch's;
@@ -13,8 +13,8 @@ Rounding, including that of functions of the C library, is below 1e-13 at each o
 spread: no wrong entry is expected of right code in any number of densities. Three operators that torch has fewer
 digits of, which native code need not share, are moved by as much as torch's are off: trigamma by 1e-8, since its
 series has six terms; the slope of hardsigmoid by 1e-6, since its sixth is a float32; and digamma's argument, which
-loses digits near a pole. At a pole of trigamma itself, where torch has a finite number, and of polygamma at arguments whose
-power underflows in torch (ψ‴(6e79) is off by 3e-5 there, and right in native code), nothing is decided. An entry
+loses digits near a pole. At a pole of trigamma itself, where torch has a finite number, and of polygamma at arguments
+whose power underflows in torch (ψ‴(6e79) is off by 3e-5 there, and right in native code), nothing is decided. An entry
 that is NaN only in some of the disturbed ones, or a chain whose matrix has no factor in torch, decides nothing. Where
 that, or NaN, were the rule, the test would see nothing: at least half of all entries must be finite and decided.
 """

@@ -30,11 +30,11 @@ T = TypeVar("T")
 _BETWEEN_COMPARISONS_AT_FIRST, _FIRST_ITERATIONS = 8, 256
 _BETWEEN_COMPARISONS = {"warm-up": 64, "sampling": 256}
 _CHAINS_COMPARED, _CHAINS_COMPARED_WITH_CODE, _CHAINS_COMPARED_AT_THE_END = 2, 4, 16
-_FIRST_COMPARISON_OF_CODE, _MOST_BETWEEN_COMPARISONS_OF_CODE = 64, 512
+_FIRST_COMPARISON_OF_CODE, _MOST_BETWEEN_COMPARISONS_OF_CODE = 64, 4096
 
 
 def _code_is_compared(iteration: int) -> bool:
-    """Return whether to compare code after this iteration: at 65, 129, 257 etc., as it costs 30 iterations."""
+    """Return whether to compare code after this iteration: 65, 129, 257 etc., as it costs up to 100 iterations."""
     done = iteration - 1
     doubled = done >= _FIRST_COMPARISON_OF_CODE and done & (done - 1) == 0
     return doubled or (done > 0 and done % _MOST_BETWEEN_COMPARISONS_OF_CODE == 0)

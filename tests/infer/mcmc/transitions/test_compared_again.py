@@ -220,8 +220,8 @@ def test_the_step_of_a_metric_is_compared_at_the_end(monkeypatch):
 
 
 def test_when_code_is_compared():
-    compared = [n for n in range(3000) if running._code_is_compared(n)]
-    assert compared == [65, 129, 257, 513, 1025, 1537, 2049, 2561]
+    compared = [n for n in range(10_000) if running._code_is_compared(n)]
+    assert compared == [65, 129, 257, 513, 1025, 2049, 4097, 8193]
     assert [running._previous_comparison(n) for n in compared] == [0, *compared[:-1]]
     assert running._previous_comparison(100) == 65
 
