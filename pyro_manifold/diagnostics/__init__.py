@@ -1,4 +1,4 @@
-"""Diagnostics of draws and predictions: convergence, alignment of loadings, subspaces, plots, export to ArviZ."""
+"""Diagnostics of draws: convergence, alignment of loadings, subspaces, plots, export to ArviZ."""
 
 from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, align_signs, align_signs_and_permutations
 from pyro_manifold.diagnostics.arviz import to_inferencedata
@@ -9,15 +9,6 @@ from pyro_manifold.diagnostics.guide_quality import guide_khat
 from pyro_manifold.diagnostics.invariants import Convergence, invariants, summarise_invariants
 from pyro_manifold.diagnostics.modes import Modes, modes
 from pyro_manifold.diagnostics.plots import plot_evidence, plot_frames, plot_loadings, plot_principal_angles
-from pyro_manifold.diagnostics.predictive_quality import (
-    agreement,
-    brier_score,
-    expected_calibration_error,
-    negative_log_likelihood,
-    out_of_distribution_auroc,
-    predictive_entropy,
-    total_variation,
-)
 from pyro_manifold.diagnostics.stored import open_run
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 
@@ -26,31 +17,24 @@ __all__ = [
     "Convergence",
     "Modes",
     "SubspaceSummary",
-    "agreement",
     "align_rotations",
     "align_signs",
     "align_signs_and_permutations",
-    "brier_score",
     "disagreements",
     "dispersion",
-    "expected_calibration_error",
     "frechet_mean",
     "guide_khat",
     "invariants",
     "mean_projector",
     "modes",
-    "negative_log_likelihood",
     "nested_r_hat",
     "open_run",
-    "out_of_distribution_auroc",
     "plot_evidence",
     "plot_frames",
     "plot_loadings",
     "plot_principal_angles",
-    "predictive_entropy",
     "principal_angles",
     "subspace_summary",
     "summarise_invariants",
     "to_inferencedata",
-    "total_variation",
 ]

@@ -4,7 +4,6 @@ A manifold is a smooth curved set, such as the matrices with orthonormal columns
 `SVI`; `TorchRiemannianAdam` is the `torch.optim.Optimizer` that it wraps. The other methods are named in the same way.
 """
 
-from pyro_manifold.optim.distributed import DistributedOptimizer
 from pyro_manifold.optim.pyro_optim import (
     RiemannianAdaDelta,
     RiemannianAdam,
@@ -19,7 +18,6 @@ from pyro_manifold.optim.riemannian_rmsprop import TorchRiemannianRMSProp
 from pyro_manifold.optim.riemannian_sgd import TorchRiemannianMomentum, TorchRiemannianSGD
 
 __all__ = [
-    "DistributedOptimizer",
     "RiemannianAdaDelta",
     "RiemannianAdam",
     "RiemannianMomentum",

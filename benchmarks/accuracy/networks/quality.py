@@ -49,7 +49,7 @@ from benchmarks.accuracy.networks.small_network import (
     probabilities,
 )
 from benchmarks.tables import line, show
-from pyro_manifold.diagnostics import (
+from pyro_manifold.contrib import (
     agreement,
     brier_score,
     expected_calibration_error,

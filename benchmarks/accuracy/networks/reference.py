@@ -35,7 +35,7 @@ from benchmarks.accuracy.networks.small_network import (
     probabilities,
 )
 from benchmarks.tables import show
-from pyro_manifold.diagnostics import agreement, total_variation
+from pyro_manifold.contrib import agreement, total_variation
 from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
 
 FILE = Path(__file__).with_name("reference_160_digits.npz")

@@ -12,10 +12,11 @@ from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 
 from pyro_manifold import constraints
+from pyro_manifold.contrib import DistributedOptimizer
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal
 from pyro_manifold.manifolds import Stiefel
-from pyro_manifold.optim import DistributedOptimizer, RiemannianAdam, RiemannianMomentum
+from pyro_manifold.optim import RiemannianAdam, RiemannianMomentum
 
 PROCESSES = 2
 ROWS = torch.randn(12, 5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

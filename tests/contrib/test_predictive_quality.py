@@ -5,8 +5,7 @@ import torch
 from scipy import stats
 from torch.nn import functional
 
-from pyro_manifold import diagnostics
-from pyro_manifold.diagnostics import (
+from pyro_manifold.contrib import (
     agreement,
     brier_score,
     expected_calibration_error,
@@ -148,4 +147,4 @@ P, LABELS = torch.full((4, 2), 0.5).double(), torch.tensor([0, 1, 0, 1])
 )
 def test_bad_input_is_named(name, arguments, error, sentence):
     with pytest.raises(error, match=sentence):
-        getattr(diagnostics, name)(*arguments)
+        getattr(contrib, name)(*arguments)
