@@ -5,6 +5,7 @@ import torch
 from scipy import stats
 from torch.nn import functional
 
+from pyro_manifold import contrib
 from pyro_manifold.contrib import (
     agreement,
     brier_score,
