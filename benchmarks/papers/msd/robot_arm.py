@@ -8,7 +8,7 @@
 Prints Markdown: for each sampler the normalised squared error of the posterior mean on test and training cases, from
 every twentieth draw (mean and standard deviation over runs; 1 is the noise), the mean autocorrelation of both groups
 of weights at lag 10, rejections, energy errors and divergences; and test errors by the mode that a run sits in. Draws
-are kept in results/geometry; a second call reads them. The data are downloaded, or read from PYRO_MANIFOLD_DATA.
+are kept in results/robot_arm; a second call reads them. The data are downloaded, or read from PYRO_MANIFOLD_DATA.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pyro
 from benchmarks.papers.msd.robot_arm_model import descended, flatten, model, small_weights
 from pyro_manifold.infer import MCMC, MSD, OHMC
 
-RESULTS = Path("results/geometry")
+RESULTS = Path("results/robot_arm")
 PERSISTENCE = 0.95
 PAPER = {"HMC30": "1.314 ± 0.074", "HMC100": "1.167 ± 0.044", "MSD": "1.161 ± 0.023"}
 """Test errors in the paper; which number belongs to which sampler is our reading."""

@@ -7,11 +7,11 @@ The density is that of `benchmarks/problems/mixtures.py` with a single mode, on 
     π(Q, R) ∝ N(QR | M, σ² I),   σ = 1,   M = [[2, 1], [1, 2], [1, 1]],
 
 Q orthonormal, R upper triangular with positive diagonal, which moves by log r₁₁, r₁₂, log r₂₂. Yanush & Kropotov
-(arXiv 1901.08045) have a problem of this kind, which we know by its figures only: one mode, σ = 1, gradient noise 0.1
-and 1, 30,000 draws of one chain, ESS (least / median) 3.0 / 6.1 for SGHMC in the polar chart and 71.7 / 81.2 for
-oSGHMC. The size of the matrices, the mode M, the base measure (that of `benchmarks/problems/mixtures.py`), what a draw
-is, step sizes and which of the two noises the figures belong to are our reading: only the order of the
-kernels can be compared.
+(arXiv 1901.08045) state theirs so: 16 modes become one, σ = 1, gradients with N(0, 0.1²) noise, on V(2,2) and V(3,2),
+50,000 iterations of one chain of which 10,000 are burn-in; ESS (least / median) of 30,000 draws 3.0 / 6.1 for SGHMC in
+the polar chart and 71.7 / 81.2 for oSGHMC. They leave open the mode M, the base measure (here that of
+`benchmarks/problems/mixtures.py`), what a draw is and the step sizes: only the order of the kernels can be compared.
+The noise of 1 is an addition.
 
 A draw is a step. The gradient by each entry of Q and by log r₁₁, r₁₂, log r₂₂ has fresh Gaussian noise at each step,
 of standard deviation 0.1 or 1. Momenta lose α = 0.1 of themselves in a step. The first tables have ESS and bias over a
