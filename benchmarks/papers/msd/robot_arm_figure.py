@@ -1,4 +1,4 @@
-"""Draw autocorrelations against lag from the draws that `benchmarks.papers.msd.robot_arm` has left in results/robot_arm.
+"""Draw autocorrelations against lag from the draws of `benchmarks.papers.msd.robot_arm`, kept in results/robot_arm.
 
 python -m benchmarks.papers.msd.robot_arm_figure docs/images/robot_arm.png
 """

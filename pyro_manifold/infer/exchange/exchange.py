@@ -105,12 +105,12 @@ class ReplicaExchange:
         base = target_from_model(WithoutLikelihood()(model), args, kwargs, **options)
         target = tempered(base, full)
         problem = problem_with_finite_starts(target, base, full, self.levels * chains, kernel.batched, "tempering")
-        start = self._start(problem)
-        fresh = PriorDraws(target.draw_of_base, problem.layout, problem.potential, start, problem.random)
+        problem = problem.at(self._start(problem))
+        fresh = PriorDraws(target.draw_of_base, problem.layout, problem.potential, problem.position, problem.random)
         tuned_by = partial(
             particle_tuning, kernel.plan, self.levels, problem.manifolds, kind=partial(LadderTuning, fresh=fresh)
         )
-        parts: Any = kernel.composed(problem, kernel.mechanics(problem), tuned_by, start)
+        parts: Any = kernel.composed(problem, kernel.mechanics(problem), tuned_by)
         parts.transitions = [*parts.transitions, Swap(self.levels, problem.potential)]
         configuration = {**kernel._configuration(), "levels": str(self.levels)}
         return ReplicaRun(problem, parts, warmup_steps, full, chains, configuration)

@@ -128,12 +128,17 @@ class Kernel(MCMCKernel):
         """Create a run for a target; arguments are those of `prepare`."""
         problem = Problem.build(target, chains, initial_params, full_mass=self.grouping(), batched=self.batched)
         if problem.initial_values:
+            problem = self.initialised(problem, warmup_steps)
             parts = self.compose(problem, warmup_steps)
         else:
             parts = Parts(PlainState({}, torch.zeros(chains), {}), (), Fixed(None), lambda state, _: state)
         if not isinstance(parts, Parts):
             raise TypeError(f"{type(self).__name__}.compose returns {type(parts).__name__}, expected Parts.")
         return Run(problem, parts, warmup_steps, self._configuration())
+
+    def initialised(self, problem: Problem, warmup_steps: int) -> Problem:
+        """Return the problem with the initial positions that the kernel chooses; by default they are unchanged."""
+        return problem
 
     def batched(self, target: Target, example: Sites) -> BatchedDensity:
         """Energies and gradients of all chains, for positions like these."""

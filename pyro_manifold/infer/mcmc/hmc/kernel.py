@@ -151,6 +151,13 @@ class HamiltonianKernel(Kernel):
     def grouping(self) -> bool | list[Block]:
         return self._full_mass
 
+    def initialised(self, problem: Problem, warmup_steps: int) -> Problem:
+        """Replace random starts far from the typical set by `nearer_starts`."""
+        adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and len(windows(warmup_steps)) > 1
+        if not (adapts and problem.drawn and self._init_strategy is init_to_uniform):
+            return problem
+        return problem.at(nearer_starts(problem.position, problem.potential, problem.manifolds))
+
     def compose(self, problem: Problem, warmup_steps: int) -> Parts[State, HamiltonianSettings]:
         """Return the transitions of a run: reflections of square sites, then a trajectory."""
 
@@ -159,7 +166,7 @@ class HamiltonianKernel(Kernel):
             masses = self._masses(problem, mechanics)
             return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random)
 
-        return self.composed(problem, self.mechanics(problem), warm_up, self._start(problem, warmup_steps))
+        return self.composed(problem, self.mechanics(problem), warm_up)
 
     def _masses(self, problem: Problem, mechanics: ProductMechanics) -> Masses:
         make = estimators(problem, mechanics)
@@ -177,10 +184,10 @@ class HamiltonianKernel(Kernel):
         return self._plan
 
     def composed(
-        self, problem: Problem, mechanics: ProductMechanics, tuned_by: TunedBy, start: Blocks | None = None
+        self, problem: Problem, mechanics: ProductMechanics, tuned_by: TunedBy
     ) -> Parts[State, HamiltonianSettings]:
-        """Compose a run as in `compose`, with the given mechanics, adaptation and start."""
-        state = at_rest(problem.position if start is None else start, problem.potential)
+        """Compose a run as in `compose`, with the given mechanics and adaptation."""
+        state = at_rest(problem.position, problem.potential)
         trajectory = Executable(Trajectory(mechanics), lambda batch: problem.potential)
         if self._jit_compile:
             trajectory.replace_step(
@@ -205,13 +212,6 @@ class HamiltonianKernel(Kernel):
             compilation=self._haste(problem, trajectory, tuning),
             code={"step": trajectory.difference_of_step, "trajectory": trajectory.difference},
         )
-
-    def _start(self, problem: Problem, warmup_steps: int) -> Blocks:
-        """Return initial positions; random starts far from the typical set are replaced by `nearer_starts`."""
-        adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and len(windows(warmup_steps)) > 1
-        if not (adapts and problem.drawn and self._init_strategy is init_to_uniform):
-            return problem.position
-        return nearer_starts(problem.position, problem.potential, problem.manifolds)
 
     def _haste(
         self, problem: Problem, trajectory: HamiltonianTransition, tuning: HamiltonianTuning

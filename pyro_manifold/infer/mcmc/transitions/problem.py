@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -67,6 +67,10 @@ class Problem:
         device = next((value.device for value in values.values()), torch.device("cpu"))
         random = torch.Generator(device).manual_seed(int(torch.randint(2**63 - 1, ())))
         return cls(target, chains, values, layout, potential, random, initial_params is None)
+
+    def at(self, position: Blocks) -> Problem:
+        """Return the same target with other initial positions."""
+        return replace(self, initial_values=self.layout.unpack(position))
 
     @property
     def takes_minibatches(self) -> bool:
