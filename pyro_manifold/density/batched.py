@@ -290,7 +290,7 @@ class BatchedPotential:
 
 
 def _chains_together(graph: GraphModule) -> int:
-    """Return the number of chains whose intermediate values all stay below the size that is memory-mapped anew."""
+    """Return the number of chains whose intermediate values all stay below the size that is memory-mapped again."""
     values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
     sizes = [value.numel() * value.element_size() for value in values if isinstance(value, Tensor)]
     return max(1, _MAPPED_ANEW // max([*sizes, 1]))

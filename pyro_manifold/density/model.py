@@ -116,7 +116,7 @@ class ModelTarget(Target):
         minibatch_of: the density on a part of the data, if the model subsamples; ``potential_fn`` then has a first
             part.
         loader: the loader of the model's arguments, if they come in batches.
-        again: function that makes the target anew from the current model and data.
+        again: function that rebuilds the target from the current model and data.
     """
 
     program: Program

@@ -63,8 +63,9 @@ def frechet_mean(draws: Tensor) -> Tensor:
     standard_error = ((draws - mean).square().sum((-2, -1)).mean((0, 1)) / total).sqrt()
     if bool((smallest < _STANDARD_ERRORS * standard_error).any()):
         warnings.warn(
-            "frechet_mean: the arithmetic mean of draws cannot be told from a rank deficient one, so their Fréchet "
-            "mean may be noise; align them first if signs or rotations of columns are unknown, or take more draws.",
+            "frechet_mean: the arithmetic mean of draws cannot be distinguished from a rank deficient one, so "
+            "their Fréchet mean may be noise; align them first if signs or rotations of columns are unknown, "
+            "or take more draws.",
             stacklevel=2,
         )
     return polar_factor(mean)

@@ -1,7 +1,7 @@
 """Constant folding and common subexpression elimination in traced graphs.
 
 Forward-mode tangents of constants are traced as tensors of zeros, with all the arithmetic on them. In a step that has
-derivatives of derivatives, these are most of the nodes. And every derivative at one point computes the function anew.
+derivatives of derivatives, these are most of the nodes. And every derivative at one point recomputes the function.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class MCMC(pyro.infer.MCMC):
             "save_params": save_params,
         }
         if self._vectorised or (chain_method == "sequential" and num_chains > 1):
-            # Pyro's constructor starts processes for several chains; told of one, it does everything else.
+            # Pyro's constructor starts processes for several chains; with one chain it does everything else.
             super().__init__(kernel, num_samples, **arguments)
             self.num_chains = num_chains
             self._diagnostics = [None] * num_chains

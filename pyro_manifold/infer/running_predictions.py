@@ -207,7 +207,7 @@ class RunningPredictions:
         return function
 
     def _repeatable(self, values: Values) -> bool:
-        """Return whether predictions are determined by a draw; sites without values in the draws are sampled anew."""
+        """Return whether predictions are determined by a draw; sites without values in the draws are sampled again."""
         (once,), (again,) = self._of_one_chain(values), self._of_one_chain(values)
         if once.shape == again.shape and agrees(again, once):
             return True

@@ -1,4 +1,4 @@
-"""Priors of a module's tensors, constructed anew whenever a tensor is read.
+"""Priors of a module's tensors, constructed whenever a tensor is read.
 
 A distribution constructed once would keep its dtype and device. These priors take them from an empty buffer of the
 module, which ``module.to(...)`` moves and casts like any other. They are objects with a `__call__`, because a lambda

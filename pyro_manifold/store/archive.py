@@ -124,7 +124,7 @@ class Archive:
             raise DamagedError(f"{self.path} is gone since it was opened: keep the folder while its draws are read.")
         now = self.path.stat()
         if (now.st_ino, now.st_mtime_ns) != (self._seen.st_ino, self._seen.st_mtime_ns):
-            raise DamagedError(f"{self.path} was written anew since it was opened: open the run again.")
+            raise DamagedError(f"{self.path} was rewritten since it was opened: open the run again.")
         if not math.prod(entry.shape):
             return np.empty(entry.shape, entry.dtype)
         return np.memmap(self.path, entry.dtype, "c", entry.offset, entry.shape)

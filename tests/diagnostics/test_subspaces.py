@@ -184,7 +184,7 @@ class TestFrechetMean:
         both = torch.cat([draws, draws * torch.tensor([1.0, 1.0, -1.0])])
         with pytest.raises(ValueError, match=r"^frechet_mean: draws have a rank deficient .* align_signs"):
             frechet_mean(both)
-        with pytest.warns(UserWarning, match="cannot be told from a rank deficient one"):
+        with pytest.warns(UserWarning, match="cannot be distinguished from a rank deficient one"):
             frechet_mean(manifold.random_point(2, 200, 6, 3))
 
     @pytest.mark.parametrize("function", [frechet_mean, dispersion])

@@ -36,9 +36,9 @@ def log_density(values, y, rank):
     prior += (scipy.stats.chi(rank - np.arange(rank)).logpdf(np.exp(logs)) + logs).sum(1)
     prior += scipy.stats.halfnorm.logpdf(np.exp(noise)) + noise
     covariance = L @ L.transpose(0, 2, 1) + np.exp(2 * noise)[:, None, None] * np.eye(n)
-    misfit = np.trace(np.linalg.solve(covariance, y.T @ y), axis1=1, axis2=2)
+    negative_log_likelihood = np.trace(np.linalg.solve(covariance, y.T @ y), axis1=1, axis2=2)
     constant = n * math.log(2 * math.pi)
-    return prior - (len(y) * (constant + np.linalg.slogdet(covariance)[1]) + misfit) / 2
+    return prior - (len(y) * (constant + np.linalg.slogdet(covariance)[1]) + negative_log_likelihood) / 2
 
 
 def log_evidence(y, rank, draws, seed=0):

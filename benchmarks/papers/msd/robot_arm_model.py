@@ -94,8 +94,8 @@ def climbed(vector, arm, **options):
     """Where a trust-region method arrives on its way from flat weights to a mode, ``(42,)``."""
 
     def residuals(vector):
-        misfit = (network(unflatten(vector), arm.x_train) - arm.y_train) / NOISE
-        return np.concatenate([misfit.flatten().numpy(), vector])
+        negative_log_likelihood = (network(unflatten(vector), arm.x_train) - arm.y_train) / NOISE
+        return np.concatenate([negative_log_likelihood.flatten().numpy(), vector])
 
     return torch.as_tensor(least_squares(residuals, np.asarray(vector, dtype=np.float64), **options).x)
 

@@ -57,14 +57,15 @@ class Counts(Saved):
     def take_in(self, statistics: Statistics) -> None:
         """Add the statistics of one iteration, as returned by `Swap`."""
         levels = len(self.inverse_temperature)
-        misfit, probability, came_from = (
-            statistics[name].reshape(levels, -1) for name in ("misfit", "swap_probability", "came_from")
+        negative_log_likelihood, probability, came_from = (
+            statistics[name].reshape(levels, -1)
+            for name in ("negative_log_likelihood", "swap_probability", "came_from")
         )
         self.iterations += 1
         self._probability = self._probability + probability[:-1]
         half = self.inverse_temperature.diff().unsqueeze(-1) / 2
-        self._log_up = torch.logaddexp(self._log_up, -half * misfit[:-1])
-        self._log_down = torch.logaddexp(self._log_down, half * misfit[1:])
+        self._log_up = torch.logaddexp(self._log_up, -half * negative_log_likelihood[:-1])
+        self._log_down = torch.logaddexp(self._log_down, half * negative_log_likelihood[1:])
         self._follow(came_from)
 
     def _follow(self, came_from: Tensor) -> None:

@@ -119,10 +119,12 @@ class ReplicaExchange:
         """Place draws from the prior on the first ladder; within a group, larger β get draws of higher likelihood."""
         position = problem.position
         _, gradient = problem.potential(position)
-        misfit = gradient[BETA].reshape(self.levels, -1)
-        groups = misfit.shape[1]
-        order = misfit.argsort(0, descending=True) * groups + torch.arange(groups, device=misfit.device)
-        ladder = first_ladder(misfit, self.levels)
+        negative_log_likelihood = gradient[BETA].reshape(self.levels, -1)
+        groups = negative_log_likelihood.shape[1]
+        order = negative_log_likelihood.argsort(0, descending=True) * groups + torch.arange(
+            groups, device=negative_log_likelihood.device
+        )
+        ladder = first_ladder(negative_log_likelihood, self.levels)
         start = {block: x[order.flatten()] for block, x in position.items()}
         return {**start, (INVERSE_TEMPERATURE,): inverse_temperatures_of_rows(ladder, groups)}
 

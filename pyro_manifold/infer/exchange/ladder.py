@@ -19,18 +19,18 @@ _FIRST_ROUND = 8
 _SHARE_OF_ROUNDS = 0.9
 
 
-def first_ladder(misfit: Tensor, levels: int) -> Tensor:
+def first_ladder(negative_log_likelihood: Tensor, levels: int) -> Tensor:
     """Compute the initial inverse temperatures, ``(levels,)``: 0, then geometric up to 1.
 
     The smallest positive β is about the inverse of the spread of the log likelihood under the prior.
 
     Args:
-        misfit: minus the log likelihood of draws from the prior, of any shape.
+        negative_log_likelihood: minus the log likelihood of draws from the prior, of any shape.
         levels: number of levels.
     """
-    low, high = np.quantile(misfit.double().cpu().numpy(), [0.25, 0.75])
+    low, high = np.quantile(negative_log_likelihood.double().cpu().numpy(), [0.25, 0.75])
     first = min(1 / (levels - 1), _NORMAL_QUARTILES / max(high - low, 1e-300))
-    return misfit.new_tensor([0.0, *np.geomspace(first, 1, levels - 1)[:-1], 1.0])
+    return negative_log_likelihood.new_tensor([0.0, *np.geomspace(first, 1, levels - 1)[:-1], 1.0])
 
 
 def ladder_of_equal_rejection(inverse_temperature: Tensor, rejection: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def interpolated(old: Tensor, values: Tensor, new: Tensor) -> Tensor:
 
 
 def ends_of_rounds(warmup_steps: int) -> list[int]:
-    """Return the iterations after which the ladder is set anew; each round is twice as long as the one before.
+    """Return the iterations after which the ladder is updated; each round is twice as long as the one before.
 
     The last tenth of warm-up adapts step sizes on the final ladder.
     """

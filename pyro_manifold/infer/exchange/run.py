@@ -27,14 +27,14 @@ from pyro_manifold.infer.smc.annealing import Visited
 from pyro_manifold.infer.smc.bound import Bound, evidence_about_modes, has_normalised_prior, posterior_energies
 from pyro_manifold.infer.smc.modes import Energies
 
-_OF_REPLICAS = ("swap_probability", "came_from", "misfit")
+_OF_REPLICAS = ("swap_probability", "came_from", "negative_log_likelihood")
 _FEWEST_ROUND_TRIPS = 1
 _RECENT = 256  # iterations
 _SHARE_FOR_PRIOR = 0.04  # share of a run's evaluations spent on draws from the prior as starts of descents
 
 
 class ReplicaRun(Run[State, ReplicaSettings]):
-    """Run of replica exchange; in warm-up, each round sets the ladder anew from its rejection rates.
+    """Run of replica exchange; in warm-up, each round updates the ladder from its rejection rates.
 
     Args:
         problem: problem for all replicas; rows are ``level · groups + group``.

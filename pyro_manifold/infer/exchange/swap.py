@@ -49,7 +49,8 @@ class Swap:
     its β, and positions move between rows. Energy and gradient are recomputed once, after both operations.
 
     The statistics of each row are ``"swap_probability"`` with the row one level above (also where the pair was not
-    due to swap), ``"came_from"``, the previous level of its replica, ``"misfit"``, L before the swap, and ``"lp"``.
+    due to swap), ``"came_from"``, the previous level of its replica, ``"negative_log_likelihood"``, L
+    before the swap, and ``"lp"``.
 
     Args:
         levels: number of levels.
@@ -60,8 +61,10 @@ class Swap:
         self._levels, self._potential = levels, potential
 
     def __call__(self, state: State, settings: ReplicaSettings, random: torch.Generator) -> tuple[State, Statistics]:
-        beta, misfit = (part[BETA].reshape(self._levels, -1) for part in (state.position, state.gradient))
-        probability = swap_probability(beta, misfit)
+        beta, negative_log_likelihood = (
+            part[BETA].reshape(self._levels, -1) for part in (state.position, state.gradient)
+        )
+        probability = swap_probability(beta, negative_log_likelihood)
         due = torch.arange(self._levels - 1, device=beta.device).unsqueeze(-1) % 2 == settings.parity
         swapped = (due & (uniform_like(probability, random) < probability)).long()
         nothing = torch.zeros_like(swapped[:1])
@@ -77,12 +80,14 @@ class Swap:
         return state._replace(position=position, energy=energy, gradient=gradient), {
             "swap_probability": torch.cat([probability, torch.zeros_like(probability[:1])]).flatten(),
             "came_from": came_from.flatten(),
-            "misfit": misfit.flatten(),
+            "negative_log_likelihood": negative_log_likelihood.flatten(),
             "lp": -energy,
         }
 
 
-def swap_probability(inverse_temperature: Tensor, misfit: Tensor) -> Tensor:
+def swap_probability(inverse_temperature: Tensor, negative_log_likelihood: Tensor) -> Tensor:
     """Compute α between neighbours, from ``(levels, groups)`` to ``(levels - 1, groups)``."""
-    log_ratio = (inverse_temperature[:-1] - inverse_temperature[1:]) * (misfit[:-1] - misfit[1:])
+    log_ratio = (inverse_temperature[:-1] - inverse_temperature[1:]) * (
+        negative_log_likelihood[:-1] - negative_log_likelihood[1:]
+    )
     return log_ratio.exp().clamp(max=1).nan_to_num(0.0)

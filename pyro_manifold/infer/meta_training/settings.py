@@ -53,13 +53,13 @@ class TrainingSettings:
         step_size: ε₀ of all chains.
         chains: number of parallel chains in a round.
         steps: steps per segment; the weights are updated once after each segment.
-        segments: segments per round; chains continue between segments and are initialised anew in each round.
+        segments: segments per round; chains continue between segments and are initialised again in each round.
         truncation: number of steps of truncated back-propagation.
-        share: fraction of the coordinates, chosen anew at each step, whose Q and D are differentiated, in (0, 1]; the
+        share: fraction of the coordinates, drawn at each step, whose Q and D are differentiated, in (0, 1]; the
             mean of the gradient does not depend on it, since coordinates interact only through constants.
         thinning: number of steps between draws that enter the losses.
         burn_in: steps of a round before the in-chain loss is used.
-        chains_within: number of chains, chosen anew in each segment, that enter the in-chain loss.
+        chains_within: number of chains, drawn in each segment, that enter the in-chain loss.
         within: weight of the in-chain loss relative to the cross-chain loss.
         scores: ``"joint"`` for scores of all coordinates together, if there are about as many chains as coordinates;
             ``"marginal"`` for scores of each coordinate separately, if there are fewer.

@@ -177,7 +177,7 @@ class MetaTraining:
             for key, value in self._adam.state[weight].items():
                 moments[f"Adam {key} {name}"] = value
         constants = {entry.name: getattr(self.sampler, entry.name) for entry in fields(self.sampler)[2:]}
-        about = {"rounds": self.rounds, "schooling": asdict(self._training_settings), "sampler": constants}
+        about = {"rounds": self.rounds, "training": asdict(self._training_settings), "sampler": constants}
         write(path, _KIND, {**self._weights, **moments}, about)
 
     def load(self, path: str | Path) -> None:
@@ -188,7 +188,7 @@ class MetaTraining:
         """
         tensors, about = read(path, _KIND)
         try:
-            found = self._settings(about["schooling"], about["sampler"], tensors["curl bias"])
+            found = self._settings(about["training"], about["sampler"], tensors["curl bias"])
             constants = {entry.name: getattr(self.sampler, entry.name) for entry in fields(self.sampler)[2:]}
             mine = self._settings(asdict(self._training_settings), constants, self.sampler.curl.bias)
             other = [name for name in mine if found[name] != mine[name]]
@@ -202,11 +202,11 @@ class MetaTraining:
                 ]
                 self.rounds = about["rounds"]
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged or no {_KIND} ({error}): restore it, or begin anew.") from error
+            raise ValueError(f"{path} is damaged or no {_KIND} ({error}): restore it, or start again.") from error
         if other:
             raise ValueError(
                 f"{path} was trained with {other[0]}={found[other[0]]!r}, and this training has {mine[other[0]]!r}: "
-                "use the same settings, or begin anew with another file."
+                "use the same settings, or start again with another file."
             )
         self._weights = weights
         self._adam = torch.optim.Adam(weights.values(), lr=self._training_settings.learning_rate, betas=_DECAYS)

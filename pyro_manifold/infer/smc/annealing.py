@@ -145,7 +145,7 @@ class Particles:
 
     Attributes:
         sites: ``{site: (runs, chains, states, ...)}``, without β.
-        misfit: minus the log likelihood of each particle, ``(runs, chains · states)``.
+        negative_log_likelihood: minus the log likelihood of each particle, ``(runs, chains · states)``.
         energy: minus the log density of each particle at its β, ``(runs, chains · states)``.
         inverse_temperature: β of each run, ``(runs,)``.
         evidence: evidence so far.
@@ -154,7 +154,7 @@ class Particles:
     """
 
     sites: Sites
-    misfit: Tensor
+    negative_log_likelihood: Tensor
     energy: Tensor
     inverse_temperature: Tensor
     evidence: Evidence
@@ -165,7 +165,7 @@ class Particles:
     def states(self) -> Visited:
         """Particles with their posterior densities."""
         left = 1 - self.inverse_temperature.unsqueeze(-1)
-        energy = (self.energy + left * self.misfit).flatten()
+        energy = (self.energy + left * self.negative_log_likelihood).flatten()
         return Visited({name: x.flatten(0, 2) for name, x in self.sites.items()}, energy)
 
     @property
@@ -198,8 +198,8 @@ def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callabl
                 f"{plan.most_levels} levels: take more particles or max_levels, a smaller ess_share, or a narrower"
                 " prior."
             )
-        new = next_inverse_temperature(particles.misfit, particles.inverse_temperature, plan.share)
-        log_weights = -(new - particles.inverse_temperature).unsqueeze(-1) * particles.misfit
+        new = next_inverse_temperature(particles.negative_log_likelihood, particles.inverse_temperature, plan.share)
+        log_weights = -(new - particles.inverse_temperature).unsqueeze(-1) * particles.negative_log_likelihood
         ancestors = systematic_resampling(log_weights, plan.chains, run.random)
         evidence = particles.evidence.after(log_weights, ancestors)
         _begin_at(run, particles, ancestors, new, plan)
@@ -240,21 +240,27 @@ def _explore(
     run: Run[Any, Any], plan: Plan, states: int, moves: int, inverse_temperature: Tensor, evidence: Evidence
 ) -> Particles:
     """Run one level; return the states of every chain, including its start."""
-    sites, misfit, energy, acceptance, steps = [_sites(run)], [_misfit(run)], [run.state.energy], [], 0
+    sites, negative_log_likelihood, energy, acceptance, steps = (
+        [_sites(run)],
+        [_negative_log_likelihood(run)],
+        [run.state.energy],
+        [],
+        0,
+    )
     for _ in range(states - 1):
         for _ in range(moves):
             run.advance()
             acceptance.append(run.statistics["acceptance_rate"])
             steps += int(run.statistics["n_steps"][0])
         sites.append(_sites(run))
-        misfit.append(_misfit(run))
+        negative_log_likelihood.append(_negative_log_likelihood(run))
         energy.append(run.state.energy)
 
     def by_run(values: list[Tensor]) -> Tensor:
         stacked = torch.stack(values, 1)
         return stacked.reshape(plan.runs, plan.chains, *stacked.shape[1:])
 
-    found = by_run(misfit)
+    found = by_run(negative_log_likelihood)
     kept = {name: by_run([one[name] for one in sites]) for name in sites[0]}
     level = Level(
         inverse_temperature,
@@ -272,17 +278,17 @@ def _sites(run: Run[Any, Any]) -> Sites:
     return split(run.sites)[1]
 
 
-def _misfit(run: Run[Any, Any]) -> Tensor:
+def _negative_log_likelihood(run: Run[Any, Any]) -> Tensor:
     """Return L of each chain, the derivative of the energy with respect to β."""
-    misfit: Tensor = run.state.gradient[(INVERSE_TEMPERATURE,)].squeeze(-1)
-    return misfit
+    negative_log_likelihood: Tensor = run.state.gradient[(INVERSE_TEMPERATURE,)].squeeze(-1)
+    return negative_log_likelihood
 
 
-def _memory(misfit: Tensor) -> Tensor:
+def _memory(negative_log_likelihood: Tensor) -> Tensor:
     """Compute the lag-1 autocorrelation within chains, from ``(runs, chains, states)`` to ``(runs,)``.
 
     Differences between chains are excluded, since more moves would not reduce differences between modes.
     """
-    centred = misfit - misfit.mean(-1, keepdim=True)
+    centred = negative_log_likelihood - negative_log_likelihood.mean(-1, keepdim=True)
     products = (centred[..., 1:] * centred[..., :-1]).mean((-2, -1))
-    return products / centred.square().mean((-2, -1)).clamp(min=torch.finfo(misfit.dtype).tiny)
+    return products / centred.square().mean((-2, -1)).clamp(min=torch.finfo(negative_log_likelihood.dtype).tiny)

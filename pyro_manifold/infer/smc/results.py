@@ -16,7 +16,7 @@ from pyro_manifold.infer.smc.bound import Bound
 from pyro_manifold.infer.smc.edges import Edges
 from pyro_manifold.infer.smc.weights import log_mean_weight
 
-Told = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 """Results of a shard in addition to its particles."""
 
 
@@ -90,7 +90,7 @@ class Result:
 
     # ---- conversion to tensors, which are sent between processes ------------------------------------------------
 
-    def told(self) -> Told:
+    def tensors(self) -> Tensors:
         """Return everything except the samples, as tensors."""
         levels = {
             f"level {each.name}": torch.stack([torch.as_tensor(getattr(level, each.name)) for level in self.levels])
@@ -106,11 +106,11 @@ class Result:
         return {**levels, **numbers, **of_runs}
 
     @classmethod
-    def of_shards(cls, samples: Sequence[Sites], told: Sequence[Told]) -> Result:
+    def of_shards(cls, samples: Sequence[Sites], parts: Sequence[Tensors]) -> Result:
         """Concatenate the runs of all shards; shards with fewer levels repeat their last one."""
-        joined = {name: torch.cat([each[name] for each in told]) for name in told[0] if not name.startswith("level ")}
-        count = max(len(each["level moves"]) for each in told)
-        levels = [_joined([_level(each, k) for each in told]) for k in range(count)]
+        joined = {name: torch.cat([each[name] for each in parts]) for name in parts[0] if not name.startswith("level ")}
+        count = max(len(each["level moves"]) for each in parts)
+        levels = [_joined([_level(each, k) for each in parts]) for k in range(count)]
         return cls(
             {name: torch.cat([each[name] for each in samples]) for name in samples[0]},
             joined["log_density"],
@@ -124,8 +124,8 @@ class Result:
         )
 
 
-def _level(told: Told, k: int) -> Level:
-    found = {each.name: told[f"level {each.name}"] for each in fields(Level)}
+def _level(parts: Tensors, k: int) -> Level:
+    found = {each.name: parts[f"level {each.name}"] for each in fields(Level)}
     last = len(found["moves"]) - 1
     values: dict[str, Any] = {name: value[min(k, last)] for name, value in found.items()}
     values |= {name: int(values[name]) if k <= last else 0 for name in ("moves", "steps")}

@@ -50,7 +50,7 @@ class Job:
             result = smc.run_in_silence(*self.args, **self.kwargs)
         finally:
             _replace(store, before)
-        return result.samples, result.told()
+        return result.samples, result.tensors()
 
 
 def _replace(store: Any, state: Any) -> None:

@@ -39,18 +39,18 @@ def effective_share(log_weights: Tensor) -> Tensor:
     return (2 * log_weights.logsumexp(-1) - (2 * log_weights).logsumexp(-1)).exp() / log_weights.shape[-1]
 
 
-def next_inverse_temperature(misfit: Tensor, inverse_temperature: Tensor, share: float) -> Tensor:
+def next_inverse_temperature(negative_log_likelihood: Tensor, inverse_temperature: Tensor, share: float) -> Tensor:
     """Compute the largest β, up to 1, at which the effective sample size is at least this share of the particles.
 
     Args:
-        misfit: L, minus the log likelihood of each particle, ``(runs, particles)``.
+        negative_log_likelihood: L, minus the log likelihood of each particle, ``(runs, particles)``.
         inverse_temperature: current β of each run, ``(runs,)``.
         share: effective sample size divided by the number of particles, between 0 and 1.
     """
     low, high = inverse_temperature, torch.ones_like(inverse_temperature)
 
     def enough(new: Tensor) -> Tensor:
-        return effective_share(-(new - inverse_temperature).unsqueeze(-1) * misfit) >= share
+        return effective_share(-(new - inverse_temperature).unsqueeze(-1) * negative_log_likelihood) >= share
 
     low = torch.where(enough(high), high, low)
     for _ in range(_HALVINGS):  # bisection: the effective sample size decreases with β

@@ -38,8 +38,8 @@ def test_swaps_that_are_all_rejected_or_none_leave_a_ladder():
 
 @pytest.mark.parametrize("spread", [1e-3, 1.0, 1e6])
 def test_the_first_ladder_begins_where_the_likelihood_counts(spread):
-    misfit = 7 + spread * torch.randn(1000)
-    ladder = first_ladder(misfit, 8)
+    negative_log_likelihood = 7 + spread * torch.randn(1000)
+    ladder = first_ladder(negative_log_likelihood, 8)
     assert ladder[[0, -1]].tolist() == [0, 1]
     assert (ladder.diff() > 0).all()
     assert float(ladder[1]) * spread < 1.3

@@ -21,16 +21,16 @@ def test_shares_and_means_of_two_weights():
 
 def test_a_step_leaves_the_share_that_was_asked_for():
     # Half of the particles have L = 0, the others L = 2: w is 1 or e^(-2δ) =: v, and the share (1 + v)²/(2 (1 + v²)).
-    misfit = torch.tensor([[0.0, 2.0] * 4, [0.0, 200.0] * 4])
+    negative_log_likelihood = torch.tensor([[0.0, 2.0] * 4, [0.0, 200.0] * 4])
     start = torch.tensor([0.1, 0.2])
-    new = next_inverse_temperature(misfit, start, 0.8)
+    new = next_inverse_temperature(negative_log_likelihood, start, 0.8)
     v = 1 / 3  # (1 + v)² = 1.6 (1 + v²)
     torch.testing.assert_close(new, start + math.log(1 / v) / torch.tensor([2.0, 200.0]))
 
 
 def test_the_last_step_ends_at_one_exactly():
-    misfit = torch.randn(3, 50)
-    new = next_inverse_temperature(misfit, torch.tensor([0.999, 0.5, 1.0]), 0.01)
+    negative_log_likelihood = torch.randn(3, 50)
+    new = next_inverse_temperature(negative_log_likelihood, torch.tensor([0.999, 0.5, 1.0]), 0.01)
     assert (new == 1).all()
 
 

@@ -27,7 +27,7 @@ Quantities = Callable[[Sites], dict[str, Tensor]]
 FEWEST_DRAWS = 4
 _LEAST_GROWTH, _LARGEST_GROWTH = 1.2, 2.0
 _FEWEST_SAMPLES, _MOST_SAMPLES, _WARMUP_STEPS = 100, 10_000, 500
-"""Of a run with a goal, unless told otherwise."""
+"""Default maximum number of draws of a run with a goal."""
 
 
 @dataclass(frozen=True)

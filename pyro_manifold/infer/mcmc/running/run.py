@@ -64,7 +64,7 @@ class Run(Saved, Generic[S, T]):
     Attributes:
         transitions: one iteration, in this order.
         iteration: iterations made so far, those of warm-up included.
-        statistics: what the transitions told of the last iteration, ``{name: (chains,)}``.
+        statistics: statistics of the last iteration, ``{name: (chains,)}``.
         divergences: divergent iterations after warm-up, of all chains, ``()``.
         mean_acceptance: mean acceptance probability of this stage so far, ``()``.
         compilation: knows when native code pays.
@@ -204,7 +204,7 @@ class Run(Saved, Generic[S, T]):
             if not isinstance(value, Tensor) or value.shape != (self.problem.chains,):
                 found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
                 raise ValueError(
-                    f"A transition tells '{name}' as {found}, expected a tensor of one number for each chain, "
+                    f"A transition returns '{name}' as {found}, expected a tensor of one number for each chain, "
                     f"({self.problem.chains},)."
                 )
 

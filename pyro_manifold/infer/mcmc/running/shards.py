@@ -219,13 +219,13 @@ def _outcome(job: Work, count: int, number: int) -> Outcome:
     error: Exception | None = None
     samples: Sites = {}
     statistics: dict[str, Tensor] = {}
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             samples, statistics = job.done_by(number, count)
         except Exception as raised:  # a model can fail in any way
             error = _that_travels(raised)
-    said = [str(each.message) for each in told if issubclass(each.category, UserWarning)]
+    said = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
     return Outcome(error, samples, statistics, said)
 
 
@@ -369,11 +369,11 @@ def _show(bar: Any, folder: Path | None, count: int, total: int, ended: set[int]
         if number in ended:
             made += total
         elif folder is not None:
-            made += min(total, _told(shard_folder(folder, number)))
+            made += min(total, _stored_iterations(shard_folder(folder, number)))
     bar.update(made - bar.n)
 
 
-def _told(folder: Path) -> int:
+def _stored_iterations(folder: Path) -> int:
     try:
         with (folder / _PROGRESS).open() as file:
             return max(0, int(file.read(20)))

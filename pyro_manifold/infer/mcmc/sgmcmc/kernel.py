@@ -162,8 +162,8 @@ class StochasticGradientKernel(Kernel):
 
         step = self.step_on(problem)
         executable = Executable(StochasticStep(step, mechanics, metrics), problem.density)
-        told = partial(self.statistics, mechanics=mechanics)
-        transition = StochasticSteps(executable, batches, self.plan(), mechanics, metrics, told)
+        reported = partial(self.statistics, mechanics=mechanics)
+        transition = StochasticSteps(executable, batches, self.plan(), mechanics, metrics, reported)
         heat = no_heat(mechanics, problem.position) if self.plan().unit_masses else {}
         start = StochasticState(problem.position, {}, *problem.at_step(0)(problem.position), 0, {}, heat, 0)
         state = self.begin(transition.with_momentum(start, problem.random), problem)

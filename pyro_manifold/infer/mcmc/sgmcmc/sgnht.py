@@ -126,7 +126,7 @@ class SGNHT(StochasticGradientKernel):
 
     Noise of the gradient, of a variance σ² in each coordinate of unit mass and new at each step, acts as if α were
     :math:`\alpha + \varepsilon^2\sigma^2 / (2\tau)`, which is then the mean of ξ: the thermostat finds by itself the
-    ``noise_estimate`` that `SGHMC` is told. It finds one number for each block: noise that is larger in one coordinate
+    ``noise_estimate`` that `SGHMC` is given. It finds one number for each block: noise that is larger in one coordinate
     than in another leaves the former too hot and the latter too cold. So does noise of one variance in all entries of
     an orthonormal matrix of several columns, which heats rotations among the columns twice as much as all else.
 
@@ -220,13 +220,13 @@ class SGNHT(StochasticGradientKernel):
         )
 
     def statistics(self, state: StochasticState, mechanics: ProductMechanics) -> Statistics:
-        told, total, all_degrees = {}, torch.zeros_like(state.energy), 0
+        found, total, all_degrees = {}, torch.zeros_like(state.energy), 0
         for block, move in mechanics.items():
             ξ = state.memory[block]
             degrees = move.degrees_of_freedom(state.position[block].flatten(0, ξ.dim() - 1))
             total, all_degrees = total + degrees * ξ, all_degrees + degrees
-            told[f"thermostat of {_short(block)}"] = ξ
-        return {"thermostat": total / max(1, all_degrees)} | (told if len(told) > 1 else {})
+            found[f"thermostat of {_short(block)}"] = ξ
+        return {"thermostat": total / max(1, all_degrees)} | (found if len(found) > 1 else {})
 
 
 def _short(block: Block) -> str:

@@ -23,7 +23,7 @@ from pyro_manifold.store.saving import Saved
 
 _BATCHES_TO_LOOK_AT = 4
 _LARGEST_PATH = 2**21
-"""Numbers in the positions of all steps of a call: what is made in one call is kept until it is told."""
+"""Numbers in the positions of all steps of a call: the states of a call are kept until they are returned."""
 
 Integrator = Literal["splitting", "euler"]
 
@@ -94,7 +94,7 @@ class StochasticSteps:
         plan: step sizes, temperatures, friction.
         mechanics: how the blocks move.
         metrics: their masses.
-        told: statistics of the kernel's own, from states.
+        reported: function from states to statistics of the kernel.
 
     Raises:
         NotFiniteError: where a step leads to values that are not finite.
@@ -107,10 +107,10 @@ class StochasticSteps:
         plan: Plan,
         mechanics: ProductMechanics,
         metrics: Metrics,
-        told: Callable[[StochasticState], Statistics],
+        reported: Callable[[StochasticState], Statistics],
     ) -> None:
         self.step, self._batch_of, self._plan = step, batches, plan
-        self._mechanics, self._metrics, self._told_by_kernel = mechanics, metrics, told
+        self._mechanics, self._metrics, self._of_kernel = mechanics, metrics, reported
         self._shapes, self._numbers = shapes_of(batches(0)), 0
 
     def __call__(
@@ -133,7 +133,7 @@ class StochasticSteps:
         self._check(state, torch.stack(energies), first)
         state, statistics = self._measured(state, heat, settings)
         state, _ = self.step.transition.finish(state, (), plan.at(first), Noise({}))
-        return state, self._told(state, [state.steps]) | statistics
+        return state, self._reported(state, [state.steps]) | statistics
 
     def _one_step(self, state: StochasticState, number: int, random: torch.Generator) -> StochasticState:
         transition, potential = self.step.transition, self.step.density(self._batch_of(number + 1))
@@ -142,7 +142,7 @@ class StochasticSteps:
         )
         return moved._replace(steps=number + 1)
 
-    def _told(self, state: StochasticState, steps: Sequence[int]) -> Statistics:
+    def _reported(self, state: StochasticState, steps: Sequence[int]) -> Statistics:
         """Return the statistics that follow from the plan, and those of the kernel.
 
         Args:
@@ -150,19 +150,19 @@ class StochasticSteps:
             steps: so many have led to each.
         """
         plan, energy = self._plan, state.energy
-        told = {"lp": -energy, "n_steps": torch.full_like(energy, plan.num_steps)}
+        reported = {"lp": -energy, "n_steps": torch.full_like(energy, plan.num_steps)}
         for name, schedule in (("step_size", plan.step_size), ("temperature", plan.temperature)):
             values = energy.new_tensor([value_at(name, schedule, number - 1) for number in steps])
-            told[name] = values.reshape(-1, *[1] * (energy.dim() - 1)).expand_as(energy)
-        return told | self._told_by_kernel(state)
+            reported[name] = values.reshape(-1, *[1] * (energy.dim() - 1)).expand_as(energy)
+        return reported | self._of_kernel(state)
 
     # ---- several iterations in one call -------------------------------------------------------------------------
 
     def iterations_per_call(self, settings: int) -> int:
         """Return the number of iterations worth batching into one call.
 
-        As many as come before the hottest coordinate is chosen anew, see `_measured`; and 1 for momenta that are drawn
-        anew, and for batches of a loader, which cannot be taken back.
+        As many as come before the hottest coordinate is chosen again, see `_measured`; 1 for resampled momenta and for
+        batches of a loader, which cannot be taken back.
         """
         plan = self._plan
         if plan.resample_momentum or not self._batch_of.repeatable:
@@ -223,7 +223,7 @@ class StochasticSteps:
         states = [
             each._replace(steps=number) for each, number in zip(unbound(measured, len(steps)), steps, strict=True)
         ]
-        return states, self._told(ends, steps) | statistics
+        return states, self._reported(ends, steps) | statistics
 
     def compile(self, state: StochasticState, density: Density) -> None:
         """Compile the steps of iterations to native code, and use it from now on if it agrees with the original.
@@ -252,7 +252,7 @@ class StochasticSteps:
         """Compute temperatures of this iteration: of all momenta, and of the coordinate that was hottest before.
 
         Which one that is follows from other iterations than those in which it is measured, or the largest of many
-        would look hot by chance: it is chosen anew after 1, 2, 4, 8 and so on iterations, from those since the last
+        would look hot by chance: it is chosen again after 1, 2, 4, 8 and so on iterations, from those since the last
         choice.
         """
         if not self._plan.unit_masses:

@@ -95,7 +95,7 @@ class Executable(Generic[S, T]):
     def with_noise(self, state: S, settings: T, noise: Noise) -> tuple[S, Statistics]:
         """Run one iteration with pre-drawn noise and prepared settings."""
         if self.is_native(settings):
-            return self._told(self.graph(*self._inputs(state, settings, noise, {})))
+            return self._unflattened(self.graph(*self._inputs(state, settings, noise, {})))
         return self._eagerly(state, settings, noise, {})
 
     def is_native(self, settings: T) -> bool:
@@ -148,7 +148,7 @@ class Executable(Generic[S, T]):
         each = [self._fresh.tensors((noise, self._in_rows(batch))) for noise, batch in fresh]
         rows = [torch.stack(column) for column in zip(*each, strict=True)]
         inputs = [*self._state.tensors(state), *self._settings.tensors(settings), *rows]
-        return self._told(self._loop.iterate(steps, inputs, {k: k for k in range(len(self._state))}))
+        return self._unflattened(self._loop.iterate(steps, inputs, {k: k for k in range(len(self._state))}))
 
     # ---- step as a graph ----------------------------------------------------------------------------------------
 
@@ -322,10 +322,10 @@ class Executable(Generic[S, T]):
         return self._flat(*self._eagerly(state, _with_steps(settings, int(values[-1])), noise, batch))
 
     def _flat(self, state: S, statistics: Statistics) -> tuple[Tensor, ...]:
-        told = [value.to(state.energy) for value in self._statistics.tensors(statistics)]
-        return (*self._state.tensors(state), *told)
+        values = [value.to(state.energy) for value in self._statistics.tensors(statistics)]
+        return (*self._state.tensors(state), *values)
 
-    def _told(self, values: Sequence[Tensor]) -> tuple[S, Statistics]:
+    def _unflattened(self, values: Sequence[Tensor]) -> tuple[S, Statistics]:
         """Invert `_flat`: return state and statistics from flat tensors."""
         count = len(self._state)
         return self._state.tree(values[:count]), self._statistics.tree(values[count:])

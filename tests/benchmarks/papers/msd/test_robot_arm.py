@@ -202,8 +202,10 @@ def test_starts_are_near_modes_of_their_own():
     weights = robot_arm_model.descended(robot_arm_model.small_weights(2, 0), arm, evaluations=300)
     for value in weights.values():
         value.requires_grad_()
-    misfit = robot_arm_model.network(weights, arm.x_train) - arm.y_train
-    energy = 0.5 * (misfit.square().sum() / 0.05**2 + sum(value.square().sum() for value in weights.values()))
+    negative_log_likelihood = robot_arm_model.network(weights, arm.x_train) - arm.y_train
+    energy = 0.5 * (
+        negative_log_likelihood.square().sum() / 0.05**2 + sum(value.square().sum() for value in weights.values())
+    )
     gradients = torch.autograd.grad(energy, list(weights.values()))
     assert max(float(gradient.abs().max()) for gradient in gradients) < 1e-2 * float(energy.detach())
     assert not torch.allclose(*weights["output_bias"])

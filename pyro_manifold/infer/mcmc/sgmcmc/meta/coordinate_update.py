@@ -149,8 +149,8 @@ class CoordinateUpdate:
         if self.is_native(x):
             rows, of_rows = self._last[x.numel()] = _below(columns, energy, unit, settings)
             noise = Noise({_ROW: columns.noise.reshape(-1, 1)})
-            after, told = self._native[x.numel()].with_noise(rows, of_rows, noise)
-            return after.position[_ROW].view_as(x), after.momentum[_ROW].view_as(x), told["Q"].view_as(x)
+            after, statistics = self._native[x.numel()].with_noise(rows, of_rows, noise)
+            return after.position[_ROW].view_as(x), after.momentum[_ROW].view_as(x), statistics["Q"].view_as(x)
         numbers = settings.step_size, settings.temperature, settings.noise_estimate
         derived = x.requires_grad or r.requires_grad or self._sampler.is_live
         with torch.set_grad_enabled(derived and torch.is_grad_enabled()):
