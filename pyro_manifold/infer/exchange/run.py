@@ -21,7 +21,7 @@ from pyro_manifold.infer.exchange.swap import BETA, ReplicaSettings
 from pyro_manifold.infer.exchange.tuning import LadderTuning
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.transitions.parts import Parts
+from pyro_manifold.infer.mcmc.transitions.composition import Composition
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.smc.annealing import Visited
 from pyro_manifold.infer.smc.bound import Bound, evidence_about_modes, has_normalised_prior, posterior_energies
@@ -55,7 +55,7 @@ class ReplicaRun(Run[State, ReplicaSettings]):
     def __init__(
         self,
         problem: Problem,
-        parts: Parts[State, ReplicaSettings],
+        parts: Composition[State, ReplicaSettings],
         warmup_steps: int,
         posterior: Target,
         groups: int,

@@ -22,7 +22,7 @@ from pyro_manifold.density.loader import target_from_loader
 from pyro_manifold.density.model import Target, target_from_model, target_from_potential
 from pyro_manifold.infer.mcmc.running.record import Record, reports
 from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.transitions.parts import Fixed, Parts
+from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, PlainState, Statistics
 from pyro_manifold.manifolds import Manifold
@@ -91,7 +91,7 @@ class Kernel(MCMCKernel):
         super().__init__()
 
     @abstractmethod
-    def compose(self, problem: Problem, warmup_steps: int) -> Parts[Any, Any]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Composition[Any, Any]:
         """Return the parts of a run: initial state, transitions and their adaptation."""
 
     def grouping(self) -> bool | list[Block]:
@@ -131,9 +131,9 @@ class Kernel(MCMCKernel):
             problem = self.initialised(problem, warmup_steps)
             parts = self.compose(problem, warmup_steps)
         else:
-            parts = Parts(PlainState({}, torch.zeros(chains), {}), (), Fixed(None), lambda state, _: state)
-        if not isinstance(parts, Parts):
-            raise TypeError(f"{type(self).__name__}.compose returns {type(parts).__name__}, expected Parts.")
+            parts = Composition(PlainState({}, torch.zeros(chains), {}), (), Fixed(None), lambda state, _: state)
+        if not isinstance(parts, Composition):
+            raise TypeError(f"{type(self).__name__}.compose returns {type(parts).__name__}, expected Composition.")
         return Run(problem, parts, warmup_steps, self._configuration())
 
     def initialised(self, problem: Problem, warmup_steps: int) -> Problem:

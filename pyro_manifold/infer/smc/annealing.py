@@ -96,7 +96,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AnnealingSettings:
     """Settings of the annealing algorithm.
 
     Attributes:
@@ -174,7 +174,9 @@ class Particles:
         return bool((self.inverse_temperature == 1).all())
 
 
-def anneal(run: Run[Any, Any], tuning: ParticleTuning, plan: Plan, tell: Callable[[Level], None]) -> Particles:
+def anneal(
+    run: Run[Any, Any], tuning: ParticleTuning, plan: AnnealingSettings, tell: Callable[[Level], None]
+) -> Particles:
     """Anneal through all levels from β = 0 to 1.
 
     Args:
@@ -228,7 +230,9 @@ def _moves_needed(moves: int, memory: float) -> int:
     return max(moves // 2, 1) if memory < _FORGOTTEN else moves
 
 
-def _begin_at(run: Run[Any, Any], particles: Particles, ancestors: Tensor, new: Tensor, plan: Plan) -> None:
+def _begin_at(
+    run: Run[Any, Any], particles: Particles, ancestors: Tensor, new: Tensor, plan: AnnealingSettings
+) -> None:
     """Move the chains to their ancestors, at the new β."""
     rows = torch.arange(plan.runs, device=ancestors.device).unsqueeze(-1)
     positions = {name: x.flatten(1, 2)[rows, ancestors].flatten(0, 1) for name, x in particles.sites.items()}
@@ -237,7 +241,12 @@ def _begin_at(run: Run[Any, Any], particles: Particles, ancestors: Tensor, new: 
 
 
 def _explore(
-    run: Run[Any, Any], plan: Plan, states: int, moves: int, inverse_temperature: Tensor, evidence: Evidence
+    run: Run[Any, Any],
+    plan: AnnealingSettings,
+    states: int,
+    moves: int,
+    inverse_temperature: Tensor,
+    evidence: Evidence,
 ) -> Particles:
     """Run one level; return the states of every chain, including its start."""
     sites, negative_log_likelihood, energy, acceptance, steps = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from pyro_manifold.infer.smc.annealing import Plan
+from pyro_manifold.infer.smc.annealing import AnnealingSettings
 from pyro_manifold.infer.smc.bound import Bound
 from pyro_manifold.infer.smc.results import Result
 
@@ -13,7 +13,7 @@ _FEW_CHAINS = 8
 _CALLER = 4  # stack level of the caller of `SMC.run`
 
 
-def warn(result: Result, plan: Plan, num_starts: int) -> None:
+def warn(result: Result, plan: AnnealingSettings, num_starts: int) -> None:
     """Warn if the evidence or its standard error are unreliable.
 
     Args:
@@ -48,7 +48,7 @@ def warn_of_differences(result: Result) -> None:
         )
 
 
-def _warn_of_lost_mass(result: Result, plan: Plan, num_starts: int) -> None:
+def _warn_of_lost_mass(result: Result, plan: AnnealingSettings, num_starts: int) -> None:
     found, bound, error = result.log_evidence, result.bound, result.error_of_particles
     if bound.contradicts(found, error, plan.runs * (plan.chains - 1)):
         remedy = f"take {_starts(bound, num_starts)}more num_particles"

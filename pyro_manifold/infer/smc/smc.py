@@ -25,7 +25,7 @@ from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.running.end_of_run import found_symmetries
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.shards import Shards
-from pyro_manifold.infer.smc.annealing import Level, Particles, Plan, anneal
+from pyro_manifold.infer.smc.annealing import AnnealingSettings, Level, Particles, anneal
 from pyro_manifold.infer.smc.bound import Bound, bound_of_particles, energies_of_posterior
 from pyro_manifold.infer.smc.edges import Edges, nan_beside, tied_at_an_end
 from pyro_manifold.infer.smc.end_of_run import warn
@@ -168,7 +168,7 @@ class SMC:
         if init != "prior" and prior_factors:
             raise ValueError("prior_factors is for init='prior'.")
         self.kernel, self._model = kernel.with_masses_of_sites(), kernel.model
-        self._plan = Plan(
+        self._plan = AnnealingSettings(
             num_runs, num_particles // states_per_chain, states_per_chain, last_states, float(ess_share), max_levels
         )
         self._prior_factors = list(prior_factors)

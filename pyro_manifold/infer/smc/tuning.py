@@ -14,8 +14,8 @@ from pyro_manifold.infer.mcmc.hmc.masses import CurvatureEstimator, diagonal_inv
 from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
-from pyro_manifold.infer.mcmc.hmc.warmup import Plan
-from pyro_manifold.infer.mcmc.transitions.parts import golden_phase
+from pyro_manifold.infer.mcmc.hmc.warmup import AdaptationSettings
+from pyro_manifold.infer.mcmc.transitions.composition import golden_phase
 from pyro_manifold.infer.mcmc.transitions.states import Block, Statistics
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.store.saving import Plain, Saved
@@ -169,7 +169,7 @@ class ParticleTuning(Saved):
 
 
 def particle_tuning(
-    plan: Plan,
+    plan: AdaptationSettings,
     runs: int,
     manifolds: Mapping[Block, Manifold],
     state: State,

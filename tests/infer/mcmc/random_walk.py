@@ -3,8 +3,8 @@
 from functools import partial
 
 from pyro_manifold.infer.mcmc import Kernel
+from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed
 from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis
-from pyro_manifold.infer.mcmc.transitions.parts import Fixed, Parts
 from pyro_manifold.infer.mcmc.transitions.states import PlainState, choose, normal_like, uniform_like
 from pyro_manifold.manifolds import Euclidean
 
@@ -31,7 +31,7 @@ class RandomWalk(Kernel):
             state = choose(decision.accepted, proposal, state)
             return state, {**decision.statistics, "lp": -state.energy}
 
-        return Parts(at(problem.position), [transition], Fixed(self._step_size), lambda _, position: at(position))
+        return Composition(at(problem.position), [transition], Fixed(self._step_size), lambda _, position: at(position))
 
 
 def moved(manifold, x, step_size, random):

@@ -25,20 +25,20 @@ from pyro_manifold.infer.mcmc.hmc.reflection import reflections
 from pyro_manifold.infer.mcmc.hmc.step_size import windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
-from pyro_manifold.infer.mcmc.hmc.warmup import Plan, WarmUp
+from pyro_manifold.infer.mcmc.hmc.warmup import AdaptationSettings, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.transitions import parts
+from pyro_manifold.infer.mcmc.transitions import composition
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.infer.mcmc.transitions.composition import Composition
 from pyro_manifold.infer.mcmc.transitions.executable import Executable, native_code_is_allowed
 from pyro_manifold.infer.mcmc.transitions.layout import refuse_manifold
-from pyro_manifold.infer.mcmc.transitions.parts import Parts
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Transition
 from pyro_manifold.manifolds import Constant, Manifold, Stiefel
 from pyro_manifold.store.fingerprint import fingerprint
 
 
-class HamiltonianTuning(parts.Tuning[State, HamiltonianSettings], Protocol):
+class HamiltonianTuning(composition.Tuning[State, HamiltonianSettings], Protocol):
     """Protocol of the adaptation of step sizes, masses and trajectory lengths."""
 
     @property
@@ -125,7 +125,7 @@ class HamiltonianKernel(Kernel):
             raise ValueError(f"target_accept_prob={target_accept_prob}, expected a number between 0 and 1.")
         check_share(reflection_probability=reflection_probability, open_above=False)
         check_share(trajectory_jitter=trajectory_jitter, persistence=persistence, open_above=True)
-        self._plan = Plan(
+        self._plan = AdaptationSettings(
             float(step_size if self._tuned is None else self._tuned.step_size),
             None if trajectory_length is None else float(trajectory_length),
             None if num_steps is None else int(num_steps),
@@ -158,7 +158,7 @@ class HamiltonianKernel(Kernel):
             return problem
         return problem.at(nearer_starts(problem.position, problem.potential, problem.manifolds))
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Parts[State, HamiltonianSettings]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Composition[State, HamiltonianSettings]:
         """Return the transitions of a run: reflections of square sites, then a trajectory."""
 
         def warm_up(state: State, mechanics: ProductMechanics, trajectory: HamiltonianTransition) -> WarmUp:
@@ -179,13 +179,13 @@ class HamiltonianKernel(Kernel):
         return other
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> AdaptationSettings:
         """User settings of step size, masses and trajectory lengths."""
         return self._plan
 
     def composed(
         self, problem: Problem, mechanics: ProductMechanics, tuned_by: TunedBy
-    ) -> Parts[State, HamiltonianSettings]:
+    ) -> Composition[State, HamiltonianSettings]:
         """Compose a run as in `compose`, with the given mechanics and adaptation."""
         state = at_rest(problem.position, problem.potential)
         trajectory = Executable(Trajectory(mechanics), lambda batch: problem.potential)
@@ -203,17 +203,17 @@ class HamiltonianKernel(Kernel):
             *reflections(problem, self._reflection_probability),
             trajectory,
         ]
-        return Parts(
+        return Composition(
             state,
             transitions,
             tuning,
             partial(_moved, potential=problem.potential),
             {"step": trajectory.step_graph, "trajectory": trajectory.graph},
-            compilation=self._haste(problem, trajectory, tuning),
+            compilation=self._compilation(problem, trajectory, tuning),
             code={"step": trajectory.difference_of_step, "trajectory": trajectory.difference},
         )
 
-    def _haste(
+    def _compilation(
         self, problem: Problem, trajectory: HamiltonianTransition, tuning: HamiltonianTuning
     ) -> CompilationPolicy:
         if self._jit_compile or problem.potential_of_one_chain is None:

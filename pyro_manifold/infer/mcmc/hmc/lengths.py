@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.jumps import Jumps, Transitions, of_all
-from pyro_manifold.infer.mcmc.transitions.parts import golden_phase
+from pyro_manifold.infer.mcmc.transitions.composition import golden_phase
 from pyro_manifold.infer.mcmc.transitions.states import ChainState
 from pyro_manifold.store.saving import Saved
 

@@ -41,7 +41,7 @@ AcceptanceOfOneStep = Callable[[State, float, Metrics, torch.Generator], float]
 
 
 @dataclass(frozen=True)
-class Plan:
+class AdaptationSettings:
     """User settings of step size, masses and trajectory lengths; see `OHMC`.
 
     Attributes:
@@ -112,7 +112,7 @@ class WarmUp(Saved):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: AdaptationSettings,
         warmup_steps: int,
         state: State,
         masses: Masses,

@@ -28,9 +28,9 @@ from pyro_manifold.infer.mcmc.riemannian.trajectory import (
     PotentialAndMetric,
 )
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.infer.mcmc.transitions.composition import Composition
 from pyro_manifold.infer.mcmc.transitions.executable import Executable, native_code_is_allowed
 from pyro_manifold.infer.mcmc.transitions.layout import Layout, refuse_manifold
-from pyro_manifold.infer.mcmc.transitions.parts import Parts
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Statistics
 
@@ -163,7 +163,7 @@ class MSD(Kernel):
         self._jit_compile = jit_compile
         self._jit_options = jit_options
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Parts[LagrangianState, LagrangianSettings]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Composition[LagrangianState, LagrangianSettings]:
         """Return the parts of a run: one trajectory in the metric, with per-chain step-size backoff in warm-up."""
         for name, manifold in problem.target.manifolds.items():
             refuse_manifold(name, manifold, [])
@@ -188,13 +188,13 @@ class MSD(Kernel):
         def moved(state: LagrangianState, position: Blocks) -> LagrangianState:
             return state._replace(point=moves.point_at(position[block], model))
 
-        return Parts(
+        return Composition(
             state,
             [trajectory],
             tuning,
             moved,
             {"step": trajectory.step_graph, "trajectory": trajectory.graph},
-            compilation=self._haste(problem, trajectory, field),
+            compilation=self._compilation(problem, trajectory, field),
             code={"step": trajectory.difference_of_step, "trajectory": trajectory.difference},
             slow=frozenset(("step",)),
         )
@@ -223,7 +223,7 @@ class MSD(Kernel):
         position, velocity = state.point.position, state.velocity
         return model._replace(field=TracedField(model.field, position, velocity, self._metropolis))
 
-    def _haste(self, problem: Problem, trajectory: LagrangianTransition, field: MetricField) -> CompilationPolicy:
+    def _compilation(self, problem: Problem, trajectory: LagrangianTransition, field: MetricField) -> CompilationPolicy:
         """Return the compilation policy for trajectories as native code, or none where that is not possible."""
         one = problem.potential_of_one_chain
         if self._jit_compile or one is None or not (trajectory.step_graph.is_graph and native_code_is_allowed()):

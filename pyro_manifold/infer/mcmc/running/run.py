@@ -19,8 +19,8 @@ from pyro_manifold.infer.mcmc.running.reference_points import (
     difference,
     named,
 )
+from pyro_manifold.infer.mcmc.transitions.composition import Composition, golden_phase
 from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead
-from pyro_manifold.infer.mcmc.transitions.parts import Parts, golden_phase
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import S, Statistics, in_rows, unbound
 from pyro_manifold.store.saving import Plain, Saved, check_entries, plain, restored
@@ -81,7 +81,11 @@ class Run(Saved, Generic[S, T]):
     )
 
     def __init__(
-        self, problem: Problem, parts: Parts[S, T], warmup_steps: int, configuration: Mapping[str, str] | None = None
+        self,
+        problem: Problem,
+        parts: Composition[S, T],
+        warmup_steps: int,
+        configuration: Mapping[str, str] | None = None,
     ) -> None:
         self.problem = problem
         self.made_with = {**(configuration or {}), "chains": str(problem.chains), "warmup_steps": str(warmup_steps)}

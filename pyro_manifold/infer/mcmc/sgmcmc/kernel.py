@@ -29,10 +29,10 @@ from pyro_manifold.infer.mcmc.sgmcmc.schedules import (
 )
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState, StochasticStep
 from pyro_manifold.infer.mcmc.sgmcmc.temperature import no_heat, site_of
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, Plan, StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, StepSchedules, StochasticSteps
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.infer.mcmc.transitions.composition import Composition
 from pyro_manifold.infer.mcmc.transitions.executable import Density, Executable, native_code_is_allowed
-from pyro_manifold.infer.mcmc.transitions.parts import Parts
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Statistics
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
@@ -104,7 +104,7 @@ class StochasticGradientKernel(Kernel):
         """Return the step function of the kernel."""
 
     @abstractmethod
-    def plan(self) -> Plan:
+    def plan(self) -> StepSchedules:
         """Return the schedules of step sizes and temperatures, and the friction."""
 
     def step_on(self, problem: Problem) -> Step:
@@ -146,7 +146,7 @@ class StochasticGradientKernel(Kernel):
     def _compile_options(self) -> dict[str, Any] | None:
         return self._jit_options if self._jit_compile else None
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Parts[StochasticState, int]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Composition[StochasticState, int]:
         """Return the parts of a run: one transition, with a new batch at each of its steps."""
         self._check_manifolds(problem)
         mechanics = block_mechanics(problem, self.manifold_mechanics)
@@ -175,7 +175,7 @@ class StochasticGradientKernel(Kernel):
         one = self._density_of_one_chain(problem)
         if one is None:
             graphs, code = self.learned_code(step)
-            return Parts(state, [transition], data, renew, graphs, difference, hottest=hottest, code=code)
+            return Composition(state, [transition], data, renew, graphs, difference, hottest=hottest, code=code)
 
         def compile(state: StochasticState) -> None:
             if density.graph.is_graph:
@@ -183,7 +183,7 @@ class StochasticGradientKernel(Kernel):
 
         compilation = CompilationPolicy(compile, _OPERATORS_OF_A_STEP + problem.operators)
         graphs, code = {"steps": executable.graph}, {"steps": transition.difference}
-        return Parts(state, [transition], data, renew, graphs, difference, compilation, hottest, code)
+        return Composition(state, [transition], data, renew, graphs, difference, compilation, hottest, code)
 
     def _density_of_one_chain(self, problem: Problem) -> Density | None:
         """Return the density compiled into native code; None if that is not possible."""

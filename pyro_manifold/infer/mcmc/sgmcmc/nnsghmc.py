@@ -23,7 +23,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.meta.step import first_squares, learned_ste
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Plan
+from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 
 
@@ -124,7 +124,7 @@ class NNSGHMC(OSGHMC):
     def step(self) -> Step:
         return learned_step
 
-    def plan(self) -> Plan:
+    def plan(self) -> StepSchedules:
         """Return the plan with unit momentum variance, since each coordinate has its own friction."""
         return replace(super().plan(), momentum_variance=1.0)
 

@@ -17,7 +17,7 @@ from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.sgld import SGLD, langevin_step
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Plan
+from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
 
@@ -111,7 +111,7 @@ class PSGLD(SGLD):
             memory=stationary_squares(state.position, problem.at_step, mechanics, temperature, problem.random)
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> StepSchedules:
         return replace(super().plan(), unit_masses=False)
 
     def step(self) -> Step:

@@ -13,7 +13,7 @@ from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics, at_t
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Integrator, Plan
+from pyro_manifold.infer.mcmc.sgmcmc.transition import Integrator, StepSchedules
 from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
 from pyro_manifold.manifolds import Manifold
 
@@ -161,8 +161,8 @@ class SGHMC(StochasticGradientKernel):
     def step(self) -> Step:
         return splitting_step if self._integrator == "splitting" else euler_step
 
-    def plan(self) -> Plan:
-        return Plan(
+    def plan(self) -> StepSchedules:
+        return StepSchedules(
             self._step_size,
             self._temperature,
             self._num_steps,

@@ -17,7 +17,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Plan
+from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential, Statistics, per_chain
 from pyro_manifold.manifolds import Manifold
@@ -210,8 +210,8 @@ class SGNHT(StochasticGradientKernel):
     def step(self) -> Step:
         return partial(thermostat_step, thermostat_mass=self._thermostat_mass)
 
-    def plan(self) -> Plan:
-        return Plan(
+    def plan(self) -> StepSchedules:
+        return StepSchedules(
             self._step_size,
             self._temperature,
             self._num_steps,

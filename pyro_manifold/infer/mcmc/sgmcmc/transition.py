@@ -29,7 +29,7 @@ Integrator = Literal["splitting", "euler"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepSchedules:
     """User settings of step sizes, temperatures and friction; see `SGHMC`.
 
     Attributes:
@@ -104,7 +104,7 @@ class StochasticSteps:
         self,
         step: StepExecutable,
         batches: Batches,
-        plan: Plan,
+        plan: StepSchedules,
         mechanics: ProductMechanics,
         metrics: Metrics,
         reported: Callable[[StochasticState], Statistics],

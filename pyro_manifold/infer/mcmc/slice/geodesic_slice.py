@@ -20,7 +20,7 @@ from pyro_manifold.infer.mcmc.checks import check_counts, check_positive, check_
 from pyro_manifold.infer.mcmc.hmc.reflection import reflections
 from pyro_manifold.infer.mcmc.hmc.step_size import windows
 from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.transitions.parts import Parts
+from pyro_manifold.infer.mcmc.transitions.composition import Composition
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import (
     Block,
@@ -363,14 +363,14 @@ class GeodesicSlice(Kernel):
         options: Any = {"gradient": False, "compile": compile, "warn": self._warn}
         return BatchedDensity(target.on, Batches(), example, target.manifolds, **options)
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Parts[PlainState, Factors]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Composition[PlainState, Factors]:
         """Reflections of square sites, then a sweep."""
 
         def at(position: Blocks) -> PlainState:
             return PlainState(position, *problem.potential(position))
 
         flat = {block: problem.position[block] for block in problem.layout.groups}
-        return Parts(
+        return Composition(
             state=at(problem.position),
             transitions=[*reflections(problem, self._reflection_probability), Sweep(self._lines(problem), at)],
             tuning=Scales(flat, warmup_steps),

@@ -1,4 +1,4 @@
-"""Parts of a run: transitions, their adaptation, and graphs of the density."""
+"""Composition of a run: transitions, their adaptation, and graphs of the density."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Fixed(Saved, Generic[T]):
 
 
 @dataclass
-class Parts(Generic[S, T]):
-    """Parts of a run, as returned by `Kernel.compose`.
+class Composition(Generic[S, T]):
+    """Composition of a run, as returned by `Kernel.compose`.
 
     Attributes:
         state: initial state of the chains.
