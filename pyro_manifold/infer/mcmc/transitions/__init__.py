@@ -1,1 +1,15 @@
-"""Building blocks of MCMC iterations: states, problems, and transitions in their fastest form."""
+"""Transitions of all chains, and the tools from which kernels are made; see ``docs/extending.md``."""
+
+from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis as metropolis
+from pyro_manifold.infer.mcmc.transitions.parts import Fixed as Fixed
+from pyro_manifold.infer.mcmc.transitions.parts import Parts as Parts
+from pyro_manifold.infer.mcmc.transitions.pure import AdaptedStepSize as AdaptedStepSize
+from pyro_manifold.infer.mcmc.transitions.pure import PlainTransition as PlainTransition
+from pyro_manifold.infer.mcmc.transitions.pure import StepSize as StepSize
+from pyro_manifold.infer.mcmc.transitions.pure import parts_of as parts_of
+from pyro_manifold.infer.mcmc.transitions.states import Noise as Noise
+from pyro_manifold.infer.mcmc.transitions.states import PlainState as PlainState
+from pyro_manifold.infer.mcmc.transitions.states import choose as choose
+from pyro_manifold.infer.mcmc.transitions.states import normal_like as normal_like
+from pyro_manifold.infer.mcmc.transitions.states import per_chain as per_chain
+from pyro_manifold.infer.mcmc.transitions.states import uniform_like as uniform_like
