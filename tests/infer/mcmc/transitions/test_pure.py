@@ -1,5 +1,7 @@
 """Kernels of one pure transition: their step size, and torch.compile; `test_conformance.py` has all else."""
 
+from typing import NamedTuple
+
 import pyro
 import pytest
 import torch
@@ -64,3 +66,35 @@ def test_a_step_that_uses_noise_is_not_compiled(monkeypatch):
     with pytest.warns(UserWarning, match="no effect"):
         run, _ = positions(Compiled)
     assert run._graphs["step"].form == "eager"
+
+
+class Count(NamedTuple):
+    num_steps: int = 1
+
+
+class Unscaled(RandomWalkTransition):
+    """A transition whose settings have no step size."""
+
+    def prepared(self, settings, state):
+        return settings
+
+    def step(self, state, settings, noise, density):
+        return super().step(state, StepSize(0.3), noise, density)
+
+
+class WithoutStepSize(RandomWalk):
+    def compose(self, problem, warmup_steps):
+        manifolds = {block: problem.manifolds.get(block, Euclidean()) for block in problem.position}
+        return parts_of(problem, Unscaled(manifolds, 1.0), Fixed(Count()))
+
+
+def test_settings_need_no_step_size():
+    run, eager = positions(WithoutStepSize)
+    assert "step_size" not in run.statistics
+    pyro.set_rng_seed(0)
+    run = WithoutStepSize(concentrated).prepare(3, 0, None)
+    run.compilation.planned = 5
+    run.compilation.make(run.state)
+    assert run._graphs["trajectory"].form == "native"
+    torch.testing.assert_close([run.advance()["U"].clone() for _ in range(5)], eager)
+    assert set(run.statistics) >= {"n_steps", "lp"}
