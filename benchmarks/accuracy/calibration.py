@@ -40,7 +40,7 @@ from problems.calibration import (
     simulate,
 )
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import GHMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD
+from pyro_manifold.infer import GHMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, GeodesicSlice
 
 LEVEL = 0.01
 DATA_SETS, DRAWS = 1000, 99
@@ -121,6 +121,8 @@ KERNELS = {
         warmup_steps=50,
     ),
     "OSGHMC": vectorised(lambda model: OSGHMC(model, step_size=0.1, num_steps=20), thinning=2, warmup_steps=50),
+    "SGNHT": vectorised(lambda model: SGNHT(model, step_size=0.1, num_steps=20), thinning=2, warmup_steps=50),
+    "GeodesicSlice": vectorised(GeodesicSlice, thinning=10, warmup_steps=60),
 }
 BROKEN = {
     "uneven prior masses": vectorised(ohmc, thinning=3, warmup_steps=200, uneven=0.65),

@@ -11,6 +11,7 @@ import torch
 from pyro_manifold.distributions import MatrixLangevin
 from pyro_manifold.infer import GHMC, MSD, NNSGHMC, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, GeodesicSlice
 from pyro_manifold.infer.mcmc import Kernel
+from tests.infer.mcmc.random_walk import RandomWalk
 
 ROWS, PARTS = 20, 10
 DATA = torch.linspace(-1.0, 2.0, ROWS * 2, dtype=torch.float64).reshape(ROWS, 2)
@@ -76,6 +77,7 @@ KERNELS = {
     "MSD": Case(MSD, {"step_size": 0.3}, flat, bias=0.03),
     "MSD, adjusted": Case(MSD, {"step_size": 0.8, "metropolis": True, "num_steps": 2}, flat),
     "GeodesicSlice": Case(GeodesicSlice, native=None),
+    "RandomWalk, of the tests": Case(RandomWalk, {"target": 0.3}, thinning=4),
     "SGLD": Case(SGLD, {"step_size": 2e-3, "num_steps": 20}, matrix, True, 0.05, 2, "steps"),
     "PSGLD": Case(PSGLD, {"step_size": 0.03, "num_steps": 20}, matrix, True, 0.1, 2, "steps"),
     "SGHMC": Case(SGHMC, {"step_size": 0.02, "num_steps": 20}, flat, True, 0.05, 1, "steps"),

@@ -1,42 +1,55 @@
-"""A kernel of another kind in one short file: random-walk Metropolis on Stiefel and unconstrained sites."""
-
-from functools import partial
+"""A Metropolis kernel in one short file: a random walk on Stiefel and unconstrained sites."""
 
 from pyro_manifold.infer.mcmc import Kernel
-from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed
-from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis
-from pyro_manifold.infer.mcmc.transitions.states import PlainState, choose, normal_like, uniform_like
+from pyro_manifold.infer.mcmc.transitions import (
+    AdaptedStepSize,
+    Fixed,
+    PlainState,
+    PlainTransition,
+    StepSize,
+    choose,
+    composition_of,
+    metropolis,
+    per_chain,
+)
 from pyro_manifold.manifolds import Euclidean
 
 
-class RandomWalk(Kernel):
+class RandomWalkTransition(PlainTransition):
     """Proposes the end of a geodesic with a normal velocity, which is as likely as the way back."""
+
+    def __init__(self, manifolds, temperature):
+        self._manifolds, self._temperature = manifolds, temperature
+
+    def begin(self, state, settings, noise):
+        return state, state
+
+    def step(self, state, settings, noise, density):
+        moved = {}
+        for block, x in state.position.items():
+            manifold = self._manifolds[block]
+            velocity = per_chain(settings.step_size, x) * manifold.tangent_projection(x, noise.normal[block])
+            moved[block] = manifold.exponential(x, velocity)
+        return PlainState(moved, *density(moved))
+
+    def finish(self, proposal, state, settings, noise):
+        decision = metropolis(state.energy / self._temperature, proposal.energy / self._temperature, noise.uniform)
+        state = choose(decision.accepted, proposal, state)
+        return state, {**decision.statistics, "lp": -state.energy}
+
+
+class RandomWalk(Kernel):
+    """Metropolis with geodesics as proposals; the step size is adapted to a target acceptance probability, if given."""
 
     temperature = 1.0
 
-    def __init__(self, model=None, potential_fn=None, step_size=0.1, **options):
+    def __init__(self, model=None, potential_fn=None, step_size=0.1, target=None, **options):
         super().__init__(model, potential_fn, **options)
-        self._step_size = step_size
+        self._step_size, self._target = step_size, target
 
     def compose(self, problem, warmup_steps):
-        at = partial(state_at, problem.potential)
         manifolds = {block: problem.manifolds.get(block, Euclidean()) for block in problem.position}
-
-        def transition(state, step_size, random):
-            position = state.position
-            proposal = at({block: moved(manifolds[block], x, step_size, random) for block, x in position.items()})
-            decision = metropolis(
-                state.energy / self.temperature, proposal.energy / self.temperature, uniform_like(state.energy, random)
-            )
-            state = choose(decision.accepted, proposal, state)
-            return state, {**decision.statistics, "lp": -state.energy}
-
-        return Composition(at(problem.position), [transition], Fixed(self._step_size), lambda _, position: at(position))
-
-
-def moved(manifold, x, step_size, random):
-    return manifold.exponential(x, step_size * manifold.tangent_projection(x, normal_like(x, random)))
-
-
-def state_at(potential, position):
-    return PlainState(position, *potential(position))
+        walk = RandomWalkTransition(manifolds, self.temperature)
+        adapted = self._target is not None
+        tuning = AdaptedStepSize(self._step_size, self._target) if adapted else Fixed(StepSize(self._step_size))
+        return composition_of(problem, walk, tuning)

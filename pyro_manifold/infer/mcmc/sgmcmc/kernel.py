@@ -44,7 +44,10 @@ _STEPS_DESCRIBED = (0, 1, 10, 100, 1000, 10_000, 100_000)
 
 
 class StochasticGradientKernel(Kernel):
-    """Base class of kernels with stochastic gradients; a subclass defines the step and the mechanics of each manifold.
+    """Base class of kernels with stochastic gradients; a subclass defines the step, and how it moves on each manifold.
+
+    ``manifold_mechanics`` has the mechanics of each manifold that the kernel can move on, none by default. Steps with
+    friction override ``plan``.
 
     Args:
         model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
@@ -61,7 +64,7 @@ class StochasticGradientKernel(Kernel):
         **options: as in `Kernel`.
     """
 
-    manifold_mechanics: ClassVar[Mapping[type[Manifold], Mechanics]]
+    manifold_mechanics: ClassVar[Mapping[type[Manifold], Mechanics]] = {}
     steps_can_be_native: ClassVar[bool] = True
 
     def __init__(
@@ -103,9 +106,9 @@ class StochasticGradientKernel(Kernel):
     def step(self) -> Step:
         """Return the step function of the kernel."""
 
-    @abstractmethod
     def plan(self) -> StepSchedules:
-        """Return the schedules of step sizes and temperatures, and the friction."""
+        """Return the schedules of step sizes and temperatures, and the friction if the step has one."""
+        return StepSchedules(self._step_size, self._temperature, self._num_steps)
 
     def step_on(self, problem: Problem) -> Step:
         """Return the step function for a problem, which may depend on the problem."""

@@ -10,7 +10,6 @@ from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, GeodesicMech
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics, at_temperature
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
 from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
@@ -79,6 +78,3 @@ class SGLD(StochasticGradientKernel):
 
     def step(self) -> Step:
         return langevin_step
-
-    def plan(self) -> StepSchedules:
-        return StepSchedules(self._step_size, self._temperature, self._num_steps)

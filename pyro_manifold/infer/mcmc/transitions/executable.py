@@ -378,6 +378,7 @@ def _with_steps(settings: T, num_steps: int) -> T:
 
 
 def _taken(energy: Tensor, settings: Any, num_steps: Sequence[int]) -> Statistics:
-    """Return step sizes and numbers of steps of iterations, expanded to the shape of energies."""
+    """Return step sizes (if there are any) and numbers of steps of iterations, expanded to the shape of energies."""
     steps = torch.tensor(num_steps) if len(num_steps) == 1 else torch.tensor(num_steps).unsqueeze(1)
-    return {"step_size": settings.step_size.expand_as(energy), "n_steps": steps.expand_as(energy)}
+    taken = {"n_steps": steps.expand_as(energy)}
+    return {"step_size": settings.step_size.expand_as(energy), **taken} if hasattr(settings, "step_size") else taken

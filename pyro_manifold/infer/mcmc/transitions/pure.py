@@ -1,0 +1,147 @@
+"""Composition of a run with one pure transition, and defaults for Metropolis transitions without momenta."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.density.batched import Batch
+from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.infer.mcmc.transitions.composition import Composition, Tuning
+from pyro_manifold.infer.mcmc.transitions.executable import Executable, PureTransition, native_code_is_allowed
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import (
+    Blocks,
+    Noise,
+    PlainState,
+    S,
+    Statistics,
+    normal_like,
+    uniform_like,
+)
+from pyro_manifold.store.saving import Saved
+
+_OPERATORS_OF_A_STEP = 30  # in addition to those of the gradient, about
+_DECAY = 0.6  # of the gain with iterations; between 1/2 and 1, so that the noise of acceptance averages out
+
+
+class StepSize(NamedTuple):
+    """Settings of transitions with a step size and no masses.
+
+    Attributes:
+        step_size: ε, a number or ``(chains,)``.
+        num_steps: number of steps of an iteration.
+    """
+
+    step_size: Tensor | float
+    num_steps: int = 1
+
+
+class AdaptedStepSize(Saved):
+    r"""Step size of all chains, adapted in warm-up to a mean acceptance probability.
+
+    Robbins–Monro steps on its logarithm: after iteration t of warm-up, :math:`\log\varepsilon` changes by
+    :math:`t^{-0.6}` times the difference of the mean acceptance probability of the chains from the target.
+
+    Args:
+        step_size: initial ε.
+        target: target acceptance probability, such as 0.234 for random walks and 0.574 for Langevin proposals.
+        num_steps: number of steps of an iteration.
+
+    Source: Andrieu & Thoms, A tutorial on adaptive MCMC, Statistics and Computing 18 (2008), section 5.1.2.
+    """
+
+    changing: ClassVar[tuple[str, ...]] = ("step_size",)
+
+    def __init__(self, step_size: float, target: float, num_steps: int = 1) -> None:
+        self.step_size, self._target, self._num_steps = float(step_size), target, num_steps
+
+    def settings(self, iteration: int) -> StepSize:
+        """Return ε and the number of steps."""
+        return StepSize(self.step_size, self._num_steps)
+
+    def learn(self, iteration: int, before: Any, after: Any, statistics: Statistics, random: torch.Generator) -> None:
+        """Adapt ε to the acceptance probabilities of one iteration of warm-up."""
+        error = float(statistics["acceptance_rate"].mean()) - self._target
+        self.step_size *= math.exp(error * iteration**-_DECAY)
+
+
+class PlainTransition:
+    """Base class of a `PureTransition` of `PlainState`, with settings `StepSize`.
+
+    Subclasses define ``begin``, ``step`` and ``finish``. Noise is a standard normal number for each coordinate of each
+    block, and a uniform number for each chain; a subclass that needs more overrides ``noise``.
+    """
+
+    def prepared(self, settings: StepSize, state: PlainState) -> StepSize:
+        """Return the settings with the step size as a tensor ``(chains,)``."""
+        energy = state.energy
+        step_size = torch.as_tensor(settings.step_size, dtype=energy.dtype, device=energy.device)
+        return settings._replace(step_size=step_size.expand(energy.shape))
+
+    def noise(self, state: PlainState, random: torch.Generator) -> Noise:
+        """Draw the noise of the proposal and of the Metropolis decision."""
+        normal = {block: normal_like(x, random) for block, x in state.position.items()}
+        return Noise(normal, uniform_like(state.energy, random))
+
+
+def composition_of(
+    problem: Problem,
+    transition: PureTransition[S, Any],
+    tuning: Tuning[S, Any],
+    state: S | None = None,
+    *,
+    compile_options: Mapping[str, Any] | None = None,
+    warn: bool = True,
+) -> Composition[S, Any]:
+    """Compose a run whose iterations are one pure transition, in native code once that is worthwhile.
+
+    Args:
+        problem: target with initial values.
+        transition: transition of one iteration; its states have entries ``position``, ``energy`` and ``gradient``.
+        tuning: adaptation of its settings, which must have an entry ``num_steps``.
+        state: initial state; `PlainState` at the initial values if None.
+        compile_options: options of `torch.compile` for the step, which then must not use noise, in place of native
+            code; None to leave it as it is.
+        warn: whether to warn if there is no native code for the model.
+    """
+    start: Any = PlainState(problem.position, *problem.potential(problem.position)) if state is None else state
+    executable = Executable(transition, lambda batch: problem.potential)
+    if compile_options is not None:
+        failure = "torch.compile had no effect, which needs a step that does not read its noise: {reason}."
+        first = [tuning.settings(1)]
+        graph, failures = problem.batched.graph, {"compiled": failure}
+        executable.replace_step(start, first, failures, contains=graph, options=compile_options, warn=warn)
+
+    def renew(state: Any, position: Blocks) -> Any:
+        energy, gradient = problem.potential(position)
+        return state._replace(position=position, energy=energy, gradient=gradient)
+
+    def make(state: S) -> None:
+        one = problem.potential_of_one_chain
+        if one is None or not problem.batched.graph.is_graph:
+            return  # otherwise a warning has been issued
+        settings = tuning.settings(1)
+        no_batch: Batch = {}
+        points = [(settings._replace(num_steps=settings.num_steps + more), no_batch) for more in (0, 2)]
+        executable.compile(state, points, lambda batch: one, warn=warn)
+
+    possible = (
+        compile_options is None
+        and native_code_is_allowed()
+        and start.energy.device.type == "cpu"
+        and problem.potential_of_one_chain is not None
+    )
+    return Composition(
+        start,
+        [executable],
+        tuning,
+        renew,
+        {"step": executable.step_graph, "trajectory": executable.graph},
+        compilation=CompilationPolicy(make if possible else None, _OPERATORS_OF_A_STEP + problem.operators),
+        code={"step": executable.difference_of_step, "trajectory": executable.difference},
+    )

@@ -1,0 +1,100 @@
+"""Kernels of one pure transition: their step size, and torch.compile; `test_conformance.py` has all else."""
+
+from typing import NamedTuple
+
+import pyro
+import pytest
+import torch
+
+from pyro_manifold.infer.mcmc.transitions import Fixed, Noise, StepSize, composition_of
+from pyro_manifold.manifolds import Euclidean
+from tests.infer.mcmc.random_walk import RandomWalk, RandomWalkTransition
+from tests.infer.models import concentrated
+
+
+@pytest.mark.parametrize("first", [1e-3, 30.0])
+@pytest.mark.parametrize("target", [0.234, 0.574])
+def test_the_step_size_finds_its_acceptance_probability(first, target):
+    run = RandomWalk(concentrated, step_size=first, target=target).prepare(32, 300, None)
+    rates = []
+    for _ in range(600):
+        run.advance()
+        if not run.warming_up:
+            rates.append(run.statistics["acceptance_rate"].mean())
+            assert (run.statistics["step_size"] == run.tuning.step_size).all()
+    assert abs(float(torch.stack(rates).mean()) - target) < 0.1
+
+
+class Proposed(RandomWalkTransition):
+    """The same with its noise in the carried tree."""
+
+    def begin(self, state, settings, noise):
+        return (state, noise.normal), state
+
+    def step(self, carried, settings, noise, density):
+        state, normal = carried
+        return super().step(state, settings, Noise(normal), density), normal
+
+    def finish(self, carried, state, settings, noise):
+        return super().finish(carried[0], state, settings, noise)
+
+
+class Compiled(RandomWalk):
+    transition = Proposed
+
+    def compose(self, problem, warmup_steps):
+        manifolds = {block: problem.manifolds.get(block, Euclidean()) for block in problem.position}
+        walk = self.transition(manifolds, 1.0)
+        return composition_of(problem, walk, Fixed(StepSize(0.1)), compile_options={"backend": "eager"})
+
+
+def positions(kernel):
+    pyro.set_rng_seed(0)
+    run = kernel(concentrated).prepare(3, 0, None)
+    return run, [run.advance()["U"].clone() for _ in range(5)]
+
+
+def test_steps_are_compiled_on_request():
+    compiled, found = positions(Compiled)
+    _, expected = positions(RandomWalk)
+    assert compiled._graphs["step"].form == "compiled"
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_step_that_uses_noise_is_not_compiled(monkeypatch):
+    monkeypatch.setattr(Compiled, "transition", RandomWalkTransition)
+    with pytest.warns(UserWarning, match="no effect"):
+        run, _ = positions(Compiled)
+    assert run._graphs["step"].form == "eager"
+
+
+class Count(NamedTuple):
+    num_steps: int = 1
+
+
+class Unscaled(RandomWalkTransition):
+    """A transition whose settings have no step size."""
+
+    def prepared(self, settings, state):
+        return settings
+
+    def step(self, state, settings, noise, density):
+        return super().step(state, StepSize(0.3), noise, density)
+
+
+class WithoutStepSize(RandomWalk):
+    def compose(self, problem, warmup_steps):
+        manifolds = {block: problem.manifolds.get(block, Euclidean()) for block in problem.position}
+        return composition_of(problem, Unscaled(manifolds, 1.0), Fixed(Count()))
+
+
+def test_settings_need_no_step_size():
+    run, eager = positions(WithoutStepSize)
+    assert "step_size" not in run.statistics
+    pyro.set_rng_seed(0)
+    run = WithoutStepSize(concentrated).prepare(3, 0, None)
+    run.compilation.planned = 5
+    run.compilation.make(run.state)
+    assert run._graphs["trajectory"].form == "native"
+    torch.testing.assert_close([run.advance()["U"].clone() for _ in range(5)], eager)
+    assert set(run.statistics) >= {"n_steps", "lp"}
