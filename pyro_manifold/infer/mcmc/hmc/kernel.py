@@ -28,12 +28,12 @@ from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
 from pyro_manifold.infer.mcmc.hmc.warmup import AdaptationSettings, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.transitions import composition
-from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.composition import Composition
-from pyro_manifold.infer.mcmc.transitions.executable import Executable, native_code_is_allowed
+from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.layout import refuse_manifold
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Transition
+from pyro_manifold.infer.mcmc.transitions.pure import composition_of
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 from pyro_manifold.manifolds import Constant, Manifold, Stiefel
 from pyro_manifold.store.fingerprint import fingerprint
 
@@ -59,7 +59,6 @@ _NO_ADAPTER = (
     "{name} has no mass_matrix_adapter, it estimates masses itself: pass full_mass=[('a', 'b')] for dense blocks, and "
     "inverse_mass_matrix for masses to begin with."
 )
-_OPERATORS_OF_A_DRIFT = 30  # approximate number, including a kick
 _MOST_COLUMNS = 8  # limit, because a drift is a sequence of 2p flows
 
 
@@ -189,50 +188,18 @@ class HamiltonianKernel(Kernel):
         """Compose a run as in `compose`, with the given mechanics and adaptation."""
         state = at_rest(problem.position, problem.potential)
         trajectory = Executable(Trajectory(mechanics), lambda batch: problem.potential)
-        if self._jit_compile:
-            trajectory.replace_step(
-                state,
-                [HamiltonianSettings(1e-2, 1, self._masses(problem, mechanics).metrics)],
-                {"compiled": "jit_compile=True had no effect, going on without compiling: {reason}."},
-                contains=problem.batched.graph,
-                options=self._jit_options,
-                warn=self._warn,
-            )
         tuning = tuned_by(state, mechanics, trajectory)
-        transitions: list[Transition[State, HamiltonianSettings]] = [
-            *reflections(problem, self._reflection_probability),
+        return composition_of(
+            problem,
             trajectory,
-        ]
-        return Composition(
-            state,
-            transitions,
             tuning,
-            partial(_moved, potential=problem.potential),
-            {"step": trajectory.step_graph, "trajectory": trajectory.graph},
-            compilation=self._compilation(problem, trajectory, tuning),
-            code={"step": trajectory.difference_of_step, "trajectory": trajectory.difference},
+            state,
+            earlier=reflections(problem, self._reflection_probability),
+            example=lambda: tuning.example,
+            learn_cost=tuning.learn_cost,
+            compile_options=self._jit_options or {} if self._jit_compile else None,
+            warn=self._warn,
         )
-
-    def _compilation(
-        self, problem: Problem, trajectory: HamiltonianTransition, tuning: HamiltonianTuning
-    ) -> CompilationPolicy:
-        if self._jit_compile or problem.potential_of_one_chain is None:
-            return CompilationPolicy(None)
-        return CompilationPolicy(
-            partial(self._compile, problem, trajectory, tuning), _OPERATORS_OF_A_DRIFT + problem.operators
-        )
-
-    def _compile(
-        self, problem: Problem, trajectory: HamiltonianTransition, tuning: HamiltonianTuning, state: State
-    ) -> None:
-        """Compile trajectories to native code, where that is possible."""
-        one = problem.potential_of_one_chain
-        if one is None or state.energy.device.type != "cpu" or not native_code_is_allowed():
-            return
-        if problem.batched.graph.is_graph:  # otherwise a warning has been issued
-            settings = [tuning.example._replace(num_steps=steps) for steps in (1, 3)]
-            trajectory.compile(state, [(each, {}) for each in settings], lambda batch: one, warn=self._warn)
-        tuning.learn_cost(trajectory.fixed_cost)
 
     def mechanics(self, problem: Problem) -> ProductMechanics:
         """Return the mechanics of each block."""
@@ -317,8 +284,3 @@ def _acceptance_of_one_step(
 ) -> float:
     _, statistics = trajectory(state, HamiltonianSettings(step_size, 1, metrics), random)
     return float(statistics["acceptance_rate"].mean())
-
-
-def _moved(state: State, position: Blocks, *, potential: Any) -> State:
-    energy, gradient = potential(position)
-    return state._replace(position=position, energy=energy, gradient=gradient)

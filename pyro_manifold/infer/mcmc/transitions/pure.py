@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,10 +20,13 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     PlainState,
     S,
     Statistics,
+    Transition,
     normal_like,
     uniform_like,
 )
 from pyro_manifold.store.saving import Saved
+
+T = TypeVar("T")
 
 _OPERATORS_OF_A_STEP = 30  # in addition to those of the gradient, about
 _DECAY = 0.6  # of the gain with iterations; between 1/2 and 1, so that the noise of acceptance averages out
@@ -91,31 +94,39 @@ class PlainTransition:
 
 def composition_of(
     problem: Problem,
-    transition: PureTransition[S, Any],
-    tuning: Tuning[S, Any],
+    transition: PureTransition[S, T] | Executable[S, T],
+    tuning: Tuning[S, T],
     state: S | None = None,
     *,
+    earlier: Sequence[Transition[S, T]] = (),
+    example: Callable[[], T] | None = None,
+    learn_cost: Callable[[float], None] | None = None,
     compile_options: Mapping[str, Any] | None = None,
     warn: bool = True,
-) -> Composition[S, Any]:
-    """Compose a run whose iterations are one pure transition, in native code once that is worthwhile.
+) -> Composition[S, T]:
+    """Compose a run whose iterations end with a pure transition, in native code once that is worthwhile.
 
     Args:
         problem: target with initial values.
         transition: transition of one iteration; its states have entries ``position``, ``energy`` and ``gradient``.
         tuning: adaptation of its settings, which must have an entry ``num_steps``.
         state: initial state; `PlainState` at the initial values if None.
+        earlier: transitions that come before it in each iteration.
+        example: returns settings at which native code is compared with the transition; the first ones if None.
+        learn_cost: takes the cost of an iteration without its steps, in units of a step, once native code is made.
         compile_options: options of `torch.compile` for the step, which then must not use noise, in place of native
             code; None to leave it as it is.
         warn: whether to warn if there is no native code for the model.
     """
     start: Any = PlainState(problem.position, *problem.potential(problem.position)) if state is None else state
-    executable = Executable(transition, lambda batch: problem.potential)
+    executable = transition
+    if not isinstance(executable, Executable):
+        executable = Executable(executable, lambda batch: problem.potential)
+    typical: Callable[[], Any] = example or (lambda: tuning.settings(1))
+    graph = problem.batched.graph
     if compile_options is not None:
-        failure = "torch.compile had no effect, which needs a step that does not read its noise: {reason}."
-        first = [tuning.settings(1)]
-        graph, failures = problem.batched.graph, {"compiled": failure}
-        executable.replace_step(start, first, failures, contains=graph, options=compile_options, warn=warn)
+        failures = {"compiled": "jit_compile=True had no effect, going on without compiling: {reason}."}
+        executable.replace_step(start, [typical()], failures, contains=graph, options=compile_options, warn=warn)
 
     def renew(state: Any, position: Blocks) -> Any:
         energy, gradient = problem.potential(position)
@@ -123,22 +134,18 @@ def composition_of(
 
     def make(state: S) -> None:
         one = problem.potential_of_one_chain
-        if one is None or not problem.batched.graph.is_graph:
+        if one is None or not graph.is_graph:
             return  # otherwise a warning has been issued
-        settings = tuning.settings(1)
-        no_batch: Batch = {}
-        points = [(settings._replace(num_steps=settings.num_steps + more), no_batch) for more in (0, 2)]
+        points: list[tuple[T, Batch]] = [(typical()._replace(num_steps=steps), {}) for steps in (1, 3)]
         executable.compile(state, points, lambda batch: one, warn=warn)
+        if learn_cost is not None:
+            learn_cost(executable.fixed_cost)
 
-    possible = (
-        compile_options is None
-        and native_code_is_allowed()
-        and start.energy.device.type == "cpu"
-        and problem.potential_of_one_chain is not None
-    )
+    on_cpu = start.energy.device.type == "cpu"
+    possible = compile_options is None and on_cpu and problem.potential_of_one_chain and native_code_is_allowed()
     return Composition(
         start,
-        [executable],
+        [*earlier, executable],
         tuning,
         renew,
         {"step": executable.step_graph, "trajectory": executable.graph},
