@@ -109,6 +109,7 @@ class Run(Saved, Generic[S, T]):
         self.statistics: Statistics = {}
         self.divergences = torch.zeros((), dtype=torch.long, device=parts.state.energy.device)
         self.mean_acceptance = torch.zeros_like(parts.state.energy[0])
+        self.compilation.before(self.state)
 
     @property
     def warming_up(self) -> bool:

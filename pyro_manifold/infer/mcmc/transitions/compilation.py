@@ -25,6 +25,7 @@ class CompilationPolicy(Saved):
     Args:
         make: compiles, given the state of the run; None if there is nothing to compile.
         operators: number of tensor operators of one step.
+        at_once: whether to compile before the first iteration, without counting.
 
     Attributes:
         work: number of operators so far.
@@ -34,13 +35,18 @@ class CompilationPolicy(Saved):
 
     changing = ("work", "planned", "made")
 
-    def __init__(self, make: Callable[[Any], None] | None, operators: int = 0) -> None:
-        self._make, self._operators = make, operators
+    def __init__(self, make: Callable[[Any], None] | None, operators: int = 0, *, at_once: bool = False) -> None:
+        self._make, self._operators, self._at_once = make, operators, at_once
         self.work = self.planned = self.made = 0
+
+    def before(self, state: Any) -> None:
+        """Compile before the first iteration, if that was asked for."""
+        if self._make is not None and self._at_once:
+            self._make(state)
 
     def after(self, iteration: int, statistics: Statistics, state: Any) -> None:
         """Count a finished iteration, and compile if that is worthwhile."""
-        if self._make is None or self.made:
+        if self._make is None or self._at_once or self.made:
             return
         steps = int(statistics["n_steps"][0]) if "n_steps" in statistics and len(statistics["n_steps"]) else 1
         self.work += _OPERATORS_OF_AN_ITERATION + steps * self._operators

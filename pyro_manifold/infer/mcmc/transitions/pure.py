@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -122,33 +122,62 @@ def composition_of(
     executable = transition
     if not isinstance(executable, Executable):
         executable = Executable(executable, lambda batch: problem.potential)
-    typical: Callable[[], Any] = example or (lambda: tuning.settings(1))
-    graph = problem.batched.graph
-    if compile_options is not None:
-        failures = {"compiled": "jit_compile=True had no effect, going on without compiling: {reason}."}
-        executable.replace_step(start, [typical()], failures, contains=graph, options=compile_options, warn=warn)
+    code = _Code(problem, executable, example or (lambda: tuning.settings(1)), learn_cost, compile_options, warn)
 
     def renew(state: Any, position: Blocks) -> Any:
         energy, gradient = problem.potential(position)
         return state._replace(position=position, energy=energy, gradient=gradient)
 
-    def make(state: S) -> None:
-        one = problem.potential_of_one_chain
-        if one is None or not graph.is_graph:
-            return  # otherwise a warning has been issued
-        points: list[tuple[T, Batch]] = [(typical()._replace(num_steps=steps), {}) for steps in (1, 3)]
-        executable.compile(state, points, lambda batch: one, warn=warn)
-        if learn_cost is not None:
-            learn_cost(executable.fixed_cost)
-
-    on_cpu = start.energy.device.type == "cpu"
-    possible = compile_options is None and on_cpu and problem.potential_of_one_chain and native_code_is_allowed()
     return Composition(
         start,
         [*earlier, executable],
         tuning,
         renew,
         {"step": executable.step_graph, "trajectory": executable.graph},
-        compilation=CompilationPolicy(make if possible else None, _OPERATORS_OF_A_STEP + problem.operators),
+        compilation=code.policy(),
         code={"step": executable.difference_of_step, "trajectory": executable.difference},
     )
+
+
+class _Code(Generic[S, T]):
+    """Compiled code of an executable: by `torch.compile` before the run on request, else native code during the run."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        executable: Executable[S, T],
+        example: Callable[[], T],
+        learn_cost: Callable[[float], None] | None,
+        options: Mapping[str, Any] | None,
+        warn: bool,
+    ) -> None:
+        self._problem, self._executable, self._example = problem, executable, example
+        self._learn_cost, self._options, self._warn = learn_cost, options, warn
+
+    def policy(self) -> CompilationPolicy:
+        if self._options is not None:
+            return CompilationPolicy(self._by_torch, at_once=True)
+        possible = self._problem.potential_of_one_chain is not None and native_code_is_allowed()
+        return CompilationPolicy(self._natively if possible else None, _OPERATORS_OF_A_STEP + self._problem.operators)
+
+    def _by_torch(self, state: S) -> None:
+        failures = {"compiled": "jit_compile=True had no effect, going on without compiling: {reason}."}
+        self._executable.replace_step(
+            state,
+            [self._example()],
+            failures,
+            contains=self._problem.batched.graph,
+            options=self._options,
+            warn=self._warn,
+        )
+
+    def _natively(self, state: S) -> None:
+        one = self._problem.potential_of_one_chain
+        # A graph that is not in use any more has issued a warning.
+        if one is None or not self._problem.batched.graph.is_graph or state.energy.device.type != "cpu":
+            return
+        example: Any = self._example()
+        points: list[tuple[T, Batch]] = [(example._replace(num_steps=steps), {}) for steps in (1, 3)]
+        self._executable.compile(state, points, lambda batch: one, warn=self._warn)
+        if self._learn_cost is not None:
+            self._learn_cost(self._executable.fixed_cost)
