@@ -12,8 +12,8 @@ from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC as OHMC
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning as Tuning
 from pyro_manifold.infer.mcmc.riemannian.msd import MSD as MSD
 from pyro_manifold.infer.mcmc.running.goal import Until as Until
-from pyro_manifold.infer.mcmc.running.on_disk import Store as Store
 from pyro_manifold.infer.mcmc.running.shards import Shards as Shards
+from pyro_manifold.infer.mcmc.running.store import Store as Store
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler as MetaSampler
 from pyro_manifold.infer.mcmc.sgmcmc.nnsghmc import NNSGHMC as NNSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC as OSGHMC

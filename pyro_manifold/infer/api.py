@@ -11,18 +11,10 @@ import pyro.infer
 import torch
 from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
-from pyro.infer.mcmc.util import select_samples
 from pyro.util import optional
-from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.causes import arguments_by_name
-from pyro_manifold.density.model import Target
-from pyro_manifold.diagnostics.arviz import to_inferencedata
-from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
-from pyro_manifold.diagnostics.modes import modes_of_run
-from pyro_manifold.diagnostics.symmetries import Symmetry
-from pyro_manifold.diagnostics.table import report, table
 from pyro_manifold.infer.exchange.exchange import ReplicaExchange, as_tempering, check_tempering
 from pyro_manifold.infer.mcmc.arguments import (
     Superchains,
@@ -37,15 +29,16 @@ from pyro_manifold.infer.mcmc.arguments import (
 )
 from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
-from pyro_manifold.infer.mcmc.running.end_of_run import found_symmetries, reasons, warn_of_chains
+from pyro_manifold.infer.mcmc.running.end_of_run import warn_of_chains
 from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, known_by, lengths
 from pyro_manifold.infer.mcmc.running.loop import Consumer, Iteration
-from pyro_manifold.infer.mcmc.running.on_disk import OnDisk, Store, as_store
+from pyro_manifold.infer.mcmc.running.on_disk import OnDisk
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.sampling import Reports, Sampling
 from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws, seed_of_all
 from pyro_manifold.infer.mcmc.running.shards import Job, Shards, run_shards
-from pyro_manifold.infer.mcmc.transitions.states import Statistics
+from pyro_manifold.infer.mcmc.running.store import Store, as_store
+from pyro_manifold.infer.results import Results
 from pyro_manifold.store.fingerprint import fingerprint
 
 ChainMethod = Literal["vectorized", "parallel", "sequential"] | Shards
@@ -69,7 +62,7 @@ class Vectorised(Protocol):
     def takes_batches(self) -> bool: ...
 
 
-class MCMC(pyro.infer.MCMC):
+class MCMC(Results):
     """`pyro.infer.MCMC`, with all chains advanced together in one process.
 
     With ``chain_method="vectorized"`` and a kernel of this package, chains are the leading dimension of every tensor:
@@ -275,133 +268,6 @@ class MCMC(pyro.infer.MCMC):
         if self._run_here is not None:
             self._run_here.warn()
 
-    @property
-    def _run_here(self) -> Run[Any, Any] | None:
-        return self._sampling.run if isinstance(self._sampling, Sampling) else None
-
-    def get_samples(
-        self, num_samples: int | None = None, group_by_chain: bool = False, *, deterministic: bool = False
-    ) -> Sites:
-        """Return the draws of each site, as in Pyro.
-
-        Args:
-            num_samples: so many draws, drawn from all with replacement; None for all.
-            group_by_chain: ``{site: (chains, draws, ...)}`` instead of ``{site: (chains · draws, ...)}``.
-            deterministic: whether to add sites of `pyro.deterministic`, computed for each draw; those that depend on
-                discrete sites which were summed out are left out, with a warning. Not for `Predictive`, which would
-                take these values for those that its own arguments give.
-
-        Raises:
-            ValueError: if there are no draws, or for deterministic sites, no draws of some site.
-        """
-        self._check_there_are_draws("get_samples")
-        if num_samples is not None:
-            check_counts(num_samples=num_samples)
-        samples = _selected(self._samples, num_samples, group_by_chain)
-        if not deterministic:
-            return samples
-        return {**samples, **deterministic_values_of_run(self, samples, 2 if group_by_chain else 1)}
-
-    def get_extra_fields(self, group_by_chain: bool = False) -> Statistics:
-        """Return the statistics of each draw: log density, energy, step size and others recorded by the kernel.
-
-        Args:
-            group_by_chain: ``{name: (chains, draws)}`` instead of ``{name: (chains · draws,)}``.
-
-        Returns:
-            By ArviZ's names; empty for kernels that record nothing.
-
-        Raises:
-            ValueError: before `run`.
-        """
-        self._check_there_are_draws("get_extra_fields")
-        reports: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        recorded = [report.get("sample stats", {}) for report in reports]
-        grouped = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
-        return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
-
-    def summary(self, prob: float = 0.9) -> None:
-        """Print a table of the draws, and which sites are known only up to signs, order or rotations of columns.
-
-        Below it are, for these sites, the largest R-hat and the smallest effective size of what is known of them
-        (`pyro_manifold.diagnostics.invariants`), and then all that chains disagree on for another reason: sites without
-        a symmetry, invariants and the log density with an R-hat above 1.05.
-
-        The table is Pyro's, with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
-        (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given.
-
-        Raises:
-            ValueError: before `run`, or for fewer than 4 draws of each chain.
-        """
-        self._check_there_are_draws("summary", fewest=4)
-        print(table(self._samples, prob, self._num_superchains))
-        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
-        if divergences:
-            print("Number of divergences:", sum(divergences))
-        density = self.get_extra_fields(group_by_chain=True).get("lp")
-        known = found_symmetries(self._target, self._samples)
-        for sentence in reasons(self._samples, known, density, self._num_superchains):
-            print(sentence)
-        for sentence in [] if self._run_here is None else self._run_here.sentences():
-            print(sentence)
-        if self.stopped is not None:
-            print(self.stopped)
-
-    def symmetries(self) -> list[Symmetry]:
-        """Find sites that the posterior identifies only up to signs, order or rotations of their columns.
-
-        Found for kernels of this package, by changing the columns of some draws and asking the density.
-        """
-        self._check_there_are_draws("symmetries")
-        return found_symmetries(self._target, self._samples) or []
-
-    def _target(self) -> Target | None:
-        """Return the target of the run; None for kernels that have none, such as Pyro's."""
-        target_of = getattr(self.kernel, "target", None)
-        return target_of and target_of(self._initial_params, self._args, self._kwargs, self._data_loader)
-
-    def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
-        if self._samples is None or (self._sampling is not None and not self._sampling.draws):
-            raise ValueError(f"MCMC.{method}: there are no draws yet, call mcmc.run(...) first.")
-        if self._samples and self.num_samples < fewest:
-            raise ValueError(
-                f"MCMC.{method} needs {fewest} draws of each chain, for effective sizes and R-hat, and there are "
-                f"{self.num_samples}."
-            )
-
-    def diagnostics(self) -> dict[str, Any]:
-        """Return effective sample sizes and R-hat of each site, diagnostics of the kernel, and disagreeing chains.
-
-        Of each site, by ArviZ: ``"n_eff"`` (for the mean), ``"ess_bulk"``, ``"ess_tail"`` and the rank-normalised
-        ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains`` is given.
-
-        ``"disagreeing chains"`` names, for each site whose largest split R-hat is above 1.05, that R-hat and the chain
-        furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
-        This R-hat is of values, not of ranks: where chains are far apart it is larger than ``"r_hat"``.
-        Of a single chain, sites on which its two halves disagree.
-        Sites that the model knows only up to sign or rotation disagree by nature; ``"log density"``, the last entry,
-        does not.
-
-        ``"modes"`` groups the chains by mode (`pyro_manifold.diagnostics.modes`), as far as the posterior tells them
-        apart, where there are 20 draws or more.
-
-        With ``tempering``, ``"replica exchange"`` has the ladder, rejection rates of swaps between its neighbours,
-        their sum, the barrier Λ, round trips of each chain's replicas, how many are expected at such rejections, and
-        the log evidence with its standard error.
-        """
-        self._check_there_are_draws("diagnostics", fewest=4)
-        statistics = self.get_extra_fields(group_by_chain=True)
-        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        found = report(self._samples, statistics, chains, self._num_superchains)
-        if self._vectorised:
-            found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
-        return found if self._run_here is None else found | self._run_here.report()
-
-    def to_inferencedata(self, **options: Any) -> Any:
-        """Export the run to ArviZ; options and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""
-        return to_inferencedata(self, **options)
-
     @poutine.block
     def _run_vectorised(self) -> None:
         self._sampling = sampling = self._begun()
@@ -514,14 +380,3 @@ class MCMC(pyro.infer.MCMC):
         if unknown:
             raise ValueError(f"save_params names {unknown}, but the sites are {sites}.")
         return names
-
-
-def _selected(samples: Mapping[str, Tensor], num_samples: int | None, group_by_chain: bool) -> Sites:
-    """Select draws as Pyro does, also for sites without elements, which Pyro cannot reshape."""
-    full = {name: value for name, value in samples.items() if value.numel()}
-    selected: Sites = dict(select_samples(full, num_samples, group_by_chain))
-    for name, value in samples.items():
-        if not value.numel():
-            draws = num_samples or value.shape[1] * (1 if group_by_chain else len(value))
-            selected[name] = value.new_empty(*value.shape[: int(group_by_chain)], draws, *value.shape[2:])
-    return {name: selected[name] for name in samples}

@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -16,81 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, is_a
+from pyro_manifold.infer.mcmc.checks import is_a
 from pyro_manifold.infer.mcmc.running.loop import Buffers, Iteration, Recorder
 from pyro_manifold.infer.mcmc.running.reference_points import AnotherDensityError
 from pyro_manifold.infer.mcmc.running.run import Run
+from pyro_manifold.infer.mcmc.running.store import CHECKPOINT, Store
 from pyro_manifold.store.archive import Archive, DamagedError, checksum_of, numbered, numbered_path, packed
 from pyro_manifold.store.files import locked, remove_unfinished, was_being_written, write_durably
 from pyro_manifold.store.manifest import Manifest, Site, holds_a_run, machine, new_identity, versions
 from pyro_manifold.store.nested import array_of, flattened, unflattened
-from pyro_manifold.store.reading import CHUNK, MOST_DRAWS, SITES, STATISTICS, StoredRun, StoredTensors
+from pyro_manifold.store.reading import CHUNK, SITES, STATISTICS, StoredRun, StoredTensors
 
-_CHECKPOINT = "checkpoint"
 _MOST_BYTES_OF_A_CHUNK = 2**25
 _MOST_DRAWS_OF_A_CHUNK = 4096
 _LARGEST_SHARE = 50  # writing takes at most about 1/50 of the time of a run, also if its state is large
-
-
-@dataclass(frozen=True)
-class Store:
-    """Folder in which a run is stored, and the interval between checkpoints.
-
-    Args:
-        path: path of the folder.
-        seconds: largest time between checkpoints, unless writing one takes more than a fiftieth of it.
-        draws: largest number of draws of each chain in a file; None for as many as fit into 32 MiB, at most 4,096.
-
-    Raises:
-        ValueError: if ``seconds`` or ``draws`` are not positive.
-    """
-
-    path: str | Path
-    seconds: float = 10.0
-    draws: int | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.path, str | Path) or not str(self.path) or "\0" in str(self.path):
-            raise ValueError(f"store={self.path!r}, expected the path of a folder.")
-        object.__setattr__(self, "path", Path(self.path).absolute())  # the working directory may change
-        check_positive(seconds=self.seconds)
-        if self.draws is not None:
-            check_positive_integer(draws=self.draws)
-            if self.draws > MOST_DRAWS:
-                raise ValueError(f"draws={self.draws} in one file, expected at most {MOST_DRAWS:,}.")
-
-    @property
-    def folder(self) -> Path:
-        """Path of the folder."""
-        return Path(self.path)
-
-    def make_folder(self) -> None:
-        """Create the folder if it does not exist."""
-        with self._refused():
-            self.folder.mkdir(parents=True, exist_ok=True)
-
-    @contextmanager
-    def _refused(self) -> Iterator[None]:
-        """Convert errors of the file system into errors that name the path."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(f"store='{self.folder}' cannot be made ({error.strerror}): choose another folder.") from error
-
-    def check_is_free(self, resume: bool, in_shards: bool) -> None:
-        """Raise an error if there is a stored run that is not to be resumed, or one with (or without) shards."""
-        with self._refused():
-            self.folder.exists()  # fails for a name that is too long
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"store='{self.folder}' is a file, expected a folder or a new name.")
-        whole, shards = holds_a_run(self.folder), any(self.folder.glob("shard*"))
-        if not resume and (whole or shards):
-            raise ValueError(
-                f"store='{self.folder}' holds a run already: go on with it by resume=True, or store elsewhere."
-            )
-        if whole if in_shards else shards:
-            kind = "a run in one part: leave executor out" if in_shards else "a run in shards: pass executor and shards"
-            raise ValueError(f"store='{self.folder}' holds {kind}, or store elsewhere.")
 
 
 class OnDisk:
@@ -152,7 +90,7 @@ class OnDisk:
         if holds_a_run(self._folder):
             if not resume:
                 raise ValueError(f"store='{self._folder}' holds a run by now, of another process: store elsewhere.")
-        elif any(numbered(self._folder, CHUNK)) or any(numbered(self._folder, _CHECKPOINT)):
+        elif any(numbered(self._folder, CHUNK)) or any(numbered(self._folder, CHECKPOINT)):
             raise ValueError(
                 f"store='{self._folder}' has files of a run and no manifest to know it by: store elsewhere."
             )
@@ -207,7 +145,7 @@ class OnDisk:
         main = threading.current_thread() is threading.main_thread()
         replaced = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         with locked(self._folder):
-            newest = max((number for number, _ in numbered(self._folder, _CHECKPOINT)), default=0)
+            newest = max((number for number, _ in numbered(self._folder, CHECKPOINT)), default=0)
             if newest != self._checkpoint:
                 raise ValueError(
                     f"store='{self._folder}' has been written to since, by another run of it: go on with that by a new "
@@ -246,7 +184,7 @@ class OnDisk:
         if draws:
             chunks.append([draws, len(chunk), checksum_of(chunk)])
         if with_checkpoint:
-            contents[numbered_path(self._folder, _CHECKPOINT, number)] = self._packed_checkpoint(number, chunks)
+            contents[numbered_path(self._folder, CHECKPOINT, number)] = self._packed_checkpoint(number, chunks)
         if draws:
             contents[numbered_path(self._folder, CHUNK, len(chunks) - 1)] = chunk
         try:
@@ -260,7 +198,7 @@ class OnDisk:
             self._buffers = Buffers(self._capacity, self._names, constrained=True)
         if with_checkpoint:
             self._checkpoint, self._saved_at = number, self._run.iteration
-            for older, path in numbered(self._folder, _CHECKPOINT):
+            for older, path in numbered(self._folder, CHECKPOINT):
                 if older < number - 1:
                     path.unlink(missing_ok=True)
         now = time.monotonic()
@@ -326,7 +264,7 @@ class OnDisk:
     def _recover(self) -> None:
         """Restore the newest checkpoint that is intact, with all draws before it."""
         losses = []
-        for number, path in reversed(list(numbered(self._folder, _CHECKPOINT))):
+        for number, path in reversed(list(numbered(self._folder, CHECKPOINT))):
             try:
                 state, chunks = self._read(path, number)
             except _NeverSeenError:
@@ -350,7 +288,7 @@ class OnDisk:
                 "chain; what came later is drawn again.",
                 stacklevel=2,
             )
-        for stem, kept in ((CHUNK, len(self._chunks) - 1), (_CHECKPOINT, self._checkpoint)):
+        for stem, kept in ((CHUNK, len(self._chunks) - 1), (CHECKPOINT, self._checkpoint)):
             for number, path in numbered(self._folder, stem):
                 if number > kept:
                     path.unlink(missing_ok=True)
@@ -426,24 +364,6 @@ class OnDisk:
 
 class _NeverSeenError(Exception):
     """Internal exception for a checkpoint whose draws were still being written when the process ended."""
-
-
-def has_begun(folder: Path) -> bool:
-    """Return whether a folder has a run with a checkpoint, to which a density can be compared."""
-    return holds_a_run(folder) and any(numbered(folder, _CHECKPOINT))
-
-
-def as_store(store: str | Path | Store | None, resume: object) -> Store | None:
-    """Return the ``store`` argument as a `Store`, or None; raise an error for invalid arguments."""
-    if not isinstance(resume, bool):
-        raise ValueError(f"resume={resume!r}, expected True or False.")
-    if store is None:
-        if resume:
-            raise ValueError("resume=True goes on with a stored run: say where it is, by store=.")
-        return None
-    if not isinstance(store, str | Path | Store):
-        raise ValueError(f"store={store!r}, expected the path of a folder, or a Store.")
-    return store if isinstance(store, Store) else Store(store)
 
 
 def _manifest(run: Run[Any, Any], names: list[str], thinning: int, parts: dict[str, str]) -> Manifest:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.running.on_disk import Store
 from pyro_manifold.infer.mcmc.running.sampling import RECENT
 from pyro_manifold.infer.mcmc.running.shards import Job, Outcome
+from pyro_manifold.infer.mcmc.running.store import Store
 from pyro_manifold.store.files import write_durably
 from pyro_manifold.store.manifest import FORMAT, read_json
 from pyro_manifold.store.reading import SITES, STATISTICS, StoredRun, StoredTensors, shard_folder

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.seeds import seed_of
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
-from pyro_manifold.infer.mcmc.running.on_disk import Store, has_begun
+from pyro_manifold.infer.mcmc.running.store import Store, has_begun
 from pyro_manifold.store.files import write_roughly
 from pyro_manifold.store.reading import shard_folder
 
