@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from pyro_manifold.graphs.rewriting import ATEN, EXPAND, VIEW, Rules, alike, constant, example, writes
+from pyro_manifold.graphs.rewriting import ATEN, EXPAND, VIEW, Rules, add_constant, alike, constant, example, writes
 
 _PRIMS = torch.ops.prims
 _OF_A_SHAPE = {
@@ -43,12 +43,9 @@ def fold_constants(module: GraphModule) -> None:
     for node, value in known.items():
         if node.op == "get_attr" or not isinstance(value, Tensor) or all(user in known for user in node.users):
             continue
-        name = f"_folded_{node.name}"
-        module.register_buffer(name, _kept(value.resolve_neg()))
         with module.graph.inserting_before(node):
-            folded = module.graph.get_attr(name)
-        if "layout" in node.meta:
-            folded.meta["layout"] = node.meta["layout"]
+            folded = add_constant(module, f"_folded_{node.name}", _kept(value.resolve_neg()))
+        folded.meta = {"layout": node.meta["layout"]} if "layout" in node.meta else {}
         node.replace_all_uses_with(folded)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call, functionalize
 from torch.fx import Graph, GraphModule, Node
 
-from pyro_manifold.graphs.rewriting import ATEN, VIEW, Rules, call, is_in_place, rewrite
+from pyro_manifold.graphs.rewriting import ATEN, Rules, is_in_place, rewrite
 from pyro_manifold.graphs.tracing import trace
 
 
@@ -26,8 +26,10 @@ def functionalised(
         *example: its inputs.
         decompositions: operators and functions that replace them, also if they result from functionalisation.
     """
-    # To functionalise other in-place operators, torch infers their shapes, and for that imports its compiler.
-    module = GraphModule(module, _copy(module.graph))
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    module = GraphModule(module, graph)
+    # Of other in-place operators torch infers the shape, and for that imports its compiler, which takes a second.
     rewrite(module, _IN_PLACE)
     module.recompile()
     constants = dict([*module.named_parameters(), *module.named_buffers()])
@@ -37,15 +39,6 @@ def functionalised(
 
     functional = functionalize(function, remove="mutations")
     return trace(lambda *values: functional(constants, *values), *example, decompositions=decompositions)
-
-
-def _copy(graph: Graph) -> Graph:
-    copy = Graph()
-    copy.output(copy.graph_copy(graph, {}))
-    return copy
-
-
-# ---- elementwise operators in place --------------------------------------------------------------------------------
 
 
 def _copy_of_new_values(module: GraphModule, node: Node) -> Node | None:
@@ -69,51 +62,3 @@ def _arguments(operator: Any) -> list[tuple[str, str]]:
 
 
 _IN_PLACE: Rules = {torch.Tag.pointwise: _copy_of_new_values}
-
-
-# ---- results for which `torch.vmap` has no rule --------------------------------------------------------------------
-
-
-def _copied(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """Return the result of copying one tensor into another, with the memory layout of the latter."""
-    order, back = _order_in_memory(to)
-    return source.to(to).expand(to.shape).permute(order).contiguous().permute(back)
-
-
-def _put_strided(to: Tensor, source: Tensor, size: list[int], stride: list[int], offset: int | None = None) -> Tensor:
-    order, back = _order_in_memory(to)
-    lying = to.permute(order)
-    if not lying.is_contiguous():
-        raise ValueError("a write through strides into what is not contiguous")
-    first = 0 if offset is None else offset - to.storage_offset()
-    places = torch.arange(to.numel(), device=to.device).as_strided(size, stride, first)
-    return lying.reshape(-1).index_put([places], source).view(lying.shape).permute(back)
-
-
-def _order_in_memory(x: Tensor) -> tuple[list[int], list[int]]:
-    """Return the dimensions in the order of decreasing strides, and the inverse permutation."""
-    order = sorted(range(x.dim()), key=x.stride, reverse=True)
-    return order, [order.index(d) for d in range(x.dim())]
-
-
-WITHOUT_BATCHING_RULES: dict[Any, Callable[..., Any]] = {
-    ATEN.copy.default: _copied,
-    ATEN.fill.Tensor: _copied,
-    ATEN.as_strided_scatter.default: _put_strided,
-}
-
-
-def _count_from_the_start(module: GraphModule, node: Node) -> Node:
-    """Normalise the bounds of a slice: not counted from the end, nor beyond it."""
-    arguments: list[Any] = list(node.args)
-    arguments += [0, None, None, 1][len(arguments) - 2 :]
-    arguments[3:5] = slice(*arguments[3:5]).indices(node.meta["val"].shape[arguments[2]])[:2]
-    return call(module.graph, node.target, tuple(arguments), value=node.meta["val"])
-
-
-def _reshape(module: GraphModule, node: Node) -> Node:
-    """Replace a view, for memory layouts differ with many chains, and nothing is written."""
-    return call(module.graph, ATEN.reshape.default, node.args, value=node.meta["val"])
-
-
-VECTORISABLE: Rules = {ATEN.slice_scatter.default: _count_from_the_start, VIEW: _reshape}

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.fx import GraphModule
 
-from pyro_manifold.graphs import broadcast_sinking, folding, forward_mode, products, scalings, strides
+from pyro_manifold.graphs import broadcast_sinking, folding, lowering, products, scalings, strides
 from pyro_manifold.graphs.folding import is_functional, is_of_values
-from pyro_manifold.graphs.functionalisation import VECTORISABLE, WITHOUT_BATCHING_RULES, functionalised
+from pyro_manifold.graphs.functionalisation import functionalised
+from pyro_manifold.graphs.lowering import WITHOUT_BATCHING_RULES
 from pyro_manifold.graphs.rewriting import Rules, remove_dead_code, rewrite, writes
 from pyro_manifold.graphs.tracing import trace
 
@@ -67,11 +68,11 @@ WITHOUT_STRIDES = (Pass("gathering of strided views", strides.pick_by_index),)
 
 VECTORISATION = (
     Pass("functionalisation", partial(functionalised, decompositions=WITHOUT_BATCHING_RULES), traces_anew=True),
-    Pass("lowering for vectorisation", VECTORISABLE),
+    Pass("lowering for vectorisation", lowering.VECTORISABLE),
 )
 """Passes over such a graph if `torch.vmap` refuses it."""
 
-FORWARD_MODE = (Pass("lowering for forward-mode differentiation", forward_mode.FORWARD_DIFFERENTIABLE), DEAD_CODE)
+FORWARD_MODE = (Pass("lowering for forward-mode differentiation", lowering.FORWARD_DIFFERENTIABLE), DEAD_CODE)
 """Passes over graphs that `torch.func.jvp` is to differentiate."""
 
 
