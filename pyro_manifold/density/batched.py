@@ -17,11 +17,9 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
-from pyro_manifold.graphs.folding import folded_graph, functionalised, writes
 from pyro_manifold.graphs.operations import first_other_operation
-from pyro_manifold.graphs.shared_products import join_shared_products
-from pyro_manifold.graphs.skinny_products import transpose_skinny_products
-from pyro_manifold.graphs.strides import pick_by_index
+from pyro_manifold.graphs.passes import PRODUCTS, VECTORISATION, WITHOUT_STRIDES, folded_graph, run
+from pyro_manifold.graphs.rewriting import writes
 from pyro_manifold.graphs.tracing import trace
 from pyro_manifold.graphs.verified import Verified, Words, compiled
 from pyro_manifold.manifolds import Manifold
@@ -233,11 +231,11 @@ class BatchedPotential:
             # the memory layout of many chains does not allow.
             if not writes(graph) and _ATEN.view.default not in {node.target for node in graph.graph.nodes}:
                 raise
-        return self._of_all_chains(functionalised(graph, *one, for_vmap=True), in_order)
+        return self._of_all_chains(run(VECTORISATION, graph, *one), in_order)
 
     def _graph_of(self, one: Sequence[Tensor]) -> GraphModule:
         # A lambda, because the tracer would count the self of a method among the inputs.
-        return pick_by_index(trace(lambda *values: self._one_chain(*values), *one))
+        return run(WITHOUT_STRIDES, trace(lambda *values: self._one_chain(*values), *one))
 
     def _of_all_chains(self, graph: GraphModule, in_order: Sequence[Tensor]) -> FlatFunction:
         self.of_one_chain = graph
@@ -255,8 +253,8 @@ class BatchedPotential:
         for first in range(0, chains, together):
             rows = min(together, chains - first)
             if rows not in graphs:
-                batched = folded_graph(torch.vmap(graph, in_dims=self._dimensions), *part(in_order, first))
-                graphs[rows] = transpose_skinny_products(join_shared_products(batched)) if on_cpu else batched
+                batched, then = torch.vmap(graph, in_dims=self._dimensions), PRODUCTS if on_cpu else ()
+                graphs[rows] = folded_graph(batched, *part(in_order, first), then=then)
 
         def traced(*values: Tensor) -> tuple[Tensor, ...]:
             starts = range(0, chains, together)

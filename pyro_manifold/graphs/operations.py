@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.node import map_arg
 
 
 def first_other_operation(graph: fx.GraphModule, other: fx.GraphModule) -> str | None:
@@ -27,7 +28,7 @@ def first_other_operation(graph: fx.GraphModule, other: fx.GraphModule) -> str |
         if left.op == "get_attr":
             if not _same_constant(getattr(graph, str(left.target)), getattr(other, str(right.target))):
                 return "a constant, and another there"
-        elif _in_places((left.args, left.kwargs), places) != _in_places((right.args, right.kwargs), others):
+        elif _in_places(left, places) != _in_places(right, others):
             return f"{_name(left)}, and that of other numbers there"
     return None
 
@@ -49,12 +50,6 @@ def _same_constant(left: Any, right: Any) -> bool:
     return alike and (torch.equal(left, right) or bool(((left == right) | (left != left) & (right != right)).all()))
 
 
-def _in_places(value: Any, places: dict[fx.Node, int]) -> str:
-    """Return arguments as a string, with nodes replaced by their positions."""
-    if isinstance(value, fx.Node):
-        return f"%{places[value]}"
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(_in_places(part, places) for part in value)}]"
-    if isinstance(value, dict):
-        return _in_places(sorted((key, part) for key, part in value.items()), places)
-    return repr(value)
+def _in_places(node: fx.Node, places: dict[fx.Node, int]) -> str:
+    """Return the arguments of a node as a string, with nodes replaced by their positions."""
+    return str(map_arg((node.args, sorted(node.kwargs.items())), lambda source: f"%{places[source]}"))

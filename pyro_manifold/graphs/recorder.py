@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
+from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_manifold.graphs.masks import by_places, is_by_mask
 from pyro_manifold.graphs.refusals import ASKS_FOR_A_NUMBER
-from pyro_manifold.graphs.storage import without_storage
-
-_ATEN = torch.ops.aten
+from pyro_manifold.graphs.rewriting import ATEN, without_storage, written_arguments
 
 
 class Recorder(TorchDispatchMode):
@@ -52,8 +51,8 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is _ATEN.lift_fresh.default:
-            func = _ATEN.lift_fresh_copy.default  # a constant that may be written to must be copied at each call
+        if func is ATEN.lift_fresh.default:
+            func = ATEN.lift_fresh_copy.default  # a constant that may be written to must be copied at each call
         traits = _traits(func)
         if traits.is_composite:
             with self:
@@ -63,7 +62,7 @@ class Recorder(TorchDispatchMode):
         node_args, node_kwargs = self._recorded(args), self._recorded(kwargs)
         known = self._is_known((args, kwargs), func)
         if traits.writes and not known:
-            self._forget(_written(func, args, kwargs))
+            self._forget(written_arguments(func, args, kwargs))
         if traits.has_a_size_of_its_own and not known:
             raise ValueError(_SIZE.format(func))
         if traits.tells_values and not known:
@@ -120,17 +119,13 @@ class Recorder(TorchDispatchMode):
 
     def _recorded(self, value: Any) -> Any:
         """Return the value with a node for each tensor: a constant if it was not computed in the recording."""
+        return map_aggregate(value, self._recorded_part)
+
+    def _recorded_part(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             node = self._nodes.get(value)
             return self._constant(value) if node is None else node
-        if isinstance(value, torch.Generator):
-            return self._generator(value)
-        if isinstance(value, tuple | list):
-            parts = [self._recorded(part) for part in value]
-            return tuple(parts) if isinstance(value, tuple) else parts
-        if isinstance(value, dict):
-            return {key: self._recorded(part) for key, part in value.items()}
-        return value
+        return self._generator(value) if isinstance(value, torch.Generator) else value
 
     def _constant(self, value: Tensor) -> fx.Node:
         if type(value) is not Tensor and not isinstance(value, torch.nn.Parameter):
@@ -173,7 +168,7 @@ def _traits(func: OpOverload[..., Any]) -> _Traits:
     return _Traits(
         composite,
         torch.Tag.nondeterministic_seeded in func.tags,
-        torch.Tag.dynamic_output_shape in func.tags and func is not _ATEN.index.Tensor,  # which has it by masks
+        torch.Tag.dynamic_output_shape in func.tags and func is not ATEN.index.Tensor,  # which has it by masks
         torch.Tag.data_dependent_output in func.tags,
         func._schema.is_mutable,
     )
@@ -190,14 +185,6 @@ def _tensors_of(value: Any) -> Iterator[Tensor]:
             yield from _tensors_of(part)
     elif isinstance(value, dict):
         yield from _tensors_of(list(value.values()))
-
-
-def _written(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the arguments that an operator changes in place."""
-    places = [
-        k for k, argument in enumerate(func._schema.arguments) if argument.alias_info and argument.alias_info.is_write
-    ]
-    return [args[k] if k < len(args) else kwargs.get(func._schema.arguments[k].name) for k in places]
 
 
 def _address(value: Tensor) -> int:

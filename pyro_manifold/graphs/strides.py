@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-_ATEN = torch.ops.aten
+from pyro_manifold.graphs.rewriting import ATEN, add_constant, call, rewrite, written_arguments
 
 
-def pick_by_index(module: fx.GraphModule) -> fx.GraphModule:
-    """Replace strided views by the same elements of the tensor that owns their storage, in place.
+def pick_by_index(module: fx.GraphModule) -> None:
+    """Replace strided views by the same elements of the tensor that owns their storage.
 
     Views are kept if they are written to, or are views of a tensor that is written to later: a copy would not see it.
 
@@ -21,14 +21,18 @@ def pick_by_index(module: fx.GraphModule) -> fx.GraphModule:
     """
     written, found = _last_writes(module.graph), {}
     for number, node in enumerate(module.graph.nodes):
-        if node.target is _ATEN.as_strided.default and written.get(owner(node), -1) < number:
-            places = _places(owner(node), node)
-            if places is not None:
-                found[node] = owner(node), places
-    for number, (node, (source, places)) in enumerate(found.items()):
-        _replace(module, node, source, places, f"_places{number}")
-    module.recompile()
-    return module
+        if node.target is ATEN.as_strided.default and written.get(owner(node), -1) < number:
+            found[node] = owner(node), _places(owner(node), node)
+
+    def picked(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+        source, places = found.get(node, (None, None))
+        if source is None or places is None:
+            return None
+        index = add_constant(module, f"_places_{node.name}", places.to(node.meta["device"]))
+        row = call(module.graph, ATEN.reshape.default, (source, [-1]))
+        return call(module.graph, ATEN.index.Tensor, (row, [index]))
+
+    rewrite(module, {ATEN.as_strided.default: picked})
 
 
 def owner(node: Any) -> Any:
@@ -46,12 +50,9 @@ def _last_writes(graph: fx.Graph) -> dict[fx.Node, int]:
     """Return the index of the last node that changes something in the storage of each owner."""
     written: dict[fx.Node, int] = {}
     for number, node in enumerate(graph.nodes):
-        schema = getattr(node.target, "_schema", None)
-        for place, argument in enumerate(schema.arguments if schema is not None and schema.is_mutable else ()):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
-                parts = given if isinstance(given, list | tuple) else [given]
-                written |= {owner(part): number for part in parts if isinstance(part, fx.Node)}
+        for given in written_arguments(node.target, node.args, node.kwargs):
+            parts = given if isinstance(given, list | tuple) else [given]
+            written |= {owner(part): number for part in parts if isinstance(part, fx.Node)}
     return written
 
 
@@ -71,19 +72,3 @@ def _places(storage: fx.Node, node: fx.Node) -> Tensor | None:
     number_of[torch.arange(length).as_strided(shape, strides).flatten()] = torch.arange(storage.meta["val"].numel())
     places = number_of[torch.arange(length).as_strided(size, steps, first - begin)]
     return None if bool((places < 0).any()) else places
-
-
-def _replace(module: fx.GraphModule, node: fx.Node, source: fx.Node, places: Tensor, name: str) -> None:
-    device = node.meta["device"]
-    module.register_buffer(name, places.to(device))
-    with module.graph.inserting_before(node):
-        index = module.graph.get_attr(name)
-        index.meta = {"val": places.to("meta"), "device": device, "layout": (places.stride(), 0)}
-        row = module.graph.call_function(_ATEN.reshape.default, (source, [-1]))
-        value = source.meta["val"].new_empty(source.meta["val"].numel())
-        row.meta = {"val": value, "device": device}
-        picked = module.graph.call_function(_ATEN.index.Tensor, (row, [index]))
-        picked.meta = {**node.meta, "layout": (torch.empty(places.shape, device="meta").stride(), 0)}
-        picked.meta["val"] = value.new_empty(places.shape)
-    node.replace_all_uses_with(picked)
-    module.graph.erase_node(node)

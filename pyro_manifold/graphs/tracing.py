@@ -14,9 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from pyro_manifold.graphs import masks
 from pyro_manifold.graphs.refusals import ASKS_FOR_A_NUMBER
-from pyro_manifold.graphs.storage import without_storage
-
-_ATEN = torch.ops.aten
+from pyro_manifold.graphs.rewriting import without_storage
 
 
 def trace(
@@ -152,38 +150,3 @@ def cumulative_product(input: Tensor, dim: int, *, dtype: torch.dtype | None = N
         product = torch.cat([first, later * product.narrow(dim, 0, size - shift)], dim)
         shift *= 2
     return product
-
-
-_ARITHMETIC = {_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.mul.Tensor, _ATEN.div.Tensor}
-
-
-def forward_differentiable(module: fx.GraphModule) -> fx.GraphModule:
-    """Replace operators that torch cannot differentiate in forward mode; the graph is changed in place and returned.
-
-    Numbers become tensors in operations with a 0-dimensional tensor: the tangent of x + 1.0, x a single float32, has
-    float64 (pytorch issue 90065), and factorisations refuse the result. And atanh x becomes a difference of
-    logarithms, because tracing the reverse derivative of its tangent ends the process (torch 2.13).
-    """
-    for index, node in enumerate(module.graph.nodes):
-        with module.graph.inserting_before(node):
-            if node.target is _ATEN.atanh.default:
-                _replace_atanh(module.graph, node)
-            elif node.target in _ARITHMETIC and isinstance(node.args[1], int | float):
-                value, device = node.args[0].meta["val"], node.args[0].meta["device"]
-                if not value.dim() and value.is_floating_point():
-                    name = f"_number{index}"
-                    number = torch.tensor(node.args[1], dtype=value.dtype, device=device)
-                    module.register_buffer(name, number)
-                    node.update_arg(1, module.graph.get_attr(name))
-    module.graph.eliminate_dead_code()
-    module.recompile()
-    return module
-
-
-def _replace_atanh(graph: fx.Graph, node: fx.Node) -> None:
-    above = graph.call_function(_ATEN.log1p.default, node.args)
-    below = graph.call_function(_ATEN.log1p.default, (graph.call_function(_ATEN.neg.default, node.args),))
-    difference = graph.call_function(_ATEN.sub.Tensor, (above, below))
-    half = graph.call_function(_ATEN.div.Scalar, (difference, 2))
-    half.meta = node.meta
-    node.replace_all_uses_with(half)

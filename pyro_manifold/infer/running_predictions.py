@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from pyro_manifold.diagnostics.disagreement import named
 from pyro_manifold.diagnostics.replay import Replay, Values, row_by_row
 from pyro_manifold.graphs.agreement import FlatFunction, agrees
-from pyro_manifold.graphs.folding import functionalised
+from pyro_manifold.graphs.passes import VECTORISATION, run
 from pyro_manifold.graphs.tracing import trace
 from pyro_manifold.graphs.verified import Verified
 from pyro_manifold.infer.mcmc.running.loop import Iteration
@@ -263,7 +263,7 @@ def _without_unused(function: FlatFunction, example: list[Tensor]) -> fx.GraphMo
     `torch.vmap` rejects random numbers, and torch's own dead-code elimination keeps them. In-place operations hide
     dependencies, so they are replaced first.
     """
-    graph = functionalised(trace(function, *example), *example, for_vmap=True)
+    graph = run(VECTORISATION, trace(function, *example), *example)
     graph.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
     graph.recompile()
     return graph

@@ -20,7 +20,8 @@ def test_chains_in_parts_of_a_size_that_memory_keeps(chains, monkeypatch):
     calls = []
     whole = BatchedPotential(potential, sites)(sites)
     monkeypatch.setattr(batched, "_MAPPED_ANEW", 3 * DATA.element_size() * DATA.numel())
-    monkeypatch.setattr(batched, "transpose_skinny_products", lambda graph: calls.append(graph) or graph)
+    folded = batched.folded_graph
+    monkeypatch.setattr(batched, "folded_graph", lambda *some, **more: calls.append(some) or folded(*some, **more))
     in_parts = BatchedPotential(potential, sites)
     assert in_parts.graph.form == "traced"
     assert len(calls) == (2 if chains == 7 else 1)  # one graph for three chains together, one for the rest

@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 
-from pyro_manifold.graphs.broadcast_sinking import expand_late
+from pyro_manifold.graphs.broadcast_sinking import BROADCAST_SINKING
+from pyro_manifold.graphs.rewriting import rewrite
 from pyro_manifold.graphs.tracing import trace
 
 ATEN = torch.ops.aten
@@ -17,7 +18,7 @@ def rewritten(function, *inputs):
     late = copy.deepcopy(module)
     for graph in (module.graph, late.graph):
         graph.eliminate_dead_code()
-    expand_late(late)
+    rewrite(late, BROADCAST_SINKING)
     late.graph.eliminate_dead_code()
     late.recompile()
     return module, late

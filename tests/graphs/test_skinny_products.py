@@ -3,7 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_manifold.graphs.skinny_products import transpose_skinny_products
+from pyro_manifold.graphs.passes import PRODUCTS, run
 
 MM, BMM = torch.ops.aten.mm.default, torch.ops.aten.bmm.default
 
@@ -22,7 +22,7 @@ def test_narrow_products_are_turned_round_and_keep_their_value():
     expected = function(A, B, C)
     products = [node for node in graph.graph.nodes if node.target is BMM]
     assert len(products) == 4
-    transpose_skinny_products(graph)
+    run(PRODUCTS, graph)
     for found, wanted in zip(graph(A, B, C), expected, strict=True):
         assert torch.allclose(found, wanted)
         assert found.stride() == wanted.stride()
@@ -32,4 +32,4 @@ def test_narrow_products_are_turned_round_and_keep_their_value():
 def test_small_products_are_left_alone():
     graph = make_fx(lambda A, B: A @ B)(torch.randn(20, 20), torch.randn(20, 2))
     before = graph.code
-    assert transpose_skinny_products(graph).code == before
+    assert run(PRODUCTS, graph).code == before

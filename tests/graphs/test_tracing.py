@@ -11,7 +11,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.graphs.tracing import forward_differentiable, recorder_works, trace
+from pyro_manifold.graphs.passes import FORWARD_MODE, run
+from pyro_manifold.graphs.tracing import recorder_works, trace
 from pyro_manifold.infer import OHMC
 
 ATANH = torch.ops.aten.atanh.default
@@ -25,7 +26,7 @@ def rewritten(function, *example):
     """The graph without atanh. Looked at before it is traced again, which would end the process with torch's own."""
     graph = trace(function, *example)
     assert ATANH in {node.target for node in graph.graph.nodes}
-    forward_differentiable(graph)
+    run(FORWARD_MODE, graph)
     assert ATANH not in {node.target for node in graph.graph.nodes}
     return graph
 

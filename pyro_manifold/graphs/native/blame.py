@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, fx
 
 from pyro_manifold.graphs.agreement import agrees
-from pyro_manifold.graphs.folding import folded_graph
 from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop
 from pyro_manifold.graphs.native.loop import NativeLoop
+from pyro_manifold.graphs.passes import folded_graph
 
 _MOST_STEPS = 64
 _OPERANDS_SHOWN = 3

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, fx
 
-from pyro_manifold.graphs.folding import folded_graph
 from pyro_manifold.graphs.native.compiler import compiled, is_checked
 from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop, Source, source_of
 from pyro_manifold.graphs.native.values import NotCoveredError, NotWorthItError, Shape
+from pyro_manifold.graphs.passes import folded_graph
 
 FlatStep = Callable[..., list[Tensor]]
 """Function from tensors of one chain, ``(1, ...)``, to others."""

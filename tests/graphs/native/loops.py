@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from pyro_manifold.graphs.folding import folded_graph
 from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop
 from pyro_manifold.graphs.native.loop import NativeLoop
+from pyro_manifold.graphs.passes import folded_graph
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 

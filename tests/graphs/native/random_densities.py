@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, fx
 
-from pyro_manifold.graphs.folding import folded_graph
 from pyro_manifold.graphs.native.operators import ELEMENTWISE
-from pyro_manifold.graphs.shared_products import join_shared_products
-from pyro_manifold.graphs.skinny_products import transpose_skinny_products
+from pyro_manifold.graphs.passes import PRODUCTS, folded_graph
 from pyro_manifold.graphs.tracing import trace
 from tests.graphs.native.special_functions import in_torch
 from tests.graphs.native.test_activations import ACTIVATIONS
@@ -179,7 +177,7 @@ class OfManyChains:
 
     def traced(self) -> list[Tensor] | None:
         """By the graph that targets use; None if a matrix of some chain has no factor."""
-        graph = transpose_skinny_products(join_shared_products(folded_graph(self._batched, *self._same)))
+        graph = folded_graph(self._batched, *self._same, then=PRODUCTS)
         return self._unless_no_factor(graph)
 
     def disturbed(self, noise: torch.Generator | float) -> list[Tensor] | None:

@@ -168,7 +168,7 @@ def test_what_compiling_needs_is_not_imported():
     """It takes a second; nor when layers are traced."""
     code = """
 import sys, torch
-from pyro_manifold.graphs.folding import folded_graph
+from pyro_manifold.graphs.passes import folded_graph
 from pyro_manifold.graphs.native.decompositions import decompositions
 from tests.graphs.native import test_coverage
 from tests.graphs.native.layers import ATTENTION, CONVOLUTIONS, NORMS, POOLING, PRODUCTS, RECURRENT, RESIZING

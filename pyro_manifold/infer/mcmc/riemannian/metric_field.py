@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
 from pyro_manifold.graphs.agreement import agrees
-from pyro_manifold.graphs.folding import folded_graph
-from pyro_manifold.graphs.tracing import forward_differentiable, trace
+from pyro_manifold.graphs.passes import FORWARD_MODE, folded_graph, run
+from pyro_manifold.graphs.tracing import trace
 from pyro_manifold.graphs.verified import Verified
 
 # Typed as Any, since their annotations do not distinguish results with and without auxiliary output.
@@ -192,7 +192,7 @@ def _without_handlers(function: Field, example: Tensor) -> Field:
     # If tracing fails, the caller checks whether torch.func can differentiate the function itself.
     verified.attempt(
         "traced",
-        lambda _: forward_differentiable(trace(lambda position: (function(position),), example.clone())),
+        lambda _: run(FORWARD_MODE, trace(lambda position: (function(position),), example.clone())),
         [(example + 0.3,), (example - 1.0,)],
     )
     if verified.is_graph and not _has_the_derivative_of(lambda position: verified(position)[0], function, example):

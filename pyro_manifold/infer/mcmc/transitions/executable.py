@@ -16,9 +16,9 @@ from torch import Tensor
 
 from pyro_manifold.density.batched import Batch
 from pyro_manifold.graphs.agreement import FlatFunction
-from pyro_manifold.graphs.folding import folded_graph
 from pyro_manifold.graphs.native.blame import wrong_operator
 from pyro_manifold.graphs.native.loop import NativeLoop, native_loop
+from pyro_manifold.graphs.passes import folded_graph
 from pyro_manifold.graphs.verified import Verified, Words, compiled
 from pyro_manifold.infer.mcmc.transitions.states import Noise, S, Statistics, unbound
 from pyro_manifold.infer.mcmc.transitions.trees import Structure

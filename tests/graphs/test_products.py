@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.graphs.folding import folded_graph
-from pyro_manifold.graphs.shared_products import join_shared_products
+from pyro_manifold.graphs.passes import PRODUCTS, folded_graph
 
 DATA = torch.randn(200, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 BMM = torch.ops.aten.bmm.default
@@ -28,7 +27,7 @@ def test_products_with_data_and_batches(chains):
     cases = ((with_data, (0,), (w,)), (with_a_batch, (0, None), (w, rows)))
     for function, dimensions, inputs in cases:
         vectorised = torch.vmap(function, in_dims=dimensions)
-        graph = join_shared_products(folded_graph(vectorised, *inputs))
+        graph = folded_graph(vectorised, *inputs, then=PRODUCTS)
         others = [torch.randn_like(value) for value in inputs]
         for found, expected in zip(graph(*others), vectorised(*others), strict=True):
             torch.testing.assert_close(found, expected)
@@ -38,10 +37,12 @@ def test_products_with_data_and_batches(chains):
 
 
 def test_products_of_matrices_of_each_chain_and_small_ones_are_left_alone():
-    own = folded_graph(torch.vmap(lambda a, b: a @ b), torch.randn(4, 200, 30), torch.randn(4, 30, 200))
-    small = folded_graph(torch.vmap(lambda w: DATA[:5] @ w), torch.randn(4, 30, 2))
-    for graph in (own, small):
-        assert products(join_shared_products(graph)) == ["aten.bmm.default"]
+    cases = (
+        (lambda a, b: a @ b, torch.randn(4, 200, 30), torch.randn(4, 30, 200)),
+        (lambda w: DATA[:5] @ w, torch.randn(4, 30, 2)),
+    )
+    for function, *inputs in cases:
+        assert products(folded_graph(torch.vmap(function), *inputs, then=PRODUCTS)) == ["aten.bmm.default"]
 
 
 def test_data_are_kept_once():

@@ -1,0 +1,89 @@
+"""Replacement of operators for which the transforms of torch.func have no rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from pyro_manifold.graphs.rewriting import ATEN, VIEW, Rules, add_constant, call, example
+
+# ---- vectorisation -------------------------------------------------------------------------------------------------
+
+
+def _copied(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """Return the result of copying one tensor into another, with the memory layout of the latter."""
+    order, back = _order_in_memory(to)
+    return source.to(to).expand(to.shape).permute(order).contiguous().permute(back)
+
+
+def _put_strided(to: Tensor, source: Tensor, size: list[int], stride: list[int], offset: int | None = None) -> Tensor:
+    order, back = _order_in_memory(to)
+    lying = to.permute(order)
+    if not lying.is_contiguous():
+        raise ValueError("a write through strides into what is not contiguous")
+    first = 0 if offset is None else offset - to.storage_offset()
+    places = torch.arange(to.numel(), device=to.device).as_strided(size, stride, first)
+    return lying.reshape(-1).index_put([places], source).view(lying.shape).permute(back)
+
+
+def _order_in_memory(x: Tensor) -> tuple[list[int], list[int]]:
+    """Return the dimensions in the order of decreasing strides, and the inverse permutation."""
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
+    return order, [order.index(d) for d in range(x.dim())]
+
+
+WITHOUT_BATCHING_RULES: dict[Any, Callable[..., Any]] = {
+    ATEN.copy.default: _copied,
+    ATEN.fill.Tensor: _copied,
+    ATEN.as_strided_scatter.default: _put_strided,
+}
+
+
+def _count_from_the_start(module: GraphModule, node: Node) -> Node:
+    """Normalise the bounds of a slice: not counted from the end, nor beyond it."""
+    arguments: list[Any] = list(node.args)
+    arguments += [0, None, None, 1][len(arguments) - 2 :]
+    arguments[3:5] = slice(*arguments[3:5]).indices(node.meta["val"].shape[arguments[2]])[:2]
+    return call(module.graph, node.target, tuple(arguments), value=node.meta["val"])
+
+
+def _reshape(module: GraphModule, node: Node) -> Node:
+    """Replace a view, for memory layouts differ with many chains, and nothing is written."""
+    return call(module.graph, ATEN.reshape.default, node.args, value=node.meta["val"])
+
+
+VECTORISABLE: Rules = {ATEN.slice_scatter.default: _count_from_the_start, VIEW: _reshape}
+
+
+# ---- differentiation in forward mode -------------------------------------------------------------------------------
+
+
+def _logarithms(module: GraphModule, node: Node) -> Node:
+    """Replace atanh x, for tracing the reverse derivative of its tangent ends the process (torch 2.13)."""
+    graph = module.graph
+    above = call(graph, ATEN.log1p.default, node.args)
+    below = call(graph, ATEN.log1p.default, (call(graph, ATEN.neg.default, node.args),))
+    return call(graph, ATEN.div.Scalar, (call(graph, ATEN.sub.Tensor, (above, below)), 2))
+
+
+def _number_as_tensor(module: GraphModule, node: Node) -> Node | None:
+    """Replace numbers in operations with a 0-dimensional tensor.
+
+    The tangent of x + 1.0, x a single float32, has float64 (pytorch issue 90065), and factorisations refuse the result.
+    """
+    (source, number, *rest), value = node.args, example(node.args[0])
+    if not isinstance(number, int | float) or value is None or value.dim() or not value.is_floating_point():
+        return None
+    tensor = torch.tensor(number, dtype=value.dtype, device=source.meta["device"])  # type: ignore[union-attr]
+    argument = add_constant(module, f"_number_{node.name}", tensor)
+    return call(module.graph, node.target, (source, argument, *rest), dict(node.kwargs), node.meta["val"])
+
+
+FORWARD_DIFFERENTIABLE: Rules = {
+    ATEN.atanh.default: _logarithms,
+    **dict.fromkeys((ATEN.add.Tensor, ATEN.sub.Tensor, ATEN.mul.Tensor, ATEN.div.Tensor), _number_as_tensor),
+}

@@ -1,0 +1,63 @@
+"""The table of passes, and rules as its entries."""
+
+import pytest
+import torch
+
+from pyro_manifold.graphs import passes
+from pyro_manifold.graphs.passes import SIMPLIFICATION, Pass, folded_graph, run
+from pyro_manifold.graphs.rewriting import ATEN, call
+from pyro_manifold.graphs.tracing import trace
+
+
+def operators(graph):
+    return [node.target for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def logarithm_of_one_more(module, node):
+    """Replace log(1 + x) by log1p(x)."""
+    inner = node.args[0]
+    if inner.target is not ATEN.add.Tensor or inner.args[1] != 1 or inner.kwargs:
+        return None
+    return call(module.graph, ATEN.log1p.default, (inner.args[0],))
+
+
+LOGARITHMS = Pass("logarithms near one", {ATEN.log.default: logarithm_of_one_more})
+
+
+def test_a_rule_is_a_function_and_a_line():
+    function, x = (lambda x: (x.exp() + 1).log() + (x.exp() + 2).log()), torch.randn(4)
+    plain, graph = (folded_graph(function, x, then=then) for then in ((), (LOGARITHMS, passes.DEAD_CODE)))
+    assert operators(plain).count(ATEN.log.default) == 2
+    assert [operators(graph).count(operator) for operator in (ATEN.log.default, ATEN.log1p.default)] == [1, 1]
+    torch.testing.assert_close(graph(x), function(x))
+    replaced = next(node for node in graph.graph.nodes if node.target is ATEN.log1p.default)
+    assert replaced.meta["val"].shape == x.shape
+    assert replaced.meta["val"].is_meta
+
+
+def test_passes_for_functions_leave_graphs_that_write_alone():
+    def function(x):
+        y = torch.zeros(4)
+        y += x
+        return y
+
+    graph = trace(function, torch.ones(4))
+    before = graph.code
+    assert run(SIMPLIFICATION, graph).code == before
+
+
+@pytest.mark.parametrize("name", ["SIMPLIFICATION", "PRODUCTS", "FUNCTIONALISATION", "VECTORISATION", "FORWARD_MODE"])
+def test_names_of_passes_are_those_of_one_change(name):
+    changes = {}
+    for each in getattr(passes, name):
+        assert changes.setdefault(each.name, each.change) is each.change
+
+
+def test_shapes_of_inputs_are_constants():
+    def function(x):
+        return torch.arange(3.0).exp() * x + torch.zeros_like(x)
+
+    x = torch.randn(3)
+    module = run(SIMPLIFICATION, trace(function, x))
+    assert operators(module) == [ATEN.mul.Tensor]
+    torch.testing.assert_close(module(x), function(x))
