@@ -24,20 +24,20 @@ class Pass(NamedTuple):
         name: its name in the literature on compilers.
         change: rules, or a function that changes the graph in place.
         when: condition on the graph before the first pass of its sequence.
-        traces_anew: whether ``change`` returns another graph, and takes also the inputs and decompositions of a trace.
+        retraces: whether ``change`` returns another graph, and takes also the inputs and decompositions of a trace.
     """
 
     name: str
     change: Rules | Callable[..., GraphModule | None]
     when: Callable[[GraphModule], bool] = lambda module: True
-    traces_anew: bool = False
+    retraces: bool = False
 
 
 DEAD_CODE = Pass("dead code elimination", remove_dead_code)
 
 FUNCTIONALISATION = (
     DEAD_CODE,
-    Pass("functionalisation", functionalised, writes, traces_anew=True),
+    Pass("functionalisation", functionalised, writes, retraces=True),
     DEAD_CODE._replace(when=writes),
 )
 
@@ -67,7 +67,7 @@ WITHOUT_STRIDES = (Pass("gathering of strided views", strides.pick_by_index),)
 """Passes over the graph of one chain that is to be one of many chains by `torch.vmap`."""
 
 VECTORISATION = (
-    Pass("functionalisation", partial(functionalised, decompositions=WITHOUT_BATCHING_RULES), traces_anew=True),
+    Pass("functionalisation", partial(functionalised, decompositions=WITHOUT_BATCHING_RULES), retraces=True),
     Pass("lowering for vectorisation", lowering.VECTORISABLE),
 )
 """Passes over such a graph if `torch.vmap` refuses it."""
@@ -85,11 +85,11 @@ def run(passes: Iterable[Pass], module: GraphModule, *example: Tensor, **options
         *example: its inputs, for passes that trace anew.
         **options: of `trace`, for the same passes.
     """
-    for _, change, _, traces_anew in [each for each in passes if each.when(module)]:
+    for _, change, _, retraces in [each for each in passes if each.when(module)]:
         if isinstance(change, Mapping):
             rewrite(module, change)
         else:
-            module = (change(module, *example, **options) if traces_anew else change(module)) or module
+            module = (change(module, *example, **options) if retraces else change(module)) or module
     module.recompile()
     return module
 
