@@ -77,12 +77,12 @@ FORWARD_MODE = (Pass("lowering for forward-mode differentiation", lowering.FORWA
 
 
 def run(passes: Iterable[Pass], module: GraphModule, *example: Tensor, **options: Any) -> GraphModule:
-    """Apply passes in their order to a graph, and return it; it is changed in place unless it is traced anew.
+    """Apply passes in their order to a graph, and return it; it is changed in place unless it is traced again.
 
     Args:
         passes: the passes.
         module: as `trace` returns it, with shapes in its nodes' metadata.
-        *example: its inputs, for passes that trace anew.
+        *example: its inputs, for passes that trace again.
         **options: of `trace`, for the same passes.
     """
     for _, change, _, retraces in [each for each in passes if each.when(module)]:
