@@ -50,11 +50,11 @@ def uniform(kind: Any, *size: int, **options: Any) -> Callable[..., Any]:
 
 
 def fisher(z: Tensor, **options: Any) -> MatrixBinghamVonMisesFisher:
-    return MatrixBinghamVonMisesFisher(z / 2, torch.eye(2).to(z), z[..., :2] / 2, **options)
+    return MatrixBinghamVonMisesFisher(z, torch.eye(2).to(z), z[..., :2], **options)
 
 
 def bingham(z: Tensor, **options: Any) -> MatrixBingham:
-    return MatrixBingham(covariance(z) / 4, torch.diag(torch.tensor([2.0, 1.0])).to(z), **options)
+    return MatrixBingham(covariance(z), torch.diag(torch.tensor([2.0, 1.0])).to(z), **options)
 
 
 def gamma(z: Tensor, **options: Any) -> Ordered:
@@ -76,7 +76,7 @@ DISTRIBUTIONS = {
     "Langevin": Case(lambda z, **o: MatrixLangevin(z[..., :2], **o)),
     "Langevin, Householder": Case(lambda z, **o: MatrixLangevin(z[..., :2], chart="householder", **o)),
     "angular central Gaussian": Case(lambda z, **o: MatrixAngularCentralGaussian(covariance(z), 2, **o)),
-    "Bingham, p": Case(lambda z, **o: MatrixBingham(covariance(z) / 4, p=2, **o), normalised=False, parameters=False),
+    "Bingham, p": Case(lambda z, **o: MatrixBingham(covariance(z), p=2, **o), normalised=False, parameters=False),
     "Bingham": Case(bingham, normalised=False, parameters=False),
     "Bingham–von Mises–Fisher": Case(fisher, normalised=False, parameters=False),
     "singular values": Case(

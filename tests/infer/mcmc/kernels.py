@@ -67,6 +67,10 @@ class Case:
     def make(self, model: Any, **more: Any) -> Kernel:
         return self.kernel(model, **{**self.options, **more})
 
+    def make_short(self, model: Any, **more: Any) -> Kernel:
+        """Make it with few steps an iteration, for what does not depend on how far one goes."""
+        return self.make(model, **({"num_steps": 2} if "num_steps" in self.options else {}), **more)
+
 
 KERNELS = {
     "OHMC": Case(OHMC),
