@@ -25,7 +25,7 @@ LONGEST = (
     "test_kernel.py::test_several_processes",
     "test_mechanics.py::test_a_hundred_thousand_steps_stay_on_the_manifold",
     "test_attacks.py::test_gradients_that_depend_on_memory_layout",
-    "test_distributions_of_draws.py::test_two_frames_and_a_scale",
+    "test_distributions_of_draws.py::test_two_matrices_and_a_scale",
     "test_distributions_of_draws.py::test_nuts_of_pyro_in_the_registered_charts",
     "test_kernel.py::test_dense_masses_learn_a_correlated_posterior",
     "test_autoguide.py::test_neutra",

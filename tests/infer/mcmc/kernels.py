@@ -64,6 +64,11 @@ class Case:
     thinning: int = 1
     native: str | None = "trajectory"
 
+    @property
+    def exact(self) -> bool:
+        """Whether it draws from distributions of matrices without bias, as it is by default."""
+        return self.model is matrix and not self.bias and not self.options
+
     def make(self, model: Any, **more: Any) -> Kernel:
         return self.kernel(model, **{**self.options, **more})
 

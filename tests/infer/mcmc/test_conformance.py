@@ -167,17 +167,17 @@ def test_a_run_with_native_code_goes_on_bit_for_bit(name):
 def test_what_is_left_out_would_be_missed(name):
     """Each part of a state matters, where it differs: without it the draws differ."""
     run = run_of(name)
-    advance(run, 60)
+    advance(run, 20)
     saved = run.state_dict()
-    expected = advance(run, 25)
+    expected = advance(run, 10)
     for part in ("state", "tuning", "random"):
         other = run_of(name, seed=1)
-        advance(other, 55)
+        advance(other, 18)
         mine = other.state_dict()[part]
         assert part == "tuning" or not is_same_state(saved[part], mine)
         if not is_same_state(saved[part], mine):
             other.load_state_dict({**saved, part: mine})
-            assert not same(advance(other, 25), expected), part
+            assert not same(advance(other, 10), expected), part
 
 
 def continue_in_another_process(path):
@@ -252,7 +252,7 @@ def test_a_run_is_not_resumed_in_another_unit_or_by_another_kernel(name, tmp_pat
         sampled(name, in_units_of, 1000.0, resume=True, **options)
     case = KERNELS[name]
     other = next(other for other, there in KERNELS.items() if there.kernel is not case.kernel)
-    with pytest.raises(ValueError, match=f"the kernel was '{case.kernel.__name__}', and is"):
+    with pytest.raises(ValueError, match=r"holds another run: .*the kernel"):
         sampled(other, in_units_of, 1.0, resume=True, **options)
     assert sampled(name, in_units_of, 1.0, resume=True, **options).num_samples == 8
 
