@@ -112,7 +112,7 @@ def one_by_one(monkeypatch):
 
 
 def test_how_many_iterations_are_made_together():
-    run = drawn(SGLD(raters, step_size=0.01, num_steps=2)).kernel.run
+    run = drawn(SGLD(raters, step_size=1e-3, num_steps=2)).kernel.run
     assert [run.transitions[0].iterations_per_call(k) for k in (1, 2, 3, 5, 8)] == [1, 1, 1, 3, 1]
 
 
