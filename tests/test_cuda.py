@@ -1,4 +1,4 @@
-"""The same laws and identities on a CUDA device."""
+"""The same distributions and identities on a CUDA device."""
 
 import pyro
 import pyro.distributions as dist
@@ -92,7 +92,7 @@ def test_exact_draws():
     assert_mean(TARGET.statistic(draws).cpu(), *TARGET.expectation())
 
 
-def test_density_and_draws_of_other_laws():
+def test_density_and_draws_of_other_distributions():
     F, A = torch.randn(5, 4, 3), torch.randn(4, 4)
     X = Stiefel().random_point(5, 4, 3)
     found = MatrixLangevin(F.cuda()).log_prob(X.cuda())
@@ -102,7 +102,7 @@ def test_density_and_draws_of_other_laws():
     assert law.sample().device.type == "cuda"
 
 
-def test_law_of_many_chains():
+def test_distribution_of_many_chains():
     F = torch.as_tensor(TARGET.F, device="cuda")
     potential = langevin_bingham(F, torch.zeros(3, 3, device="cuda"), torch.zeros(2, 2, device="cuda"))
     system = System(potential, {("X",): CayleyMechanics()}, {("X",): torch.tensor(1.0, device="cuda")})

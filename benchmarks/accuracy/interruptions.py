@@ -17,6 +17,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, MSD, OHMC, OSGHMC, Store
+from pyro_manifold.infer import MCMC, OHMC, OSGHMC, Store
 from pyro_manifold.store.reading import StoredRun
+from tests.infer.mcmc.kernels import KERNELS, Case, OnParts
 
 _SEED = 7
 
@@ -47,16 +49,14 @@ def rows(y: torch.Tensor) -> None:
         pyro.sample("y", dist.MultivariateNormal(torch.zeros(4), 0.3 * torch.eye(4) + U @ U.mT), obs=y)
 
 
-def regression() -> None:
-    """Two weights."""
-    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-    x = torch.linspace(-1, 1, 8)
-    pyro.sample("y", dist.Bernoulli(logits=w[0] + w[1] * x).to_event(1), obs=(x > 0.2).to(x))
-
-
 def _loader() -> DataLoader[Any]:
     y = torch.randn(64, 4, generator=torch.Generator().manual_seed(1)) * torch.tensor([2.0, 1.5, 1.0, 1.0])
     return DataLoader(TensorDataset(y), batch_size=16, shuffle=True)
+
+
+def _of_kernel(case: Case) -> tuple[Any, dict[str, Any]]:
+    model = OnParts(case.model) if case.minibatches else case.model
+    return case.make_short(model), {"num_samples": 300, "warmup_steps": 150, "num_chains": 4}
 
 
 Runs = dict[str, Callable[[], tuple[Any, dict[str, Any]]]]
@@ -71,10 +71,7 @@ RUNS: Runs = {
         OSGHMC(rows, step_size=0.01, friction=0.1, num_steps=3),
         {"num_samples": 300, "warmup_steps": 150, "num_chains": 4, "data_loader": _loader()},
     ),
-    "MSD, adjusted": lambda: (
-        MSD(regression, step_size=0.9, metropolis=True, num_steps=2),
-        {"num_samples": 300, "warmup_steps": 200, "num_chains": 4},
-    ),
+    **{name: partial(_of_kernel, case) for name, case in KERNELS.items()},
 }
 
 

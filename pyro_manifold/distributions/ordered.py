@@ -85,6 +85,8 @@ class Ordered(TorchDistribution):
         """Return the log density, ``sample_shape + batch_shape``."""
         if self._validate_args:
             self._validate_sample(value)
+        # Numbers go in front of all batch dimensions, of which a value may lack some.
+        value = value.expand(torch.broadcast_shapes(value.shape, (*self.batch_shape, self.size)))
         of_each: Tensor = self.base.log_prob(value.movedim(-1, 0)).sum(0)
         return of_each + math.lgamma(self.size + 1)
 

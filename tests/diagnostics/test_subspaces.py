@@ -152,7 +152,7 @@ class TestFrechetMean:
         Q, R = manifold.random_point(6, 6), manifold.random_point(3, 3)
         torch.testing.assert_close(frechet_mean(Q @ draws @ R), Q @ frechet_mean(draws) @ R)
 
-    def test_no_frame_is_nearer(self):
+    def test_no_matrix_is_nearer(self):
         draws = cloud(4, 50)
         mean = frechet_mean(draws)
         least = (draws - mean).square().sum((-2, -1)).mean()

@@ -52,7 +52,7 @@ def test_gaussian_coordinates_give_haar_measure(chart, n, p):
         assert_mean(Y[:, -1, -1] ** 4, 3 / (n * (n + 2)), truth_error=1e-12)
         if p > 1:
             assert_mean(Y[:, 0, 0] * Y[:, 1, 1], 0.0)
-            # E X₁₁² X₂₂² over Haar measure on frames (Collins & Śniady 2006, for O(n)).
+            # E X₁₁² X₂₂² over Haar measure on orthonormal matrices (Collins & Śniady 2006, for O(n)).
             assert_mean(Y[:, 0, 0] ** 2 * Y[:, 1, 1] ** 2, (n + 1) / (n * (n - 1) * (n + 2)), truth_error=1e-12)
 
 
@@ -68,7 +68,7 @@ def test_derivatives(chart, n, p):
 
 
 @over_charts
-def test_derivative_is_finite_at_the_image_of_a_frame(chart):
+def test_derivative_is_finite_at_the_image_of_a_matrix(chart):
     """Pyro starts at the pseudo-inverse of a value, and guides at the image of zero."""
     transform = biject_to(CHARTS[chart](5, 2))
     X = Stiefel().random_point(5, 2)

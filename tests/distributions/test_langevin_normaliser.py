@@ -1,7 +1,6 @@
-"""The normaliser of the matrix Langevin law against high precision, importance sampling and draws."""
+"""The normaliser of the matrix Langevin distribution against high precision, importance sampling and draws."""
 
 import math
-import pickle
 
 import mpmath
 import numpy as np
@@ -144,7 +143,7 @@ def test_many_columns_when_concentrated(n, d, allowed):
 
 
 def sequential_log_density(X, d):
-    """Log density of columns that each follow, given those before, their own von Mises–Fisher law."""
+    """Log density of columns that each follow, given those before, their own von Mises–Fisher distribution."""
     n, p = X.shape[1:]
     log_density = np.zeros(len(X))
     for k in range(p):
@@ -194,12 +193,6 @@ def test_vectorised_and_traced(p):
     curvature = torch.func.vmap(torch.func.hessian(log_langevin_normaliser))(F)
     backwards_twice = torch.func.jacrev(torch.func.jacrev(log_langevin_normaliser))(F[0])
     assert torch.allclose(curvature[0], backwards_twice)
-
-
-def test_a_copy_of_a_distribution_is_the_same():
-    law = MatrixLangevin(torch.randn(4, 1, 3, 2)).expand((4, 98))
-    copy, X = pickle.loads(pickle.dumps(law)), law.sample()
-    assert torch.equal(copy.log_prob(X), law.log_prob(X))
 
 
 def test_not_finite_is_nan_and_single_precision_is_accurate():

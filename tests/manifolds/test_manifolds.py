@@ -20,7 +20,7 @@ BATCHES = [(), (6,), (2, 3)]
 
 over_manifolds = pytest.mark.parametrize(("manifold", "shape"), CASES)
 over_batches = pytest.mark.parametrize("batch", BATCHES)
-over_frames = pytest.mark.parametrize(("n", "p"), STIEFEL_SHAPES)
+over_shapes = pytest.mark.parametrize(("n", "p"), STIEFEL_SHAPES)
 
 
 def inner(a, b, manifold):
@@ -74,7 +74,7 @@ def test_retraction_and_exponential_start_along_the_tangent(manifold, shape, bat
         assert remainder.abs().max() < 1e-6
 
 
-@over_frames
+@over_shapes
 @pytest.mark.parametrize("manifold", [Stiefel(), Grassmann()])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_retraction_of_long_tangents(n, p, manifold, dtype):
@@ -130,15 +130,15 @@ def test_projection_is_nearest(manifold, shape):
     assert ((others - ambient).flatten(1).norm(dim=1) >= (nearest - ambient).norm() - 1e-12).all()
 
 
-@over_frames
-def test_tangent_vectors_of_frames_keep_orthonormality_to_first_order(n, p):
+@over_shapes
+def test_tangent_vectors_of_matrices_keep_orthonormality_to_first_order(n, p):
     X = Stiefel().random_point(n, p)
     r = Stiefel().tangent_projection(X, torch.randn(n, p))
     gram = torch.func.jvp(lambda Y: Y.mT @ Y, (X,), (r,))[1]
     assert gram.abs().max() < 1e-12
 
 
-@over_frames
+@over_shapes
 def test_motion_of_subspaces_does_not_depend_on_the_basis(n, p):
     """X and XR are one subspace: a tangent r at X is rR at XR, and a move along it ends in the same subspace."""
     X, R = Grassmann().random_point(n, p), Stiefel().random_point(p, p)
@@ -148,10 +148,10 @@ def test_motion_of_subspaces_does_not_depend_on_the_basis(n, p):
         assert torch.allclose(move(X @ R, r @ R), move(X, r) @ R)
 
 
-@over_frames
+@over_shapes
 @over_batches
 @pytest.mark.parametrize("flow", [cayley_flow, geodesic_flow])
-def test_flows_keep_the_frame_and_come_back(flow, n, p, batch):
+def test_flows_stay_on_the_manifold_and_come_back(flow, n, p, batch):
     X = Stiefel().random_point(*batch, n, p)
     r = Stiefel().tangent_projection(X, torch.randn(*batch, n, p))
     X1, r1 = flow(X, r, 0.9)
@@ -190,7 +190,7 @@ def test_restoration_removes_rounding(manifold, shape):
     assert torch.allclose(manifold.restoration(off), off, atol=1e-5)
 
 
-def test_a_frame_of_one_column_moves_as_a_unit_vector():
+def test_a_matrix_of_one_column_moves_as_a_unit_vector():
     """The closed form of p = 1 against the matrix exponential of p = 2 with a column at rest in another dimension."""
     x = Sphere().random_point(4)
     r = Sphere().tangent_projection(x, torch.randn(4))
@@ -203,7 +203,7 @@ def test_a_frame_of_one_column_moves_as_a_unit_vector():
     assert torch.allclose(Sphere().geodesic_flow(x, r, 0.7)[0], expected[:, 0])
 
 
-@over_frames
+@over_shapes
 @pytest.mark.parametrize("flow", [cayley_flow, geodesic_flow])
 @pytest.mark.parametrize("speed", [1.0, 10.0])
 def test_rounding_does_not_grow_along_a_flow(flow, speed, n, p):
@@ -217,7 +217,7 @@ def test_rounding_does_not_grow_along_a_flow(flow, speed, n, p):
     assert torch.allclose(r.norm(dim=(-2, -1)), length, rtol=1e-9)
 
 
-@over_frames
+@over_shapes
 def test_uniform_points_have_the_moments_of_haar_measure(n, p):
     X = Stiefel().random_point(40_000, n, p)
     rotation = Stiefel().random_point(n, n)

@@ -65,8 +65,17 @@ class Case:
     thinning: int = 1
     native: str | None = "trajectory"
 
+    @property
+    def exact(self) -> bool:
+        """Whether it draws from distributions of matrices without bias, as it is by default."""
+        return self.model is matrix and not self.bias and not self.options
+
     def make(self, model: Any, **more: Any) -> Kernel:
         return self.kernel(model, **{**self.options, **more})
+
+    def make_short(self, model: Any, **more: Any) -> Kernel:
+        """Make it with few steps an iteration, for what does not depend on how far one goes."""
+        return self.make(model, **({"num_steps": 2} if "num_steps" in self.options else {}), **more)
 
 
 KERNELS = {

@@ -39,7 +39,7 @@ def test_a_branch_that_a_tracer_cannot_see():
     assert any("branch on values of sites" in str(warning.message) for warning in caught)
 
 
-def test_laws_made_outside_the_model_do_not_defeat_the_tracer():
+def test_distributions_made_outside_the_model_do_not_defeat_the_tracer():
     """They were told to check their values when Pyro's checks were on, which is a branch; warnings are errors here."""
     prior = dist.Normal(0.0, 1.0, validate_args=True).expand([2]).to_event(1)
     half = dist.LogNormal(0.0, 1.0, validate_args=True)

@@ -1,21 +1,16 @@
-"""Runs that are saved and restored: bit for bit, in another process, at any iteration."""
+"""States of warm-ups, densities and forms, and states that do not fit; of all kernels: `test_conformance.py`."""
 
 import copy
-import os
-import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from torch import Tensor
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import GHMC, MSD, OHMC, SGNHT, GeodesicSlice
+from pyro_manifold.infer import GHMC, OHMC
+from tests.infer.mcmc.test_conformance import advance, is_plain, is_same_state, same
 from tests.infer.models import concentrated
 
 WARMUP = 170  # masses are new after 25, 63 and 120; lengths are tried from 63 on, and chosen after 88 and 113
@@ -37,67 +32,25 @@ def mixture():
         pyro.sample("y", dist.Normal(U[0, 0] + 2.0 * z, 0.5), obs=torch.linspace(-1, 3, 6))
 
 
-def regression():
-    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-    x = torch.linspace(-1, 1, 8)
-    pyro.sample("y", dist.Bernoulli(logits=w[0] + w[1] * x).to_event(1), obs=(x > 0.2).to(x))
-
-
-KERNELS = {
-    "OHMC": lambda: OHMC(concentrated),
-    "OHMC, square": lambda: OHMC(square, full_mass=True),
-    "OHMC, enumerated": lambda: OHMC(mixture),
-    "OHMC, persistent": lambda: OHMC(square, persistence=0.8, num_steps=3, step_size=0.3),
-    "OHMC, compiled": lambda: OHMC(concentrated, jit_compile=True),
-    "GHMC": lambda: GHMC(square),
-    "MSD": lambda: MSD(regression, step_size=0.4),
-    "MSD, adjusted": lambda: MSD(regression, step_size=0.9, metropolis=True, num_steps=2),
-    "SGNHT": lambda: SGNHT(square, step_size=0.1, num_steps=2),
-    "GeodesicSlice": lambda: GeodesicSlice(square),
-    "GeodesicSlice, enumerated": lambda: GeodesicSlice(mixture),
+# What a state of OHMC has to hold besides positions.
+CONFIGURATIONS = {
+    "masses and lengths": lambda: OHMC(concentrated),
+    "dense masses": lambda: OHMC(square, full_mass=True),
+    "enumerated sites": lambda: OHMC(mixture),
+    "momenta that persist": lambda: OHMC(square, persistence=0.8, num_steps=3, step_size=0.3),
+    "a compiled step": lambda: OHMC(concentrated, jit_compile=True),
 }
 
 
-def run_of(name, chains=CHAINS, seed=0, warmup_steps=WARMUP):
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+def run_of(name="masses and lengths", *, chains=CHAINS, seed=0, warmup_steps=WARMUP):
     pyro.set_rng_seed(seed)
-    return KERNELS[name]().prepare(chains, warmup_steps, None)
-
-
-def advance(run, iterations):
-    """All draws and statistics of the next iterations."""
-    found = []
-    for _ in range(iterations):
-        sites = run.advance()
-        found.append({**{name: value.clone() for name, value in sites.items()}, **run.statistics})
-    return found
-
-
-def same(found, expected):
-    """Bit for bit, which two runs of one graph on one machine promise."""
-    return len(found) == len(expected) and all(
-        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-        for a, b in zip(found, expected, strict=True)
-    )
-
-
-def is_plain(value):
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and is_plain(part) for key, part in value.items())
-    return type(value) in (Tensor, int, float, bool, str)
-
-
-def is_same_state(found, expected):
-    if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(is_same_state(found[key], expected[key]) for key in expected)
-    return torch.equal(found, expected) if isinstance(expected, Tensor) else found == expected
+    return CONFIGURATIONS[name]().prepare(chains, warmup_steps, None)
 
 
 MOMENTS = (25, 95, 125, WARMUP, WARMUP + 3)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_restored_run_goes_on_bit_for_bit(name):
     """At the end of a window, inside one, after the last, at the end of warm-up, after it; into one begun elsewhere."""
     run, saved = run_of(name), {}
@@ -119,59 +72,16 @@ def test_a_restored_run_goes_on_bit_for_bit(name):
 
 def test_a_short_warm_up_is_restored_too():
     """Its last window has two iterations, after which the step size is settled by what the search had found."""
-    run, other = run_of("OHMC", warmup_steps=25), run_of("OHMC", seed=1, warmup_steps=25)
+    run, other = run_of(warmup_steps=25), run_of(seed=1, warmup_steps=25)
     advance(run, 24)
     other.load_state_dict(run.state_dict())
     assert same(advance(run, 10), advance(other, 10))
 
 
-def continue_in_another_process(path):
-    """What the child does: `python -c` calls it."""
-    name, saved, iterations = torch.load(path, weights_only=True)
-    run = run_of(name, seed=7)
-    run.load_state_dict(saved)
-    torch.save(advance(run, iterations), path + ".found")
-
-
-@pytest.mark.parametrize("name", ["OHMC, square", "OHMC, enumerated", "MSD, adjusted", "GeodesicSlice"])
-def test_another_process_goes_on_bit_for_bit(name, tmp_path):
-    path = str(tmp_path / "run")
-    run = run_of(name)
-    advance(run, 40)
-    torch.save((name, run.state_dict(), 150), path)
-    expected = advance(run, 150)
-    command = f"from tests.infer.mcmc.test_saving import continue_in_another_process as go; go({path!r})"
-    root = Path(__file__).parents[3]
-    subprocess.run([sys.executable, "-c", command], check=True, cwd=root, env=os.environ, timeout=250)
-    assert same(torch.load(path + ".found", weights_only=True), expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "entries"),
-    [
-        ("OHMC, square", ("iteration", "state", "tuning", "random")),
-        ("MSD", ("state", "random")),
-        ("SGNHT", ("state", "random")),
-        ("GeodesicSlice", ("state", "tuning", "random")),
-    ],
-)
-def test_what_is_left_out_would_be_missed(name, entries):
-    """Each thing that a run saves matters: without it the draws differ."""
-    run = run_of(name)
-    advance(run, 60)
-    saved = run.state_dict()
-    expected = advance(run, 120)
-    for entry in entries:
-        other = run_of(name, seed=1)
-        advance(other, 55)
-        other.load_state_dict({**saved, entry: other.state_dict()[entry]})
-        assert not same(advance(other, 120), expected), entry
-
-
 def test_nothing_else_in_the_process_changes_the_draws():
     found = []
     for disturbed in (False, True):
-        run = run_of("OHMC")
+        run = run_of()
         if disturbed:
             torch.rand(7)
         advance(run, 5)
@@ -182,10 +92,10 @@ def test_nothing_else_in_the_process_changes_the_draws():
 
 
 def test_what_does_not_fit_is_named():
-    saved = run_of("OHMC").state_dict()
+    saved = run_of().state_dict()
     for other, words in (
-        (run_of("OHMC", chains=4), "made with chains=8, this one with chains=4"),
-        (run_of("GHMC"), "made with kernel='OHMC', this one with kernel='GHMC'"),
+        (run_of(chains=4), "made with chains=8, this one with chains=4"),
+        (GHMC(square).prepare(CHAINS, WARMUP, None), "made with kernel='OHMC', this one with kernel='GHMC'"),
         (
             OHMC(concentrated, persistence=0.5).prepare(CHAINS, WARMUP, None),
             "persistence=0.0, this one with persistence=0.5",
@@ -204,7 +114,7 @@ def test_what_does_not_fit_is_named():
         with pytest.raises(ValueError, match=words):
             other.load_state_dict(saved)
         assert is_same_state(other.state_dict(), before), "nothing is half loaded"
-    run = run_of("OHMC")
+    run = run_of()
     advance(run, 3)
     expected = run.state_dict()
     for broken, words in (
@@ -226,7 +136,7 @@ def test_what_does_not_fit_is_named():
 
 
 def test_a_form_that_cannot_be_had_here_is_said(monkeypatch):
-    run = run_of("OHMC, compiled")
+    run = run_of("a compiled step")
     saved = run.state_dict()
     assert saved["forms"] == {"density": "traced", "step": "compiled", "trajectory": "steps"}
 
@@ -235,31 +145,18 @@ def test_a_form_that_cannot_be_had_here_is_said(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", fail)
     with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
-        other = run_of("OHMC, compiled")
+        other = run_of("a compiled step")
     with pytest.warns(UserWarning, match="The saved run had its step compiled, which cannot be done here"):
         other.load_state_dict(saved)
 
 
 def test_a_run_whose_trace_was_given_up_goes_on_without():
-    run = run_of("OHMC")
+    run = run_of()
     run.problem.batched.graph.forget()
-    other = run_of("OHMC")
+    other = run_of()
     other.load_state_dict(run.state_dict())
     assert other.problem.batched.graph.form == "loop"
     assert same(advance(run, 3), advance(other, 3))
-
-
-@pytest.mark.parametrize("name", ["OHMC", "MSD, adjusted", "GeodesicSlice"])
-def test_a_kernel_in_the_middle_of_a_run_can_be_pickled(name):
-    kernel = KERNELS[name]()
-    kernel.setup(10)
-    params = kernel.initial_params
-    for _ in range(15):
-        params = kernel.sample(params)
-    copy = pickle.loads(pickle.dumps(kernel))
-    for _ in range(5):
-        expected, found = kernel.sample(params), copy.sample(params)
-        assert all(torch.equal(found[site], expected[site]) for site in expected)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +187,7 @@ def test_looking_at_a_copy_changes_no_other_draws():
 
 
 def test_an_interrupt_inside_an_iteration_leaves_the_run_where_it_was():
-    run = run_of("OHMC, square")
+    run = run_of("dense masses")
     advance(run, 5)
     before = run.state_dict()
 
@@ -325,7 +222,7 @@ def test_an_interrupt_inside_an_iteration_leaves_the_run_where_it_was():
     ],
 )
 def test_damage_is_refused_in_a_sentence(path, value, words):
-    run = run_of("OHMC")
+    run = run_of()
     saved = run.state_dict()
     part = saved
     for key in path[:-1]:

@@ -23,13 +23,13 @@ def run(kernel, *args, num_samples=50, warmup_steps=50, **options):
 
 
 @pytest.mark.parametrize("name", ["V(3,2)", "V(10,4)", "V(12,2), concentrated"])
-def test_law_of_compiled_steps(name):
+def test_distribution_of_compiled_steps(name):
     target = LANGEVIN[name]
     mcmc = run(OHMC(target.model(), jit_compile=True), num_chains=64, num_samples=300, warmup_steps=300)
     assert_mean(target.statistic(mcmc.get_samples(group_by_chain=True)["X"]), *target.expectation())
 
 
-def test_law_of_compiled_steps_of_a_joint_model():
+def test_distribution_of_compiled_steps_of_a_joint_model():
     mcmc = run(OHMC(NoisyMatrix.model(), jit_compile=True), num_chains=32, num_samples=300, warmup_steps=300)
     for name, draws in NoisyMatrix.statistics(mcmc.get_samples(group_by_chain=True)).items():
         assert_mean(draws, *NoisyMatrix.expectations()[name])

@@ -40,7 +40,7 @@ def simulated(monkeypatch):
 # ---- data ------------------------------------------------------------------------------------------------------
 
 
-def test_angles_and_noise_have_their_laws():
+def test_angles_and_noise_have_their_distributions():
     arm = robot_arm_model.simulate(3, train=20_000, test=1)
     x, residual = arm.x_train, arm.y_train - robot_arm_model.position(arm.x_train)
     (low, high), (lowest, highest) = robot_arm_model.FIRST_JOINT, robot_arm_model.SECOND_JOINT

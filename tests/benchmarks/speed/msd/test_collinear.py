@@ -31,7 +31,7 @@ def test_figures_of_independent_draws_of_the_truth():
     assert found["rhat"] < 1.01
 
 
-def test_figures_see_a_law_that_is_too_narrow_along_one_axis():
+def test_figures_see_a_distribution_that_is_too_narrow_along_one_axis():
     truth = gaussian(LINEAR)
     _, axes = truth.principal_axes()
     w = draws_of(truth)

@@ -147,7 +147,7 @@ def whitened_covariance(mechanics, n, p, inverse_mass=0.3, draws=200_000):
 
 @pytest.mark.parametrize(("n", "p"), [(3, 1), (3, 2), (4, 4), (6, 3)])
 @over_mechanics
-def test_momentum_has_the_law_of_the_kinetic_energy(mechanics, n, p):
+def test_momentum_has_the_distribution_of_the_kinetic_energy(mechanics, n, p):
     covariance = whitened_covariance(mechanics, n, p)
     # Entries of a sample covariance of N(0, I) have standard error √(1/N), on the diagonal √(2/N).
     error = math.sqrt(1 / 200_000) * (1 + (math.sqrt(2) - 1) * torch.eye(len(covariance)))
@@ -163,7 +163,7 @@ def test_each_wrong_pairing_is_noticed(mechanics):
 
 
 @pytest.mark.parametrize("inverse_mass", [torch.tensor([0.3]), torch.tensor([0.3, 2.0, 1.0]), None])
-def test_momentum_of_flat_blocks_has_the_law_of_the_kinetic_energy(inverse_mass):
+def test_momentum_of_flat_blocks_has_the_distribution_of_the_kinetic_energy(inverse_mass):
     if inverse_mass is None:
         root = torch.randn(3, 3)
         inverse_mass = root @ root.mT + torch.eye(3)
@@ -186,14 +186,14 @@ def vectorised_langevin(target, mechanics, step_size=0.25, num_steps=6):
 
 @pytest.mark.parametrize("name", ["V(3,2)", "sphere", "V(4,3), full F", "V(10,4)"])
 @over_mechanics
-def test_law_of_many_chains(mechanics, name):
+def test_distribution_of_many_chains(mechanics, name):
     """500 chains of 200 draws: a standard error near 0.005, where the end-to-end tests have 0.05."""
     draws, _ = vectorised_langevin(LANGEVIN[name], mechanics)
     assert abs(deviation(draws, *LANGEVIN[name].expectation())) < STANDARD_ERRORS
 
 
 @pytest.mark.parametrize("mechanics", [WrongMomentum(), WrongEnergy(), WrongGeodesicEnergy(Stiefel())])
-def test_the_law_test_can_fail_though_acceptance_is_high(mechanics):
+def test_the_test_of_distributions_can_fail_though_acceptance_is_high(mechanics):
     draws, acceptance = vectorised_langevin(LANGEVIN["V(3,2)"], mechanics)
     assert acceptance > 0.7
     assert abs(deviation(draws, *LANGEVIN["V(3,2)"].expectation())) > 10

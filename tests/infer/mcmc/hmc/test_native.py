@@ -1,7 +1,6 @@
 """Trajectories in native code: the same steps, the same draws, the same distributions; and what happens without."""
 
 import pickle
-import warnings
 
 import optree
 import pyro
@@ -143,19 +142,6 @@ def test_the_distribution(kernel, persistence, monkeypatch):
     assert made.run._graphs["trajectory"].form == "native"
     kappa = torch.tensor(2.5)
     assert_mean(mcmc.get_samples(group_by_chain=True)["x"][..., 0, 0], float(1 / kappa.tanh() - 1 / kappa))
-
-
-def test_a_run_goes_on_from_its_state_and_from_a_pickle(monkeypatch):
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
-    run = OHMC(concentrated, **FIXED).prepare(2, 0, None)
-    for _ in range(40):
-        run.advance()
-    other = OHMC(concentrated, **FIXED).prepare(2, 0, None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        other.load_state_dict(run.state_dict())
-    assert other._graphs["trajectory"].form == "native"
-    assert torch.equal(other.advance()["U"], run.advance()["U"])
 
 
 def test_a_kernel_with_native_code_can_be_pickled(monkeypatch):

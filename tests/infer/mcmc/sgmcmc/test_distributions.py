@@ -35,20 +35,9 @@ def draw(kernel, num_samples=300, warmup_steps=100, num_chains=256):
     return mcmc.get_samples(group_by_chain=True)
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        pytest.param(lambda: OSGHMC(STIEFEL.model(), step_size=0.06, num_steps=10, friction=0.1), id="OSGHMC"),
-        pytest.param(
-            lambda: OSGHMC(STIEFEL.model(), step_size=0.02, num_steps=30, friction=0.1, integrator="euler"),
-            id="OSGHMC, euler",
-        ),
-        pytest.param(lambda: SGLD(STIEFEL.model(), step_size=0.004, num_steps=30), id="SGLD"),
-        pytest.param(lambda: SGNHT(STIEFEL.model(), step_size=0.06, num_steps=10), id="SGNHT"),
-    ],
-)
-def test_on_orthonormal_matrices(kernel):
-    assert_mean(STIEFEL.statistic(draw(kernel(), 100)["X"]), *STIEFEL.expectation())
+def test_the_euler_integrator_on_orthonormal_matrices():
+    kernel = OSGHMC(STIEFEL.model(), step_size=0.02, num_steps=30, friction=0.1, integrator="euler")
+    assert_mean(STIEFEL.statistic(draw(kernel, 100)["X"]), *STIEFEL.expectation())
 
 
 class Isotropic(CayleyMechanics):

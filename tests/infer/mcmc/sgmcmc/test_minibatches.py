@@ -14,7 +14,8 @@ import pyro_manifold.density.batched as batched
 from problems.monte_carlo import assert_mean
 from pyro_manifold.density.batches import Batches
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT
+from pyro_manifold.infer import MCMC, OSGHMC, SGHMC, SGLD
+from tests.infer.mcmc.test_conformance import advance, same
 
 SIZE = 60
 X = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
@@ -124,49 +125,38 @@ def test_a_new_batch_traces_nothing(monkeypatch, source):
     assert len(run.problem.batched.graphs) == (2 if source == "loader" else 1)
 
 
-KERNELS = {
-    "SGLD, plates": (lambda: SGLD(one_plate, step_size=1e-3, num_steps=3), None),
-    "PSGLD, symmetric": (lambda: PSGLD(one_plate, step_size=1e-3, num_steps=2, minibatches="symmetric"), None),
-    "SGHMC, own": (lambda: SGHMC(nested_plates, step_size=1e-2, num_steps=2, own_minibatches=True), None),
-    "SGHMC, independent": (lambda: SGHMC(two_plates, step_size=1e-2, minibatches="independent"), None),
-    "OSGHMC, loader": (lambda: OSGHMC(with_loader, step_size=1e-2, num_steps=3), loader),
-    "OSGHMC, loader with a generator": (
-        lambda: OSGHMC(with_loader, step_size=1e-2, num_steps=3),
-        lambda: loader(generator=torch.Generator().manual_seed(3)),
-    ),
-    "OSGHMC, own of a loader": (
-        lambda: OSGHMC(with_loader, step_size=1e-2, num_steps=3, own_minibatches=True),
-        lambda: loader(drop_last=True),
-    ),
-    "SGNHT, plates": (lambda: SGNHT(two_plates, step_size=1e-2, num_steps=3), None),
-    "SGNHT, loader": (lambda: SGNHT(with_loader, step_size=1e-2, num_steps=3), loader),
+# Where batches come from; plates of one's own and all kernels: `test_conformance.py`.
+SOURCES = {
+    "symmetric": ({"model": one_plate, "minibatches": "symmetric"}, None),
+    "own": ({"model": nested_plates, "own_minibatches": True}, None),
+    "independent": ({"model": two_plates, "minibatches": "independent"}, None),
+    "loader": ({"model": with_loader}, loader),
+    "loader with a generator": ({"model": with_loader}, lambda: loader(generator=torch.Generator().manual_seed(3))),
+    "own of a loader": ({"model": with_loader, "own_minibatches": True}, lambda: loader(drop_last=True)),
 }
 
 
 def prepared(name, seed):
     pyro.set_rng_seed(seed)
-    kernel, source = KERNELS[name]
-    return kernel().prepare(3, 4, None, data_loader=None if source is None else source())
+    options, source = SOURCES[name]
+    kernel = OSGHMC(**options, step_size=1e-2, num_steps=3)
+    return kernel.prepare(3, 4, None, data_loader=None if source is None else source())
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", SOURCES)
 def test_a_run_goes_on_bit_for_bit(name):
     first = prepared(name, 0)
-    for _ in range(7):
-        first.advance()
+    advance(first, 7)
     saved = pickle.loads(pickle.dumps(first.state_dict()))
-    truth = [{site: value.clone() for site, value in first.advance().items()} for _ in range(9)]
-    torch.rand(5)
+    expected = advance(first, 9)
+    torch.rand(5)  # what others draw changes nothing
     second = prepared(name, 1)
     second.load_state_dict(saved)
-    for expected in truth:
-        torch.rand(3)  # what others draw changes nothing
-        found = second.advance()
-        assert all(torch.equal(found[site], expected[site]) for site in expected)
+    assert same(advance(second, 9), expected)
 
 
 def test_a_loader_leaves_the_global_random_numbers_alone():
-    run = prepared("OSGHMC, loader", 0)
+    run = prepared("loader", 0)
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)

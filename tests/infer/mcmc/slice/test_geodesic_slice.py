@@ -1,7 +1,5 @@
 """Geodesic slice sampling: known distributions, also after a few iterations from exact draws; modes; what it says."""
 
-import pickle
-
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -11,7 +9,7 @@ from problems.monte_carlo import assert_mean
 from problems.targets import LANGEVIN
 from pyro_manifold.diagnostics import to_inferencedata
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
-from pyro_manifold.infer import MCMC, GeodesicSlice, Store
+from pyro_manifold.infer import MCMC, GeodesicSlice
 from pyro_manifold.infer.mcmc.slice.geodesic_slice import Bracket, Line, line_on
 from pyro_manifold.manifolds import Euclidean, Grassmann, SpecialOrthogonal, Sphere, Stiefel
 from tests.infer.models import F, factor_model, langevin
@@ -328,28 +326,6 @@ def test_a_site_without_room_stays():
     samples = draw(GeodesicSlice(model), num_samples=200, num_chains=2).get_samples()
     assert set(samples["sign"].unique().tolist()) == {-1.0, 1.0}
     assert bool((samples["all"] == 1).all())
-
-
-def test_a_stored_run_is_resumed(tmp_path):
-    found = []
-    for folder, sizes in (("once", [40]), ("twice", [15, 40])):
-        for size in sizes:
-            pyro.set_rng_seed(0)
-            store = Store(tmp_path / folder, seconds=1e-6, draws=7)
-            mcmc = draw(GeodesicSlice(langevin), size, 30, 3, store=store, resume=size != sizes[0])
-        found.append(mcmc.get_samples()["U"])
-    assert torch.equal(*found)
-
-
-def test_a_kernel_in_the_middle_of_a_run_can_be_pickled():
-    kernel = GeodesicSlice(langevin)
-    kernel.setup(10)
-    params = kernel.initial_params
-    for _ in range(5):
-        params = kernel.sample(params)
-    copy = pickle.loads(pickle.dumps(kernel))
-    for _ in range(8):
-        assert torch.equal(kernel.sample(params)["U"], copy.sample(params)["U"])
 
 
 def test_compiling_falls_back_in_a_sentence(monkeypatch):
