@@ -23,7 +23,7 @@ from problems.phase_space import System, WrongEnergy, WrongMomentum, langevin_bi
 from problems.targets import LANGEVIN
 from pyro_manifold.diagnostics import (
     align_signs_and_permutations,
-    plot_frames,
+    plot_columns,
     plot_loadings,
     plot_principal_angles,
 )
@@ -106,7 +106,7 @@ def alignment():
     draws[2:] = draws[2:].flip(-1)
     fig, axes = plt.subplots(1, 2, figsize=(8, 3.9), subplot_kw={"projection": "3d"})
     for ax, values, title in zip(axes, (draws, align_signs_and_permutations(draws).draws), TITLES, strict=True):
-        plot_frames(values, ax=ax).set_title(title)
+        plot_columns(values, ax=ax).set_title(title)
         ax.view_init(elev=25, azim=35)
     save(fig, "alignment.png")
 

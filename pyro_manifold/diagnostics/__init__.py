@@ -8,7 +8,7 @@ from pyro_manifold.diagnostics.frechet import dispersion, frechet_mean
 from pyro_manifold.diagnostics.guide_quality import guide_khat
 from pyro_manifold.diagnostics.invariants import Convergence, invariants, summarise_invariants
 from pyro_manifold.diagnostics.modes import Modes, modes
-from pyro_manifold.diagnostics.plots import plot_evidence, plot_frames, plot_loadings, plot_principal_angles
+from pyro_manifold.diagnostics.plots import plot_columns, plot_evidence, plot_loadings, plot_principal_angles
 from pyro_manifold.diagnostics.stored import open_run
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 
@@ -29,8 +29,8 @@ __all__ = [
     "modes",
     "nested_r_hat",
     "open_run",
+    "plot_columns",
     "plot_evidence",
-    "plot_frames",
     "plot_loadings",
     "plot_principal_angles",
     "principal_angles",

@@ -21,10 +21,10 @@ _MOST_PROJECTED = 0.1
 _LEAST_PROBABILITY = 0.01
 
 
-def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300, *, project: bool = False) -> Any:
+def plot_columns(draws: Tensor, ax: Any = None, most_draws: int = 300, *, project: bool = False) -> Any:
     r"""Plot columns of orthonormal matrices on the circle (n = 2) or sphere (n = 3), with an arrow for each mean.
 
-    A frame is a set of orthonormal vectors, here the columns of one draw. The arrow is the arithmetic mean
+    The arrow is the arithmetic mean
     :math:`E\,x_j`: on the circle or sphere if all draws are equal, short if they are dispersed, and zero if they have
     no mean direction, as when signs are not aligned.
 
@@ -46,23 +46,23 @@ def plot_frames(draws: Tensor, ax: Any = None, most_draws: int = 300, *, project
     Example:
         >>> import matplotlib
         >>> matplotlib.use("Agg")
-        >>> ax = plot_frames(torch.eye(3, 2).expand(1, 10, 3, 2))
+        >>> ax = plot_columns(torch.eye(3, 2).expand(1, 10, 3, 2))
         >>> ax.name
         '3d'
     """
-    check_draws(draws, "plot_frames")
-    _check_one_site(draws, "plot_frames")
+    check_draws(draws, "plot_columns")
+    _check_one_site(draws, "plot_columns")
     draws = _orthonormal(draws, project)
     n, p = draws.shape[-2:]
     if n not in (2, 3):
         raise ValueError(
-            f"plot_frames: draws has shape {tuple(draws.shape)}, but only columns of length 2 or 3 can be drawn; "
+            f"plot_columns: draws has shape {tuple(draws.shape)}, but only columns of length 2 or 3 can be drawn; "
             "use plot_loadings or plot_principal_angles."
         )
-    ax = _axes(ax, "plot_frames", three_dimensional=n == 3, size=(4.2, 4.2))
+    ax = _axes(ax, "plot_columns", three_dimensional=n == 3, size=(4.2, 4.2))
     columns = draws.detach().flatten(0, 1).cpu().double()
     if most_draws < 1:
-        raise ValueError(f"plot_frames: most_draws={most_draws}, expected at least 1.")
+        raise ValueError(f"plot_columns: most_draws={most_draws}, expected at least 1.")
     shown = columns[:: max(1, -(-len(columns) // most_draws))]
     (_circle if n == 2 else _sphere)(ax)
     # Points of a narrow cloud hide each other; transparent ones show where it is dense. On a sphere those at the back
@@ -202,13 +202,13 @@ def _write_cells(ax: Any, mean: Tensor, deviation: Tensor, certain: Tensor, larg
 def _orthonormal(draws: Tensor, project: bool) -> Tensor:
     """Return the draws, or the orthonormal matrices nearest to them."""
     if not project:
-        check_orthonormal(draws, "draws", "plot_frames", remedy="use project=True if only rounding has gathered.")
+        check_orthonormal(draws, "draws", "plot_columns", remedy="use project=True if only rounding has gathered.")
         return draws
-    check_tall(draws, "draws", "plot_frames")
+    check_tall(draws, "draws", "plot_columns")
     error = float(Stiefel().membership_error(draws.detach()).max())
     if error > _MOST_PROJECTED:
         raise ValueError(
-            f"plot_frames: project=True is for draws whose columns are nearly orthonormal, but |XᵀX − I| reaches "
+            f"plot_columns: project=True is for draws whose columns are nearly orthonormal, but |XᵀX − I| reaches "
             f"{error:.1e}; draw loadings of other lengths with plot_loadings."
         )
     return Stiefel().projection(draws.detach())

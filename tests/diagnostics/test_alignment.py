@@ -35,8 +35,8 @@ def signed_permutations(p):
             yield torch.eye(p)[list(order)] * torch.tensor(sign)
 
 
-def frames(*batch, n=6, p=3, noise=0.05):
-    """A concentrated cloud around one random frame for each element of ``batch[2:]``."""
+def orthonormal_matrices(*batch, n=6, p=3, noise=0.05):
+    """A concentrated cloud around one random matrix for each element of ``batch[2:]``."""
     centre = Stiefel().random_point(*batch[2:], n, p)
     return Stiefel().projection(centre + noise * torch.randn(*batch, n, p))
 
@@ -48,7 +48,7 @@ def loadings(*batch, n=6, p=3, noise=0.05):
 
 
 every_group = pytest.mark.parametrize("kind", ALIGNERS)
-every_cloud = pytest.mark.parametrize("cloud", [frames, loadings])
+every_cloud = pytest.mark.parametrize("cloud", [orthonormal_matrices, loadings])
 
 
 @every_group
@@ -85,7 +85,7 @@ def test_alignment_is_idempotent(kind, cloud):
 
 @every_group
 def test_transformation_is_in_the_group_and_gives_the_draws(kind):
-    draws = frames(4, 25, noise=0.5) @ random_element(kind, 4, 25, p=3)
+    draws = orthonormal_matrices(4, 25, noise=0.5) @ random_element(kind, 4, 25, p=3)
     found = ALIGNERS[kind](draws)
     T = found.transformation
     torch.testing.assert_close(found.draws, draws @ T)
@@ -98,7 +98,7 @@ def test_transformation_is_in_the_group_and_gives_the_draws(kind):
 
 @every_group
 def test_reference_is_the_mean_of_the_aligned_draws(kind):
-    found = ALIGNERS[kind](frames(4, 25, noise=0.3) @ random_element(kind, 4, 25, p=3))
+    found = ALIGNERS[kind](orthonormal_matrices(4, 25, noise=0.3) @ random_element(kind, 4, 25, p=3))
     torch.testing.assert_close(found.draws.mean((0, 1)), found.reference)
 
 
@@ -149,7 +149,7 @@ def test_one_reference_serves_all_batch_elements(kind):
 
 @every_group
 def test_float32_stays_float32(kind):
-    draws = frames(4, 25) @ random_element(kind, 4, 25, p=3)
+    draws = orthonormal_matrices(4, 25) @ random_element(kind, 4, 25, p=3)
     found = ALIGNERS[kind](draws.float())
     assert {value.dtype for value in found} == {torch.float32}
     torch.testing.assert_close(found.draws.double(), ALIGNERS[kind](draws).draws, rtol=0, atol=1e-5)
@@ -158,7 +158,7 @@ def test_float32_stays_float32(kind):
 @every_group
 def test_rhat_is_that_of_the_loadings_afterwards(kind):
     """Chains that sit in different modes of the same law."""
-    draws = frames(4, 200, noise=0.1)
+    draws = orthonormal_matrices(4, 200, noise=0.1)
     scrambled = draws @ random_element(kind, 4, p=3).unsqueeze(1)
     scrambled[0] = -scrambled[1]  # at least two chains differ
 
@@ -179,7 +179,7 @@ def test_columns_orthogonal_to_their_reference_are_kept(kind):
 
 @every_group
 def test_nothing_found_is_in_a_graph(kind):
-    draws, reference = frames(2, 3).requires_grad_(), torch.eye(6, 3).requires_grad_()
+    draws, reference = orthonormal_matrices(2, 3).requires_grad_(), torch.eye(6, 3).requires_grad_()
     for found in (ALIGNERS[kind](draws), ALIGNERS[kind](draws, reference)):
         assert not any(value.requires_grad for value in found)
 
@@ -223,6 +223,6 @@ def test_bad_input_gets_one_sentence(kind, draws, reference, error, message):
 
 def test_values_of_columns_do_not_survive_a_rotation():
     with pytest.raises(ValueError, match="rotates columns into each other"):
-        align_rotations(frames(2, 3)).reorder(torch.ones(2, 3, 3))
+        align_rotations(orthonormal_matrices(2, 3)).reorder(torch.ones(2, 3, 3))
     with pytest.raises(ValueError, match=r"values has shape \(3,\), expected \(2, 3, 3\)"):
-        align_signs(frames(2, 3)).reorder(torch.ones(3))
+        align_signs(orthonormal_matrices(2, 3)).reorder(torch.ones(3))

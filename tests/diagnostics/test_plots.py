@@ -11,10 +11,10 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 
-from pyro_manifold.diagnostics import plot_frames, plot_loadings, plot_principal_angles
+from pyro_manifold.diagnostics import plot_columns, plot_loadings, plot_principal_angles
 from pyro_manifold.manifolds import Stiefel
 
-PLOTS = {"plot_frames": plot_frames, "plot_loadings": plot_loadings, "plot_principal_angles": plot_principal_angles}
+PLOTS = {"plot_columns": plot_columns, "plot_loadings": plot_loadings, "plot_principal_angles": plot_principal_angles}
 
 
 def cloud(chains, draws, n, p, noise=0.1):
@@ -36,29 +36,29 @@ def draw(ax):
 class TestFrames:
     def test_circle_has_a_cloud_and_an_arrow_for_each_column(self):
         draws = cloud(2, 100, 2, 2)
-        ax = draw(plot_frames(draws))
+        ax = draw(plot_columns(draws))
         assert [cloud.get_label() for cloud in ax.collections] == ["column 1", "column 2"]
         for j, shown in enumerate(ax.collections):
             torch.testing.assert_close(torch.as_tensor(shown.get_offsets().data), draws[..., j].reshape(-1, 2))
             torch.testing.assert_close(torch.tensor(ax.texts[j].xy), draws[..., j].mean((0, 1)))
 
     def test_sphere_shows_at_most_the_draws_asked_for(self):
-        ax = draw(plot_frames(cloud(4, 100, 3, 2), most_draws=90))
+        ax = draw(plot_columns(cloud(4, 100, 3, 2), most_draws=90))
         clouds = [artist for artist in ax.collections if artist.get_label().startswith("column")]
         assert len(clouds) == 2
         assert all(len(shown._offsets3d[0]) == 80 for shown in clouds)  # every fifth
 
     def test_other_sizes_and_axes_are_refused(self):
-        with pytest.raises(ValueError, match=r"^plot_frames: draws has shape .* only columns of length 2 or 3"):
-            plot_frames(cloud(1, 5, 4, 2))
-        with pytest.raises(ValueError, match=r"^plot_frames: ax has the wrong number of dimensions .*projection"):
-            plot_frames(cloud(1, 5, 3, 2), ax=plt.subplots()[1])
-        with pytest.raises(ValueError, match=r"^plot_frames: draws must have orthonormal columns"):
-            plot_frames(torch.ones(1, 5, 3, 2))
+        with pytest.raises(ValueError, match=r"^plot_columns: draws has shape .* only columns of length 2 or 3"):
+            plot_columns(cloud(1, 5, 4, 2))
+        with pytest.raises(ValueError, match=r"^plot_columns: ax has the wrong number of dimensions .*projection"):
+            plot_columns(cloud(1, 5, 3, 2), ax=plt.subplots()[1])
+        with pytest.raises(ValueError, match=r"^plot_columns: draws must have orthonormal columns"):
+            plot_columns(torch.ones(1, 5, 3, 2))
 
     @pytest.mark.parametrize(("n", "p"), [(2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
     def test_axes_have_names_and_ticks_and_a_title_has_its_place(self, n, p):
-        ax = plot_frames(cloud(1, 20, n, p))
+        ax = plot_columns(cloud(1, 20, n, p))
         ax.set_title("Columns of the loadings")
         draw(ax)
         axes = [ax.xaxis, ax.yaxis, *([ax.zaxis] if n == 3 else [])]
@@ -78,9 +78,9 @@ class TestFrames:
     def test_rounded_draws_are_projected_when_asked(self, n):
         draws = cloud(1, 20, n, 2)
         rounded = (draws * 1e4).round() / 1e4
-        with pytest.raises(ValueError, match=r"^plot_frames: draws must have orthonormal columns.*use project=True"):
-            plot_frames(rounded)
-        ax = draw(plot_frames(rounded, project=True))
+        with pytest.raises(ValueError, match=r"^plot_columns: draws must have orthonormal columns.*use project=True"):
+            plot_columns(rounded)
+        ax = draw(plot_columns(rounded, project=True))
         first = next(artist for artist in ax.collections if artist.get_label() == "column 1")
         points = (
             first.get_offsets().data if n == 2 else torch.stack([torch.as_tensor(x.data) for x in first._offsets3d], -1)
@@ -88,8 +88,10 @@ class TestFrames:
         points = torch.as_tensor(points)
         torch.testing.assert_close(points.norm(dim=-1), torch.ones(20), atol=1e-12, rtol=0)
         torch.testing.assert_close(points, draws[0, :, :, 0], atol=1e-3, rtol=0)
-        with pytest.raises(ValueError, match=r"^plot_frames: project=True is for .* nearly orthonormal.*plot_loadings"):
-            plot_frames(2 * draws, project=True)
+        with pytest.raises(
+            ValueError, match=r"^plot_columns: project=True is for .* nearly orthonormal.*plot_loadings"
+        ):
+            plot_columns(2 * draws, project=True)
 
 
 class TestPrincipalAngles:
