@@ -12,10 +12,10 @@ import torch
 
 from benchmarks.tables import show
 from benchmarks.timing import best_time
-from pyro_manifold.infer.mcmc.hmc.leapfrog import at_rest, leapfrog_step, refresh
+from pyro_manifold.infer.mcmc.hmc.leapfrog import leapfrog_step, refresh
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, Metric
 from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
-from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
+from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory, at_rest
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.manifolds import Stiefel
 

@@ -3,6 +3,7 @@
 from pyro_manifold.infer.mcmc import Kernel
 from pyro_manifold.infer.mcmc.transitions import (
     AdaptedStepSize,
+    Executable,
     Fixed,
     PlainState,
     PlainTransition,
@@ -52,4 +53,4 @@ class RandomWalk(Kernel):
         walk = RandomWalkTransition(manifolds, self.temperature)
         adapted = self._target is not None
         tuning = AdaptedStepSize(self._step_size, self._target) if adapted else Fixed(StepSize(self._step_size))
-        return composition_of(problem, walk, tuning)
+        return composition_of(problem, Executable(walk, problem.density), tuning)

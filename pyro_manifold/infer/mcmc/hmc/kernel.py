@@ -17,13 +17,13 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
 from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State, at_rest
+from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.hmc.reflection import reflections
 from pyro_manifold.infer.mcmc.hmc.step_size import windows
-from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
+from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory, at_rest
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
 from pyro_manifold.infer.mcmc.hmc.warmup import AdaptationSettings, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
@@ -186,8 +186,8 @@ class HamiltonianKernel(Kernel):
         self, problem: Problem, mechanics: ProductMechanics, tuned_by: TunedBy
     ) -> Composition[State, HamiltonianSettings]:
         """Compose a run as in `compose`, with the given mechanics and adaptation."""
-        state = at_rest(problem.position, problem.potential)
-        trajectory = Executable(Trajectory(mechanics), lambda batch: problem.potential)
+        transition, state = Trajectory(mechanics), at_rest(problem.position, problem.potential)
+        trajectory = Executable(transition, problem.density)
         tuning = tuned_by(state, mechanics, trajectory)
         return composition_of(
             problem,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
@@ -18,12 +17,6 @@ class State(NamedTuple):
     momentum: Blocks
     energy: Tensor
     gradient: Blocks
-
-
-def at_rest(position: Blocks, potential: Potential) -> State:
-    """Return a state with zero momentum."""
-    energy, gradient = potential(position)
-    return State(position, {block: torch.zeros_like(x) for block, x in position.items()}, energy, gradient)
 
 
 def leapfrog_step(

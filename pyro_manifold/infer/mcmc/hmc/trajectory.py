@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State, leapfrog_step, refresh, reversed_in_time, total_energy
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis
-from pyro_manifold.infer.mcmc.transitions.states import Noise, Potential, Statistics, choose, uniform_like
+from pyro_manifold.infer.mcmc.transitions.states import Blocks, Noise, Potential, Statistics, choose, uniform_like
 
 
 class HamiltonianSettings(NamedTuple):
@@ -39,6 +39,12 @@ class Start(NamedTuple):
 
     state: State
     total: Tensor
+
+
+def at_rest(position: Blocks, potential: Potential) -> State:
+    """Return a state with zero momentum."""
+    energy, gradient = potential(position)
+    return State(position, {block: torch.zeros_like(x) for block, x in position.items()}, energy, gradient)
 
 
 class Trajectory:

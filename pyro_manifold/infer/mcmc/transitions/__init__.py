@@ -2,6 +2,7 @@
 
 from pyro_manifold.infer.mcmc.transitions.composition import Composition as Composition
 from pyro_manifold.infer.mcmc.transitions.composition import Fixed as Fixed
+from pyro_manifold.infer.mcmc.transitions.executable import Executable as Executable
 from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis as metropolis
 from pyro_manifold.infer.mcmc.transitions.problem import Problem as Problem
 from pyro_manifold.infer.mcmc.transitions.pure import AdaptedStepSize as AdaptedStepSize

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_manifold.density.batched import Batch
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.composition import Composition, Tuning
-from pyro_manifold.infer.mcmc.transitions.executable import Executable, PureTransition, native_code_is_allowed
+from pyro_manifold.infer.mcmc.transitions.executable import Executable, native_code_is_allowed
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import (
     Blocks,
@@ -94,7 +94,7 @@ class PlainTransition:
 
 def composition_of(
     problem: Problem,
-    transition: PureTransition[S, T] | Executable[S, T],
+    executable: Executable[S, T],
     tuning: Tuning[S, T],
     state: S | None = None,
     *,
@@ -108,7 +108,8 @@ def composition_of(
 
     Args:
         problem: target with initial values.
-        transition: transition of one iteration; its states have entries ``position``, ``energy`` and ``gradient``.
+        executable: ``Executable(transition, problem.density)`` of a pure transition whose states have entries
+            ``position``, ``energy`` and ``gradient``.
         tuning: adaptation of its settings, which must have an entry ``num_steps``.
         state: initial state; `PlainState` at the initial values if None.
         earlier: transitions that come before it in each iteration.
@@ -119,9 +120,6 @@ def composition_of(
         warn: whether to warn if there is no native code for the model.
     """
     start: Any = PlainState(problem.position, *problem.potential(problem.position)) if state is None else state
-    executable = transition
-    if not isinstance(executable, Executable):
-        executable = Executable(executable, lambda batch: problem.potential)
     code = _Code(problem, executable, example or (lambda: tuning.settings(1)), learn_cost, compile_options, warn)
 
     def renew(state: Any, position: Blocks) -> Any:

@@ -6,7 +6,7 @@ import pyro
 import pytest
 import torch
 
-from pyro_manifold.infer.mcmc.transitions import Fixed, Noise, StepSize, composition_of
+from pyro_manifold.infer.mcmc.transitions import Executable, Fixed, Noise, StepSize, composition_of
 from pyro_manifold.manifolds import Euclidean
 from tests.infer.mcmc.random_walk import RandomWalk, RandomWalkTransition
 from tests.infer.models import concentrated
@@ -45,7 +45,9 @@ class Compiled(RandomWalk):
     def compose(self, problem, warmup_steps):
         manifolds = {block: problem.manifolds.get(block, Euclidean()) for block in problem.position}
         walk = self.transition(manifolds, 1.0)
-        return composition_of(problem, walk, Fixed(StepSize(0.1)), compile_options={"backend": "eager"})
+        return composition_of(
+            problem, Executable(walk, problem.density), Fixed(StepSize(0.1)), compile_options={"backend": "eager"}
+        )
 
 
 def positions(kernel):
@@ -85,7 +87,7 @@ class Unscaled(RandomWalkTransition):
 class WithoutStepSize(RandomWalk):
     def compose(self, problem, warmup_steps):
         manifolds = {block: problem.manifolds.get(block, Euclidean()) for block in problem.position}
-        return composition_of(problem, Unscaled(manifolds, 1.0), Fixed(Count()))
+        return composition_of(problem, Executable(Unscaled(manifolds, 1.0), problem.density), Fixed(Count()))
 
 
 def test_settings_need_no_step_size():
