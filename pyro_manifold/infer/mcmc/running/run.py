@@ -147,6 +147,11 @@ class Run(Saved, Generic[S, T]):
         return self.problem.target
 
     @property
+    def forms(self) -> dict[str, str]:
+        """Form in use of the density, steps and iterations, such as ``"eager"``, ``"traced"`` or ``"native"``."""
+        return {name: graph.form for name, graph in self._graphs.items()}
+
+    @property
     def values(self) -> Sites:
         """Constrained values of the chains, ``{site: (chains, ...)}``."""
         return self.problem.target.values(self.sites)
@@ -366,8 +371,7 @@ class Run(Saved, Generic[S, T]):
         one would, in another process too, given the same machine and number of threads.
         """
         self._lookahead.forget(self.random)
-        forms = {name: graph.form for name, graph in self._graphs.items()}
-        saved = {**super().state_dict(), "random": self.random.get_state(), "forms": forms}
+        saved = {**super().state_dict(), "random": self.random.get_state(), "forms": self.forms}
         return {**saved, "made with": dict(self.made_with), "reference": plain(self.record_density())}
 
     def load_state_dict(self, saved: dict[str, Plain]) -> None:

@@ -69,6 +69,11 @@ class AdaptedStepSize(Saved):
 
     def learn(self, iteration: int, before: Any, after: Any, statistics: Statistics, random: torch.Generator) -> None:
         """Adapt ε to the acceptance probabilities of one iteration of warm-up."""
+        if "acceptance_rate" not in statistics:
+            raise ValueError(
+                "AdaptedStepSize needs the statistic 'acceptance_rate', and the transition returns "
+                f"{sorted(statistics)}: return those of `metropolis`, or use Fixed."
+            )
         error = float(statistics["acceptance_rate"].mean()) - self._target
         self.step_size *= math.exp(error * iteration**-_DECAY)
 

@@ -6,7 +6,7 @@ import pyro
 import pytest
 import torch
 
-from pyro_manifold.infer.mcmc.transitions import Executable, Fixed, Noise, StepSize, composition_of
+from pyro_manifold.infer.mcmc.transitions import AdaptedStepSize, Executable, Fixed, Noise, StepSize, composition_of
 from pyro_manifold.manifolds import Euclidean
 from tests.infer.mcmc.random_walk import RandomWalk, RandomWalkTransition
 from tests.infer.models import concentrated
@@ -100,3 +100,24 @@ def test_settings_need_no_step_size():
     assert run._graphs["trajectory"].form == "native"
     torch.testing.assert_close([run.advance()["U"].clone() for _ in range(5)], eager)
     assert set(run.statistics) >= {"n_steps", "lp"}
+
+
+class WithoutAcceptance(RandomWalkTransition):
+    """The same without the statistic that step sizes are adapted to."""
+
+    def finish(self, proposal, state, settings, noise):
+        state, statistics = super().finish(proposal, state, settings, noise)
+        return state, {"lp": statistics["lp"]}
+
+
+class AdaptedWithoutAcceptance(RandomWalk):
+    def compose(self, problem, warmup_steps):
+        manifolds = {block: problem.manifolds.get(block, Euclidean()) for block in problem.position}
+        executable = Executable(WithoutAcceptance(manifolds, 1.0), problem.density)
+        return composition_of(problem, executable, AdaptedStepSize(0.1, 0.3))
+
+
+def test_adaptation_without_its_statistic_is_one_sentence():
+    run = AdaptedWithoutAcceptance(concentrated).prepare(2, 5, None)
+    with pytest.raises(ValueError, match=r"^AdaptedStepSize needs the statistic 'acceptance_rate'.*'lp'.*use Fixed\.$"):
+        run.advance()
