@@ -130,7 +130,7 @@ def test_copies_that_were_written_into_are_copies_no_longer():
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_a_parameter_that_was_written_into_is_looked_at_anew(requires_grad):
+def test_a_parameter_that_was_written_into_is_looked_at_again(requires_grad):
     F = torch.randn(3, 4, 2, requires_grad=requires_grad)
     distribution = MatrixLangevin(F)
     X = StiefelUniform(4, 2).sample((3,))

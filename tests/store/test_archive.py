@@ -58,12 +58,12 @@ def test_any_changed_byte_of_an_array_is_noticed(path):
         Archive(path).verify()
 
 
-def test_files_that_are_gone_or_written_anew_are_sentences(path):
+def test_files_that_are_gone_or_rewritten_are_sentences(path):
     archive = Archive(path)
     name = next(iter(archive.entries))
     path.write_bytes(path.read_bytes())
     os.utime(path, ns=(0, 0))
-    with pytest.raises(DamagedError, match="was written anew"):
+    with pytest.raises(DamagedError, match="was rewritten"):
         archive[name]
     path.unlink()
     with pytest.raises(DamagedError, match="is gone since it was opened"):

@@ -61,7 +61,7 @@ def test_a_link_in_place_of_the_folder_is_not_followed(folder, tmp_path):
     assert compiler.cache_folder() is None
 
 
-def test_files_of_others_are_compiled_anew(folder, monkeypatch):
+def test_files_of_others_are_compiled_again(folder, monkeypatch):
     compiler.compiled(SOURCE, 4)
     (library,) = folder.iterdir()
     built = count_builds(monkeypatch)
@@ -74,7 +74,7 @@ def test_files_of_others_are_compiled_anew(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.5])
-def test_half_a_file_is_compiled_anew(folder, monkeypatch, share):
+def test_half_a_file_is_compiled_again(folder, monkeypatch, share):
     """A crash of the machine can leave one; to load it would end the process."""
     compiler.compiled(SOURCE, 4)
     (library,) = folder.iterdir()

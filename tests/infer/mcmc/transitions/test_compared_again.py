@@ -14,6 +14,7 @@ from pyro_manifold.infer.mcmc.running import run as running
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.transitions import compilation, executable
 from tests.infer.mcmc.kernels import KERNELS
+from tests.infer.mcmc.random_walk import RandomWalk
 from tests.infer.models import concentrated
 
 THRESHOLD = 3
@@ -51,6 +52,7 @@ LONG_STEPS = {
     "SGHMC": lambda: SGHMC(wide, step_size=0.2, friction=0.3, num_steps=5),
     "OSGHMC": lambda: OSGHMC(wide, step_size=0.2, friction=0.3, num_steps=5),
     "SGNHT": lambda: SGNHT(wide, step_size=0.2, friction=0.3, num_steps=5),
+    "RandomWalk, of the tests": lambda: RandomWalk(wide, step_size=0.7),
     "MSD": lambda: MSD(wide, metric=metric, step_size=0.1, num_steps=3),
     "MSD with a decision": lambda: MSD(wide, metric=metric, step_size=0.1, num_steps=3, metropolis=True),
 }
