@@ -94,8 +94,8 @@ class MCMC(Results):
             mean; with ``save_params=[]`` no draw is kept. For ``"vectorized"``.
         until: `Until`, or a dictionary such as ``{"ess": 400, "rhat": 1.01}``: sample until effective sample sizes and
             R-hat are as asked for. For ``"vectorized"``.
-        store: a folder to which draws go as they come, or a `Store`; then they are in no memory, and `get_samples`
-            reads them. For ``"vectorized"``.
+        store: a folder to which draws go as they come, or a `Store`; then they are not kept in memory, and
+            `get_samples` reads them. For ``"vectorized"``.
         resume: go on with the run that is in the store, from its last checkpoint and bit for bit; begin, if there is
             none.
         tempering: True, or `ReplicaExchange` with its arguments: each chain is a ladder of replicas from the prior to
