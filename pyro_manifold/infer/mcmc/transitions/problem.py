@@ -88,10 +88,10 @@ class Problem:
         return {(name,): manifold for name, manifold in self.target.manifolds.items()}
 
     def density(self, batch: Batch | None = None) -> Potential:
-        """Return energies and Euclidean gradients as functions of blocks, on a batch (the first, if None)."""
+        """Return energies and Euclidean gradients as functions of blocks, on a batch (the first, if None or empty)."""
 
         def potential(position: Blocks) -> tuple[Tensor, Blocks]:
-            energy, gradient = self.batched(self.layout.unpack(position), batch)
+            energy, gradient = self.batched(self.layout.unpack(position), batch or None)
             return energy, self.layout.pack(gradient)
 
         return potential
