@@ -3,10 +3,10 @@
 import torch
 
 from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
-from pyro_manifold.infer.mcmc.hmc.leapfrog import at_rest, leapfrog_step, refresh, total_energy
+from pyro_manifold.infer.mcmc.hmc.leapfrog import leapfrog_step, refresh, total_energy
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
 from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
-from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory
+from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory, at_rest
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.states import per_chain
 from pyro_manifold.manifolds import Stiefel

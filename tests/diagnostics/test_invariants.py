@@ -6,14 +6,14 @@ import torch
 
 from pyro_manifold.diagnostics import invariants, summarise_invariants
 from pyro_manifold.manifolds import Stiefel
-from tests.diagnostics.test_alignment import frames, loadings, random_element
+from tests.diagnostics.test_alignment import orthonormal_matrices, loadings, random_element
 
 KINDS = ("signs", "permutations", "rotations")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @every_kind
-@pytest.mark.parametrize("cloud", [frames, loadings])
+@pytest.mark.parametrize("cloud", [orthonormal_matrices, loadings])
 def test_invariant_under_the_group(kind, cloud):
     draws = cloud(2, 10, 4)
     before, after = invariants(draws, kind), invariants(draws @ random_element(kind, 2, 10, 4, p=3), kind)
@@ -63,7 +63,7 @@ def test_column_products_are_with_the_row_that_is_largest_on_average():
 
 @every_kind
 def test_rhat_does_not_see_the_group(kind):
-    draws = frames(4, 200, noise=0.1)
+    draws = orthonormal_matrices(4, 200, noise=0.1)
     scrambled = draws @ random_element(kind, 4, 200, p=3)
     for name, (rhat, ess) in summarise_invariants(scrambled, kind).items():
         assert rhat.max() < 1.05, name
@@ -72,7 +72,7 @@ def test_rhat_does_not_see_the_group(kind):
 
 @every_kind
 def test_rhat_sees_a_chain_elsewhere(kind):
-    draws = frames(4, 200, noise=0.1)
+    draws = orthonormal_matrices(4, 200, noise=0.1)
     draws[0] = Stiefel().projection(draws[0] + torch.randn(6, 3))
     worst = [float(rhat.max()) for rhat, _ in summarise_invariants(draws, kind).values()]
     assert min(worst) > 1.2
