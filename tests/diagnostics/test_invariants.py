@@ -6,7 +6,7 @@ import torch
 
 from pyro_manifold.diagnostics import invariants, summarise_invariants
 from pyro_manifold.manifolds import Stiefel
-from tests.diagnostics.test_alignment import orthonormal_matrices, loadings, random_element
+from tests.diagnostics.test_alignment import loadings, orthonormal_matrices, random_element
 
 KINDS = ("signs", "permutations", "rotations")
 every_kind = pytest.mark.parametrize("kind", KINDS)
