@@ -49,11 +49,11 @@ def step_times(chains, n, p, compiled):
             Executable(Trajectory(mechanics), lambda batch: potential),
             HamiltonianSettings(0.1, 1, metrics),
         )
-        trajectory.replace_step(state, [settings], {"compiled": "{reason}"})
-        inputs = trajectory._inputs_of_step(state, trajectory.transition.prepared(settings, state))
+        trajectory.step.replace(state, [settings], {"compiled": "{reason}"})
+        inputs = trajectory.step.inputs(state, trajectory.transition.prepared(settings, state))
 
         def step():
-            trajectory.step_graph(*inputs)
+            trajectory.step.graph(*inputs)
 
     r = state.momentum[BLOCK]
 

@@ -68,12 +68,13 @@ class Verified:
 
     Attributes:
         form: the name of the form in use.
+        words: words in which a difference is reported.
     """
 
     def __init__(self, function: FlatFunction, form: str, common: int = 0, words: Words | None = None) -> None:
         self._function = self._fastest = function
         self._own_form = self.form = form
-        self._common, self._words = common, words or Words()
+        self._common, self.words = common, words or Words()
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         try:
@@ -172,11 +173,11 @@ class Verified:
         if found is None:
             return None
         if not found.entry:
-            return found.described(self._words.outputs)
+            return found.described(self.words.outputs)
         row = found.entry[0] if rows is None else rows[found.entry[0]]
-        clause = found._replace(entry=(row, *found.entry[1:])).described(self._words.outputs)
-        cause = self._words.cause(candidate, inputs, row)
-        return f"{clause}{self._words.where(inputs, row)}{'; ' if cause else ''}{cause or ''}"
+        clause = found._replace(entry=(row, *found.entry[1:])).described(self.words.outputs)
+        cause = self.words.cause(candidate, inputs, row)
+        return f"{clause}{self.words.where(inputs, row)}{'; ' if cause else ''}{cause or ''}"
 
 
 def compiled(graph: FlatFunction, options: Mapping[str, Any] | None) -> FlatFunction:

@@ -34,13 +34,13 @@ def main(chains, compiled=False, name="collinear logistic", shown=12):
     (trajectory,), state, repeats = run.transitions, run.state, 5 if chains > 100 else 50
     settings = run.tuning.settings(1)
     moving, _ = trajectory.transition.begin(state, settings, trajectory.transition.noise(state, run.random))
-    inputs = trajectory._inputs_of_step(moving, settings)
+    inputs = trajectory.step.inputs(moving, settings)
 
     def once():
-        trajectory.step_graph(*inputs)
+        trajectory.step.graph(*inputs)
 
     iteration, graph = (1e6 * process_time(each, repeats) for each in (run.advance, once))
-    print(f"iteration {iteration:.0f} µs, its graph ({trajectory.step_graph.form}) {graph:.0f} µs")
+    print(f"iteration {iteration:.0f} µs, its graph ({trajectory.step.graph.form}) {graph:.0f} µs")
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         process_time(once, repeats)
     found = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)

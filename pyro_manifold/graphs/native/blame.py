@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from pyro_manifold.graphs.agreement import agrees
+from pyro_manifold.graphs.agreement import FlatFunction, agrees
 from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop
 from pyro_manifold.graphs.native.loop import NativeLoop
@@ -42,6 +42,19 @@ def wrong_operator(loop: Loop, inputs: Sequence[Tensor], steps: int) -> str | No
                 return found
             state = list(loop.step(*inputs, *state))
     return None
+
+
+def wrong_operator_of(loop: Loop) -> Callable[[FlatFunction, Sequence[Tensor], int], str | None]:
+    """Return the `cause` of `Words`, which names the wrong operator; the last input is the number of steps."""
+
+    def cause(_: FlatFunction, inputs: Sequence[Tensor], row: int) -> str | None:
+        given = [value[row : row + 1] if len(value) > 1 else value for value in inputs[:-1]]
+        try:
+            return wrong_operator(loop, given, int(inputs[-1]))
+        except Exception:  # native code of another shape can fail in any way; the operator is optional information
+            return None
+
+    return cause
 
 
 def _all_values(loop: Loop, example: Sequence[Tensor]) -> NativeLoop:

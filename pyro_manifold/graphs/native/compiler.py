@@ -88,6 +88,11 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
 
 
+def native_code_is_allowed() -> bool:
+    """Return False if the environment variable ``PYRO_MANIFOLD_NATIVE=0`` disables native code, else True."""
+    return os.environ.get("PYRO_MANIFOLD_NATIVE", "1") != "0"
+
+
 def is_checked() -> bool:
     """Return whether ``$PYRO_MANIFOLD_CHECKED`` requests code that checks the bounds of each array access."""
     return os.environ.get("PYRO_MANIFOLD_CHECKED", "") not in ("", "0")

@@ -16,6 +16,7 @@ from torch.distributions import Transform
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.embedding import Embedding, embedding_from_model
 from pyro_manifold.density.model import ModelTarget
+from pyro_manifold.graphs.native.compiler import native_code_is_allowed
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share, is_a
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.riemannian.lagrangian import Point, factorise
@@ -29,7 +30,7 @@ from pyro_manifold.infer.mcmc.riemannian.trajectory import (
 )
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.composition import Composition
-from pyro_manifold.infer.mcmc.transitions.executable import Executable, native_code_is_allowed
+from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.layout import Layout, refuse_manifold
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Statistics
@@ -193,9 +194,9 @@ class MSD(Kernel):
             [trajectory],
             tuning,
             moved,
-            {"step": trajectory.step_graph, "trajectory": trajectory.graph},
+            {"step": trajectory.step.graph, "trajectory": trajectory.graph},
             compilation=self._compilation(problem, trajectory, field),
-            code={"step": trajectory.difference_of_step, "trajectory": trajectory.difference},
+            code={"step": trajectory.step.difference, "trajectory": trajectory.difference},
             slow=frozenset(("step",)),
         )
 
@@ -209,14 +210,13 @@ class MSD(Kernel):
         failures = {"traced": "The step cannot be traced, going on without, which is slow: {reason}."}
         if self._jit_compile:
             failures["compiled"] = "jit_compile=True had no effect, going on without compiling: {reason}."
-        trajectory.replace_step(
+        trajectory.step.replace(
             state,
             [self._settings(state, step_size) for step_size in (1e-2, 3e-2)],
-            failures,
+            failures if self._warn else dict.fromkeys(failures),
             density=lambda batch: self._traced(model, state),
             contains=problem.batched.graph,
             options=self._jit_options,
-            warn=self._warn,
         )
 
     def _traced(self, model: PotentialAndMetric, state: LagrangianState) -> PotentialAndMetric:
@@ -226,7 +226,7 @@ class MSD(Kernel):
     def _compilation(self, problem: Problem, trajectory: LagrangianTransition, field: MetricField) -> CompilationPolicy:
         """Return the compilation policy for trajectories as native code, or none where that is not possible."""
         one = problem.potential_of_one_chain
-        if self._jit_compile or one is None or not (trajectory.step_graph.is_graph and native_code_is_allowed()):
+        if self._jit_compile or one is None or not (trajectory.step.graph.is_graph and native_code_is_allowed()):
             return CompilationPolicy(None)
         ((block, _),) = problem.position.items()
 
@@ -241,7 +241,7 @@ class MSD(Kernel):
                 settings = [self._settings(state, step_size) for step_size in (self.step_size, self.step_size / 2)]
                 trajectory.compile(state, [(each, {}) for each in settings], lambda batch: model, warn=self._warn)
 
-        return CompilationPolicy(make, trajectory.operators)
+        return CompilationPolicy(make, trajectory.step.operators)
 
     def _embedding(self, problem: Problem) -> Embedding:
         """Return the function of unconstrained values that defines the metric."""

@@ -14,6 +14,7 @@ from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.batched_density import BatchedDensity
 from pyro_manifold.density.batches import Batches, Order, check_order
 from pyro_manifold.density.model import Target
+from pyro_manifold.graphs.native.compiler import native_code_is_allowed
 from pyro_manifold.graphs.verified import Verified
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
@@ -32,9 +33,10 @@ from pyro_manifold.infer.mcmc.sgmcmc.temperature import no_heat, site_of
 from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, StepSchedules, StochasticSteps
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.composition import Composition
-from pyro_manifold.infer.mcmc.transitions.executable import Density, Executable, native_code_is_allowed
+from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Statistics
+from pyro_manifold.infer.mcmc.transitions.step_graph import Density
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
 _OPERATORS_OF_A_STEP = 30  # beside those of the gradient, about

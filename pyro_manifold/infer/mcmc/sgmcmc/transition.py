@@ -16,8 +16,9 @@ from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics, at_t
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.temperature import Heat
-from pyro_manifold.infer.mcmc.transitions.executable import Density, Executable
+from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.states import Noise, NotFiniteError, Statistics, unbound
+from pyro_manifold.infer.mcmc.transitions.step_graph import Density
 from pyro_manifold.infer.mcmc.transitions.trees import of_tensors
 from pyro_manifold.store.saving import Saved
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density.batched import Batch
+from pyro_manifold.graphs.native.compiler import native_code_is_allowed
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.composition import Composition, Tuning
-from pyro_manifold.infer.mcmc.transitions.executable import Executable, native_code_is_allowed
+from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import (
     Blocks,
@@ -136,9 +137,9 @@ def composition_of(
         [*earlier, executable],
         tuning,
         renew,
-        {"step": executable.step_graph, "trajectory": executable.graph},
+        {"step": executable.step.graph, "trajectory": executable.graph},
         compilation=code.policy(),
-        code={"step": executable.difference_of_step, "trajectory": executable.difference},
+        code={"step": executable.step.difference, "trajectory": executable.difference},
     )
 
 
@@ -164,14 +165,10 @@ class _Code(Generic[S, T]):
         return CompilationPolicy(self._natively if possible else None, _OPERATORS_OF_A_STEP + self._problem.operators)
 
     def _by_torch(self, state: S) -> None:
-        failures = {"compiled": "jit_compile=True had no effect, going on without compiling: {reason}."}
-        self._executable.replace_step(
-            state,
-            [self._example()],
-            failures,
-            contains=self._problem.batched.graph,
-            options=self._options,
-            warn=self._warn,
+        failure = "jit_compile=True had no effect, going on without compiling: {reason}."
+        failures = {"compiled": failure if self._warn else None}
+        self._executable.step.replace(
+            state, [self._example()], failures, contains=self._problem.batched.graph, options=self._options
         )
 
     def _natively(self, state: S) -> None:

@@ -63,6 +63,7 @@ class Noise(NamedTuple):
 
 S = TypeVar("S", bound=ChainState)
 T_contra = TypeVar("T_contra", contravariant=True)
+Q = TypeVar("Q")
 
 
 class Transition(Protocol[S, T_contra]):
@@ -73,6 +74,26 @@ class Transition(Protocol[S, T_contra]):
 
     def __call__(self, state: S, settings: T_contra, random: torch.Generator) -> tuple[S, Statistics]:
         """Return the next state and the statistics of the transition."""
+
+
+class PureTransition(Protocol[S, Q]):
+    """Protocol of a transition as pure functions of trees of tensors, each ``(chains, ...)`` or ``(1, ...)``.
+
+    Settings have an entry ``num_steps``. Other entries that are not tensors are constants in native code. ``begin``
+    returns a tree that is updated by steps, and one that is passed unchanged to ``finish``. Control flow does not
+    depend on the values of tensors.
+    """
+
+    def prepared(self, settings: Q, state: S) -> Q:
+        """Return the settings with tensors for all values that are inputs of native code."""
+
+    def noise(self, state: S, random: torch.Generator) -> Noise: ...
+
+    def begin(self, state: S, settings: Q, noise: Noise) -> tuple[Any, Any]: ...
+
+    def step(self, carried: Any, settings: Q, noise: Noise, density: Any) -> Any: ...
+
+    def finish(self, carried: Any, kept: Any, settings: Q, noise: Noise) -> tuple[S, Statistics]: ...
 
 
 # ---- helpers for tensors with a leading chain dimension ---------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import optree
@@ -20,17 +21,19 @@ def of_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
 
 
 class Structure:
-    """Structure of a tree: the positions of its tensors, and all other leaves.
+    """Structure of a tree: the positions and dtypes of its tensors, and all other leaves.
 
     Args:
         example: tree with this structure.
+        dtype: dtype of all tensors in lists, from which trees restore their own; None for lists of several dtypes.
     """
 
-    def __init__(self, example: Any) -> None:
+    def __init__(self, example: Any, dtype: torch.dtype | None = None) -> None:
         leaves, self._structure = optree.tree_flatten(example)
         self._places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         self._rest = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        self._dtypes = [leaves[k].dtype for k in self._places]
+        dtypes = {number: leaves[k].dtype for number, k in enumerate(self._places)}
+        self._dtype, self._converted = dtype, {k: own for k, own in dtypes.items() if dtype not in (None, own)}
         accessors = optree.tree_accessors(example)
         self.names = [_name(accessors[k]) for k in self._places]
 
@@ -40,7 +43,10 @@ class Structure:
     def tensors(self, tree: Any) -> list[Tensor]:
         """Return the tensors of a tree as a list."""
         leaves: list[Any] = optree.tree_leaves(tree)
-        return leaves if len(self._places) == len(leaves) else [leaves[k] for k in self._places]
+        found = leaves if len(self._places) == len(leaves) else [leaves[k] for k in self._places]
+        for number in self._converted:
+            found[number] = found[number].to(self._dtype)
+        return found
 
     def fits(self, tree: Any) -> bool:
         """Return whether all leaves that are not tensors equal those of the example."""
@@ -50,11 +56,17 @@ class Structure:
         )
 
     def tree(self, tensors: Sequence[Tensor]) -> Any:
-        """Rebuild the tree from other tensors; entries that are boolean in the example are converted to booleans."""
+        """Rebuild the tree from other tensors."""
         leaves = list(self._rest)
-        for place, dtype, value in zip(self._places, self._dtypes, tensors, strict=True):
-            leaves[place] = value.bool() if dtype is torch.bool else value
+        for number, (place, value) in enumerate(zip(self._places, tensors, strict=True)):
+            leaves[place] = value.to(self._converted[number]) if number in self._converted else value
         return self._structure.unflatten(leaves)
+
+
+def trees(structures: Sequence[Structure], tensors: Sequence[Tensor]) -> list[Any]:
+    """Rebuild one tree after another from a list of the tensors of all."""
+    remaining = iter(tensors)
+    return [structure.tree(list(islice(remaining, len(structure)))) for structure in structures]
 
 
 def _name(accessor: optree.PyTreeAccessor) -> str:

@@ -31,7 +31,7 @@ def sample(
     state = moves.state_at({BLOCK: 0.3 * torch.randn(chains, 2)}, model, random)
     trajectory = Executable(moves, lambda batch: model)
     settings = LagrangianSettings(torch.full_like(state.energy, step_size), num_steps, adjusted)
-    trajectory.replace_step(state, [settings, settings], {"traced": "{reason}"})
+    trajectory.step.replace(state, [settings, settings], {"traced": "{reason}"})
     draws, accepted = [], []
     for iteration in range(burn_in + iterations):
         state, statistics = trajectory(state, settings, random)

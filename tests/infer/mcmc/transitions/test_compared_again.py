@@ -12,7 +12,7 @@ from pyro_manifold.graphs.native import operators
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, SMC
 from pyro_manifold.infer.mcmc.running import run as running
 from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.transitions import compilation, executable
+from pyro_manifold.infer.mcmc.transitions import compilation, step_graph
 from tests.infer.mcmc.kernels import KERNELS
 from tests.infer.mcmc.random_walk import RandomWalk
 from tests.infer.models import concentrated
@@ -206,7 +206,7 @@ def test_learned_steps_are_compared_where_coordinates_are(monkeypatch):
 
 
 def test_a_compiled_step_is_compared_too(monkeypatch):
-    monkeypatch.setattr(executable, "compiled", lambda graph, options: graph)
+    monkeypatch.setattr(step_graph, "compiled", lambda graph, options: graph)
     run = OHMC(concentrated, step_size=0.1, num_steps=2, jit_compile=True).prepare(2, 0, None)
     graph = run._graphs["step"]
     assert graph.form == "compiled"
