@@ -194,7 +194,7 @@ def picture(outcomes: dict[str, Outcome], path: Path) -> None:
         plt.Line2D([], [], color=colour, label=label)
         for label, colour in {"U": "#0072B2", "scale": "#D55E00", "shift": "#009E73", "log likelihood": "0.2"}.items()
     ]
-    fig.legend(handles=handles, loc="lower right", frameon=False, fontsize=8, bbox_to_anchor=(0.97, 0.02))
+    fig.legend(handles=handles, loc="lower right", ncols=4, frameon=False, fontsize=8)
     fig.supxlabel("rank / draws", fontsize=9)
     fig.supylabel("distribution function of ranks − diagonal", fontsize=9)
     fig.tight_layout()
