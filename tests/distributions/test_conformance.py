@@ -169,6 +169,10 @@ def test_draws_have_the_density(name):
     log_weights = one.log_prob(proposals) - reference.log_prob(proposals)
     if DISTRIBUTIONS[name].normalised:
         assert_mean(log_weights.exp(), 1.0)
-    found, expected = one.sample((4000,)).flatten(1), proposals.flatten(1)
+    draws = one.sample((4000,))
+    # What notices draws that are too concentrated, or too little, is the log density.
+    log_ratio = one.log_prob(draws) - reference.log_prob(draws)
+    assert_mean(log_ratio, *weighted_mean(log_weights, log_weights))
+    found, expected = draws.flatten(1), proposals.flatten(1)
     for f in (lambda x: x[:, 0], lambda x: x[:, -1], lambda x: x[:, 0] ** 2, lambda x: x[:, 0] * x[:, -1]):
         assert_mean(f(found), *weighted_mean(f(expected), log_weights))
