@@ -23,11 +23,11 @@ def summary(values):
     }
 
 
-def effective_sizes(values):
+def effective_sizes(values, method="bulk"):
     """Of each of ``{name: (chains, draws)}``, in order; of a single chain too."""
     import arviz
 
-    return [float(arviz.ess(value, method="bulk")) for value in values.values()]
+    return [float(arviz.ess(value, method=method)) for value in values.values()]
 
 
 def mean_and_error(draws):

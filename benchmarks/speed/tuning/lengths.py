@@ -2,19 +2,22 @@
 those at the best fixed length, for as much time.
 
     python -m benchmarks.speed.tuning.lengths --only Langevin --chains 1 4 --seeds 0 1
+    python -m benchmarks.speed.tuning.lengths --published --curves curves.json
 
 For each posterior, one run of many chains tunes step size and masses and then draws at each of a row of mean lengths:
-so much is each length worth, at the same ε, by the smallest effective size of the posterior's functionals and the log
-density. Then runs of few chains only warm up, and what they choose is worth what
+so much is each length worth, at the same ε, by the smallest bulk or tail effective size of the posterior's functionals
+and the log density. Then runs of few chains only warm up, and what they choose is worth what
 the curve says there, by interpolation. Time is counted in leapfrog steps, of which an iteration costs some beside its
-own: with few chains in native code, many.
+own: with few chains in native code, many. The second share leaves these out: it counts gradients alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pyro
@@ -42,7 +45,7 @@ def prepared(posterior, chains, warmup, seed):
 
 
 def drawn(run, posterior, length, draws):
-    """The smallest effective size for a draw of a chain, and the leapfrog steps of a draw, at a mean length."""
+    """The smallest bulk or tail effective size for a draw of a chain, and the leapfrog steps of a draw, at a length."""
     run.tuning._lengths.mean = length
     steps, kept = 0, []
     for _ in range(draws):
@@ -52,7 +55,8 @@ def drawn(run, posterior, length, draws):
     found = {name: torch.stack([values[name] for values in kept], 1) for name in kept[0]}
     values = {"log density": found.pop("log density").numpy()}
     values |= {name: value.numpy() for name, value in posterior.functionals(found).items()}
-    return min(effective_sizes(values)) / (draws * run.chains), steps / draws
+    sizes = *effective_sizes(values), *effective_sizes(values, method="tail")
+    return min(sizes) / (draws * run.chains), steps / draws
 
 
 def worths(found, fixed_cost):
@@ -66,35 +70,74 @@ def of_best(curve, length):
     return float(np.exp(np.interp(math.log(length), x, y) - y.max()))
 
 
+def curve_of(posterior, chains, warmup, draws):
+    """``{length: (effective size for a draw, steps of a draw)}``."""
+    run, _ = prepared(posterior, chains, warmup, 0)
+    return {length: drawn(run, posterior, length, draws) for length in LENGTHS}
+
+
+def stored(path, name, make):
+    """What ``make()`` returns, from a file that has it already or gets it."""
+    known = json.loads(path.read_text()) if path is not None and path.exists() else {}
+    if name not in known:
+        known[name] = [[length, *found] for length, found in make().items()]
+        if path is not None:
+            path.write_text(json.dumps(known))
+    return {length: (size, steps) for length, size, steps in known[name]}
+
+
+def rows(arguments):
+    """One for each posterior and number of chains."""
+    if arguments.published:
+        from benchmarks.problems.published import published as chosen
+    else:
+        chosen = posteriors
+    chains, warmup, draws = arguments.many
+    for name, posterior in chosen().items():
+        if not any(part in name for part in arguments.only.split("|")):
+            continue
+        found = stored(arguments.curves, name, lambda posterior=posterior: curve_of(posterior, chains, warmup, draws))
+        for few in arguments.chains:
+            runs = [prepared(posterior, few, arguments.warmup, seed)[0] for seed in arguments.seeds]
+            fixed_cost = runs[0].tuning.length_choice.fixed_cost
+            lengths = [each.tuning.trajectory_length for each in runs]
+            shares = [[of_best(worths(found, cost), length) for length in lengths] for cost in (fixed_cost, 0)]
+            told = [" ".join(f"{number:.2f}" for number in numbers) for numbers in (lengths, *shares)]
+            curve = " ".join(f"{value:.2g}" for value in worths(found, fixed_cost).values())
+            yield [name, few, f"{fixed_cost:.0f}", curve, *told]
+
+
+def spread(shares):
+    """Their median and smallest, in words."""
+    return (
+        f"median {np.median(shares):.2f}, smallest {min(shares):.2f}, below 0.6 {np.mean(np.array(shares) < 0.6):.0%}"
+    )
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", help="parts of the names of posteriors, with | between them")
-    parser.add_argument("--chains", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--published", action="store_true", help="posteriors that others have published")
+    parser.add_argument("--curves", type=Path, help="a file that keeps what each length is worth")
+    parser.add_argument("--chains", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--warmup", type=int, default=500)
     parser.add_argument("--many", type=int, nargs=3, default=[16, 500, 250], help="chains, warm-up, draws a length")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    chains, warmup, draws = arguments.many
-
-    def rows():
-        for name, posterior in posteriors().items():
-            if not any(part in name for part in arguments.only.split("|")):
-                continue
-            run, _ = prepared(posterior, chains, warmup, 0)
-            found = {length: drawn(run, posterior, length, draws) for length in LENGTHS}
-            for few in arguments.chains:
-                runs = [prepared(posterior, few, arguments.warmup, seed)[0] for seed in arguments.seeds]
-                fixed_cost = runs[0].tuning.length_choice.fixed_cost
-                curve = worths(found, fixed_cost)
-                lengths = [each.tuning.trajectory_length for each in runs]
-                shares = [of_best(curve, length) for length in lengths]
-                told = [" ".join(f"{number:.2f}" for number in numbers) for numbers in (lengths, shares)]
-                yield [name, few, f"{fixed_cost:.0f}", " ".join(f"{value:.2g}" for value in curve.values()), *told]
-
     print("Mean lengths of the curve:", " ".join(f"{length:.2f}" for length in LENGTHS), "\n")
-    show(["posterior", "chains", "c", "ESS for 1,000 steps at each length", "chosen", "of the best"], rows())
+    heading = ["posterior", "chains", "c", "ESS for 1,000 steps at each length", "chosen", "of the best", "a gradient"]
+    made = []
+
+    def remembered():
+        for row in rows(arguments):
+            made.append(row)
+            yield row
+
+    show(heading, remembered())
+    for column, what in ((5, "in time"), (6, "a gradient")):
+        print(f"Share of the best, {what}:", spread([float(each) for row in made for each in row[column].split()]))
 
 
 if __name__ == "__main__":
