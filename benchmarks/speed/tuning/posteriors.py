@@ -6,9 +6,7 @@ not change with either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, partial
-from typing import NamedTuple
 
 import pyro
 import pyro.distributions as dist
@@ -17,24 +15,12 @@ import torch
 from benchmarks.problems.components import attributes, principal_components, weather
 from benchmarks.problems.network import network
 from benchmarks.problems.page import PROBLEMS
+from benchmarks.problems.posterior import Posterior, all_entries, entries
 from problems.models import MODELS
 from problems.targets import NoisyMatrix
 from pyro_manifold.distributions import StiefelUniform
 
 SCALES = torch.tensor([10.0, 5.0, 2.5, 1.5], dtype=torch.float64)
-
-
-class Posterior(NamedTuple):
-    """A model, and ``{name: (chains, draws)}`` of its draws ``{site: (chains, draws, ...)}`` as tensors."""
-
-    model: Callable
-    functionals: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
-
-
-def entries(name, values):
-    """Every number of ``(chains, draws, ...)`` by itself."""
-    flat = values.reshape(*values.shape[:2], -1)
-    return {f"{name}[{k}]": flat[..., k] for k in range(flat.shape[-1])}
 
 
 # ---- principal components --------------------------------------------------------------------------------------
@@ -134,10 +120,6 @@ def of_problem(problem, draws):
 
 def from_problem(problem):
     return Posterior(problem.pyro_model, partial(of_problem, problem))
-
-
-def all_entries(draws):
-    return {name: value for site, values in draws.items() for name, value in entries(site, values).items()}
 
 
 @cache

@@ -4,18 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.problems.posterior import Posterior, all_entries
 from benchmarks.speed.tuning import acceptance
 from benchmarks.speed.tuning.acceptance import worth
 from benchmarks.speed.tuning.lengths import of_best
 from benchmarks.speed.tuning.one_run import measured
-from benchmarks.speed.tuning.posteriors import (
-    Posterior,
-    all_entries,
-    of_components,
-    of_matrices,
-    plate_of_matrices,
-    stretched_langevin,
-)
+from benchmarks.speed.tuning.posteriors import of_components, of_matrices, plate_of_matrices, stretched_langevin
 from problems.models import orthonormal
 
 
