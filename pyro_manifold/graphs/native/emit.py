@@ -24,6 +24,7 @@ _WHOLE_NUMBERS_ALLOWED = {
     *("reshape", "expand", "unsqueeze", "squeeze", "select", "slice", "clone", "alias", "detach"),
     *("argmax", "argmin", "clamp", "gather", "maximum", "minimum", "remainder", "scatter"),
 }
+_COST_OF_AN_OPERATOR = 9  # 3 ns; operators wait for each other, and steps of small models consist of little else
 _DTYPES = {torch.float64: "", torch.float32: "#define SINGLE\n"}
 
 
@@ -54,6 +55,7 @@ class GraphWriter:
             elif node.op == "output":
                 return [self._value_of(argument) for argument in node.args[0]]
             else:
+                self._writer.arithmetic += _COST_OF_AN_OPERATOR
                 self._values[node] = self._written(node)
         raise NotCoveredError("a graph without an output")
 
@@ -212,7 +214,7 @@ class Source:
         indices: integer constants.
         shapes: shapes of the outputs, for one chain.
         elements: number of vectors in its arrays.
-        arithmetic: approximate number of operations in a pass of the loop for each chain.
+        arithmetic: approximate cost of a pass of the loop for each chain, as in `Writer`.
     """
 
     text: str
