@@ -17,6 +17,7 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
 from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
+from pyro_manifold.infer.mcmc.hmc.functionals import Functionals, coordinates
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
@@ -163,7 +164,9 @@ class HamiltonianKernel(Kernel):
         def warm_up(state: State, mechanics: ProductMechanics, trajectory: HamiltonianTransition) -> WarmUp:
             acceptance = partial(_acceptance_of_one_step, trajectory)
             masses = self._masses(problem, mechanics)
-            return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random)
+            chooses = self._plan.chooses_length and len(windows(warmup_steps)) > 2
+            functionals = Functionals(problem) if chooses else coordinates
+            return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random, functionals)
 
         return self.composed(problem, self.mechanics(problem), warm_up)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pyro_manifold.infer.mcmc.hmc.functionals import coordinates
 from pyro_manifold.infer.mcmc.hmc.jumps import Jumps, Transitions, of_all
 from pyro_manifold.infer.mcmc.transitions.composition import golden_phase
 from pyro_manifold.infer.mcmc.transitions.states import ChainState
@@ -84,12 +85,17 @@ class LengthChoice(Saved):
     although it moves every coordinate. Jumps do not involve means, and variances are computed within chains, since
     chains may be in different symmetric modes.
 
+    Coordinates that the posterior knows only up to signs, order or rotations of columns are replaced by `Functionals`
+    that do not change with them: otherwise the slowest motion would be that of columns that change places. Other
+    symmetries, such as labels of a mixture, are not known, and coordinates are looked at as they are.
+
     The method is related to those of Hoffman, Radul & Sountsov (AISTATS 2021) and Sountsov & Hoffman (arXiv
     2110.11576), who follow gradients of another fourth moment, that of the change in squared distance from the mean.
 
     Args:
         lengths: the trajectory lengths whose mean is set.
         state: initial state, used for its shapes.
+        functionals: what counts as the coordinates of a state, ``(chains, functionals)``; see `Functionals`.
 
     Attributes:
         fixed_cost: c, in leapfrog steps.
@@ -107,13 +113,18 @@ class LengthChoice(Saved):
     _order = 4
     _doubt = 40.0
 
-    def __init__(self, lengths: TrajectoryLength, state: ChainState) -> None:
-        self._lengths = lengths
+    def __init__(
+        self,
+        lengths: TrajectoryLength,
+        state: ChainState,
+        functionals: Callable[[ChainState], Tensor] = coordinates,
+    ) -> None:
+        self._lengths, self._of_position = lengths, functionals
         self.fixed_cost = 1.0
         self._iterations_between_choices = max(
             self._iterations_of_a_choice, math.ceil(self._transitions_of_a_choice / len(state.energy))
         )
-        self._example = torch.zeros_like(_functionals(state))
+        self._example = torch.zeros_like(self._functionals(state))
         self._window, self._window_before = Transitions(self._example), Transitions(self._example)
 
     def end_window(self) -> None:
@@ -144,7 +155,7 @@ class LengthChoice(Saved):
             before: state before the transition.
             after: state after the transition.
         """
-        self._window.add(self._bin(length), num_steps, _functionals(before), _functionals(after))
+        self._window.add(self._bin(length), num_steps, self._functionals(before), self._functionals(after))
         if self._window.iterations % self._iterations_between_choices == 0:
             self.choose()
 
@@ -162,6 +173,10 @@ class LengthChoice(Saved):
         }
         if math.isfinite(min(costs.values())):
             self._lengths.mean = min(costs, key=lambda length: costs[length])
+
+    def _functionals(self, state: ChainState) -> Tensor:
+        """Return those of the position, then the potential energy, ``(chains, functionals + 1)``."""
+        return torch.cat([self._of_position(state), state.energy.unsqueeze(1)], 1)
 
     def _candidates(self) -> list[float]:
         around = [self._lengths.mean * 2 ** (k * self._octaves_of_a_bin) for k in self._bins_of_candidates]
@@ -197,10 +212,3 @@ class LengthChoice(Saved):
 
     def _bin(self, length: float) -> int:
         return math.floor(math.log2(length) / self._octaves_of_a_bin)
-
-
-def _functionals(state: ChainState) -> Tensor:
-    """Return all coordinates, then the potential energy, ``(chains, coordinates + 1)``."""
-    # Sorted, since the order of a state's blocks after a transition differs from that of an initial or restored state.
-    parts = [state.position[block].flatten(1) for block in sorted(state.position)]
-    return torch.cat([*parts, state.energy.unsqueeze(1)], 1)

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pyro_manifold.infer.mcmc.hmc.functionals import coordinates
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.lengths import (
     INITIAL_LENGTH,
@@ -23,7 +24,7 @@ from pyro_manifold.infer.mcmc.hmc.masses import Masses
 from pyro_manifold.infer.mcmc.hmc.product import Metrics
 from pyro_manifold.infer.mcmc.hmc.step_size import FEWEST_STEPS, StepSize, windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
-from pyro_manifold.infer.mcmc.transitions.states import Statistics
+from pyro_manifold.infer.mcmc.transitions.states import ChainState, Statistics
 from pyro_manifold.infer.mcmc.transitions.step_backoff import StepBackoff
 from pyro_manifold.store.saving import Saved
 
@@ -102,6 +103,7 @@ class WarmUp(Saved):
         masses: initial masses.
         acceptance_of_one_step: acceptance probability of one leapfrog step, for the search of the initial step size.
         random: random number generator for that search.
+        functionals: functionals of a state by which the trajectory length is chosen.
 
     Attributes:
         masses: masses of all blocks.
@@ -118,13 +120,14 @@ class WarmUp(Saved):
         masses: Masses,
         acceptance_of_one_step: AcceptanceOfOneStep,
         random: torch.Generator,
+        functionals: Callable[[ChainState], Tensor] = coordinates,
     ) -> None:
         self._plan = plan
         self._acceptance_of_one_step = acceptance_of_one_step
         self._warmup_steps = warmup_steps
         self._windows = windows(warmup_steps) if plan.adapt_step_size or plan.adapt_mass_matrix else []
         self._lengths = plan.lengths()
-        self.length_choice = LengthChoice(self._lengths, state)
+        self.length_choice = LengthChoice(self._lengths, state, functionals)
         self._integration_time = self._lengths.mean
         self._step_size = StepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds)
         self.masses = masses

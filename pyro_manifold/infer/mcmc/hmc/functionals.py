@@ -1,0 +1,89 @@
+"""Functionals of the state of a chain that the posterior identifies, cheap enough to evaluate in each iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import ChainState
+
+_DIRECTIONS = 2
+
+
+def coordinates(state: ChainState) -> Tensor:
+    """Return all coordinates of each chain, ``(chains, coordinates)``."""
+    # Sorted, since the order of a state's blocks after a transition differs from that of an initial or restored state.
+    return torch.cat([state.position[block].flatten(1) for block in sorted(state.position)], 1)
+
+
+class Functionals:
+    r"""All coordinates of a state, those with a symmetry replaced by functionals that it does not change.
+
+    Where the posterior identifies the columns of X and Y only up to signs, order or rotations that both have in common,
+    with numbers s in the same order, the functionals are the entries of :math:`X \operatorname{diag}(s) Y^\top w` for
+    two fixed random vectors w, Y the next of the sites that are transformed together, or X itself. If signs alone are
+    not identified they are the columns of this product, :math:`x_j (y_j^\top w)`; if X has no companion, and the order
+    of its columns is not identified, the sum of :math:`x_j (x_j^\top w)^3`. Numbers s are in unconstrained space, and
+    sorted if they are functionals themselves.
+
+    Symmetries are those that `diagnostics.symmetries` finds at the initial values: signs, order and rotations of sites
+    with orthonormal columns. Of others, such as labels of a mixture, nothing is known here.
+
+    Args:
+        problem: target with initial values.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._unpack, self._found = problem.layout.unpack, list[Symmetry]()
+        if problem.manifolds and not problem.takes_minibatches:
+            try:
+                self._found = symmetries(problem.target, problem.target.values(problem.initial_values))
+            except Exception:  # a model can fail in any way, and then coordinates are looked at as they are
+                self._found = []
+        self._changed = {name for symmetry in self._found for name in (*symmetry.sites, *symmetry.reordered)}
+
+    def __call__(self, state: ChainState) -> Tensor:
+        """Return the functionals of each chain, ``(chains, functionals)``."""
+        if not self._found:
+            return coordinates(state)
+        sites, chains = self._unpack(state.position), len(state.energy)
+        values = [x.reshape(chains, -1) for name, x in sorted(sites.items()) if name not in self._changed]
+        for symmetry in self._found:
+            values += [value.reshape(chains, -1) for value in _invariant(sites, symmetry)]
+        return torch.cat(values, 1)
+
+
+def _invariant(sites: Sites, symmetry: Symmetry) -> Iterator[Tensor]:
+    """Yield functionals of sites that a symmetry does not change."""
+    matrices = [_matrix(sites, name, symmetry) for name in symmetry.sites]
+    for k, left in enumerate(matrices):
+        right = matrices[(k + 1) % len(matrices)]
+        along = right.mT @ _directions(right)  # (..., p, directions)
+        for name in symmetry.reordered:
+            along = along * sites[name].unsqueeze(-1)
+        if symmetry.kind == "signs":
+            yield left.unsqueeze(-1) * along.unsqueeze(-3)
+        elif symmetry.kind == "permutations" and len(matrices) == 1 and not symmetry.reordered:
+            yield left @ along**3
+        else:
+            yield left @ along
+    for name in symmetry.reordered:
+        yield sites[name].sort(-1).values
+
+
+def _matrix(sites: Sites, name: str, symmetry: Symmetry) -> Tensor:
+    """Return a site as matrices: a unit vector as one column, a companion with a number for each column as one row."""
+    if name not in symmetry.vectors:
+        return sites[name]
+    return sites[name].unsqueeze(-1 if name == symmetry.sites[0] else -2)
+
+
+def _directions(like: Tensor) -> Tensor:
+    """Return fixed random vectors, ``(n, directions)``; the same at each call."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(like.shape[-2], _DIRECTIONS, generator=generator, dtype=torch.float64).to(like)

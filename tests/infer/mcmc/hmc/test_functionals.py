@@ -1,0 +1,97 @@
+"""Functionals by which trajectory lengths are chosen: symmetries do not change them, and all else does."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import OHMC
+from pyro_manifold.infer.mcmc.hmc.functionals import Functionals, coordinates
+
+A = torch.diag(torch.tensor([3.0, 2.0, 1.0, 0.5, 0.0], dtype=torch.float64))
+B = torch.linspace(-1.0, 1.0, 15, dtype=torch.float64).reshape(5, 3)
+
+
+def subspace():
+    U = pyro.sample("U", StiefelUniform(5, 2))
+    pyro.factor("known", (U.mT @ A @ U).diagonal(dim1=-2, dim2=-1).sum(-1))
+
+
+def axes():
+    U = pyro.sample("U", StiefelUniform(5, 2))
+    pyro.factor("known", (torch.tensor([2.0, 1.0]) * (U.mT @ A @ U).diagonal(dim1=-2, dim2=-1)).sum(-1))
+
+
+def unordered_axes():
+    U = pyro.sample("U", StiefelUniform(5, 2))
+    pyro.factor("known", U.pow(4).sum((-2, -1)))
+
+
+def components():
+    U = pyro.sample("U", StiefelUniform(5, 2))
+    scales = pyro.sample("scales", dist.HalfNormal(2.0).expand([2]).to_event(1))
+    root = U * scales.unsqueeze(-2)
+    pyro.factor("known", -(root @ root.mT - A).square().sum((-2, -1)))
+
+
+def product():
+    U = pyro.sample("U", StiefelUniform(5, 2))
+    V = pyro.sample("V", dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+    pyro.factor("known", -(U @ V.mT - B).square().sum((-2, -1)))
+
+
+SIGNS = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))
+SWAP = SIGNS.flip(0)
+TURN = torch.linalg.qr(torch.tensor([[1.0, 2.0], [3.0, -1.0]], dtype=torch.float64)).Q
+CASES = {  # a model, what changes nothing, and what does
+    "rotations": (subspace, TURN, None),
+    "signs": (axes, SIGNS, TURN),
+    "signs and order": (unordered_axes, SWAP, TURN),
+    "signs and order, with scales": (components, SWAP, TURN),
+    "rotations of two": (product, TURN, None),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    model, nothing, something = CASES[request.param]
+    run = OHMC(model).prepare(3, 0, None)
+    return run, Functionals(run.problem), nothing, something
+
+
+def turned(run, change, names=("U", "V")):
+    """The state after a change of columns of these sites, and of what is in their order."""
+    sites = {name: x @ change if name in names else x for name, x in run.sites.items()}
+    if "scales" in sites and "U" in names:
+        sites["scales"] = sites["scales"] @ change.abs().round()
+    return run.state._replace(position=run.problem.layout.pack(sites))
+
+
+def test_symmetries_do_not_change_them(case):
+    run, functionals, nothing, _ = case
+    torch.testing.assert_close(functionals(turned(run, nothing)), functionals(run.state))
+    assert not torch.allclose(coordinates(turned(run, nothing)), coordinates(run.state))
+
+
+def test_what_the_density_sees_changes_them(case):
+    run, functionals, _, something = case
+    if something is not None:
+        assert not torch.allclose(functionals(turned(run, something)), functionals(run.state))
+    generator = torch.Generator().manual_seed(0)
+    other = torch.linalg.qr(torch.randn(5, 5, generator=generator, dtype=torch.float64)).Q
+    moved = {**run.sites, "U": other @ run.sites["U"]}
+    elsewhere = run.state._replace(position=run.problem.layout.pack(moved))
+    assert not torch.allclose(functionals(elsewhere), functionals(run.state))
+    if "V" in run.sites:
+        assert not torch.allclose(functionals(turned(run, TURN, ["V"])), functionals(run.state))
+
+
+def test_without_symmetries_they_are_the_coordinates():
+    def identified():
+        U = pyro.sample("U", StiefelUniform(4, 2))
+        level = pyro.sample("level", dist.Normal(0.0, 1.0))
+        pyro.factor("known", ((A[:4, :2] + 1) * U).sum((-2, -1)) * level)
+
+    run = OHMC(identified).prepare(3, 0, None)
+    assert torch.equal(Functionals(run.problem)(run.state), coordinates(run.state))
