@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -28,8 +28,8 @@ class Functionals:
     with numbers s in the same order, the functionals are the entries of :math:`X \operatorname{diag}(s) Y^\top w` for
     two fixed random vectors w, Y the next of the sites that are transformed together, or X itself. If signs alone are
     not identified they are the columns of this product, :math:`x_j (y_j^\top w)`; if X has no companion, and the order
-    of its columns is not identified, the sum of :math:`x_j (x_j^\top w)^3`. Numbers s are in unconstrained space, and
-    sorted if they are functionals themselves.
+    of its columns is not identified, the sum of :math:`x_j (x_j^\top w)^3`. Numbers s are sorted to be functionals
+    themselves.
 
     Symmetries are those that `diagnostics.symmetries` finds at the initial values: signs, order and rotations of sites
     with orthonormal columns. Of others, such as labels of a mixture, nothing is known here.
@@ -39,7 +39,8 @@ class Functionals:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._unpack, self._found = problem.layout.unpack, list[Symmetry]()
+        self._unpack, self._transforms = problem.layout.unpack, problem.target.transforms
+        self._found: list[Symmetry] = []
         if problem.manifolds and not problem.takes_minibatches:
             try:
                 self._found = symmetries(problem.target, problem.target.values(problem.initial_values))
@@ -54,26 +55,30 @@ class Functionals:
         sites, chains = self._unpack(state.position), len(state.energy)
         values = [x.reshape(chains, -1) for name, x in sorted(sites.items()) if name not in self._changed]
         for symmetry in self._found:
-            values += [value.reshape(chains, -1) for value in _invariant(sites, symmetry)]
+            scales = [self._value(sites, name) for name in symmetry.reordered]
+            values += [value.reshape(chains, -1) for value in _invariant(sites, symmetry, scales)]
+            values += [sites[name].sort(-1).values.reshape(chains, -1) for name in symmetry.reordered]
         return torch.cat(values, 1)
 
+    def _value(self, sites: Sites, name: str) -> Tensor:
+        """Return a site as the model sees it; by its logarithm a scale near 0 would count for more than all others."""
+        return self._transforms[name].inv(sites[name]) if name in self._transforms else sites[name]
 
-def _invariant(sites: Sites, symmetry: Symmetry) -> Iterator[Tensor]:
-    """Yield functionals of sites that a symmetry does not change."""
+
+def _invariant(sites: Sites, symmetry: Symmetry, scales: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield functionals of the columns of sites that a symmetry does not change, with numbers in the same order."""
     matrices = [_matrix(sites, name, symmetry) for name in symmetry.sites]
     for k, left in enumerate(matrices):
         right = matrices[(k + 1) % len(matrices)]
         along = right.mT @ _directions(right)  # (..., p, directions)
-        for name in symmetry.reordered:
-            along = along * sites[name].unsqueeze(-1)
+        for each in scales:
+            along = along * each.unsqueeze(-1)
         if symmetry.kind == "signs":
             yield left.unsqueeze(-1) * along.unsqueeze(-3)
         elif symmetry.kind == "permutations" and len(matrices) == 1 and not symmetry.reordered:
             yield left @ along**3
         else:
             yield left @ along
-    for name in symmetry.reordered:
-        yield sites[name].sort(-1).values
 
 
 def _matrix(sites: Sites, name: str, symmetry: Symmetry) -> Tensor:
