@@ -35,6 +35,12 @@ class Symmetry(NamedTuple):
     vectors: tuple[str, ...] = ()
     reordered: tuple[str, ...] = ()
 
+    def matrices(self, name: str, values: Tensor) -> Tensor:
+        """Return values of a site as matrices: a unit vector as one column, a companion's vector as one row."""
+        if name not in self.vectors:
+            return values
+        return values.unsqueeze(-1 if name == self.sites[0] else -2)
+
     def sentence(self) -> str:
         """Return a sentence about the symmetry for the summary table."""
         verb, their = ("is", "its") if len(self.sites) == 1 else ("are", "their")

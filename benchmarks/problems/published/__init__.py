@@ -14,5 +14,5 @@ from benchmarks.problems.published.time_series import time_series
 
 @cache
 def published() -> dict[str, Posterior]:
-    """By name."""
+    """Return all of them by name."""
     return {**hierarchies(), **regressions(), **time_series(), **latent(), **orthonormal()}

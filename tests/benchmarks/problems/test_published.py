@@ -25,12 +25,12 @@ def test_density_gradient_and_functionals_where_chains_begin(name):
 
 
 def density(model, values):
-    """Of given values of all sites that are not data, summed over any plates."""
+    """Return the log density of given values of all sites that are not data, summed over any plates."""
     return poutine.trace(poutine.condition(model, values)).get_trace().log_prob_sum()
 
 
 def latent(model):
-    """Draws from the prior of all sites that are not data."""
+    """Return draws from the prior of all sites that are not data."""
     nodes = poutine.trace(model).get_trace().iter_stochastic_nodes()
     return {site: node["value"] for site, node in nodes if not site_is_subsample(node)}
 

@@ -47,6 +47,12 @@ class Functionals:
             except Exception:  # a model can fail in any way, and then coordinates are looked at as they are
                 self._found = []
         self._changed = {name for symmetry in self._found for name in (*symmetry.sites, *symmetry.reordered)}
+        first = problem.initial_values
+        self._directions = {
+            name: _directions(symmetry.matrices(name, first[name]))
+            for symmetry in self._found
+            for name in symmetry.sites
+        }
 
     def __call__(self, state: ChainState) -> Tensor:
         """Return the functionals of each chain, ``(chains, functionals)``."""
@@ -56,7 +62,7 @@ class Functionals:
         values = [x.reshape(chains, -1) for name, x in sorted(sites.items()) if name not in self._changed]
         for symmetry in self._found:
             scales = [self._value(sites, name) for name in symmetry.reordered]
-            values += [value.reshape(chains, -1) for value in _invariant(sites, symmetry, scales)]
+            values += [value.reshape(chains, -1) for value in self._invariant(sites, symmetry, scales)]
             values += [sites[name].sort(-1).values.reshape(chains, -1) for name in symmetry.reordered]
         return torch.cat(values, 1)
 
@@ -64,31 +70,23 @@ class Functionals:
         """Return a site as the model sees it; by its logarithm a scale near 0 would count for more than all others."""
         return self._transforms[name].inv(sites[name]) if name in self._transforms else sites[name]
 
-
-def _invariant(sites: Sites, symmetry: Symmetry, scales: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield functionals of the columns of sites that a symmetry does not change, with numbers in the same order."""
-    matrices = [_matrix(sites, name, symmetry) for name in symmetry.sites]
-    for k, left in enumerate(matrices):
-        right = matrices[(k + 1) % len(matrices)]
-        along = right.mT @ _directions(right)  # (..., p, directions)
-        for each in scales:
-            along = along * each.unsqueeze(-1)
-        if symmetry.kind == "signs":
-            yield left.unsqueeze(-1) * along.unsqueeze(-3)
-        elif symmetry.kind == "permutations" and len(matrices) == 1 and not symmetry.reordered:
-            yield left @ along**3
-        else:
-            yield left @ along
-
-
-def _matrix(sites: Sites, name: str, symmetry: Symmetry) -> Tensor:
-    """Return a site as matrices: a unit vector as one column, a companion with a number for each column as one row."""
-    if name not in symmetry.vectors:
-        return sites[name]
-    return sites[name].unsqueeze(-1 if name == symmetry.sites[0] else -2)
+    def _invariant(self, sites: Sites, symmetry: Symmetry, scales: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield functionals of the columns of sites that a symmetry does not change, with numbers in the same order."""
+        names = symmetry.sites
+        for name, other in zip(names, (*names[1:], names[0]), strict=True):
+            left, right = (symmetry.matrices(each, sites[each]) for each in (name, other))
+            along = right.mT @ self._directions[other]  # (..., p, directions)
+            for each in scales:
+                along = along * each.unsqueeze(-1)
+            if symmetry.kind == "signs":
+                yield left.unsqueeze(-1) * along.unsqueeze(-3)
+            elif symmetry.kind == "permutations" and len(names) == 1 and not scales:
+                yield left @ along**3
+            else:
+                yield left @ along
 
 
 def _directions(like: Tensor) -> Tensor:
-    """Return fixed random vectors, ``(n, directions)``; the same at each call."""
+    """Return random vectors, ``(n, directions)``; the same ones for each run."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(like.shape[-2], _DIRECTIONS, generator=generator, dtype=torch.float64).to(like)
