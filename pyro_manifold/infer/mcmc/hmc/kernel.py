@@ -164,8 +164,7 @@ class HamiltonianKernel(Kernel):
         def warm_up(state: State, mechanics: ProductMechanics, trajectory: HamiltonianTransition) -> WarmUp:
             acceptance = partial(_acceptance_of_one_step, trajectory)
             masses = self._masses(problem, mechanics)
-            chooses = self._plan.chooses_length and len(windows(warmup_steps)) > 2
-            functionals = Functionals(problem) if chooses else coordinates
+            functionals = Functionals(problem) if self._plan.tries_lengths(warmup_steps) else coordinates
             return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random, functionals)
 
         return self.composed(problem, self.mechanics(problem), warm_up)

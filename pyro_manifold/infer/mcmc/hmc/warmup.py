@@ -76,6 +76,14 @@ class AdaptationSettings:
         """True if warm-up chooses the trajectory length."""
         return self.trajectory_length is None and self.num_steps is None
 
+    def windows(self, warmup_steps: int) -> list[range]:
+        """Return the windows of warm-up; none if neither step size nor masses are adapted."""
+        return windows(warmup_steps) if self.adapt_step_size or self.adapt_mass_matrix else []
+
+    def tries_lengths(self, warmup_steps: int) -> bool:
+        """Return whether the trajectory length is chosen in a warm-up of so many iterations."""
+        return self.chooses_length and len(self.windows(warmup_steps)) > 2
+
     def lengths(self) -> TrajectoryLength:
         """Return the initial distribution of trajectory lengths."""
         if self.num_steps is None:
@@ -125,7 +133,8 @@ class WarmUp(Saved):
         self._plan = plan
         self._acceptance_of_one_step = acceptance_of_one_step
         self._warmup_steps = warmup_steps
-        self._windows = windows(warmup_steps) if plan.adapt_step_size or plan.adapt_mass_matrix else []
+        self._windows = plan.windows(warmup_steps)
+        self._tries_lengths = plan.tries_lengths(warmup_steps)
         self._lengths = plan.lengths()
         self.length_choice = LengthChoice(self._lengths, state, functionals)
         self._integration_time = self._lengths.mean
@@ -258,8 +267,7 @@ class WarmUp(Saved):
         masses, and not in the last window, in which ε is adapted to the final lengths.
         """
         return (
-            self._plan.chooses_length
-            and len(self._windows) > 2
+            self._tries_lengths
             and self._windows[2].start <= iteration - 1 < self._windows[-1].start
             and not self._masses_pending
         )
