@@ -171,7 +171,7 @@ class Run(Saved, Generic[S, T]):
             self.compare_code()
         elif self.iteration % self._between_comparisons == 1:
             self.compare_graphs(_CHAINS_COMPARED)
-        self.compilation.after(self.iteration, self.statistics, self.state)
+        self.compilation.after(self.iteration, self.statistics, self.state, self.warming_up)
         return self.sites
 
     def _make_one(self) -> None:

@@ -26,6 +26,7 @@ class CompilationPolicy(Saved):
         make: compiles, given the state of the run; None if there is nothing to compile.
         operators: number of tensor operators of one step.
         at_once: whether to compile before the first iteration, without counting.
+        fits: returns whether compiled code still fits the settings, whose structure can change in warm-up.
 
     Attributes:
         work: number of operators so far.
@@ -35,8 +36,15 @@ class CompilationPolicy(Saved):
 
     changing = ("work", "planned", "made")
 
-    def __init__(self, make: Callable[[Any], None] | None, operators: int = 0, *, at_once: bool = False) -> None:
-        self._make, self._operators, self._at_once = make, operators, at_once
+    def __init__(
+        self,
+        make: Callable[[Any], None] | None,
+        operators: int = 0,
+        *,
+        at_once: bool = False,
+        fits: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._make, self._operators, self._at_once, self._fits = make, operators, at_once, fits
         self.work = self.planned = self.made = 0
 
     def before(self, state: Any) -> None:
@@ -44,9 +52,9 @@ class CompilationPolicy(Saved):
         if self._make is not None and self._at_once:
             self._make(state)
 
-    def after(self, iteration: int, statistics: Statistics, state: Any) -> None:
-        """Count a finished iteration, and compile if that is worthwhile."""
-        if self._make is None or self._at_once or self.made:
+    def after(self, iteration: int, statistics: Statistics, state: Any, warming_up: bool = False) -> None:
+        """Count a finished iteration, and compile if that is worthwhile, again if warm-up has changed the settings."""
+        if self._make is None or self._at_once or (self.made and not (warming_up and not self._fits())):
             return
         steps = int(statistics["n_steps"][0]) if "n_steps" in statistics and len(statistics["n_steps"]) else 1
         self.work += _OPERATORS_OF_AN_ITERATION + steps * self._operators

@@ -137,6 +137,7 @@ class Executable(Generic[S, T]):
             name: name of the model or function in warnings.
             warn: whether to issue a warning if it fails.
         """
+        self.graph.forget()  # code made for settings of another structure
         random, dtype = torch.Generator().manual_seed(0), state.energy.dtype  # so that a seeded run is not changed
         given = [
             (self.transition.prepared(settings, state), self.transition.noise(state, random), batch)

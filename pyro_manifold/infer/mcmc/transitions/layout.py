@@ -22,19 +22,21 @@ class Layout:
         groups: groups of unconstrained sites, each with one mass matrix.
         shapes: shape of each unconstrained site in one chain.
         dense: groups with a dense mass matrix.
+        correlated: groups of blocks with directions across them, those of ``full_mass`` that name manifold sites.
     """
 
     manifold_sites: tuple[str, ...]
     groups: tuple[Block, ...]
     shapes: dict[str, Size]
     dense: frozenset[Block]
+    correlated: tuple[tuple[Block, ...], ...] = ()
 
     @classmethod
     def build(cls, params: dict[str, Tensor], manifold_sites: Iterable[str], full_mass: bool | list[Block]) -> Layout:
         """Group the sites by Pyro's argument ``full_mass``: False, True, or a list of tuples of site names.
 
         Raises:
-            ValueError: if ``full_mass`` is none of these, or names a site twice, a manifold site or an unknown one.
+            ValueError: if ``full_mass`` is none of these, or names a site twice or an unknown one.
         """
         manifold_sites = tuple(manifold_sites)
         shapes = {name: value.shape for name, value in sorted(params.items()) if name not in manifold_sites}
@@ -47,15 +49,19 @@ class Layout:
                 f"full_mass={full_mass!r}, expected True, False or a list of tuples of site names like [('a', 'b')]."
             )
         named = [name for group in full_mass for name in group]
-        misplaced = sorted({name for name in named if name not in shapes or named.count(name) > 1})
+        misplaced = sorted({name for name in named if name not in params or named.count(name) > 1})
         if misplaced:
-            raise ValueError(
-                f"full_mass names {misplaced}, expected unconstrained sites (here {list(shapes)}), each at most once; "
-                "a manifold site has masses of its own and belongs in no group."
-            )
+            raise ValueError(f"full_mass names {misplaced}, expected sites (here {sorted(params)}), each at most once.")
         rest = tuple(name for name in shapes if name not in named)
-        groups = (*full_mass, rest) if rest else tuple(full_mass)
-        return cls(manifold_sites, groups, shapes, frozenset(full_mass))
+        flat = [tuple(name for name in group if name in shapes) for group in full_mass]
+        groups = tuple(group for group in (*flat, rest) if group)
+        across = [pair for pair in zip(full_mass, flat, strict=True) if pair[0] != pair[1]]
+        correlated = tuple(
+            (*((name,) for name in group if name not in shapes), *([unconstrained] if unconstrained else []))
+            for group, unconstrained in across
+        )
+        dense = frozenset(group for group in full_mass if group in groups)
+        return cls(manifold_sites, groups, shapes, dense, correlated)
 
     def pack(self, sites: dict[str, Tensor]) -> Blocks:
         """Convert ``{site: (chains, ...)}`` to ``{block: (chains, ...)}``; nothing to nothing, as without gradients."""

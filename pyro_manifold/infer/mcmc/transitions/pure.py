@@ -162,7 +162,11 @@ class _Code(Generic[S, T]):
         if self._options is not None:
             return CompilationPolicy(self._by_torch, at_once=True)
         possible = self._problem.potential_of_one_chain is not None and native_code_is_allowed()
-        return CompilationPolicy(self._natively if possible else None, _OPERATORS_OF_A_STEP + self._problem.operators)
+        operators = _OPERATORS_OF_A_STEP + self._problem.operators
+        return CompilationPolicy(self._natively if possible else None, operators, fits=self._fits)
+
+    def _fits(self) -> bool:
+        return self._executable.graph.form != "native" or self._executable.is_native(self._example())
 
     def _by_torch(self, state: S) -> None:
         failure = "jit_compile=True had no effect, going on without compiling: {reason}."
