@@ -38,6 +38,7 @@ CONFIGURATIONS = {
     "dense masses": lambda: OHMC(square, full_mass=True),
     "enumerated sites": lambda: OHMC(mixture),
     "momenta that persist": lambda: OHMC(square, persistence=0.8, num_steps=3, step_size=0.3),
+    "directions across sites": lambda: OHMC(square, full_mass=[("Q", "w")]),
     "a compiled step": lambda: OHMC(concentrated, jit_compile=True),
 }
 

@@ -23,6 +23,8 @@ from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.hmc.reflection import reflections
+from pyro_manifold.infer.mcmc.hmc.ridge_masses import correlated_groups, ridge_estimators, ridges_of, with_ridges
+from pyro_manifold.infer.mcmc.hmc.ridges import RidgeMechanics
 from pyro_manifold.infer.mcmc.hmc.step_size import windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory, at_rest
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
@@ -170,8 +172,10 @@ class HamiltonianKernel(Kernel):
         return self.composed(problem, self.mechanics(problem), warm_up)
 
     def _masses(self, problem: Problem, mechanics: ProductMechanics) -> Masses:
-        make = estimators(problem, mechanics)
-        return Masses(make, None if self._tuned is None else self._tuned.inverse_masses(make))
+        make, groups = estimators(problem, mechanics), mechanics.groups if isinstance(mechanics, RidgeMechanics) else {}
+        across = ridge_estimators(problem, groups, optional=not problem.layout.correlated)
+        given = None if self._tuned is None else self._tuned.inverse_masses(make, across)
+        return Masses(make, given, across, ridges_of(problem, groups))
 
     def with_masses_of_sites(self) -> Self:
         """Return a copy of the kernel with one mass for each site on a manifold and diagonal masses for other sites."""
@@ -211,7 +215,10 @@ class HamiltonianKernel(Kernel):
             *_, n, p = 1, *problem.position[block].shape
             if isinstance(manifold, Stiefel) and 1 < p < n and p <= most:
                 mechanics[block] = self.with_column_masses.get(type(mechanics[block]), mechanics[block])
-        return mechanics
+        groups = problem.layout.correlated
+        if not groups and self.with_column_masses and self._plan.adapt_mass_matrix and not self._jit_compile:
+            groups = correlated_groups(problem)
+        return with_ridges(problem, mechanics, groups) if groups else mechanics
 
     # ---- results of warm-up -------------------------------------------------------------------------------------
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
-from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
+from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.hmc.ridge_masses import RidgeEstimator
+from pyro_manifold.infer.mcmc.hmc.ridges import Ridges
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 from pyro_manifold.manifolds import Manifold, Stiefel
@@ -253,39 +256,66 @@ def estimators(problem: Problem, mechanics: ProductMechanics) -> Estimators:
 
 
 class Masses(Saved):
-    """Masses of all blocks, and their estimation in each window of warm-up.
+    """Masses of all blocks and of directions across them, and their estimation in each window of warm-up.
 
     Args:
         make: factory of an empty estimator for each block.
         inverse_masses: initial inverse masses; those of the estimators for blocks that are not given.
+        across: factory of the estimator of the directions of each group of blocks.
+        as_ridges: functions that make the directions of groups from their flat inverse masses.
 
     Attributes:
-        metrics: current masses.
+        metrics: current masses; of a group without directions nothing.
         windows_completed: number of windows from which masses have been estimated.
     """
 
-    changing = ("_inverse_masses", "_estimators", "windows_completed")
+    changing = ("_inverse_masses", "_estimators", "_across", "windows_completed")
 
-    def __init__(self, make: Estimators, inverse_masses: Blocks | None = None) -> None:
-        self._make = make
-        self._estimators = {block: new() for block, new in make.items()}
+    def __init__(
+        self,
+        make: Estimators,
+        inverse_masses: Blocks | None = None,
+        across: Mapping[Block, Callable[[], RidgeEstimator]] | None = None,
+        as_ridges: Mapping[Block, Callable[[Tensor], Ridges]] | None = None,
+    ) -> None:
+        self._make, self._make_across, self._as_ridges = make, across or {}, as_ridges or {}
+        self.metrics: Metrics = {}
         self.windows_completed = 0
-        initial = {block: estimator.initial() for block, estimator in self._estimators.items()}
+        self._begin_window()
+        estimators: dict[Block, Any] = {**self._estimators, **self._across}
+        initial = {block: estimator.initial() for block, estimator in estimators.items()}
         self._use({**initial, **(inverse_masses or {})})
+
+    def _begin_window(self) -> None:
+        self._estimators = {block: new() for block, new in self._make.items()}
+        self._across = {key: new() for key, new in self._make_across.items()}
 
     def _use(self, inverse_masses: Blocks) -> None:
         self._inverse_masses = inverse_masses
-        self.metrics = {block: Metric.from_inverse_mass(value) for block, value in inverse_masses.items()}
+        # Flows of directions without weight would cost time; those once taken stay, since code is compiled for them.
+        self.metrics = {
+            block: self._as_ridges.get(block, Metric.from_inverse_mass)(value)
+            for block, value in inverse_masses.items()
+            if block not in self._across or block in self.metrics or bool(value.any())
+        }
+        for key, estimator in self._across.items():
+            estimator.optional &= key not in self.metrics
 
     @property
     def inverse_mass_matrix(self) -> Blocks:
         """Inverse mass of each block, without a chain dimension if all chains share it."""
-        return {block: value[0] if len(value) == 1 else value for block, value in self._inverse_masses.items()}
+        return {
+            block: value[0] if len(value) == 1 and block not in self._across else value
+            for block, value in self._inverse_masses.items()
+            if block in self.metrics
+        }
 
     def update(self, position: Blocks, gradient: Blocks) -> None:
         """Add the states of one iteration."""
         for block, estimator in self._estimators.items():
             estimator.update(position[block], gradient[block])
+        for across in self._across.values():
+            across.update(position, gradient)
 
     def end_window(self) -> float:
         """Set the masses to the estimates of the window, and start a new one.
@@ -295,12 +325,15 @@ class Masses(Saved):
             root mean square change of their logarithms.
         """
         before = self._inverse_masses
-        self._use({block: estimator.estimate() for block, estimator in self._estimators.items()})
-        self._estimators = {block: new() for block, new in self._make.items()}
+        estimates = {block: estimator.estimate() for block, estimator in self._estimators.items()}
+        changes = [_log_periods(value) - _log_periods(before[block]) for block, value in estimates.items()]
+        directions = {key: across.estimate(estimates) for key, across in self._across.items()}
+        self._begin_window()
+        self._use({**estimates, **directions})
         self.windows_completed += 1
-        changes = [_log_periods(value) - _log_periods(before[block]) for block, value in self._inverse_masses.items()]
         return float(torch.cat(changes).square().mean().sqrt().exp())
 
     def load_state_dict(self, saved: dict[str, Plain]) -> None:
         super().load_state_dict(saved)
+        self.metrics = {}
         self._use(self._inverse_masses)

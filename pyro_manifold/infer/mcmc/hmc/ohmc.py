@@ -49,7 +49,9 @@ class OHMC(HamiltonianKernel):
         adapt_step_size: whether to adapt ε during warm-up.
         adapt_mass_matrix: whether to adapt masses during warm-up.
         full_mass: True for a dense mass matrix over all unconstrained sites, or a list of tuples of site names, each a
-            dense block. Stiefel sites have separate masses.
+            dense block. A Stiefel site in a tuple gets directions across the sites of the tuple, rotations together
+            with shifts, that have masses of their own (at most 8); see `RidgeMechanics`. Without it warm-up takes such
+            directions by itself where they make trajectories much shorter, over all sites with at most 100 numbers.
         transforms: transforms to unconstrained space for some of the sites. A Stiefel site in this mapping moves in
             unconstrained space, in the coordinates of its transform.
         max_plate_nesting: as in Pyro, for models with enumerated sites.

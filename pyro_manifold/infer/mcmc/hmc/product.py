@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
+from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, normal_like
 
-Metrics = Mapping[Block, Metric]
+Metrics = Mapping[Block, Any]
+"""`Metric` of each block; and of each group of blocks with directions across them, its `Ridges`."""
 
 
 def at_temperature(metrics: Metrics, temperature: float) -> Metrics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_manifold.infer.mcmc.checks import check_positive
 from pyro_manifold.infer.mcmc.hmc.masses import Estimators, InverseMassEstimator
+from pyro_manifold.infer.mcmc.hmc.ridge_masses import RidgeEstimator
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 
 
@@ -54,20 +55,28 @@ class Tuning:
     def _by_block(self) -> dict[Block, Any]:
         return {(name,) if isinstance(name, str) else tuple(name): x for name, x in self.inverse_mass_matrix.items()}
 
-    def inverse_masses(self, make: Estimators) -> Blocks:
+    def inverse_masses(
+        self, make: Estimators, across: Mapping[Block, Callable[[], RidgeEstimator]] | None = None
+    ) -> Blocks:
         """Return the inverse masses ``(1 or chains, ...)`` of the blocks of a run.
 
         If the number of chains differs, masses of columns are averaged over chains, since the order of columns in a
-        chain is arbitrary.
+        chain is arbitrary, and directions across blocks are left out, since their signs in a chain are.
 
         Raises:
             ValueError: if they do not match the blocks; the message names the block.
         """
         given = self._by_block()
-        unknown = sorted(set(given) - set(make))
+        across = across or {}
+        unknown = sorted(set(given) - set(make) - set(across))
         if unknown:
             raise ValueError(f"inverse_mass_matrix names {unknown}, but the blocks that move together are {[*make]}.")
-        return {block: _fitted(block, torch.as_tensor(value), make[block]()) for block, value in given.items()}
+        return {
+            block: _directions(block, value, across[block]())
+            if block in across
+            else _fitted(block, torch.as_tensor(value), make[block]())
+            for block, value in given.items()
+        }
 
 
 def as_tuning(step_size: float, inverse_mass_matrix: object, tuning: object) -> Tuning | None:
@@ -79,6 +88,13 @@ def as_tuning(step_size: float, inverse_mass_matrix: object, tuning: object) -> 
     if inverse_mass_matrix is not None or step_size != 1:
         raise ValueError("tuning has a step_size and an inverse_mass_matrix: leave these out, or leave out tuning.")
     return tuning
+
+
+def _directions(key: Block, value: object, estimator: RidgeEstimator) -> Tensor:
+    try:
+        return estimator.fitted(torch.as_tensor(value))
+    except ValueError as error:
+        raise ValueError(f"inverse_mass_matrix[{key}] has {error}.") from None
 
 
 def _fitted(block: Block, value: Tensor, estimator: InverseMassEstimator) -> Tensor:

@@ -1,0 +1,300 @@
+"""Estimation of directions that need masses of their own, from the states of warm-up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
+from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics
+from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
+from pyro_manifold.infer.mcmc.hmc.ridges import Planes, RidgeMechanics, Ridges
+from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
+from pyro_manifold.manifolds import Stiefel
+from pyro_manifold.store.saving import Plain, Saved
+
+MOST_DIRECTIONS = 8
+"""Largest number of directions of a group: each adds two flows to a drift."""
+
+_FAR_FROM_ONE = 2.0  # ratio of inverse masses from which a direction is worth its flows
+_FROM_THE_USUAL = 4.0  # ratio of a chain's eigenvalues, by rank, to their median over chains
+_MANY_STEPS, _FEWER_STEPS = 8.0, 3.0
+"""Ratio of the largest to the smallest scale from which directions are looked for without being asked for, and factor
+by which they must reduce it: below, trajectories are short, and compiling code for directions takes longer than they
+save."""
+
+_MOST_NUMBERS = 100  # of a group that was not asked for: eigenvalues of its covariances are computed for each chain
+
+
+class RidgeEstimator(Saved):
+    r"""Directions of a group of blocks whose masses differ most from those of the blocks, in each chain.
+
+    Coordinates of a chain are taken at an anchor :math:`X_0`, its first position in the window: with an orthogonal
+    :math:`Q = (X_0, \cdot)`, generators :math:`E_{ij} = q_j q_i^\top - q_i q_j^\top` for each column i of :math:`X_0`
+    and each j > i, whose coordinate of X is the component of :math:`Q^\top X` and whose derivative of U is
+    :math:`\langle \nabla U, E_{ij} X \rangle`; unconstrained numbers are coordinates themselves. Scaled by the masses
+    of the blocks, with covariances C of coordinates and G of derivatives, the inverse mass matrix is their geometric
+    mean
+
+    .. math:: N = G^{-1/2} (G^{1/2} C G^{1/2})^{1/2} G^{-1/2},
+
+    which a Gaussian determines without error, and which `DiagonalEstimator` uses for each coordinate alone. Directions
+    are the eigenvectors whose eigenvalues η are furthest from 1 by at least a factor of 2, with weights
+    :math:`\lambda = \eta - 1`; only η > 1 if columns of a matrix have masses of their own, see `RidgeMechanics`.
+
+    Each chain has its own directions: by a change of signs of columns, generators do not change and shifts of
+    companions do. The flat inverse mass is ``(chains, k, 1 + size)``: weights, generators, shifts; see `as_ridges`.
+
+    Args:
+        group: blocks of the group, orthonormal matrices first.
+        position: positions of all blocks, used for their shapes.
+        matrices: blocks of orthonormal matrices, ``(chains, n, p)``.
+        optional: whether directions are left out where trajectories are short anyway or would not become much shorter.
+
+    Attributes:
+        optional: the argument; directions once taken are kept, since other code would have to be compiled.
+
+    Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, for the geometric mean.
+    """
+
+    def __init__(
+        self,
+        group: tuple[Block, ...],
+        position: Blocks,
+        matrices: Collection[Block],
+        optional: bool,
+    ) -> None:
+        self._pairs = {key: _pairs(position[key]) for key in group if key in matrices}
+        self._vectors = [key for key in group if key not in matrices]
+        self._example = {key: position[key] for key in group}
+        self.optional = optional
+        self._states: list[tuple[Tensor, ...]] = []
+        generators = sum(position[key].shape[-2] ** 2 for key in self._pairs)
+        numbers = sum(position[key].shape[1] for key in self._vectors)
+        self._size = generators + numbers
+        self._count = min(MOST_DIRECTIONS, numbers + sum(pairs.shape[1] for pairs in self._pairs.values()))
+
+    def initial(self) -> Tensor:
+        """Return the flat inverse mass without directions."""
+        like = next(iter(self._example.values()))
+        return like.new_zeros(len(like), self._count, 1 + self._size)
+
+    def fitted(self, flat: Tensor) -> Tensor:
+        """Return a flat inverse mass of an earlier run; of another number of chains none, as signs differ by chain.
+
+        Raises:
+            ValueError: for another shape, and for weights of -1 or less.
+        """
+        like = self.initial()
+        flat = flat.detach().to(like)
+        if flat.shape[1:] != like.shape[1:]:
+            raise ValueError(f"the shape {tuple(flat.shape)}, expected {tuple(like.shape)}")
+        if not bool((flat[..., 0] > -1).all() & flat.isfinite().all()):
+            raise ValueError("weights that are not finite and above -1")
+        return flat if len(flat) == len(like) else like
+
+    def update(self, position: Blocks, gradient: Blocks) -> None:
+        """Add the states of one iteration, given for all blocks."""
+        # States are kept and looked at once, since small operations in each iteration would slow warm-up down.
+        self._states.append(tuple(blocks[key] for blocks in (position, gradient) for key in self._example))
+
+    def estimate(self, inverse_masses: Blocks) -> Tensor:
+        """Return the flat inverse mass for the next window, relative to the inverse masses of the blocks."""
+        scales = self._scales(inverse_masses)
+        coordinates, derivatives = self._coordinates(scales)
+        values, vectors = torch.linalg.eigh(geometric_mean(_shrunk(coordinates), _shrunk(derivatives)))
+        # A chain that hardly moved, or came from elsewhere, would estimate masses with which it never moves again.
+        usual = values.median(0, keepdim=True).values
+        values = values.clamp(usual / _FROM_THE_USUAL, usual * _FROM_THE_USUAL)
+        either_way = all(inverse_masses[key].dim() == 1 for key in self._pairs)
+        distance = values.log().abs() if either_way else values.log()
+        order = distance.argsort(-1, descending=True)[:, : self._count]
+        chosen = values.gather(-1, order)
+        kept = vectors.gather(-1, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
+        used = distance.gather(-1, order) > math.log(_FAR_FROM_ONE)
+        if self.optional and not _worthwhile(values, values.scatter(-1, order, torch.where(used, 1.0, chosen))):
+            return self.initial()
+        directions = (kept * scales.unsqueeze(-1)).mT * used.unsqueeze(-1)
+        parts = [torch.where(used, chosen - 1, 0.0).unsqueeze(-1)]
+        for key, pairs in self._pairs.items():
+            amounts, directions = directions[..., : pairs.shape[1]], directions[..., pairs.shape[1] :]
+            parts.append(self._generators(key, amounts).flatten(2))
+        return torch.cat([*parts, directions], -1)
+
+    def _scales(self, inverse_masses: Blocks) -> Tensor:
+        """Return the root of the inverse mass of each coordinate, ``(1 or chains, size)``."""
+        parts = [self._of_generators(key, inverse_masses[key]) for key in self._pairs]
+        parts += [inverse_masses[key] for key in self._vectors]
+        chains = max(len(part) for part in parts)
+        return torch.cat([part.expand(chains, -1) for part in parts], -1).sqrt()
+
+    def _of_generators(self, key: Block, inverse_mass: Tensor) -> Tensor:
+        i, j = self._pairs[key]
+        if inverse_mass.dim() == 1:  # one mass for the site
+            return inverse_mass.unsqueeze(-1).expand(-1, len(i))
+        p = self._example[key].shape[-1]
+        return inverse_mass[:, torch.where(j < p, p, i)]
+
+    def _coordinates(self, scales: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scaled coordinates and derivatives, ``(chains, iterations, size)``."""
+        blocks = [torch.stack(values, 1) for values in zip(*self._states, strict=True)]
+        position = dict(zip(self._example, blocks[: len(self._example)], strict=True))
+        gradient = dict(zip(self._example, blocks[len(self._example) :], strict=True))
+        coordinates, derivatives = [], []
+        for key, (i, j) in self._pairs.items():
+            basis = _completed(position[key][:, 0]).mT.unsqueeze(1)
+            inner, moment = basis @ position[key], (basis @ gradient[key]) @ (basis @ position[key]).mT
+            p = inner.shape[-1]
+            skew = (inner[..., :p, :] - inner[..., :p, :].mT) / 2
+            coordinates.append(torch.cat([skew, inner[..., p:, :]], -2)[..., j, i])
+            derivatives.append(moment[..., j, i] - moment[..., i, j])
+        flat = torch.cat([*coordinates, *(position[key] for key in self._vectors)], -1)
+        slopes = torch.cat([*derivatives, *(gradient[key] for key in self._vectors)], -1)
+        return flat / scales.unsqueeze(1), slopes * scales.unsqueeze(1)
+
+    def _generators(self, key: Block, amounts: Tensor) -> Tensor:
+        """Return the skew-symmetric matrices of amounts ``(chains, k, pairs)``."""
+        i, j = self._pairs[key]
+        basis = _completed(self._states[0][list(self._example).index(key)]).unsqueeze(1)
+        inner = amounts.new_zeros(*amounts.shape[:-1], basis.shape[-1], basis.shape[-1])
+        inner[..., j, i], inner[..., i, j] = amounts, -amounts
+        return basis @ inner @ basis.mT
+
+    def state_dict(self) -> dict[str, Plain]:
+        """Return the states of the present window."""
+        return {str(index): torch.stack(values) for index, values in enumerate(zip(*self._states, strict=True))}
+
+    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+        """Restore the states of a window."""
+        device = next(iter(self._example.values())).device
+        self._states = [*zip(*(value.to(device) for value in saved.values()), strict=True)]
+
+
+def _worthwhile(values: Tensor, left: Tensor) -> bool:
+    """Return whether the steps of a trajectory become fewer, by the eigenvalues before and those left, per chain."""
+    before, after = (each.amax(-1) / each.amin(-1) for each in (values, left))
+    return float(before.sqrt().median()) > _MANY_STEPS and float((before / after).sqrt().median()) > _FEWER_STEPS
+
+
+def _shrunk(values: Tensor) -> Tensor:
+    """Return covariances over iterations, with the weight of one of the identity, ``(chains, size, size)``."""
+    count = values.shape[1]
+    centred = values - values.mean(1, keepdim=True)
+    identity = torch.eye(values.shape[-1], dtype=values.dtype, device=values.device)
+    return (centred.mT @ centred + identity) / (count + 1)
+
+
+def _pairs(position: Tensor) -> Tensor:
+    """Return i and j of the generators at an anchor, ``(2, pairs)``."""
+    n, p = position.shape[-2:]
+    return torch.triu_indices(p, n, 1, device=position.device)
+
+
+def _completed(matrices: Tensor) -> Tensor:
+    """Return orthogonal matrices whose first columns are these."""
+    left = torch.linalg.svd(matrices, full_matrices=True)[0]
+    return torch.cat([matrices, left[..., matrices.shape[-1] :]], -1)
+
+
+def geometric_mean(spread: Tensor, curvature: Tensor) -> Tensor:
+    r"""Compute the symmetric positive N with :math:`N G N = C`, of spread C and curvature G."""
+    root, inverse_root = _power(curvature, 0.5), _power(curvature, -0.5)
+    return inverse_root @ _power(root @ spread @ root, 0.5) @ inverse_root
+
+
+def _power(matrix: Tensor, power: float) -> Tensor:
+    values, vectors = torch.linalg.eigh(matrix)
+    floor = torch.finfo(values.dtype).tiny
+    return (vectors * values.clamp(min=floor).pow(power).unsqueeze(-2)) @ vectors.mT
+
+
+def as_ridges(flat: Tensor, matrices: Mapping[Block, tuple[int, int]], vectors: Mapping[Block, int]) -> Ridges:
+    """Return the directions of a flat inverse mass ``(chains, k, 1 + size)``; see `RidgeEstimator`.
+
+    Args:
+        flat: weights, generators and shifts.
+        matrices: shape (n, p) of each block of orthonormal matrices, in the order of the flat tensor.
+        vectors: size of each unconstrained block.
+    """
+    sizes = [1, *(n * n for n, _ in matrices.values()), *vectors.values()]
+    weights, *parts = flat.split(sizes, -1)
+    generators = {
+        key: planes(part.unflatten(-1, (n, n)), p)
+        for (key, (n, p)), part in zip(matrices.items(), parts[: len(matrices)], strict=True)
+    }
+    shifts = dict(zip(vectors, (part.contiguous() for part in parts[len(matrices) :]), strict=True))
+    return Ridges(weights.squeeze(-1).contiguous(), generators, shifts)
+
+
+def planes(generators: Tensor, columns: int) -> Planes:
+    """Return the planes in which skew-symmetric matrices ``(..., n, n)`` turn, at most as many as ``columns``.
+
+    A generator that moves p orthonormal columns and no direction orthogonal to their images has at most p planes.
+    """
+    values, vectors = torch.linalg.eigh(1j * generators)
+    most = min(columns, math.floor(generators.shape[-1] / 2))
+    speeds, vectors = values[..., -most:].clamp(min=0), vectors[..., -most:] * 2**0.5
+    # A zero generator has arbitrary eigenvectors, real ones among them: any plane does, but none is not one.
+    turning = (speeds > 0).unsqueeze(-2)
+    return Planes(speeds, (vectors.imag * turning).contiguous(), (vectors.real * turning).contiguous())
+
+
+def correlated_groups(problem: Problem) -> tuple[tuple[Block, ...], ...]:
+    """Return the blocks to look for directions across: all with diagonal masses, if there are not too many numbers.
+
+    There must be a single matrix with orthonormal columns among them.
+    """
+    layout, position = problem.layout, problem.position
+    matrices = [
+        block
+        for block, manifold in problem.manifolds.items()
+        if isinstance(manifold, Stiefel) and position[block].dim() == 3 and position[block][0].numel() > 1
+    ]
+    group = (*matrices, *(block for block in layout.groups if block not in layout.dense))
+    numbers = sum(position[block][0].numel() for block in group)
+    return (group,) if matrices and numbers <= _MOST_NUMBERS else ()
+
+
+def with_ridges(problem: Problem, mechanics: ProductMechanics, groups: Iterable[tuple[Block, ...]]) -> RidgeMechanics:
+    """Return mechanics with directions across the blocks of each group.
+
+    Raises:
+        ValueError: if a site of a group cannot have directions.
+    """
+    named: dict[Block, tuple[Block, ...]] = {("directions across", *sum(group, ())): group for group in groups}
+    for block in sum(named.values(), ()):
+        if block in problem.manifolds and not (
+            isinstance(mechanics[block], CayleyMechanics | ColumnMechanics) and problem.position[block].dim() == 3
+        ):
+            raise ValueError(
+                f"full_mass names '{block[0]}', of shape {tuple(problem.position[block].shape[1:])} on "
+                f"{problem.manifolds[block]!r}: of sites on manifolds, expected single matrices with orthonormal "
+                "columns, moved by OHMC; leave it out, and it has masses of its own."
+            )
+    return RidgeMechanics(mechanics, named)
+
+
+def ridge_estimators(
+    problem: Problem, groups: Mapping[Block, tuple[Block, ...]], optional: bool
+) -> dict[Block, Callable[[], RidgeEstimator]]:
+    """Return the factory of the estimator of the directions of each group."""
+    return {
+        key: partial(RidgeEstimator, group, problem.position, problem.manifolds, optional)
+        for key, group in groups.items()
+    }
+
+
+def ridges_of(problem: Problem, groups: Mapping[Block, tuple[Block, ...]]) -> dict[Block, Callable[[Tensor], Ridges]]:
+    """Return the functions that make the directions of each group from flat inverse masses."""
+    found: dict[Block, Callable[[Tensor], Ridges]] = {}
+    for key, group in groups.items():
+        shapes = {block: problem.position[block].shape[1:] for block in group}
+        matrices = {block: (shape[0], shape[1]) for block, shape in shapes.items() if block in problem.manifolds}
+        vectors = {block: shape[0] for block, shape in shapes.items() if block not in problem.manifolds}
+        found[key] = partial(as_ridges, matrices=matrices, vectors=vectors)
+    return found
