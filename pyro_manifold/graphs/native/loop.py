@@ -129,20 +129,16 @@ class NativeLoop:
         memory = torch.zeros(sum(sizes), dtype=self._dtype)
         outputs = [part.view(shape) for part, shape in zip(memory.split(sizes), self._shapes, strict=True)]
         pointers = _pointers(inputs), self._strides(inputs), _pointers(outputs), *self._constant_pointers
-        run, chains, clear = self._run, self._chains, memory.zero_
 
         def call() -> None:
-            clear()
-            run(chains, steps, *pointers)
-
-        def checked(held: Sequence[Tensor] = inputs) -> None:
-            self._check_inputs(held)  # which also keeps their memory
-            call()
+            self._check_inputs(inputs)  # a reference, which also keeps their memory
+            memory.zero_()
+            self._run(self._chains, steps, *pointers)
             self._check_accesses()
 
         if not all(value.is_contiguous() for value in inputs):
             raise ValueError("inputs to be bound must be contiguous")
-        return checked, outputs
+        return call, outputs
 
     def iterate(self, steps: Sequence[int], inputs: Sequence[Tensor], fed: Mapping[int, int]) -> list[Tensor]:
         """Run several loops in one call and return the outputs of each, ``(loops, chains, ...)``.
@@ -172,10 +168,9 @@ class NativeLoop:
 
     def _empty(self, front: Shape = ()) -> list[Tensor]:
         """Return memory for the outputs; zeros for sums, which the code adds to."""
-        make = {True: torch.zeros, False: torch.empty}
         return [
-            make[number in self.loop.summed]((*front, *shape), dtype=self._dtype)
-            for number, shape in enumerate(self._shapes)
+            torch.zeros(size, dtype=self._dtype) if number in self.loop.summed else torch.empty(size, dtype=self._dtype)
+            for number, size in enumerate((*front, *shape) for shape in self._shapes)
         ]
 
     def _check_inputs(self, inputs: Sequence[Tensor]) -> None:
@@ -239,9 +234,7 @@ def native_loop(
     return NativeLoop(loop, example, chains)
 
 
-def native_sums(
-    function: FlatStep, example: Sequence[Tensor], chains: int, shared: Iterable[int] = ()
-) -> NativeLoop:
+def native_sums(function: FlatStep, example: Sequence[Tensor], chains: int, shared: Iterable[int] = ()) -> NativeLoop:
     """Compile a function of one chain whose outputs are summed over chains; call it with 0 steps.
 
     Args:

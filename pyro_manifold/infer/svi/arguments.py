@@ -38,12 +38,12 @@ class Arguments(NamedTuple):
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of a call."""
-        leaves, structure = optree.tree_flatten((args, dict(kwargs)), none_is_leaf=True)
+        leaves, structure = _flat((args, dict(kwargs)))
         return cls(leaves, structure, [leaf._version if isinstance(leaf, Tensor) else 0 for leaf in leaves])
 
     def same(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call has these very arguments, unchanged."""
-        leaves, structure = optree.tree_flatten((args, kwargs), none_is_leaf=True)
+        leaves, structure = _flat((args, kwargs))
         if structure != self.structure:
             return False
         for own, other, version in zip(self.leaves, leaves, self.versions, strict=True):
@@ -69,6 +69,12 @@ class Arguments(NamedTuple):
             for leaf in self.leaves
         ]
         return self.structure, tuple(each)
+
+
+def _flat(tree: Any) -> tuple[list[Any], Any]:
+    leaves: list[Any]
+    leaves, structure = optree.tree_flatten(tree, none_is_leaf=True)
+    return leaves, structure
 
 
 class _Program:

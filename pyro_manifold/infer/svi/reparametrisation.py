@@ -1,6 +1,7 @@
 r"""Draws of a guide as functions of its parameters and of standard normal noise.
 
-With noise :math:`z_k` and draws :math:`\theta_k = T_\lambda(z_k)` the gradient of the ELBO by the guide's parameters λ is
+With noise :math:`z_k` and draws :math:`\theta_k = T_\lambda(z_k)` the gradient of the ELBO by the guide's parameters λ
+is
 
 .. math::
     \frac{1}{K} \sum_k \Big[ \nabla_\theta \log p(x, \theta_k)\, \frac{\partial T_\lambda(z_k)}{\partial \lambda}
@@ -160,11 +161,9 @@ def _full_rank(guide: Any, noise: Tensor) -> Draws:
 
 
 def _flow(guide: Any, noise: Tensor) -> Draws:
-    transform = guide.get_transform()
+    transform, noise = guide.get_transform(), noise.clone()  # transforms cache results by the tensor object
     values = transform(noise)
     volume = transform.log_abs_det_jacobian(noise, values)
-    if isinstance(transform, nn.Module):
-        transform.clear_cache()
     return Draws(values, _normal_log_density(noise) - volume.detach(), -volume.sum())
 
 

@@ -10,6 +10,7 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
+from pyro.infer.util import is_validation_enabled
 from pyro.optim import PyroOptim
 from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor
@@ -66,9 +67,9 @@ class TracedSteps:
         self._guide, self._sites, self._stored = found, sites, stored
         held = {id(value) for value in stored.values()}
         self._parameters: Parameters = {n: p for n, p in guide.named_parameters() if id(p) in held}
-        if len(self._parameters) != len(stored):
+        if len(self._parameters) != len(held):  # one may have two names
             raise NotTracedError("the guide has parameters that are not its own")
-        self.number, self.planned = 0, 0
+        self.number, self._compared = 0, 1
         self._graphs: dict[Any, _Graph] = {}
         self._arguments = Arguments.of(args, kwargs)
         self._graph = self._graph_on(self._arguments, inputs=False)
@@ -93,16 +94,21 @@ class TracedSteps:
         """Return an estimate of the loss, with fresh noise and the next batch."""
         return self._evaluated(self._graph.density.batch(self._arguments, self.number))
 
-    def step(self) -> float:
-        """Take a step, and return the estimate of the loss before it."""
+    def step(self, planned: int = 0) -> float:
+        """Take a step, and return the estimate of the loss before it.
+
+        Args:
+            planned: number of steps of the run; 0 if it is not known.
+        """
         graph = self._graph
         batch = graph.density.batch(self._arguments, self.number)
         loss = self._evaluated(batch)
-        if self.number & (self.number - 1) == 0 or self.number % _MOST_BETWEEN_COMPARISONS == 0:
+        if self.number == self._compared:
+            self._compared = min(4 * self.number, self.number + _MOST_BETWEEN_COMPARISONS)
             self._compare(graph, batch)
         graph.update()
         if not graph.policy.made:
-            graph.policy.planned = self.planned
+            graph.policy.planned = planned
             graph.policy.after(self.number, {}, batch)
         return loss
 
@@ -185,9 +191,7 @@ class _Graph:
         policy: when to compile native code.
     """
 
-    def __init__(
-        self, density: ModelDensity, objective: Objective, optim: PyroOptim, parameters: list[Tensor]
-    ) -> None:
+    def __init__(self, density: ModelDensity, objective: Objective, optim: PyroOptim, parameters: list[Tensor]) -> None:
         self.density, self.objective = density, objective
         self._optim, self._parameters = optim, parameters
         self.update = Update(optim, parameters, objective.outputs[1:])
@@ -208,9 +212,10 @@ def _first_run(
         NotTracedError: if the model has parameters of its own.
     """
     with torch.no_grad(), poutine.block():
+        guide(*args, **kwargs)  # which takes over parameters that the store has loaded
         of_guide = poutine.trace(guide).get_trace(*args, **kwargs)
         of_model = poutine.trace(poutine.replay(model, trace=of_guide)).get_trace(*args, **kwargs)
-    if pyro.settings.get("validate_infer") if "validate_infer" in pyro.settings.get() else True:
+    if is_validation_enabled():
         check_model_guide_match(of_model, of_guide)
     own = [name for name, site in of_model.nodes.items() if site["type"] == "param"]
     if own:
@@ -220,9 +225,7 @@ def _first_run(
         for name, site in of_model.nodes.items()
         if site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
     }
-    stored = {
-        name: site["value"].unconstrained() for name, site in of_guide.nodes.items() if site["type"] == "param"
-    }
+    stored = {name: site["value"].unconstrained() for name, site in of_guide.nodes.items() if site["type"] == "param"}
     return sites, stored
 
 

@@ -1,7 +1,7 @@
 """Updates of parameters by Pyro's optimisers, of all parameters in one operator where the method is Adam's.
 
-A `PyroOptim` has a torch optimiser for each parameter, and a step of each takes longer than the gradient of a small model.
-The state stays in those optimisers, so that saving, schedules and changed options have the usual effect.
+A `PyroOptim` has a torch optimiser for each parameter, and a step of each takes longer than the gradient of a small
+model. The state stays in those optimisers, so that saving, schedules and changed options have the usual effect.
 """
 
 from __future__ import annotations
@@ -101,10 +101,12 @@ class _Joined:
     def __init__(self, optim: PyroOptim, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         self._optim, self._gradients = optim, gradients
         self._parameters = [parameter.detach() for parameter in parameters]
-        self._owners = [(optim.optim_objs[parameter], torch_optimizer(optim, parameter), parameter) for parameter in parameters]
-        self._states: list[dict[str, Any]] = [owner.state[parameter] for _, owner, parameter in self._owners]  # type: ignore[union-attr]
-        self._options = [owner.param_groups[0] for _, owner, _ in self._owners]  # type: ignore[union-attr]
-        self._methods = [_METHODS[type(owner)] for _, owner, _ in self._owners]  # type: ignore[index]
+        self._owners: list[tuple[Any, Any, Tensor]] = [
+            (optim.optim_objs[parameter], torch_optimizer(optim, parameter), parameter) for parameter in parameters
+        ]
+        self._states: list[dict[str, Any]] = [owner.state[parameter] for _, owner, parameter in self._owners]
+        self._options = [owner.param_groups[0] for _, owner, _ in self._owners]
+        self._methods = [_METHODS[type(owner)] for _, owner, _ in self._owners]
         pairs = [(state, method.moments) for state, method in zip(self._states, self._methods, strict=True)]
         self._moments = [[state[names[k]] for state, names in pairs] for k in (0, 1)]
         self._clipped = any(method.clips for method in self._methods)
@@ -118,11 +120,9 @@ class _Joined:
         """Return whether the optimisers and their states are those found before."""
         return all(
             self._optim.optim_objs.get(parameter) is own
-            and owner.param_groups[0] is options  # type: ignore[union-attr]
-            and owner.state.get(parameter) is state  # type: ignore[union-attr]
-            for (own, owner, parameter), state, options in zip(
-                self._owners, self._states, self._options, strict=True
-            )
+            and owner.param_groups[0] is options
+            and owner.state.get(parameter) is state
+            for (own, owner, parameter), state, options in zip(self._owners, self._states, self._options, strict=True)
         )
 
     def step(self) -> None:
@@ -137,12 +137,13 @@ class _Joined:
             for gradient, options in zip(self._gradients, self._options, strict=True):
                 gradient.clamp_(-options["clip_norm"], options["clip_norm"])
         first, second = self._moments
-        columns = self._parameters, self._gradients, first, second, [], self._steps
+        columns: Any = self._parameters, self._gradients, first, second, [], self._steps
         if all(other == rates[0] for other in rates):
             _adam(columns, rates[0])
             return
         for k, own in enumerate(rates):
             _adam(tuple(column[k : k + 1] for column in columns), own)
+
 
 def _adam(columns: Any, rates: _Rates) -> None:
     lr, beta1, beta2, weight_decay, eps = rates
@@ -182,7 +183,8 @@ def _is_in_flat_space(owner: Any, options: dict[str, Any], parameter: Tensor) ->
 
 
 def _rates(options: dict[str, Any], count: Any) -> _Rates:
-    return _Rates(options["lr"], *options["betas"], options.get("weight_decay", 0.0), options["eps"])
+    beta1, beta2 = options["betas"]
+    return _Rates(options["lr"], beta1, beta2, options.get("weight_decay", 0.0), options["eps"])
 
 
 def _rates_of_clipped(options: dict[str, Any], count: Any) -> _Rates:
