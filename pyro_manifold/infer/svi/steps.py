@@ -65,10 +65,7 @@ class TracedSteps:
             raise NotTracedError(f"the guide is a {type(guide).__name__}")
         _check_sites(sites, found)
         self._guide, self._sites, self._stored = found, sites, stored
-        held = {id(value) for value in stored.values()}
-        self._parameters: Parameters = {n: p for n, p in guide.named_parameters() if id(p) in held}
-        if len(self._parameters) != len(held):  # one may have two names
-            raise NotTracedError("the guide has parameters that are not its own")
+        self._parameters = _parameters_of(guide, stored)
         self.number, self._compared = 0, 1
         self._graphs: dict[Any, _Graph] = {}
         self._arguments = Arguments.of(args, kwargs)
@@ -212,7 +209,6 @@ def _first_run(
         NotTracedError: if the model has parameters of its own.
     """
     with torch.no_grad(), poutine.block():
-        guide(*args, **kwargs)  # which takes over parameters that the store has loaded
         of_guide = poutine.trace(guide).get_trace(*args, **kwargs)
         of_model = poutine.trace(poutine.replay(model, trace=of_guide)).get_trace(*args, **kwargs)
     if is_validation_enabled():
@@ -227,6 +223,19 @@ def _first_run(
     }
     stored = {name: site["value"].unconstrained() for name, site in of_guide.nodes.items() if site["type"] == "param"}
     return sites, stored
+
+
+def _parameters_of(guide: AutoGuide, stored: Mapping[str, Tensor]) -> Parameters:
+    """Return the guide's own tensors that the store holds, under one name each."""
+    held = {id(value): name for name, value in stored.items()}
+    found: Parameters = {name: value for name, value in guide.named_parameters() if id(value) in held}
+    missing = sorted(held[other] for other in held.keys() - {id(value) for value in found.values()})
+    if missing:
+        raise NotTracedError(
+            f"the param store has a value of '{missing[0]}' that the guide does not use; load a store before the first "
+            "call of a new guide"
+        )
+    return found
 
 
 def _check_sites(sites: Mapping[str, Any], guide: Reparametrisation) -> None:

@@ -207,19 +207,29 @@ def test_updates_are_those_of_the_optimiser(name, guide_type):
 def test_a_loaded_store_and_another_optimiser_are_used(tmp_path):
     args = rows()
     guide = AutoStiefelLowRankMultivariateNormal(regression, rank=1)
-    svi = svi_of(regression, guide)
-    svi.run(100, *args)
+    svi_of(regression, guide).run(100, *args)
     pyro.get_param_store().save(tmp_path / "store")
     loc = guide.loc.detach().clone()
-    svi.run(100, *args)
+    pyro.clear_param_store()
     pyro.get_param_store().load(tmp_path / "store")
-    svi.optim = RiemannianAdam({"lr": 0.0})
+    guide = AutoStiefelLowRankMultivariateNormal(regression, rank=1)
+    svi = svi_of(regression, guide, lr=0.0)
     svi.step(*args)
     assert torch.equal(guide.loc, loc)
     svi.optim = RiemannianAdam({"lr": 0.01})
     svi.step(*args)
+    assert svi.form == "traced"
     assert not torch.equal(pyro.param(f"{guide._pyro_name}.loc"), loc)
     assert torch.equal(pyro.param(f"{guide._pyro_name}.loc"), guide.loc)
+
+
+def test_a_store_that_the_guide_does_not_use_is_said(tmp_path):
+    svi = svi_of(regression, AutoStiefelLowRankMultivariateNormal(regression, rank=1))
+    svi.step(*rows())
+    pyro.get_param_store().save(tmp_path / "store")
+    pyro.get_param_store().load(tmp_path / "store")
+    with pytest.warns(UserWarning, match="that the guide does not use; load a store before"):
+        svi.step(*rows())
 
 
 def test_pickled_svi_goes_on():
