@@ -23,6 +23,10 @@ _LARGEST_ARRAYS = 2**25
 """Bytes of all arrays of one vector of chains. Beyond a core's cache operators are bound by memory, here and in torch,
 and results in the cache need not be read again: 1.2 to 6 times faster up to this size, about even at twice."""
 
+_LARGEST_ARRAYS_OF_SUMS = 2**27
+"""The same where outputs are summed over chains, in one call without steps: graphs of many chains, which write each of
+their values to memory, take 2 to 3 times as long at 50 to 100 megabytes (`benchmarks.accuracy.guides.equal_time`)."""
+
 _LARGEST_STEP = 4_000_000
 """Operations of one chain in a step: beyond that, products take most of the time, and matrix libraries are better."""
 
@@ -73,7 +77,9 @@ class NativeLoop:
         self._sizes = [math.prod(shape) for shape in shapes]
         self.source = source_of(loop, shapes, self._dtype)
         width = lanes(chains, self._dtype)
-        _check_size(self.source, width * self._dtype.itemsize)
+        _check_size(
+            self.source, width * self._dtype.itemsize, _LARGEST_ARRAYS_OF_SUMS if loop.summed else _LARGEST_ARRAYS
+        )
         shapes_of_chain = [shape[1:] for shape in self.source.shapes]
         self._shapes = [
             shape if number in loop.summed else (chains, *shape) for number, shape in enumerate(shapes_of_chain)
@@ -259,8 +265,8 @@ def _graph(function: FlatStep, *example: Tensor) -> fx.GraphModule:
         return folded_graph(function, *example, decompositions=decompositions())
 
 
-def _check_size(source: Source, bytes_of_a_vector: int) -> None:
-    if source.elements * bytes_of_a_vector > _LARGEST_ARRAYS or source.arithmetic > _LARGEST_STEP:
+def _check_size(source: Source, bytes_of_a_vector: int, largest: int) -> None:
+    if source.elements * bytes_of_a_vector > largest or source.arithmetic > _LARGEST_STEP:
         raise NotWorthItError("its arrays or products are large, which matrix libraries do better")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ Parameters = dict[str, Tensor]
 """Unconstrained parameters by their names in the guide."""
 
 _Density = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
+
+_ELEMENTS_OF_AN_OPERATOR = 4000
+"""Elements that take as long as the overhead of an operator."""
 
 _POINTS = 2  # of comparison, beside that of the trace
 _NO_NATIVE_CODE = (
@@ -64,9 +68,12 @@ class Objective:
         self.graph.attempt("traced", lambda _: folded_graph(self._of_all, *self._example(batch)), self._points(batch))
 
     @property
-    def operators(self) -> int:
-        """Number of tensor operators of a call, approximately."""
-        return 2 * self._potential.operators
+    def cost(self) -> int:
+        """Cost of a call as a graph, in small tensor operators; from shapes, so that seeded runs are repeated."""
+        graph: Any = self._potential.of_one_chain
+        values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"] if graph else []
+        elements = sum(value.numel() for value in values if isinstance(value, Tensor))
+        return 2 * len(values) + self._particles * elements // _ELEMENTS_OF_AN_OPERATOR
 
     def __call__(self, batch: Batch) -> None:
         """Draw noise, and write loss and gradients to `outputs`."""

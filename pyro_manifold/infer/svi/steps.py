@@ -193,7 +193,7 @@ class _Graph:
         self._optim, self._parameters = optim, parameters
         self.update = Update(optim, parameters, objective.outputs[1:])
         possible = native_code_is_allowed() and objective.noise.device.type == "cpu"
-        self.policy = CompilationPolicy(self._compile if possible else None, objective.operators)
+        self.policy = CompilationPolicy(self._compile if possible else None, objective.cost)
 
     def _compile(self, batch: Batch) -> None:
         self.objective.compile(batch)
