@@ -23,9 +23,9 @@ _LARGEST_ARRAYS = 2**25
 """Bytes of all arrays of one vector of chains. Beyond a core's cache operators are bound by memory, here and in torch,
 and results in the cache need not be read again: 1.2 to 6 times faster up to this size, about even at twice."""
 
-_LARGEST_ARRAYS_OF_SUMS = 2**27
-"""The same where outputs are summed over chains, in one call without steps: graphs of many chains, which write each of
-their values to memory, take 2 to 3 times as long at 50 to 100 megabytes (`benchmarks.accuracy.guides.equal_time`)."""
+_LARGEST_ARRAYS_OF_SUMS = 2**26
+"""The same where outputs are summed over chains: the graph of many chains writes all of its values to memory, and takes
+2 to 3 times as long at 33 megabytes (the horseshoe regression of ``benchmarks.accuracy.guides.equal_time``)."""
 
 _LARGEST_STEP = 4_000_000
 """Operations of one chain in a step: beyond that, products take most of the time, and matrix libraries are better."""

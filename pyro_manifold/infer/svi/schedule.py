@@ -13,7 +13,9 @@ from pyro.optim.lr_scheduler import PyroLRScheduler
 Schedule = Literal["cosine", "constant"]
 Until = Literal["plateau"]
 
-_FIRST_LOOK, _STEPS_BETWEEN_LOOKS = 200, 50
+_FIRST_LOOK, _GROWTH = 400, 1.5
+"""Number of steps at the first look for a plateau, and its factor from look to look; many would find false ones."""
+
 _SHARE_OF_DECAY = 0.5  # of the steps before the plateau
 
 
@@ -69,7 +71,7 @@ class Course:
         self.last = num_steps
         # The decay after a plateau fits into the number of steps.
         self._decay_from = 0 if until is None else math.ceil(num_steps / (1 + _SHARE_OF_DECAY))
-        self._found = until is None
+        self._searches, self._next_look, self._flat = until is not None, _FIRST_LOOK, False
 
     def factor(self, step: int) -> float:
         """Return the factor of the learning rate at a step, counted from 0."""
@@ -78,12 +80,13 @@ class Course:
         return 0.5 * (1 + math.cos(math.pi * (step - self._decay_from) / max(1, self.last - self._decay_from)))
 
     def look(self, losses: Sequence[float]) -> None:
-        """Set the end, if the losses so far have reached a plateau."""
+        """Set the end, if the losses so far have reached a plateau, as seen at two looks one after the other."""
         count = len(losses)
-        if self._found or count < _FIRST_LOOK or count % _STEPS_BETWEEN_LOOKS or count >= self._decay_from:
+        if not self._searches or count < self._next_look or count >= self._decay_from:
             return
-        if on_plateau(losses):
-            self._found, self._decay_from = True, count
+        self._next_look, before, self._flat = math.ceil(_GROWTH * count), self._flat, on_plateau(losses)
+        if self._flat and before:
+            self._searches, self._decay_from = False, count
             more = math.ceil(_SHARE_OF_DECAY * count) if self._schedule == "cosine" else 0
             self.last = min(self.last, count + more)
 

@@ -66,6 +66,8 @@ class TracedSteps:
         _check_sites(sites, found)
         self._guide, self._sites, self._stored = found, sites, stored
         self._parameters = _parameters_of(guide, stored)
+        if not stored:
+            raise NotTracedError("the guide has no parameters")
         self.number, self._compared = 0, 1
         self._graphs: dict[Any, _Graph] = {}
         self._arguments = Arguments.of(args, kwargs)

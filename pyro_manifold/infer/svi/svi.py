@@ -138,9 +138,10 @@ class SVI(pyro.infer.SVI):
         steps until the parameters are near the optimum, and small ones to average the noise of the gradient. The same η
         suits short and long runs. Learning rates are set back at the end.
 
-        ``until="plateau"`` holds the learning rate until the mean loss of the last quarter of the steps is not below
-        that of the quarter before by more than its standard error, and then lets it fall to zero in half as many steps
-        as those before. ``num_steps`` is then the most.
+        ``until="plateau"`` holds the learning rate until the losses have ceased to fall, and then lets it fall to zero
+        in half as many steps as those before; ``num_steps`` is then the most. They have ceased if twice, at 400 steps,
+        600, 900 and so on, the mean of the last quarter is not below that of the quarter before by more than its
+        standard error.
 
         Args:
             num_steps: number of steps, ≥ 1.
