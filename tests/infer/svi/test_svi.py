@@ -158,10 +158,12 @@ def test_values_that_are_no_tensors_end_in_pyros_steps():
 
 LOW_RANK = [AutoStiefelLowRankMultivariateNormal, AutoProductStiefelLowRankMultivariateNormal]
 OPTIMISERS = {
-    "adam": lambda: pyro.optim.Adam({"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.01}),
-    "clipped": lambda: pyro.optim.ClippedAdam({"lr": 0.02, "lrd": 0.99, "clip_norm": 0.5, "weight_decay": 0.01}),
+    "adam": lambda: pyro.optim.Adam({"lr": 0.02, "betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.01}),
+    "clipped": lambda: pyro.optim.ClippedAdam(
+        {"lr": 0.02, "lrd": 0.99, "clip_norm": 0.5, "eps": 0.1, "weight_decay": 0.01}
+    ),
     "centred": lambda: pyro.optim.ClippedAdam({"lr": 0.02, "centered_variance": True}),
-    "riemannian": lambda: RiemannianAdam({"lr": 0.02}),
+    "riemannian": lambda: RiemannianAdam({"lr": 0.02, "eps": 0.1}),
     "by name": lambda: pyro.optim.Adam(lambda name: {"lr": 0.02 if name.endswith("loc") else 0.001}),
     "clip_args": lambda: pyro.optim.Adam({"lr": 0.02}, {"clip_norm": 0.1}),
     "amsgrad": lambda: pyro.optim.Adam({"lr": 0.02, "amsgrad": True}),
