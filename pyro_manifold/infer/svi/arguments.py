@@ -106,13 +106,20 @@ class ModelDensity:
         arguments: its arguments.
         sites: its latent sites, from a trace.
         inputs: whether the tensors among the arguments are part of each batch, or constants.
+        device: device of the indices of plates.
 
     Attributes:
         target: the model's target.
     """
 
     def __init__(
-        self, model: Callable[..., Any], arguments: Arguments, sites: Mapping[str, Any], *, inputs: bool
+        self,
+        model: Callable[..., Any],
+        arguments: Arguments,
+        sites: Mapping[str, Any],
+        *,
+        inputs: bool,
+        device: torch.device,
     ) -> None:
         program = _Program(model, arguments)
         transforms = {
@@ -125,7 +132,7 @@ class ModelDensity:
         self.potential_fn = partial(_on_arguments, program, minibatch)
         plates = minibatch.plates
         seed = int(torch.randint(2**31, ())) if plates else 0
-        self._indices = Batches(lambda _: plates, seed=seed) if plates else None
+        self._indices = Batches(lambda _: plates, device=device, seed=seed) if plates else None
         self._inputs = inputs
 
     def batch(self, arguments: Arguments, step: int) -> Batch:

@@ -153,7 +153,8 @@ class TracedSteps:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                density = ModelDensity(self._model, arguments, self._sites, inputs=inputs)
+                device = next(iter(self._parameters.values())).device
+                density = ModelDensity(self._model, arguments, self._sites, inputs=inputs, device=device)
                 batch = density.batch(arguments, self.number)
                 example = self._example(density)
                 potential = BatchedPotential(density.potential_fn, example, batch=batch or None)
