@@ -1,7 +1,8 @@
 """Steps of `pyro_manifold.infer.SVI` beside those of `pyro.infer.SVI`, in processor time.
 
 python -m benchmarks.speed.svi
-python -m benchmarks.speed.svi "111 dimensions"       problems whose name contains this
+python -m benchmarks.speed.svi "111 dimensions"             problems whose name contains this
+python -m benchmarks.speed.svi "111 dimensions" Stiefel     and the guides whose name contains this
 """
 
 from __future__ import annotations
@@ -166,13 +167,13 @@ def rows(only="", guides=GUIDES, optimisers=OPTIMISERS):
                 yield [problem.name, name, optimiser, *times, *ratios, form, f"{ready:.1f}"]
 
 
-def main(only=""):
+def main(only="", guide=""):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     print(f"## Steps of SVI beside Pyro's\n\n{PREFACE}")
     with tempfile.TemporaryDirectory() as empty:
         os.environ["PYRO_MANIFOLD_CACHE"] = empty
-        show(HEAD, rows(only))
+        show(HEAD, rows(only, {name: build for name, build in GUIDES.items() if guide in name}))
 
 
 if __name__ == "__main__":

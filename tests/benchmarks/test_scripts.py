@@ -46,7 +46,7 @@ COMMANDS = {
     "speed.set_up --here": (),
     "speed.stochastic_gradients --short": (),
     "speed.storing.cost --pairs 2 --draws 20 --chains 2": (),
-    "speed.svi '30 dimensions'": (),
+    "speed.svi '64 rows' AutoNormal": (),
     "speed.tuning.lengths --only hierarchy --chains 1 --seeds 0 --warmup 20 --many 2 20 8": (),
     "speed.tuning.random_starts --only hierarchy": (),
     "speed.tuning.warmup --only matrices --sizes 2 5 8": (),
