@@ -32,3 +32,4 @@ from pyro_manifold.infer.meta_training.training import train_meta_sampler as tra
 from pyro_manifold.infer.predictive import Predictive as Predictive
 from pyro_manifold.infer.running_predictions import RunningPredictions as RunningPredictions
 from pyro_manifold.infer.smc.smc import SMC as SMC
+from pyro_manifold.infer.svi.svi import SVI as SVI

@@ -237,6 +237,7 @@ class Loop:
         end: graph from inputs, kept values and the last state to the outputs.
         carried: number of tensors in a state.
         shared: indices of the inputs that are always the same for all chains; these may be used as indices.
+        summed: indices of the outputs that are summed over chains.
     """
 
     begin: fx.GraphModule
@@ -244,6 +245,7 @@ class Loop:
     end: fx.GraphModule
     carried: int
     shared: frozenset[int] = frozenset()
+    summed: frozenset[int] = frozenset()
 
 
 def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source:
@@ -270,7 +272,9 @@ def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source
     writer.lines.append("}")
     outputs = GraphWriter(loop.end, writer, dtype).write([*inputs, *begun[loop.carried :], *state])
     for number, value in enumerate(outputs):
-        _unload(writer, number, value)
+        (_add_up if number in loop.summed else _unload)(writer, number, value)
+    if not loop.carried:  # a function without steps
+        arithmetic = writer.arithmetic
     functions, lines = shared_statements(writer.lines)
     text = _PROGRAM.format(
         headers="\n".join(files(__package__).joinpath(name).read_text() for name in _HEADERS),
@@ -307,6 +311,18 @@ def _unload(writer: Writer, number: int, value: Value) -> None:
     def body(index: Index) -> str:
         place = f"chain[l] * {size} + INSIDE({flat(index, value.shape)}, {size})"
         return f"V x = {value.at(index)}; for (int l = 0; l < W; l++) outputs[{number}][{place}] = LANE(x, l);"
+
+    writer.lines.append(writer.for_each(value.shape, body))
+
+
+def _add_up(writer: Writer, number: int, value: Value) -> None:
+    """Add an output of all chains to the sum so far; lanes without a chain do not count."""
+    size = value.size
+
+    def body(index: Index) -> str:
+        add = "for (int l = 0; l < W; l++) sum += first + l < chains ? LANE(x, l) : 0;"
+        place = f"INSIDE({flat(index, value.shape)}, {size})"
+        return f"V x = {value.at(index)}; T sum = 0; {add} outputs[{number}][{place}] += sum;"
 
     writer.lines.append(writer.for_each(value.shape, body))
 

@@ -23,6 +23,10 @@ _LARGEST_ARRAYS = 2**25
 """Bytes of all arrays of one vector of chains. Beyond a core's cache operators are bound by memory, here and in torch,
 and results in the cache need not be read again: 1.2 to 6 times faster up to this size, about even at twice."""
 
+_LARGEST_ARRAYS_OF_SUMS = 2**26
+"""The same where outputs are summed over chains: the graph of many chains writes all of its values to memory, and takes
+2 to 3 times as long at 33 megabytes (the horseshoe regression of ``benchmarks.accuracy.guides.equal_time``)."""
+
 _LARGEST_STEP = 4_000_000
 """Operations of one chain in a step: beyond that, products take most of the time, and matrix libraries are better."""
 
@@ -73,8 +77,13 @@ class NativeLoop:
         self._sizes = [math.prod(shape) for shape in shapes]
         self.source = source_of(loop, shapes, self._dtype)
         width = lanes(chains, self._dtype)
-        _check_size(self.source, width * self._dtype.itemsize)
-        self._shapes = [(chains, *shape[1:]) for shape in self.source.shapes]
+        _check_size(
+            self.source, width * self._dtype.itemsize, _LARGEST_ARRAYS_OF_SUMS if loop.summed else _LARGEST_ARRAYS
+        )
+        shapes_of_chain = [shape[1:] for shape in self.source.shapes]
+        self._shapes = [
+            shape if number in loop.summed else (chains, *shape) for number, shape in enumerate(shapes_of_chain)
+        ]
         self._checked = is_checked()
         self._library = compiled(self.source.text, width, self._checked)
         self._run = self._library.run
@@ -97,7 +106,7 @@ class NativeLoop:
         return 1 + _OPERATIONS_OF_A_CALL / max(1, self.source.arithmetic * vectors)
 
     def __call__(self, steps: int, *inputs: Tensor) -> list[Tensor]:
-        """Return the outputs, ``(chains, ...)``.
+        """Return the outputs, ``(chains, ...)``, or ``(...)`` for those that are summed over chains.
 
         Args:
             steps: number of steps.
@@ -105,13 +114,37 @@ class NativeLoop:
                 or otherwise.
         """
         inputs = tuple(value if value.is_contiguous() else value.contiguous() for value in inputs)
-        outputs = [torch.empty(shape, dtype=self._dtype) for shape in self._shapes]
+        outputs = self._empty()
         if self._chains:
             given, taken = _pointers(inputs), _pointers(outputs)
             self._check_inputs(inputs)
             self._run(self._chains, steps, given, self._strides(inputs), taken, *self._constant_pointers)
             self._check_accesses()
         return outputs
+
+    def bound(self, steps: int, inputs: Sequence[Tensor]) -> tuple[Callable[[], None], list[Tensor]]:
+        """Return a call without arguments that reads this memory, and the outputs that it writes.
+
+        The values of the inputs may be changed in place between calls; each call overwrites the outputs.
+
+        Args:
+            steps: number of steps.
+            inputs: contiguous inputs, as in a call.
+        """
+        sizes = [math.prod(shape) for shape in self._shapes]
+        memory = torch.zeros(sum(sizes), dtype=self._dtype)
+        outputs = [part.view(shape) for part, shape in zip(memory.split(sizes), self._shapes, strict=True)]
+        pointers = _pointers(inputs), self._strides(inputs), _pointers(outputs), *self._constant_pointers
+
+        def call() -> None:
+            self._check_inputs(inputs)  # a reference, which also keeps their memory
+            memory.zero_()
+            self._run(self._chains, steps, *pointers)
+            self._check_accesses()
+
+        if not all(value.is_contiguous() for value in inputs):
+            raise ValueError("inputs to be bound must be contiguous")
+        return call, outputs
 
     def iterate(self, steps: Sequence[int], inputs: Sequence[Tensor], fed: Mapping[int, int]) -> list[Tensor]:
         """Run several loops in one call and return the outputs of each, ``(loops, chains, ...)``.
@@ -125,7 +158,7 @@ class NativeLoop:
         loops = len(steps)
         inputs = [value.contiguous() for value in inputs]
         by_loop = [value.dim() > dimensions for value, dimensions in zip(inputs, self._dimensions, strict=True)]
-        outputs = [torch.empty((loops, *shape), dtype=self._dtype) for shape in self._shapes]
+        outputs = self._empty((loops,))
         if not self._chains or not loops:
             return outputs
         of_one = [value[0] if each else value for value, each in zip(inputs, by_loop, strict=True)]
@@ -138,6 +171,13 @@ class NativeLoop:
         )
         self._check_accesses()
         return outputs
+
+    def _empty(self, front: Shape = ()) -> list[Tensor]:
+        """Return memory for the outputs; zeros for sums, which the code adds to."""
+        return [
+            torch.zeros(size, dtype=self._dtype) if number in self.loop.summed else torch.empty(size, dtype=self._dtype)
+            for number, size in enumerate((*front, *shape) for shape in self._shapes)
+        ]
 
     def _check_inputs(self, inputs: Sequence[Tensor]) -> None:
         """Raise OutsideArrayError in a checked build if an input has another size than the example."""
@@ -200,14 +240,33 @@ def native_loop(
     return NativeLoop(loop, example, chains)
 
 
+def native_sums(function: FlatStep, example: Sequence[Tensor], chains: int, shared: Iterable[int] = ()) -> NativeLoop:
+    """Compile a function of one chain whose outputs are summed over chains; call it with 0 steps.
+
+    Args:
+        function: function from tensors of one chain, ``(1, ...)``, to others.
+        example: inputs, ``(chains or 1, ...)``.
+        chains: number of chains.
+        shared: indices of the inputs that are always the same for all chains; these may be used as indices.
+
+    Raises:
+        NotCoveredError, NotWorthItError, NoCompilerError: if it cannot be compiled.
+    """
+    one = [value[:1].clone() for value in example]
+    nothing = _graph(lambda *values: [], *one)
+    end = _graph(function, *one)
+    every = frozenset(range(len(end.graph.output_node().args[0])))  # type: ignore[arg-type]
+    return NativeLoop(Loop(nothing, nothing, end, 0, frozenset(shared), every), example, chains)
+
+
 def _graph(function: FlatStep, *example: Tensor) -> fx.GraphModule:
     """Return the graph of a function in operators of the table."""
     with torch.no_grad():
         return folded_graph(function, *example, decompositions=decompositions())
 
 
-def _check_size(source: Source, bytes_of_a_vector: int) -> None:
-    if source.elements * bytes_of_a_vector > _LARGEST_ARRAYS or source.arithmetic > _LARGEST_STEP:
+def _check_size(source: Source, bytes_of_a_vector: int, largest: int) -> None:
+    if source.elements * bytes_of_a_vector > largest or source.arithmetic > _LARGEST_STEP:
         raise NotWorthItError("its arrays or products are large, which matrix libraries do better")
 
 

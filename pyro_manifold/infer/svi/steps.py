@@ -1,0 +1,247 @@
+"""Steps of stochastic variational inference by traced gradients, for one model and guide."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer.autoguide import AutoGuide
+from pyro.infer.util import is_validation_enabled
+from pyro.optim import PyroOptim
+from pyro.util import check_model_guide_match, warn_if_nan
+from torch import Tensor
+
+from pyro_manifold.density.batched import Batch, BatchedPotential
+from pyro_manifold.graphs.native.compiler import native_code_is_allowed
+from pyro_manifold.graphs.verified import reason
+from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.infer.svi.arguments import Arguments, ModelDensity
+from pyro_manifold.infer.svi.objective import Objective, Parameters
+from pyro_manifold.infer.svi.reparametrisation import Reparametrisation, reparametrisation_of
+from pyro_manifold.infer.svi.updates import Update
+
+_MOST_GRAPHS = 16
+_MOST_BETWEEN_COMPARISONS = 4096
+
+
+class NotTracedError(Exception):
+    """Error of a model or guide whose steps cannot be traced; the message is a clause for a warning."""
+
+
+class TracedSteps:
+    """Steps by traced gradients: noise, loss and gradients of all particles in one call, then the optimiser.
+
+    Args:
+        model: a Pyro model.
+        guide: a guide of a kind that `reparametrisation_of` knows.
+        optim: the optimiser.
+        particles: number of draws in each estimate.
+        args, kwargs: arguments of the first step.
+
+    Attributes:
+        number: number of evaluations so far.
+
+    Raises:
+        NotTracedError: if there is no traced form.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: AutoGuide,
+        optim: PyroOptim,
+        particles: int,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        self._model, self._optim, self._particles = model, optim, particles
+        sites, stored = _first_run(model, guide, args, kwargs)
+        found = reparametrisation_of(guide)
+        if found is None:
+            raise NotTracedError(f"the guide is a {type(guide).__name__}")
+        _check_sites(sites, found)
+        self._guide, self._sites, self._stored = found, sites, stored
+        self._parameters = _parameters_of(guide, stored)
+        if not stored:
+            raise NotTracedError("the guide has no parameters")
+        self.number, self._compared = 0, 1
+        self._graphs: dict[Any, _Graph] = {}
+        self._arguments = Arguments.of(args, kwargs)
+        self._graph = self._graph_on(self._arguments, inputs=False)
+
+    def is_current(self, optim: PyroOptim) -> bool:
+        """Return whether optimiser and parameters are still those of the first step."""
+        store = pyro.get_param_store()._params
+        return optim is self._optim and all(store.get(name) is value for name, value in self._stored.items())
+
+    def on(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Use these arguments from now on.
+
+        Raises:
+            NotTracedError: if the model cannot be traced with them.
+        """
+        if self._arguments.same(args, kwargs):
+            return
+        self._arguments = Arguments.of(args, kwargs)
+        self._graph = self._graph_on(self._arguments, inputs=True)
+
+    def loss(self) -> float:
+        """Return an estimate of the loss, with fresh noise and the next batch."""
+        return self._evaluated(self._graph.density.batch(self._arguments, self.number))
+
+    def step(self, planned: int = 0) -> float:
+        """Take a step, and return the estimate of the loss before it.
+
+        Args:
+            planned: number of steps of the run; 0 if it is not known.
+        """
+        graph = self._graph
+        batch = graph.density.batch(self._arguments, self.number)
+        loss = self._evaluated(batch)
+        if self.number == self._compared:
+            self._compared = min(4 * self.number, self.number + _MOST_BETWEEN_COMPARISONS)
+            self._compare(graph, batch)
+        graph.update()
+        if not graph.policy.made:
+            graph.policy.planned = planned
+            graph.policy.after(self.number, {}, batch)
+        return loss
+
+    @property
+    def form(self) -> str:
+        """Form of the function in use: ``"eager"``, ``"traced"`` or ``"native"``."""
+        return self._graph.objective.graph.form
+
+    def compile(self) -> None:
+        """Compile native code now, unless it has been."""
+        if not self._graph.policy.made:
+            self._graph.policy.make(self._graph.density.batch(self._arguments, self.number))
+
+    def _evaluated(self, batch: Batch) -> float:
+        with torch.no_grad():
+            self._graph.objective(batch)
+        self.number += 1
+        loss = self._graph.objective.outputs[0].item()
+        if loss != loss:
+            warn_if_nan(loss, "loss")
+        return loss
+
+    def _compare(self, graph: _Graph, batch: Batch) -> None:
+        """Raise NotTracedError if the graph differs from the model at the present draws."""
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            found = graph.objective.difference(batch)
+        if found:
+            raise NotTracedError(f"the model differs from its trace at step {self.number} ({found})")
+
+    # ---- graphs, by arguments ------------------------------------------------------------------------------------
+
+    def _graph_on(self, arguments: Arguments, *, inputs: bool) -> _Graph:
+        key = (inputs, arguments.key)
+        if key not in self._graphs:
+            if len(self._graphs) == _MOST_GRAPHS:
+                raise NotTracedError(
+                    "arguments that are not tensors, or shapes, are other ones at most steps; give numbers as tensors"
+                )
+            self._graphs[key] = self._traced(arguments, inputs)
+        return self._graphs[key]
+
+    def _traced(self, arguments: Arguments, inputs: bool) -> _Graph:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                device = next(iter(self._parameters.values())).device
+                density = ModelDensity(self._model, arguments, self._sites, inputs=inputs, device=device)
+                batch = density.batch(arguments, self.number)
+                example = self._example(density)
+                potential = BatchedPotential(density.potential_fn, example, batch=batch or None)
+            except (NotImplementedError, ValueError, RuntimeError) as error:
+                raise NotTracedError(f"the model has no density that can be traced ({reason(error)})") from error
+        if potential.graph.form != "traced":
+            said = [str(each.message) for each in caught if "cannot be traced" in str(each.message)]
+            raise NotTracedError(reason(ValueError(said[0])) if said else "the model cannot be traced")
+        objective = Objective(self._guide, self._parameters, potential, self._particles, batch)
+        if objective.graph.form != "traced":
+            raise NotTracedError("the guide cannot be traced")
+        return _Graph(density, objective, self._optim, list(self._parameters.values()))
+
+    def _example(self, density: ModelDensity) -> dict[str, Tensor]:
+        """Return draws of the guide for at least two particles, by site."""
+        first = next(iter(self._parameters.values()))
+        noise = torch.randn(max(2, self._particles), self._guide.noise, dtype=first.dtype).to(first.device)
+        values = self._guide.draws({name: value.detach() for name, value in self._parameters.items()}, noise).values
+        example = self._guide.sites(values.detach())
+        expected = {name: tuple(value.shape) for name, value in density.target.draw().items()}
+        found = {name: tuple(value.shape[1:]) for name, value in example.items()}
+        if expected != found:
+            raise ValueError(f"its sites have the shapes {expected} in unconstrained space, in the guide {found}")
+        return {name: example[name][: self._particles] for name in sorted(example)}
+
+
+class _Graph:
+    """Objective on arguments of some shapes, with the optimiser's step.
+
+    Attributes:
+        density: the model's density.
+        objective: loss and gradients.
+        update: the optimiser's step from them.
+        policy: when to compile native code.
+    """
+
+    def __init__(self, density: ModelDensity, objective: Objective, optim: PyroOptim, parameters: list[Tensor]) -> None:
+        self.density, self.objective = density, objective
+        self._optim, self._parameters = optim, parameters
+        self.update = Update(optim, parameters, objective.outputs[1:])
+        possible = native_code_is_allowed() and objective.noise.device.type == "cpu"
+        self.policy = CompilationPolicy(self._compile if possible else None, objective.cost)
+
+    def _compile(self, batch: Batch) -> None:
+        self.objective.compile(batch)
+        self.update = Update(self._optim, self._parameters, self.objective.outputs[1:])
+
+
+def _first_run(
+    model: Callable[..., Any], guide: AutoGuide, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Run guide and model once; return the model's latent sites, and the parameters by their names in the store.
+
+    Raises:
+        NotTracedError: if the model has parameters of its own.
+    """
+    with torch.no_grad(), poutine.block():
+        of_guide = poutine.trace(guide).get_trace(*args, **kwargs)
+        of_model = poutine.trace(poutine.replay(model, trace=of_guide)).get_trace(*args, **kwargs)
+    if is_validation_enabled():
+        check_model_guide_match(of_model, of_guide)
+    own = [name for name, site in of_model.nodes.items() if site["type"] == "param"]
+    if own:
+        raise NotTracedError(f"the model has parameters of its own ('{own[0]}')")
+    sites = {
+        name: site
+        for name, site in of_model.nodes.items()
+        if site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
+    }
+    stored = {name: site["value"].unconstrained() for name, site in of_guide.nodes.items() if site["type"] == "param"}
+    return sites, stored
+
+
+def _parameters_of(guide: AutoGuide, stored: Mapping[str, Tensor]) -> Parameters:
+    """Return the guide's own tensors that the store holds, under one name each."""
+    held = {id(value): name for name, value in stored.items()}
+    found: Parameters = {name: value for name, value in guide.named_parameters() if id(value) in held}
+    missing = sorted(held[other] for other in held.keys() - {id(value) for value in found.values()})
+    if missing:
+        raise NotTracedError(
+            f"the param store has a value of '{missing[0]}' that the guide does not use; load a store before the first "
+            "call of a new guide"
+        )
+    return found
+
+
+def _check_sites(sites: Mapping[str, Any], guide: Reparametrisation) -> None:
+    more = sorted(set(sites) - set(guide.shapes))
+    if more:
+        raise NotTracedError(f"the guide has no draw of the model's site '{more[0]}'")

@@ -1,0 +1,223 @@
+"""Stochastic variational inference with Pyro's face and traced gradients."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import torch
+from pyro.infer import JitTrace_ELBO, Trace_ELBO
+from pyro.infer.elbo import ELBO
+from pyro.optim import PyroOptim
+from pyro.poutine import runtime
+from torch import Tensor
+
+from pyro_manifold.infer.svi.reparametrisation import kind_of
+from pyro_manifold.infer.svi.schedule import Course, Schedule, StepSizes, Until, check_run
+from pyro_manifold.infer.svi.steps import NotTracedError, TracedSteps
+
+_PYROS_OWN = "SVI takes Pyro's own steps, which costs time and nothing else: {reason}."
+
+
+class SVI(pyro.infer.SVI):
+    r"""Stochastic variational inference as in Pyro, with one call of native code a step where guide and loss allow.
+
+    A step estimates the gradient of the ELBO by the guide's parameters λ from K particles
+    :math:`\theta_k = T_\lambda(z_k)`, z standard normal,
+
+    .. math::
+        \frac{1}{K} \sum_k \Big[\nabla_\theta \log p(x, \theta_k)\, \frac{\partial T_\lambda(z_k)}{\partial \lambda}
+        + s_k\Big],
+
+    with an unbiased :math:`s_k` of the gradient of the entropy, and then calls the optimiser. Log density, guide and
+    both derivatives are traced once; the graph is compiled to C if a C compiler covers its operators and the steps so
+    far outweigh the time to compile. Noise, batch, and parameters are inputs. The graph is compared with the model when
+    it is made, after 1, 4, 16 and so on steps, and every 4,096.
+
+    Steps are traced for ``loss=Trace_ELBO(...)`` with the guides of `pyro_manifold.infer.autoguide` and Pyro's
+    `AutoNormal`, `AutoDiagonalNormal`, `AutoMultivariateNormal`, `AutoLowRankMultivariateNormal`, `AutoIAFNormal` and
+    `AutoNormalizingFlow`, for models with continuous latent sites and no parameters of their own. Otherwise a step is
+    Pyro's own, and one warning names the reason. Parameters are in Pyro's param store in both cases. Optimisers are
+    Pyro's or those of `pyro_manifold.optim`; `Adam`, `ClippedAdam` and `RiemannianAdam` update all parameters by one
+    operator, with their state where it was.
+
+    Differences from Pyro: particles share the minibatch of a step; a plate with a subsample takes its elements in a
+    random order, all of them in each epoch, as those of `OSGHMC`; the entropy of Gaussian guides is that of the guide's
+    ``path_derivative``, in closed form for Pyro's guides. Data that changes has to be an argument of ``step``: changed
+    tensors of the same shapes cost nothing, other numbers and new shapes cost a trace.
+
+    Args:
+        model: a Pyro model.
+        guide: a guide.
+        optim: a `PyroOptim`.
+        loss: an ELBO, or a function of model, guide and arguments.
+        loss_and_grads: as in Pyro.
+
+    Raises:
+        ValueError: for arguments of another kind.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> from pyro.infer import Trace_ELBO
+        >>> from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal
+        >>> from pyro_manifold.optim import RiemannianAdam
+        >>> def model(y):
+        ...     x = pyro.sample("x", dist.Normal(torch.zeros(4), 1.0).to_event(1))
+        ...     pyro.sample("y", dist.Normal(x.sum(-1), 0.1), obs=y)
+        >>> guide = AutoStiefelLowRankMultivariateNormal(model, rank=1)
+        >>> svi = SVI(model, guide, RiemannianAdam({"lr": 0.03}), Trace_ELBO(num_particles=8))
+        >>> losses = svi.run(300, torch.tensor(2.0))
+        >>> losses.shape, bool(losses[-50:].mean() < losses[:50].mean())
+        (torch.Size([300]), True)
+
+    Kucukelbir, Tran, Ranganath, Gelman & Blei, Automatic differentiation variational inference, JMLR 18 (2017); Roeder,
+    Wu & Duvenaud, arXiv 1703.09194, for the path derivative.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        optim: PyroOptim,
+        loss: ELBO | Callable[..., Any],
+        loss_and_grads: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        _check(model, guide, optim, loss)
+        super().__init__(model, guide, optim, loss, loss_and_grads, **kwargs)
+        self._elbo: Any = loss
+        self._reason = _reason_at_first(guide, loss)
+        self._steps: TracedSteps | None = None
+        self._planned, self._warned = 0, False
+
+    @property
+    def form(self) -> str:
+        """Form of the latest steps: ``"pyro"``, ``"traced"`` (a graph of tensors) or ``"native"``."""
+        return "pyro" if self._steps is None else self._steps.form
+
+    def step(self, *args: Any, **kwargs: Any) -> float:
+        """Take a step, and return the estimate of the loss before it, minus the ELBO.
+
+        Args:
+            *args: arguments of model and guide.
+            **kwargs: the same, by name.
+        """
+        steps = self._traced(args, kwargs)
+        if steps is not None:
+            try:
+                return steps.step(self._planned)
+            except NotTracedError as error:
+                self._give_up(str(error))
+        found: float = super().step(*args, **kwargs)
+        return found
+
+    def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
+        """Return an estimate of the loss, from as many particles as a step has.
+
+        Args:
+            *args: arguments of model and guide.
+            **kwargs: the same, by name.
+        """
+        steps = self._traced(args, kwargs)
+        found: float = super().evaluate_loss(*args, **kwargs) if steps is None else steps.loss()
+        return found
+
+    def run(
+        self,
+        num_steps: int,
+        *args: Any,
+        schedule: Schedule = "cosine",
+        until: Until | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        r"""Take many steps, and return the losses, ``(steps,)``.
+
+        With ``"cosine"`` the learning rate of step t of T is η(1 + cos(πt/T))/2, with η that of the optimiser: large
+        steps until the parameters are near the optimum, and small ones to average the noise of the gradient. The same η
+        suits short and long runs. Learning rates are set back at the end.
+
+        ``until="plateau"`` holds the learning rate until the losses have ceased to fall, and then lets it fall to zero
+        in half as many steps as those before; ``num_steps`` is then the most. They have ceased if twice, at 400 steps,
+        600, 900 and so on, the mean of the last quarter is not below that of the quarter before by more than its
+        standard error.
+
+        Args:
+            num_steps: number of steps, ≥ 1.
+            *args: arguments of model and guide.
+            schedule: ``"cosine"``, or ``"constant"`` for the optimiser's own learning rate.
+            until: ``"plateau"``, or None to take all steps.
+            **kwargs: arguments of model and guide, by name.
+
+        Raises:
+            ValueError: for arguments out of range, and for an optimiser with a schedule of its own.
+        """
+        check_run(self.optim, num_steps, schedule, until)
+        course, sizes = Course(num_steps, schedule, until), StepSizes(self.optim)
+        losses: list[float] = []
+        self._planned = num_steps
+        try:
+            while len(losses) < course.last:
+                sizes.scale(course.factor(len(losses)))
+                losses.append(self.step(*args, **kwargs))
+                course.look(losses)
+        finally:
+            sizes.restore()
+            self._planned = 0
+        return torch.tensor(losses)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Graphs and native code are made again by the next step.
+        return {**self.__dict__, "_steps": None}
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedSteps | None:
+        """Return the traced steps on these arguments; None if Pyro's own are needed."""
+        if runtime._PYRO_STACK:  # handlers around the step, which a trace does not see
+            return None
+        if self._reason is None:
+            try:
+                if self._steps is None or not self._steps.is_current(self.optim):
+                    particles = self._elbo.num_particles
+                    self._steps = TracedSteps(self.model, self.guide, self.optim, particles, args, kwargs)
+                self._steps.on(args, kwargs)
+                return self._steps
+            except NotTracedError as error:
+                self._reason = str(error)
+        self._give_up(self._reason)
+        return None
+
+    def _give_up(self, reason: str) -> None:
+        self._reason, self._steps = reason, None
+        if not self._warned:
+            self._warned = True
+            warnings.warn(_PYROS_OWN.format(reason=reason), stacklevel=4)
+
+
+def _reason_at_first(guide: Any, loss: Any) -> str | None:
+    """Return why steps cannot be traced, as a clause; None if nothing is known against it."""
+    if type(loss) not in (Trace_ELBO, JitTrace_ELBO):
+        name = type(loss).__name__ if isinstance(loss, ELBO) else getattr(loss, "__name__", type(loss).__name__)
+        return f"the loss is {name}, and only Trace_ELBO is traced"
+    if kind_of(guide) is None:
+        name = getattr(guide, "__name__", type(guide).__name__)
+        return f"the guide is {name}, which is none of the automatic guides that are traced"
+    if pyro.settings.get("module_local_params"):
+        return "the setting module_local_params keeps parameters out of the param store"
+    return None
+
+
+def _check(model: object, guide: object, optim: object, loss: object) -> None:
+    for name, value in (("model", model), ("guide", guide)):
+        if not callable(value) or isinstance(value, type):
+            said = "" if not isinstance(value, type) else "; call it with the model first"
+            raise ValueError(f"SVI: {name}={value!r:.60}, expected a function with Pyro statements{said}.")
+    if not isinstance(optim, PyroOptim):
+        raise ValueError(
+            f"SVI: optim={optim!r:.60}, expected an optimiser like pyro.optim.Adam({{'lr': 0.01}}) or "
+            "pyro_manifold.optim.RiemannianAdam({'lr': 0.03})."
+        )
+    if isinstance(loss, type) or not (isinstance(loss, ELBO) or callable(loss)):
+        raise ValueError(f"SVI: loss={loss!r:.60}, expected an ELBO like Trace_ELBO(num_particles=8).")
+    if isinstance(loss, ELBO) and loss.num_particles < 1:
+        raise ValueError(f"SVI: loss has num_particles={loss.num_particles}, expected at least 1.")

@@ -1,0 +1,429 @@
+"""`SVI`: optima that are known, minibatches, changed arguments, optimisers, and Pyro's own steps where needed."""
+
+import pickle
+import warnings
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import autoguide as pyros
+from torch.distributions import kl_divergence
+
+import pyro_manifold.infer.svi.steps as steps_of_svi
+from problems.monte_carlo import assert_mean
+from pyro_manifold.infer import SVI
+from pyro_manifold.infer.autoguide import (
+    AutoProductStiefelLowRankMultivariateNormal,
+    AutoStiefelLowRankMultivariateNormal,
+)
+from pyro_manifold.infer.svi.schedule import Course
+from pyro_manifold.infer.svi.updates import torch_optimizer
+from pyro_manifold.manifolds import Stiefel
+from pyro_manifold.optim import RiemannianAdam, TorchRiemannianAdam
+
+
+def gaussian():
+    """A Gaussian of rank 2 plus diagonal in 12 dimensions."""
+    generator = torch.Generator().manual_seed(1)
+    factor = Stiefel().random_point(12, 2, generator=generator) * torch.tensor([3.0, 1.5])
+    scale = 0.3 + 0.5 * torch.rand(12, generator=generator)
+    return dist.LowRankMultivariateNormal(torch.randn(12, generator=generator), factor, scale.square())
+
+
+def known(law):
+    a = pyro.sample("a", dist.Normal(0.0, 1.0).expand([2, 3]).to_event(2).mask(False))
+    b = pyro.sample("b", dist.Normal(0.0, 1.0).expand([6]).to_event(1).mask(False))
+    pyro.factor("law", law.log_prob(torch.cat([a.flatten(-2), b], -1)))
+
+
+def regression(x, y, size=None, drawn=None):
+    b = pyro.sample("b", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    with pyro.plate("data", size or len(y), subsample_size=drawn or len(y)) as rows:
+        if drawn is not None:
+            x, y = x[rows], y[rows]
+        pyro.sample("y", dist.Normal((x * b).sum(-1), 1.0), obs=y)
+
+
+def rows(count=64):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 3, generator=generator)
+    return x, x.sum(-1) + torch.randn(count, generator=generator)
+
+
+def posterior_of_regression(x, y):
+    covariance = torch.linalg.inv(torch.eye(3) + x.mT @ x)
+    return dist.MultivariateNormal(covariance @ x.mT @ y, covariance)
+
+
+def svi_of(model, guide, particles=8, lr=0.03, optim=RiemannianAdam):
+    return SVI(model, guide, optim({"lr": lr}), Trace_ELBO(num_particles=particles))
+
+
+@pytest.fixture
+def native_at_once(monkeypatch):
+    """Native code from the second step on."""
+    monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._OPERATORS_WORTH_MAKING", 0)
+    monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._FIRST_ITERATION", 2)
+
+
+# ---- optima ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optim", [RiemannianAdam, pyro.optim.Adam, pyro.optim.ClippedAdam])
+def test_a_gaussian_of_the_family_is_found(optim):
+    law = gaussian()
+    guide = AutoStiefelLowRankMultivariateNormal(known, rank=2)
+    svi = svi_of(known, guide, lr=0.05, optim=optim)
+    svi.run(3000, law)
+    assert svi.form == "native"
+    assert kl_divergence(guide.get_posterior(), law) < 1e-3
+
+
+@pytest.mark.parametrize("guide_type", [pyros.AutoNormal, pyros.AutoDiagonalNormal])
+def test_the_mean_field_has_its_known_optimum(guide_type):
+    law = gaussian()
+    guide = guide_type(known)
+    svi_of(known, guide, lr=0.05).run(3000, law)
+    spread = law.precision_matrix.diagonal().rsqrt()
+    found = guide.quantiles([0.5, 0.841344746])
+    loc, upper = (
+        torch.cat([torch.as_tensor(found["a"][k]).reshape(-1), torch.as_tensor(found["b"][k])]) for k in (0, 1)
+    )
+    torch.testing.assert_close(loc, law.mean, atol=0.05, rtol=0.0)
+    torch.testing.assert_close(upper - loc, spread, rtol=0.1, atol=0.0)
+
+
+def test_minibatches_lead_to_the_posterior_of_all_data():
+    x, y = rows()
+    guide = pyros.AutoMultivariateNormal(regression)
+    svi = svi_of(regression, guide)
+    svi.run(4000, x, y, None, 8)
+    assert svi.form == "native"
+    assert kl_divergence(guide.get_posterior(), posterior_of_regression(x, y)) < 0.05
+
+
+def test_minibatches_as_arguments_are_inputs(native_at_once):
+    x, y = rows()
+    guide = pyros.AutoMultivariateNormal(regression)
+    svi = svi_of(regression, guide)
+    for step in range(1500):
+        part = slice(8 * (step % 8), 8 * (step % 8) + 8)
+        svi.step(x[part], y[part], 64)
+    assert svi.form == "native"
+    assert len(svi._steps._graphs) == 2  # one with constants, for the first step, and one with inputs
+    assert kl_divergence(guide.get_posterior(), posterior_of_regression(x, y)) < 0.2
+
+
+def test_data_changed_in_place_is_noticed(native_at_once):
+    x, y = rows()
+    svi = svi_of(regression, pyros.AutoNormal(regression), lr=0.0)
+    svi.step(x, y)
+    svi.step(x, y)
+    before = torch.tensor([svi.evaluate_loss(x, y) for _ in range(200)])
+    y += 1.0
+    after = torch.tensor([svi.evaluate_loss(x, y) for _ in range(200)])
+    expected = torch.tensor([pyro.infer.SVI.evaluate_loss(svi, x, y) for _ in range(200)])
+    assert_mean(after, expected.mean(), float(expected.std()) / 200**0.5)
+    assert after.mean() > before.mean() + 10
+
+
+def test_shapes_may_change_between_steps():
+    x, y = rows()
+    svi = svi_of(regression, pyros.AutoNormal(regression))
+    for last in (64, 32, 7, 64, 32):
+        assert torch.tensor(svi.step(x[:last], y[:last], 64)).isfinite()
+    assert svi.form == "traced"
+
+
+def test_values_that_are_no_tensors_end_in_pyros_steps():
+    def annealed(x, y, power):
+        with pyro.poutine.scale(scale=power):
+            regression(x, y)
+
+    svi = svi_of(annealed, pyros.AutoNormal(annealed))
+
+    def anneal():
+        for step in range(1, 20):
+            svi.step(*rows(), step / 20)
+
+    with pytest.warns(UserWarning, match="give numbers as tensors") as said:
+        anneal()
+    assert len(said) == 1
+    assert svi.form == "pyro"
+
+
+# ---- optimisers --------------------------------------------------------------------------------------------------
+
+LOW_RANK = [AutoStiefelLowRankMultivariateNormal, AutoProductStiefelLowRankMultivariateNormal]
+OPTIMISERS = {
+    "adam": lambda: pyro.optim.Adam({"lr": 0.02, "betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.01}),
+    "clipped": lambda: pyro.optim.ClippedAdam(
+        {"lr": 0.02, "lrd": 0.99, "clip_norm": 0.5, "eps": 0.1, "weight_decay": 0.01}
+    ),
+    "centred": lambda: pyro.optim.ClippedAdam({"lr": 0.02, "centered_variance": True}),
+    "riemannian": lambda: RiemannianAdam({"lr": 0.02, "eps": 0.1}),
+    "by name": lambda: pyro.optim.Adam(lambda name: {"lr": 0.02 if name.endswith("loc") else 0.001}),
+    "clip_args": lambda: pyro.optim.Adam({"lr": 0.02}, {"clip_norm": 0.1}),
+    "amsgrad": lambda: pyro.optim.Adam({"lr": 0.02, "amsgrad": True}),
+    "rmsprop": lambda: pyro.optim.RMSprop({"lr": 0.02}),
+    "schedule": lambda: pyro.optim.ExponentialLR(
+        {"optimizer": TorchRiemannianAdam, "optim_args": {"lr": 0.02}, "gamma": 0.9}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize(
+    "guide_type", [AutoStiefelLowRankMultivariateNormal, AutoProductStiefelLowRankMultivariateNormal]
+)
+def test_updates_are_those_of_the_optimiser(name, guide_type):
+    """The same gradients by the optimiser alone, one parameter after the other."""
+    args = rows()
+    guide = guide_type(regression, rank=1)
+    optim, other = OPTIMISERS[name](), OPTIMISERS[name]()
+    svi = SVI(regression, guide, optim, Trace_ELBO(num_particles=2))
+    guide(*args)
+    twins = {n: p.detach().clone().requires_grad_() for n, p in guide.named_parameters()}
+    store = pyro.get_param_store()
+    for number in range(5):
+        svi.step(*args)
+        for twin, gradient in zip(twins.values(), svi._steps._graph.update._gradients, strict=True):
+            twin.grad = gradient.clone()
+        if not number:  # optimisers find options and manifolds by the name in the store
+            names = {id(p): store.param_name(p) for p in guide.parameters()}
+            for (_, p), twin in zip(guide.named_parameters(), twins.values(), strict=True):
+                store._param_to_name[twin] = names[id(p)]
+        other(list(twins.values()))
+        if name == "schedule":
+            optim.step()
+            other.step()
+    for key, parameter in guide.named_parameters():
+        torch.testing.assert_close(parameter.detach(), twins[key].detach())
+        own, twin = (torch_optimizer(o, p).state[p] for o, p in ((optim, parameter), (other, twins[key])))
+        assert own.keys() == twin.keys()
+        for entry in own:
+            torch.testing.assert_close(torch.as_tensor(own[entry]), torch.as_tensor(twin[entry]))
+
+
+def test_a_loaded_store_and_another_optimiser_are_used(tmp_path):
+    args = rows()
+    guide = AutoStiefelLowRankMultivariateNormal(regression, rank=1)
+    svi_of(regression, guide).run(100, *args)
+    pyro.get_param_store().save(tmp_path / "store")
+    loc = guide.loc.detach().clone()
+    pyro.clear_param_store()
+    pyro.get_param_store().load(tmp_path / "store")
+    guide = AutoStiefelLowRankMultivariateNormal(regression, rank=1)
+    svi = svi_of(regression, guide, lr=0.0)
+    svi.step(*args)
+    assert torch.equal(guide.loc, loc)
+    svi.optim = RiemannianAdam({"lr": 0.01})
+    svi.step(*args)
+    assert svi.form == "traced"
+    assert not torch.equal(pyro.param(f"{guide._pyro_name}.loc"), loc)
+    assert torch.equal(pyro.param(f"{guide._pyro_name}.loc"), guide.loc)
+
+
+def test_a_store_that_the_guide_does_not_use_is_said(tmp_path):
+    svi = svi_of(regression, AutoStiefelLowRankMultivariateNormal(regression, rank=1))
+    svi.step(*rows())
+    pyro.get_param_store().save(tmp_path / "store")
+    pyro.get_param_store().load(tmp_path / "store")
+    with pytest.warns(UserWarning, match="that the guide does not use; load a store before"):
+        svi.step(*rows())
+
+
+def test_pickled_svi_goes_on():
+    law = gaussian()
+    svi = svi_of(known, AutoStiefelLowRankMultivariateNormal(known, rank=2))
+    svi.run(50, law)
+    pyro.clear_param_store()
+    again = pickle.loads(pickle.dumps(svi))
+    losses = again.run(50, law)
+    assert again.form == "traced"
+    assert losses.isfinite().all()
+
+
+# ---- runs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_sets_learning_rates_back():
+    svi = svi_of(regression, pyros.AutoNormal(regression))
+    losses = svi.run(30, *rows())
+    assert losses.shape == (30,)
+    rates = [o.param_groups[0]["lr"] for o in svi.optim.optim_objs.values()]
+    assert rates == pytest.approx([0.03] * len(rates))
+
+
+def test_a_run_ends_after_the_plateau():
+    law = gaussian()
+    guide = AutoStiefelLowRankMultivariateNormal(known, rank=2)
+    losses = svi_of(known, guide, lr=0.05).run(50_000, law, until="plateau")
+    assert 900 <= len(losses) < 50_000
+    assert kl_divergence(guide.get_posterior(), law) < 0.02
+
+
+def test_a_fall_is_no_plateau():
+    noise = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    falling = (noise - 0.005 * torch.arange(2000.0)).tolist()
+    course = Course(10_000, "cosine", "plateau")
+    for count in range(1, 2001):
+        course.look(falling[:count])
+    assert course.last == 10_000
+    for count in range(2001, 6001):
+        course.look(falling + noise[:1].expand(count - 2000).tolist())
+    assert course.last < 10_000
+    assert course.factor(course.last) == 0.0
+
+
+def test_seeded_runs_are_repeated():
+    found = []
+    for _ in range(2):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        found.append(svi_of(regression, pyros.AutoNormal(regression)).run(50, *rows(), None, 8))
+    assert torch.equal(*found)
+
+
+# ---- Pyro's own steps --------------------------------------------------------------------------------------------
+
+
+def with_parameter(x, y):
+    slope = pyro.param("slope", torch.zeros(()))
+    b = pyro.sample("b", dist.Normal(slope, 1.0))
+    pyro.sample("y", dist.Normal(b, 1.0), obs=y.mean())
+
+
+def branching(x, y):
+    b = pyro.sample("b", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Normal(b if b > 0 else 2 * b, 1.0), obs=y.mean())
+
+
+def nothing(x, y):
+    pyro.sample("y", dist.Normal(0.0, 1.0), obs=y.mean())
+
+
+def own_guide(x, y):
+    pyro.sample("b", dist.Normal(pyro.param("loc", torch.zeros(3)), 1.0).to_event(1))
+
+
+class Shifted(pyros.AutoDiagonalNormal):
+    def get_posterior(self, *args, **kwargs):
+        return dist.Normal(self.loc + 1, self.scale).to_event(1)
+
+
+CASES = {
+    "model has parameters": (with_parameter, pyros.AutoNormal(with_parameter), Trace_ELBO(), "slope"),
+    "model branches": (branching, pyros.AutoNormal(branching), Trace_ELBO(), "cannot be traced"),
+    "guide": (regression, own_guide, Trace_ELBO(), "own_guide"),
+    "subclass": (regression, Shifted(regression), Trace_ELBO(), "Shifted"),
+    "no latent sites": (nothing, pyros.AutoNormal(nothing), Trace_ELBO(), "no parameters"),
+    "delta": (regression, pyros.AutoDelta(regression), Trace_ELBO(), "AutoDelta"),
+    "loss": (regression, pyros.AutoNormal(regression), TraceMeanField_ELBO(), "TraceMeanField_ELBO"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pyros_own_steps_and_one_sentence(name):
+    model, guide, loss, reason = CASES[name]
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), loss)
+    with pytest.warns(UserWarning, match="Pyro's own steps") as said:
+        losses = [svi.step(*rows()) for _ in range(3)]
+    assert [reason in str(warning.message) for warning in said] == [True]
+    assert torch.tensor(losses).isfinite().all()
+    assert svi.form == "pyro"
+
+
+def test_a_model_that_changes_between_steps_is_noticed():
+    level = [0.0]
+
+    def drifting(x, y):
+        regression(x, y + level[0])
+
+    svi = svi_of(drifting, pyros.AutoNormal(drifting))
+
+    def drift():
+        for _ in range(20):
+            svi.step(*rows())
+            level[0] += 1.0
+
+    with pytest.warns(UserWarning, match="differs from its trace at step"):
+        drift()
+    assert svi.form == "pyro"
+
+
+def test_handlers_around_a_step_are_seen():
+    svi = svi_of(regression, pyros.AutoNormal(regression), lr=0.0)
+    svi.step(*rows())
+    losses = torch.tensor([svi.step(*rows()) for _ in range(200)])
+    with pyro.poutine.scale(scale=0.5):
+        scaled = torch.tensor([svi.step(*rows()) for _ in range(200)])
+    assert_mean(2 * scaled, losses.mean(), float(losses.std()) / 200**0.5)
+
+
+# ---- bad input ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"model": 3}, "model=3"),
+        ({"guide": pyros.AutoNormal}, "call it with the model"),
+        ({"optim": torch.optim.Adam([torch.zeros(1, requires_grad=True)])}, "optim="),
+        ({"loss": "elbo"}, "loss='elbo'"),
+        ({"loss": Trace_ELBO}, "loss="),
+        ({"loss": Trace_ELBO(num_particles=0)}, "num_particles=0"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(arguments, named):
+    given = {
+        "model": regression,
+        "guide": pyros.AutoNormal(regression),
+        "optim": pyro.optim.Adam({"lr": 0.1}),
+        "loss": Trace_ELBO(),
+    }
+    with pytest.raises(ValueError, match=named):
+        SVI(**{**given, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "named"),
+    [
+        ((0,), {}, "num_steps=0"),
+        ((torch.zeros(3),), {}, "num_steps="),
+        ((True,), {}, "num_steps=True"),
+        ((10,), {"schedule": "linear"}, "schedule='linear'"),
+        ((10,), {"until": 3}, "until=3"),
+    ],
+)
+def test_arguments_of_a_run_out_of_range_are_named(arguments, options, named):
+    svi = svi_of(regression, pyros.AutoNormal(regression))
+    with pytest.raises(ValueError, match=named):
+        svi.run(*arguments, *rows(), **options)
+
+
+def test_a_run_refuses_a_second_schedule():
+    optim = OPTIMISERS["schedule"]()
+    svi = SVI(regression, pyros.AutoNormal(regression), optim, Trace_ELBO())
+    with pytest.raises(ValueError, match="schedule of its own"):
+        svi.run(10, *rows())
+
+
+def test_no_native_code_is_said(monkeypatch, native_at_once):
+    def uncovered(*_, **__):
+        raise steps_of_svi.NotTracedError("no compiler here")
+
+    monkeypatch.setattr("pyro_manifold.infer.svi.objective.native_sums", uncovered)
+    svi = svi_of(regression, pyros.AutoNormal(regression))
+    with pytest.warns(UserWarning, match="No native code for the steps of SVI.*no compiler here"):
+        svi.run(5, *rows())
+    assert svi.form == "traced"
+
+
+def test_no_warning_where_steps_are_traced():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        svi = svi_of(regression, pyros.AutoNormal(regression))
+        svi.run(10, *rows())
