@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor, fx
@@ -12,6 +13,7 @@ from torch import Tensor, fx
 from pyro_manifold.graphs.native.compiler import compiled, is_checked
 from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop, Source, source_of
+from pyro_manifold.graphs.native.row_programs import rows_source_of
 from pyro_manifold.graphs.native.values import NotCoveredError, NotWorthItError, Shape
 from pyro_manifold.graphs.passes import folded_graph
 
@@ -25,6 +27,12 @@ and results in the cache need not be read again: 1.2 to 6 times faster up to thi
 
 _LARGEST_STEP = 4_000_000
 """Operations of one chain in a step: beyond that, products take most of the time, and matrix libraries are better."""
+
+_FEWEST_NUMBERS_BY_ROWS = 10_000
+"""Numbers of all inputs of a chain."""
+
+_LARGEST_ARRAYS_BY_ROWS = 2**28
+"""Bytes of all arrays, where lanes are along rows: loops over chunks of rows need each array once."""
 
 _NUMBER, _PLACE = ctypes.c_int64, ctypes.c_void_p
 _LANES_IN_ESTIMATES = 4  # for any processor, so that estimates are the same on all
@@ -71,9 +79,7 @@ class NativeLoop:
         shapes: list[Shape] = [(1, *value.shape[1:]) for value in example]
         self._dimensions = [len(shape) for shape in shapes]
         self._sizes = [math.prod(shape) for shape in shapes]
-        self.source = source_of(loop, shapes, self._dtype)
-        width = lanes(chains, self._dtype)
-        _check_size(self.source, width * self._dtype.itemsize)
+        width, self.source = _source_of(loop, shapes, self._dtype, chains)
         self._shapes = [(chains, *shape[1:]) for shape in self.source.shapes]
         self._checked = is_checked()
         self._library = compiled(self.source.text, width, self._checked)
@@ -93,7 +99,7 @@ class NativeLoop:
     @property
     def steps_of_a_call(self) -> float:
         """Estimate the number of steps that take as long as the overhead of a call, from the operations of a step."""
-        vectors = math.ceil(self._chains / _LANES_IN_ESTIMATES)
+        vectors = self._chains if self.source.by_rows else math.ceil(self._chains / _LANES_IN_ESTIMATES)
         return 1 + _OPERATIONS_OF_A_CALL / max(1, self.source.arithmetic * vectors)
 
     def __call__(self, steps: int, *inputs: Tensor) -> list[Tensor]:
@@ -204,6 +210,19 @@ def _graph(function: FlatStep, *example: Tensor) -> fx.GraphModule:
     """Return the graph of a function in operators of the table."""
     with torch.no_grad():
         return folded_graph(function, *example, decompositions=decompositions())
+
+
+def _source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, chains: int) -> tuple[int, Source]:
+    """Return the number of lanes, and the source: with lanes along rows if matrices are tall, else along chains."""
+    if sum(math.prod(shape) for shape in shapes) >= _FEWEST_NUMBERS_BY_ROWS:
+        with suppress(NotCoveredError):
+            width = _VECTOR_BYTES // dtype.itemsize
+            source = rows_source_of(loop, shapes, dtype, width)
+            if source.elements * width * dtype.itemsize <= _LARGEST_ARRAYS_BY_ROWS:
+                return width, source
+    width, source = lanes(chains, dtype), source_of(loop, shapes, dtype)
+    _check_size(source, width * dtype.itemsize)
+    return width, source
 
 
 def _check_size(source: Source, bytes_of_a_vector: int) -> None:

@@ -1,0 +1,136 @@
+"""Loops over chunks of rows: consecutive statements on rows of tall matrices share one, so that they meet in the cache."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+VECTORS = 16
+"""Vectors of a column in a chunk. Some ten columns of them fill half of a core's smallest cache."""
+
+_NAME = re.compile(r"\b[akjt]\d+\b")
+_KINDS = {"a": "Vectors", "k": "Numbers", "j": "Integers", "t": "Numbers"}
+_MOVABLE = ("for (int ", "ARRAY(", "LARGE_ARRAY(", "PACKED(")
+
+
+class Statement(NamedTuple):
+    """A statement on rows.
+
+    Attributes:
+        body: loops over ``m`` vectors of rows from vector ``first`` on.
+        before: what is computed before the first chunk.
+        after: what is computed after the last one.
+        totals: names of arrays that are complete only then.
+    """
+
+    body: str
+    before: str = ""
+    after: str = ""
+    totals: frozenset[str] = frozenset()
+
+
+@dataclass
+class Group:
+    """Statements of one loop over chunks."""
+
+    statements: list[Statement] = field(default_factory=list)
+
+    @property
+    def totals(self) -> frozenset[str]:
+        return frozenset().union(*(statement.totals for statement in self.statements))
+
+    @property
+    def names(self) -> list[str]:
+        """Arrays of the loop, in the order of their first use."""
+        return list(dict.fromkeys(_NAME.findall(" ".join(statement.body for statement in self.statements))))
+
+    @property
+    def mentioned(self) -> set[str]:
+        return names(" ".join(" ".join(statement[:3]) for statement in self.statements))
+
+
+class Schedule:
+    """Lines of C in which statements on rows are collected in groups.
+
+    Lines that do not depend on the open group go before it, and so end no loop.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[str | Group] = []
+        self._open: Group | None = None
+
+    def append(self, line: str) -> None:
+        """Add a line; arrays that it writes are new unless it is no loop."""
+        if self._open is not None and (not line.startswith(_MOVABLE) or self._open.mentioned & names(line)):
+            self.close()
+        self.items.append(line)
+
+    def add(self, statement: Statement) -> None:
+        """Add a statement on rows to the open group, or to a new one if it needs a total of that."""
+        if self._open is not None and self._open.totals & names(statement.body + statement.before):
+            self.close()
+        if self._open is None:
+            self._open = Group()
+        self._open.statements.append(statement)
+
+    def close(self) -> None:
+        if self._open is not None:
+            self.items.append(self._open)
+            self._open = None
+
+    def resolved(self, widths: dict[str, int], count: int) -> tuple[list[str], list[str], int]:
+        """Return functions, lines, and the number of vectors of arrays of rows.
+
+        An array of rows that only one loop uses holds one chunk.
+
+        Args:
+            widths: vectors side by side in each array of rows.
+            count: vectors of a column.
+        """
+        self.close()
+        uses = Counter(
+            name for item in self.items for name in (names(item) if isinstance(item, str) else item.mentioned)
+        )
+        local = {
+            name
+            for item in self.items
+            if isinstance(item, Group)
+            for name in item.mentioned & widths.keys()
+            if uses[name] == 1
+        }
+        sizes = {name: width * (min(VECTORS, count) if name in local else count) for name, width in widths.items()}
+        functions, lines = [], [f"LARGE_ARRAY(b{name[1:]}, {n}); Vectors {name} = b{name[1:]};" for name, n in sizes.items()]
+        for item in self.items:
+            if isinstance(item, str):
+                lines.append(item)
+                continue
+            name = f"rows{len(functions)}"
+            functions.append(_function(name, item))
+            lines += _calls(name, item, widths, local, count)
+        return functions, lines, sum(sizes.values())
+
+
+def names(text: str) -> set[str]:
+    """Return the arrays that a text mentions."""
+    return set(_NAME.findall(text))
+
+
+def _function(name: str, group: Group) -> str:
+    parameters = ", ".join(f"{_KINDS[array[0]]} restrict {array}" for array in group.names)
+    bodies = "\n  ".join(statement.body for statement in group.statements)
+    return f"static __attribute__((noinline)) void {name}(int m, int first, {parameters}) {{\n  {bodies}\n}}"
+
+
+def _calls(name: str, group: Group, widths: dict[str, int], local: set[str], count: int) -> list[str]:
+    arguments = ", ".join(
+        f"PART({array}, {0 if array in local else f'first * {widths[array]}'}, m * {widths[array]})"
+        if array in widths
+        else array
+        for array in group.names
+    )
+    m = f"{count} - first < {VECTORS} ? {count} - first : {VECTORS}"
+    loop = f"for (int first = 0; first < {count}; first += {VECTORS}) {{ int m = {m}; {name}(m, first, {arguments}); }}"
+    before, after = ([text for each in group.statements if (text := each[k])] for k in (1, 2))
+    return [*before, loop, *after]
