@@ -12,7 +12,9 @@ VECTORS = 16
 
 _NAME = re.compile(r"\b[akjt]\d+\b")
 _KINDS = {"a": "Vectors", "k": "Numbers", "j": "Integers", "t": "Numbers"}
-_MOVABLE = ("for (int ", "ARRAY(", "LARGE_ARRAY(", "PACKED(")
+_MOVABLE = ("for (int ", "{ AT(", "{ V ", "ARRAY(", "LARGE_ARRAY(", "PACKED(")
+
+_DECLARATIONS = ("ARRAY(", "LARGE_ARRAY(", "PACKED(")
 
 
 class Statement(NamedTuple):
@@ -54,31 +56,44 @@ class Group:
 class Schedule:
     """Lines of C in which statements on rows are collected in groups.
 
-    Lines that do not depend on the open group go before it, and so end no loop.
+    Lines between the statements of an open group go before it, or after it if they depend on it, and so end no loop.
     """
 
     def __init__(self) -> None:
         self.items: list[str | Group] = []
         self._open: Group | None = None
+        self._later: list[str] = []
+        self._written: set[str] = set()
 
     def append(self, line: str) -> None:
-        """Add a line; arrays that it writes are new unless it is no loop."""
-        if self._open is not None and (not line.startswith(_MOVABLE) or self._open.mentioned & names(line)):
+        """Add a line; arrays that it writes are new if it is a loop, an assignment or a declaration."""
+        if self._open is None:
+            self.items.append(line)
+        elif not line.startswith(_MOVABLE):
             self.close()
-        self.items.append(line)
+            self.items.append(line)
+        elif self._written & names(line) and not line.startswith(_DECLARATIONS):
+            self._later.append(line)
+            self._written |= names(line)
+        else:
+            self.items.append(line)
 
     def add(self, statement: Statement) -> None:
-        """Add a statement on rows to the open group, or to a new one if it needs a total of that."""
-        if self._open is not None and self._open.totals & names(statement.body + statement.before):
-            self.close()
+        """Add a statement on rows to the open group, or to a new one if it depends on what comes after that."""
+        if self._open is not None:
+            complete = self._open.totals.union(*map(names, self._later))
+            if names(statement.body + statement.before) & complete:
+                self.close()
         if self._open is None:
             self._open = Group()
         self._open.statements.append(statement)
+        self._written |= names(statement.body + statement.after)
 
     def close(self) -> None:
+        """End the open group."""
         if self._open is not None:
-            self.items.append(self._open)
-            self._open = None
+            self.items += [self._open, *self._later]
+        self._open, self._later, self._written = None, [], set()
 
     def resolved(self, widths: dict[str, int], count: int) -> tuple[list[str], list[str], int]:
         """Return functions, lines, and the number of vectors of arrays of rows.

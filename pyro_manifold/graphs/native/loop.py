@@ -10,6 +10,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor, fx
 
+from pyro_manifold.graphs.native.carried import reusing
 from pyro_manifold.graphs.native.compiler import compiled, is_checked
 from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop, Source, source_of
@@ -196,14 +197,14 @@ def native_loop(
     with torch.no_grad():
         begun = [value.clone() for value in begin(*one)]
     state, kept = begun[:carried], begun[carried:]
-    loop = Loop(
+    found = Loop(
         _graph(begin, *one),
         _graph(step, *one, *state),
         _graph(end, *one, *kept, *[value.clone() for value in state]),
         carried,
         frozenset(shared),
     )
-    return NativeLoop(loop, example, chains)
+    return NativeLoop(reusing(found), example, chains)
 
 
 def _graph(function: FlatStep, *example: Tensor) -> fx.GraphModule:

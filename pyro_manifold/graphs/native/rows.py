@@ -57,7 +57,7 @@ class RowsWriter(Writer):
         self.count = Vectors(-(-rows // width))
         self.widths: dict[str, int] = {}
         self._packed = 0
-        self._redirected: list[str] | None = None
+        self._laid_out: dict[tuple[int, int], str] = {}
 
     # ---- arrays of rows ------------------------------------------------------------------------------------------
 
@@ -148,8 +148,11 @@ class RowsWriter(Writer):
         shape = self.shape_of(tensor.shape, rows)
         first = tensor.movedim(rows, 0).reshape(self.rows, -1)
         padded = torch.cat([first, first.new_zeros(int(self.count) * self.width - self.rows, first.shape[1])])
-        name, width = f"k{len(self.numbers)}", first.shape[1]
-        self.numbers.append(padded.reshape(int(self.count), self.width, width).transpose(1, 2).contiguous())
+        width = first.shape[1]
+        if (id(tensor), rows) not in self._laid_out:
+            self._laid_out[id(tensor), rows] = f"k{len(self.numbers)}"
+            self.numbers.append(padded.reshape(int(self.count), self.width, width).transpose(1, 2).contiguous())
+        name = self._laid_out[id(tensor), rows]
         others = [d for d in range(len(shape)) if d != rows]
 
         def at(index: Index) -> str:
