@@ -29,7 +29,7 @@ and results in the cache need not be read again: 1.2 to 6 times faster up to thi
 _LARGEST_STEP = 4_000_000
 """Operations of one chain in a step: beyond that, products take most of the time, and matrix libraries are better."""
 
-_FEWEST_NUMBERS_BY_ROWS = 10_000
+_FEWEST_NUMBERS_BY_ROWS = int(__import__("os").environ.get("FEW","2000"))
 """Numbers of all inputs of a chain."""
 
 _LARGEST_ARRAYS_BY_ROWS = 2**28

@@ -57,7 +57,7 @@ class RowsGraphWriter(GraphWriter):
         if emit is None:
             raise NotCoveredError(f"{name} of rows")
         result = emit(self, node, name, *[self._value_of(argument) for argument in node.args])
-        if isinstance(result, Value) and result.computes and not is_read_once(node):
+        if isinstance(result, Value) and result.computes and not (is_read_once(node) or _is_only_sliced(node)):
             return self._writer.stored(result)
         return result
 
@@ -215,6 +215,11 @@ class RowsGraphWriter(GraphWriter):
 
     def _vector_product(self, shape: Shape, left: Value, right: Value) -> Value:
         raise NotCoveredError("products of rows and vectors")
+
+
+def _is_only_sliced(node: fx.Node) -> bool:
+    """Return whether only parts of a node are used, which then are stored one by one: position and momentum."""
+    return all(operator_name(user) == "slice" for user in node.users)
 
 
 def _is_tall(value: Any) -> bool:

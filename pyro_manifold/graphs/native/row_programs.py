@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -32,9 +32,10 @@ def rows_source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, widt
     inputs = [_loaded(loop, writer, k, shape) for k, shape in enumerate(shapes)]
     begun = [writer.stored(value) for value in RowsGraphWriter(loop.begin, writer, dtype).write(inputs)]
     state = [writer.copied(value) for value in begun[: loop.carried]]
+    constants = _constant_states(loop, writer, state)
     writer.lines.append("for (int64_t step = 0; step < steps; step++) {")
     writer.arithmetic = 0
-    _write_step(RowsGraphWriter(loop.step, writer, dtype), writer, inputs, state)
+    _write_step(RowsGraphWriter(loop.step, writer, dtype), writer, inputs, state, constants)
     arithmetic = writer.arithmetic
     writer.lines.append("}")
     outputs = RowsGraphWriter(loop.end, writer, dtype).write([*inputs, *begun[loop.carried :], *state])
@@ -66,18 +67,41 @@ def _unused(shape: Shape) -> Value:
     return Value(shape, at)
 
 
-def _write_step(graph: RowsGraphWriter, writer: RowsWriter, inputs: list[Value], state: list[Value]) -> None:
+def _constant_states(loop: Loop, writer: RowsWriter, state: Sequence[Value]) -> dict[int, str]:
+    """Write the tall states that are constants after a step, as many gradients are; return their arrays."""
+    constants: dict[int, str] = {}
+    for k, node in enumerate(next(node for node in loop.step.graph.nodes if node.op == "output").args[0]):
+        rows = state[k].rows
+        if rows is not None and node.op == "get_attr":
+            tensor = getattr(loop.step, node.target).detach().resolve_neg().to("cpu")
+            constants[k] = str(writer.copied(writer.laid_out(tensor, rows)).array)
+    return constants
+
+
+def _write_step(
+    graph: RowsGraphWriter,
+    writer: RowsWriter,
+    inputs: list[Value],
+    state: list[Value],
+    constants: Mapping[int, str],
+) -> None:
     """Write a step; arrays of rows of the old and of the new state are exchanged, and others are copied."""
-    earlier = set(writer.widths)
-    after = [graph.output(x, old.rows) for x, old in zip(graph.write([*inputs, *state]), state, strict=True)]
-    own = {value.array for value in state}
-    taken: set[str | None] = set()
-    for k, x in enumerate(after):
-        kept = x.rows is not None and (x.array in earlier or x.array in taken)
-        after[k] = writer.copied(x) if x.array in own or kept else writer.stored(x)
-        taken.add(after[k].array)
-    for old, new in zip(state, after, strict=True):
-        if old.rows is None:
-            writer.lines.append(f"COPY({old.array}, {new.array}, {old.size});")
+    earlier = {*writer.widths, None}
+    written = graph.write([*inputs, *state])
+    after = {
+        k: graph.output(x, old.rows) for k, (x, old) in enumerate(zip(written, state, strict=True)) if k not in constants
+    }
+    for k, x in after.items():
+        if x.rows is None:
+            after[k] = writer.copied(x) if x.array in {value.array for value in state} else writer.stored(x)
         else:
-            writer.lines.append(f"{{ Vectors last = {old.array}; {old.array} = {new.array}; {new.array} = last; }}")
+            after[k] = writer.copied(x) if x.array in earlier else x
+            earlier.add(after[k].array)
+    for k, old in enumerate(state):
+        if k in constants:
+            writer.lines.append(f"{old.array} = {constants[k]};")
+        elif old.rows is None:
+            writer.lines.append(f"COPY({old.array}, {after[k].array}, {old.size});")
+        else:
+            new = after[k].array
+            writer.lines.append(f"{{ Vectors last = {old.array}; {old.array} = {new}; {new} = last; }}")

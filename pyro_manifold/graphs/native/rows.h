@@ -36,3 +36,67 @@ static __attribute__((noinline)) void store_rows(T *restrict to, Vectors from, i
       for (int l = 0; l < W && i + l < n; l++) to[(int64_t)(i + l) * p + j] = LANE(x, l);
     }
 }
+
+/* ---- small matrices, whose entries are equal in all lanes: solved with lanes along columns ------------------- */
+
+#define VECTORS_OF(n) (((n) + W - 1) / W)
+static void packed(Vectors from, T *to, int n, int m) {
+  int w = VECTORS_OF(m) * W;
+  for (int i = 0; i < n; i++)
+    for (int j = 0; j < w; j++) to[i * w + j] = j < m ? LANE(AT(from, i * m + j), 0) : 0;
+}
+static void spread_out(const T *from, Vectors to, int n, int m) {
+  int w = VECTORS_OF(m) * W;
+  for (int i = 0; i < n; i++)
+    for (int j = 0; j < m; j++) AT(to, i * m + j) = spread(from[i * w + j]);
+}
+static void exchange_rows(V *x, V *y, int w) {
+  for (int v = 0; v < w; v++) { V z = x[v]; x[v] = y[v]; y[v] = z; }
+}
+static __attribute__((noinline)) void lu_factor_of_one(Vectors a, Vectors pivots, int n, int may_be_singular) {
+  int w = VECTORS_OF(n);
+  V x[n * w];
+  T *t = (T *)x;
+  M lane;
+  for (int l = 0; l < W; l++) LANE(lane, l) = l;
+  packed(a, t, n, n);
+  for (int c = 0; c < n; c++) {
+    int row = c;
+    for (int r = c + 1; r < n; r++)
+      if (C(fabs)(t[r * w * W + c]) > C(fabs)(t[row * w * W + c])) row = r;
+    AT(pivots, c) = spread(row + 1);
+    if (row != c) exchange_rows(x + c * w, x + row * w, w);
+    T pivot = t[c * w * W + c], inverse = may_be_singular && pivot == 0 ? 0 : 1 / pivot;
+    M after = lane > (lane - lane + (c % W));
+    for (int r = c + 1; r < n; r++) {
+      T factor = t[r * w * W + c] * inverse;
+      int v = c / W;
+      x[r * w + v] = choose(after, x[r * w + v] - spread(factor) * x[c * w + v], x[r * w + v]);
+      t[r * w * W + c] = factor;
+      for (v++; v < w; v++) x[r * w + v] -= spread(factor) * x[c * w + v];
+    }
+  }
+  spread_out(t, a, n, n);
+}
+static __attribute__((noinline)) void lu_solve_of_one(Vectors a, Vectors pivots, Vectors b, int n, int m, int transposed) {
+  if (transposed) { lu_solve(a, pivots, b, n, m, 1); return; }
+  int w = VECTORS_OF(m);
+  V x[n * w];
+  packed(b, (T *)x, n, m);
+  for (int c = 0; c < n; c++) {
+    int row = (int)LANE(AT(pivots, c), 0) - 1;
+    if (row != c) exchange_rows(x + c * w, x + row * w, w);
+  }
+  for (int c = 0; c < n; c++)
+    for (int r = c + 1; r < n; r++)
+      for (int v = 0; v < w; v++) x[r * w + v] -= AT(a, r * n + c) * x[c * w + v];
+  for (int c = n - 1; c >= 0; c--) {
+    V inverse = spread(1) / AT(a, c * n + c);
+    for (int v = 0; v < w; v++) x[c * w + v] *= inverse;
+    for (int r = 0; r < c; r++)
+      for (int v = 0; v < w; v++) x[r * w + v] -= AT(a, r * n + c) * x[c * w + v];
+  }
+  spread_out((T *)x, b, n, m);
+}
+#define lu_factor lu_factor_of_one
+#define lu_solve lu_solve_of_one

@@ -166,20 +166,22 @@ class RowsWriter(Writer):
     def summed(self, x: Value, dims: Sequence[int], keep: bool, scale: float = 1.0) -> Value:
         """Write a sum over dimensions, of which one is that of rows."""
         shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape))
-        over = tuple(n if d in dims else 1 for d, n in enumerate(x.shape))
+        rows, row = x.rows, Place("r")
+        within = tuple(n if d in dims and d != rows else 1 for d, n in enumerate(x.shape))
         array, size = self.array(math.prod(shape)), math.prod(shape)
         rest, last = self.rows % self.width, int(self.count) - 1
 
         def body(outer: Index) -> str:
-            def inner(index: Index) -> str:
-                place = [index[d] if d in dims else outer[d] for d in range(len(x.shape))]
-                add = f"x = {x.at(place)};"
-                if rest and x.computes:
-                    add += f" if (first + {place[x.rows]} == {last}) x = filled_up(x, {rest});"  # type: ignore[index]
-                return f"V {add} s += x;"
+            def add(index: Index) -> str:
+                place = [row if d == rows else index[d] if d in dims else outer[d] for d in range(len(x.shape))]
+                end = rest and x.computes
+                fill = f" if (first + {row} == {last}) x = filled_up(x, {rest});" if end else ""
+                return f"V x = {x.at(place)};{fill} y += x;"
 
             element = entry(array, flat(outer, shape))
-            return f"V s = {element}; {self.for_each(over, inner, 'r')} {element} = s;"
+            # A sum of its own for each row, so that the next row need not wait for this one.
+            each = f"V y = spread(0); {self.for_each(within, add, 'c')} s += y;"
+            return f"V s = {element}; for (int {row} = 0; {row} < m; {row}++) {{ {each} }} {element} = s;"
 
         clear = f"for (int i = 0; i < {size}; i++) {entry(array, 'i')} = spread(0);"
         end = f"{entry(array, 'i')} = total({entry(array, 'i')}) * spread({scale.hex()});"
