@@ -1,4 +1,4 @@
-"""Loops over chunks of rows: consecutive statements on rows of tall matrices share one, so that they meet in the cache."""
+"""Loops over chunks of rows, each shared by consecutive statements, which then find their arrays in the cache."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ class Schedule:
             if uses[name] == 1
         }
         sizes = {name: width * (min(VECTORS, count) if name in local else count) for name, width in widths.items()}
-        functions, lines = [], [f"LARGE_ARRAY(b{name[1:]}, {n}); Vectors {name} = b{name[1:]};" for name, n in sizes.items()]
+        functions, lines = (
+            [],
+            [f"LARGE_ARRAY(b{name[1:]}, {n}); Vectors {name} = b{name[1:]};" for name, n in sizes.items()],
+        )
         for item in self.items:
             if isinstance(item, str):
                 lines.append(item)
@@ -147,5 +150,6 @@ def _calls(name: str, group: Group, widths: dict[str, int], local: set[str], cou
     )
     m = f"{count} - first < {VECTORS} ? {count} - first : {VECTORS}"
     loop = f"for (int first = 0; first < {count}; first += {VECTORS}) {{ int m = {m}; {name}(m, first, {arguments}); }}"
-    before, after = ([text for each in group.statements if (text := each[k])] for k in (1, 2))
+    before = [each.before for each in group.statements if each.before]
+    after = [each.after for each in group.statements if each.after]
     return [*before, loop, *after]

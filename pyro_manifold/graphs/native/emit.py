@@ -215,7 +215,7 @@ class Source:
         shapes: shapes of the outputs, for one chain.
         elements: number of vectors in its arrays.
         arithmetic: approximate cost of a pass of the loop for each chain, as in `Writer`.
-        by_rows: whether all lanes of a vector belong to one chain, so that the cost is that of one vector.
+        of_rows: part of it with lanes along rows of tall matrices, in a loop over single chains; 0 if lanes are chains.
     """
 
     text: str
@@ -224,7 +224,12 @@ class Source:
     shapes: list[Shape]
     elements: int
     arithmetic: int
-    by_rows: bool = False
+    of_rows: int = 0
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether all lanes of a vector belong to one chain."""
+        return self.of_rows > 0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 
 import torch
 from torch import Tensor, fx
@@ -29,8 +28,9 @@ and results in the cache need not be read again: 1.2 to 6 times faster up to thi
 _LARGEST_STEP = 4_000_000
 """Operations of one chain in a step: beyond that, products take most of the time, and matrix libraries are better."""
 
-_FEWEST_NUMBERS_BY_ROWS = int(__import__("os").environ.get("FEW","2000"))
-"""Numbers of all inputs of a chain."""
+_CHAINS_IN_LANES = 1.5
+"""Cost of an operation with chains in lanes beside one with rows in lanes: arrays are as many times as large as there
+are lanes, and leave the cache. Measured on V(200,5), V(200,10) and V(100,10)."""
 
 _LARGEST_ARRAYS_BY_ROWS = 2**28
 """Bytes of all arrays, where lanes are along rows: loops over chunks of rows need each array once."""
@@ -214,16 +214,28 @@ def _graph(function: FlatStep, *example: Tensor) -> fx.GraphModule:
 
 
 def _source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, chains: int) -> tuple[int, Source]:
-    """Return the number of lanes, and the source: with lanes along rows if matrices are tall, else along chains."""
-    if sum(math.prod(shape) for shape in shapes) >= _FEWEST_NUMBERS_BY_ROWS:
-        with suppress(NotCoveredError):
-            width = _VECTOR_BYTES // dtype.itemsize
-            source = rows_source_of(loop, shapes, dtype, width)
-            if source.elements * width * dtype.itemsize <= _LARGEST_ARRAYS_BY_ROWS:
-                return width, source
-    width, source = lanes(chains, dtype), source_of(loop, shapes, dtype)
-    _check_size(source, width * dtype.itemsize)
-    return width, source
+    """Return number of lanes and source: lanes along rows of tall matrices if that costs less, else along chains."""
+    full, width = _VECTOR_BYTES // dtype.itemsize, lanes(chains, dtype)
+    by_rows = _by_rows(loop, shapes, dtype, full)
+    try:
+        source = source_of(loop, shapes, dtype)
+        _check_size(source, width * dtype.itemsize)
+    except (NotCoveredError, NotWorthItError):
+        if by_rows is None:
+            raise
+        return full, by_rows
+    others = _CHAINS_IN_LANES * source.arithmetic * math.ceil(chains / width)
+    return (full, by_rows) if by_rows is not None and by_rows.arithmetic * chains <= others else (width, source)
+
+
+def _by_rows(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, width: int) -> Source | None:
+    """Return the source with lanes along rows; None if there is none, or if matrix libraries are better."""
+    try:
+        source = rows_source_of(loop, shapes, dtype, width)
+    except NotCoveredError:
+        return None
+    small = source.arithmetic - source.of_rows <= _LARGEST_STEP
+    return source if small and source.elements * width * dtype.itemsize <= _LARGEST_ARRAYS_BY_ROWS else None
 
 
 def _check_size(source: Source, bytes_of_a_vector: int) -> None:

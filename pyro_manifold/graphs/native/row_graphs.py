@@ -97,14 +97,16 @@ class RowsGraphWriter(GraphWriter):
 
     def _constant_like(self, node: fx.Node, name: str, x: Value, *arguments: Any) -> Value:
         shape = self._shape(node, name)
-        assert shape is not None and x.rows is not None
+        assert shape is not None
+        assert x.rows is not None
         shape = self._writer.shape_of(shape, x.rows)
         filled = OPERATORS[name].emit(self._writer, shape, x, *arguments)
         return replace(filled, rows=x.rows, computes=True)  # stored, which sets rows after the last one to 0
 
     def _reshaped(self, node: fx.Node, name: str, x: Value, *_: object) -> Any:
         shape, source = self._shape(node, name), _real_shape(self, x)
-        assert shape is not None and x.rows is not None
+        assert shape is not None
+        assert x.rows is not None
         if [n for n in source if n != 1] != [n for n in shape if n != 1]:
             return Flattened(x, _groups(source, shape))
         before = sum(n != 1 for n in source[: x.rows])
@@ -114,13 +116,15 @@ class RowsGraphWriter(GraphWriter):
 
     def _expanded(self, node: fx.Node, name: str, x: Value, *_: object) -> Value:
         shape = self._shape(node, name)
-        assert shape is not None and x.rows is not None
+        assert shape is not None
+        assert x.rows is not None
         rows = len(shape) - len(x.shape) + x.rows
         return replace(x.broadcast(self._writer.shape_of(shape, rows)), rows=rows)
 
     def _permuted(self, node: fx.Node, name: str, x: Value, *arguments: Any) -> Value:
         shape = self._shape(node, name)
-        assert shape is not None and x.rows is not None
+        assert shape is not None
+        assert x.rows is not None
         rank = len(shape)
         if name == "permute":
             order = [d % rank for d in arguments[0]]
@@ -171,7 +175,9 @@ class RowsGraphWriter(GraphWriter):
 
     # ---- sums over rows ------------------------------------------------------------------------------------------
 
-    def _summed(self, node: fx.Node, name: str, x: Value | Flattened, dim: Any = None, keep: bool = False, **_: Any) -> Value:
+    def _summed(
+        self, node: fx.Node, name: str, x: Value | Flattened, dim: Any = None, keep: bool = False, **_: Any
+    ) -> Value:
         shape = self._shape(node, name)
         assert shape is not None
         if isinstance(x, Flattened):

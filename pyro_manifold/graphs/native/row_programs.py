@@ -34,9 +34,9 @@ def rows_source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, widt
     state = [writer.copied(value) for value in begun[: loop.carried]]
     constants = _constant_states(loop, writer, state)
     writer.lines.append("for (int64_t step = 0; step < steps; step++) {")
-    writer.arithmetic = 0
+    writer.arithmetic = writer.of_rows = 0
     _write_step(RowsGraphWriter(loop.step, writer, dtype), writer, inputs, state, constants)
-    arithmetic = writer.arithmetic
+    arithmetic, of_rows = writer.arithmetic, writer.of_rows
     writer.lines.append("}")
     outputs = RowsGraphWriter(loop.end, writer, dtype).write([*inputs, *begun[loop.carried :], *state])
     for number, value in enumerate(outputs):
@@ -44,7 +44,8 @@ def rows_source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, widt
     functions, lines, elements = writer.lines.resolved(writer.widths, int(writer.count))
     result = [tuple(rows if d == x.rows else n for d, n in enumerate(x.shape)) for x in outputs]
     text = program(writer, functions, lines, dtype, by_rows=True)
-    return Source(text, writer.numbers, writer.indices, result, writer.elements + elements, arithmetic, by_rows=True)
+    elements += writer.elements
+    return Source(text, writer.numbers, writer.indices, result, elements, arithmetic + of_rows, of_rows)
 
 
 def _loaded(loop: Loop, writer: RowsWriter, number: int, shape: Shape) -> Value:
@@ -89,7 +90,9 @@ def _write_step(
     earlier = {*writer.widths, None}
     written = graph.write([*inputs, *state])
     after = {
-        k: graph.output(x, old.rows) for k, (x, old) in enumerate(zip(written, state, strict=True)) if k not in constants
+        k: graph.output(x, old.rows)
+        for k, (x, old) in enumerate(zip(written, state, strict=True))
+        if k not in constants
     }
     for k, x in after.items():
         if x.rows is None:

@@ -19,33 +19,30 @@ IN V total(V x) {
   for (int l = 0; l < W; l++) sum += LANE(x, l);
   return spread(sum);
 }
-/* Row-major n×p numbers to vectors of rows, and back. */
+/* Row-major n×p numbers to vectors of rows, and back; number by number, which is faster than lane by lane. */
+typedef T Lane __attribute__((may_alias));
 static __attribute__((noinline)) void load_rows(Vectors to, const T *restrict from, int n, int p) {
-  for (int i = 0; i < n; i += W)
-    for (int j = 0; j < p; j++) {
-      V x = spread(0);
-      if (i + W <= n) for (int l = 0; l < W; l++) LANE(x, l) = from[(int64_t)(i + l) * p + j];
-      else for (int l = 0; l < n - i; l++) LANE(x, l) = from[(int64_t)(i + l) * p + j];
-      AT(to, i / W * p + j) = x;
-    }
+  for (int j = 0; j < p; j++) AT(to, (n - 1) / W * p + j) = spread(0);
+  Lane *lanes = (Lane *)&AT(to, 0);
+  for (int i = 0; i < n; i++)
+    for (int j = 0; j < p; j++) lanes[((int64_t)(i / W) * p + j) * W + i % W] = from[(int64_t)i * p + j];
 }
 static __attribute__((noinline)) void store_rows(T *restrict to, Vectors from, int n, int p) {
-  for (int i = 0; i < n; i += W)
-    for (int j = 0; j < p; j++) {
-      V x = AT(from, i / W * p + j);
-      for (int l = 0; l < W && i + l < n; l++) to[(int64_t)(i + l) * p + j] = LANE(x, l);
-    }
+  (void)AT(from, (n - 1) / W * p + p - 1);
+  const Lane *lanes = (const Lane *)&AT(from, 0);
+  for (int i = 0; i < n; i++)
+    for (int j = 0; j < p; j++) to[(int64_t)i * p + j] = lanes[((int64_t)(i / W) * p + j) * W + i % W];
 }
 
 /* ---- small matrices, whose entries are equal in all lanes: solved with lanes along columns ------------------- */
 
 #define VECTORS_OF(n) (((n) + W - 1) / W)
-static void packed(Vectors from, T *to, int n, int m) {
+static void packed(Vectors from, Lane *to, int n, int m) {
   int w = VECTORS_OF(m) * W;
   for (int i = 0; i < n; i++)
     for (int j = 0; j < w; j++) to[i * w + j] = j < m ? LANE(AT(from, i * m + j), 0) : 0;
 }
-static void spread_out(const T *from, Vectors to, int n, int m) {
+static void spread_out(const Lane *from, Vectors to, int n, int m) {
   int w = VECTORS_OF(m) * W;
   for (int i = 0; i < n; i++)
     for (int j = 0; j < m; j++) AT(to, i * m + j) = spread(from[i * w + j]);
@@ -56,7 +53,7 @@ static void exchange_rows(V *x, V *y, int w) {
 static __attribute__((noinline)) void lu_factor_of_one(Vectors a, Vectors pivots, int n, int may_be_singular) {
   int w = VECTORS_OF(n);
   V x[n * w];
-  T *t = (T *)x;
+  Lane *t = (Lane *)x;
   M lane;
   for (int l = 0; l < W; l++) LANE(lane, l) = l;
   packed(a, t, n, n);
@@ -82,7 +79,7 @@ static __attribute__((noinline)) void lu_solve_of_one(Vectors a, Vectors pivots,
   if (transposed) { lu_solve(a, pivots, b, n, m, 1); return; }
   int w = VECTORS_OF(m);
   V x[n * w];
-  packed(b, (T *)x, n, m);
+  packed(b, (Lane *)x, n, m);
   for (int c = 0; c < n; c++) {
     int row = (int)LANE(AT(pivots, c), 0) - 1;
     if (row != c) exchange_rows(x + c * w, x + row * w, w);
@@ -96,7 +93,7 @@ static __attribute__((noinline)) void lu_solve_of_one(Vectors a, Vectors pivots,
     for (int r = 0; r < c; r++)
       for (int v = 0; v < w; v++) x[r * w + v] -= AT(a, r * n + c) * x[c * w + v];
   }
-  spread_out((T *)x, b, n, m);
+  spread_out((Lane *)x, b, n, m);
 }
 #define lu_factor lu_factor_of_one
 #define lu_solve lu_solve_of_one

@@ -1,8 +1,8 @@
 """Layout for tall matrices: one chain after the other, with the lanes of a vector along rows.
 
-A tall matrix is stored as vectors of consecutive rows, ``(vectors of a column, columns)``; all other values are equal in
-all lanes. Elementwise operators, and products that keep rows apart, then need no code of their own: it is that of a matrix
-of fewer rows. What is summed over rows is summed over vectors first, then over lanes.
+A tall matrix is stored as vectors of consecutive rows, ``(vectors of a column, columns)``; all other values are equal
+in all lanes. Elementwise operators then need no code of their own: it is that of a matrix of fewer rows. Sums over rows
+are over vectors first, then over lanes.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from pyro_manifold.graphs.native.chunks import Schedule, Statement
-from pyro_manifold.graphs.native.values import FIRST, Index, NotCoveredError, Place, Shape, Value, entry, flat
-from pyro_manifold.graphs.native.writer import Writer
+from pyro_manifold.graphs.native.matrices import cut
+from pyro_manifold.graphs.native.values import Index, NotCoveredError, Place, Shape, Value, entry, flat
+from pyro_manifold.graphs.native.writer import COST_OF_AN_ELEMENT, Writer
 
-_FEWEST_ROWS = 64
-_ROWS_OF_A_COLUMN = 4  # at least, for each column
+_FEWEST_ROWS = 128
+_ROWS_OF_A_COLUMN = 16  # at least; systems of equations for the columns take most of the time where there are fewer
 
 
 class Vectors(int):
@@ -46,13 +46,16 @@ class RowsWriter(Writer):
     Args:
         rows: number of rows of tall matrices.
         width: number of lanes.
+
+    Attributes:
+        of_rows: cost of statements on rows, as ``arithmetic`` is that of all others.
     """
 
     lines: Schedule  # type: ignore[assignment]
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
-        self.lines = Schedule()
+        self.lines, self.of_rows = Schedule(), 0
         self.rows, self.width = rows, width
         self.count = Vectors(-(-rows // width))
         self.widths: dict[str, int] = {}
@@ -74,7 +77,7 @@ class RowsWriter(Writer):
     def rows_value(self, shape: Shape, rows: int, array: str) -> Value:
         """Return an array of rows as a value."""
         order = [rows, *(d for d in range(len(shape)) if d != rows)]
-        lengths = [shape[d] for d in order]
+        lengths = tuple(shape[d] for d in order)
         leads = all(n == 1 for n in shape[:rows])
         at: Callable[[Index], str] = lambda index: entry(array, flat([index[d] for d in order], lengths))  # noqa: E731
         return Value(shape, at, array=array if leads else None, rows=rows)
@@ -91,7 +94,7 @@ class RowsWriter(Writer):
         result = self.rows_value(value.shape, value.rows, array)
         body = self.for_each(value.shape, lambda index: f"{result.at(index)} = {value.at(index)};")
         self.lines.add(Statement(body + self._filling(array)))
-        self.arithmetic += value.size
+        self.of_rows += COST_OF_AN_ELEMENT * value.size
         return result
 
     def _filling(self, array: str) -> str:
@@ -113,9 +116,7 @@ class RowsWriter(Writer):
             new.append(self.rows_array(size // self.count))
             return new[-1]
 
-        class Collector(list[str]): ...
-
-        collected: list[str] = Collector()
+        collected: list[str] = []
         self.lines, self.array = collected, rows_array  # type: ignore[assignment,method-assign]
         try:
             yield new
@@ -154,9 +155,12 @@ class RowsWriter(Writer):
             self.numbers.append(padded.reshape(int(self.count), self.width, width).transpose(1, 2).contiguous())
         name = self._laid_out[id(tensor), rows]
         others = [d for d in range(len(shape)) if d != rows]
+        lengths = (int(self.count), *(shape[d] for d in others))
 
         def at(index: Index) -> str:
-            place = flat([Place(f"first + {index[rows]}"), *(index[d] for d in others)], [2, *(shape[d] for d in others)])
+            place = flat(
+                [Place(f"first + {index[rows]}"), *(index[d] for d in others)], [2, *(shape[d] for d in others)]
+            )
             return f"vector_at(&{entry(name, f'({place}) * {self.width}')})"
 
         return Value(shape, at, rows=rows, shared=True)
@@ -187,7 +191,7 @@ class RowsWriter(Writer):
         end = f"{entry(array, 'i')} = total({entry(array, 'i')}) * spread({scale.hex()});"
         after = f"for (int i = 0; i < {size}; i++) {end}"
         self.lines.add(Statement(self.for_each(shape, body), clear, after, frozenset([array])))
-        self.arithmetic += x.size
+        self.of_rows += x.size
         return self.value(shape if keep else tuple(n for d, n in enumerate(x.shape) if d not in dims), array)
 
     # ---- products ------------------------------------------------------------------------------------------------
@@ -210,10 +214,12 @@ class RowsWriter(Writer):
         clear = f"for (int i = 0; i < {size}; i++) {entry(array, 'i')} = spread(0);"
         after = f"for (int i = 0; i < {size}; i++) {entry(array, 'i')} = total({entry(array, 'i')});"
         if symmetric:
-            here, there = (entry(array, flat([*b, *ij], shape)) for ij in ((Place("i"), Place("j")), (Place("j"), Place("i"))))
+            here, there = (
+                entry(array, flat([*b, *ij], shape)) for ij in ((Place("i"), Place("j")), (Place("j"), Place("i")))
+            )
             after += f" {each}for (int i = 0; i < {p}; i++) for (int j = 0; j < i; j++) {here} = {there};"
         self.lines.add(Statement(f"{each}{{ {' '.join(bodies)} }}", clear, after, frozenset([array])))
-        self.arithmetic += size * self.count // (2 if symmetric else 1)
+        self.of_rows += size * self.count // (2 if symmetric else 1)
         return self.value(shape, array)
 
     def _inner_tile(self, left, right, array, shape, b, k, rows, columns, symmetric) -> str:  # type: ignore[no-untyped-def]
@@ -247,7 +253,7 @@ class RowsWriter(Writer):
         each = f"for (int b = 0; b < {math.prod(batch)}; b++) " if batch else ""
         before = packed[1]
         self.lines.add(Statement(f"{each}{{ {' '.join(bodies)} }}", before))
-        self.arithmetic += math.prod(shape) * inner
+        self.of_rows += math.prod(shape) * inner
         return result
 
     def _outer_tile(self, left, packed, result, b, inner, columns, height, shape) -> str:  # type: ignore[no-untyped-def]
@@ -257,14 +263,13 @@ class RowsWriter(Writer):
         k, tile = Place("k"), [(i, j) for i in range(height) for j in range(width)]
         starts = " ".join(f"V s{i}{j} = spread(0);" for i, j in tile)
         lefts = "".join(f"V x{i} = {left.at([*b, row[i], k])}; " for i in range(height))
-        rights = "".join(f"V y{j} = spread({entry(packed[0], flat([*b, k, column[j]], shape))}); " for j in range(width))
+        rights = "".join(
+            f"V y{j} = spread({entry(packed[0], flat([*b, k, column[j]], shape))}); " for j in range(width)
+        )
         sums = " ".join(f"s{i}{j} += x{i} * y{j};" for i, j in tile)
         stores = " ".join(f"{result.at([*b, row[i], column[j]])} = s{i}{j};" for i, j in tile)
         begin = "0" if height > 1 else f"m - m % {TILE}"
-        loops = (
-            f"for (int i = {begin}; i + {height} <= m; i += {height}) "
-            f"for (int j = 0; j < {wide}; j += {width})"
-        )
+        loops = f"for (int i = {begin}; i + {height} <= m; i += {height}) for (int j = 0; j < {wide}; j += {width})"
         return f"{loops} {{ {starts} for (int k = 0; k < {inner}; k++) {{ {lefts}{rights}{sums} }} {stores} }}"
 
     def _packed_numbers(self, value: Value) -> tuple[str, str]:
@@ -283,9 +288,3 @@ class RowsWriter(Writer):
 
 TILE = 4
 """Rows and columns of a block of a product whose sums stay in registers."""
-
-
-def cut(n: int, size: int) -> list[tuple[int, tuple[int, int]]]:
-    from pyro_manifold.graphs.native.matrices import cut as parts
-
-    return parts(n, size)
