@@ -116,10 +116,8 @@ class Schedule:
             if uses[name] == 1
         }
         sizes = {name: width * (min(VECTORS, count) if name in local else count) for name, width in widths.items()}
-        functions, lines = (
-            [],
-            [f"LARGE_ARRAY(b{name[1:]}, {n}); Vectors {name} = b{name[1:]};" for name, n in sizes.items()],
-        )
+        functions: list[str] = []
+        lines = [f"LARGE_ARRAY(b{a[1:]}, {n}); Vectors {a} = b{a[1:]};" for a, n in sizes.items()]
         for item in self.items:
             if isinstance(item, str):
                 lines.append(item)

@@ -158,9 +158,7 @@ class RowsWriter(Writer):
         lengths = (int(self.count), *(shape[d] for d in others))
 
         def at(index: Index) -> str:
-            place = flat(
-                [Place(f"first + {index[rows]}"), *(index[d] for d in others)], [2, *(shape[d] for d in others)]
-            )
+            place = flat([Place(f"first + {index[rows]}"), *(index[d] for d in others)], lengths)
             return f"vector_at(&{entry(name, f'({place}) * {self.width}')})"
 
         return Value(shape, at, rows=rows, shared=True)
