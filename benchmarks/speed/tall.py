@@ -32,9 +32,9 @@ Products are those that a step cannot do without, in native code and by torch's 
 of n×2p by 2p×2p, XᵀG and one of n×p by p×p. The ratio is of the native step to the native products.
 """
 RATES = f"""\
-Smallest effective sample size a second, of entries of the first five rows and of products of columns of F and X:
-{CHAINS} chains of {WARMUP} + {DRAWS} iterations, one run each in a process of its own, all but imports in the seconds. Of
-NumPyro's NUTS over the polar factor the faster counts, chains together or one by one.
+Smallest effective sample size a second, of entries of the first five rows and of products of columns of F and X, in
+{CHAINS} chains of {WARMUP} + {DRAWS} iterations. Each figure is from a single run in a process of its own; seconds
+hold all but imports. NumPyro's NUTS is over the polar factor, with chains together or one by one, whichever is faster.
 """
 
 
