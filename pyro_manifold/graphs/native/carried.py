@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from pyro_manifold.graphs.native.emit import Loop, operator_name
+from pyro_manifold.graphs.native.operators import OF_STORAGE
 from pyro_manifold.graphs.rewriting import remove_dead_code, writes
 
 _VIEWS = {"view", "_unsafe_view", "reshape", "clone", "alias", "detach"}
@@ -95,7 +96,9 @@ def _equal(x: Tensor, y: Tensor) -> bool:
 
 
 def _is_a_tensor(node: Node) -> bool:
-    return node.op == "call_function" and isinstance(node.meta.get("val"), Tensor)
+    """Return whether a node is a tensor that depends on the values of its arguments, not on their place in memory."""
+    is_tensor = node.op == "call_function" and isinstance(node.meta.get("val"), Tensor)
+    return is_tensor and operator_name(node) not in OF_STORAGE
 
 
 def _key(node: Node, values: Mapping[Node, Node]) -> Any:

@@ -36,6 +36,7 @@ static __attribute__((noinline)) void store_rows(T *restrict to, Vectors from, i
 
 /* ---- small matrices, whose entries are equal in all lanes: solved with lanes along columns ------------------- */
 
+#define LARGEST 2048 /* vectors on the stack */
 #define VECTORS_OF(n) (((n) + W - 1) / W)
 static void packed(Vectors from, Lane *to, int n, int m) {
   int w = VECTORS_OF(m) * W;
@@ -52,6 +53,7 @@ static void exchange_rows(V *x, V *y, int w) {
 }
 static __attribute__((noinline)) void lu_factor_of_one(Vectors a, Vectors pivots, int n, int may_be_singular) {
   int w = VECTORS_OF(n);
+  if (n * w > LARGEST) { lu_factor(a, pivots, n, may_be_singular); return; }
   V x[n * w];
   Lane *t = (Lane *)x;
   M lane;
@@ -76,8 +78,8 @@ static __attribute__((noinline)) void lu_factor_of_one(Vectors a, Vectors pivots
   spread_out(t, a, n, n);
 }
 static __attribute__((noinline)) void lu_solve_of_one(Vectors a, Vectors pivots, Vectors b, int n, int m, int transposed) {
-  if (transposed) { lu_solve(a, pivots, b, n, m, 1); return; }
   int w = VECTORS_OF(m);
+  if (transposed || n * w > LARGEST) { lu_solve(a, pivots, b, n, m, transposed); return; }
   V x[n * w];
   packed(b, (Lane *)x, n, m);
   for (int c = 0; c < n; c++) {
