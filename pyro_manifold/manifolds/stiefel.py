@@ -66,13 +66,14 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     n, p = point.shape[-2:]
     both = torch.cat([point, tangent], -1)
     if 2 * p < n:
-        left = torch.cat([tangent, point], -1)
-        products = torch.cat([point, -tangent], -1).mT @ left
-        # [X, r] is [r, X] with its halves exchanged, so its products with V need no second pass over n.
-        exchanged = products.roll(p, -1)
+        # VᵀU has the entries of one symmetric product: [X, r] is [r, X] with its halves exchanged.
+        ones = torch.ones(p, 1, dtype=point.dtype, device=point.device)
+        signs = torch.cat([ones, -ones])
+        exchanged = signs * (both.mT @ both)
         identity = torch.eye(2 * p, dtype=point.dtype, device=point.device)
         # solve_ex: a diverging step may contain non-finite numbers, which must be returned as such rather than raise.
-        moved = both + time * (left @ torch.linalg.solve_ex(identity - time / 2 * products, exchanged)[0])
+        solved = torch.linalg.solve_ex(identity - time / 2 * exchanged.roll(p, -1), exchanged)[0]
+        moved = both + time * (both @ solved.roll(p, -2))
     else:
         outer = tangent @ point.mT
         half = (time / 2) * (outer - outer.mT)

@@ -25,7 +25,7 @@ _WHOLE_NUMBERS_ALLOWED = {
     *("argmax", "argmin", "clamp", "gather", "maximum", "minimum", "remainder", "scatter"),
 }
 _COST_OF_AN_OPERATOR = 9  # 3 ns; operators wait for each other, and steps of small models consist of little else
-_DTYPES = {torch.float64: "", torch.float32: "#define SINGLE\n"}
+DTYPES = {torch.float64: "", torch.float32: "#define SINGLE\n"}
 
 
 class GraphWriter:
@@ -75,9 +75,9 @@ class GraphWriter:
         if node.target is operator.getitem:
             part = self._values[node.args[0]][node.args[1]]  # type: ignore[index]
             if part is None and node.users:
-                raise NotCoveredError(f"part {node.args[1]} of {_name(node.args[0])}")
+                raise NotCoveredError(f"part {node.args[1]} of {operator_name(node.args[0])}")
             return part
-        name = _name(node)
+        name = operator_name(node)
         if name not in OPERATORS:
             raise NotCoveredError(f"the operator {name}")
         arguments = [self._value_of(argument) for argument in node.args]
@@ -96,7 +96,7 @@ class GraphWriter:
         result = OPERATORS[name].emit(self._writer, self._shape(node, name), *arguments, **options)
         if name in _OF_ANOTHER_DTYPE:
             result = _converted(result, _dtype(node.args[_OF_ANOTHER_DTYPE[name]]), _dtype(node))
-        if isinstance(result, Value) and result.computes and not _read_once(node):
+        if isinstance(result, Value) and result.computes and not is_read_once(node):
             return self._writer.stored(result)
         return result
 
@@ -183,17 +183,17 @@ def _as_it_lies(value: Value, strides: Sequence[int]) -> Value:
 _OF_MEMORY = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "implicit"}
 
 
-def _name(node: Any) -> str:
+def operator_name(node: Any) -> str:
     target = getattr(node, "target", node)
     return target.__name__.split(".")[0] if callable(target) else str(target)
 
 
-def _read_once(node: fx.Node) -> bool:
+def is_read_once(node: fx.Node) -> bool:
     """Return whether each element of a node is read at most once."""
     users = list(node.users)
     if len(users) != 1 or users[0].op != "call_function":
         return False
-    user, name = users[0], _name(users[0])
+    user, name = users[0], operator_name(users[0])
     if name not in OPERATORS or not OPERATORS[name].reads_once or name in ("var", "as_strided"):
         return False
     if sum(argument is node for argument in user.all_input_nodes) != 1 or list(user.args).count(node) > 1:
@@ -215,6 +215,7 @@ class Source:
         shapes: shapes of the outputs, for one chain.
         elements: number of vectors in its arrays.
         arithmetic: approximate cost of a pass of the loop for each chain, as in `Writer`.
+        of_rows: part of it with lanes along rows of tall matrices, in a loop over single chains; 0 if lanes are chains.
     """
 
     text: str
@@ -223,6 +224,12 @@ class Source:
     shapes: list[Shape]
     elements: int
     arithmetic: int
+    of_rows: int = 0
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether all lanes of a vector belong to one chain."""
+        return self.of_rows > 0
 
 
 @dataclass(frozen=True)
@@ -259,10 +266,10 @@ def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source
     Raises:
         NotCoveredError: if the graphs have operators that cannot be written in C.
     """
-    if dtype not in _DTYPES:
+    if dtype not in DTYPES:
         raise NotCoveredError(str(dtype))
     writer = Writer()
-    inputs = [replace(_loaded(writer, k, shape), shared=k in loop.shared) for k, shape in enumerate(shapes)]
+    inputs = [replace(loaded(writer, k, shape), shared=k in loop.shared) for k, shape in enumerate(shapes)]
     begun = [writer.stored(value) for value in GraphWriter(loop.begin, writer, dtype).write(inputs)]
     state = [writer.copied(value) for value in begun[: loop.carried]]
     writer.lines.append("for (int64_t step = 0; step < steps; step++) {")
@@ -272,18 +279,36 @@ def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source
     writer.lines.append("}")
     outputs = GraphWriter(loop.end, writer, dtype).write([*inputs, *begun[loop.carried :], *state])
     for number, value in enumerate(outputs):
-        (_add_up if number in loop.summed else _unload)(writer, number, value)
+        (_add_up if number in loop.summed else unload)(writer, number, value)
     if not loop.carried:  # a function without steps
         arithmetic = writer.arithmetic
     functions, lines = shared_statements(writer.lines)
-    text = _PROGRAM.format(
-        headers="\n".join(files(__package__).joinpath(name).read_text() for name in _HEADERS),
+    text = program(writer, functions, lines, dtype)
+    result = [value.shape for value in outputs]
+    return Source(text, writer.numbers, writer.indices, result, writer.elements, arithmetic)
+
+
+def program(
+    writer: Writer, functions: Sequence[str], lines: Sequence[str], dtype: torch.dtype, by_rows: bool = False
+) -> str:
+    """Return the text of a program.
+
+    Args:
+        writer: writer of the constants.
+        functions: functions.
+        lines: lines of the loop over chains, which may call these.
+        dtype: float64 or float32.
+        by_rows: whether all lanes of a vector belong to one chain.
+    """
+    headers = (*_HEADERS, "rows.h") if by_rows else _HEADERS
+    return DTYPES[dtype] + _PROGRAM.format(
+        headers="\n".join(files(__package__).joinpath(name).read_text() for name in headers),
         functions="\n".join(functions),
         constants=_parameters(writer),
         body="\n    ".join(lines),
+        together="1" if by_rows else "W",
+        chain="first" if by_rows else "first + l < chains ? first + l : chains - 1",
     )
-    result = [value.shape for value in outputs]
-    return Source(_DTYPES[dtype] + text, writer.numbers, writer.indices, result, writer.elements, arithmetic)
 
 
 def _write_step(graph: GraphWriter, writer: Writer, inputs: list[Value], state: list[Value]) -> None:
@@ -295,7 +320,7 @@ def _write_step(graph: GraphWriter, writer: Writer, inputs: list[Value], state: 
         writer.lines.append(f"COPY({old.array}, {new.array}, {old.size});")
 
 
-def _loaded(writer: Writer, number: int, shape: Shape) -> Value:
+def loaded(writer: Writer, number: int, shape: Shape) -> Value:
     """Load an input into lanes; missing lanes repeat the last chain."""
     size = math.prod(shape)
     array = writer.array(size)
@@ -305,7 +330,7 @@ def _loaded(writer: Writer, number: int, shape: Shape) -> Value:
     return writer.value(shape, array)
 
 
-def _unload(writer: Writer, number: int, value: Value) -> None:
+def unload(writer: Writer, number: int, value: Value) -> None:
     size = value.size
 
     def body(index: Index) -> str:
@@ -346,9 +371,9 @@ _PROGRAM = """\
 void run(int64_t chains, int64_t steps, const T *const *restrict inputs, const int64_t *restrict strides,
          T *const *restrict outputs, const T *const *restrict numbers, const int64_t *const *restrict indices) {{
   {constants}
-  for (int64_t first = 0; first < chains; first += W) {{
+  for (int64_t first = 0; first < chains; first += {together}) {{
     int64_t chain[W];
-    for (int l = 0; l < W; l++) chain[l] = first + l < chains ? first + l : chains - 1;
+    for (int l = 0; l < W; l++) chain[l] = {chain};
     {body}
   }}
 }}

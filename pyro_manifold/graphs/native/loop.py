@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, fx
 
+from pyro_manifold.graphs.native.carried import reusing
 from pyro_manifold.graphs.native.compiler import compiled, is_checked
 from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop, Source, source_of
+from pyro_manifold.graphs.native.row_programs import rows_source_of
 from pyro_manifold.graphs.native.values import NotCoveredError, NotWorthItError, Shape
 from pyro_manifold.graphs.passes import folded_graph
 
@@ -29,6 +31,13 @@ _LARGEST_ARRAYS_OF_SUMS = 2**26
 
 _LARGEST_STEP = 4_000_000
 """Operations of one chain in a step: beyond that, products take most of the time, and matrix libraries are better."""
+
+_CHAINS_IN_LANES = 1.5
+"""Cost of an operation with chains in lanes beside one with rows in lanes: arrays are as many times as large as there
+are lanes, and leave the cache. Measured on V(200,5), V(200,10) and V(100,10)."""
+
+_LARGEST_ARRAYS_BY_ROWS = 2**28
+"""Bytes of all arrays, where lanes are along rows: loops over chunks of rows need each array once."""
 
 _NUMBER, _PLACE = ctypes.c_int64, ctypes.c_void_p
 _LANES_IN_ESTIMATES = 4  # for any processor, so that estimates are the same on all
@@ -75,11 +84,7 @@ class NativeLoop:
         shapes: list[Shape] = [(1, *value.shape[1:]) for value in example]
         self._dimensions = [len(shape) for shape in shapes]
         self._sizes = [math.prod(shape) for shape in shapes]
-        self.source = source_of(loop, shapes, self._dtype)
-        width = lanes(chains, self._dtype)
-        _check_size(
-            self.source, width * self._dtype.itemsize, _LARGEST_ARRAYS_OF_SUMS if loop.summed else _LARGEST_ARRAYS
-        )
+        width, self.source = _source_of(loop, shapes, self._dtype, chains)
         shapes_of_chain = [shape[1:] for shape in self.source.shapes]
         self._shapes = [
             shape if number in loop.summed else (chains, *shape) for number, shape in enumerate(shapes_of_chain)
@@ -102,7 +107,7 @@ class NativeLoop:
     @property
     def steps_of_a_call(self) -> float:
         """Estimate the number of steps that take as long as the overhead of a call, from the operations of a step."""
-        vectors = math.ceil(self._chains / _LANES_IN_ESTIMATES)
+        vectors = self._chains if self.source.by_rows else math.ceil(self._chains / _LANES_IN_ESTIMATES)
         return 1 + _OPERATIONS_OF_A_CALL / max(1, self.source.arithmetic * vectors)
 
     def __call__(self, steps: int, *inputs: Tensor) -> list[Tensor]:
@@ -230,14 +235,14 @@ def native_loop(
     with torch.no_grad():
         begun = [value.clone() for value in begin(*one)]
     state, kept = begun[:carried], begun[carried:]
-    loop = Loop(
+    found = Loop(
         _graph(begin, *one),
         _graph(step, *one, *state),
         _graph(end, *one, *kept, *[value.clone() for value in state]),
         carried,
         frozenset(shared),
     )
-    return NativeLoop(loop, example, chains)
+    return NativeLoop(reusing(found), example, chains)
 
 
 def native_sums(function: FlatStep, example: Sequence[Tensor], chains: int, shared: Iterable[int] = ()) -> NativeLoop:
@@ -263,6 +268,32 @@ def _graph(function: FlatStep, *example: Tensor) -> fx.GraphModule:
     """Return the graph of a function in operators of the table."""
     with torch.no_grad():
         return folded_graph(function, *example, decompositions=decompositions())
+
+
+def _source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, chains: int) -> tuple[int, Source]:
+    """Return number of lanes and source: lanes along rows of tall matrices if that costs less, else along chains."""
+    full, width = _VECTOR_BYTES // dtype.itemsize, lanes(chains, dtype)
+    largest = _LARGEST_ARRAYS_OF_SUMS if loop.summed else _LARGEST_ARRAYS
+    by_rows = None if loop.summed else _by_rows(loop, shapes, dtype, full)
+    try:
+        source = source_of(loop, shapes, dtype)
+        _check_size(source, width * dtype.itemsize, largest)
+    except (NotCoveredError, NotWorthItError):
+        if by_rows is None:
+            raise
+        return full, by_rows
+    others = _CHAINS_IN_LANES * source.arithmetic * math.ceil(chains / width)
+    return (full, by_rows) if by_rows is not None and by_rows.arithmetic * chains <= others else (width, source)
+
+
+def _by_rows(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, width: int) -> Source | None:
+    """Return the source with lanes along rows; None if there is none, or if matrix libraries are better."""
+    try:
+        source = rows_source_of(loop, shapes, dtype, width)
+    except NotCoveredError:
+        return None
+    small = source.arithmetic - source.of_rows <= _LARGEST_STEP
+    return source if small and source.elements * width * dtype.itemsize <= _LARGEST_ARRAYS_BY_ROWS else None
 
 
 def _check_size(source: Source, bytes_of_a_vector: int, largest: int) -> None:

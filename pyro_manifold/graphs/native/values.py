@@ -50,6 +50,8 @@ class Value:
         computes: whether reading an element costs arithmetic each time.
         constant: the tensor, if the value is a constant.
         shared: whether it is the same for all chains.
+        rows: dimension along which lanes are consecutive rows, in the layout of `RowsWriter`; its size in ``shape`` is
+            a number of vectors. None if the lanes of a vector are different chains, or equal.
     """
 
     shape: Shape
@@ -58,6 +60,7 @@ class Value:
     computes: bool = False
     constant: Tensor | None = None
     shared: bool = False
+    rows: int | None = None
 
     @property
     def size(self) -> int:

@@ -27,7 +27,7 @@ _LARGEST_OF_ALL = 2**14
 
 _LARGEST_IN_SOURCE = 1  # a constant; others are passed, so that other data of the same shape need no compilation
 
-_COST_OF_AN_ELEMENT = 4
+COST_OF_AN_ELEMENT = 4
 """Of an elementwise expression: 1.0 to 1.8 ns where products of matrices take 0.35 ns, in the posteriors of
 ``benchmarks.problems.published``."""
 
@@ -75,7 +75,7 @@ class Writer:
         """Write an expression for each element to a new array."""
         size = math.prod(shape)
         array = self.array(size)
-        self.arithmetic += _COST_OF_AN_ELEMENT * size
+        self.arithmetic += COST_OF_AN_ELEMENT * size
         self.lines.append(self.for_each(shape, lambda index: f"{entry(array, flat(index, shape))} = {element(index)};"))
         return self.value(shape, array)
 
