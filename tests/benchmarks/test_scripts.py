@@ -42,6 +42,7 @@ COMMANDS = {
     "speed.native_kernels --short": (),
     "speed.normaliser --short": (),
     "speed.optimisers Procrustes": ("geoopt",),
+    "speed.ridges --only 'macrodata, rank 1' --seeds 0 --sizes 60 20": ("statsmodels",),
     "speed.scaling 'chains on' 1": (),
     "speed.set_up --here": (),
     "speed.stochastic_gradients --short": (),

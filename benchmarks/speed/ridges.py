@@ -1,0 +1,127 @@
+"""Ridges across orthonormal and unconstrained sites: effective draws with directions of their own masses and without.
+
+    python -m benchmarks.speed.ridges
+    python -m benchmarks.speed.ridges --only macrodata --seeds 0 1
+
+Smallest bulk and tail effective size of what the posterior identifies, of 4 chains of 500 + 1,000 iterations, medians
+over seeds, with the least and the largest; processor seconds of a whole run, compiling included; leapfrog steps of an
+iteration. The ways are the defaults, the same without directions, and the Householder transform with one dense mass
+matrix over the orthonormal site and the sites correlated with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from unittest import mock
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+
+from benchmarks.estimates import effective_sizes
+from benchmarks.problems.posterior import Posterior, all_entries, entries
+from benchmarks.problems.published.orthonormal import orthonormal
+from benchmarks.tables import show
+from benchmarks.timing import stopwatch
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.distributions.transforms import HouseholderTransform
+from pyro_manifold.infer import MCMC, OHMC
+from pyro_manifold.infer.mcmc.hmc import kernel as hmc
+
+
+def macrodata():
+    """Per cent of log GDP, consumption and investment of the United States, by quarter, without their means."""
+    from statsmodels.datasets import macrodata as data
+
+    level = 100 * np.log(data.load_pandas().data[["realgdp", "realcons", "realinv"]].to_numpy())
+    return torch.as_tensor(level - level.mean(0))
+
+
+def error_correction(level, rank):
+    """A vector error-correction model whose cointegrating vectors have the uniform prior of Villani 2005."""
+    before, change = level[:-1], level.diff(dim=0)
+    size = level.shape[1]
+
+    def model():
+        relations = pyro.sample("relations", StiefelUniform(size, rank))
+        speeds = pyro.sample("speeds", dist.Normal(0.0, 1.0).expand([size, rank]).to_event(2))
+        drift = pyro.sample("drift", dist.Normal(0.0, 10.0).expand([size]).to_event(1))
+        scales = pyro.sample("scales", dist.HalfNormal(5.0).expand([size]).to_event(1))
+        expected = drift[..., None, :] + (before @ relations) @ speeds.mT
+        pyro.sample("change", dist.Normal(expected, scales[..., None, :]).to_event(2), obs=change)
+
+    return model
+
+
+def of_error_correction(draws):
+    """Signs, order and rotations of columns cancel in products."""
+    product = draws["speeds"] @ draws["relations"].mT
+    span = draws["relations"] @ draws["relations"].mT
+    rest = all_entries({name: draws[name] for name in ("drift", "scales")})
+    return {**entries("product", product), **entries("span", span), **rest}
+
+
+def problems():
+    """Posteriors by name, made when they are asked for, with the sites that are correlated with the orthonormal one."""
+    ranks = {
+        f"macrodata, rank {rank}": lambda rank=rank: Posterior(error_correction(macrodata(), rank), of_error_correction)
+        for rank in (1, 2)
+    }
+    others = ("cointegration", "components of wine", "exercises, rank 1", "reduced rank 2")
+    return ranks | {name: lambda name=name: orthonormal()[name] for name in others}
+
+
+CORRELATED = {"macrodata, rank 1": (3, 1), "macrodata, rank 2": (3, 2)}
+
+
+def ways(name):
+    """Options of the kernel for each way, and whether directions are looked for."""
+    found = {"defaults": ({}, True), "without directions": ({}, False)}
+    if name in CORRELATED:
+        transform = HouseholderTransform(*CORRELATED[name]).inv
+        options = {"transforms": {"relations": transform}, "full_mass": [("relations", "speeds")]}
+        found["transform, dense mass"] = options, True
+    return found
+
+
+def measured(posterior, options, directions, seed, warmup, draws):
+    """Smallest effective size, processor seconds, and steps of an iteration."""
+    pyro.set_rng_seed(seed)
+    kernel = OHMC(posterior.model, **options)
+    mcmc = MCMC(kernel, num_samples=draws, warmup_steps=warmup, num_chains=4, disable_progbar=True)
+    none = hmc.correlated_groups if directions else lambda problem: ()
+    with mock.patch.object(hmc, "correlated_groups", none), warnings.catch_warnings(), stopwatch() as times:
+        warnings.simplefilter("ignore")
+        mcmc.run()
+    values = {k: v.numpy() for k, v in posterior.functionals(mcmc.get_samples(group_by_chain=True)).items()}
+    size = min(min(effective_sizes(values, method)) for method in ("bulk", "tail"))
+    return size, times["cpu_seconds"], kernel.num_steps
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", default="", help="part of the names of problems")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
+    parser.add_argument("--sizes", type=int, nargs=2, default=[500, 1000], help="warm-up and draws")
+    arguments = parser.parse_args(argv)
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+
+    def rows():
+        for name, make in problems().items():
+            if arguments.only not in name:
+                continue
+            posterior = make()
+            for way, (options, directions) in ways(name).items():
+                each = [measured(posterior, options, directions, seed, *arguments.sizes) for seed in arguments.seeds]
+                sizes, seconds, steps = map(np.array, zip(*each, strict=True))
+                spread = f"{np.median(sizes):.0f} ({sizes.min():.0f} to {sizes.max():.0f})"
+                yield name, way, spread, f"{np.median(seconds):.1f}", f"{np.median(steps):.0f}"
+
+    show(("posterior", "way", "smallest ESS of 4,000", "CPU seconds", "steps"), rows())
+
+
+if __name__ == "__main__":
+    main()
