@@ -7,7 +7,7 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_value
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, MSD, OHMC, GeodesicSlice
+from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, GeodesicSlice
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.models import concentrated, factor_model
 
@@ -130,7 +130,8 @@ FRAME = torch.eye(3, 2)
         ("max_widths=1.5", lambda: GeodesicSlice(concentrated, max_widths=1.5)),
         ("reflection_probability=2", lambda: GeodesicSlice(concentrated, reflection_probability=2)),
         ("the log density of ['nothing_fits'] is not finite", lambda: run(GeodesicSlice(impossible))),
-        ("full_mass names ['U']", lambda: run(OHMC(factor_model, full_mass=[("U",)]), torch.randn(5, 4))),
+        ("full_mass names ['V']", lambda: run(OHMC(factor_model, full_mass=[("V",)]), torch.randn(5, 4))),
+        ("full_mass names 'U'", lambda: run(GHMC(factor_model, full_mass=[("U",)]), torch.randn(5, 4))),
     ],
 )
 def test_values(expected, call):
