@@ -28,7 +28,8 @@ _MANY_STEPS, _FEWER_STEPS = 8.0, 3.0
 by which they must reduce it: below, trajectories are short, and compiling code for directions takes longer than they
 save."""
 
-_MOST_NUMBERS = 100  # of a group that was not asked for: eigenvalues of its covariances are computed for each chain
+_MOST_NUMBERS, _MOST_NUMBERS_OF_CHAINS = 100, 4000
+"""Limits of a group that was not asked for: eigenvalues of its covariances are computed for each chain."""
 
 
 class RidgeEstimator(Saved):
@@ -182,11 +183,16 @@ def _worthwhile(values: Tensor, left: Tensor) -> bool:
 
 
 def _shrunk(values: Tensor) -> Tensor:
-    """Return covariances over iterations, with the weight of one of the identity, ``(chains, size, size)``."""
+    """Return covariances over iterations, with the weight of one of the identity, ``(chains, size, size)``.
+
+    They are the identity where they are not finite.
+    """
     count = values.shape[1]
     centred = values - values.mean(1, keepdim=True)
     identity = torch.eye(values.shape[-1], dtype=values.dtype, device=values.device)
-    return (centred.mT @ centred + identity) / (count + 1)
+    covariances = (centred.mT @ centred + identity) / (count + 1)
+    finite = covariances.isfinite().flatten(1).all(1)[:, None, None]  # gradients overflow outside the typical set
+    return torch.where(finite, covariances, identity)
 
 
 def _pairs(position: Tensor) -> Tensor:
@@ -257,7 +263,8 @@ def correlated_groups(problem: Problem) -> tuple[tuple[Block, ...], ...]:
     ]
     group = (*matrices, *(block for block in layout.groups if block not in layout.dense))
     numbers = sum(position[block][0].numel() for block in group)
-    return (group,) if matrices and numbers <= _MOST_NUMBERS else ()
+    few = numbers <= _MOST_NUMBERS and numbers * problem.chains <= _MOST_NUMBERS_OF_CHAINS
+    return (group,) if matrices and few else ()
 
 
 def with_ridges(problem: Problem, mechanics: ProductMechanics, groups: Iterable[tuple[Block, ...]]) -> RidgeMechanics:

@@ -277,6 +277,16 @@ def test_independent_numbers_have_no_directions():
         assert not estimator.estimate({X: torch.tensor([1e-4]), Z: torch.ones(1, 1)}).any()
 
 
+def test_a_chain_with_gradients_that_are_not_finite_has_no_directions():
+    points, z, slopes, residual = concentrated_draws()
+    slopes[5, 1] = torch.inf
+    estimator = RidgeEstimator((X, Z), {X: points[0], Z: z[0]}, {X}, optional=False)
+    for x, y, g, h in zip(points, z, slopes, residual, strict=True):
+        estimator.update({X: x, Z: y}, {X: g, Z: h})
+    flat = estimator.estimate({X: torch.tensor([1e-4]), Z: torch.full((1, 1), 10.0)})
+    assert flat.isfinite().all()
+
+
 # ---- posteriors -----------------------------------------------------------------------------------------------------
 
 
