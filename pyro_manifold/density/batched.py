@@ -301,7 +301,12 @@ def _compiled(graph: FlatFunction, options: Mapping[str, Any]) -> FlatFunction:
 
 
 def _resampled(value: Tensor, dimension: int) -> Tensor:
-    """Return another batch of the same shape, which a trace has not seen: a random choice of rows with replacement."""
+    """Return another batch of the same shape, which a trace has not seen: a random choice of rows with replacement.
+
+    Of a batch without rows, a number, the number itself.
+    """
+    if value.dim() <= dimension:
+        return value
     rows = torch.randint(value.shape[dimension], (value.shape[dimension],), generator=torch.Generator().manual_seed(0))
     return value.index_select(dimension, rows.to(value.device))
 

@@ -46,7 +46,8 @@ class StepSizes:
         """Multiply the learning rates that the optimiser had at the beginning by a factor."""
         for optimizer in self._optim.optim_objs.values():
             for options in optimizer.param_groups:
-                options["lr"] *= factor / self._factor
+                # Not in place: a rate that is a tensor may be shared by the optimisers of all parameters.
+                options["lr"] = options["lr"] * (factor / self._factor)
         self._factor = factor if self._optim.optim_objs else self._factor
 
     def restore(self) -> None:

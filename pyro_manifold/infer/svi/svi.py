@@ -18,7 +18,7 @@ from pyro_manifold.infer.svi.reparametrisation import kind_of
 from pyro_manifold.infer.svi.schedule import Course, Schedule, StepSizes, Until, check_run
 from pyro_manifold.infer.svi.steps import NotTracedError, TracedSteps
 
-_PYROS_OWN = "SVI takes Pyro's own steps, which costs time and nothing else: {reason}."
+_PYROS_OWN = "SVI takes Pyro's own steps: {reason}."
 
 
 class SVI(pyro.infer.SVI):

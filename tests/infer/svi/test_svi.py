@@ -427,3 +427,34 @@ def test_no_warning_where_steps_are_traced():
         warnings.simplefilter("error")
         svi = svi_of(regression, pyros.AutoNormal(regression))
         svi.run(10, *rows())
+
+
+def test_a_number_that_changes_as_a_tensor():
+    """The weight of a likelihood, as docs/svi.md has it."""
+
+    def model(y, weight):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.poutine.scale(scale=weight), pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(x, 1.0), obs=y)
+
+    y = torch.linspace(1, 2, 20)
+    guide = pyros.AutoNormal(model)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO(num_particles=8))
+    for step in range(800):
+        svi.step(y, torch.tensor(min(1.0, 0.1 + step / 400)))
+    assert svi.form in ("traced", "native")
+    assert abs(float(guide.median()["x"]) - 20 * 1.5 / 21) < 0.1
+
+
+def test_a_learning_rate_that_is_a_tensor_has_the_same_schedule():
+    def model(y):
+        x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        pyro.sample("y", dist.Normal(x.sum(-1), 0.1), obs=y)
+
+    found = []
+    for rate in (0.03, torch.tensor(0.03)):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        svi = SVI(model, pyros.AutoNormal(model), pyro.optim.Adam({"lr": rate}), Trace_ELBO(num_particles=4))
+        found.append(svi.run(60, torch.tensor(2.0)))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)

@@ -23,7 +23,13 @@ from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.hmc.reflection import reflections
-from pyro_manifold.infer.mcmc.hmc.ridge_masses import correlated_groups, ridge_estimators, ridges_of, with_ridges
+from pyro_manifold.infer.mcmc.hmc.ridge_masses import (
+    DIRECTIONS_ACROSS,
+    correlated_groups,
+    ridge_estimators,
+    ridges_of,
+    with_ridges,
+)
 from pyro_manifold.infer.mcmc.hmc.ridges import RidgeMechanics
 from pyro_manifold.infer.mcmc.hmc.step_size import windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory, at_rest
@@ -216,9 +222,16 @@ class HamiltonianKernel(Kernel):
             if isinstance(manifold, Stiefel) and 1 < p < n and p <= most:
                 mechanics[block] = self.with_column_masses.get(type(mechanics[block]), mechanics[block])
         groups = problem.layout.correlated
-        if not groups and self.with_column_masses and self._plan.adapt_mass_matrix and not self._jit_compile:
+        if not groups and self._may_have_directions:
             groups = correlated_groups(problem)
         return with_ridges(problem, mechanics, groups) if groups else mechanics
+
+    @property
+    def _may_have_directions(self) -> bool:
+        """Return whether directions across sites are taken without being asked for: by warm-up or an earlier run."""
+        allowed = self.with_column_masses and self._column_masses is not False and not self._jit_compile
+        known = [] if self._tuned is None else list(self._tuned.numbers())
+        return bool(allowed) and (self._plan.adapt_mass_matrix or any(key[:1] == (DIRECTIONS_ACROSS,) for key in known))
 
     # ---- results of warm-up -------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class LengthChoice(Saved):
         fixed_cost: c, in leapfrog steps.
     """
 
-    changing = ("_window", "_window_before")
+    changing = ("_window", "_window_before", "fixed_cost")
 
     _longest_share = 1.8  # multiple of the present mean: covers most of the jitter around the longest candidate
     _shortest_share = 0.25

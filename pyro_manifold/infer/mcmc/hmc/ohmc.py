@@ -51,7 +51,9 @@ class OHMC(HamiltonianKernel):
         full_mass: True for a dense mass matrix over all unconstrained sites, or a list of tuples of site names, each a
             dense block. A Stiefel site in a tuple gets directions across the sites of the tuple, rotations together
             with shifts, that have masses of their own (at most 8); see `RidgeMechanics`. Without it warm-up takes such
-            directions by itself where they make trajectories much shorter, over all sites with at most 100 numbers.
+            directions by itself where they make trajectories much shorter, over all sites that are in no dense block,
+            if these have at most 100 numbers, and 4,000 in all chains; not with ``jit_compile`` and not with
+            ``column_masses=False``.
         transforms: transforms to unconstrained space for some of the sites. A Stiefel site in this mapping moves in
             unconstrained space, in the coordinates of its transform.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
@@ -72,7 +74,8 @@ class OHMC(HamiltonianKernel):
             :math:`r \leftarrow r\cos\theta + \xi\sin\theta` with ξ a fresh draw; 0 is a full refreshment. The momentum
             of a rejected chain is reversed. With short trajectories, chains travel further (Horowitz 1991).
         column_masses: True for one mass per column of every Stiefel site with 1 < p < n, False for one mass per site
-            (shared by all matrices of its plate); None for one mass per column up to 8 columns, beyond which steps cost
+            (shared by all matrices of its plate), without directions across sites unless ``full_mass`` asks for
+            them; None for one mass per column up to 8 columns, beyond which steps cost
             more than they gain unless the density is expensive.
         min_stepsize: lower bound of ε.
         max_stepsize: upper bound of ε, as is the trajectory length.

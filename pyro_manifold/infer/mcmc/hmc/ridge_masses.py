@@ -18,6 +18,9 @@ from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.store.saving import Plain, Saved
 
+DIRECTIONS_ACROSS = "directions across"
+"""First entry of the key of the directions of a group, before the names of its sites."""
+
 MOST_DIRECTIONS = 8
 """Largest number of directions of a group: each adds two flows to a drift."""
 
@@ -97,7 +100,18 @@ class RidgeEstimator(Saved):
             raise ValueError(f"the shape {tuple(flat.shape)}, expected {tuple(like.shape)}")
         if not bool((flat[..., 0] > -1).all() & flat.isfinite().all()):
             raise ValueError("weights that are not finite and above -1")
+        for part, n in zip(self._generators_of(flat), self._rows(), strict=True):
+            generators = part.unflatten(-1, (n, n))
+            if not torch.allclose(generators, -generators.mT, rtol=0, atol=1e-5 * float(generators.abs().max())):
+                raise ValueError("generators that are not skew-symmetric")
         return flat if len(flat) == len(like) else like
+
+    def _rows(self) -> list[int]:
+        return [self._example[key].shape[-2] for key in self._pairs]
+
+    def _generators_of(self, flat: Tensor) -> list[Tensor]:
+        squares = [n * n for n in self._rows()]
+        return list(flat[..., 1 : 1 + sum(squares)].split(squares, -1)) if squares else []
 
     def update(self, position: Blocks, gradient: Blocks) -> None:
         """Add the states of one iteration, given for all blocks."""
@@ -253,7 +267,7 @@ def planes(generators: Tensor, columns: int) -> Planes:
 def correlated_groups(problem: Problem) -> tuple[tuple[Block, ...], ...]:
     """Return the blocks to look for directions across: all with diagonal masses, if there are not too many numbers.
 
-    There must be a single matrix with orthonormal columns among them.
+    There must be a site of orthonormal columns in no plate among them.
     """
     layout, position = problem.layout, problem.position
     matrices = [
@@ -273,15 +287,19 @@ def with_ridges(problem: Problem, mechanics: ProductMechanics, groups: Iterable[
     Raises:
         ValueError: if a site of a group cannot have directions.
     """
-    named: dict[Block, tuple[Block, ...]] = {("directions across", *sum(group, ())): group for group in groups}
+    named: dict[Block, tuple[Block, ...]] = {(DIRECTIONS_ACROSS, *sum(group, ())): group for group in groups}
     for block in sum(named.values(), ()):
-        if block in problem.manifolds and not (
-            isinstance(mechanics[block], CayleyMechanics | ColumnMechanics) and problem.position[block].dim() == 3
-        ):
+        if block not in problem.manifolds:
+            continue
+        if not isinstance(mechanics[block], CayleyMechanics | ColumnMechanics):
             raise ValueError(
-                f"full_mass names '{block[0]}', of shape {tuple(problem.position[block].shape[1:])} on "
-                f"{problem.manifolds[block]!r}: of sites on manifolds, expected single matrices with orthonormal "
-                "columns, moved by OHMC; leave it out, and it has masses of its own."
+                f"full_mass names '{block[0]}', a site on {problem.manifolds[block]!r}: directions across sites are "
+                "those of OHMC, for sites with orthonormal columns; leave it out, and it has masses of its own."
+            )
+        if problem.position[block].dim() != 3:
+            raise ValueError(
+                f"full_mass names '{block[0]}', of shape {tuple(problem.position[block].shape[1:])}: expected a matrix "
+                "in no plate; leave it out, and it has masses of its own."
             )
     return RidgeMechanics(mechanics, named)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from pyro_manifold.infer.mcmc.checks import check_positive
 from pyro_manifold.infer.mcmc.hmc.masses import Estimators, InverseMassEstimator
-from pyro_manifold.infer.mcmc.hmc.ridge_masses import RidgeEstimator
+from pyro_manifold.infer.mcmc.hmc.ridge_masses import DIRECTIONS_ACROSS, RidgeEstimator
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 
 
@@ -68,13 +69,21 @@ class Tuning:
         """
         given = self._by_block()
         across = across or {}
+        lost = [key for key in given if key[:1] == (DIRECTIONS_ACROSS,) and key not in across]
+        if lost:
+            warnings.warn(
+                f"The directions across {list(lost[0][1:])} of the earlier run are left out: this kernel has none "
+                "across the same sites, and trajectories may take more steps.",
+                stacklevel=2,
+            )
+            given = {block: value for block, value in given.items() if block not in lost}
         unknown = sorted(set(given) - set(make) - set(across))
         if unknown:
             raise ValueError(f"inverse_mass_matrix names {unknown}, but the blocks that move together are {[*make]}.")
         return {
             block: _directions(block, value, across[block]())
             if block in across
-            else _fitted(block, torch.as_tensor(value), make[block]())
+            else _fitted(block, value, make[block]())
             for block, value in given.items()
         }
 
@@ -92,14 +101,21 @@ def as_tuning(step_size: float, inverse_mass_matrix: object, tuning: object) -> 
 
 def _directions(key: Block, value: object, estimator: RidgeEstimator) -> Tensor:
     try:
-        return estimator.fitted(torch.as_tensor(value))
+        return estimator.fitted(_numbers(key, value))
     except ValueError as error:
         raise ValueError(f"inverse_mass_matrix[{key}] has {error}.") from None
 
 
-def _fitted(block: Block, value: Tensor, estimator: InverseMassEstimator) -> Tensor:
+def _numbers(block: Block, value: object) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"inverse_mass_matrix[{block}] is {value!r:.60}, expected a tensor.") from None
+
+
+def _fitted(block: Block, given: object, estimator: InverseMassEstimator) -> Tensor:
     like = estimator.initial()
-    value = value.detach().to(like)
+    value = _numbers(block, given).detach().to(like)
     shape = like.shape[1:]
     if value.dim() == 1 and len(shape) == 2:
         value = value.diag()

@@ -26,7 +26,7 @@ class CompilationPolicy(Saved):
         make: compiles, given the state of the run; None if there is nothing to compile.
         operators: number of tensor operators of one step.
         at_once: whether to compile before the first iteration, without counting.
-        fits: returns whether compiled code still fits the settings, whose structure can change in warm-up.
+        fits: returns whether compiled code, if in use, fits the settings, whose structure can change in warm-up.
 
     Attributes:
         work: number of operators so far.
@@ -54,7 +54,9 @@ class CompilationPolicy(Saved):
 
     def after(self, iteration: int, statistics: Statistics, state: Any, warming_up: bool = False) -> None:
         """Count a finished iteration, and compile if that is worthwhile, again if warm-up has changed the settings."""
-        if self._make is None or self._at_once or (self.made and not (warming_up and not self._fits())):
+        if warming_up and self.made and not self._fits():
+            self.made = 0
+        if self._make is None or self._at_once or self.made:
             return
         steps = int(statistics["n_steps"][0]) if "n_steps" in statistics and len(statistics["n_steps"]) else 1
         self.work += _OPERATORS_OF_AN_ITERATION + steps * self._operators

@@ -166,7 +166,11 @@ class _Code(Generic[S, T]):
         return CompilationPolicy(self._natively if possible else None, operators, fits=self._fits)
 
     def _fits(self) -> bool:
-        return self._executable.graph.form != "native" or self._executable.is_native(self._example())
+        graph = self._executable.graph
+        if graph.form != "native" or self._executable.is_native(self._example()):
+            return True
+        graph.forget()  # so that a saved state has the form that the following iterations have
+        return False
 
     def _by_torch(self, state: S) -> None:
         failure = "jit_compile=True had no effect, going on without compiling: {reason}."

@@ -36,7 +36,7 @@ class StepGraph(Generic[S, T]):
 
     def repeated(self, carried: Any, settings: Any, noise: Noise, batch: Batch) -> Any:
         """Run the steps of an iteration."""
-        if not self.graph.is_graph:
+        if not self.graph.is_graph or not self._structures[1].is_like(settings):
             density = self._density(batch)
             for _ in range(int(settings.num_steps)):
                 carried = self._transition.step(carried, settings, noise, density)
@@ -89,7 +89,7 @@ class StepGraph(Generic[S, T]):
 
     def difference(self, state: S, settings: T, random: torch.Generator) -> str | None:
         """Describe the difference between the step and its graph at this state; None if there is none or no graph."""
-        if not self.graph.is_graph:
+        if not self.graph.is_graph or not self._structures[1].is_like(settings):
             return None
         return self.graph.difference_at(self.inputs(*self._begun(state, settings, random)))
 

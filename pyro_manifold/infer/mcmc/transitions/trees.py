@@ -55,6 +55,10 @@ class Structure:
             rest is None or leaf == rest for leaf, rest in zip(leaves, self._rest, strict=True)
         )
 
+    def is_like(self, tree: Any) -> bool:
+        """Return whether a tree has as many leaves as the example."""
+        return len(optree.tree_leaves(tree)) == len(self._rest)
+
     def tree(self, tensors: Sequence[Tensor]) -> Any:
         """Rebuild the tree from other tensors."""
         leaves = list(self._rest)

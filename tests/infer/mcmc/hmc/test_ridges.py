@@ -323,6 +323,58 @@ def test_directions_of_an_earlier_run_are_left_out_for_another_number_of_chains(
     assert not any(block[0] == "directions across" for block in other.inverse_mass_matrix)
 
 
+def test_directions_are_left_out_with_a_warning_where_a_kernel_has_none():
+    kernel = OHMC(ridge)
+    drawn(kernel, num_samples=5)
+    with pytest.warns(UserWarning, match=r"directions across \['x', 'z'\] of the earlier run are left out"):
+        drawn(GHMC(ridge, tuning=kernel.tuning), num_samples=5, warmup_steps=0)
+    fixed = OHMC(ridge, tuning=kernel.tuning, adapt_mass_matrix=False)
+    drawn(fixed, num_samples=5, warmup_steps=20)
+    assert ("directions across", "x", "z") in fixed.inverse_mass_matrix
+
+
+def test_one_mass_for_each_site_has_no_directions():
+    kernel = OHMC(ridge, column_masses=False)
+    drawn(kernel, num_samples=5)
+    assert list(kernel.inverse_mass_matrix) == [("z",), ("x",)]
+
+
+@pytest.mark.parametrize("planned", [320, 700, 20_000])
+@pytest.mark.parametrize("moment", [155, 290])
+@pytest.mark.parametrize("options", [{}, {"full_mass": [("x", "z")]}])
+def test_a_run_restored_in_warm_up_goes_on_bit_for_bit(options, moment, planned):
+    """Native code comes into use at the same iterations, also where it is not worth making again for directions."""
+
+    def begun():
+        pyro.set_rng_seed(0)
+        run = OHMC(ridge, **options).prepare(2, 300, None)
+        run.compilation.planned = planned
+        return run
+
+    def advanced(run, last):
+        while run.iteration < last:
+            run.advance()
+        return run
+
+    run, other = begun(), begun()
+    saved = advanced(run, moment).state_dict()
+    other.load_state_dict(saved)
+    other.compilation.planned = planned
+    first, second = advanced(run, 310), advanced(other, 310)
+    assert ("directions across", "x", "z") in first.tuning.masses.metrics
+    for name, value in first.sites.items():
+        assert torch.equal(value, second.sites[name])
+
+
+def test_a_compiled_step_goes_on_without_directions_and_eagerly_with_them():
+    kernel = OHMC(ridge, full_mass=[("x", "z")], jit_compile=True, jit_options={"backend": "eager"})
+    draws = drawn(kernel, num_samples=100).get_samples(group_by_chain=True)
+    assert draws["x"].isfinite().all()
+    plain = OHMC(ridge, jit_compile=True, jit_options={"backend": "eager"})
+    drawn(plain, num_samples=5, warmup_steps=200)
+    assert list(plain.inverse_mass_matrix) == [("z",), ("x",)]
+
+
 def test_a_model_without_a_ridge_has_no_directions():
     def model():
         x = pyro.sample("x", StiefelUniform(3, 1))
@@ -366,7 +418,13 @@ def test_sites_that_cannot_have_directions(kernel, named):
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"), [(lambda x: x[..., :-1], "the shape"), (lambda x: x - 2, "weights that are not finite")]
+    ("change", "expected"),
+    [
+        (lambda x: x[..., :-1], "the shape"),
+        (lambda x: torch.cat([x[..., :1] - 2000, x[..., 1:]], -1), "weights that are not finite"),
+        (torch.Tensor.abs, "generators that are not skew"),
+        (lambda x: "a", "is 'a', expected a tensor"),
+    ],
 )
 def test_directions_that_do_not_fit(change, expected):
     kernel = OHMC(ridge)
