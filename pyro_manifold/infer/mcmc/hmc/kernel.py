@@ -27,7 +27,6 @@ from pyro_manifold.infer.mcmc.hmc.ridge_masses import (
     DIRECTIONS_ACROSS,
     correlated_groups,
     ridge_estimators,
-    ridges_of,
     with_ridges,
 )
 from pyro_manifold.infer.mcmc.hmc.ridges import RidgeMechanics
@@ -181,7 +180,7 @@ class HamiltonianKernel(Kernel):
         make, groups = estimators(problem, mechanics), mechanics.groups if isinstance(mechanics, RidgeMechanics) else {}
         across = ridge_estimators(problem, groups, optional=not problem.layout.correlated)
         given = None if self._tuned is None else self._tuned.inverse_masses(make, across)
-        return Masses(make, given, across, ridges_of(problem, groups))
+        return Masses(make, given, across)
 
     def with_masses_of_sites(self) -> Self:
         """Return a copy of the kernel with one mass for each site on a manifold and diagonal masses for other sites."""

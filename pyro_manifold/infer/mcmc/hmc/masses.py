@@ -14,7 +14,6 @@ from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.hmc.ridge_masses import RidgeEstimator
-from pyro_manifold.infer.mcmc.hmc.ridges import Ridges
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 from pyro_manifold.manifolds import Manifold, Stiefel
@@ -262,7 +261,6 @@ class Masses(Saved):
         make: factory of an empty estimator for each block.
         inverse_masses: initial inverse masses; those of the estimators for blocks that are not given.
         across: factory of the estimator of the directions of each group of blocks.
-        as_ridges: functions that make the directions of groups from their flat inverse masses.
 
     Attributes:
         metrics: current masses; of a group without directions nothing.
@@ -276,9 +274,8 @@ class Masses(Saved):
         make: Estimators,
         inverse_masses: Blocks | None = None,
         across: Mapping[Block, Callable[[], RidgeEstimator]] | None = None,
-        as_ridges: Mapping[Block, Callable[[Tensor], Ridges]] | None = None,
     ) -> None:
-        self._make, self._make_across, self._as_ridges = make, across or {}, as_ridges or {}
+        self._make, self._make_across = make, across or {}
         self.metrics: Metrics = {}
         self.windows_completed = 0
         self._begin_window()
@@ -294,7 +291,7 @@ class Masses(Saved):
         self._inverse_masses = inverse_masses
         # Flows of directions without weight would cost time; those once taken stay, since code is compiled for them.
         self.metrics = {
-            block: self._as_ridges.get(block, Metric.from_inverse_mass)(value)
+            block: self._across[block].ridges(value) if block in self._across else Metric.from_inverse_mass(value)
             for block, value in inverse_masses.items()
             if block not in self._across or block in self.metrics or bool(value.any())
         }

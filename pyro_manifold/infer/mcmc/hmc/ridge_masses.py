@@ -52,7 +52,7 @@ class RidgeEstimator(Saved):
     :math:`\lambda = \eta - 1`; only η > 1 if columns of a matrix have masses of their own, see `RidgeMechanics`.
 
     Each chain has its own directions: by a change of signs of columns, generators do not change and shifts of
-    companions do. The flat inverse mass is ``(chains, k, 1 + size)``: weights, generators, shifts; see `as_ridges`.
+    companions do. The flat inverse mass is ``(chains, k, 1 + size)``: weights, generators, shifts.
 
     Args:
         group: blocks of the group, orthonormal matrices first.
@@ -78,15 +78,15 @@ class RidgeEstimator(Saved):
         self._example = {key: position[key] for key in group}
         self.optional = optional
         self._states: list[tuple[Tensor, ...]] = []
-        generators = sum(position[key].shape[-2] ** 2 for key in self._pairs)
-        numbers = sum(position[key].shape[1] for key in self._vectors)
-        self._size = generators + numbers
-        self._count = min(MOST_DIRECTIONS, numbers + sum(pairs.shape[1] for pairs in self._pairs.values()))
+        self._size_of_generators = sum(n * n for n in self._rows())
+        self._numbers = [position[key].shape[1] for key in self._vectors]
+        pairs = sum(pairs.shape[1] for pairs in self._pairs.values())
+        self._count = min(MOST_DIRECTIONS, sum(self._numbers) + pairs)
 
     def initial(self) -> Tensor:
         """Return the flat inverse mass without directions."""
         like = next(iter(self._example.values()))
-        return like.new_zeros(len(like), self._count, 1 + self._size)
+        return like.new_zeros(len(like), self._count, 1 + self._size_of_generators + sum(self._numbers))
 
     def fitted(self, flat: Tensor) -> Tensor:
         """Return a flat inverse mass of an earlier run; of another number of chains none, as signs differ by chain.
@@ -110,8 +110,18 @@ class RidgeEstimator(Saved):
         return [self._example[key].shape[-2] for key in self._pairs]
 
     def _generators_of(self, flat: Tensor) -> list[Tensor]:
-        squares = [n * n for n in self._rows()]
-        return list(flat[..., 1 : 1 + sum(squares)].split(squares, -1)) if squares else []
+        return list(flat[..., 1 : 1 + self._size_of_generators].split([n * n for n in self._rows()], -1))
+
+    def ridges(self, flat: Tensor) -> Ridges:
+        """Return the directions of a flat inverse mass."""
+        shifts = dict(
+            zip(self._vectors, flat[..., 1 + self._size_of_generators :].split(self._numbers, -1), strict=True)
+        )
+        generators = {
+            key: planes(part.unflatten(-1, (n, n)), self._example[key].shape[-1])
+            for key, part, n in zip(self._pairs, self._generators_of(flat), self._rows(), strict=True)
+        }
+        return Ridges(flat[..., 0].contiguous(), generators, {key: part.contiguous() for key, part in shifts.items()})
 
     def update(self, position: Blocks, gradient: Blocks) -> None:
         """Add the states of one iteration, given for all blocks."""
@@ -121,7 +131,9 @@ class RidgeEstimator(Saved):
     def estimate(self, inverse_masses: Blocks) -> Tensor:
         """Return the flat inverse mass for the next window, relative to the inverse masses of the blocks."""
         scales = self._scales(inverse_masses)
-        coordinates, derivatives = self._coordinates(scales)
+        # Orthonormal matrices are first in the group, and so in each state.
+        bases = dict(zip(self._pairs, map(_completed, self._states[0]), strict=False))
+        coordinates, derivatives = self._coordinates(scales, bases)
         values, vectors = torch.linalg.eigh(geometric_mean(_shrunk(coordinates), _shrunk(derivatives)))
         # A chain that hardly moved, or came from elsewhere, would estimate masses with which it never moves again.
         usual = values.median(0, keepdim=True).values
@@ -138,7 +150,7 @@ class RidgeEstimator(Saved):
         parts = [torch.where(used, chosen - 1, 0.0).unsqueeze(-1)]
         for key, pairs in self._pairs.items():
             amounts, directions = directions[..., : pairs.shape[1]], directions[..., pairs.shape[1] :]
-            parts.append(self._generators(key, amounts).flatten(2))
+            parts.append(_generators(bases[key], pairs, amounts).flatten(2))
         return torch.cat([*parts, directions], -1)
 
     def _scales(self, inverse_masses: Blocks) -> Tensor:
@@ -155,14 +167,14 @@ class RidgeEstimator(Saved):
         p = self._example[key].shape[-1]
         return inverse_mass[:, torch.where(j < p, p, i)]
 
-    def _coordinates(self, scales: Tensor) -> tuple[Tensor, Tensor]:
+    def _coordinates(self, scales: Tensor, bases: Blocks) -> tuple[Tensor, Tensor]:
         """Return scaled coordinates and derivatives, ``(chains, iterations, size)``."""
         blocks = [torch.stack(values, 1) for values in zip(*self._states, strict=True)]
         position = dict(zip(self._example, blocks[: len(self._example)], strict=True))
         gradient = dict(zip(self._example, blocks[len(self._example) :], strict=True))
         coordinates, derivatives = [], []
         for key, (i, j) in self._pairs.items():
-            basis = _completed(position[key][:, 0]).mT.unsqueeze(1)
+            basis = bases[key].mT.unsqueeze(1)
             inner, moment = basis @ position[key], (basis @ gradient[key]) @ (basis @ position[key]).mT
             p = inner.shape[-1]
             skew = (inner[..., :p, :] - inner[..., :p, :].mT) / 2
@@ -172,14 +184,6 @@ class RidgeEstimator(Saved):
         slopes = torch.cat([*derivatives, *(gradient[key] for key in self._vectors)], -1)
         return flat / scales.unsqueeze(1), slopes * scales.unsqueeze(1)
 
-    def _generators(self, key: Block, amounts: Tensor) -> Tensor:
-        """Return the skew-symmetric matrices of amounts ``(chains, k, pairs)``."""
-        i, j = self._pairs[key]
-        basis = _completed(self._states[0][list(self._example).index(key)]).unsqueeze(1)
-        inner = amounts.new_zeros(*amounts.shape[:-1], basis.shape[-1], basis.shape[-1])
-        inner[..., j, i], inner[..., i, j] = amounts, -amounts
-        return basis @ inner @ basis.mT
-
     def state_dict(self) -> dict[str, Plain]:
         """Return the states of the present window."""
         return {str(index): torch.stack(values) for index, values in enumerate(zip(*self._states, strict=True))}
@@ -188,6 +192,14 @@ class RidgeEstimator(Saved):
         """Restore the states of a window."""
         device = next(iter(self._example.values())).device
         self._states = [*zip(*(value.to(device) for value in saved.values()), strict=True)]
+
+
+def _generators(basis: Tensor, pairs: Tensor, amounts: Tensor) -> Tensor:
+    """Return the skew-symmetric matrices of amounts ``(chains, k, pairs)`` in a basis of each chain."""
+    i, j = pairs
+    inner = amounts.new_zeros(*amounts.shape[:-1], basis.shape[-1], basis.shape[-1])
+    inner[..., j, i], inner[..., i, j] = amounts, -amounts
+    return basis.unsqueeze(1) @ inner @ basis.mT.unsqueeze(1)
 
 
 def _worthwhile(values: Tensor, left: Tensor) -> bool:
@@ -231,24 +243,6 @@ def _power(matrix: Tensor, power: float) -> Tensor:
     values, vectors = torch.linalg.eigh(matrix)
     floor = torch.finfo(values.dtype).tiny
     return (vectors * values.clamp(min=floor).pow(power).unsqueeze(-2)) @ vectors.mT
-
-
-def as_ridges(flat: Tensor, matrices: Mapping[Block, tuple[int, int]], vectors: Mapping[Block, int]) -> Ridges:
-    """Return the directions of a flat inverse mass ``(chains, k, 1 + size)``; see `RidgeEstimator`.
-
-    Args:
-        flat: weights, generators and shifts.
-        matrices: shape (n, p) of each block of orthonormal matrices, in the order of the flat tensor.
-        vectors: size of each unconstrained block.
-    """
-    sizes = [1, *(n * n for n, _ in matrices.values()), *vectors.values()]
-    weights, *parts = flat.split(sizes, -1)
-    generators = {
-        key: planes(part.unflatten(-1, (n, n)), p)
-        for (key, (n, p)), part in zip(matrices.items(), parts[: len(matrices)], strict=True)
-    }
-    shifts = dict(zip(vectors, (part.contiguous() for part in parts[len(matrices) :]), strict=True))
-    return Ridges(weights.squeeze(-1).contiguous(), generators, shifts)
 
 
 def planes(generators: Tensor, columns: int) -> Planes:
@@ -312,14 +306,3 @@ def ridge_estimators(
         key: partial(RidgeEstimator, group, problem.position, problem.manifolds, optional)
         for key, group in groups.items()
     }
-
-
-def ridges_of(problem: Problem, groups: Mapping[Block, tuple[Block, ...]]) -> dict[Block, Callable[[Tensor], Ridges]]:
-    """Return the functions that make the directions of each group from flat inverse masses."""
-    found: dict[Block, Callable[[Tensor], Ridges]] = {}
-    for key, group in groups.items():
-        shapes = {block: problem.position[block].shape[1:] for block in group}
-        matrices = {block: (shape[0], shape[1]) for block, shape in shapes.items() if block in problem.manifolds}
-        vectors = {block: shape[0] for block, shape in shapes.items() if block not in problem.manifolds}
-        found[key] = partial(as_ridges, matrices=matrices, vectors=vectors)
-    return found
