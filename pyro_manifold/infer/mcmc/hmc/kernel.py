@@ -17,18 +17,14 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
 from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
+from pyro_manifold.infer.mcmc.hmc.directions import correlated_groups, ridge_estimators, with_ridges
 from pyro_manifold.infer.mcmc.hmc.functionals import Functionals, coordinates
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.hmc.reflection import reflections
-from pyro_manifold.infer.mcmc.hmc.ridge_masses import (
-    DIRECTIONS_ACROSS,
-    correlated_groups,
-    ridge_estimators,
-    with_ridges,
-)
+from pyro_manifold.infer.mcmc.hmc.ridge_masses import DIRECTIONS_ACROSS
 from pyro_manifold.infer.mcmc.hmc.ridges import RidgeMechanics
 from pyro_manifold.infer.mcmc.hmc.step_size import windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory, at_rest
@@ -89,7 +85,7 @@ class HamiltonianKernel(Kernel):
         num_steps: int | None = None,
         adapt_step_size: bool = True,
         adapt_mass_matrix: bool = True,
-        full_mass: bool | list[Block] = False,
+        full_mass: bool | list[Block] | None = None,
         transforms: Mapping[str, Transform] | None = None,
         max_plate_nesting: int | None = None,
         jit_compile: bool = False,
@@ -156,7 +152,7 @@ class HamiltonianKernel(Kernel):
         self._jit_options = jit_options
 
     def grouping(self) -> bool | list[Block]:
-        return self._full_mass
+        return False if self._full_mass is None else self._full_mass
 
     def initialised(self, problem: Problem, warmup_steps: int) -> Problem:
         """Replace random starts far from the typical set by `nearer_starts`."""
@@ -228,7 +224,8 @@ class HamiltonianKernel(Kernel):
     @property
     def _may_have_directions(self) -> bool:
         """Return whether directions across sites are taken without being asked for: by warm-up or an earlier run."""
-        allowed = self.with_column_masses and self._column_masses is not False and not self._jit_compile
+        diagonal = self._full_mass is False or self._column_masses is False
+        allowed = self.with_column_masses and not diagonal and not self._jit_compile
         known = [] if self._tuned is None else list(self._tuned.numbers())
         return bool(allowed) and (self._plan.adapt_mass_matrix or any(key[:1] == (DIRECTIONS_ACROSS,) for key in known))
 

@@ -323,8 +323,11 @@ class Masses(Saved):
         """
         before = self._inverse_masses
         estimates = {block: estimator.estimate() for block, estimator in self._estimators.items()}
+        directions = {}
+        for key, across in self._across.items():
+            directions[key], changed = across.estimate(estimates)
+            estimates |= changed
         changes = [_log_periods(value) - _log_periods(before[block]) for block, value in estimates.items()]
-        directions = {key: across.estimate(estimates) for key, across in self._across.items()}
         self._begin_window()
         self._use({**estimates, **directions})
         self.windows_completed += 1

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
-from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics
-from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
-from pyro_manifold.infer.mcmc.hmc.ridges import Planes, RidgeMechanics, Ridges
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.hmc.ridges import Planes, Ridges
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
-from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.store.saving import Plain, Saved
 
 DIRECTIONS_ACROSS = "directions across"
@@ -24,15 +18,14 @@ DIRECTIONS_ACROSS = "directions across"
 MOST_DIRECTIONS = 8
 """Largest number of directions of a group: each adds two flows to a drift."""
 
-_FAR_FROM_ONE = 2.0  # ratio of inverse masses from which a direction is worth its flows
+FAR_FROM_ONE = 2.0
+"""Ratio of inverse masses from which a direction is worth its flows."""
+
 _FROM_THE_USUAL = 4.0  # ratio of a chain's eigenvalues, by rank, to their median over chains
 _MANY_STEPS, _FEWER_STEPS = 8.0, 3.0
 """Ratio of the largest to the smallest scale from which directions are looked for without being asked for, and factor
 by which they must reduce it: below, trajectories are short, and compiling code for directions takes longer than they
 save."""
-
-_MOST_NUMBERS, _MOST_NUMBERS_OF_CHAINS = 100, 4000
-"""Limits of a group that was not asked for: eigenvalues of its covariances are computed for each chain."""
 
 
 class RidgeEstimator(Saved):
@@ -89,7 +82,7 @@ class RidgeEstimator(Saved):
         return like.new_zeros(len(like), self._count, 1 + self._size_of_generators + sum(self._numbers))
 
     def fitted(self, flat: Tensor) -> Tensor:
-        """Return a flat inverse mass of an earlier run; of another number of chains none, as signs differ by chain.
+        """Return a flat inverse mass of an earlier run for the chains of this one.
 
         Raises:
             ValueError: for another shape, and for weights of -1 or less.
@@ -104,7 +97,11 @@ class RidgeEstimator(Saved):
             generators = part.unflatten(-1, (n, n))
             if not torch.allclose(generators, -generators.mT, rtol=0, atol=1e-5 * float(generators.abs().max())):
                 raise ValueError("generators that are not skew-symmetric")
-        return flat if len(flat) == len(like) else like
+        return flat if len(flat) == len(like) else self._for_other_chains(flat, like)
+
+    def _for_other_chains(self, flat: Tensor, like: Tensor) -> Tensor:
+        """Return what a flat inverse mass is for another number of chains: none, as signs differ by chain."""
+        return like
 
     def _rows(self) -> list[int]:
         return [self._example[key].shape[-2] for key in self._pairs]
@@ -128,13 +125,18 @@ class RidgeEstimator(Saved):
         # States are kept and looked at once, since small operations in each iteration would slow warm-up down.
         self._states.append(tuple(blocks[key] for blocks in (position, gradient) for key in self._example))
 
-    def estimate(self, inverse_masses: Blocks) -> Tensor:
-        """Return the flat inverse mass for the next window, relative to the inverse masses of the blocks."""
+    def estimate(self, inverse_masses: Blocks) -> tuple[Tensor, Blocks]:
+        """Return the flat inverse mass for the next window, and inverse masses of blocks that it changes.
+
+        Args:
+            inverse_masses: those of the blocks, which the flat inverse mass is relative to.
+        """
         scales = self._scales(inverse_masses)
         # Orthonormal matrices are first in the group, and so in each state.
         bases = dict(zip(self._pairs, map(_completed, self._states[0]), strict=False))
         coordinates, derivatives = self._coordinates(scales, bases)
-        values, vectors = torch.linalg.eigh(geometric_mean(_shrunk(coordinates), _shrunk(derivatives)))
+        spread, curvature = (covariances(values, 1.0) for values in (coordinates, derivatives))
+        values, vectors = torch.linalg.eigh(geometric_mean(spread, curvature))
         # A chain that hardly moved, or came from elsewhere, would estimate masses with which it never moves again.
         usual = values.median(0, keepdim=True).values
         values = values.clamp(usual / _FROM_THE_USUAL, usual * _FROM_THE_USUAL)
@@ -143,15 +145,16 @@ class RidgeEstimator(Saved):
         order = distance.argsort(-1, descending=True)[:, : self._count]
         chosen = values.gather(-1, order)
         kept = vectors.gather(-1, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
-        used = distance.gather(-1, order) > math.log(_FAR_FROM_ONE)
-        if self.optional and not _worthwhile(values, values.scatter(-1, order, torch.where(used, 1.0, chosen))):
-            return self.initial()
+        used = distance.gather(-1, order) > math.log(FAR_FROM_ONE)
+        left = values.scatter(-1, order, torch.where(used, 1.0, chosen))
+        if self.optional and not _worthwhile(values, left):
+            return self.initial(), {}
         directions = (kept * scales.unsqueeze(-1)).mT * used.unsqueeze(-1)
         parts = [torch.where(used, chosen - 1, 0.0).unsqueeze(-1)]
         for key, pairs in self._pairs.items():
             amounts, directions = directions[..., : pairs.shape[1]], directions[..., pairs.shape[1] :]
             parts.append(_generators(bases[key], pairs, amounts).flatten(2))
-        return torch.cat([*parts, directions], -1)
+        return torch.cat([*parts, directions], -1), {}
 
     def _scales(self, inverse_masses: Blocks) -> Tensor:
         """Return the root of the inverse mass of each coordinate, ``(1 or chains, size)``."""
@@ -208,17 +211,20 @@ def _worthwhile(values: Tensor, left: Tensor) -> bool:
     return float(before.sqrt().median()) > _MANY_STEPS and float((before / after).sqrt().median()) > _FEWER_STEPS
 
 
-def _shrunk(values: Tensor) -> Tensor:
-    """Return covariances over iterations, with the weight of one of the identity, ``(chains, size, size)``.
+def covariances(values: Tensor, weight: float) -> Tensor:
+    """Compute covariances with so much of the identity as of a draw, ``(..., size, size)``.
 
     They are the identity where they are not finite.
+
+    Args:
+        values: values of each iteration, ``(..., iterations, size)``.
+        weight: weight of the identity, where each draw has 1.
     """
-    count = values.shape[1]
-    centred = values - values.mean(1, keepdim=True)
+    centred = values - values.mean(-2, keepdim=True)
     identity = torch.eye(values.shape[-1], dtype=values.dtype, device=values.device)
-    covariances = (centred.mT @ centred + identity) / (count + 1)
-    finite = covariances.isfinite().flatten(1).all(1)[:, None, None]  # gradients overflow outside the typical set
-    return torch.where(finite, covariances, identity)
+    found = (centred.mT @ centred + weight * identity) / (centred.shape[-2] + weight)
+    finite = found.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)  # gradients overflow far away
+    return torch.where(finite, found, identity)
 
 
 def _pairs(position: Tensor) -> Tensor:
@@ -234,15 +240,17 @@ def _completed(matrices: Tensor) -> Tensor:
 
 
 def geometric_mean(spread: Tensor, curvature: Tensor) -> Tensor:
-    r"""Compute the symmetric positive N with :math:`N G N = C`, of spread C and curvature G."""
-    root, inverse_root = _power(curvature, 0.5), _power(curvature, -0.5)
-    return inverse_root @ _power(root @ spread @ root, 0.5) @ inverse_root
+    r"""Compute the symmetric positive N with :math:`N G N = C`, of spread C and curvature G.
 
-
-def _power(matrix: Tensor, power: float) -> Tensor:
-    values, vectors = torch.linalg.eigh(matrix)
-    floor = torch.finfo(values.dtype).tiny
-    return (vectors * values.clamp(min=floor).pow(power).unsqueeze(-2)) @ vectors.mT
+    With :math:`G = LL^\top` and :math:`L^\top C L = V \Lambda V^\top`, it is
+    :math:`L^{-\top} V \Lambda^{1/2} V^\top L^{-1}`; the identity where G is singular by rounding.
+    """
+    lower, failed = torch.linalg.cholesky_ex(curvature)
+    identity = torch.eye(curvature.shape[-1], dtype=curvature.dtype, device=curvature.device)
+    lower = torch.where((failed > 0)[..., None, None], identity, lower)
+    values, vectors = torch.linalg.eigh(lower.mT @ spread @ lower)
+    half = torch.linalg.solve_triangular(lower.mT, vectors * values.clamp(min=0).pow(0.25).unsqueeze(-2), upper=True)
+    return torch.where((failed > 0)[..., None, None], identity, half @ half.mT)
 
 
 def planes(generators: Tensor, columns: int) -> Planes:
@@ -256,53 +264,3 @@ def planes(generators: Tensor, columns: int) -> Planes:
     # A zero generator has arbitrary eigenvectors, real ones among them: any plane does, but none is not one.
     turning = (speeds > 0).unsqueeze(-2)
     return Planes(speeds, (vectors.imag * turning).contiguous(), (vectors.real * turning).contiguous())
-
-
-def correlated_groups(problem: Problem) -> tuple[tuple[Block, ...], ...]:
-    """Return the blocks to look for directions across: all with diagonal masses, if there are not too many numbers.
-
-    There must be a site of orthonormal columns in no plate among them.
-    """
-    layout, position = problem.layout, problem.position
-    matrices = [
-        block
-        for block, manifold in problem.manifolds.items()
-        if isinstance(manifold, Stiefel) and position[block].dim() == 3 and position[block][0].numel() > 1
-    ]
-    group = (*matrices, *(block for block in layout.groups if block not in layout.dense))
-    numbers = sum(position[block][0].numel() for block in group)
-    few = numbers <= _MOST_NUMBERS and numbers * problem.chains <= _MOST_NUMBERS_OF_CHAINS
-    return (group,) if matrices and few else ()
-
-
-def with_ridges(problem: Problem, mechanics: ProductMechanics, groups: Iterable[tuple[Block, ...]]) -> RidgeMechanics:
-    """Return mechanics with directions across the blocks of each group.
-
-    Raises:
-        ValueError: if a site of a group cannot have directions.
-    """
-    named: dict[Block, tuple[Block, ...]] = {(DIRECTIONS_ACROSS, *sum(group, ())): group for group in groups}
-    for block in sum(named.values(), ()):
-        if block not in problem.manifolds:
-            continue
-        if not isinstance(mechanics[block], CayleyMechanics | ColumnMechanics):
-            raise ValueError(
-                f"full_mass names '{block[0]}', a site on {problem.manifolds[block]!r}: directions across sites are "
-                "those of OHMC, for sites with orthonormal columns; leave it out, and it has masses of its own."
-            )
-        if problem.position[block].dim() != 3:
-            raise ValueError(
-                f"full_mass names '{block[0]}', of shape {tuple(problem.position[block].shape[1:])}: expected a matrix "
-                "in no plate; leave it out, and it has masses of its own."
-            )
-    return RidgeMechanics(mechanics, named)
-
-
-def ridge_estimators(
-    problem: Problem, groups: Mapping[Block, tuple[Block, ...]], optional: bool
-) -> dict[Block, Callable[[], RidgeEstimator]]:
-    """Return the factory of the estimator of the directions of each group."""
-    return {
-        key: partial(RidgeEstimator, group, problem.position, problem.manifolds, optional)
-        for key, group in groups.items()
-    }

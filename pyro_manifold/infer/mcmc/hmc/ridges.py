@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, per_chain
 
 
 class Planes(NamedTuple):
@@ -92,7 +92,8 @@ class RidgeMechanics(ProductMechanics):
       The flow of :math:`\tfrac12 \lambda_i c_i^2` for a time t is therefore that motion with the constant angle
       :math:`\theta = t \lambda_i c_i`, and r rotates with X.
     - The drift is a palindrome of the exact flows of the determinant (a kick), of the directions, and of :math:`K_0`:
-      symplectic, reversible, of second order.
+      symplectic, reversible, of second order. Without orthonormal matrices in the group all flows commute, and S is
+      constant: the inverse mass matrix of the group is a diagonal plus one of low rank.
     - K is positive if no :math:`\lambda_i` is negative. With one mass for each Stiefel site :math:`K_0` is a quadratic
       form of :math:`rX^\top - Xr^\top`, and for directions orthonormal in it :math:`\lambda_i > -1` suffices.
 
@@ -146,6 +147,7 @@ class RidgeMechanics(ProductMechanics):
     def drift(
         self, position: Blocks, momentum: Blocks, metrics: Metrics, time: Tensor | float
     ) -> tuple[Blocks, Blocks]:
+        position = self._shifted(position, momentum, metrics, time)
         momentum = self._normalised(position, momentum, metrics, time / 2)
         position, momentum = self._turned(position, momentum, metrics, time / 2, 1)
         position, momentum = super().drift(position, momentum, metrics, time)
@@ -155,12 +157,24 @@ class RidgeMechanics(ProductMechanics):
     def _ridges(self, metrics: Metrics) -> Iterator[Ridges]:
         return (metrics[key] for key in self.groups if key in metrics)
 
+    def _shifted(self, position: Blocks, momentum: Blocks, metrics: Metrics, time: Tensor | float) -> Blocks:
+        """Apply the flows of groups without generators, which change no momentum and commute."""
+        position = dict(position)
+        for ridges in self._ridges(metrics):
+            if not ridges.generators:
+                rates = [(shift @ momentum[block].unsqueeze(-1)).squeeze(-1) for block, shift in ridges.shifts.items()]
+                along = ridges.weights * reduce(torch.add, rates)
+                amounts = (per_chain(time, along) * along).unsqueeze(-2)
+                for block, shift in ridges.shifts.items():
+                    position[block] = position[block] + (amounts @ shift).squeeze(-2)
+        return position
+
     def _turned(
         self, position: Blocks, momentum: Blocks, metrics: Metrics, time: Tensor | float, order: int
     ) -> tuple[Blocks, Blocks]:
-        """Apply the flows of all directions, in this order (1) or backwards (-1)."""
+        """Apply the flows of directions that turn matrices, in this order (1) or backwards (-1)."""
         position, momentum = dict(position), dict(momentum)
-        for ridges in list(self._ridges(metrics))[::order]:
+        for ridges in [each for each in self._ridges(metrics) if each.generators][::order]:
             for index in range(ridges.size)[::order]:
                 angle = time * ridges.weights[:, index] * _rate(ridges, index, position, momentum)
                 for block, planes in ridges.generators.items():

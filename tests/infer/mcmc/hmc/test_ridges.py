@@ -254,7 +254,7 @@ def test_a_gaussian_near_a_matrix_gives_its_ridge():
     for x, y, g, h in zip(points, z, slopes, residual, strict=True):
         estimator.update({X: x, Z: y}, {X: g, Z: h})
     base = {X: torch.tensor([1e-4]), Z: torch.full((1, 1), 400 * 0.05 * 0.5)}
-    flat = estimator.estimate(base)
+    flat = estimator.estimate(base)[0]
     weights = flat[..., 0].amax(1)
     # Of (coordinate, z) in units of the masses: variances 25 and 400/10, correlation 20/20.006.
     scaled = torch.tensor([[25.0, 400 * 0.0025 / (1e-2 * 10**0.5)], [0.0, (400 * 0.05) ** 2 / 10 + 0.25 / 10]])
@@ -274,7 +274,7 @@ def test_independent_numbers_have_no_directions():
         estimator = RidgeEstimator((X, Z), {X: points[0], Z: z[0]}, {X}, optional)
         for x, y, g in zip(points, z, slopes, strict=True):
             estimator.update({X: x, Z: y}, {X: g, Z: y})
-        assert not estimator.estimate({X: torch.tensor([1e-4]), Z: torch.ones(1, 1)}).any()
+        assert not estimator.estimate({X: torch.tensor([1e-4]), Z: torch.ones(1, 1)})[0].any()
 
 
 def test_a_chain_with_gradients_that_are_not_finite_has_no_directions():
@@ -283,7 +283,7 @@ def test_a_chain_with_gradients_that_are_not_finite_has_no_directions():
     estimator = RidgeEstimator((X, Z), {X: points[0], Z: z[0]}, {X}, optional=False)
     for x, y, g, h in zip(points, z, slopes, residual, strict=True):
         estimator.update({X: x, Z: y}, {X: g, Z: h})
-    flat = estimator.estimate({X: torch.tensor([1e-4]), Z: torch.full((1, 1), 10.0)})
+    flat = estimator.estimate({X: torch.tensor([1e-4]), Z: torch.full((1, 1), 10.0)})[0]
     assert flat.isfinite().all()
 
 

@@ -1,0 +1,90 @@
+"""Inverse mass matrices of unconstrained sites that are a diagonal plus a matrix of low rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.infer.mcmc.hmc.ridge_masses import FAR_FROM_ONE, RidgeEstimator, covariances, geometric_mean
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
+
+_WEIGHT_OF_IDENTITY = 0.01  # in draws: more would make long directions look short
+
+_LIKE_A_GAUSSIAN = 4.0
+"""Largest product of the variance along a direction and that of the derivative along it, which is 1 for a Gaussian and
+larger for all others: in a funnel, whose neck asks for other masses than its mouth, 5 to 100. Chains that have not
+explored the direction make it smaller, but do not change the ratio of the variances."""
+
+_DRAWS_OF_A_NUMBER = 2.0  # with fewer draws than numbers, draws and gradients vary along other directions
+
+_MANY_STEPS, _FEWER_STEPS = 2.0, 1.5
+"""Ratio of the largest to the smallest scale from which directions are taken, and factor by which they must reduce it.
+They cost little: two products of a matrix of k rows with a vector a step."""
+
+
+class LowRankEstimator(RidgeEstimator):
+    r"""Directions of unconstrained blocks, the same for all chains, from draws and gradients within chains.
+
+    With N the geometric mean of the covariance of draws and the inverse covariance of gradients, relative to the
+    diagonal inverse masses D, as in `RidgeEstimator`,
+
+    .. math:: M^{-1} = D^{1/2} \Big(\sigma I + \sum_{i=1}^k (\eta_i - \sigma) w_i w_i^\top\Big) D^{1/2}:
+
+    at most eight eigenvectors w with their eigenvalues η, such that those left differ least, and σ the geometric mean
+    of these. Eigenvectors are left out whose eigenvalue is within a factor of 2 of σ, and those along which the
+    posterior is far from a Gaussian: the product of the variances of draws and of gradients along them, 1 for a
+    Gaussian, is above 4.
+
+    Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, whose metric has no σ and no such product.
+    """
+
+    def __init__(self, group: tuple[Block, ...], position: Blocks, matrices: Collection[Block], optional: bool) -> None:
+        super().__init__(group, position, matrices, optional)
+        self._count = min(self._count, sum(self._numbers) - 1)
+
+    def estimate(self, inverse_masses: Blocks) -> tuple[Tensor, Blocks]:
+        if len(self._states) * len(self.initial()) < _DRAWS_OF_A_NUMBER * sum(self._numbers):
+            return self.initial(), {}
+        scales = self._scales(inverse_masses)
+        coordinates, gradients = self._coordinates(scales, {})
+        spread, curvature = (_within_chains(values) for values in (coordinates, gradients))
+        values, vectors = torch.linalg.eigh(geometric_mean(spread, curvature))
+        outside, usual = _far_from_others(values, self._count)
+        # Since C = N G N, both variances along an eigenvector of N follow from one.
+        products = (values * (vectors * (curvature @ vectors)).sum(0))[outside].square()
+        used = (values[outside] / usual).log().abs() > math.log(FAR_FROM_ONE)
+        used &= products < _LIKE_A_GAUSSIAN
+        left = values.scatter(0, outside, torch.where(used, usual, values[outside]))
+        if self.optional and not _worthwhile(values, left):
+            return self.initial(), {}
+        shifts = (vectors[:, outside] * scales.mT).mT * used.unsqueeze(-1)
+        weights = torch.where(used, values[outside] - usual, 0.0)
+        flat = torch.cat([weights.unsqueeze(-1), shifts], -1).expand(self.initial().shape).contiguous()
+        return flat, {block: usual * inverse_masses[block] for block in self._vectors}
+
+    def _for_other_chains(self, flat: Tensor, like: Tensor) -> Tensor:
+        return flat[:1].expand_as(like).contiguous()
+
+
+def _within_chains(values: Tensor) -> Tensor:
+    """Return the covariance of ``(chains, iterations, size)`` within chains."""
+    return covariances((values - values.mean(1, keepdim=True)).flatten(0, 1), _WEIGHT_OF_IDENTITY)
+
+
+def _far_from_others(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the places of so many of the smallest and largest of sorted values, and the geometric mean of the others.
+
+    Of the ways to take some of both, that after which the ratio of the largest to the smallest is least.
+    """
+    logs, left = values.log(), len(values) - count
+    first = int((logs[left - 1 :] - logs[: count + 1]).argmin())
+    places = torch.arange(len(values), device=values.device)
+    return torch.cat([places[:first], places[first + left :]]), logs[first : first + left].mean().exp()
+
+
+def _worthwhile(values: Tensor, left: Tensor) -> bool:
+    before, after = (each.max() / each.min() for each in (values, left))
+    return float(before.sqrt()) > _MANY_STEPS and float((before / after).sqrt()) > _FEWER_STEPS
