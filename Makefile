@@ -35,7 +35,7 @@ lint: env
 
 bench: env
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,examples,bench]"
-	$(BIN)/python -m benchmarks.run --write docs/benchmarks
+	$(BIN)/python -m benchmarks.run --write docs $(if $(PART),--only $(PART))
 
 docs: env
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,examples,docs]"

@@ -13,7 +13,7 @@ PACKAGES = ("torch", "pyro-ppl", "numpyro", "jax", "nutpie", "pymc", "numba", "m
 def machine(threads):
     """Processor, cores, threads of each process and versions of packages, in a line."""
     packages = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)
-    return f"{processor()}, {os.cpu_count()} cores, each process on {threads} of them, float64; {packages}"
+    return f"{processor()}, {os.cpu_count()} cores, each process on {threads} of them; {packages}"
 
 
 def processor():

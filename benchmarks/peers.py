@@ -1,5 +1,4 @@
-"""One runner for each peer: a problem, chains, warm-up, draws and options -> draws of all sites and figures of the
-run.
+"""One runner for each peer: a problem, chains, warm-up, draws, seed, options -> draws of all sites, figures of the run.
 
 A problem is a `benchmarks.problems.problem.Problem`, or anything with the model that the peer asks for.
 
@@ -34,7 +33,7 @@ class Run(NamedTuple):
     figures: dict[str, Any]
 
 
-def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
+def pyro_manifold(problem, *, chains, warmup, draws, seed=0, kernel="OHMC", **options):
     """Vectorised chains of a kernel of this package, by its name."""
     import pyro
     import torch
@@ -48,7 +47,7 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
         import torch._inductor.compile_fx
 
     torch.set_default_dtype(torch.float64)
-    pyro.set_rng_seed(0)
+    pyro.set_rng_seed(seed)
     steps = []
 
     def count(kernel, *_):
@@ -70,14 +69,14 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
     return Run({name: value.numpy() for name, value in samples.items()}, times | figures)
 
 
-def pyro_nuts(problem, *, chains, warmup, draws, **options):
+def pyro_nuts(problem, *, chains, warmup, draws, seed=0, **options):
     """Pyro's NUTS, one chain after the other; it does not tell its gradients."""
     import pyro
     import torch
     from pyro.infer import MCMC, NUTS
 
     torch.set_default_dtype(torch.float64)
-    pyro.set_rng_seed(0)
+    pyro.set_rng_seed(seed)
     runs, building = [], []
     with stopwatch() as times:
         for _ in range(chains):
@@ -109,7 +108,7 @@ def jax_compiling():
     found["compiling"] = covered(spans)
 
 
-def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algorithm="NUTS", **options):
+def numpyro(problem, *, chains, warmup, draws, seed=0, chain_method="vectorized", algorithm="NUTS", **options):
     """NumPyro's NUTS or HMC; its warm-up is for each chain, also where chains are vectorised."""
     import jax
     from numpyro.infer import HMC, MCMC, NUTS
@@ -120,7 +119,7 @@ def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algori
         kernel = {"NUTS": NUTS, "HMC": HMC}[algorithm](problem.numpyro_model, **options)
         sizes = {"num_warmup": warmup, "num_samples": draws, "num_chains": chains}
         mcmc = MCMC(kernel, **sizes, chain_method=chain_method, progress_bar=False)
-        mcmc.run(jax.random.PRNGKey(0), extra_fields=("num_steps", "accept_prob", "diverging"))
+        mcmc.run(jax.random.PRNGKey(seed), extra_fields=("num_steps", "accept_prob", "diverging"))
         samples = {name: np.asarray(value) for name, value in mcmc.get_samples(group_by_chain=True).items()}
     found = {name: np.asarray(value) for name, value in mcmc.get_extra_fields(group_by_chain=True).items()}
     figures = {
@@ -132,7 +131,7 @@ def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algori
     return Run(samples, times | compiling | figures)
 
 
-def nutpie(problem, *, chains, warmup, draws, max_tree_depth=10):
+def nutpie(problem, *, chains, warmup, draws, seed=0, max_tree_depth=10):
     """PyMC's model, compiled by Numba, under nutpie's NUTS; one chain after the other, on one core like all others."""
     import numba  # noqa: F401  which PyTensor would import when it compiles
     import nutpie
@@ -144,7 +143,7 @@ def nutpie(problem, *, chains, warmup, draws, max_tree_depth=10):
         compiled = nutpie.compile_pymc_model(problem.pymc_model())
         compiling = time.perf_counter() - started
         sizes = {"draws": draws, "tune": warmup, "chains": chains, "cores": 1}
-        trace = nutpie.sample(compiled, **sizes, maxdepth=max_tree_depth, seed=0, progress_bar=False)
+        trace = nutpie.sample(compiled, **sizes, maxdepth=max_tree_depth, seed=seed, progress_bar=False)
     stats = trace.sample_stats
     figures = {
         "compiling": compiling,
@@ -192,14 +191,14 @@ def mici_system(problem):
     return DenseConstrainedEuclideanMetricSystem(energy, residual, **derivatives), calls
 
 
-def mici(problem, *, chains, warmup, draws):
+def mici(problem, *, chains, warmup, draws, seed=0):
     """Constrained HMC with a dynamic number of steps, from uniform starts; one chain after the other."""
     from mici.integrators import ConstrainedLeapfrogIntegrator
     from mici.samplers import DynamicMultinomialHMC
 
     with stopwatch() as times, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(seed)
         system, calls = mici_system(problem)
         sampler = DynamicMultinomialHMC(system, ConstrainedLeapfrogIntegrator(system), rng)
         # Coordinates start in (-2, 2), as those of Pyro, NumPyro and PyMC do.

@@ -1,66 +1,126 @@
-"""The speed page, by one command: `make bench`.
+"""The figures of the pages, part by part: `make bench`, or `make bench PART=rates_larger` for one.
 
-python -m benchmarks.run                                the page to standard output
-python -m benchmarks.run --write docs/benchmarks        and to speed.md in this folder
-python -m benchmarks.run --only leapfrog scaling        some of its sections
+python -m benchmarks.run                                what all parts print
+python -m benchmarks.run --only gradients optimisers    some of them
+python -m benchmarks.run --only gradients --write docs  and into its page
+python -m benchmarks.run --list                         names, pages and commands
 
-Each section is a module with a command of its own, which prints it; the page is what they print.
+A part is one command, of less than a quarter of an hour on one core. What it prints stands in its page between two
+lines, `<!-- make bench PART=name -->` and `<!-- end of name -->`, and nothing else of the page is changed. So parts
+are run again one by one, and a part that fails leaves its page as it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
+import shlex
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.machine import confine, machine
 from benchmarks.measure import environment
+from benchmarks.timing import processor_seconds
 
-SECTIONS = {
-    "samplers": "benchmarks.speed.samplers",
-    "paper_tables": "benchmarks.papers.ohmc.paper_tables",
-    **{name: f"benchmarks.speed.{name}" for name in ("leapfrog", "gradients", "expansions", "scaling", "optimisers")},
+
+class Part(NamedTuple):
+    """A page below `docs`, and the module of `benchmarks` that prints its figures, with arguments."""
+
+    page: str
+    command: str
+
+
+SPEED, MSD, NETWORKS = (f"benchmarks/{page}.md" for page in ("speed", "msd", "networks"))
+ARM = "robot_arm.md"
+PARTS = {
+    "rates_v22": Part(SPEED, "speed.rates --only 'paper, V(2,2)' --chains 4"),
+    "rates_v32": Part(SPEED, "speed.rates --only 'paper, V(3,2)' --chains 4"),
+    "rates_langevin": Part(SPEED, "speed.rates --only Langevin --chains 4"),
+    "rates_many_chains": Part(SPEED, "speed.rates --chains 64"),
+    "rates_larger_matrices": Part(SPEED, "speed.rates --only matrices"),
+    "rates_larger_components": Part(SPEED, "speed.rates --only PCA"),
+    "paper_tables": Part(SPEED, "papers.ohmc.paper_tables"),
+    **{name: Part(SPEED, f"speed.{name}") for name in ("native_kernels", "gradients", "expansions", "optimisers")},
+    "msd_agreement": Part(MSD, "accuracy.msd.agreement"),
+    "msd_bias": Part(MSD, "accuracy.msd.bias"),
+    "msd_logistic": Part(MSD, "speed.msd.collinear --posteriors 'collinear logistic'"),
+    "msd_linear": Part(MSD, "speed.msd.collinear --posteriors 'collinear linear'"),
+    "msd_step_cost": Part(MSD, "speed.msd.step_cost"),
+    "robot_arm_steps": Part(ARM, "papers.msd.robot_arm_steps"),
+    "robot_arm": Part(ARM, "papers.msd.robot_arm"),
+    "robot_arm_small": Part(ARM, "papers.msd.robot_arm --start small --samplers MSD 'MSD, Jeffreys' HMC30 HMC100"),
+    "robot_arm_cost": Part(ARM, "papers.msd.robot_arm_cost"),
+    "networks": Part(NETWORKS, "accuracy.networks.quality --only plain"),
+    "networks_orthogonal": Part(NETWORKS, "accuracy.networks.quality --only orthogonal"),
+    "noisy_matrix": Part("benchmarks/stochastic.md", "papers.ohmc.noisy_matrix"),
+    "stochastic_bias": Part("benchmarks/stochastic_bias.md", "accuracy.stochastic_gradients"),
+    "stochastic_steps": Part("stochastic_gradients.md", "speed.stochastic_gradients"),
 }
 
 
-def preface(threads):
-    return f"# Speed\n\n{datetime.date.today()}; {machine(threads)}\n\nThis page is what `make bench` prints.\n"
+def marks(name):
+    """The lines before and behind the figures of a part."""
+    return f"<!-- make bench PART={name} -->\n", f"<!-- end of {name} -->\n"
 
 
-def printed(module, variables):
-    """What the command of a module prints, shown as it comes; where it fails, why, and False."""
-    command = [sys.executable, "-m", module]
+def inserted(page, name, figures):
+    """The text of a page with the figures of a part in place of those that it had.
+
+    Raises:
+        ValueError: if the page lacks the marks of the part.
+    """
+    first, last = marks(name)
+    before, begun, rest = page.partition(first)
+    _, ended, after = rest.partition(last)
+    if not (begun and ended):
+        raise ValueError(f"The page lacks the lines {first.strip()} and {last.strip()}: put them where figures belong.")
+    return f"{before}{first}\n{figures.strip()}\n\n{last}{after}"
+
+
+def printed(arguments, threads):
+    """What a command prints, shown as it comes, and whether it ended well."""
     lines = []
-    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            lines.append(line)
-    if process.returncode:
-        lines.append(f"\n`{' '.join(command[1:])}` failed, with exit status {process.returncode}.\n")
+    with tempfile.TemporaryDirectory() as caches:
+        command, variables = [sys.executable, "-m", *arguments], environment(threads, caches)
+        with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                lines.append(line)
     return "".join(lines), not process.returncode
+
+
+def section(command, text, seconds, of_processor, threads):
+    """Figures with the command that printed them, what it took, and where."""
+    took = f"{seconds:.0f} s, {of_processor:.0f} s of the processor"
+    return f"```\npython -m {command}\n```\n\n{took}; {machine(threads)}\n\n{text.strip()}\n"
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="*", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--write", type=Path, help="the folder of the pages")
+    parser.add_argument("--list", action="store_true", help="names, pages and commands, without running them")
     arguments = parser.parse_args(argv)
+    if arguments.list:
+        print("\n".join(f"{name}: {page}, python -m benchmarks.{command}" for name, (page, command) in PARTS.items()))
+        return 0
     confine(arguments.threads)
-    caches = os.environ.get("TMPDIR", "/tmp")
-    page, whole = [preface(arguments.threads)], True
-    print(page[0], flush=True)
-    for section in arguments.only:
-        text, ended = printed(SECTIONS[section], environment(arguments.threads, caches))
-        print(flush=True)
-        page.append(text)
+    whole = True
+    for name in arguments.only:
+        page, command = PARTS[name][0], f"benchmarks.{PARTS[name].command}"
+        started, of_processor = time.perf_counter(), processor_seconds()
+        text, ended = printed(shlex.split(command), arguments.threads)
+        times = time.perf_counter() - started, processor_seconds() - of_processor
+        figures = section(command, text, *times, arguments.threads)
+        print(figures.partition(text.strip())[0] if ended else f"\n`{command}` failed.", flush=True)
+        if ended and arguments.write:
+            path = arguments.write / page
+            path.write_text(inserted(path.read_text(), name, figures))
         whole &= ended
-        if arguments.write:  # After each section: what is done outlives an interruption.
-            arguments.write.mkdir(parents=True, exist_ok=True)
-            (arguments.write / "speed.md").write_text("\n".join(page).rstrip() + "\n")
     return 0 if whole else 1
 
 

@@ -36,12 +36,12 @@ def stopwatch():
     is done with what imports have left before the clock starts: a fifth of a second that would fall into any of them.
     """
     gc.collect()
-    times, wall, cpu = {}, time.perf_counter(), _processor_seconds()
+    times, wall, cpu = {}, time.perf_counter(), processor_seconds()
     yield times
-    times |= {"seconds": time.perf_counter() - wall, "cpu_seconds": _processor_seconds() - cpu}
+    times |= {"seconds": time.perf_counter() - wall, "cpu_seconds": processor_seconds() - cpu}
 
 
-def _processor_seconds():
+def processor_seconds():
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 

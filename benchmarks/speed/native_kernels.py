@@ -14,7 +14,7 @@ import warnings
 
 import torch
 
-from benchmarks.machine import confine, machine
+from benchmarks.machine import confine
 from benchmarks.speed.tuning.posteriors import stretched_langevin
 from benchmarks.tables import show
 
@@ -93,16 +93,29 @@ def cases():
         yield "PSGLD", steps, lambda steps=steps: PSGLD(effects(), step_size=1e-3, num_steps=steps)
 
 
-def microseconds(make, native, draws=DRAWS, iterations=ITERATIONS, seconds=SECONDS):
-    """Of an iteration, by as many as take so many seconds."""
+def microseconds(
+    make, native, draws=DRAWS, iterations=ITERATIONS, seconds=SECONDS, *, chains=CHAINS, start=None, data=()
+):
+    """Processor time of an iteration of all chains, the fastest of blocks of iterations, after so many draws.
+
+    Args:
+        make: makes the kernel.
+        native: whether it may have native code, which is compiled while the first draws are made.
+        draws: of each chain before the clock starts.
+        iterations: of a block.
+        seconds: of all blocks.
+        chains: their number.
+        start: initial values of all chains.
+        data: arguments of the model.
+    """
     import pyro
 
     from pyro_manifold.infer import MCMC
 
     os.environ["PYRO_MANIFOLD_NATIVE"] = str(int(native))
     pyro.set_rng_seed(0)
-    mcmc = MCMC(make(), draws, 50, num_chains=CHAINS, disable_progbar=True)
-    mcmc.run()
+    mcmc = MCMC(make(), draws, 50, num_chains=chains, initial_params=start, disable_progbar=True)
+    mcmc.run(*data)
     times, started = [], time.process_time()
     while not times or time.process_time() - started < seconds:
         begun = time.process_time()
@@ -126,7 +139,7 @@ def main(argv=None):
     confine(1)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    print(f"## An iteration of every kernel\n\n{machine(1)}\n\n{PREFACE}", flush=True)
+    print(f"## An iteration of every kernel\n\n{PREFACE}", flush=True)
     show(("kernel", "steps", "without µs", "native µs", "ratio"), rows(short))
 
 

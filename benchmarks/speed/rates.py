@@ -1,100 +1,158 @@
-"""Effective draws a second beside NumPyro's, chains like against like: whole runs, and long ones.
+"""Effective draws a second beside NumPyro and nutpie, chains like against like: whole runs, and long ones.
 
-    python -m benchmarks.speed.rates                        twenty to thirty minutes
-    python -m benchmarks.speed.rates --only Langevin --chains 4
-    python -m benchmarks.speed.rates --peer nutpie          at 4 chains, compiling left out for both
+    python -m benchmarks.speed.rates --only "paper, V(3,2)"
+    python -m benchmarks.speed.rates --chains 64 --seeds 0 1 2
+    python -m benchmarks.speed.rates --only Langevin --chains 4 --runs long
 
-The short form of `benchmarks.speed.samplers`, whose conditions it has: each run is a process of its own on one core, in
-float64, with empty caches, and seconds hold all but imports. Of NumPyro's samplers the best counts. Of nutpie the
-problems are those whose expansion has a closed form.
+Each run is a process of its own on one core, in float64, with empty caches. Rows of one table have the same problem,
+chains, warm-up and draws. nutpie has rows where PyTensor has the expansion of the matrix, which it has for two columns.
 """
 
 from __future__ import annotations
 
 import argparse
+from typing import NamedTuple
 
-from benchmarks.estimates import summary
-from benchmarks.machine import machine
+import numpy as np
+
+from benchmarks.estimates import summary, worst_deviation
 from benchmarks.measure import Setting, measure_apart
-from benchmarks.speed.larger import COMPONENTS, MATRICES
-from benchmarks.speed.plan import (
-    CONFIGURATIONS,
-    DEEP,
-    DEPTH,
-    HMC_PROBLEMS,
-    IN_TURN,
-    MIXTURES,
-    NUMPYRO,
-    NUMPYRO_HMC,
-    NUTPIE,
-    OURS,
-)
+from benchmarks.problems import page
+from benchmarks.speed import larger
 from benchmarks.tables import show
 
-SMALL = ("mixture of the OHMC paper, V(3,2)", "Langevin V(10,3)", "Langevin V(50,5)")
-LARGER = (MATRICES, COMPONENTS)
-OF_NUTPIE = ("mixture of the OHMC paper, V(2,2)", "mixture of the OHMC paper, V(3,2)")
-SIZES = {4: {"whole": (500, 500), "long": (500, 10_000)}, 64: {"whole": (300, 500), "long": (300, 4_000)}}
-COLUMNS = ("problem", "chains", "run", "min ESS", "R-hat", "seconds", "ESS/s")
+OURS = "pyro_manifold OHMC"
+NUMPYRO, IN_TURN, NUMPYRO_HMC = "NumPyro NUTS, vectorised", "NumPyro NUTS, sequential", "NumPyro HMC, vectorised"
+NUTPIE = "nutpie"
+CONFIGURATIONS = {
+    OURS: ("pyro_manifold", {}),
+    NUMPYRO: ("NumPyro", {}),
+    IN_TURN: ("NumPyro", {"chain_method": "sequential"}),
+    NUMPYRO_HMC: ("NumPyro", {"algorithm": "HMC"}),
+    NUTPIE: ("nutpie", {}),
+}
+MIXTURES = ("mixture of the OHMC paper, V(2,2)", "mixture of the OHMC paper, V(3,2)")
+SMALL = (*MIXTURES, "Langevin V(10,3)", "Langevin V(50,5)")
+LARGER = (larger.MATRICES, larger.COMPONENTS)
+# Where two columns of the unconstrained matrix become dependent the polar factor is singular, and trajectories that
+# pass there need tiny steps: with trees of 2¹⁰ steps, which never turn back, NUTS has a twentieth of the ESS a second.
+DEPTH = 6
+# Warm-up and draws of each chain, by the number of chains.
+SIZES = {4: {"whole": (500, 500), "long": (500, 10_000)}, 64: {"whole": (300, 500)}}
+SIZES_OF_LARGER = {4: {"whole": (1000, 1000)}}
+LIMIT = 600  # seconds of a run
+COLUMNS = (
+    "sampler", "min ESS", "seconds", "compiling", "CPU seconds", "ESS/s", "ratio", "ESS/s, once compiled", "ratio",
+    "R-hat", "worst z",
+)  # fmt: skip
 
 
-def measured(name, peer, chains, sizes, threads, compiled):
-    """Smallest ESS, R-hat and seconds of a run, with ``compiled`` once everything is; None if it failed."""
+class Figures(NamedTuple):
+    """One run: smallest effective size, seconds with and without compiling, and how good the draws are."""
+
+    size: float
+    seconds: float
+    compiling: float
+    cpu_seconds: float
+    rhat: float
+    deviation: float
+
+    @property
+    def rate(self):
+        return self.size / self.seconds
+
+    @property
+    def compiled_rate(self):
+        return self.size / (self.seconds - self.compiling)
+
+
+def peers(name, chains):
+    """The samplers of a table, ours first."""
+    yield from (OURS, NUMPYRO)
+    if chains <= 4:  # the sequential ones have the rate of 4 chains with any number
+        yield IN_TURN
+        if name in SMALL and name != SMALL[-1]:
+            yield NUMPYRO_HMC
+    if name in MIXTURES:
+        yield NUTPIE
+
+
+def setting(peer, name, chains, sizes, seed):
     module, options = CONFIGURATIONS[peer]
-    if peer in DEEP and name in MIXTURES:
-        options = options | {"max_tree_depth": DEPTH}
-    setting = Setting(peer, module, chains, *sizes, options)
+    limited = peer in (NUMPYRO, IN_TURN, NUTPIE) and name in MIXTURES
+    depth = {"max_tree_depth": DEPTH} if limited else {}
+    return Setting(peer, module, chains, *sizes, options | depth | {"seed": seed})
+
+
+def measured(name, setting, truths, threads):
+    """`Figures` of a run, or why there are none."""
     problems = f"benchmarks.{'speed.larger' if name in LARGER else 'problems.page'}:PROBLEMS"
-    values, figures = measure_apart(problems, name, setting, threads, 600)
+    values, figures = measure_apart(problems, name, setting, threads, LIMIT)
     if values is None:
-        return None
+        return figures["failed"]
     found = summary(values)
-    return found["ess_min"], found["rhat"], figures["seconds"] - (figures["compiling"] if compiled else 0)
+    times = (figures[key] for key in ("seconds", "compiling", "cpu_seconds"))
+    return Figures(found["ess_min"], *times, found["rhat"], worst_deviation(found["means"], truths))
 
 
-def columns(figures):
-    size, rhat, seconds = figures
-    return [f"{size:.0f}", f"{rhat:.3f}", f"{seconds:.1f}", f"{size / seconds:.1f}"]
+def truths_of(problem):
+    """Means that are known without sampling here; of the larger problems none."""
+    return problem.truths() if hasattr(problem, "truths") else {}
 
 
-def row(name, chains, kind, sizes, peers, threads, compiled):
-    own, *others = (measured(name, peer, chains, sizes, threads, compiled) for peer in (OURS, *peers))
-    theirs = max(filter(None, others), key=lambda found: found[0] / found[2], default=None)
-    cells = [columns(found) if found else ["failed"] * 4 for found in (own, theirs)]
-    ratio = f"{own[0] / own[2] / (theirs[0] / theirs[2]):.2f}" if own and theirs else "–"
-    return [name, chains, f"{kind}, {sizes[0]} + {sizes[1]}", *cells[0], *cells[1], ratio]
+def middle(values):
+    """The median, and the range in brackets."""
+    ordered = [np.median(values), min(values), max(values)]
+    median, least, largest = (f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in ordered)
+    return f"{median} [{least}, {largest}]"
 
 
-def beside_numpyro(chains, runs):
-    """Problem, chains, kind of run, its sizes and peers."""
-    for name in SMALL:
-        for count in chains:
-            for kind in runs:
-                in_turn, static = (IN_TURN,) if count <= 4 else (), (NUMPYRO_HMC,) if name in HMC_PROBLEMS else ()
-                yield name, count, kind, SIZES[count][kind], (NUMPYRO, *in_turn, *static)
-    if 4 in chains and "whole" in runs:
-        for name in LARGER:
-            yield name, 4, "whole", (1000, 1000), (NUMPYRO, IN_TURN)
+def cells(peer, runs, ours):
+    """A row: raw figures in the order of seeds, then median and range of rates and of ratios, ours by theirs."""
+    failed = next((run for run in runs if isinstance(run, str)), None)
+    if failed is not None:
+        return [peer, failed]
+    raw = [[f"{run.size:.0f}" for run in runs]]
+    raw += [[f"{getattr(run, key):.1f}" for run in runs] for key in ("seconds", "compiling", "cpu_seconds")]
+    quality = f"{max(run.rhat for run in runs):.3f}", f"{max(run.deviation for run in runs):.1f}"
+    compared = [cell for key in ("rate", "compiled_rate") for cell in comparison(runs, ours, key)]
+    return [peer, *(", ".join(figures) for figures in raw), *compared, *quality]
 
 
-def beside_nutpie(runs):
-    return ((name, 4, kind, SIZES[4][kind], (NUTPIE,)) for name in OF_NUTPIE for kind in runs)
+def comparison(runs, ours, key):
+    """Rates of a row, and the ratios of ours to them, seed by seed."""
+    theirs = [getattr(run, key) for run in runs]
+    if runs is ours:
+        return middle(theirs), ""
+    if any(isinstance(run, str) for run in ours):
+        return middle(theirs), "–"
+    return middle(theirs), middle(np.divide([getattr(run, key) for run in ours], theirs))
+
+
+def rows(name, chains, sizes, seeds, threads):
+    problem = (larger if name in LARGER else page).PROBLEMS[name]
+    truths, ours = truths_of(problem), None
+    for peer in peers(name, chains):
+        runs = [measured(name, setting(peer, name, chains, sizes, seed), truths, threads) for seed in seeds]
+        ours = runs if ours is None else ours
+        yield cells(peer, runs, ours)
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", default="NumPyro", choices=["NumPyro", "nutpie"])
     parser.add_argument("--only", default="", help="part of the names of problems")
     parser.add_argument("--chains", type=int, nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--runs", nargs="+", default=["whole", "long"], choices=["whole", "long"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of each sampler")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args(argv)
-    peer, compiled = arguments.peer, arguments.peer == "nutpie"
-    print(f"## Rates beside {peer}\n\n{machine(arguments.threads)}\n", flush=True)
-    settings = beside_nutpie(arguments.runs) if compiled else beside_numpyro(arguments.chains, arguments.runs)
-    chosen = [setting for setting in settings if arguments.only in setting[0]]
-    titles = (*COLUMNS, f"{peer}: min ESS", *COLUMNS[4:], "ratio")
-    show(titles, (row(*setting, arguments.threads, compiled) for setting in chosen))
+    for name in (name for name in (*SMALL, *LARGER) if arguments.only in name):
+        for chains, lengths in (SIZES_OF_LARGER if name in LARGER else SIZES).items():
+            for run, sizes in lengths.items():
+                if chains in arguments.chains and run in arguments.runs:
+                    print(f"### {name}: {chains} chains, {sizes[0]:,} + {sizes[1]:,} iterations\n", flush=True)
+                    show(COLUMNS, rows(name, chains, sizes, arguments.seeds, arguments.threads))
+                    print(flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from benchmarks.measure import Setting, measure, measure_apart
 from benchmarks.peers import PEERS
 from benchmarks.problems.coefficients import banana
 from benchmarks.problems.page import langevin
-from benchmarks.speed.plan import CONFIGURATIONS
+from benchmarks.speed.rates import CONFIGURATIONS
 from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import MatrixLangevin
 from tests.benchmarks.problems.test_page import langevin_parameter

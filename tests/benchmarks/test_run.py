@@ -1,38 +1,66 @@
-"""The speed page: what its sections print, and what it says of one that fails."""
+"""Pages of figures: each part has its place, and what fails leaves its page as it was."""
 
 import importlib
+from pathlib import Path
+
+import pytest
 
 from benchmarks import run
 from benchmarks.machine import confine, machine
 from benchmarks.timing import covered, stopwatch, timed
 
+DOCS = Path(__file__).parents[2] / "docs"
+ANSWERS = {"optimisers": ("figures\n", True), "gradients": ("half", False)}
 
-def test_the_page_is_what_sections_print(monkeypatch, tmp_path, capsys):
+
+@pytest.fixture
+def page(monkeypatch, tmp_path):
+    """A page that has the places of two parts, of which the second fails."""
     monkeypatch.setattr(run, "confine", lambda threads: None)
-    answers = {
-        "benchmarks.speed.leapfrog": ("## Steps\n", True),
-        "benchmarks.speed.scaling": ("## Costs\nfailed\n", False),
-    }
-    monkeypatch.setattr(run, "printed", lambda module, variables: answers[module])
-    assert run.main(["--only", "leapfrog", "--write", str(tmp_path)]) == 0
-    assert run.main(["--only", "leapfrog", "scaling", "--write", str(tmp_path)]) == 1
-    (page,) = tmp_path.iterdir()
+    monkeypatch.setattr(run, "printed", lambda arguments, threads: ANSWERS[arguments[0].rpartition(".")[2]])
+    page = tmp_path / run.SPEED
+    page.parent.mkdir()
+    places = [f"{first}\nold {name}\n\n{last}" for name in ANSWERS for first, last in [run.marks(name)]]
+    page.write_text("\nbetween\n\n".join(["before\n", *places, "after\n"]))
+    return page
+
+
+def test_a_part_replaces_its_own_figures(page, tmp_path):
+    for _ in range(2):
+        assert run.main(["--only", "optimisers", "--write", str(tmp_path)]) == 0
     text = page.read_text()
-    assert page.name == "speed.md"
+    assert "old optimisers" not in text
+    assert text.count("python -m benchmarks.speed.optimisers\n") == text.count("\nfigures\n") == 1
     assert machine(1) in text
-    assert text.index("## Steps") < text.index("## Costs")
-    assert machine(1) in capsys.readouterr().out
+    order = ["before", "\nfigures\n", "old gradients", "after"]
+    assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
+    assert text.count("\nbetween\n") == 3
 
 
-def test_a_section_that_fails_says_so(capsys):
-    text, ended = run.printed("benchmarks.no_such_section", None)
+def test_a_part_that_fails_leaves_its_page(page, tmp_path, capsys):
+    before = page.read_text()
+    assert run.main(["--only", "gradients", "--write", str(tmp_path)]) == 1
+    assert page.read_text() == before
+    assert "`benchmarks.speed.gradients` failed" in capsys.readouterr().out
+
+
+def test_a_page_without_places_is_refused():
+    with pytest.raises(ValueError, match="lacks the lines <!-- make bench PART=gradients -->"):
+        run.inserted("text", "gradients", "figures")
+
+
+def test_a_command_that_fails_is_reported():
+    _, ended = run.printed(["benchmarks.no_such_section"], 1)
     assert not ended
-    assert "`-m benchmarks.no_such_section` failed, with exit status 1" in text
 
 
-def test_every_section_is_a_command():
-    for module in run.SECTIONS.values():
-        assert callable(importlib.import_module(module).main)
+@pytest.mark.parametrize("name", run.PARTS)
+def test_every_part_is_a_command_and_has_a_place(name, capsys):
+    page, command = run.PARTS[name]
+    assert callable(importlib.import_module(f"benchmarks.{command.split()[0]}").main)
+    assert "\nfigures\n" in run.inserted((DOCS / page).read_text(), name, "figures")
+    assert run.main(["--list"]) == 0
+    assert f"{name}: {page}, python -m benchmarks.{command}" in capsys.readouterr().out
 
 
 def test_a_union_counts_what_overlaps_once():

@@ -4,8 +4,8 @@
 
 Prints Markdown. Operations are those of one transition of one chain: products of matrices, as `FlopCounterMode` counts
 them, a factorisation of G and what is solved with it counted by hand, and entries that elementwise operations write.
-Times are the fastest of several rounds, of 1 and of 10 chains, with the steps traced or compiled; building the kernel
-and compiling are left out and shown beside.
+Times are the fastest of several rounds, of 1 and of 10 chains, with native code and without it; building the kernel
+and compiling are left out.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.papers.msd.robot_arm_model import SHAPES, descended, model, simulate, small_weights
 from benchmarks.papers.msd.robot_arm_samplers import PERSISTENCE, STEP_SIZES, hmc
+from benchmarks.speed.native_kernels import microseconds
 from benchmarks.tables import table
 from benchmarks.timing import process_time
 from pyro_manifold.infer import MSD
 
 DIMENSION = sum(torch.Size(shape).numel() for shape in SHAPES.values())
-APPROACH, ROUNDS = 5, 8
+NATIVE, ROUNDS = (1000, 500, 2.0), 8
+"""Draws before the clock starts, draws of a round and seconds of all rounds; rounds of one draw without native code."""
 
 
-def msd(jit_compile, **options):
-    return MSD(model, step_size=STEP_SIZES["MSD"], persistence=PERSISTENCE, jit_compile=jit_compile, **options)
+def msd(**options):
+    return MSD(model, step_size=STEP_SIZES["MSD"], persistence=PERSISTENCE, **options)
 
 
-# Kernels as functions of jit_compile, the number of steps of a draw, and draws of a round of about equal times.
 KERNELS = {
-    "MSD": (msd, 1, 20),
-    "MSD, Jeffreys": (lambda jit_compile: msd(jit_compile, target="jeffreys"), 1, 20),
-    "HMC30": (lambda jit_compile: hmc(STEP_SIZES["HMC30"], 30, jit_compile), 30, 6),
-    "HMC100": (lambda jit_compile: hmc(STEP_SIZES["HMC100"], 100, jit_compile), 100, 2),
+    "MSD": msd,
+    "MSD, Jeffreys": lambda: msd(target="jeffreys"),
+    "HMC30": lambda: hmc(STEP_SIZES["HMC30"], 30),
+    "HMC100": lambda: hmc(STEP_SIZES["HMC100"], 100),
 }
 
 
@@ -57,19 +58,10 @@ class Elementwise(TorchDispatchMode):
         return result
 
 
-def ready(build, chains, jit_compile):
-    """A kernel that has made a few draws, and the seconds of building it."""
+def start(chains):
+    """Data, and initial values on the way to a mode."""
     arm = simulate(0)
-    pyro.set_rng_seed(0)
-    kernel = build(jit_compile)
-    start = descended(small_weights(chains, 0), arm)
-
-    def set_up():
-        kernel.run = kernel.prepare(chains, 0, start, arm.x_train, arm.y_train)
-        for _ in range(APPROACH):
-            kernel.run.advance()
-
-    return kernel, process_time(set_up)
+    return arm, descended(small_weights(chains, 0), arm)
 
 
 def factorisations(name):
@@ -84,21 +76,34 @@ def factorisations(name):
     return d**3 / 3 + inverse + 4 * 2 * d**2 + d**2
 
 
+def traced(name, chains):
+    """A run without native code, after a few draws."""
+    arm, weights = start(chains)
+    pyro.set_rng_seed(0)
+    run = KERNELS[name]().prepare(chains, 0, weights, arm.x_train, arm.y_train)
+    for _ in range(3):
+        run.advance()
+    return run
+
+
 def operations(name):
     """Millions of operations of one draw of one chain: products, factorisations, entries written."""
-    kernel, _ = ready(KERNELS[name][0], 1, False)
+    run = traced(name, 1)
     with FlopCounterMode(display=False) as products:
-        kernel.run.advance()
+        run.advance()
     with Elementwise() as elementwise:
-        kernel.run.advance()
+        run.advance()
     return [count / 1e6 for count in (products.get_total_flops(), factorisations(name), elementwise.entries)]
 
 
-def milliseconds(name, chains, jit_compile):
-    """Process time of a draw of all chains, fastest round; and seconds to build and compile."""
-    build, _, draws = KERNELS[name]
-    kernel, building = ready(build, chains, jit_compile)
-    return 1e3 * min(process_time(kernel.run.advance, draws) for _ in range(ROUNDS)), building
+def milliseconds(name, chains, native):
+    """Process time of a draw of all chains, fastest round."""
+    if not native:
+        advance = traced(name, chains).advance
+        return 1e3 * min(process_time(advance) for _ in range(ROUNDS))
+    arm, weights = start(chains)
+    weights = weights if chains > 1 else {site: value[0] for site, value in weights.items()}
+    return microseconds(KERNELS[name], True, *NATIVE, chains=chains, start=weights, data=arm[:2]) / 1e3
 
 
 def rows(measure):
@@ -116,17 +121,10 @@ def main(argv=None):
     torch.set_num_threads(1)
     headings = ["10⁶ operations a draw (share of HMC100)", "products", "factorisations", "entries written"]
     print(table(headings, list(rows(operations))), flush=True)
-    settings = [(chains, jit_compile) for chains in (1, 10) for jit_compile in (False, True)]
-    built = {}
-
-    def times(name):
-        found = {setting: milliseconds(name, *setting) for setting in settings}
-        built[name] = [f"{seconds:.1f}" for _, seconds in found.values()]
-        return [ms for ms, _ in found.values()]
-
-    names = [f"{chains} chain{'s' * (chains > 1)}, {'compiled' if jit else 'default'}" for chains, jit in settings]
-    print("\n" + table(["ms a draw (share of HMC100)", *names], list(rows(times))))
-    print("\n" + table(["seconds to build", *names], [[name, *seconds] for name, seconds in built.items()]))
+    settings = [(chains, native) for chains in (1, 10) for native in (True, False)]
+    names = [f"{chains} chain{'s' * (chains > 1)}, {'native' if native else 'traced'}" for chains, native in settings]
+    times = rows(lambda name: [milliseconds(name, *setting) for setting in settings])
+    print("\n" + table(["ms a draw (share of HMC100)", *names], list(times)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ PAPER = {"HMC30": "1.314 ± 0.074", "HMC100": "1.167 ± 0.044", "MSD": "1.161 ±
 """Test errors in the paper; which number belongs to which sampler is our reading."""
 
 
-def hmc(step_size, num_steps, jit_compile=True, persistence=0.0):
+def hmc(step_size, num_steps, persistence=0.0):
     return OHMC(
         model,
         step_size=step_size,
@@ -25,7 +25,6 @@ def hmc(step_size, num_steps, jit_compile=True, persistence=0.0):
         adapt_step_size=False,
         adapt_mass_matrix=False,
         trajectory_jitter=0,
-        jit_compile=jit_compile,
         persistence=persistence,
     )
 

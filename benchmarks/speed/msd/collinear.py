@@ -1,8 +1,8 @@
 """Effective draws a second where the posterior is long and thin along axes that are not the coordinates'.
 
-    python -m benchmarks.speed.msd.collinear                         both posteriors, tables to standard output
-    python -m benchmarks.speed.msd.collinear --write docs/page.md    and into a file
-    python -m benchmarks.speed.msd.collinear --only MSD --limit 60   peers whose name contains MSD
+    python -m benchmarks.speed.msd.collinear                                     both posteriors
+    python -m benchmarks.speed.msd.collinear --posteriors 'collinear linear'     one of them
+    python -m benchmarks.speed.msd.collinear --only MSD --limit 60               peers whose name contains MSD
 
 Each peer runs in a process of its own, and its seconds are of the whole run: compiling, warm-up and draws.
 """
@@ -10,14 +10,11 @@ Each peer runs in a process of its own, and its seconds are of the whole run: co
 from __future__ import annotations
 
 import argparse
-import json
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.estimates import ratios, summary, worst_deviation
-from benchmarks.machine import machine
 from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems.coefficient_moments import truth_of
 from benchmarks.problems.coefficients import POSTERIORS, collinear_posteriors
@@ -25,8 +22,6 @@ from benchmarks.tables import table
 
 OURS = "pyro_manifold"
 CLOCKS = ("seconds", "cpu_seconds")
-RESULTS = Path("results") / "geometry"
-
 
 # Chosen by `benchmarks.speed.msd.pilot`.
 EXACT = {"kernel": "MSD", "step_size": 0.6, "num_steps": 3, "persistence": 0.0, "metropolis": True}
@@ -35,26 +30,18 @@ UNADJUSTED = {**EXACT, "step_size": 0.3, "num_steps": 5, "metropolis": False}
 
 def msd_peers():
     for chains, draws in ((1, 500), (64, 150), (512, 30)):
-        for compiled in (False, True):
-            name = f"{OURS} MSD adjusted{', compiled' if compiled else ''}"
-            yield Setting(name, OURS, chains, 20, draws, {**EXACT, "jit_compile": compiled})
-    yield Setting(f"{OURS} MSD unadjusted, compiled", OURS, 512, 20, 30, {**UNADJUSTED, "jit_compile": True})
+        yield Setting(f"{OURS} MSD adjusted", OURS, chains, 20, draws, EXACT)
+    yield Setting(f"{OURS} MSD unadjusted", OURS, 512, 20, 30, UNADJUSTED)
 
 
 def other_peers():
     for chains, warmup, draws in ((4, 300, 1000), (64, 300, 200), (512, 200, 50)):
         yield Setting(f"{OURS} OHMC, full mass", OURS, chains, warmup, draws, {"kernel": "OHMC", "full_mass": True})
-    yield Setting("Pyro NUTS", "Pyro NUTS", 1, 150, 150, {})
     yield Setting("Pyro NUTS, full mass", "Pyro NUTS", 1, 300, 500, {"full_mass": True})
     for dense in (False, True):
-        name = f"NumPyro NUTS{', dense mass' if dense else ''}"
-        for method, chains, warmup, draws in (
-            ("sequential", 4, 500, 1000),
-            ("vectorized", 64, 300, 200),
-            ("vectorized", 512, 200, 50),
-        ):
-            options = {"chain_method": method, "dense_mass": dense}
-            yield Setting(f"{name}, {method}", "NumPyro", chains, warmup, draws, options)
+        name, options = f"NumPyro NUTS{', dense mass' if dense else ''}", {"dense_mass": dense}
+        yield Setting(f"{name}, sequential", "NumPyro", 4, 500, 1000, options | {"chain_method": "sequential"})
+        yield Setting(f"{name}, vectorised", "NumPyro", 64, 300, 200, options)
 
 
 def functionals(w, truth):
@@ -139,16 +126,12 @@ def cells(row, shares):
 
 
 def section(posterior, peers, limit):
-    """A heading, the measured condition number, and the table; keeps the figures of each row as it comes."""
+    """A heading, the measured condition number, and the table."""
     truth = truth_of(posterior)
-    rows = []
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    for peer in peers:
-        rows.append(run_peer(posterior, truth, peer, limit))
-        (RESULTS / f"{posterior.name}.json").write_text(json.dumps(rows))
+    rows = [run_peer(posterior, truth, peer, limit) for peer in peers]
     _, axes = truth.principal_axes()
     lines = [
-        f"\n## {posterior.name}\n",
+        f"\n### {posterior.name}\n",
         f"{posterior.dimension} coefficients, {len(posterior.data)} cases; the covariance of the posterior has "
         f"condition number {truth.condition:.0f}; the largest weight of a coordinate on the longest and shortest "
         f"axis is {np.abs(axes[:, 0]).max():.2f} and {np.abs(axes[:, -1]).max():.2f}.\n",
@@ -163,18 +146,12 @@ def main(argv=None):
     parser.add_argument("--posteriors", nargs="*", default=[posterior.name for posterior in collinear_posteriors()])
     parser.add_argument("--limit", type=int, default=200, help="seconds for each peer")
     parser.add_argument("--draws", type=int, help="of each chain, in place of each peer's number")
-    parser.add_argument("--write", type=Path)
     arguments = parser.parse_args(argv)
     peers = [peer for peer in [*msd_peers(), *other_peers()] if arguments.only in peer.name]
     if arguments.draws:
         peers = [peer._replace(draws=arguments.draws) for peer in peers]
-    page = [machine(threads=1)]
-    print(page[0], flush=True)
     for name in arguments.posteriors:
-        page.append(section(POSTERIORS[name], peers, arguments.limit))
-        print(page[-1], flush=True)
-    if arguments.write:
-        arguments.write.write_text("\n".join(page) + "\n")
+        print(section(POSTERIORS[name], peers, arguments.limit), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m benchmarks.speed.msd.step_cost [DIMENSION ...]
 
-Logistic regression, 16 chains, process time. "O(l d² + d³)" is the time of a chain's step over (l + d) d² + d³, in
-nanoseconds: constant where the order holds.
+Logistic regression, 16 chains, one step an iteration, process time; native code where a kernel has it, and without.
+"O(l d² + d³)" is the time of a chain's step over (l + d) d² + d³, in nanoseconds: constant where the order holds.
 """
 
 from __future__ import annotations
@@ -16,46 +16,44 @@ import numpy as np
 import torch
 
 from benchmarks.problems.coefficients import logistic, with_intercept
+from benchmarks.speed.native_kernels import microseconds
 from benchmarks.tables import show
-from benchmarks.timing import process_time
 
 DIMENSIONS = (10, 20, 50, 100)
-CHAINS, STEPS = 16, 8
+VERSIONS = tuple(product((True, False), repeat=2))
+CHAINS, ITERATIONS, SECONDS = 16, 4, 3.0
 
 
-def cost(dimension, *, adjusted, compiled, chains=CHAINS, steps=STEPS):
-    """Seconds of process time to set up, and the fastest of the steps of all chains."""
-    import pyro
-
+def cost(dimension, *, adjusted, native, chains=CHAINS, iterations=ITERATIONS, seconds=SECONDS):
+    """Microseconds of a step of one chain."""
     from pyro_manifold.infer import MSD
 
     rng = np.random.default_rng(0)
     design = with_intercept(rng, 10 * dimension, dimension) / dimension**0.5
     posterior = logistic("scaling", design, 1.0, rng.standard_normal(dimension), rng)
-    pyro.set_rng_seed(0)
-    kernel = MSD(posterior.pyro_model, step_size=0.1, metropolis=adjusted, jit_compile=compiled)
 
-    def set_up():
-        kernel.run = kernel.prepare(chains, 0, {"w": torch.zeros(chains, dimension)})
-        kernel.run.advance()
+    def make():
+        return MSD(posterior.pyro_model, step_size=0.1, metropolis=adjusted, num_steps=1)
 
-    return process_time(set_up), min(process_time(kernel.run.advance) for _ in range(steps))
+    # So many draws that native code is compiled: sooner where a step has longer to run.
+    draws = max(100, 10_000 // dimension) if native else 5
+    start = {"w": torch.zeros(chains, dimension)}
+    return microseconds(make, native, draws, iterations, seconds, chains=chains, start=start) / chains
 
 
 def rows(dimensions, versions):
-    for (adjusted, compiled), d in product(versions, dimensions):
-        version = f"{'adjusted' if adjusted else 'unadjusted'}{', compiled' if compiled else ''}"
-        ready, step = cost(d, adjusted=adjusted, compiled=compiled)
+    for (adjusted, native), d in product(versions, dimensions):
+        each = cost(d, adjusted=adjusted, native=native)
         operations = 11 * d * d**2 + d**3
-        each = step / CHAINS
-        yield [version, d, f"{ready:.1f}", f"{1e6 * each:.0f}", f"{1e9 * each / operations:.2f}"]
+        name = f"{'adjusted' if adjusted else 'unadjusted'}{', native' if native else ''}"
+        yield [name, d, f"{each:.0f}", f"{1e3 * each / operations:.2f}"]
 
 
-def main(dimensions=DIMENSIONS, versions=((True, True), (False, True))):
+def main(dimensions=DIMENSIONS, versions=VERSIONS):
     warnings.filterwarnings("ignore")
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    columns = ("version", "d", "set-up s", "µs a chain's step", "O(l d² + d³): ns")
+    columns = ("version", "d", "µs a chain's step", "O(l d² + d³): ns")
     show(columns, rows(dimensions, versions))
 
 

@@ -45,7 +45,7 @@ def test_chains_that_disagree_are_refused(tmp_path):
 
 def test_every_way_has_a_row(kept, capsys):
     quality.main(["--short", "--reference", str(kept)])
-    first, second = capsys.readouterr().out.split("\n## ")
+    first, second = capsys.readouterr().out.split("\n### ")
     rows = [line.strip("| ").split(" | ") for line in first.splitlines() if line.startswith("|")][2:]
     names = [row[0] for row in rows]
     assert names[0] == "reference"
@@ -67,7 +67,8 @@ def test_a_reference_of_other_images_is_refused(kept, tmp_path, capsys):
     assert "other images" in capsys.readouterr().err
 
 
-def test_without_data_the_commands_say_so(capsys):
+def test_without_data_the_commands_say_so(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYRO_MANIFOLD_DATA", str(tmp_path))
     for main in (quality.main, reference.main):
         with pytest.raises(SystemExit):
             main([])
