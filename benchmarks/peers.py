@@ -26,15 +26,15 @@ class Run(NamedTuple):
 
     Attributes:
         draws: ``{site: (chains, draws, ...)}``.
-        figures: ``seconds``, ``compiling``, ``cpu_seconds``, ``gradients``; ``acceptance``, one number a chain, and
-            ``divergences`` where the peer tells them.
+        figures: ``seconds``, ``compiling``, ``cpu_seconds``, ``gradients``; ``acceptance``, one number a chain,
+            ``divergences``, and ``gradients_of_draws``, those after warm-up, where the peer reports them.
     """
 
     draws: dict[str, np.ndarray]
     figures: dict[str, Any]
 
 
-def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
+def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", seed=0, **options):
     """Vectorised chains of a kernel of this package, by its name."""
     import pyro
     import torch
@@ -48,7 +48,7 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
         import torch._inductor.compile_fx
 
     torch.set_default_dtype(torch.float64)
-    pyro.set_rng_seed(0)
+    pyro.set_rng_seed(seed)
     steps = []
 
     def count(kernel, *_):
@@ -63,6 +63,7 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", **options):
     figures = {
         "compiling": sum(building) + sum(compiling),
         "gradients": sum(steps) * chains,
+        "gradients_of_draws": sum(steps[warmup:]) * chains,
         "acceptance": [float(rate) for rate in report["acceptance rate"].values()],
         "divergences": sum(map(len, report["divergences"].values())),
     }
@@ -109,7 +110,7 @@ def jax_compiling():
     found["compiling"] = covered(spans)
 
 
-def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algorithm="NUTS", **options):
+def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algorithm="NUTS", seed=0, **options):
     """NumPyro's NUTS or HMC; its warm-up is for each chain, also where chains are vectorised."""
     import jax
     from numpyro.infer import HMC, MCMC, NUTS
@@ -120,20 +121,24 @@ def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algori
         kernel = {"NUTS": NUTS, "HMC": HMC}[algorithm](problem.numpyro_model, **options)
         sizes = {"num_warmup": warmup, "num_samples": draws, "num_chains": chains}
         mcmc = MCMC(kernel, **sizes, chain_method=chain_method, progress_bar=False)
-        mcmc.run(jax.random.PRNGKey(0), extra_fields=("num_steps", "accept_prob", "diverging"))
+        mcmc.run(jax.random.PRNGKey(seed), extra_fields=("num_steps", "accept_prob", "diverging"))
         samples = {name: np.asarray(value) for name, value in mcmc.get_samples(group_by_chain=True).items()}
     found = {name: np.asarray(value) for name, value in mcmc.get_extra_fields(group_by_chain=True).items()}
     figures = {
         # NumPyro reports steps of the draws only; warm-up is taken to need as many.
         "gradients": float(found["num_steps"].mean()) * chains * (draws + warmup),
+        "gradients_of_draws": int(found["num_steps"].sum()),
         "acceptance": found["accept_prob"].mean(1).tolist(),
         "divergences": int(found["diverging"].sum()),
     }
     return Run(samples, times | compiling | figures)
 
 
-def nutpie(problem, *, chains, warmup, draws, max_tree_depth=10):
-    """PyMC's model, compiled by Numba, under nutpie's NUTS; one chain after the other, on one core like all others."""
+def nutpie(problem, *, chains, warmup, draws, max_tree_depth=10, low_rank=False, seed=0):
+    """PyMC's model, compiled by Numba, under nutpie's NUTS; one chain after the other, on one core like all others.
+
+    Masses are diagonal, or diagonal with a correction of low rank.
+    """
     import numba  # noqa: F401  which PyTensor would import when it compiles
     import nutpie
     import pymc  # noqa: F401
@@ -144,11 +149,13 @@ def nutpie(problem, *, chains, warmup, draws, max_tree_depth=10):
         compiled = nutpie.compile_pymc_model(problem.pymc_model())
         compiling = time.perf_counter() - started
         sizes = {"draws": draws, "tune": warmup, "chains": chains, "cores": 1}
-        trace = nutpie.sample(compiled, **sizes, maxdepth=max_tree_depth, seed=0, progress_bar=False)
+        options = {"maxdepth": max_tree_depth, "low_rank_modified_mass_matrix": low_rank, "seed": seed}
+        trace = nutpie.sample(compiled, **sizes, **options, progress_bar=False)
     stats = trace.sample_stats
     figures = {
         "compiling": compiling,
         "gradients": float(stats["n_steps"].mean()) * chains * (draws + warmup),
+        "gradients_of_draws": int(stats["n_steps"].sum()),
         "divergences": int(stats["diverging"].sum()),
     }
     return Run({name: value.values for name, value in trace.posterior.items()}, times | figures)
