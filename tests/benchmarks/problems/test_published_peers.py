@@ -90,6 +90,23 @@ def test_values_hold_functionals_and_the_log_density(name):
     assert {value.shape for value in values.values()} == {(POINTS, 1)}
 
 
+@pytest.mark.parametrize("name", ["logistic regression of breast cancer", "horseshoe"])
+def test_values_are_the_same_where_torch_is_left_at_float32(name):
+    problem = PROBLEMS[name]
+    at = points(problem)
+    draws = {site: np.stack([point[site] for point in at])[:, None] for site in at[0]}
+    expected = problem.values(draws)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        found = problem.values(draws)
+        assert torch.get_default_dtype() is torch.float32
+    finally:
+        torch.set_default_dtype(before)
+    for functional, value in expected.items():
+        np.testing.assert_array_equal(found[functional], value)
+
+
 def test_densities_of_many_draws_are_those_of_each():
     problem = PROBLEMS["seeds"]
     at = points(problem)

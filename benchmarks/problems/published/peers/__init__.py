@@ -5,6 +5,7 @@ Orthonormal matrices are polar factors of Gaussian ones for packages that sample
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pyro
@@ -70,11 +71,22 @@ class Published(NamedTuple):
         Args:
             draws: ``{site: (chains, draws, ...)}`` of all latent sites of the Pyro model, in NumPy; others are ignored.
         """
-        sites = latent_shapes(self.pyro_model)
-        tensors = {site: torch.tensor(draws[site]) for site in sites}
-        values = self.posterior.functionals(tensors)
-        values["log density"] = log_densities(self.pyro_model, tensors)
+        with float64_by_default():
+            tensors = {site: torch.tensor(draws[site]) for site in latent_shapes(self.pyro_model)}
+            values = self.posterior.functionals(tensors)
+            values["log density"] = log_densities(self.pyro_model, tensors)
         return {name: value.numpy() for name, value in values.items()}
+
+
+@contextmanager
+def float64_by_default():
+    """Set torch's default dtype, which packages other than Pyro leave at float32, and put it back."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def latent_shapes(model):
