@@ -117,7 +117,9 @@ def spread(values, form):
 
 
 def shares(best, package, figure):
-    """Our figure by a package's, for each seed that both have."""
+    """Our figure by another package's, for each seed that both have."""
+    if package == OURS:
+        return []
     ours, theirs = (best.get(each, (None, {}))[1] for each in (OURS, package))
     return [figure(ours[seed]) / figure(theirs[seed]) for seed in theirs if seed in ours]
 
@@ -168,7 +170,7 @@ def overview(models, clock):
         for title, figure in figures.items():
             found = {name: shares(best, package, figure) for name, best in models.items() if package in best}
             medians = {name: float(np.median(each)) for name, each in found.items() if each}
-            if package == OURS or not medians:
+            if not medians:
                 continue
             worst, finest = min(medians, key=medians.get), max(medians, key=medians.get)
             ahead = f"{sum(value > 1 for value in medians.values())} of {len(medians)}"
