@@ -1,4 +1,5 @@
-"""One runner for each peer: a problem, chains, warm-up, draws, seed, options -> draws of all sites, figures of the run.
+"""One runner for each peer: a problem, chains, warm-up, draws and options -> draws of all sites and figures of the
+run.
 
 A problem is a `benchmarks.problems.problem.Problem`, or anything with the model that the peer asks for.
 
@@ -25,15 +26,15 @@ class Run(NamedTuple):
 
     Attributes:
         draws: ``{site: (chains, draws, ...)}``.
-        figures: ``seconds``, ``compiling``, ``cpu_seconds``, ``gradients``; ``acceptance``, one number a chain, and
-            ``divergences`` where the peer tells them.
+        figures: ``seconds``, ``compiling``, ``cpu_seconds``, ``gradients``; ``acceptance``, one number a chain,
+            ``divergences``, and ``gradients_of_draws``, those after warm-up, where the peer reports them.
     """
 
     draws: dict[str, np.ndarray]
     figures: dict[str, Any]
 
 
-def pyro_manifold(problem, *, chains, warmup, draws, seed=0, kernel="OHMC", **options):
+def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", seed=0, **options):
     """Vectorised chains of a kernel of this package, by its name."""
     import pyro
     import torch
@@ -62,6 +63,7 @@ def pyro_manifold(problem, *, chains, warmup, draws, seed=0, kernel="OHMC", **op
     figures = {
         "compiling": sum(building) + sum(compiling),
         "gradients": sum(steps) * chains,
+        "gradients_of_draws": sum(steps[warmup:]) * chains,
         "acceptance": [float(rate) for rate in report["acceptance rate"].values()],
         "divergences": sum(map(len, report["divergences"].values())),
     }
@@ -69,14 +71,14 @@ def pyro_manifold(problem, *, chains, warmup, draws, seed=0, kernel="OHMC", **op
     return Run({name: value.numpy() for name, value in samples.items()}, times | figures)
 
 
-def pyro_nuts(problem, *, chains, warmup, draws, seed=0, **options):
+def pyro_nuts(problem, *, chains, warmup, draws, **options):
     """Pyro's NUTS, one chain after the other; it does not tell its gradients."""
     import pyro
     import torch
     from pyro.infer import MCMC, NUTS
 
     torch.set_default_dtype(torch.float64)
-    pyro.set_rng_seed(seed)
+    pyro.set_rng_seed(0)
     runs, building = [], []
     with stopwatch() as times:
         for _ in range(chains):
@@ -108,7 +110,7 @@ def jax_compiling():
     found["compiling"] = covered(spans)
 
 
-def numpyro(problem, *, chains, warmup, draws, seed=0, chain_method="vectorized", algorithm="NUTS", **options):
+def numpyro(problem, *, chains, warmup, draws, chain_method="vectorized", algorithm="NUTS", seed=0, **options):
     """NumPyro's NUTS or HMC; its warm-up is for each chain, also where chains are vectorised."""
     import jax
     from numpyro.infer import HMC, MCMC, NUTS
@@ -125,14 +127,18 @@ def numpyro(problem, *, chains, warmup, draws, seed=0, chain_method="vectorized"
     figures = {
         # NumPyro reports steps of the draws only; warm-up is taken to need as many.
         "gradients": float(found["num_steps"].mean()) * chains * (draws + warmup),
+        "gradients_of_draws": int(found["num_steps"].sum()),
         "acceptance": found["accept_prob"].mean(1).tolist(),
         "divergences": int(found["diverging"].sum()),
     }
     return Run(samples, times | compiling | figures)
 
 
-def nutpie(problem, *, chains, warmup, draws, seed=0, max_tree_depth=10):
-    """PyMC's model, compiled by Numba, under nutpie's NUTS; one chain after the other, on one core like all others."""
+def nutpie(problem, *, chains, warmup, draws, max_tree_depth=10, low_rank=False, seed=0):
+    """PyMC's model, compiled by Numba, under nutpie's NUTS; one chain after the other, on one core like all others.
+
+    Masses are diagonal, or diagonal with a correction of low rank.
+    """
     import numba  # noqa: F401  which PyTensor would import when it compiles
     import nutpie
     import pymc  # noqa: F401
@@ -143,11 +149,13 @@ def nutpie(problem, *, chains, warmup, draws, seed=0, max_tree_depth=10):
         compiled = nutpie.compile_pymc_model(problem.pymc_model())
         compiling = time.perf_counter() - started
         sizes = {"draws": draws, "tune": warmup, "chains": chains, "cores": 1}
-        trace = nutpie.sample(compiled, **sizes, maxdepth=max_tree_depth, seed=seed, progress_bar=False)
+        options = {"maxdepth": max_tree_depth, "low_rank_modified_mass_matrix": low_rank, "seed": seed}
+        trace = nutpie.sample(compiled, **sizes, **options, progress_bar=False)
     stats = trace.sample_stats
     figures = {
         "compiling": compiling,
         "gradients": float(stats["n_steps"].mean()) * chains * (draws + warmup),
+        "gradients_of_draws": int(stats["n_steps"].sum()),
         "divergences": int(stats["diverging"].sum()),
     }
     return Run({name: value.values for name, value in trace.posterior.items()}, times | figures)
@@ -191,14 +199,14 @@ def mici_system(problem):
     return DenseConstrainedEuclideanMetricSystem(energy, residual, **derivatives), calls
 
 
-def mici(problem, *, chains, warmup, draws, seed=0):
+def mici(problem, *, chains, warmup, draws):
     """Constrained HMC with a dynamic number of steps, from uniform starts; one chain after the other."""
     from mici.integrators import ConstrainedLeapfrogIntegrator
     from mici.samplers import DynamicMultinomialHMC
 
     with stopwatch() as times, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         system, calls = mici_system(problem)
         sampler = DynamicMultinomialHMC(system, ConstrainedLeapfrogIntegrator(system), rng)
         # Coordinates start in (-2, 2), as those of Pyro, NumPyro and PyMC do.

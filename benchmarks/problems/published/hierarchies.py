@@ -49,12 +49,17 @@ def pumps():
         pyro.sample("y", dist.Poisson(failing * data.PUMP_HOURS), obs=data.PUMP_FAILURES)
 
 
+def seed_design():
+    """Return the columns of level, kind of seed, kind of root and their product, ``(21, 4)``."""
+    kind, root = data.SEED_KIND, data.SEED_ROOT
+    return torch.stack([torch.ones_like(kind), kind, root, kind * root], -1)
+
+
 def seeds():
     """Random effects on a logistic scale, Crowder 1978; the scale of the effects has a half-Cauchy prior."""
     slopes = pyro.sample("slopes", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
     spread = pyro.sample("spread", dist.HalfCauchy(1.0))
-    kind, root = data.SEED_KIND, data.SEED_ROOT
-    design = torch.stack([torch.ones_like(kind), kind, root, kind * root], -1)
+    design = seed_design()
     with pyro.plate("plates", 21):
         own = pyro.sample("own", dist.Normal((design * slopes).sum(-1), spread))
         pyro.sample("y", dist.Binomial(data.SEEDS, logits=own), obs=data.SEEDS_GERMINATED)
@@ -91,12 +96,17 @@ def epilepsy():
     return model
 
 
-def radon():
-    """Intercepts and slopes of 20 counties, not centred, as in Gelman & Hill 2007, section 13.1; simulated."""
+def houses():
+    """Return county, floor and logarithm of radon of 200 simulated houses."""
     county = (20 * normals(20, 200).abs()).long() % 20
     floor = (normals(21, 200) > 0.8).double()
     levels, slopes = 1.4 + 0.35 * normals(22, 20), -0.7 + 0.3 * normals(23, 20)
-    y = levels[county] + slopes[county] * floor + 0.75 * normals(24, 200)
+    return county, floor, levels[county] + slopes[county] * floor + 0.75 * normals(24, 200)
+
+
+def radon():
+    """Intercepts and slopes of 20 counties, not centred, as in Gelman & Hill 2007, section 13.1; simulated."""
+    county, floor, y = houses()
 
     def model():
         mean = pyro.sample("mean", dist.Normal(0.0, 10.0).expand([2]).to_event(1))

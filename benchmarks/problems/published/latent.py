@@ -32,9 +32,13 @@ def rasch():
     return model
 
 
+def answers_to_items_that_discriminate():
+    return answers(140, torch.exp(0.4 * normals(143, ITEMS)))
+
+
 def two_parameters():
     """Item response with two parameters, posteriordb's ``irt_2pl``; simulated."""
-    y = answers(140, torch.exp(0.4 * normals(143, ITEMS)))
+    y = answers_to_items_that_discriminate()
 
     def model():
         spread = pyro.sample("spread", dist.HalfCauchy(2.0).expand([2]).to_event(1))
@@ -49,10 +53,14 @@ def two_parameters():
     return model
 
 
+def points_of_two_normals():
+    second = (uniforms(150, 120) < 0.4).double()
+    return -1.5 + 3.0 * second + (0.7 + 0.5 * second) * normals(151, 120)
+
+
 def mixture():
     """Two normal components, posteriordb's ``low_dim_gauss_mix``, ordered by a positive gap; 120 points, simulated."""
-    second = (uniforms(150, 120) < 0.4).double()
-    y = -1.5 + 3.0 * second + (0.7 + 0.5 * second) * normals(151, 120)
+    y = points_of_two_normals()
 
     def model():
         low = pyro.sample("low", dist.Normal(0.0, 2.0))

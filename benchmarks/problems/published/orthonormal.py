@@ -164,12 +164,17 @@ def directions():
     return model
 
 
-def marriages():
-    """Eigenmodel of Hoff 2009 of the marriages of Florentine families, Padgett & Ansell 1993."""
+def pairs_of_families():
+    """Return both indices of each pair of 15 families, and whether a marriage links them."""
     pairs = torch.triu_indices(15, 15, 1)
     links = torch.zeros(15, 15, dtype=torch.float64)
     links[tuple(torch.tensor(data.MARRIAGES).T)] = 1.0
-    links = links[tuple(pairs)]
+    return pairs, links[tuple(pairs)]
+
+
+def marriages():
+    """Eigenmodel of Hoff 2009 of the marriages of Florentine families, Padgett & Ansell 1993."""
+    pairs, links = pairs_of_families()
 
     def model():
         U = pyro.sample("U", StiefelUniform(15, 2))

@@ -95,12 +95,17 @@ def softmax():
     return model
 
 
-def logistic():
-    """Wisconsin breast cancer, Street et al. 1993, 30 columns that depend on each other."""
+def breast_cancer():
+    """Return 30 standardised attributes of tumours, and whether each is benign."""
     from sklearn.datasets import load_breast_cancer
 
     loaded = load_breast_cancer()
-    x, y = standardised(loaded.data), doubles(loaded.target)
+    return standardised(loaded.data), doubles(loaded.target)
+
+
+def logistic():
+    """Wisconsin breast cancer, Street et al. 1993, 30 columns that depend on each other."""
+    x, y = breast_cancer()
 
     def model():
         slopes = normal_vector("slopes", 2.5, 30)
@@ -108,6 +113,9 @@ def logistic():
         pyro.sample("y", dist.Bernoulli(logits=level[..., None] + slopes @ x.mT).to_event(1), obs=y)
 
     return model
+
+
+SPARSE = (50, 80, 15)
 
 
 def sparse_data(seed, rows, columns):
@@ -118,7 +126,7 @@ def sparse_data(seed, rows, columns):
 
 def horseshoe():
     """Carvalho, Polson & Scott 2010, slopes as products as in the manual of Stan; simulated."""
-    x, y = sparse_data(50, 80, 15)
+    x, y = sparse_data(*SPARSE)
 
     def model():
         overall = pyro.sample("overall", dist.HalfCauchy(1.0))
@@ -173,10 +181,14 @@ def weibull():
         pyro.factor("times", data.RELAPSED * (shape.log() + ratio - data.REMISSIONS.log()) - ratio.exp())
 
 
+def points_of_a_curve():
+    x = torch.linspace(-5, 5, 40, dtype=torch.float64)
+    return x, torch.sin(1.5 * x) + 0.3 * x + 0.4 * normals(70, 40)
+
+
 def gaussian_process():
     """Rasmussen & Williams 2006, chapter 5, at 40 points; simulated."""
-    x = torch.linspace(-5, 5, 40, dtype=torch.float64)
-    y = torch.sin(1.5 * x) + 0.3 * x + 0.4 * normals(70, 40)
+    x, y = points_of_a_curve()
     squares, identity = (x[:, None] - x).square(), torch.eye(40, dtype=torch.float64)
 
     def model():

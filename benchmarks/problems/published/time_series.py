@@ -36,10 +36,14 @@ def autoregression():
     return model
 
 
+def counts_over_time():
+    true = discounted(0.3 * normals(90, 80), doubles(0.9))
+    return torch.poisson(torch.exp(1 + true), generator=torch.Generator().manual_seed(91))
+
+
 def latent_autoregression():
     """Poisson counts whose log rate is an AR(1), centred, Zeger 1988; 80 points, simulated."""
-    true = discounted(0.3 * normals(90, 80), doubles(0.9))
-    counts = torch.poisson(torch.exp(1 + true), generator=torch.Generator().manual_seed(91))
+    counts = counts_over_time()
 
     def model():
         level = pyro.sample("level", dist.Normal(0.0, 5.0))
@@ -55,10 +59,14 @@ def latent_autoregression():
     return model
 
 
+def returns():
+    true = discounted(0.25 * normals(100, 100), doubles(0.95))
+    return torch.exp(0.5 * (true - 0.5)) * normals(101, 100)
+
+
 def stochastic_volatility():
     """Kim, Shephard & Chib 1998, not centred, as in the manual of Stan; 100 points, simulated."""
-    true = discounted(0.25 * normals(100, 100), doubles(0.95))
-    y = torch.exp(0.5 * (true - 0.5)) * normals(101, 100)
+    y = returns()
 
     def model():
         level = pyro.sample("level", dist.Normal(0.0, 5.0))
