@@ -1,5 +1,4 @@
-"""One runner for each peer: a problem, chains, warm-up, draws and options -> draws of all sites and figures of the
-run.
+"""One runner for each peer: a problem, chains, warm-up, draws, seed, options -> draws of all sites, figures of the run.
 
 A problem is a `benchmarks.problems.problem.Problem`, or anything with the model that the peer asks for.
 
@@ -71,14 +70,14 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", seed=0, **op
     return Run({name: value.numpy() for name, value in samples.items()}, times | figures)
 
 
-def pyro_nuts(problem, *, chains, warmup, draws, **options):
+def pyro_nuts(problem, *, chains, warmup, draws, seed=0, **options):
     """Pyro's NUTS, one chain after the other; it does not tell its gradients."""
     import pyro
     import torch
     from pyro.infer import MCMC, NUTS
 
     torch.set_default_dtype(torch.float64)
-    pyro.set_rng_seed(0)
+    pyro.set_rng_seed(seed)
     runs, building = [], []
     with stopwatch() as times:
         for _ in range(chains):
@@ -199,14 +198,14 @@ def mici_system(problem):
     return DenseConstrainedEuclideanMetricSystem(energy, residual, **derivatives), calls
 
 
-def mici(problem, *, chains, warmup, draws):
+def mici(problem, *, chains, warmup, draws, seed=0):
     """Constrained HMC with a dynamic number of steps, from uniform starts; one chain after the other."""
     from mici.integrators import ConstrainedLeapfrogIntegrator
     from mici.samplers import DynamicMultinomialHMC
 
     with stopwatch() as times, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(seed)
         system, calls = mici_system(problem)
         sampler = DynamicMultinomialHMC(system, ConstrainedLeapfrogIntegrator(system), rng)
         # Coordinates start in (-2, 2), as those of Pyro, NumPyro and PyMC do.
