@@ -43,7 +43,7 @@ class Functionals:
         self._found: list[Symmetry] = []
         if problem.manifolds and not problem.takes_minibatches:
             try:
-                self._found = symmetries(problem.target, problem.target.values(problem.initial_values))
+                self._found = symmetries(problem.target, problem.target.values(problem.initial_values), loadings=False)
             except Exception:  # a model can fail in any way, and then coordinates are looked at as they are
                 self._found = []
         self._changed = {name for symmetry in self._found for name in (*symmetry.sites, *symmetry.reordered)}
