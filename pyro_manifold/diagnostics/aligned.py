@@ -87,9 +87,7 @@ def _stacked(draws: Mapping[str, Tensor], symmetry: Symmetry) -> Tensor:
     """Return the rows of all sites, ``(chains, draws, [batch], rows, p)``, with a batch if its elements differ."""
     parts = []
     for name in symmetry.sites:
-        rows = symmetry.matrices(name, draws[name].detach())
-        if symmetry.independent == "none":
-            rows = rows.flatten(2, -2)
+        rows = symmetry.rows(name, draws[name].detach(), 2)
         parts.append(rows / rows.square().mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny))
     return torch.cat(parts, -2)
 
@@ -166,8 +164,7 @@ def _changed(draws: Mapping[str, Tensor], symmetry: Symmetry, changes: _Changes)
     found = {}
     for name in symmetry.sites:
         values = draws[name].detach()
-        rows = symmetry.matrices(name, values)
-        rows = rows.flatten(2, -2) if symmetry.independent == "none" else rows
+        rows = symmetry.rows(name, values, 2)
         found[name] = (rows @ changes.turns.to(rows)).reshape(values.shape)
     return found | {name: _reordered(draws[name].detach(), changes.order) for name in symmetry.reordered}
 

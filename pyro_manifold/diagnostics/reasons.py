@@ -75,8 +75,8 @@ summary(align=False)). On what is known of them R-hat is at most 1.002, and the 
     other = {"signs": "other signs are", "permutations": "another order or other signs are"}
     nearly = other.get(symmetry.kind, "a reflection is")
     return (
-        f"{line} For {contested:.0%} of the draws {nearly} nearly as good: columns overlap, and the aligned "
-        "distribution of single columns depends on the alignment."
+        f"{line} For {100 * contested:.0f} % of the draws {nearly} nearly as good: the aligned distribution of single "
+        "columns depends on the alignment."
     )
 
 

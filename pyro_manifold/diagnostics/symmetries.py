@@ -16,7 +16,8 @@ from pyro_manifold.manifolds import Sphere, Stiefel
 _POINTS = 3
 _SIGNS_AT_EACH = 4
 _MOST_COMPANIONS = 8
-_MOST_LOADINGS = 8  # sites without a manifold that are tried; each costs up to twenty evaluations of the density
+_MOST_LOADINGS = 32  # sites without a manifold that are tried; each costs an evaluation of the density or a few
+_QUICKLY_APART = 100.0  # times half the digits: a larger difference is not rounding, whatever the model
 _UNITS_OF_ROUNDING = 32.0
 
 
@@ -47,6 +48,20 @@ class Symmetry(NamedTuple):
         if name not in self.vectors:
             return values
         return values.unsqueeze(-1 if name == self.sites[0] else -2)
+
+    def rows(self, name: str, values: Tensor, leading: int) -> Tensor:
+        """Return the rows of a site that are transformed by one matrix.
+
+        Args:
+            name: one of ``sites``.
+            values: ``(..., [batch], n, p)``; a vector has no n, or no p if it is one column.
+            leading: number of dimensions in front of the batch, such as chains and draws.
+
+        Returns:
+            ``(..., rows, p)``, with the batch before rows where its elements have transformations of their own.
+        """
+        rows = self.matrices(name, values)
+        return rows.flatten(leading, -2) if self.independent == "none" else rows
 
     def known_up_to(self) -> str:
         """Return a clause that names the sites and the transformations."""
@@ -91,7 +106,7 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     with U, to US and VS: each of them is tried alone, then all together. If signs are not identified, the order of the
     columns may not be either, with sites that have a value for each of them.
 
-    Sites with orthonormal columns and unit vectors are tried, and the first 8 matrices of real numbers without a
+    Sites with orthonormal columns and unit vectors are tried, and the first 32 matrices of real numbers without a
     constraint, such as loadings with a Normal prior. A matrix of independent numbers with a prior that is even, whose
     rows may change their signs as well, is not reported: it has no columns that could be aligned.
 
@@ -136,12 +151,18 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
 
 def _symmetry_of(name: str, target: Target, density: _Density, taken: set[str]) -> Symmetry | None:
     point = density.points[0]
-    symmetry = density.first(_candidates(name, target, point, taken))
+    candidates = _candidates(name, target, point, taken)
+    if name not in target.manifolds:
+        candidates = (each for each in candidates if density.may_have(each))
+    symmetry = density.first(candidates)
     if symmetry is None or (name not in target.manifolds and density.has_even_rows(symmetry)):
         return None
-    if symmetry.kind == "signs" and name not in symmetry.vectors:
-        return density.first(_with_order(symmetry, target, point)) or symmetry
-    return symmetry
+    if name in symmetry.vectors:
+        return symmetry
+    rotations = symmetry._replace(kind="rotations")
+    if point[name].shape[-1] > 1 and density.has(rotations):
+        return rotations
+    return density.first(_with_order(symmetry, target, point)) or symmetry
 
 
 def _coordinates(target: Target, values: Sites) -> Sites:
@@ -156,7 +177,7 @@ def _may_be_loadings(name: str, target: Target, point: Sites) -> bool:
 
 
 def _candidates(name: str, target: Target, point: Sites, taken: set[str]) -> Iterator[Symmetry]:
-    """Yield candidates, the likelier first: the site alone, with one other, with all others of as many columns."""
+    """Yield changes of signs, the likelier first: of the site, with one other, with all others of as many columns."""
     if isinstance(target.manifolds.get(name), Sphere):
         for independence in _independences(point[name].shape[:-1]):
             yield Symmetry("signs", (name,), (name,), independent=independence)
@@ -168,8 +189,7 @@ def _candidates(name: str, target: Target, point: Sites, taken: set[str]) -> Ite
         others = [each for each in others if each not in target.manifolds]
     for companions in _none_one_or_all(others):
         for vectors, independence in _ways(companions, tuple(batch), point):
-            for kind in ("rotations", "signs") if columns > 1 else ("signs",):
-                yield Symmetry(kind, (name, *companions), vectors, independent=independence)
+            yield Symmetry("signs", (name, *companions), vectors, independent=independence)
 
 
 def _independences(batch: Sequence[int]) -> tuple[Independence, ...]:
@@ -234,7 +254,8 @@ class _Density:
         energies = [self._energy(point) for point in points]
         self.points = [point for point, energy in zip(points, energies, strict=True) if energy.isfinite()]
         self._energies = [energy for energy in energies if energy.isfinite()]
-        self._tolerances = [self._tolerance(*pair) for pair in zip(self.points, self._energies, strict=True)]
+        self._tolerances: dict[int, float] = {}
+        self._flipped: dict[frozenset[str], Tensor] = {}
 
     def first(self, candidates: Iterator[Symmetry]) -> Symmetry | None:
         """Return the first of the candidates under which the density is invariant."""
@@ -259,9 +280,43 @@ class _Density:
             for _ in range(_SIGNS_AT_EACH)
         )
 
+    def may_have(self, symmetry: Symmetry) -> bool:
+        """Return false if some signs of columns show that the density is not invariant, by few evaluations in all.
+
+        If it is the same at (WS, ZS) as at (W, Z) for all W and Z, it is the same at (WS, Z) as at (W, ZS): so each
+        site is changed once, for all the companions that it may have.
+        """
+        first, *others = symmetry.sites
+        if len(others) == 1:
+            pair = self._energy_with_signs(frozenset([first])), self._energy_with_signs(frozenset(others))
+        else:
+            pair = self._energy_with_signs(frozenset(symmetry.sites)), self._energies[0]
+        return not self._are_apart(*pair)
+
+    def _energy_with_signs(self, names: frozenset[str]) -> Tensor:
+        """Return the energy at the first point with random signs of the columns of some sites, the same for all."""
+        if names not in self._flipped:
+            point = self.points[0]
+            columns = point[min(names)].shape[-1]
+            signs = 2.0 * torch.randint(2, (columns,), generator=torch.Generator().manual_seed(0)) - 1
+            signs[0] = -signs[1:2].sum() if columns > 1 else -1.0
+            self._flipped[names] = self._energy(
+                {**point, **{name: point[name] * signs.to(point[name]) for name in names}}
+            )
+        return self._flipped[names]
+
+    @staticmethod
+    def _are_apart(first: Tensor, second: Tensor) -> bool:
+        bound = _QUICKLY_APART * float(torch.finfo(first.dtype).eps) ** 0.5 * max(1.0, abs(float(second)))
+        return not bool((first - second).abs() <= bound)
+
     def _is_same(self, place: int, moved: Sites) -> bool:
-        energy = self._energy({**self.points[place], **moved})
-        return bool((energy - self._energies[place]).abs() <= self._tolerances[place])
+        energy, expected = self._energy({**self.points[place], **moved}), self._energies[place]
+        if self._are_apart(energy, expected):
+            return False
+        if place not in self._tolerances:
+            self._tolerances[place] = self._tolerance(self.points[place], expected)
+        return bool((energy - expected).abs() <= self._tolerances[place])
 
     def _energy(self, point: Sites) -> Tensor:
         try:
