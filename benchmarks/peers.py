@@ -63,7 +63,7 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", seed=0, **op
         "compiling": sum(building) + sum(compiling),
         "gradients": sum(steps) * chains,
         "gradients_of_draws": sum(steps[warmup:]) * chains,
-        "acceptance": [float(rate) for rate in report["acceptance rate"].values()],
+        "acceptance": [float(rate) for rate in report["acceptance_rate"].values()],
         "divergences": sum(map(len, report["divergences"].values())),
     }
     samples = mcmc.get_samples(group_by_chain=True)

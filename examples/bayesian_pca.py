@@ -11,8 +11,8 @@ manifold is the set of 13×2 matrices with orthonormal columns. OHMC moves U on 
 space, in one trajectory.
 
 The likelihood does not change when a column of U changes sign or the columns and their scales change places. The
-initial values of all chains are the classical axes, and the posterior is narrow enough for them to stay in that one of
-its symmetric modes.
+initial values of all chains are the classical axes; summary, figure and file are of draws with common signs and order,
+wherever chains have gone.
 
     python examples/bayesian_pca.py --output results
 """
@@ -119,11 +119,12 @@ def main(argv=None):
 
     arguments.output.mkdir(parents=True, exist_ok=True)
     idata = mcmc.to_inferencedata(
+        align=True,
         coords={"measurement": names, "axis": range(1, RANK + 1)},
         dims={"loadings": ["measurement", "axis"], "scales": ["axis"]},
     )
     idata.to_netcdf(str(arguments.output / "bayesian_pca.nc"), engine="h5netcdf")
-    figure(y, names, cultivar, mcmc.get_samples()).savefig(arguments.output / "bayesian_pca.png", dpi=150)
+    figure(y, names, cultivar, mcmc.get_samples(align=True)).savefig(arguments.output / "bayesian_pca.png", dpi=150)
     print(f"Wrote {arguments.output / 'bayesian_pca.png'} and {arguments.output / 'bayesian_pca.nc'}.")
     return mcmc
 

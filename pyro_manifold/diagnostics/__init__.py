@@ -1,5 +1,6 @@
 """Diagnostics of draws: convergence, alignment of loadings, subspaces, plots, export to ArviZ."""
 
+from pyro_manifold.diagnostics.aligned import AlignedDraws, align_draws
 from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, align_signs, align_signs_and_permutations
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.convergence import nested_r_hat
@@ -13,10 +14,12 @@ from pyro_manifold.diagnostics.stored import open_run
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 
 __all__ = [
+    "AlignedDraws",
     "Alignment",
     "Convergence",
     "Modes",
     "SubspaceSummary",
+    "align_draws",
     "align_rotations",
     "align_signs",
     "align_signs_and_permutations",

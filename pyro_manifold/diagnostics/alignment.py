@@ -98,7 +98,7 @@ def align_signs(draws: Tensor, reference: Tensor | None = None) -> Alignment:
         >>> aligned.transformation[0, 2].tolist()
         [[1.0, 0.0], [0.0, -1.0]]
     """
-    return _align(draws, reference, _nearest_signs, "align_signs")
+    return _align(draws, reference, nearest_signs, "align_signs")
 
 
 def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None) -> Alignment:
@@ -117,7 +117,7 @@ def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None)
         >>> bool((align_signs_and_permutations(draws).draws == X).all())
         True
     """
-    return _align(draws, reference, _nearest_signed_permutations, "align_signs_and_permutations")
+    return _align(draws, reference, nearest_signed_permutations, "align_signs_and_permutations")
 
 
 def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment:
@@ -135,7 +135,7 @@ def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment
         >>> torch.allclose(aligned.draws, X.expand(1, 2, 3, 2))
         True
     """
-    return _align(draws, reference, _nearest_rotations, "align_rotations")
+    return _align(draws, reference, nearest_rotations, "align_rotations")
 
 
 def _align(draws: Tensor, reference: Tensor | None, nearest: Callable[[Tensor], Tensor], owner: str) -> Alignment:
@@ -173,13 +173,20 @@ def _common_reference(draws: Tensor, nearest: Callable[[Tensor], Tensor], owner:
     return reference @ nearest(draws[0, 0].mT @ reference).mT
 
 
-def _nearest_signs(products: Tensor) -> Tensor:
+def nearest_signs(products: Tensor) -> Tensor:
+    """Return the diagonal T of ±1 with the largest tr(Rᵀ X T), from products XᵀR, ``(..., p, p)``."""
     return torch.diag_embed(_signs(products.diagonal(dim1=-2, dim2=-1)))
 
 
-def _nearest_signed_permutations(products: Tensor) -> Tensor:
-    p = products.shape[-1]
-    gains = products.abs().reshape(-1, p, p)
+def nearest_signed_permutations(products: Tensor) -> Tensor:
+    """Return the signed permutation T with the largest tr(Rᵀ X T), from products XᵀR, ``(..., p, p)``."""
+    return nearest_permutations(products.abs()) * _signs(products)
+
+
+def nearest_permutations(all_gains: Tensor) -> Tensor:
+    """Return the permutation with the largest sum of gains, ``(..., p, p)``, by an assignment problem for each."""
+    p = all_gains.shape[-1]
+    gains = all_gains.reshape(-1, p, p)
     # If the largest gains of all columns are in different places, they are the optimal assignment.
     places = gains.argmax(-1)
     contested = (places.sort(-1).values != torch.arange(p, device=places.device)).any(-1).nonzero().squeeze(-1)
@@ -188,11 +195,11 @@ def _nearest_signed_permutations(products: Tensor) -> Tensor:
 
         solved = [linear_sum_assignment(gain, maximize=True)[1].tolist() for gain in gains[contested].cpu().numpy()]
         places[contested] = torch.tensor(solved, device=places.device)
-    permutation = torch.nn.functional.one_hot(places, p).to(products.dtype).reshape(products.shape)
-    return permutation * _signs(products)
+    return torch.nn.functional.one_hot(places, p).to(gains.dtype).reshape(all_gains.shape)
 
 
-def _nearest_rotations(products: Tensor) -> Tensor:
+def nearest_rotations(products: Tensor) -> Tensor:
+    """Return the orthogonal T with the largest tr(Rᵀ X T), from products XᵀR, ``(..., p, p)``."""
     return polar_factor(products)
 
 

@@ -26,6 +26,7 @@ def to_inferencedata(
     constant_data: Mapping[str, Any] | None = None,
     log_likelihood: bool = True,
     deterministic: bool = True,
+    align: bool = False,
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
@@ -47,6 +48,8 @@ def to_inferencedata(
         constant_data: ``{name: array}``, such as covariates.
         log_likelihood: compute the likelihood of each observation under each draw, which ``loo`` needs.
         deterministic: compute the values of `pyro.deterministic` sites under each draw.
+        align: align the draws by the symmetries of the posterior, as ``get_samples(align=True)`` does; deterministic
+            sites are then those of the aligned draws. For runs of this package.
         coords: ``{dimension: labels}`` for dimensions named in ``dims``.
         dims: ``{site: [dimension, ...]}``, without chain and draw.
 
@@ -60,8 +63,8 @@ def to_inferencedata(
         ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree`` with the same groups.
 
     Raises:
-        ValueError: before ``run``, for another number of posterior predictive draws, or for ``dims`` and ``coords``
-            that name nothing or do not fit.
+        ValueError: before ``run``, for another number of posterior predictive draws, for ``dims`` and ``coords``
+            that name nothing or do not fit, or for ``align`` if the symmetries of the posterior are not known.
 
     Example:
         >>> import pyro, torch, pyro.distributions as dist
@@ -78,7 +81,14 @@ def to_inferencedata(
     """
     if getattr(mcmc, "_samples", None) is None:
         raise ValueError("to_inferencedata: the MCMC object has no draws yet, call mcmc.run(...) first.")
-    posterior = {name: value.detach() for name, value in mcmc.get_samples(group_by_chain=True).items()}
+    if align and not hasattr(mcmc, "symmetries"):
+        raise ValueError(
+            "to_inferencedata(align=True): only runs of pyro_manifold.infer.MCMC and SMC know the symmetries of the "
+            "posterior; leave align out, or sample with one of these."
+        )
+    options: dict[str, Any] = {"align": True} if align else {}
+    drawn = mcmc.get_samples(group_by_chain=True, **options)
+    posterior = {name: value.detach() for name, value in drawn.items()}
     chains, draws = next(iter(posterior.values())).shape[:2] if posterior else (mcmc.num_chains, mcmc.num_samples)
     groups: dict[str, Group] = {
         "posterior": dict(posterior),

@@ -45,10 +45,10 @@ def _of_product(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Te
     first, *others = symmetry.sites
     if len(others) > 1 or len(symmetry.reordered) > 1 or not (others or symmetry.reordered):
         return None
-    right = symmetry.matrices(others[0], draws[others[0]]) if others else None
+    right = symmetry.rows(others[0], draws[others[0]], 2) if others else None
     scales = draws[symmetry.reordered[0]] if symmetry.reordered else None
     try:
-        values = invariants(symmetry.matrices(first, draws[first]), scales=scales, right=right)
+        values = invariants(symmetry.rows(first, draws[first], 2), scales=scales, right=right)
     except ValueError:
         return None
     names = ", ".join((*symmetry.sites, *symmetry.reordered))
@@ -61,7 +61,7 @@ def _of_each(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tenso
     for name in symmetry.sites:
         if name not in draws:
             continue
-        found_of_site = invariants(symmetry.matrices(name, draws[name]), kind)
+        found_of_site = invariants(symmetry.rows(name, draws[name], 2), kind)
         found |= {f"{name}, {key}": value for key, value in found_of_site.items()}
     sorted_values = {name: draws[name].sort(-1).values for name in symmetry.reordered if name in draws}
     return found | {f"{name}, sorted": value for name, value in sorted_values.items()}

@@ -13,6 +13,7 @@ from pyro_manifold.diagnostics.known import known_quantities
 from pyro_manifold.diagnostics.symmetries import Symmetry
 
 _MOST_NAMED = 6
+_WORTH_SAYING = 0.02  # of the draws
 
 
 def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chains") -> str:
@@ -45,6 +46,68 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
     )
 
 
+def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Tensor], of: str = "chains") -> str:
+    """Describe the alignment of the sites of a symmetry and the convergence of its invariants, as a line.
+
+    Args:
+        symmetry: a symmetry of the posterior.
+        contested: as in `AlignedDraws.contested`.
+        samples: ``{site: (chains, draws, ...)}``.
+        of: the noun for the leading dimension.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
+        >>> print(what_was_done(Symmetry("rotations", ("U",)), 0.0, {"U": draws}))
+        `U` is known only up to rotations of its columns: each draw is rotated to the mean subspace (as drawn: \
+summary(align=False)). On what is known of them R-hat is at most 1.002, and the effective size at least 1898.
+    """
+    names = {*symmetry.sites, *symmetry.reordered}
+    done = {
+        "signs": "each draw has the signs nearest to the mean",
+        "permutations": "each draw has the signs and the order nearest to the mean",
+        "rotations": "each draw is rotated to the mean subspace",
+    }[symmetry.kind]
+    line = f"{symmetry.known_up_to()}: {done} (as drawn: summary(align=False)). "
+    line += agreement({name: x for name, x in samples.items() if name in names}, symmetry, of)
+    if contested < _WORTH_SAYING:
+        return line
+    other = {"signs": "other signs are", "permutations": "another order or other signs are"}
+    nearly = other.get(symmetry.kind, "a reflection is")
+    return (
+        f"{line} For {100 * contested:.0f} % of the draws {nearly} nearly as good: the aligned distribution of single "
+        "columns depends on the alignment."
+    )
+
+
+def disagreement_to_act_on(
+    samples: Mapping[str, Tensor],
+    symmetries: Sequence[Symmetry],
+    log_density: Tensor | None = None,
+    num_superchains: int | None = None,
+) -> str | None:
+    """Name the quantities of `unexplained`, with what to do before the table is read; None if chains agree.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
+        >>> draws[2] += 2
+        >>> disagreement_to_act_on({"c": draws}, [])[:39]
+        'Chains disagree, R-hat of c (1.32): the'
+    """
+    apart = _apart(samples, symmetries, log_density, num_superchains)
+    if not apart:
+        return None
+    columns = ", and not only on signs, order or rotations of columns" if symmetries else ""
+    who, where = "Chains disagree", "they are in different modes, have not arrived, or mix slowly"
+    if len(next(iter(samples.values()))) == 1:
+        who, where = "Parts of the chain disagree", "it has changed its mode, has not arrived, or mixes slowly"
+    return (
+        f"{who}{columns}, R-hat of {apart}: {where}. Take more warmup_steps and draws; if diagnostics()['modes'] still "
+        "has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True)."
+    )
+
+
 def unexplained(
     samples: Mapping[str, Tensor],
     symmetries: Sequence[Symmetry],
@@ -73,6 +136,25 @@ def unexplained(
         >>> unexplained({"c": draws, "d": draws - draws.mean(1, keepdim=True)}, [])[:43]
         'No symmetry explains the R-hat of c (1.32):'
     """
+    apart = _apart(samples, symmetries, log_density, num_superchains)
+    if not apart:
+        return None
+    several = len(next(iter(samples.values()))) > 1
+    where = "chains are in different modes, have" if several else "the chain has changed its mode, has"
+    mix = "mix" if several else "mixes"
+    return (
+        f"No symmetry explains the R-hat of {apart}: {where} not "
+        f"arrived, or {mix} slowly; look at diagnostics()['modes'], and take more warmup_steps and draws."
+    )
+
+
+def _apart(
+    samples: Mapping[str, Tensor],
+    symmetries: Sequence[Symmetry],
+    log_density: Tensor | None,
+    num_superchains: int | None,
+) -> str:
+    """Name the quantities that chains disagree on with their R-hat, the worst first; "" if there are none."""
     quantities = known_quantities(samples, symmetries)
     if log_density is not None:
         quantities["log density"] = log_density
@@ -81,16 +163,8 @@ def unexplained(
     apart = [
         f"{name} ({value:.2f})" for name in found if (value := largest[name]) > _threshold(samples, num_superchains)
     ]
-    if not apart:
-        return None
     more = f" and {len(apart) - _MOST_NAMED} more" if len(apart) > _MOST_NAMED else ""
-    several = len(next(iter(samples.values()))) > 1
-    where = "chains are in different modes, have" if several else "the chain has changed its mode, has"
-    mix = "mix" if several else "mixes"
-    return (
-        f"No symmetry explains the R-hat of {', '.join(apart[:_MOST_NAMED])}{more}: {where} not "
-        f"arrived, or {mix} slowly; look at diagnostics()['modes'], and take more warmup_steps and draws."
-    )
+    return ", ".join(apart[:_MOST_NAMED]) + more
 
 
 def _threshold(samples: Mapping[str, Tensor], num_superchains: int | None) -> float:

@@ -2,56 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+import torch
 from pyro.ops.stats import hpdi
 from torch import Tensor
 
 from pyro_manifold.diagnostics.convergence import convergence, nested_r_hat
 from pyro_manifold.diagnostics.disagreement import disagreements
 
+_WORST_ROWS = 10
 _DECIMALS = {"ess_bulk": 0, "ess_tail": 0, "r_hat": 3, "nested_r_hat": 3}
 
 
-def table(samples: Mapping[str, Tensor], prob: float, num_superchains: int | None = None) -> str:
+def table(
+    samples: Mapping[str, Tensor], prob: float, num_superchains: int | None = None, max_rows: int | None = None
+) -> str:
     """Return mean, standard deviation, median, narrowest interval, effective sample sizes and R-hat, as text.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
         prob: probability of the interval.
         num_superchains: number of superchains for nested R-hat; None to leave it out.
+        max_rows: of a site with more entries than this, the ten with the largest R-hat are shown, and below them how
+            many there are besides; None to show all.
+
+    Raises:
+        ValueError: for ``max_rows`` that is not a positive integer.
 
     Example:
         >>> import torch
         >>> draws = torch.randn(4, 500, 2, generator=torch.Generator().manual_seed(0))
         >>> "ess_bulk" in table({"x": draws}, 0.9)
         True
+        >>> print(table({"x": draws}, 0.9, max_rows=1).splitlines()[-1])
+        and 1 more of x: r_hat at most 1.001, ess_bulk at least 1936
     """
+    if max_rows is not None and (not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1):
+        raise ValueError(f"max_rows={max_rows!r}, expected a positive integer, or None for the usual number.")
     lines: dict[str, dict[str, float]] = {}
+    remarks: dict[str, str] = {}  # below the line of the same label
     for name, values in samples.items():
         if not values.numel():  # a site without elements has no lines
             continue
         columns = _columns(values, prob, num_superchains)
         shape = values.shape[2:]
-        for place in product(*map(range, shape)):
+        entries: Iterable[Sequence[int]] = product(*map(range, shape))
+        hidden = ""
+        if max_rows is not None and shape.numel() > max_rows:
+            entries, hidden = _worst(name, columns, shape, min(_WORST_ROWS, max_rows))
+        for place in entries:
             label = f"{name}[{','.join(map(str, place))}]" if shape else name
-            lines[label] = {column: float(value[place]) for column, value in columns.items()}
+            lines[label] = {column: float(value[tuple(place)]) for column, value in columns.items()}
+        if hidden:
+            remarks[label] = hidden
     if not lines:
         return ""
     width = max(10, *map(len, lines))
     titles = list(next(iter(lines.values())))
     widths = [max(9, len(title)) for title in titles]
     header = " ".join(f"{title:>{room}}" for title, room in zip(titles, widths, strict=True))
-    rows = [
-        " ".join(
+    text = []
+    for label, line in lines.items():
+        row = " ".join(
             f"{line[title]:>{room}.{_DECIMALS.get(title, 2)}f}" for title, room in zip(titles, widths, strict=True)
         )
-        for line in lines.values()
-    ]
-    text = [f"{label:>{width}} {row}" for label, row in zip(lines, rows, strict=True)]
+        text += [f"{label:>{width}} {row}", *([remarks[label]] if label in remarks else [])]
     return "\n".join(["", f"{'':>{width}} {header}", *text, ""])
+
+
+def _worst(name: str, columns: Mapping[str, Tensor], shape: torch.Size, count: int) -> tuple[list[list[int]], str]:
+    """Return the entries with the largest R-hat, of equal ones the smallest ESS, and a line on the others."""
+    r_hat, size = columns["r_hat"].flatten(), columns["ess_bulk"].flatten()
+    order = size.nan_to_num(nan=torch.inf).argsort(stable=True)
+    order = order[r_hat.nan_to_num(nan=0.0, posinf=torch.inf)[order].argsort(descending=True, stable=True)]
+    worst, others = order[:count], order[count:]
+    line = f"and {len(others)} more of {name}"
+    known = others[~r_hat[others].isnan()]
+    if len(known):
+        line += f": r_hat at most {float(r_hat[known].max()):.3f}, ess_bulk at least {float(size[known].min()):.0f}"
+    return torch.stack(torch.unravel_index(worst, shape), -1).tolist(), line
 
 
 def _columns(values: Tensor, prob: float, num_superchains: int | None) -> dict[str, Tensor]:
@@ -87,7 +119,7 @@ def report(
     chains: Sequence[Mapping[str, Any]],
     num_superchains: int | None = None,
 ) -> dict[str, Any]:
-    """Return the dictionary of `MCMC.diagnostics`.
+    """Return the contents of `MCMC.diagnostics`.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
@@ -97,6 +129,6 @@ def report(
     """
     found: dict[str, Any] = {name: measures(value, num_superchains) for name, value in samples.items()}
     for name in {name: None for chain in chains for name in chain if name != "sample stats"}:
-        found[name] = {f"chain {k}": chain[name] for k, chain in enumerate(chains) if name in chain}
-    density = {"log density": statistics["lp"]} if "lp" in statistics else {}
-    return {**found, "disagreeing chains": disagreements({**samples, **density})}
+        found[name.replace(" ", "_")] = {f"chain {k}": chain[name] for k, chain in enumerate(chains) if name in chain}
+    density = {"log_density": statistics["lp"]} if "lp" in statistics else {}
+    return {**found, "disagreeing_chains": disagreements({**samples, **density})}

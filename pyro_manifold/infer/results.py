@@ -15,13 +15,15 @@ from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.modes import modes_of_run
+from pyro_manifold.diagnostics.report import Diagnostics
 from pyro_manifold.diagnostics.symmetries import Symmetry
-from pyro_manifold.diagnostics.table import report, table
+from pyro_manifold.diagnostics.table import report
 from pyro_manifold.infer.mcmc.checks import check_counts
-from pyro_manifold.infer.mcmc.running.end_of_run import found_symmetries, reasons
+from pyro_manifold.infer.mcmc.running.end_of_run import KnownSymmetries, aligned_draws
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.sampling import Sampling
 from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws
+from pyro_manifold.infer.mcmc.running.summary import aligned_summary, plain_summary
 from pyro_manifold.infer.mcmc.transitions.states import Statistics
 
 
@@ -32,13 +34,19 @@ class Results(pyro.infer.MCMC):
     _num_superchains: int | None
     _vectorised: bool
     stopped: str | None
+    _known_symmetries: KnownSymmetries | None = None
 
     @property
     def _run_here(self) -> Run[Any, Any] | None:
         return self._sampling.run if isinstance(self._sampling, Sampling) else None
 
     def get_samples(
-        self, num_samples: int | None = None, group_by_chain: bool = False, *, deterministic: bool = False
+        self,
+        num_samples: int | None = None,
+        group_by_chain: bool = False,
+        *,
+        deterministic: bool = False,
+        align: bool = False,
     ) -> Sites:
         """Return the draws of each site, as in Pyro.
 
@@ -48,14 +56,20 @@ class Results(pyro.infer.MCMC):
             deterministic: whether to add sites of `pyro.deterministic`, computed for each draw; those that depend on
                 discrete sites which were summed out are left out, with a warning. Not for `Predictive`, which would
                 take these values for those that its own arguments give.
+            align: whether to align the draws by the `symmetries` of the posterior, as `summary` does: each draw is
+                replaced by the one of the same density, with other signs, order or rotations of columns, that is
+                nearest to a common reference (`pyro_manifold.diagnostics.align_draws`). Deterministic sites are those
+                of the aligned draws.
 
         Raises:
-            ValueError: if there are no draws, or for deterministic sites, no draws of some site.
+            ValueError: if there are no draws, or for deterministic sites, no draws of some site; for ``align`` if the
+                density of the kernel cannot be evaluated.
         """
         self._check_there_are_draws("get_samples")
         if num_samples is not None:
             check_counts(num_samples=num_samples)
-        samples = _selected(self._samples, num_samples, group_by_chain)
+        draws = aligned_draws(self._samples, self._known(), "MCMC.get_samples") if align else self._samples
+        samples = _selected(draws, num_samples, group_by_chain)
         if not deterministic:
             return samples
         return {**samples, **deterministic_values_of_run(self, samples, 2 if group_by_chain else 1)}
@@ -78,30 +92,37 @@ class Results(pyro.infer.MCMC):
         grouped = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
 
-    def summary(self, prob: float = 0.9) -> None:
-        """Print a table of the draws, and which sites are known only up to signs, order or rotations of columns.
+    def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
+        """Print a table of the draws, aligned where the posterior knows sites only up to signs, order or rotations.
 
-        Below it are, for these sites, the largest R-hat and the smallest effective size of what is known of them
-        (`pyro_manifold.diagnostics.invariants`), and then all that chains disagree on for another reason: sites without
-        a symmetry, invariants and the log density with an R-hat above 1.05.
+        Draws of such sites are those of ``get_samples(align=True)``. A line below the table says what was done, with
+        the largest R-hat and the smallest effective size of what no change of signs, order or rotation alters
+        (`pyro_manifold.diagnostics.invariants`). If chains disagree on that, on sites without a symmetry or on the log
+        density, with an R-hat above 1.05, a sentence before the table says so and what to do.
 
         The table is Pyro's, with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
         (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given.
 
+        Args:
+            prob: probability of the interval.
+            align: False prints the draws as they were sampled, all rows, and what is known of them below the table.
+            max_rows: of a site with more entries than this, the ten with the largest R-hat are shown, and how many
+                there are besides; None for 20 with ``align``, and for all without.
+
         Raises:
-            ValueError: before `run`, or for fewer than 4 draws of each chain.
+            ValueError: before `run`, for fewer than 4 draws of each chain, or another ``max_rows``.
         """
         self._check_there_are_draws("summary", fewest=4)
-        print(table(self._samples, prob, self._num_superchains))
+        density = self.get_extra_fields(group_by_chain=True).get("lp")
+        options: Any = {"prob": prob, "num_superchains": self._num_superchains, "max_rows": max_rows}
+        parts = aligned_summary if align else plain_summary
+        text, sentences = parts(self._samples, self._known(), density, **options)
+        print(text)
         chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
         divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
         if divergences:
             print("Number of divergences:", sum(divergences))
-        density = self.get_extra_fields(group_by_chain=True).get("lp")
-        known = found_symmetries(self._target, self._samples)
-        for sentence in reasons(self._samples, known, density, self._num_superchains):
-            print(sentence)
-        for sentence in [] if self._run_here is None else self._run_here.sentences():
+        for sentence in [*sentences, *([] if self._run_here is None else self._run_here.sentences())]:
             print(sentence)
         if self.stopped is not None:
             print(self.stopped)
@@ -109,10 +130,17 @@ class Results(pyro.infer.MCMC):
     def symmetries(self) -> list[Symmetry]:
         """Find sites that the posterior identifies only up to signs, order or rotations of their columns.
 
-        Found for kernels of this package, by changing the columns of some draws and asking the density.
+        Found for kernels of this package, by changing the columns of some draws and asking the density, once for the
+        draws of a run.
         """
         self._check_there_are_draws("symmetries")
-        return found_symmetries(self._target, self._samples) or []
+        return self._known() or []
+
+    def _known(self) -> list[Symmetry] | None:
+        """Return the symmetries of the draws; None if the density cannot be evaluated."""
+        if self._known_symmetries is None:
+            self._known_symmetries = KnownSymmetries()
+        return self._known_symmetries.of(self._target, self._samples)
 
     def _target(self) -> Target | None:
         """Return the target of the run; None for kernels that have none, such as Pyro's."""
@@ -128,23 +156,26 @@ class Results(pyro.infer.MCMC):
                 f"{self.num_samples}."
             )
 
-    def diagnostics(self) -> dict[str, Any]:
+    def diagnostics(self) -> Diagnostics:
         """Return effective sample sizes and R-hat of each site, diagnostics of the kernel, and disagreeing chains.
 
-        Of each site, by ArviZ: ``"n_eff"`` (for the mean), ``"ess_bulk"``, ``"ess_tail"`` and the rank-normalised
-        ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains`` is given.
+        The result is a dictionary with a short ``repr``. Keys are the names of sites and identifiers; names with spaces
+        in place of underscores are accepted.
 
-        ``"disagreeing chains"`` names, for each site whose largest split R-hat is above 1.05, that R-hat and the chain
+        Of each site, by ArviZ and of the draws as they were sampled: ``"n_eff"`` (for the mean), ``"ess_bulk"``,
+        ``"ess_tail"`` and the rank-normalised ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains`` is given.
+
+        ``"disagreeing_chains"`` names, for each site whose largest split R-hat is above 1.05, that R-hat and the chain
         furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
         This R-hat is of values, not of ranks: where chains are far apart it is larger than ``"r_hat"``.
         Of a single chain, sites on which its two halves disagree.
-        Sites that the model knows only up to sign or rotation disagree by nature; ``"log density"``, the last entry,
+        Sites that the model knows only up to sign or rotation disagree by nature; ``"log_density"``, the last entry,
         does not.
 
         ``"modes"`` groups the chains by mode (`pyro_manifold.diagnostics.modes`), as far as the posterior tells them
         apart, where there are 20 draws or more.
 
-        With ``tempering``, ``"replica exchange"`` has the ladder, rejection rates of swaps between its neighbours,
+        With ``tempering``, ``"replica_exchange"`` has the ladder, rejection rates of swaps between its neighbours,
         their sum, the barrier Λ, round trips of each chain's replicas, how many are expected at such rejections, and
         the log evidence with its standard error.
         """
@@ -154,7 +185,7 @@ class Results(pyro.infer.MCMC):
         found = report(self._samples, statistics, chains, self._num_superchains)
         if self._vectorised:
             found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
-        return found if self._run_here is None else found | self._run_here.report()
+        return Diagnostics(found if self._run_here is None else found | self._run_here.report())
 
     def to_inferencedata(self, **options: Any) -> Any:
         """Export the run to ArviZ; options and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""

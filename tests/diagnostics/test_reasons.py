@@ -32,7 +32,7 @@ def summary(starts, capsys):
         disable_progbar=True,
     )
     mcmc.run()
-    mcmc.summary()
+    mcmc.summary(align=False)
     return mcmc.get_samples(group_by_chain=True), capsys.readouterr().out.splitlines()
 
 

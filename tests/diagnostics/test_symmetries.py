@@ -114,6 +114,69 @@ def common_signs():
     pyro.factor("likelihood", (U[0] * U[1]).sum(-2) @ torch.tensor([1.0, 2.0]) + U[2, 0].square().sum())
 
 
+def scales_in_plates():
+    """In a plate, signs and order of each element, with its scales."""
+    with pyro.plate("groups", 3):
+        U = pyro.sample("U", StiefelUniform(4, 2))
+        scales = pyro.sample("scales", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
+        pyro.factor("likelihood", ((DATA[0] @ U).square() * scales).sum(-1))
+
+
+def common_scales():
+    """In a plate, the signs of each element, and one order."""
+    scales = pyro.sample("scales", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("groups", 3):
+        U = pyro.sample("U", StiefelUniform(4, 2))
+        pyro.factor("likelihood", ((DATA[0] @ U).square() * scales).sum(-1))
+
+
+def slopes_in_plates():
+    """In a plate, rotations of each element, with a number for each of its columns."""
+    with pyro.plate("groups", 3):
+        U = pyro.sample("U", StiefelUniform(4, 2))
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.factor("likelihood", ((U @ w.unsqueeze(-1)).squeeze(-1) * DATA[:3]).sum(-1))
+
+
+def factor_analysis():
+    W = pyro.sample("W", dist.Normal(torch.zeros(4, 2), 1.0).to_event(2))
+    with pyro.plate("rows", 10):
+        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), W, torch.ones(4)), obs=DATA)
+
+
+def factor_scores():
+    W = pyro.sample("W", dist.Normal(torch.zeros(4, 2), 1.0).to_event(2))
+    with pyro.plate("rows", 10):
+        Z = pyro.sample("Z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("y", dist.Normal(Z @ W.mT, 0.5).to_event(1), obs=DATA)
+
+
+def shrunken_factors():
+    sizes = pyro.sample("sizes", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
+    W = pyro.sample("W", dist.Normal(torch.zeros(4, 2), sizes).to_event(2))
+    with pyro.plate("rows", 10):
+        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), W, torch.ones(4)), obs=DATA)
+
+
+def fixed_variances():
+    W = pyro.sample("W", dist.Normal(torch.zeros(4, 2), torch.tensor([1.0, 2.0])).to_event(2))
+    with pyro.plate("rows", 10):
+        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), W, torch.ones(4)), obs=DATA)
+
+
+def one_factor():
+    W = pyro.sample("W", dist.Normal(torch.zeros(4, 1), 1.0).to_event(2))
+    with pyro.plate("rows", 10):
+        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), W, torch.ones(4)), obs=DATA)
+
+
+def coefficients():
+    """Numbers that are not loadings: each row of X may change its signs a priori, and Y is known."""
+    pyro.sample("X", dist.Normal(torch.zeros(4, 2), 1.0).to_event(2))
+    Y = pyro.sample("Y", dist.Normal(torch.zeros(4, 2), 1.0).to_event(2))
+    pyro.sample("y", dist.Normal(DATA @ Y, 1.0).to_event(2), obs=DATA[:, :2])
+
+
 KNOWN_UP_TO = {
     "langevin": (langevin, []),
     "distinct variances": (principal_components([2.0, 1.0]), [("signs", ("U",))]),
@@ -125,8 +188,17 @@ KNOWN_UP_TO = {
     "slopes": (slopes, [("rotations", ("U", "w"))]),
     "one sign": (one_sign, []),
     "axis": (axis, [("signs", ("V",))]),
-    "plates": (plates, [("signs", ("U",))]),
+    "plates": (plates, [("signs", ("U",), (), "all")]),
     "common signs": (common_signs, []),
+    "scales in plates": (scales_in_plates, [("permutations", ("U",), ("scales",), "all")]),
+    "common scales": (common_scales, [("permutations", ("U",), ("scales",), "signs")]),
+    "slopes in plates": (slopes_in_plates, [("rotations", ("U", "w"), (), "all")]),
+    "factor analysis": (factor_analysis, [("rotations", ("W",))]),
+    "factor scores": (factor_scores, [("rotations", ("W", "Z"))]),
+    "shrunken factors": (shrunken_factors, [("permutations", ("W",), ("sizes",))]),
+    "fixed variances": (fixed_variances, [("signs", ("W",))]),
+    "one factor": (one_factor, [("signs", ("W",))]),
+    "coefficients": (coefficients, []),
 }
 
 
@@ -143,8 +215,8 @@ def test_symmetries_are_those_of_the_model(model, expected, dtype, monkeypatch):
     ]
     samples = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
     state = torch.random.get_rng_state()
-    found = [(each.kind, each.sites, each.reordered) for each in symmetries(target, samples)]
-    assert found == [(*each, ()) if len(each) == 2 else each for each in expected]
+    found = [(each.kind, each.sites, each.reordered, each.independent) for each in symmetries(target, samples)]
+    assert found == [(*each, *((), "none")[len(each) - 2 :]) for each in expected]
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -152,7 +224,7 @@ def summary_of(kernel, capsys, **options):
     """Lines up to the last that names a symmetry."""
     mcmc = MCMC(kernel, num_samples=5, warmup_steps=5, disable_progbar=True, **options)
     mcmc.run()
-    mcmc.summary()
+    mcmc.summary(align=False)
     lines = capsys.readouterr().out.splitlines()
     last = max((k for k, line in enumerate(lines) if "known only" in line), default=len(lines))
     if last < len(lines):
@@ -194,6 +266,18 @@ def test_summary_says_nothing_of_what_is_known_or_cannot_be_asked(capsys):
     assert "known only" not in "\n".join(summary_of(kernel, capsys, initial_params=initial))
     kernel = OHMC(potential_fn=lambda sites: -sites["U"][0].square().sum(), manifolds={"U": Stiefel()})
     assert "rotations of its columns" in summary_of(kernel, capsys, initial_params=initial)[-1]
+
+
+def test_no_density_is_asked_without_matrices_and_loadings_can_be_left_out():
+    asked = []
+
+    def potential(sites):
+        asked.append(1)
+        return sum(x.square().sum() for x in sites.values())
+
+    assert symmetries(Target(potential, {}, {}), {"x": torch.randn(10, 3), "y": torch.randn(10)}) == []
+    assert symmetries(Target(potential, {}, {}), {"W": torch.randn(10, 3, 2)}, loadings=False) == []
+    assert not asked
 
 
 @pytest.mark.parametrize(("dtype", "level"), [(torch.float32, 1e6), (torch.float64, 1e9)])

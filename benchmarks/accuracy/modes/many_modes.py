@@ -197,10 +197,10 @@ def by_exchange(case: Case, budget: int) -> tuple[Found, MCMC]:
     if ahead > 0:
         mcmc.continue_run(ahead)
     seconds = time.process_time() - began
-    told = mcmc.diagnostics()["replica exchange"]
+    told = mcmc.diagnostics()["replica_exchange"]
     note = f"Λ {told['barrier']:.1f}, {int(told['round trips'].sum())} trips"
     found = of_draws(case, mcmc.get_samples())
-    return Found(told["log evidence"], told["log evidence error"], *found, count.made, seconds, note), mcmc
+    return Found(told["log_evidence"], told["log_evidence_error"], *found, count.made, seconds, note), mcmc
 
 
 def row(name: str, case: Case, found: list[Found]) -> list[str]:

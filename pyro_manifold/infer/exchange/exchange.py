@@ -70,7 +70,7 @@ class ReplicaExchange:
         >>> mcmc.run()
         >>> mcmc.get_samples(group_by_chain=True)["U"].shape
         torch.Size([4, 200, 3, 2])
-        >>> abs(mcmc.diagnostics()["replica exchange"]["log evidence"] - 1.607) < 0.2
+        >>> abs(mcmc.diagnostics()["replica_exchange"]["log_evidence"] - 1.607) < 0.2
         True
     """
 

@@ -122,15 +122,15 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         evidence, error = self.log_evidence
         counts = self.counts
         figures = {
-            "inverse temperatures": counts.inverse_temperature,
-            "rejection rates": counts.rejection,
+            "inverse_temperatures": counts.inverse_temperature,
+            "rejection_rates": counts.rejection,
             "barrier": counts.barrier,
-            "round trips": counts.round_trips,
-            "expected round trips": counts.expected_round_trips,
-            "log evidence": evidence,
-            "log evidence error": error,
+            "round_trips": counts.round_trips,
+            "expected_round_trips": counts.expected_round_trips,
+            "log_evidence": evidence,
+            "log_evidence_error": error,
         }
-        return {"replica exchange": figures}
+        return {"replica_exchange": figures}
 
     def sentences(self) -> list[str]:
         """Return the lines of a summary about the exchange."""

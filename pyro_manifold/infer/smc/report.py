@@ -12,21 +12,30 @@ from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.reasons import agreement
 from pyro_manifold.diagnostics.symmetries import Symmetry
 from pyro_manifold.diagnostics.table import table
+from pyro_manifold.infer.mcmc.running.summary import aligned_summary
 from pyro_manifold.infer.smc.results import Result
 
 
-def text(result: Result, symmetries: Sequence[Symmetry], prob: float) -> str:
+def text(
+    result: Result, symmetries: Sequence[Symmetry], prob: float, *, align: bool = True, max_rows: int | None = None
+) -> str:
     """Return the summary table of the particles, with symmetries of the posterior and the log evidence.
 
     Args:
         result: result of all runs.
         symmetries: symmetries of the posterior.
         prob: probability of the interval.
+        align: whether to align the particles.
+        max_rows: as in `MCMC.summary`.
     """
     runs = len(result.log_evidences)
-    lines = [table(result.samples, prob)]
-    for symmetry in symmetries:
-        lines += [symmetry.sentence(), agreement(result.samples, symmetry, "runs")]
+    if align:
+        first, sentences = aligned_summary(result.samples, symmetries, prob=prob, max_rows=max_rows, of="runs")
+        lines = [first, *sentences]
+    else:
+        lines = [table(result.samples, prob, max_rows=max_rows)]
+        for symmetry in symmetries:
+            lines += [symmetry.sentence(), agreement(result.samples, symmetry, "runs")]
     ways = [] if runs == 1 else [f"by differences between runs {result.error_between:.3f}"]
     ways.append(f"between their chains {result.error_within:.3f}" if ways else "by differences between its chains")
     if not math.isnan(result.bound.log_evidence):

@@ -19,10 +19,11 @@ from torch.distributions import biject_to
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import ModelTarget, Target, target_from_model
 from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites, split, tempered
+from pyro_manifold.diagnostics.symmetries import Symmetry
 from pyro_manifold.infer.mcmc.arguments import check_shards
 from pyro_manifold.infer.mcmc.checks import check_positive_integer, is_a
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.running.end_of_run import found_symmetries
+from pyro_manifold.infer.mcmc.running.end_of_run import KnownSymmetries, aligned_draws
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.shards import Shards
 from pyro_manifold.infer.smc.annealing import AnnealingSettings, Level, Particles, anneal
@@ -192,6 +193,7 @@ class SMC:
         self.num_chains, self.num_samples = num_runs, self._plan.chains * last_states
         self._result: Result | None = None
         self._reached: list[Level] = []
+        self._known_symmetries = KnownSymmetries()
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Run from the prior to the posterior; arguments are those of the model. Warn if runs disagree."""
@@ -244,14 +246,16 @@ class SMC:
         """Number of evaluations of the density to find modes."""
         return sum(self._found("evaluations").evaluations)
 
-    def get_samples(self, group_by_chain: bool = False) -> Sites:
+    def get_samples(self, group_by_chain: bool = False, *, align: bool = False) -> Sites:
         """Return the particles at β = 1, which are draws from the posterior: ``{site: (runs · particles, ...)}``.
 
         Args:
             group_by_chain: whether to return ``{site: (runs, particles, ...)}``, with the states of a chain in
                 succession.
+            align: as in `MCMC.get_samples`.
         """
         samples = self._found("get_samples").samples
+        samples = aligned_draws(samples, self._known(), "SMC.get_samples") if align else samples
         return dict(samples) if group_by_chain else {name: x.flatten(0, 1) for name, x in samples.items()}
 
     def initial_params(self, num_chains: int = 1) -> Sites:
@@ -265,16 +269,18 @@ class SMC:
         samples = self._found("initial_params").samples
         return starts_of_chains(samples, num_chains, self._target(self._model))
 
-    def summary(self, prob: float = 0.9) -> None:
-        """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence.
+    def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
+        """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence."""
+        print(text(self._found("summary"), self._known() or [], prob, align=align, max_rows=max_rows))
 
-        Runs may legitimately disagree on sites that are identified only up to signs, order or rotations of columns.
-        Such sites are listed, with the agreement between runs on invariants of these.
-        """
-        result = self._found("summary")
+    def symmetries(self) -> list[Symmetry]:
+        """Find sites that the posterior identifies only up to signs, order or rotations of their columns."""
+        self._found("symmetries")
+        return self._known() or []
+
+    def _known(self) -> list[Symmetry] | None:
         target_of = partial(self.kernel.target, None, self._args, self._kwargs)
-        symmetries = found_symmetries(target_of, result.samples) or []
-        print(text(result, symmetries, prob))
+        return self._known_symmetries.of(target_of, self.result.samples)
 
     def to_inferencedata(self, **options: Any) -> Any:
         """Export the particles to ArviZ, with runs as chains; options of `pyro_manifold.diagnostics.to_inferencedata`.

@@ -43,13 +43,13 @@ class Functionals:
         self._found: list[Symmetry] = []
         if problem.manifolds and not problem.takes_minibatches:
             try:
-                self._found = symmetries(problem.target, problem.target.values(problem.initial_values))
+                self._found = symmetries(problem.target, problem.target.values(problem.initial_values), loadings=False)
             except Exception:  # a model can fail in any way, and then coordinates are looked at as they are
                 self._found = []
         self._changed = {name for symmetry in self._found for name in (*symmetry.sites, *symmetry.reordered)}
         first = problem.initial_values
         self._directions = {
-            name: _directions(symmetry.matrices(name, first[name]))
+            name: _directions(symmetry.rows(name, first[name], 1))
             for symmetry in self._found
             for name in symmetry.sites
         }
@@ -74,10 +74,12 @@ class Functionals:
         """Yield functionals of the columns of sites that a symmetry does not change, with numbers in the same order."""
         names = symmetry.sites
         for name, other in zip(names, (*names[1:], names[0]), strict=True):
-            left, right = (symmetry.matrices(each, sites[each]) for each in (name, other))
+            left, right = (symmetry.rows(each, sites[each], 1) for each in (name, other))
             along = right.mT @ self._directions[other]  # (..., p, directions)
             for each in scales:
-                along = along * each.unsqueeze(-1)
+                # A scale without the plates of the columns is common to their elements.
+                common = (1,) * (along.dim() - 1 - each.dim())
+                along = along * each.reshape(*each.shape[:1], *common, *each.shape[1:], 1)
             if symmetry.kind == "signs":
                 yield left.unsqueeze(-1) * along.unsqueeze(-3)
             elif symmetry.kind == "permutations" and len(names) == 1 and not scales:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from torch import Tensor
 
 from pyro_manifold.density.model import Target
+from pyro_manifold.diagnostics.aligned import align_draws
 from pyro_manifold.diagnostics.disagreement import (
     named,
     stuck_chains,
@@ -72,9 +73,46 @@ def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[st
         target = target_of()
         if target is None or not set(samples) >= {*target.manifolds, *target.transforms}:
             return None  # save_params left sites out
-        return symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
+        found = symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
+        return [each for each in found if all(_is_finite(samples[name]) for name in each.sites + each.reordered)]
     except Exception:  # a model can fail in any way; the table is then shown without remarks
         return None
+
+
+def _is_finite(values: Tensor) -> bool:
+    return bool(values.isfinite().all())
+
+
+class KnownSymmetries:
+    """Symmetries of the draws of a run, found once for the same draws."""
+
+    def __init__(self) -> None:
+        self._samples: Mapping[str, Tensor] | None = None
+        self._found: list[Symmetry] | None = None
+
+    def of(self, target_of: Callable[[], Target | None], samples: Mapping[str, Tensor]) -> list[Symmetry] | None:
+        """Return `found_symmetries`; from before, if ``samples`` is the dictionary of the call before."""
+        if samples is not self._samples:
+            self._samples, self._found = samples, found_symmetries(target_of, samples)
+        return self._found
+
+    def __reduce__(self) -> tuple[type[KnownSymmetries], tuple[()]]:
+        return KnownSymmetries, ()  # a copy of the run, in another process too, finds them again
+
+
+def aligned_draws(samples: Mapping[str, Tensor], known: Sequence[Symmetry] | None, owner: str) -> dict[str, Tensor]:
+    """Return draws aligned by the symmetries of the posterior.
+
+    Raises:
+        ValueError: if symmetries are not known, with the name ``owner`` of the caller.
+    """
+    if known is None:
+        raise ValueError(
+            f"{owner}(align=True): the symmetries of this posterior are not known, since its density cannot be "
+            "evaluated here (a kernel of another package, or sites that save_params left out); align the draws of a "
+            "site with pyro_manifold.diagnostics.align_signs, align_signs_and_permutations or align_rotations."
+        )
+    return align_draws(samples, known).draws
 
 
 def reasons(
@@ -83,7 +121,7 @@ def reasons(
     log_density: Tensor | None,
     num_superchains: int | None,
 ) -> Iterator[str]:
-    """Yield explanations of disagreement between chains, shown below the table of a summary.
+    """Yield explanations of disagreement between chains, shown below the table of draws as they were sampled.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.

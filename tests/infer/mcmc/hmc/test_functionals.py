@@ -41,6 +41,22 @@ def product():
     pyro.factor("known", -(U @ V.mT - B).square().sum((-2, -1)))
 
 
+def groups():
+    """Two matrices with scales in common."""
+    scales = pyro.sample("scales", dist.HalfNormal(2.0).expand([2]).to_event(1))
+    with pyro.plate("groups", 2):
+        U = pyro.sample("U", StiefelUniform(5, 2))
+    root = U * scales.unsqueeze(-2).unsqueeze(-2)
+    pyro.factor("known", -(root @ root.mT - A).square().sum((-3, -2, -1)))
+
+
+def common_factor():
+    V = pyro.sample("V", dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+    with pyro.plate("groups", 2):
+        U = pyro.sample("U", StiefelUniform(5, 2))
+    pyro.factor("known", -(U @ V.unsqueeze(-3).mT - B).square().sum((-3, -2, -1)))
+
+
 SIGNS = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))
 SWAP = SIGNS.flip(0)
 TURN = torch.linalg.qr(torch.tensor([[1.0, 2.0], [3.0, -1.0]], dtype=torch.float64)).Q
@@ -50,6 +66,8 @@ CASES = {  # a model, what changes nothing, and what does
     "signs and order": (unordered_axes, SWAP, TURN),
     "signs and order, with scales": (components, SWAP, TURN),
     "rotations of two": (product, TURN, None),
+    "groups with common scales": (groups, SWAP, TURN),
+    "groups with a common factor": (common_factor, TURN, None),
 }
 
 

@@ -1,0 +1,194 @@
+r"""Draws of all sites of a posterior, aligned by its symmetries.
+
+Where the density is the same at U and at UT, with scales and scores that change along, each draw is replaced by the
+equivalent one that is nearest to a common reference. The reference is a mean of aligned draws, and neither it nor the
+result depends on the signs, order or rotation in which any chain happens to have its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.diagnostics.alignment import nearest_permutations, nearest_rotations, nearest_signs
+from pyro_manifold.diagnostics.symmetries import Symmetry
+
+_STARTS = 8
+_MOST_DRAWS_OF_REFERENCE = 1000
+_MOST_ROUNDS = 100
+_CONTESTED = 0.25  # of the median loss by another choice
+
+
+class AlignedDraws(NamedTuple):
+    """Aligned draws of all sites.
+
+    Attributes:
+        draws: ``{site: (chains, draws, ...)}``; sites without a symmetry are those given.
+        contested: for each symmetry, the share of the draws for which another choice of signs, order or reflection is
+            nearly as good: it loses less than a quarter of what it loses in the median draw.
+    """
+
+    draws: dict[str, Tensor]
+    contested: tuple[float, ...]
+
+
+class _Changes(NamedTuple):
+    """Transformations of the columns of each draw.
+
+    Attributes:
+        turns: orthogonal matrices T, ``(chains, draws, [batch], p, p)``.
+        order: permutations, ``(chains, draws, [batch], p, p)``; without batch where the order is common.
+    """
+
+    turns: Tensor
+    order: Tensor
+
+
+def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> AlignedDraws:
+    r"""Align the draws of all sites that have a symmetry.
+
+    For a symmetry of sites X, Z, ... the T of a draw maximises :math:`\operatorname{tr}(R^\top Y T)` over diagonal
+    matrices of ±1, signed permutations or orthogonal matrices. Y has the rows of all these sites, each site divided by
+    its root mean square over draws. R is the mean of the aligned YT (generalised Procrustes analysis, Gower 1975,
+    Psychometrika 40); iterations begin at the one of eight draws that is nearest to all. Sites become XT, ZT, ..., and
+    those with a value for each column are reordered as the columns are. Products such as
+    :math:`X \operatorname{diag}(s) X^\top` and :math:`X Z^\top` do not change.
+
+    This leaves one transformation that is common to all draws. Signs and order: columns are in decreasing order of
+    their size, the norm of a column of R times the mean of the values that are reordered with it. Rotations: the
+    columns of R are along its principal axes. The largest entry of each column of R is positive.
+
+    Args:
+        draws: ``{site: (chains, draws, ...)}`` of all sites of the symmetries, with finite entries.
+        symmetries: symmetries of the posterior, as found by `MCMC.symmetries`.
+
+    Example:
+        >>> U = torch.eye(3, 2, dtype=torch.float64)
+        >>> draws = {"U": torch.stack([U, -U.flip(-1)])[None], "s": torch.tensor([[[2.0, 1.0], [1.0, 2.0]]])}
+        >>> aligned = align_draws(draws, [Symmetry("permutations", ("U",), reordered=("s",))]).draws
+        >>> bool((aligned["U"] == U).all()), aligned["s"].tolist()
+        (True, [[[2.0, 1.0], [2.0, 1.0]]])
+    """
+    found, contested = dict(draws), []
+    for symmetry in symmetries:
+        stacked = _stacked(draws, symmetry)
+        reference = _reference(stacked, symmetry)
+        reference = reference @ _orientation(reference, _weights(draws, symmetry, stacked, reference), symmetry)
+        changes = _nearest(stacked.mT @ reference, symmetry)
+        found |= _changed(draws, symmetry, changes)
+        contested.append(_contested((stacked @ changes.turns).mT @ reference, symmetry.kind))
+    return AlignedDraws(found, tuple(contested))
+
+
+def _stacked(draws: Mapping[str, Tensor], symmetry: Symmetry) -> Tensor:
+    """Return the rows of all sites, ``(chains, draws, [batch], rows, p)``, with a batch if its elements differ."""
+    parts = []
+    for name in symmetry.sites:
+        rows = symmetry.rows(name, draws[name].detach(), 2)
+        parts.append(rows / rows.square().mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny))
+    return torch.cat(parts, -2)
+
+
+def _nearest(products: Tensor, symmetry: Symmetry) -> _Changes:
+    """Return the transformations with the largest gains, from products of draws and reference, ``(..., p, p)``."""
+    if symmetry.kind == "rotations":
+        turns = nearest_rotations(products)
+        return _Changes(turns, torch.eye(products.shape[-1]).to(products).expand_as(turns))
+    if symmetry.kind == "signs":
+        turns = nearest_signs(products)
+        return _Changes(turns, turns.abs())
+    common = symmetry.independent == "signs"
+    order = nearest_permutations(products.abs().flatten(2, -3).sum(2) if common else products.abs())
+    spread = order.reshape(*order.shape[:2], *[1] * (products.dim() - order.dim()), *order.shape[2:])
+    return _Changes(spread * torch.where(products < 0, -1.0, 1.0).to(products), order)
+
+
+def _reference(stacked: Tensor, symmetry: Symmetry) -> Tensor:
+    """Return the mean of the draws aligned to it, ``([batch], rows, p)``."""
+    flat = stacked.flatten(0, 1)
+    flat = flat[_evenly(len(flat), _MOST_DRAWS_OF_REFERENCE)]
+    starts = flat[_evenly(len(flat), _STARTS)]
+    # A start in place of chains, all draws in place of those of one chain.
+    products = flat.unsqueeze(0).mT @ starts.unsqueeze(1)
+    gains = (products * _nearest(products, symmetry).turns).sum((-2, -1)).sum(1) / starts.square().sum((-2, -1)).sqrt()
+    if symmetry.independent == "signs":  # the order of one start for all elements
+        gains = gains.flatten(1).sum(1)
+    best = gains.argmax(0).reshape(1, *gains.shape[1:], *[1] * (starts.dim() - gains.dim())).expand_as(starts[:1])
+    reference = starts.gather(0, best)[0]
+    tolerance = float(torch.finfo(flat.dtype).eps) ** 0.75
+    flat = flat.unsqueeze(0)
+    for _ in range(_MOST_ROUNDS):
+        updated = (flat @ _nearest(flat.mT @ reference, symmetry).turns).mean((0, 1))
+        change = float((updated - reference).norm())
+        reference = updated
+        if change <= tolerance * float(updated.norm()):
+            break
+    return reference
+
+
+def _evenly(count: int, most: int) -> Tensor:
+    return torch.linspace(0, count - 1, min(count, most), dtype=torch.float64).round().long()
+
+
+def _weights(draws: Mapping[str, Tensor], symmetry: Symmetry, stacked: Tensor, reference: Tensor) -> Tensor:
+    """Return the size of each column, ``([batch], p)``: its norm times the means of what is reordered with it."""
+    weights = reference.norm(dim=-2)
+    if symmetry.independent == "signs":
+        weights = weights.flatten(0, -2).mean(0)
+    if symmetry.reordered:
+        order = _nearest(stacked.mT @ reference, symmetry).order
+        for name in symmetry.reordered:
+            means = _reordered(draws[name].detach(), order).abs().mean((0, 1))
+            weights = weights * (means if means.shape == weights.shape else means.flatten(0, -2).mean(0))
+    return weights
+
+
+def _orientation(reference: Tensor, weights: Tensor, symmetry: Symmetry) -> Tensor:
+    """Return the transformation of the reference that makes its columns unique, ``([batch], p, p)``."""
+    p = reference.shape[-1]
+    if symmetry.kind == "rotations":
+        turn = torch.linalg.svd(reference, full_matrices=reference.shape[-2] < p).Vh.mT
+    elif symmetry.kind == "permutations":
+        turn = torch.nn.functional.one_hot(weights.argsort(-1, descending=True), p).mT.to(reference)
+    else:
+        turn = torch.eye(p).to(reference)
+    oriented = reference @ turn
+    largest = oriented.gather(-2, oriented.abs().argmax(-2, keepdim=True))
+    return turn * torch.where(largest < 0, -1.0, 1.0).to(reference)
+
+
+def _changed(draws: Mapping[str, Tensor], symmetry: Symmetry, changes: _Changes) -> dict[str, Tensor]:
+    found = {}
+    for name in symmetry.sites:
+        values = draws[name].detach()
+        rows = symmetry.rows(name, values, 2)
+        found[name] = (rows @ changes.turns.to(rows)).reshape(values.shape)
+    return found | {name: _reordered(draws[name].detach(), changes.order) for name in symmetry.reordered}
+
+
+def _reordered(values: Tensor, order: Tensor) -> Tensor:
+    """Reorder ``(chains, draws, ..., p)`` by permutations of each draw, or of each element of its batch."""
+    places = order.argmax(-2)
+    if places.dim() < values.dim():
+        places = places.reshape(*places.shape[:2], *[1] * (values.dim() - places.dim()), places.shape[-1])
+    return values.gather(-1, places.expand_as(values))
+
+
+def _contested(products: Tensor, kind: str) -> float:
+    """Return the largest share of draws for which one other choice loses little, from products XᵀR of aligned draws."""
+    if kind == "rotations":
+        losses = torch.linalg.svdvals(products)[..., -1:]  # by a reflection
+    else:
+        own = products.diagonal(dim1=-2, dim2=-1)
+        losses = 2 * own
+        if kind == "permutations":
+            crossed = products.abs()
+            first, second = torch.triu_indices(own.shape[-1], own.shape[-1], 1)
+            swapped = crossed[..., first, second] + crossed[..., second, first]
+            losses = torch.cat([losses, own[..., first] + own[..., second] - swapped], -1)
+    losses = losses.flatten(0, 1)
+    small = losses < _CONTESTED * losses.median(0).values
+    return float(small.double().mean(0).max())

@@ -1,0 +1,81 @@
+"""Dictionary of `MCMC.diagnostics`: keys are identifiers, earlier names with spaces are accepted, its repr is short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_MOST_NAMED = 12
+
+
+class ByName(dict[str, Any]):
+    """Dictionary that finds ``"acceptance_rate"`` as ``"acceptance rate"`` too, and ``"chain 0"`` as ``"chain_0"``.
+
+    Example:
+        >>> found = ByName({"acceptance_rate": 0.9, "chain 0": 1})
+        >>> found["acceptance rate"], found["chain_0"], "acceptance rate" in found, list(found)
+        (0.9, 1, True, ['acceptance_rate', 'chain 0'])
+    """
+
+    def _stored(self, key: Any) -> Any:
+        """Return the key under which a value is stored; the key itself if there is none."""
+        if super().__contains__(key) or not isinstance(key, str):
+            return key
+        others = (key.replace(" ", "_"), key.replace("_", " "))
+        return next((other for other in others if super(ByName, self).__contains__(other)), key)
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(self._stored(key))
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(self._stored(key))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key under either name, or the default."""
+        return super().get(self._stored(key), default)
+
+
+class Diagnostics(ByName):
+    """Diagnostics of a run, by site and by name; see `MCMC.diagnostics`.
+
+    Args:
+        found: values by name; dictionaries in it become `ByName`.
+
+    Example:
+        >>> import torch
+        >>> site = {"r_hat": torch.tensor([1.2, 1.0]), "ess_bulk": torch.tensor([9.0, 400.0])}
+        >>> Diagnostics({"U": site, "divergences": {"chain 0": [3], "chain 1": []}, "disagreeing_chains": {"U": "..."}})
+        Diagnostics(largest r_hat 1.200 of U, smallest ess_bulk 9 of U, divergences 1, disagreeing_chains U; keys: U, \
+divergences, disagreeing_chains)
+    """
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        super().__init__({key: ByName(x) if isinstance(x, dict) else x for key, x in found.items()})
+
+    def __reduce__(self) -> tuple[type[Diagnostics], tuple[dict[str, Any]]]:
+        return Diagnostics, (dict(self),)
+
+    def __repr__(self) -> str:
+        sites = {name: x for name, x in self.items() if isinstance(x, Mapping) and "r_hat" in x}
+        said = []
+        for measure, worst, pick in (("r_hat", "largest", max), ("ess_bulk", "smallest", min)):
+            values = {name: x[measure][~x[measure].isnan()] for name, x in sites.items()}
+            known = {name: float(x.max() if pick is max else x.min()) for name, x in values.items() if x.numel()}
+            if known:
+                name = pick(known, key=known.__getitem__)
+                said.append(f"{worst} {measure} {known[name]:.{3 if pick is max else 0}f} of {name}")
+        if "divergences" in self:
+            said.append(f"divergences {sum(map(len, self['divergences'].values()))}")
+        if "acceptance_rate" in self:
+            low, high = (pick(self["acceptance_rate"].values()) for pick in (min, max))
+            said.append(f"acceptance_rate {low:.2f}" + (f" to {high:.2f}" if high > low else ""))
+        if "disagreeing_chains" in self:
+            said.append(f"disagreeing_chains {_listed(self['disagreeing_chains']) or 'none'}")
+        if "modes" in self:
+            said.append(f"modes {len(self['modes'])}")
+        return f"Diagnostics({', '.join(said)}; keys: {_listed(self)})"
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    first = list(names)[:_MOST_NAMED]
+    return ", ".join(first) + (f" and {len(names) - len(first)} more" if len(names) > len(first) else "")
