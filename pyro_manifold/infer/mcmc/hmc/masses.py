@@ -289,11 +289,14 @@ class Masses(Saved):
 
     def _use(self, inverse_masses: Blocks) -> None:
         self._inverse_masses = inverse_masses
-        # Flows of directions without weight would cost time; those once taken stay, since code is compiled for them.
+        # Directions once taken stay, since code is compiled for them, also those without weight.
         self.metrics = {
             block: self._across[block].ridges(value) if block in self._across else Metric.from_inverse_mass(value)
             for block, value in inverse_masses.items()
-            if block not in self._across or block in self.metrics or bool(value.any())
+            if block not in self._across
+            or self._across[block].cost_little
+            or block in self.metrics
+            or bool(value.any())
         }
         for key, estimator in self._across.items():
             estimator.optional &= key not in self.metrics
@@ -304,7 +307,7 @@ class Masses(Saved):
         return {
             block: value[0] if len(value) == 1 and block not in self._across else value
             for block, value in self._inverse_masses.items()
-            if block in self.metrics
+            if block not in self._across or (block in self.metrics and bool(value.any()))
         }
 
     def update(self, position: Blocks, gradient: Blocks) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -58,6 +59,9 @@ class RidgeEstimator(Saved):
 
     Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, for the geometric mean.
     """
+
+    cost_little: ClassVar[bool] = False
+    """Whether code is compiled for directions from the start, so that it need not be compiled again for them."""
 
     def __init__(
         self,
