@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -46,6 +47,13 @@ def _in_double_precision():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def _with_the_environment_restored():
+    """What a script sets for itself, such as PYRO_MANIFOLD_NATIVE=0, must not reach the tests after it."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 def pytest_collection_modifyitems(items):

@@ -67,7 +67,6 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     monkeypatch.setattr(loop, "compiled", loop.compiled)
     validated = pyro.settings.get()
-    monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "1")
     yield
     pyro.settings.set(**validated)
 

@@ -86,7 +86,7 @@ def test_draws_do_not_depend_on_workers(expected, tmp_path):
     assert same(mcmc.get_samples(group_by_chain=True), expected)
     assert mcmc.get_extra_fields(group_by_chain=True)["lp"].shape == (CHAINS, 20)
     assert open_run(tmp_path / "run").posterior["U"].shape == (CHAINS, 20, 3, 2)
-    assert set(mcmc.diagnostics()) >= {"U", "s", "divergences", "acceptance rate"}
+    assert set(mcmc.diagnostics()) >= {"U", "s", "divergences", "acceptance_rate"}
 
 
 def deadly(place):
