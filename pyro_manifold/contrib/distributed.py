@@ -21,7 +21,7 @@ Described = tuple[tuple[int, ...], str]
 class DistributedOptimizer(PyroOptim):
     r"""A `PyroOptim` whose steps use the mean of the gradients of all processes of `torch.distributed`.
 
-    .. math:: G = \frac1R \sum_{r=1}^R G_r
+    $$ G = \frac1R \sum_{r=1}^R G_r $$
 
     Every process then takes the step of the optimiser with G. Each runs `SVI` on its own data or minibatches. Its
     ELBO must estimate that of all data, as it does in a plate whose size is their number,
@@ -43,7 +43,7 @@ class DistributedOptimizer(PyroOptim):
             in the param store, or are unknown to a process.
         RuntimeError: in a step, without a process group.
 
-    Example:
+    Examples:
         >>> from pyro_manifold.optim import RiemannianAdam
         >>> optim = DistributedOptimizer(RiemannianAdam({"lr": 0.01}))
     """

@@ -13,8 +13,7 @@ _SUM_TOLERANCE = 1e-4  # the error of a float32 softmax over thousands of classe
 def agreement(probabilities: Tensor, reference: Tensor) -> Tensor:
     r"""Compute the fraction of cases for which two predictions have the same most probable class.
 
-    .. math::
-        \frac{1}{n} \sum_{i=1}^n 1[\arg\max_k p_{ik} = \arg\max_k q_{ik}]
+    $$ \frac{1}{n} \sum_{i=1}^n 1[\arg\max_k p_{ik} = \arg\max_k q_{ik}] $$
 
     Args:
         probabilities: p, ``(cases, classes)``.
@@ -29,7 +28,7 @@ def agreement(probabilities: Tensor, reference: Tensor) -> Tensor:
 
     Source: Izmailov, Vikram, Hoffman & Wilson 2021, arXiv 2104.14421.
 
-    Example:
+    Examples:
         >>> agreement(torch.tensor([[0.6, 0.4], [0.3, 0.7]]), torch.tensor([[0.9, 0.1], [0.8, 0.2]]))
         tensor(0.5000)
     """
@@ -40,8 +39,7 @@ def agreement(probabilities: Tensor, reference: Tensor) -> Tensor:
 def total_variation(probabilities: Tensor, reference: Tensor) -> Tensor:
     r"""Compute the total variation distance between two predictions, mean over cases.
 
-    .. math::
-        \frac{1}{n} \sum_{i=1}^n \frac{1}{2} \sum_k |p_{ik} - q_{ik}|
+    $$ \frac{1}{n} \sum_{i=1}^n \frac{1}{2} \sum_k |p_{ik} - q_{ik}| $$
 
     Args:
         probabilities: p, ``(cases, classes)``.
@@ -56,7 +54,7 @@ def total_variation(probabilities: Tensor, reference: Tensor) -> Tensor:
 
     Source: Izmailov, Vikram, Hoffman & Wilson 2021, arXiv 2104.14421.
 
-    Example:
+    Examples:
         >>> total_variation(torch.tensor([[0.75, 0.25], [1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
         tensor(0.6250)
     """
@@ -65,7 +63,7 @@ def total_variation(probabilities: Tensor, reference: Tensor) -> Tensor:
 
 
 def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
-    r"""Compute the mean over cases of minus the log probability of the label, :math:`-\log p_{i y_i}`.
+    r"""Compute the mean over cases of minus the log probability of the label, $-\log p_{i y_i}$.
 
     Args:
         probabilities: p, ``(cases, classes)``.
@@ -78,7 +76,7 @@ def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
         TypeError: for probabilities that are no tensor of float32 or float64, or labels that are none of integers.
         ValueError: for other shapes, rows that do not sum to one, or labels out of range.
 
-    Example:
+    Examples:
         >>> float(negative_log_likelihood(torch.tensor([[0.25, 0.75]]), torch.tensor([1])).exp())
         1.3333...
     """
@@ -89,8 +87,7 @@ def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
 def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
     r"""Compute the mean over cases of the squared distance from the probabilities to the label, one-hot encoded.
 
-    .. math::
-        \frac{1}{n} \sum_{i=1}^n \sum_k (p_{ik} - 1[k = y_i])^2
+    $$ \frac{1}{n} \sum_{i=1}^n \sum_k (p_{ik} - 1[k = y_i])^2 $$
 
     Args:
         probabilities: p, ``(cases, classes)``.
@@ -105,7 +102,7 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
 
     Source: Brier 1950, Monthly Weather Review 78.
 
-    Example:
+    Examples:
         >>> brier_score(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 1]))
         tensor(0.2500)
     """
@@ -117,11 +114,10 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
 def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
     r"""Compute the difference of confidence and accuracy, mean over bins of confidence.
 
-    The confidence of a case is its largest probability. With :math:`B_m` the cases whose confidence is in
-    :math:`(\tfrac{m-1}{M}, \tfrac{m}{M}]`,
+    The confidence of a case is its largest probability. With $B_m$ the cases whose confidence is in
+    $(\tfrac{m-1}{M}, \tfrac{m}{M}]$,
 
-    .. math::
-        \sum_{m=1}^M \frac{|B_m|}{n} \left| \operatorname{accuracy}(B_m) - \operatorname{confidence}(B_m) \right| .
+    $$ \sum_{m=1}^M \frac{|B_m|}{n} \left| \operatorname{accuracy}(B_m) - \operatorname{confidence}(B_m) \right| . $$
 
     It depends on the number of bins, and for few cases it is large for well calibrated predictions too.
 
@@ -139,7 +135,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
 
     Source: Guo, Pleiss, Sun & Weinberger 2017, arXiv 1706.04599.
 
-    Example:
+    Examples:
         >>> p = torch.tensor([[0.75, 0.25], [0.75, 0.25], [0.0, 1.0]])
         >>> float(expected_calibration_error(p, torch.tensor([0, 1, 1])))
         0.1666...
@@ -154,7 +150,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
 
 
 def predictive_entropy(probabilities: Tensor) -> Tensor:
-    r"""Compute the entropy of each prediction, :math:`-\sum_k p_{ik} \log p_{ik}`, with 0 log 0 = 0.
+    r"""Compute the entropy of each prediction, $-\sum_k p_{ik} \log p_{ik}$, with 0 log 0 = 0.
 
     Args:
         probabilities: p, ``(cases, classes)``.
@@ -166,7 +162,7 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
         TypeError: for anything but a tensor of float32 or float64.
         ValueError: for another shape, or rows that are negative or do not sum to one.
 
-    Example:
+    Examples:
         >>> predictive_entropy(torch.tensor([[0.5, 0.5], [0.0, 1.0]])).tolist()
         [0.693..., 0.0]
     """
@@ -177,8 +173,7 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
 def out_of_distribution_auroc(inside_scores: Tensor, outside_scores: Tensor) -> Tensor:
     r"""Compute the probability that an outside case has a higher score than an inside one; equal scores count half.
 
-    .. math::
-        P(s_\text{outside} > s_\text{inside}) + \tfrac{1}{2} P(s_\text{outside} = s_\text{inside}),
+    $$ P(s_\text{outside} > s_\text{inside}) + \tfrac{1}{2} P(s_\text{outside} = s_\text{inside}), $$
 
     which is the area under the ROC curve of the score, and the Mann–Whitney statistic divided by the number of pairs.
 
@@ -195,7 +190,7 @@ def out_of_distribution_auroc(inside_scores: Tensor, outside_scores: Tensor) -> 
 
     Source: Hendrycks & Gimpel 2017, arXiv 1610.02136; Fawcett 2006, Pattern Recognition Letters 27.
 
-    Example:
+    Examples:
         >>> out_of_distribution_auroc(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.3, 0.4]))
         tensor(0.9167)
     """

@@ -1,13 +1,13 @@
 r"""Embeddings of distributions and their draws, whose pull-back is the Fisher information of the parameters.
 
-A distribution of one parameter θ with information I(θ) needs one number, :math:`\int\sqrt{I}\,d\theta`. A location m
-with known scale s needs :math:`\sqrt c\,(y-m)/s`, c the information of the family at s = 1. Then the draw y enters as
+A distribution of one parameter θ with information I(θ) needs one number, $\int\sqrt{I}\,d\theta$. A location m
+with known scale s needs $\sqrt c\,(y-m)/s$, c the information of the family at s = 1. Then the draw y enters as
 the parameters do, so that the same number serves for a prior: its pull-back is the information of m and y together.
 
 A location and a scale that both depend on latent sites span a hyperbolic plane, which no few numbers of (m, s)
 embed. With the draw they can, in the mean: let z = (y - m)/s. The numbers α g(z), β log s pull back to
 
-.. math:: \bigl(\alpha^2 g'(z)^2 (dm + z\,ds)^2 + \beta^2 ds^2\bigr)/s^2,
+$$ \bigl(\alpha^2 g'(z)^2 (dm + z\,ds)^2 + \beta^2 ds^2\bigr)/s^2, $$
 
 whose mean over y is the information if E α²g'² and E α²g'²z² + β² are those of m and log s, and E g'²z = 0. Light tails
 have g(z) = z. Heavy tails have g(z) = asinh(z/κ), so that the influence of an outlier is bounded as in its score.

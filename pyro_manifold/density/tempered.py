@@ -1,8 +1,8 @@
 r"""Tempered targets: a path from one distribution to another, from the prior to the posterior, in one density.
 
-.. math:: \pi_\beta(x) \propto p(x)\,p(y \mid x)^\beta, \qquad U(x, \beta) = U_0(x) + \beta\,L(x),
+$$ \pi_\beta(x) \propto p(x)\,p(y \mid x)^\beta, \qquad U(x, \beta) = U_0(x) + \beta\,L(x), $$
 
-:math:`U_0` minus the log prior density and L minus the log likelihood. The inverse temperature β is a site that never
+$U_0$ minus the log prior density and L minus the log likelihood. The inverse temperature β is a site that never
 moves (`pyro_manifold.manifolds.Constant`): an input of the traced graph like any other, so that the kernels of this
 package sample such a target without changes, and each chain can have its own β. The gradient with respect to β, which
 is part of every evaluation, is L.

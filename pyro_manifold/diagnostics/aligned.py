@@ -50,12 +50,12 @@ class _Changes(NamedTuple):
 def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> AlignedDraws:
     r"""Align the draws of all sites that have a symmetry.
 
-    For a symmetry of sites X, Z, ... the T of a draw maximises :math:`\operatorname{tr}(R^\top Y T)` over diagonal
+    For a symmetry of sites X, Z, ... the T of a draw maximises $\operatorname{tr}(R^\top Y T)$ over diagonal
     matrices of ±1, signed permutations or orthogonal matrices. Y has the rows of all these sites, each site divided by
     its root mean square over draws. R is the mean of the aligned YT (generalised Procrustes analysis, Gower 1975,
     Psychometrika 40); iterations begin at the one of eight draws that is nearest to all. Sites become XT, ZT, ..., and
     those with a value for each column are reordered as the columns are. Products such as
-    :math:`X \operatorname{diag}(s) X^\top` and :math:`X Z^\top` do not change.
+    $X \operatorname{diag}(s) X^\top$ and $X Z^\top$ do not change.
 
     This leaves one transformation that is common to all draws. Signs and order: columns are in decreasing order of
     their size, the norm of a column of R times the mean of the values that are reordered with it. Rotations: the
@@ -65,7 +65,7 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
         draws: ``{site: (chains, draws, ...)}`` of all sites of the symmetries, with finite entries.
         symmetries: symmetries of the posterior, as found by `MCMC.symmetries`.
 
-    Example:
+    Examples:
         >>> U = torch.eye(3, 2, dtype=torch.float64)
         >>> draws = {"U": torch.stack([U, -U.flip(-1)])[None], "s": torch.tensor([[[2.0, 1.0], [1.0, 2.0]]])}
         >>> aligned = align_draws(draws, [Symmetry("permutations", ("U",), reordered=("s",))]).draws

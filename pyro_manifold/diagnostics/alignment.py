@@ -24,8 +24,8 @@ _MOST_ROUNDS = 200
 class Alignment(NamedTuple):
     r"""Aligned draws and the transformations that aligned them: ``aligned.draws = draws @ aligned.transformation``.
 
-    Other parameters are transformed by the same T. Where :math:`Y = Z X^\top`, scores become ``Z @ T``; where
-    :math:`Y = X A X^\top`, the core becomes ``T.mT @ A @ T``; one value for each column goes through `reorder`.
+    Other parameters are transformed by the same T. Where $Y = Z X^\top$, scores become ``Z @ T``; where
+    $Y = X A X^\top$, the core becomes ``T.mT @ A @ T``; one value for each column goes through `reorder`.
 
     Attributes:
         draws: ``(chains, draws, ..., n, p)``.
@@ -49,7 +49,7 @@ class Alignment(NamedTuple):
         Raises:
             ValueError: after a rotation, which mixes columns; for values of another shape.
 
-        Example:
+        Examples:
             >>> draws = torch.eye(3, 2)[:, [1, 0]].expand(1, 1, 3, 2)
             >>> aligned = align_signs_and_permutations(draws, reference=torch.eye(3, 2))
             >>> aligned.reorder(torch.tensor([[[5.0, 7.0]]])).tolist()
@@ -70,9 +70,9 @@ class Alignment(NamedTuple):
 
 
 def align_signs(draws: Tensor, reference: Tensor | None = None) -> Alignment:
-    r"""Choose the signs of columns: the diagonal T of ±1 that minimises :math:`\lVert XT - R\rVert`.
+    r"""Choose the signs of columns: the diagonal T of ±1 that minimises $\lVert XT - R\rVert$.
 
-    Column j keeps its sign if :math:`x_j^\top r_j \ge 0`. For models whose columns have an order, such as PCA with
+    Column j keeps its sign if $x_j^\top r_j \ge 0$. For models whose columns have an order, such as PCA with
     distinct eigenvalues.
 
     Args:
@@ -89,7 +89,7 @@ def align_signs(draws: Tensor, reference: Tensor | None = None) -> Alignment:
         TypeError: for anything but a real floating point tensor.
         ValueError: for non-finite entries or shapes that do not match.
 
-    Example:
+    Examples:
         >>> X = torch.eye(3, 2)
         >>> draws = torch.stack([X, -X, X * torch.tensor([1.0, -1.0])]).unsqueeze(0)
         >>> aligned = align_signs(draws)
@@ -102,16 +102,16 @@ def align_signs(draws: Tensor, reference: Tensor | None = None) -> Alignment:
 
 
 def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None) -> Alignment:
-    r"""Choose signs and order of columns: the signed permutation T that minimises :math:`\lVert XT - R\rVert`.
+    r"""Choose signs and order of columns: the signed permutation T that minimises $\lVert XT - R\rVert$.
 
-    Equivalently T maximises :math:`\mathrm{tr}(R^\top X T)`: a linear assignment problem with the gains
-    :math:`|X^\top R|`, solved exactly. For models whose columns are exchangeable, such as mixtures of directions,
+    Equivalently T maximises $\mathrm{tr}(R^\top X T)$: a linear assignment problem with the gains
+    $|X^\top R|$, solved exactly. For models whose columns are exchangeable, such as mixtures of directions,
     independent components, or factors after a varimax rotation (Papastamoulis & Ntzoufras 2022, Statistics and
     Computing 32:23).
 
     Arguments, result and errors are those of `align_signs`. `Alignment.reorder` reorders scales or eigenvalues.
 
-    Example:
+    Examples:
         >>> X = torch.eye(3, 2)
         >>> draws = torch.stack([X, -X[:, [1, 0]]]).unsqueeze(0)
         >>> bool((align_signs_and_permutations(draws).draws == X).all())
@@ -121,14 +121,14 @@ def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None)
 
 
 def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment:
-    r"""Choose the orthogonal T that minimises :math:`\lVert XT - R\rVert`, reflections included.
+    r"""Choose the orthogonal T that minimises $\lVert XT - R\rVert$, reflections included.
 
-    T is the orthogonal matrix nearest to :math:`X^\top R` (orthogonal Procrustes; Schönemann 1966, Psychometrika 31).
-    For models that identify only the span of the columns, or only :math:`XX^\top`: factor analysis, latent spaces.
+    T is the orthogonal matrix nearest to $X^\top R$ (orthogonal Procrustes; Schönemann 1966, Psychometrika 31).
+    For models that identify only the span of the columns, or only $XX^\top$: factor analysis, latent spaces.
 
     Arguments, result and errors are those of `align_signs`.
 
-    Example:
+    Examples:
         >>> X = torch.eye(3, 2)
         >>> quarter_turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
         >>> aligned = align_rotations(torch.stack([X, X @ quarter_turn]).unsqueeze(0))

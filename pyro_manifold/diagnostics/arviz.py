@@ -66,7 +66,7 @@ def to_inferencedata(
         ValueError: before ``run``, for another number of posterior predictive draws, for ``dims`` and ``coords``
             that name nothing or do not fit, or for ``align`` if the symmetries of the posterior are not known.
 
-    Example:
+    Examples:
         >>> import pyro, torch, pyro.distributions as dist
         >>> from pyro_manifold.distributions import StiefelUniform
         >>> from pyro_manifold.infer import MCMC, OHMC

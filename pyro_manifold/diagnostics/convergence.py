@@ -35,7 +35,7 @@ def convergence(
     Raises:
         ValueError: for fewer than 4 draws.
 
-    Example:
+    Examples:
         >>> import torch
         >>> found = convergence(torch.randn(4, 500, 3, generator=torch.Generator().manual_seed(0)))
         >>> bool((found["r_hat"] < 1.01).all()), bool((found["ess_tail"] > 1000).all())
@@ -97,17 +97,18 @@ def imported_arviz() -> Any:
 def nested_r_hat(draws: Tensor, num_superchains: int) -> Tensor:
     r"""Compute nested R-hat, for many short chains in groups (superchains) that begin at the same point.
 
-    With K superchains of M chains of N draws each, :math:`\bar\theta_{mk}` the mean of a chain, :math:`s^2_{mk}` its
-    variance (over N - 1) and :math:`\bar\theta_k` the mean of a superchain,
+    With K superchains of M chains of N draws each, $\bar\theta_{mk}$ the mean of a chain, $s^2_{mk}$ its
+    variance (over N - 1) and $\bar\theta_k$ the mean of a superchain,
 
-    .. math::
-        \hat R_\nu = \sqrt{1 + B / W}, \quad B = \operatorname{var}_k(\bar\theta_k), \quad
-        W = \frac1K \sum_k \Big(\operatorname{var}_m(\bar\theta_{mk}) + \frac1M \sum_m s^2_{mk}\Big),
+    $$
+    \hat R_\nu = \sqrt{1 + B / W}, \quad B = \operatorname{var}_k(\bar\theta_k), \quad
+    W = \frac1K \sum_k \Big(\operatorname{var}_m(\bar\theta_{mk}) + \frac1M \sum_m s^2_{mk}\Big),
+    $$
 
     variances over K - 1 and M - 1. With many chains M the variance B of superchains tends to the part that the initial
     points still explain, however short the chains are, while R-hat needs each chain to be long. Of independent draws it
-    is about :math:`\sqrt{1 + 1/(MN)}`; of chains that stay near initial points of variance :math:`\tau^2` in units of
-    the variance of their draws, :math:`\sqrt{1 + \tau^2}`. It is not rank-normalised. If the chains of a group began at
+    is about $\sqrt{1 + 1/(MN)}$; of chains that stay near initial points of variance $\tau^2$ in units of
+    the variance of their draws, $\sqrt{1 + \tau^2}$. It is not rank-normalised. If the chains of a group began at
     different points, B has only an M-th of the variance of these, and a value near 1 is no evidence of convergence.
 
     Args:
@@ -122,7 +123,7 @@ def nested_r_hat(draws: Tensor, num_superchains: int) -> Tensor:
 
     Source: Margossian, Hoffman, Sountsov, Riou-Durand, Vehtari & Gelman, Bayesian Analysis 2024, equations 15–19.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))  # 64 chains of 5 draws
         >>> round(float(nested_r_hat(draws, 8)), 3)

@@ -28,7 +28,7 @@ def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = LARGEST_R
     Returns:
         ``{site: sentence}``; for a single chain, sites on which its two halves disagree.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = torch.randn(4, 100, generator=torch.Generator().manual_seed(0))
         >>> draws[2] += 3
@@ -86,7 +86,7 @@ def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
     Returns:
         Indices of the chains; none if there are fewer than 10 draws.
 
-    Example:
+    Examples:
         >>> import torch
         >>> stuck_chains({"x": torch.stack([torch.arange(10.0), torch.ones(10)])}, {})
         [1]
@@ -106,7 +106,7 @@ def temperature_of_hot_chains(statistics: Mapping[str, Tensor]) -> tuple[float, 
     Args:
         statistics: ``{name: (chains, draws)}``, of which ``kinetic_temperature`` and ``temperature`` are used.
 
-    Example:
+    Examples:
         >>> import torch
         >>> asked, measured = torch.ones(2, 50), torch.tensor([[1.0], [3.0]]).expand(2, 50)
         >>> temperature_of_hot_chains({"temperature": asked, "kinetic_temperature": measured})
@@ -128,7 +128,7 @@ def temperature_of_hottest_coordinate(statistics: Mapping[str, Tensor]) -> tuple
     Returns:
         The two temperatures; None if it is not too high, or if there are fewer than 20 draws.
 
-    Example:
+    Examples:
         >>> import torch
         >>> asked, measured = torch.ones(2, 50), torch.cat([torch.ones(2, 20), torch.full((2, 30), 1.5)], 1)
         >>> temperature_of_hottest_coordinate({"temperature": asked, "hottest_kinetic_temperature": measured})

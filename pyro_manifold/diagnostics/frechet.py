@@ -18,11 +18,12 @@ _STANDARD_ERRORS = 4.0
 
 
 def frechet_mean(draws: Tensor) -> Tensor:
-    r"""Compute the orthonormal M with the smallest mean squared distance :math:`E\lVert X - M\rVert_F^2` to the draws.
+    r"""Compute the orthonormal M with the smallest mean squared distance $E\lVert X - M\rVert_F^2$ to the draws.
 
-    .. math::
-        \arg\min_{M^\top M = I} E\lVert X - M\rVert_F^2 = \arg\max_M \mathrm{tr}(M^\top E X)
-        = \text{polar factor of } EX .
+    $$
+    \arg\min_{M^\top M = I} E\lVert X - M\rVert_F^2 = \arg\max_M \mathrm{tr}(M^\top E X)
+    = \text{polar factor of } EX .
+    $$
 
     The polar factor is the nearest orthonormal matrix. M is the maximum likelihood estimate of the mode of
     `MatrixLangevin` (Khatri & Mardia 1977, Journal of the Royal Statistical Society B 39), and unique if the arithmetic
@@ -42,7 +43,7 @@ def frechet_mean(draws: Tensor) -> Tensor:
     Warns:
         UserWarning: if the mean is within 4 standard errors (of independent draws) of rank deficiency.
 
-    Example:
+    Examples:
         >>> cosine, sine = 0.96, 0.28
         >>> draws = torch.tensor([[cosine, sine], [cosine, -sine]]).reshape(1, 2, 2, 1)
         >>> frechet_mean(draws).tolist()
@@ -72,10 +73,10 @@ def frechet_mean(draws: Tensor) -> Tensor:
 
 
 def dispersion(draws: Tensor, mean: Tensor | None = None) -> Tensor:
-    r"""Compute the mean squared distance :math:`E\lVert X - M\rVert_F^2` of orthonormal X to an orthonormal matrix M.
+    r"""Compute the mean squared distance $E\lVert X - M\rVert_F^2$ of orthonormal X to an orthonormal matrix M.
 
     The distance is Euclidean, between entries, not an angle: for p = 1 and an angle θ to the mean it is the mean of
-    :math:`4 \sin^2(\theta / 2)`. It is between 0 and 4p; for uniform draws it is 2p.
+    $4 \sin^2(\theta / 2)$. It is between 0 and 4p; for uniform draws it is 2p.
 
     Args:
         draws: orthonormal matrices X, ``(chains, draws, ..., n, p)``, float32 or float64.
@@ -87,7 +88,7 @@ def dispersion(draws: Tensor, mean: Tensor | None = None) -> Tensor:
     Raises:
         TypeError, ValueError: as `frechet_mean`; for a ``mean`` of another shape or not orthonormal.
 
-    Example:
+    Examples:
         >>> draws = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).reshape(1, 2, 2, 1)
         >>> float(dispersion(draws, mean=torch.tensor([[1.0], [0.0]])))
         1.0

@@ -18,7 +18,7 @@ def guide_khat(
 ) -> float:
     r"""Compute the Pareto shape k̂ of the importance weights of a guide; below 0.7 the guide is near the posterior.
 
-    Draws :math:`x \sim q` have the weights :math:`p(x, y)/q(x)`. The largest of them follow a generalised Pareto
+    Draws $x \sim q$ have the weights $p(x, y)/q(x)$. The largest of them follow a generalised Pareto
     distribution of shape k, whose moments of order below 1/k exist. Above 0.7 a few draws carry all of the weight, and
     estimates from the guide, its covariance above all, can have any error. A mode that the guide does not cover has no
     draw, and k̂ does not show it.
@@ -35,7 +35,7 @@ def guide_khat(
 
     Source: Yao, Vehtari, Simpson & Gelman, Yes, but did it work?, ICML 2018; ArviZ fits the distribution.
 
-    Example:
+    Examples:
         >>> import pyro, torch, pyro.distributions as dist
         >>> _ = pyro.set_rng_seed(0)
         >>> def model():

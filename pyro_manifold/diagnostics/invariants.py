@@ -30,29 +30,29 @@ def invariants(
 ) -> dict[str, Tensor]:
     r"""Compute functionals of loadings X that do not change when X becomes XT.
 
-    For every ``kind``, with the p pivot rows K that span the most volume in the mean of :math:`XX^\top`:
+    For every ``kind``, with the p pivot rows K that span the most volume in the mean of $XX^\top$:
 
-    - ``"squared row norms"`` :math:`\sum_j x_{ij}^2`, ``(..., n)``: communalities of a factor model;
-    - ``"row products"`` :math:`X X_K^\top`, ``(..., n, p)``: they determine X up to a rotation.
+    - ``"squared row norms"`` $\sum_j x_{ij}^2$, ``(..., n)``: communalities of a factor model;
+    - ``"row products"`` $X X_K^\top$, ``(..., n, p)``: they determine X up to a rotation.
 
     For ``"permutations"`` (signed ones) also
 
-    - ``"quartic row sums"`` :math:`\sum_j x_{ij}^4`, ``(..., n)``: the varimax criterion, changed by rotations.
+    - ``"quartic row sums"`` $\sum_j x_{ij}^4$, ``(..., n)``: the varimax criterion, changed by rotations.
 
     For ``"signs"`` also
 
-    - ``"squared entries"`` :math:`x_{ij}^2`, ``(..., n, p)``;
-    - ``"column products"`` :math:`x_{ij} x_{kj}`, ``(..., n, p)``, k the row with the largest mean square in column
+    - ``"squared entries"`` $x_{ij}^2$, ``(..., n, p)``;
+    - ``"column products"`` $x_{ij} x_{kj}$, ``(..., n, p)``, k the row with the largest mean square in column
       j: they determine each column up to its sign.
 
     With ``scales`` s or another matrix ``right`` V the model identifies the n×m matrix
-    :math:`M = X \operatorname{diag}(s) V^\top`, or :math:`X \operatorname{diag}(s) X^\top` without V, and the posterior
+    $M = X \operatorname{diag}(s) V^\top$, or $X \operatorname{diag}(s) X^\top$ without V, and the posterior
     is invariant under any change of X, s and V that does not change M. With r = min(n, m, p) pivot columns K, which
     span the most volume on average, and pivot rows L:
 
-    - ``"pivot columns"`` :math:`M_{:K}`, ``(..., n, r)``, and without symmetry ``"pivot rows"`` :math:`M_{L:}^\top`,
+    - ``"pivot columns"`` $M_{:K}$, ``(..., n, r)``, and without symmetry ``"pivot rows"`` $M_{L:}^\top$,
       ``(..., m, r)``: they determine M;
-    - ``"diagonal"`` :math:`M_{ii}` and ``"eigenvalues"`` of the symmetric M; ``"squared row norms"``,
+    - ``"diagonal"`` $M_{ii}$ and ``"eigenvalues"`` of the symmetric M; ``"squared row norms"``,
       ``"squared column norms"`` and ``"singular values"`` of the others.
 
     Args:
@@ -60,7 +60,7 @@ def invariants(
         kind: the transformations T of the columns: ``"signs"``, ``"permutations"`` or ``"rotations"``; not with
             ``scales`` or ``right``, which imply them.
         scales: s, ``(chains, draws, ..., p)``, such as ``draws["scales"] ** 2`` where the model has
-            :math:`U \operatorname{diag}(s^2) U^\top`; ones if None.
+            $U \operatorname{diag}(s^2) U^\top$; ones if None.
         right: V, ``(chains, draws, ..., m, p)``; X itself if None.
 
     Returns:
@@ -71,7 +71,7 @@ def invariants(
         ValueError: for non-finite entries, shapes that do not match, another ``kind``, or ``kind`` beside ``scales`` or
             ``right``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = torch.eye(3, 2).expand(4, 10, 3, 2)
         >>> found = invariants(draws, kind="signs")
@@ -117,7 +117,7 @@ def summarise_invariants(
     Raises:
         TypeError, ValueError: as `invariants`; for fewer than 4 draws.
 
-    Example:
+    Examples:
         >>> import torch
         >>> signs = torch.tensor([1.0, -1.0, 1.0, -1.0]).reshape(4, 1, 1, 1)
         >>> generator = torch.Generator().manual_seed(0)

@@ -24,7 +24,7 @@ def known_quantities(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]
     Returns:
         ``{name: (chains, draws, ...)}``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = {"U": torch.randn(2, 5, 3, 2), "scale": torch.ones(2, 5)}
         >>> sorted(known_quantities(draws, [Symmetry("rotations", ("U",))]))

@@ -26,10 +26,10 @@ def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: di
 def pointwise_log_likelihood(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
 ) -> Values:
-    r"""Compute :math:`\log p(y_i \mid \theta)` for each observation and draw: 0 if masked, scales left out.
+    r"""Compute $\log p(y_i \mid \theta)$ for each observation and draw: 0 if masked, scales left out.
 
-    Discrete sites that were summed out are summed out here too, :math:`\log \sum_z p(z \mid \theta)\, p(y_i \mid z,
-    \theta)`: see `MarginalLikelihood` for the definition of an observation then, and for observations that have no
+    Discrete sites that were summed out are summed out here too, $\log \sum_z p(z \mid \theta)\, p(y_i \mid z,
+    \theta)$: see `MarginalLikelihood` for the definition of an observation then, and for observations that have no
     likelihood of their own, which are left out with a warning. The model is traced once and vectorised over draws;
     where that is not possible it is run draw by draw.
 

@@ -64,10 +64,9 @@ class MarginalLikelihood:
     A summed-out site z connects all sites that depend on it. Within the plates that contain all of these, such as the
     rows i of a mixture and its assignments, the sites of element i have the likelihood
 
-    .. math::
-        \log p(y_i \mid \theta) = \log \sum_{z_i} p(z_i, y_i, \theta_i) - \log \sum_{z_i} p(z_i, \theta_i),
+    $$ \log p(y_i \mid \theta) = \log \sum_{z_i} p(z_i, y_i, \theta_i) - \log \sum_{z_i} p(z_i, \theta_i), $$
 
-    :math:`\theta_i` the continuous sites that depend on :math:`z_i`, if there are any. So several observed sites with
+    $\theta_i$ the continuous sites that depend on $z_i$, if there are any. So several observed sites with
     one assignment have one likelihood, under their names joined by commas, and observations in a further plate within
     a row have one for the row. If there is no such plate, as for a hidden Markov chain or one discrete site
     for all data, the likelihood is no product over observations: they are left out, with a warning.

@@ -77,9 +77,9 @@ def modes(
     Two chains are apart if in some entry of some quantity nine tenths of the draws of one are above nine tenths of the
     other's, and their means differ by more than 5 standard deviations of the means of their tenths,
 
-    .. math:: |\bar x_a - \bar x_b| > 5 \sqrt{(s_a^2 + s_b^2)/2},
+    $$ |\bar x_a - \bar x_b| > 5 \sqrt{(s_a^2 + s_b^2)/2}, $$
 
-    :math:`s_a^2` the variance of the means of ten successive parts of chain a. Groups are the connected components of
+    $s_a^2$ the variance of the means of ten successive parts of chain a. Groups are the connected components of
     the graph of chains that are not apart, so that a chain which visits two modes, for a tenth of its draws or more,
     joins them. Chains of one mode that mix so slowly that they seem apart have tenths that differ as much as the chains
     do (`python -m benchmarks.accuracy.modes.groups_of_chains` counts how seldom they are separated).
@@ -92,10 +92,10 @@ def modes(
     With ``particles`` the probability of each mode is the fraction of particles that are nearest to its draws, in mean
     squares of standard deviations. Its standard error is the larger of the variation between runs and of
 
-    .. math:: \sqrt{p (1 - p) (e^{\sigma^2} - 1) + \tilde p (1 - \tilde p) / M},
+    $$ \sqrt{p (1 - p) (e^{\sigma^2} - 1) + \tilde p (1 - \tilde p) / M}, $$
 
-    :math:`\sigma` the `SMC.log_evidence_error` (0 for particles by name), M the number of chains of particles, and
-    :math:`\tilde p = (M p + 1) / (M + 2)`, so that a mode with all particles or none has an error too.
+    $\sigma$ the `SMC.log_evidence_error` (0 for particles by name), M the number of chains of particles, and
+    $\tilde p = (M p + 1) / (M + 2)$, so that a mode with all particles or none has an error too.
 
     Particles that lie beyond all draws of their mode in some entry of some quantity, in mean square over entries or in
     log density, and are more than chance explains, are in a mode that no chain visits. The probability of a false
@@ -115,7 +115,7 @@ def modes(
         ValueError: for fewer than 20 draws of each chain, particles of other names or shapes, or an `SMC` in place of
             chains.
 
-    Example:
+    Examples:
         >>> import torch
         >>> generator = torch.Generator().manual_seed(0)
         >>> x = torch.randn(5, 200, generator=generator)

@@ -25,7 +25,7 @@ def plot_columns(draws: Tensor, ax: Any = None, most_draws: int = 300, *, projec
     r"""Plot columns of orthonormal matrices on the circle (n = 2) or sphere (n = 3), with an arrow for each mean.
 
     The arrow is the arithmetic mean
-    :math:`E\,x_j`: on the circle or sphere if all draws are equal, short if they are dispersed, and zero if they have
+    $E\,x_j$: on the circle or sphere if all draws are equal, short if they are dispersed, and zero if they have
     no mean direction, as when signs are not aligned.
 
     Args:
@@ -43,7 +43,7 @@ def plot_columns(draws: Tensor, ax: Any = None, most_draws: int = 300, *, projec
         TypeError, ValueError: for draws that are not orthonormal matrices of such a shape, or axes of the other
             dimension.
 
-    Example:
+    Examples:
         >>> import matplotlib
         >>> matplotlib.use("Agg")
         >>> ax = plot_columns(torch.eye(3, 2).expand(1, 10, 3, 2))
@@ -99,7 +99,7 @@ def plot_principal_angles(draws: Tensor, reference: Tensor | None = None, ax: An
         ImportError: without matplotlib.
         TypeError, ValueError: as `principal_angles`; for draws of a site in a plate.
 
-    Example:
+    Examples:
         >>> import matplotlib
         >>> matplotlib.use("Agg")
         >>> ax = plot_principal_angles(torch.eye(4, 2).expand(2, 10, 4, 2))
@@ -151,7 +151,7 @@ def plot_loadings(
         ImportError: without matplotlib.
         TypeError, ValueError: for draws that are not finite or not of such a shape, or names of another number.
 
-    Example:
+    Examples:
         >>> import matplotlib
         >>> matplotlib.use("Agg")
         >>> ax = plot_loadings(torch.eye(3, 2).expand(2, 10, 3, 2), row_names=["a", "b", "c"])

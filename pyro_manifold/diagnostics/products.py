@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def product_invariants(left: Tensor, scales: Tensor | None, right: Tensor | None) -> dict[str, Tensor]:
-    r"""Compute functionals that determine :math:`M = X \operatorname{diag}(s) V^\top`.
+    r"""Compute functionals that determine $M = X \operatorname{diag}(s) V^\top$.
 
-    With triangular factors :math:`X = Q_X R_X`, :math:`V = Q_V R_V`, the Gram matrix of the columns of M is that of the
-    rows of the m×p matrix :math:`V \operatorname{diag}(s) R_X^\top`, and M has the singular values of
-    :math:`R_X \operatorname{diag}(s) R_V^\top`.
+    With triangular factors $X = Q_X R_X$, $V = Q_V R_V$, the Gram matrix of the columns of M is that of the
+    rows of the m×p matrix $V \operatorname{diag}(s) R_X^\top$, and M has the singular values of
+    $R_X \operatorname{diag}(s) R_V^\top$.
 
     Args:
         left: X, ``(chains, draws, ..., n, p)``.

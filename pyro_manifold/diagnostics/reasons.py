@@ -24,7 +24,7 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
         symmetry: a symmetry of the posterior.
         of: the noun for the leading dimension.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
         >>> agreement({"U": draws}, Symmetry("rotations", ("U",)))
@@ -55,7 +55,7 @@ def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Te
         samples: ``{site: (chains, draws, ...)}``.
         of: the noun for the leading dimension.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
         >>> print(what_was_done(Symmetry("rotations", ("U",)), 0.0, {"U": draws}))
@@ -88,7 +88,7 @@ def disagreement_to_act_on(
 ) -> str | None:
     """Name the quantities of `unexplained`, with what to do before the table is read; None if chains agree.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
         >>> draws[2] += 2
@@ -129,7 +129,7 @@ def unexplained(
     Returns:
         A sentence; None if chains agree.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
         >>> draws[2] += 2

@@ -11,7 +11,7 @@ _MOST_NAMED = 12
 class ByName(dict[str, Any]):
     """Dictionary that finds ``"acceptance_rate"`` as ``"acceptance rate"`` too, and ``"chain 0"`` as ``"chain_0"``.
 
-    Example:
+    Examples:
         >>> found = ByName({"acceptance_rate": 0.9, "chain 0": 1})
         >>> found["acceptance rate"], found["chain_0"], "acceptance rate" in found, list(found)
         (0.9, 1, True, ['acceptance_rate', 'chain 0'])
@@ -41,7 +41,7 @@ class Diagnostics(ByName):
     Args:
         found: values by name; dictionaries in it become `ByName`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> site = {"r_hat": torch.tensor([1.2, 1.0]), "ess_bulk": torch.tensor([9.0, 400.0])}
         >>> Diagnostics({"U": site, "divergences": {"chain 0": [3], "chain 1": []}, "disagreeing_chains": {"U": "..."}})

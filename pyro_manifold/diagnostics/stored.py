@@ -29,7 +29,7 @@ def open_run(path: str | Path) -> Any:
     Raises:
         ValueError: if there is no stored run, or one of its files is damaged; nothing is unpickled.
 
-    Example:
+    Examples:
         >>> import pyro, tempfile
         >>> from pyro_manifold.distributions import StiefelUniform
         >>> from pyro_manifold.infer import MCMC, OHMC

@@ -17,7 +17,7 @@ class SubspaceSummary(NamedTuple):
         mean: orthonormal basis of the mean subspace, ``(..., n, p)``, the best determined direction first. Signs of
             columns are arbitrary.
         concentration: eigenvalues of the mean projector that belong to ``mean``, ``(..., p)``, decreasing:
-            :math:`E\lVert P v_j\rVert^2`, 1 for a direction that lies in all draws, about p/n for uniform draws.
+            $E\lVert P v_j\rVert^2$, 1 for a direction that lies in all draws, about p/n for uniform draws.
         angles: principal angles between each draw and ``mean`` in radians, ``(chains, draws, ..., p)``, increasing.
     """
 
@@ -32,11 +32,10 @@ def principal_angles(first: Tensor, second: Tensor) -> Tensor:
     The first is the smallest angle between a vector of one span and a vector of the other; each next one is the
     smallest for vectors orthogonal to those before. With orthonormal bases Q and R of the spans,
 
-    .. math::
-        \theta_k = \mathrm{atan2}(\sigma_k, \gamma_k),
+    $$ \theta_k = \mathrm{atan2}(\sigma_k, \gamma_k), $$
 
-    :math:`\gamma` the singular values of :math:`Q^\top R` in decreasing, :math:`\sigma` those of
-    :math:`(I - QQ^\top) R` in increasing order. Cosines alone lose all angles below the root of the machine precision,
+    $\gamma$ the singular values of $Q^\top R$ in decreasing, $\sigma$ those of
+    $(I - QQ^\top) R$ in increasing order. Cosines alone lose all angles below the root of the machine precision,
     sines alone all those that near to π/2 (Björck & Golub 1973, Mathematics of Computation 27, 579–594).
 
     Args:
@@ -50,7 +49,7 @@ def principal_angles(first: Tensor, second: Tensor) -> Tensor:
         TypeError: for anything but real floating point tensors.
         ValueError: for non-finite entries, shapes that do not match, or linearly dependent columns.
 
-    Example:
+    Examples:
         >>> first = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
         >>> second = torch.tensor([[1.0], [1e-12]], dtype=torch.float64)
         >>> f"{principal_angles(first, second).item():.3e}"
@@ -90,7 +89,7 @@ def orthonormal_basis(matrix: Tensor, name: str, owner: str) -> Tensor:
 
 
 def mean_projector(draws: Tensor) -> Tensor:
-    r"""Compute the posterior mean :math:`E\,QQ^\top` of the orthogonal projector onto the span, invariant to rotations.
+    r"""Compute the posterior mean $E\,QQ^\top$ of the orthogonal projector onto the span, invariant to rotations.
 
     Orthonormal draws are their own basis Q; other loadings are orthonormalised first. It is n×n: for large n
     `subspace_summary` has the same information without it.
@@ -105,7 +104,7 @@ def mean_projector(draws: Tensor) -> Tensor:
         TypeError: for anything but a real floating point tensor.
         ValueError: for non-finite entries, a wrong shape, or linearly dependent columns.
 
-    Example:
+    Examples:
         >>> draws = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).reshape(1, 2, 2, 1)
         >>> mean_projector(draws).tolist()
         [[0.5, 0.0], [0.0, 0.5]]
@@ -119,13 +118,13 @@ def subspace_summary(draws: Tensor) -> SubspaceSummary:
     r"""Compute the mean subspace of draws, how well each of its directions is determined, and the angles to each draw.
 
     The mean subspace is spanned by the p leading eigenvectors of `mean_projector`; it minimises the mean of
-    :math:`\sum_k \sin^2 \theta_k`, θ the principal angles to a draw (Srivastava & Klassen 2002, IEEE Transactions on
+    $\sum_k \sin^2 \theta_k$, θ the principal angles to a draw (Srivastava & Klassen 2002, IEEE Transactions on
     Signal Processing 50, 299–308). With N draws in all the cost is that of an eigenvalue problem of size min(n, Np), on
     a matrix no larger than the draws; if both are above a few thousand, thin the draws.
 
     Arguments and errors are those of `mean_projector`.
 
-    Example:
+    Examples:
         >>> draws = torch.eye(4, 2).expand(2, 10, 4, 2)
         >>> summary = subspace_summary(draws)
         >>> summary.concentration.tolist(), float(summary.angles.max())

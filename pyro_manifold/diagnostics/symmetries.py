@@ -118,7 +118,7 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     Returns:
         One symmetry for each site that has one, or for the sites that have it together.
 
-    Example:
+    Examples:
         >>> from pyro_manifold.manifolds import Stiefel
         >>> samples = {"U": Stiefel().random_point(10, 4, 2)}
         >>> even = Target(lambda sites: -sites["U"][0].square().sum(), {"U": Stiefel()}, {})

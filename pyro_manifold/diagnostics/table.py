@@ -32,7 +32,7 @@ def table(
     Raises:
         ValueError: for ``max_rows`` that is not a positive integer.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = torch.randn(4, 500, 2, generator=torch.Generator().manual_seed(0))
         >>> "ess_bulk" in table({"x": draws}, 0.9)

@@ -1,14 +1,14 @@
 r"""Detection of particles where no chain has been.
 
 If a chain made n effective draws of an entry, they bound its tail beyond them: with y the distance from the median, on
-a logarithmic scale, and :math:`y_{(n)}` the largest of the draws, the probability of a new draw beyond
-:math:`c\,y_{(n)}` is
+a logarithmic scale, and $y_{(n)}$ the largest of the draws, the probability of a new draw beyond
+$c\,y_{(n)}$ is
 
-.. math:: Q_c = (E / n)^c, \qquad E \sim \operatorname{Exp}(1),
+$$ Q_c = (E / n)^c, \qquad E \sim \operatorname{Exp}(1), $$
 
 if the tail of the entry is a power of any index (exponential in y), and less if it is lighter, as for a normal
 distribution. The probability that k or more of m particles are beyond is
-:math:`\int \Pr(\operatorname{Bin}(m, Q_c) \ge k)\,e^{-E} dE`.
+$\int \Pr(\operatorname{Bin}(m, Q_c) \ge k)\,e^{-E} dE$.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def places(
 ) -> Places:
     r"""Return which particles are apart from all draws of some chains, in some entry of some quantity.
 
-    Each entry is transformed to :math:`y = \operatorname{asinh}((x - \text{median}) / s)`, s half of the range of
+    Each entry is transformed to $y = \operatorname{asinh}((x - \text{median}) / s)$, s half of the range of
     the central 68 %. Particles on a side of an entry are apart if they lie beyond c times the y of the furthest draw,
     for a c of 1.2, 2 or 3, and if more of them do than chance explains. If the particles are drawn from the
     distribution that the chains sample, the probability that any of them are reported as apart is at most
@@ -62,7 +62,7 @@ def places(
         states: number of successive particles that are states of one chain, and count as one.
         false_alarms: largest probability of a false alarm.
 
-    Example:
+    Examples:
         >>> import torch
         >>> random = torch.Generator().manual_seed(0)
         >>> draws, particles = torch.randn(4, 200, 50, generator=random), torch.randn(2, 100, 50, generator=random)

@@ -1,13 +1,12 @@
-r"""Exact draws from :math:`p(X) \propto e^{\operatorname{tr}(C^\top X + B X^\top A X)}` by rejection sampling.
+r"""Exact draws from $p(X) \propto e^{\operatorname{tr}(C^\top X + B X^\top A X)}$ by rejection sampling.
 
-B may be taken diagonal, :math:`\beta_1 \ge \dots \ge \beta_p`. With :math:`S_k` the trace of
-A on the span of the first k columns, the quadratic part is :math:`\beta_p S_p + \sum_{k=2}^p (\beta_{k-1} - \beta_k)
-S_{k-1}`: first the span of all columns is proposed, then inside it the last column, then the one before it. Every
+B may be taken diagonal, $\beta_1 \ge \dots \ge \beta_p$. With $S_k$ the trace of
+A on the span of the first k columns, the quadratic part is $\beta_p S_p + \sum_{k=2}^p (\beta_{k-1} - \beta_k)
+S_{k-1}$: first the span of all columns is proposed, then inside it the last column, then the one before it. Every
 proposal is angular central Gaussian, whose density is known, by the bound of Kent, Ganeiber and Mardia (2018), for
-:math:`0 < b \le n`
+$0 < b \le n$
 
-.. math::
-    e^{-u} \le M(b)\, (1 + 2u/b)^{-n/2}, \qquad M(b) = e^{-(n-b)/2} (n/b)^{n/2}.
+$$ e^{-u} \le M(b)\, (1 + 2u/b)^{-n/2}, \qquad M(b) = e^{-(n-b)/2} (n/b)^{n/2}. $$
 """
 
 from __future__ import annotations
@@ -83,9 +82,9 @@ def _mode(target: _Target) -> Tensor:
 class _TangentEnvelope:
     r"""Matrix Langevin envelope, for a dominant linear part.
 
-    With :math:`K = a_{\max} - A` the log density is :math:`\operatorname{tr} (C^\top X - B X^\top K X)` up to a
-    constant, concave for B ≥ 0, and lies below its tangent at any :math:`X_0`; the mode is the best point of tangency.
-    For negative entries of B, :math:`A - a_{\min}` is used instead.
+    With $K = a_{\max} - A$ the log density is $\operatorname{tr} (C^\top X - B X^\top K X)$ up to a
+    constant, concave for B ≥ 0, and lies below its tangent at any $X_0$; the mode is the best point of tangency.
+    For negative entries of B, $A - a_{\min}$ is used instead.
     """
 
     def __init__(self, target: _Target, mode: Tensor) -> None:
@@ -109,8 +108,8 @@ class _TangentEnvelope:
 class _SpanEnvelope:
     r"""Angular central Gaussian proposals: the span of X, then its columns from the last to the first.
 
-    With :math:`C = U D V^\top` the linear part is :math:`\sum_i d_i y_i`, :math:`y_i = u_i^\top X v_i`. It is bounded
-    by a quadratic form in the span of X, because :math:`2 y \le h + y^2/h` for h > 0, and :math:`y_i \le |X^\top u_i|`.
+    With $C = U D V^\top$ the linear part is $\sum_i d_i y_i$, $y_i = u_i^\top X v_i$. It is bounded
+    by a quadratic form in the span of X, because $2 y \le h + y^2/h$ for h > 0, and $y_i \le |X^\top u_i|$.
     h is y at the mode. The p largest eigenvalues of the quadratic form
     are all replaced by the p-th in the proposal: more than one of them would make the bound loose.
     """
@@ -178,7 +177,7 @@ class _SpanEnvelope:
 
 
 def _angular_bound(cost: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Eigenvalues :math:`1 + 2\lambda_i/b` of Ω and log M(b), b optimal: :math:`\sum_i 1/(b + 2\lambda_i) = 1`."""
+    r"""Eigenvalues $1 + 2\lambda_i/b$ of Ω and log M(b), b optimal: $\sum_i 1/(b + 2\lambda_i) = 1$."""
     n = cost.shape[-1]
     low, high = torch.ones_like(cost[..., 0]), torch.full_like(cost[..., 0], float(n))
     for _ in range(60):

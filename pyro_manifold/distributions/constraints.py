@@ -21,9 +21,9 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class StiefelConstraint(Constraint):
-    r"""Matrices :math:`X` of shape ``(..., n, p)`` with :math:`X^\top X = I`, up to the rounding of their dtype.
+    r"""Matrices $X$ of shape ``(..., n, p)`` with $X^\top X = I$, up to the rounding of their dtype.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pyro_manifold import constraints
         >>> constraints.stiefel.check(torch.eye(3, 2)), constraints.stiefel.check(torch.ones(3, 2))
@@ -48,7 +48,7 @@ class GrassmannConstraint(StiefelConstraint):
     For densities and losses that are the same at X and XR for every orthogonal R: optimisers then never rotate the
     columns within their span.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pyro_manifold import constraints
         >>> constraints.grassmann, bool(constraints.grassmann.check(torch.eye(3, 2)))
@@ -62,12 +62,12 @@ class GrassmannConstraint(StiefelConstraint):
 
 
 class SpecialOrthogonalConstraint(StiefelConstraint):
-    r"""Rotations: matrices of shape ``(..., n, n)`` with :math:`X^\top X = I` and :math:`\det X = 1`.
+    r"""Rotations: matrices of shape ``(..., n, n)`` with $X^\top X = I$ and $\det X = 1$.
 
     `biject_to` returns `RotationTransform`, which is smooth, and `transform_to` `PolarRotationTransform`, under which a
     rotation is its own unconstrained value.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pyro_manifold import constraints
         >>> swap = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
@@ -82,11 +82,11 @@ class SpecialOrthogonalConstraint(StiefelConstraint):
 
 
 class PositiveDecreasingVector(Constraint):
-    r"""Vectors ``(..., p)`` with :math:`y_1 \ge \dots \ge y_p > 0`, such as singular values.
+    r"""Vectors ``(..., p)`` with $y_1 \ge \dots \ge y_p > 0$, such as singular values.
 
     `DecreasingTransform` maps unconstrained space to them, and to equal numbers only by rounding.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pyro_manifold import constraints
         >>> constraints.positive_decreasing_vector.check(torch.tensor([[3.0, 1.0], [1.0, 3.0], [1.0, -1.0]]))

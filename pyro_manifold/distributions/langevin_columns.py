@@ -11,7 +11,7 @@ from pyro_manifold.distributions.langevin_table import coefficients, scale
 
 
 def log_two_columns(total: Tensor, product: Tensor, n: int) -> Tensor:
-    r"""Compute :math:`\log {}_0F_1(n/2; \operatorname{diag}(d, e)^2/4)` from d² + e² and d²e², in float64.
+    r"""Compute $\log {}_0F_1(n/2; \operatorname{diag}(d, e)^2/4)$ from d² + e² and d²e², in float64.
 
     The two arguments have the same shape, which may be any.
 
@@ -22,7 +22,7 @@ def log_two_columns(total: Tensor, product: Tensor, n: int) -> Tensor:
         product: d²e².
         n: rows, at least 2.
 
-    Example:
+    Examples:
         >>> zero = torch.zeros(1, dtype=torch.float64)
         >>> round(log_two_columns(zero + 4.0, zero, 3).exp().item(), 6)  # sinh(2) / 2
         1.81343

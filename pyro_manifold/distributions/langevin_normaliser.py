@@ -1,4 +1,4 @@
-r"""The matrix Langevin normalising constant, :math:`{}_0F_1(n/2; F^\top F/4) = E\,e^{\operatorname{tr} F^\top X}`."""
+r"""The matrix Langevin normalising constant, ${}_0F_1(n/2; F^\top F/4) = E\,e^{\operatorname{tr} F^\top X}$."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from pyro_manifold.distributions.langevin_spectrum import log_many_columns
 
 
 def log_langevin_normaliser(concentration: Tensor) -> Tensor:
-    r"""Compute the log normalising constant of `MatrixLangevin`, :math:`\log E\,e^{\operatorname{tr} F^\top X}`.
+    r"""Compute the log normalising constant of `MatrixLangevin`, $\log E\,e^{\operatorname{tr} F^\top X}$.
 
-    X is uniform on the n×p matrices with orthonormal columns, and the mean is :math:`{}_0F_1(n/2; F^\top F/4)`. With
-    the singular values :math:`d_i` of F its logarithm is computed as
+    X is uniform on the n×p matrices with orthonormal columns, and the mean is ${}_0F_1(n/2; F^\top F/4)$. With
+    the singular values $d_i$ of F its logarithm is computed as
 
-    .. math::
-        \sum_i s(d_i) + \sum_{i<j} c(d_i, d_j) + \sum_{k=3}^p a_k e_k(q_1, \dots, q_p),
-        \qquad q_i = 1 - \big(1 + 4 d_i^2 / (n-1)^2\big)^{-1/2}.
+    $$
+    \sum_i s(d_i) + \sum_{i<j} c(d_i, d_j) + \sum_{k=3}^p a_k e_k(q_1, \dots, q_p),
+    \qquad q_i = 1 - \big(1 + 4 d_i^2 / (n-1)^2\big)^{-1/2}.
+    $$
 
     s is the logarithm for one column, s + s + c that for two, by `pyro_manifold.distributions.langevin_table`: for any
     n and F to about 1e-13 of the larger of it and 1, first derivatives to 1e-12 and second to 1e-11. **p ≤ 2 is exact**
     and has derivatives of every order. For p ≥ 3, where there are two, the last sum is the contribution of the volumes
-    of k columns beyond those of fewer, e_k an elementary symmetric polynomial and :math:`a_k` the (k-1)-th difference
-    of :math:`\log\Gamma((n-j)/2)` at j = 0. It vanishes with any of k singular values and has the right limit when any
+    of k columns beyond those of fewer, e_k an elementary symmetric polynomial and $a_k$ the (k-1)-th difference
+    of $\log\Gamma((n-j)/2)$ at j = 0. It vanishes with any of k singular values and has the right limit when any
     number of them are large; in between it follows the second-order saddlepoint
-    approximation of Kume, Preston and Wood, whose three-column part is exactly :math:`\frac1{2n} e_3(q)`, with n for
+    approximation of Kume, Preston and Wood, whose three-column part is exactly $\frac1{2n} e_3(q)$, with n for
     n - 1 in q.
 
     The table lists the largest errors of the logarithm found, over singular values between 0.5 and 1000, equal and
@@ -55,7 +56,7 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
     Raises:
         NotImplementedError: if a third derivative is requested and p ≥ 3.
 
-    Example:
+    Examples:
         >>> F = torch.eye(3, 2, requires_grad=True)
         >>> value = log_langevin_normaliser(F)
         >>> round(value.item(), 4)
@@ -78,9 +79,9 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
 
 
 def langevin_mean(concentration: Tensor) -> Tensor:
-    r"""Compute the mean of the matrix Langevin distribution, :math:`\partial \log {}_0F_1 / \partial F`, shaped as F.
+    r"""Compute the mean of the matrix Langevin distribution, $\partial \log {}_0F_1 / \partial F$, shaped as F.
 
-    Example:
+    Examples:
         >>> langevin_mean(torch.tensor([[1e9], [0.0]])).tolist()
         [[1.0], [0.0]]
     """

@@ -23,7 +23,7 @@ _NO_THIRD_DERIVATIVE = (
 def log_many_columns(matrix: Tensor) -> Tensor:
     """Compute `log_langevin_normaliser` of ``(..., n, p)`` in float64, p ≥ 3; NaN where an entry is not finite.
 
-    Example:
+    Examples:
         >>> log_many_columns(torch.zeros(4, 3, dtype=torch.float64)).abs() < 1e-14
         tensor(True)
     """
@@ -84,12 +84,13 @@ class _Mean(torch.autograd.Function):
 class _Curvature(torch.autograd.Function):
     r"""The derivative of the mean in a direction E.
 
-    With :math:`F^\top F = V \operatorname{diag}(x) V^\top` the mean is :math:`F M`,
-    :math:`M = 2 V \operatorname{diag}(g'(x)) V^\top`, and by the formula of Daleckii and Krein
+    With $F^\top F = V \operatorname{diag}(x) V^\top$ the mean is $F M$,
+    $M = 2 V \operatorname{diag}(g'(x)) V^\top$, and by the formula of Daleckii and Krein
 
-    .. math::
-        d(FM) = E M + F V K V^\top, \qquad K_{ii} = 2 \sum_j g''_{ij} H_{jj}, \qquad
-        K_{ij} = 2 \frac{g'_i - g'_j}{x_i - x_j} H_{ij}, \qquad H = V^\top (E^\top F + F^\top E) V.
+    $$
+    d(FM) = E M + F V K V^\top, \qquad K_{ii} = 2 \sum_j g''_{ij} H_{jj}, \qquad
+    K_{ij} = 2 \frac{g'_i - g'_j}{x_i - x_j} H_{ij}, \qquad H = V^\top (E^\top F + F^\top E) V.
+    $$
     """
 
     generate_vmap_rule = True
@@ -179,7 +180,7 @@ def _log_of_squares(squares: Tensor, n: int) -> Tensor:
 
 
 def _beyond_pairs(squares: Tensor, n: int) -> Tensor:
-    r"""Compute :math:`\sum_{k \ge 3} a_k e_k(q)`, e the elementary symmetric polynomials."""
+    r"""Compute $\sum_{k \ge 3} a_k e_k(q)$, e the elementary symmetric polynomials."""
     p = squares.shape[-1]
     ratio = squares * (2 / (n - 1)) ** 2
     root = (1 + ratio).sqrt()
@@ -195,11 +196,11 @@ def _beyond_pairs(squares: Tensor, n: int) -> Tensor:
 
 @cache
 def _interplay(n: int, p: int) -> list[float]:
-    r"""Compute :math:`a_k = \Delta^{k-1}_j \log\Gamma\big(\tfrac{n-j}2\big)\big|_{j=0}`, k = 3, ..., p, the
+    r"""Compute $a_k = \Delta^{k-1}_j \log\Gamma\big(\tfrac{n-j}2\big)\big|_{j=0}$, k = 3, ..., p, the
     contribution of the volumes of k columns beyond those of fewer.
 
     Differences of logarithms would cancel. By Malmsten's formula they are integrals of positive functions,
-    :math:`\int_0^\infty e^{-(n-k+1)t/2} (1 - e^{-t/2})^{k-1} / (t (1 - e^{-t}))\, dt`.
+    $\int_0^\infty e^{-(n-k+1)t/2} (1 - e^{-t/2})^{k-1} / (t (1 - e^{-t}))\, dt$.
     """
     log_t = np.linspace(-40.0, 6.0, 4000)
     t = np.exp(log_t)

@@ -1,17 +1,17 @@
 r"""The matrix Langevin normaliser of two columns as a closed form and a table, one for each number of rows n.
 
-With F of singular values d, e let :math:`t = (d^2 + e^2)/c^2`, :math:`\delta = (de)^2/c^4` and c = n/2 + 2. The
+With F of singular values d, e let $t = (d^2 + e^2)/c^2$, $\delta = (de)^2/c^4$ and c = n/2 + 2. The
 logarithm of the normaliser is a smooth function of these two, also where d = e and where one vanishes. It is
 
-.. math::
-    c\,(s - 2) - \tfrac{n-2}{2} \log\tfrac{1 + s + q}{4} - \tfrac12 \log\tfrac s2 + R(w, r), \qquad
-    q = \sqrt{1 + t + \delta}, \quad s = \sqrt{2 + t + 2q}.
+$$
+c\,(s - 2) - \tfrac{n-2}{2} \log\tfrac{1 + s + q}{4} - \tfrac12 \log\tfrac s2 + R(w, r), \qquad
+q = \sqrt{1 + t + \delta}, \quad s = \sqrt{2 + t + 2q}.
+$$
 
-The closed form, s the sum and q the product of :math:`\sqrt{1 + d^2/c^2}` and :math:`\sqrt{1 + e^2/c^2}`, has all
+The closed form, s the sum and q the product of $\sqrt{1 + d^2/c^2}$ and $\sqrt{1 + e^2/c^2}$, has all
 unbounded terms, in either singular value, both, or n. The remainder R is bounded and analytic in
 
-.. math::
-    w = (1 + 4k)^{-1/2}, \qquad r = \big((1 + 4k)/(1 + t)\big)^{1/2}, \qquad k = \delta / (1 + t),
+$$ w = (1 + 4k)^{-1/2}, \qquad r = \big((1 + 4k)/(1 + t)\big)^{1/2}, \qquad k = \delta / (1 + t), $$
 
 which fill the unit square: w falls from 1 to 0 as the smaller singular value grows, r from 1 to 0 as the larger grows
 beyond it. Hence products of a few Chebyshev polynomials represent R to rounding errors, and derivatives of every order
@@ -43,7 +43,7 @@ def scale(n: int) -> float:
 def coefficients(n: int, order: int) -> Array:
     r"""Return Chebyshev coefficients of R or of its derivatives, ``(order + 1, terms in r, terms in w)``.
 
-    Row j has :math:`\partial_u^{order-j} \partial_v^j R` for u = 2w - 1, v = 2r - 1 in [-1, 1]. There are no more terms
+    Row j has $\partial_u^{order-j} \partial_v^j R$ for u = 2w - 1, v = 2r - 1 in [-1, 1]. There are no more terms
     in r than in w, and a derivative is padded to the number of R itself.
 
     NumPy arrays, because a cache must not keep the tensors of a trace or of a transform.
@@ -52,7 +52,7 @@ def coefficients(n: int, order: int) -> Array:
         n: rows, at least 2.
         order: order of the derivatives.
 
-    Example:
+    Examples:
         >>> coefficients(3, 1).shape
         (2, 32, 48)
     """
@@ -94,14 +94,15 @@ def _remainder(w: Array, r: Array, n: int) -> Array:
 
 
 def scaled_log_two_columns(d: Array, e: Array, n: int) -> Array:
-    r"""Compute :math:`\log {}_0F_1(n/2; \operatorname{diag}(d, e)^2/4) - d - e`.
+    r"""Compute $\log {}_0F_1(n/2; \operatorname{diag}(d, e)^2/4) - d - e$.
 
-    Given the second row of the first column, :math:`x_2 = \tanh u`, both columns are von Mises–Fisher on n - 1
+    Given the second row of the first column, $x_2 = \tanh u$, both columns are von Mises–Fisher on n - 1
     dimensions, with concentrations that are smaller by the factor r = sech u:
 
-    .. math::
-        {}_0F_1 = E\,S(d\,r)\,S(e\,r), \qquad S(\kappa) = {}_0F_1(\tfrac{n-1}2; \kappa^2/4),
-        \qquad p(u) \propto (\operatorname{sech} u)^{n-1}.
+    $$
+    {}_0F_1 = E\,S(d\,r)\,S(e\,r), \qquad S(\kappa) = {}_0F_1(\tfrac{n-1}2; \kappa^2/4),
+    \qquad p(u) \propto (\operatorname{sech} u)^{n-1}.
+    $$
 
     The integrand is positive, even and analytic: the trapezoidal rule in v, u = w sinh v, converges faster than any
     power, with w the width at the mode.
@@ -114,7 +115,7 @@ def scaled_log_two_columns(d: Array, e: Array, n: int) -> Array:
     Returns:
         float64.
 
-    Example:
+    Examples:
         >>> zero = np.zeros((), complex)
         >>> bool(abs(scaled_log_two_columns(zero, zero, 3)) < 1e-14)
         True

@@ -16,20 +16,19 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class MatrixAngularCentralGaussian(OnStiefel):
-    r"""Distribution of :math:`X = Z(Z^\top Z)^{-1/2}`, the matrix with orthonormal columns nearest to a Gaussian Z.
+    r"""Distribution of $X = Z(Z^\top Z)^{-1/2}$, the matrix with orthonormal columns nearest to a Gaussian Z.
 
-    .. math::
-        p(X) = |\Sigma|^{-p/2}\, |X^\top \Sigma^{-1} X|^{-n/2}
+    $$ p(X) = |\Sigma|^{-p/2}\, |X^\top \Sigma^{-1} X|^{-n/2} $$
 
-    The columns of Z ``(n, p)`` are independent, each :math:`N(0, \Sigma)`. The distribution does not change under
-    :math:`X \to XR`, R orthogonal, nor with the scale of Σ; it is a distribution of the subspace that X spans. The base
+    The columns of Z ``(n, p)`` are independent, each $N(0, \Sigma)$. The distribution does not change under
+    $X \to XR$, R orthogonal, nor with the scale of Σ; it is a distribution of the subspace that X spans. The base
     measure of the density is the uniform distribution (the normalised Haar measure). ``log_prob`` is normalised and
     differentiable in Σ; draws are exact, and ``rsample`` differentiates through them.
 
     Args:
         covariance: Σ, ``(..., n, n)``, positive definite; gives dtype and device. This or ``scale_tril``.
         p: number of columns, at most n.
-        scale_tril: lower triangular L with :math:`\Sigma = LL^\top`.
+        scale_tril: lower triangular L with $\Sigma = LL^\top$.
         chart: the transform from unconstrained space to the manifold in Pyro's own inference, ``"polar"``
             (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
 
@@ -42,7 +41,7 @@ class MatrixAngularCentralGaussian(OnStiefel):
 
     Source: Chikuse 1990, J. Multivariate Anal. 33, 265–274.
 
-    Example:
+    Examples:
         >>> d = MatrixAngularCentralGaussian(torch.diag(torch.tensor([1e12, 1e12, 1.0])), 2)
         >>> d.sample()[2].abs().max().item() < 1e-3
         True

@@ -12,7 +12,7 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class MatrixBingham(MatrixBinghamVonMisesFisher):
-    r"""Matrix Bingham distribution, :math:`p(X) \propto e^{\operatorname{tr} B X^\top A X}`, of orthonormal matrices.
+    r"""Matrix Bingham distribution, $p(X) \propto e^{\operatorname{tr} B X^\top A X}$, of orthonormal matrices.
 
     The density does not depend on the signs of the columns of X (for diagonal B); with B the identity it depends only
     on the subspace that X spans. p = 1 is the Bingham distribution of unit vectors.
@@ -39,7 +39,7 @@ class MatrixBingham(MatrixBinghamVonMisesFisher):
 
     Source: Kent, Ganeiber and Mardia 2018, J. Comput. Graph. Stat. 27, 291–301.
 
-    Example:
+    Examples:
         >>> A = torch.diag(torch.tensor([1e9, 1e9, 0.0]))
         >>> MatrixBingham(A, p=2).sample()[2].abs().max().item() < 1e-3
         True

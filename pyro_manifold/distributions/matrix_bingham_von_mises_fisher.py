@@ -17,7 +17,7 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class MatrixBinghamVonMisesFisher(OnStiefel):
-    r"""Orthonormal matrices with density :math:`p(X) \propto e^{\operatorname{tr}(C^\top X + B X^\top A X)}`.
+    r"""Orthonormal matrices with density $p(X) \propto e^{\operatorname{tr}(C^\top X + B X^\top A X)}$.
 
     The log density has a linear part, as `MatrixLangevin`, and a quadratic one, as `MatrixBingham`.
     **``log_prob`` leaves out the normalising constant**: use it for X given A, B and C, not to infer them; it raises
@@ -28,7 +28,7 @@ class MatrixBinghamVonMisesFisher(OnStiefel):
 
     - angular central Gaussian, for the span of X and then for its columns one after the other. Without a linear part
       the acceptance rate hardly falls with the concentration, if the entries of B are of one sign and not far apart;
-      for p ≥ 2 a linear part of size c costs about :math:`c^{-p(p-1)/4}`, and :math:`2^{-p}` in signs;
+      for p ≥ 2 a linear part of size c costs about $c^{-p(p-1)/4}$, and $2^{-p}$ in signs;
     - matrix Langevin, tangent at the mode: for a dominant linear part; p ≤ 6.
 
     Args:
@@ -48,7 +48,7 @@ class MatrixBinghamVonMisesFisher(OnStiefel):
     Source: Khatri and Mardia 1977 for the distribution; Kent, Ganeiber and Mardia 2018, J. Comput. Graph. Stat. 27,
     291–301, for its draws.
 
-    Example:
+    Examples:
         >>> A, C = torch.diag(torch.tensor([0.0, 1e6, 0.0])), torch.tensor([[0.0], [9.0], [0.0]])
         >>> MatrixBinghamVonMisesFisher(A, torch.eye(1), C).sample().abs().round().tolist()
         [[0.0], [1.0], [0.0]]
@@ -94,7 +94,7 @@ class MatrixBinghamVonMisesFisher(OnStiefel):
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
-        r"""Return :math:`\operatorname{tr}(C^\top X + B X^\top A X)`, ``sample_shape + batch_shape``; unnormalised."""
+        r"""Return $\operatorname{tr}(C^\top X + B X^\top A X)$, ``sample_shape + batch_shape``; unnormalised."""
         if self._validate_args:
             self._validate_sample(value)
         for name in "ABC":

@@ -26,10 +26,9 @@ _ROUNDS_WITHOUT_ACCEPTANCE = 20
 class MatrixLangevin(OnStiefel):
     r"""Matrix Langevin (matrix von Mises–Fisher) distribution of n×p matrices with orthonormal columns.
 
-    .. math::
-        p(X) = e^{\operatorname{tr} F^\top X} / {}_0F_1(n/2; F^\top F/4)
+    $$ p(X) = e^{\operatorname{tr} F^\top X} / {}_0F_1(n/2; F^\top F/4) $$
 
-    The mode is :math:`F(F^\top F)^{-1/2}`, the matrix with orthonormal columns nearest to F; the singular values of F
+    The mode is $F(F^\top F)^{-1/2}$, the matrix with orthonormal columns nearest to F; the singular values of F
     are the concentrations along its columns. p = 1 is the von Mises–Fisher distribution.
 
     The base measure is the uniform distribution (the normalised Haar measure). ``log_prob`` is normalised and has
@@ -44,7 +43,7 @@ class MatrixLangevin(OnStiefel):
     ``sample`` makes exact draws: columns are proposed one after the other, each von Mises–Fisher and orthogonal to
     those before, and rejection corrects for the normalising constants that this leaves out (Hoff 2009, J. Comput.
     Graph. Stat. 18, section 2.2). The acceptance rate does not fall with the concentration; it falls with p, roughly as
-    :math:`2^{-p(p-1)/4}` when all concentrations are equal and large.
+    $2^{-p(p-1)/4}$ when all concentrations are equal and large.
 
     Args:
         concentration: F, ``(..., n, p)``, n ≥ p; gives dtype and device.
@@ -58,7 +57,7 @@ class MatrixLangevin(OnStiefel):
         NotImplementedError: if a third derivative of ``log_prob`` in F is requested and p ≥ 3.
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
-    Example:
+    Examples:
         >>> d = MatrixLangevin(1e6 * torch.eye(3, 2))
         >>> d.sample().abs().round().tolist()
         [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
@@ -107,7 +106,7 @@ class MatrixLangevin(OnStiefel):
         return self._rows.spread(langevin_mean(self._rows.distinct)).expand_as(self.concentration)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        r"""Return :math:`\operatorname{tr} F^\top X - \log {}_0F_1(n/2; F^\top F/4)`, shape ``sample + batch``."""
+        r"""Return $\operatorname{tr} F^\top X - \log {}_0F_1(n/2; F^\top F/4)$, shape ``sample + batch``."""
         if self._validate_args:
             self._validate_sample(value)
         if _version(self.concentration) != self._version:

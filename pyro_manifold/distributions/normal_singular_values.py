@@ -17,16 +17,17 @@ from pyro_manifold.distributions import constraints
 class NormalSingularValues(TorchDistribution):
     r"""Singular values of an n×p matrix whose entries are independent N(0, s²), the largest first.
 
-    With :math:`U \sim` `StiefelUniform` (n, p), the loadings :math:`W = U\,\mathrm{diag}(\sigma)` have
-    :math:`W W^\top` distributed as for a matrix W of normal entries: the usual prior of factor analysis and
+    With $U \sim$ `StiefelUniform` (n, p), the loadings $W = U\,\mathrm{diag}(\sigma)$ have
+    $W W^\top$ distributed as for a matrix W of normal entries: the usual prior of factor analysis and
     probabilistic PCA, without their rotations. For n ≥ p
 
-    .. math::
-        p(\sigma_1, \dots, \sigma_p) = \frac{2^p\,\pi^{p^2/2}}{2^{np/2}\,\Gamma_p(n/2)\,\Gamma_p(p/2)\,s^p}
-        \prod_i \Bigl(\frac{\sigma_i}{s}\Bigr)^{n-p} e^{-\sigma_i^2/2s^2}
-        \prod_{i<j} \frac{\sigma_i^2 - \sigma_j^2}{s^2} \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0,
+    $$
+    p(\sigma_1, \dots, \sigma_p) = \frac{2^p\,\pi^{p^2/2}}{2^{np/2}\,\Gamma_p(n/2)\,\Gamma_p(p/2)\,s^p}
+    \prod_i \Bigl(\frac{\sigma_i}{s}\Bigr)^{n-p} e^{-\sigma_i^2/2s^2}
+    \prod_{i<j} \frac{\sigma_i^2 - \sigma_j^2}{s^2} \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0,
+    $$
 
-    a density with respect to Lebesgue measure, :math:`\Gamma_p` the multivariate gamma function. Values repel each
+    a density with respect to Lebesgue measure, $\Gamma_p$ the multivariate gamma function. Values repel each
     other; the mean of the sum of their squares is nps².
 
     Args:
@@ -40,9 +41,9 @@ class NormalSingularValues(TorchDistribution):
     Raises:
         ValueError: unless ``rows`` and ``size`` are positive integers, ``size`` at most ``rows``.
 
-    Source: Muirhead 1982, Aspects of Multivariate Statistical Theory, theorem 3.2.18, for :math:`\sigma^2/s^2`.
+    Source: Muirhead 1982, Aspects of Multivariate Statistical Theory, theorem 3.2.18, for $\sigma^2/s^2$.
 
-    Example:
+    Examples:
         >>> numbers = NormalSingularValues(20, 3, 0.5).sample((1000,))
         >>> bool((numbers.square().sum(-1).mean() - 20 * 3 * 0.25).abs() < 1)
         True

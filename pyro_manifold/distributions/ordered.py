@@ -18,8 +18,7 @@ from pyro_manifold.distributions import constraints
 class Ordered(TorchDistribution):
     r"""p independent numbers of a positive distribution with density f, in decreasing order.
 
-    .. math::
-        p(\sigma_1, \dots, \sigma_p) = p! \prod_i f(\sigma_i) \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0,
+    $$ p(\sigma_1, \dots, \sigma_p) = p! \prod_i f(\sigma_i) \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0, $$
 
     a density with respect to Lebesgue measure: the sum over all p! orders. As a prior of scales that belong to columns
     it is equivalent to independent scales without the freedom to change their order, so that chains agree on the order
@@ -37,7 +36,7 @@ class Ordered(TorchDistribution):
 
     Source: David & Nagaraja 2003, Order Statistics, section 2.2.
 
-    Example:
+    Examples:
         >>> import pyro.distributions as dist
         >>> scales = Ordered(dist.HalfCauchy(1.0), 4)
         >>> numbers = scales.sample((1000,))
@@ -99,9 +98,10 @@ def _is_positive(support: Any) -> bool:
 class OrderedHalfNormal(Ordered):
     r"""Order statistics of p independent half-normal numbers, the largest first.
 
-    .. math::
-        p(\sigma_1, \dots, \sigma_p) = p! \prod_i \frac{2}{s} \varphi(\sigma_i / s)
-        \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0,
+    $$
+    p(\sigma_1, \dots, \sigma_p) = p! \prod_i \frac{2}{s} \varphi(\sigma_i / s)
+    \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0,
+    $$
 
     a density with respect to Lebesgue measure; φ is that of the standard normal. The mean of their squares is s².
 
@@ -117,7 +117,7 @@ class OrderedHalfNormal(Ordered):
 
     Source: David & Nagaraja 2003, Order Statistics, section 2.2.
 
-    Example:
+    Examples:
         >>> numbers = OrderedHalfNormal(4, 2.0).sample((1000,))
         >>> bool((numbers.diff(dim=-1) <= 0).all()), bool((numbers.square().mean() - 4).abs() < 1)
         (True, True)

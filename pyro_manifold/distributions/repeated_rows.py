@@ -41,7 +41,7 @@ def repeated_rows(events: Tensor, event_dim: int) -> RepeatedRows:
         events: ``batch + event``.
         event_dim: number of dimensions of an event.
 
-    Example:
+    Examples:
         >>> parameter = torch.randn(4, 3, 2, requires_grad=True)
         >>> rows = repeated_rows(parameter[torch.arange(98) % 4], 2)
         >>> rows.distinct.shape, rows.spread(rows.distinct.sum((-2, -1))).shape

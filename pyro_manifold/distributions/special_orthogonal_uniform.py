@@ -13,7 +13,7 @@ from pyro_manifold.manifolds import SpecialOrthogonal
 
 
 class SpecialOrthogonalUniform(StiefelUniform):
-    r"""Uniform distribution of rotations: n×n matrices X with :math:`X^\top X = I` and :math:`\det X = 1`.
+    r"""Uniform distribution of rotations: n×n matrices X with $X^\top X = I$ and $\det X = 1$.
 
     The set of these matrices is the group SO(n), the distribution its normalised Haar measure: the only one under which
     QX is distributed as X for every rotation Q. It is the base measure of densities of sites with the support
@@ -32,7 +32,7 @@ class SpecialOrthogonalUniform(StiefelUniform):
 
     Source: Mezzadri 2007, arXiv math-ph/0609050.
 
-    Example:
+    Examples:
         >>> R = SpecialOrthogonalUniform(3).sample()
         >>> bool(torch.allclose(R.T @ R, torch.eye(3), atol=1e-5)), round(float(torch.linalg.det(R)), 3)
         (True, 1.0)

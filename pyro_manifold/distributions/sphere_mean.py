@@ -18,9 +18,9 @@ Array = np.ndarray[Any, Any]
 
 
 def log_sphere_mean(concentration: Tensor, m: int) -> Tensor:
-    r"""Compute :math:`\log E\,e^{\kappa x_1}` for x uniform on the unit sphere of :math:`\mathbb{R}^m`, in float64.
+    r"""Compute $\log E\,e^{\kappa x_1}$ for x uniform on the unit sphere of $\mathbb{R}^m$, in float64.
 
-    It is :math:`\log {}_0F_1(m/2; \kappa^2/4) = \log \Gamma(m/2) (2/\kappa)^{m/2-1} I_{m/2-1}(\kappa)`, without
+    It is $\log {}_0F_1(m/2; \kappa^2/4) = \log \Gamma(m/2) (2/\kappa)^{m/2-1} I_{m/2-1}(\kappa)$, without
     derivatives; see `scaled_log_sphere_mean`.
 
     Args:
@@ -30,7 +30,7 @@ def log_sphere_mean(concentration: Tensor, m: int) -> Tensor:
     Returns:
         The shape of ``concentration``, float64.
 
-    Example:
+    Examples:
         >>> round(log_sphere_mean(torch.tensor(2.0), 1).exp().item(), 6)  # cosh(2)
         3.762196
     """
@@ -43,7 +43,7 @@ def scaled_log_sphere_mean(kappa: Array, m: int) -> Array:
     r"""Compute `log_sphere_mean` less κ, its part that grows linearly; accurate to 3e-13 also for large κ.
 
     Debye's expansion is used for orders from 24 up, where its twelve terms reach machine precision for every κ. Lower
-    orders follow by :math:`{}_0F_1(b; y) = {}_0F_1(b+1; y) + \frac{y}{b(b+1)} {}_0F_1(b+2; y)`, a sum of positive
+    orders follow by ${}_0F_1(b; y) = {}_0F_1(b+1; y) + \frac{y}{b(b+1)} {}_0F_1(b+2; y)$, a sum of positive
     terms where κ is real. Nothing cancels at any κ.
 
     Args:
@@ -52,7 +52,7 @@ def scaled_log_sphere_mean(kappa: Array, m: int) -> Array:
 
     Source: Digital Library of Mathematical Functions, 10.41(ii).
 
-    Example:
+    Examples:
         >>> round(float(scaled_log_sphere_mean(np.array(1e9), 1)), 12)  # log(1/2)
         -0.69314718056
     """
@@ -67,7 +67,7 @@ def scaled_log_sphere_mean(kappa: Array, m: int) -> Array:
 
 
 def _debye_expansion(kappa: Array, order: float) -> tuple[Array, Array]:
-    r"""Return :math:`\log {}_0F_1(\nu+1; \kappa^2/4) - \kappa` and the ratio of the next to it, for a large order ν."""
+    r"""Return $\log {}_0F_1(\nu+1; \kappa^2/4) - \kappa$ and the ratio of the next to it, for a large order ν."""
     z = kappa / order
     root = np.sqrt(1 + z * z)
     excess = z * (z / (1 + root))  # root - 1 without cancellation
@@ -82,7 +82,7 @@ def _debye_expansion(kappa: Array, order: float) -> tuple[Array, Array]:
 
 @cache
 def _debye_coefficients(order: float) -> tuple[Array, Array]:
-    r"""Return coefficients in t of :math:`\sum_k u_k \nu^{-k}` and :math:`\sum_k (u_{k-1}/2 + t u_{k-1}') \nu^{-k}`.
+    r"""Return coefficients in t of $\sum_k u_k \nu^{-k}$ and $\sum_k (u_{k-1}/2 + t u_{k-1}') \nu^{-k}$.
 
     The second is the part of I' over I that remains after division by the terms that cancel at κ = 0.
     """

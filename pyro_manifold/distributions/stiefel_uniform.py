@@ -50,7 +50,7 @@ class StiefelUniform(OnStiefel):
 
     Source: Mezzadri 2007, arXiv math-ph/0609050 (draws by QR with positive diagonal).
 
-    Example:
+    Examples:
         >>> U = StiefelUniform(4, 2).sample()
         >>> bool(torch.allclose(U.T @ U, torch.eye(2), atol=1e-5))
         True

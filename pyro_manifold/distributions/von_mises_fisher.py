@@ -12,15 +12,15 @@ from pyro_manifold.manifolds.reflector import rotate_rows
 
 @torch.no_grad()
 def sample_von_mises_fisher(parameter: Tensor) -> Tensor:
-    r"""Draw exactly from :math:`p(x) \propto e^{f^\top x}` on the unit sphere, by rejection (Wood 1994).
+    r"""Draw exactly from $p(x) \propto e^{f^\top x}$ on the unit sphere, by rejection (Wood 1994).
 
     Args:
-        parameter: f, ``(..., m)``: concentration :math:`\|f\|` times mean direction. m = 1 draws a sign.
+        parameter: f, ``(..., m)``: concentration $\|f\|$ times mean direction. m = 1 draws a sign.
 
     Returns:
         Unit vectors ``(..., m)``.
 
-    Example:
+    Examples:
         >>> sample_von_mises_fisher(torch.tensor([1e8, 0.0, 0.0])).abs().round().tolist()
         [1.0, 0.0, 0.0]
     """
@@ -36,9 +36,9 @@ def sample_von_mises_fisher(parameter: Tensor) -> Tensor:
 
 
 def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
-    r"""Draw 1 - t, t the cosine of the angle to the mean direction, of density :math:`e^{\kappa t}(1-t^2)^{(m-3)/2}`.
+    r"""Draw 1 - t, t the cosine of the angle to the mean direction, of density $e^{\kappa t}(1-t^2)^{(m-3)/2}$.
 
-    Wood's formulas in terms of :math:`1 - t`, as is necessary for large concentrations: their cosines all round to 1.
+    Wood's formulas in terms of $1 - t$, as is necessary for large concentrations: their cosines all round to 1.
     """
     shape, kappa = concentration.shape, concentration.flatten()
     # b = (-2κ + √(4κ² + (m-1)²)) / (m-1), written without the difference of large numbers.

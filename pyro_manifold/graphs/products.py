@@ -16,7 +16,7 @@ _FEWEST_ENTRIES = 10_000
 
 
 def _joined_chains(module: GraphModule, node: Node) -> Node | None:
-    r"""Replace :math:`(A_1 S, \dots, A_c S)` by one product with S, and :math:`S A_k` by its transpose.
+    r"""Replace $(A_1 S, \dots, A_c S)$ by one product with S, and $S A_k$ by its transpose.
 
     Data, or a minibatch of them, are the same for all chains; the products of a model with them are the larger part of
     its arithmetic. As one product, with the rows of all chains below each other, they are faster on CPUs than one by
@@ -35,7 +35,7 @@ def _joined_chains(module: GraphModule, node: Node) -> Node | None:
 
 
 def _turned_round(module: GraphModule, node: Node) -> Node | None:
-    r"""Replace :math:`AB` by :math:`(B^\top A^\top)^\top` where B has few columns.
+    r"""Replace $AB$ by $(B^\top A^\top)^\top$ where B has few columns.
 
     The BLAS behind PyTorch on CPUs spends two to eight times as long on a row-major product with at most ten columns
     as on its transpose, and gradients of models with orthonormal matrices are such products: (n×n)(n×p).

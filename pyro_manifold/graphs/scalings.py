@@ -41,7 +41,7 @@ class _Affine(NamedTuple):
 
 
 def _take_out_of_sum(module: GraphModule, total: Node) -> Node | None:
-    r"""Replace :math:`\sum_i (a y_i + b)` by :math:`a \sum_i y_i + nb`, if nothing else uses the terms."""
+    r"""Replace $\sum_i (a y_i + b)$ by $a \sum_i y_i + nb$, if nothing else uses the terms."""
     graph, value = module.graph, total.meta["val"]
     inside, views = total.all_input_nodes[0], []
     terms, sums = inside.meta["val"].numel(), value.numel()

@@ -113,7 +113,7 @@ class MCMC(Results):
         ValueError: for what is no kernel, another ``chain_method``, or ``initial_params`` without the right leading
             dimension.
 
-    Example:
+    Examples:
         >>> import pyro
         >>> from pyro_manifold.distributions import StiefelUniform
         >>> from pyro_manifold.infer import OHMC

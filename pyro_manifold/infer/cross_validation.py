@@ -1,6 +1,6 @@
 r"""Cross-validation: K folds of rows, and held-out cells of a data matrix.
 
-The log score of a held-out observation is :math:`\log \frac1S \sum_s p(y_i \mid \theta_s)`, with draws θ from the
+The log score of a held-out observation is $\log \frac1S \sum_s p(y_i \mid \theta_s)$, with draws θ from the
 posterior given the rest of the data.
 """
 
@@ -31,8 +31,10 @@ def k_fold(
 ) -> Any:
     r"""Estimate the expected log predictive density (elpd) by K-fold cross-validation of rows, for `arviz.compare`.
 
-    .. math:: \mathrm{elpd} = \sum_i \log \frac1S \sum_s p(y_i \mid \theta_s), \quad \theta_s \sim p(\theta \mid
-        y_{-f(i)}),
+    $$
+    \mathrm{elpd} = \sum_i \log \frac1S \sum_s p(y_i \mid \theta_s), \quad \theta_s \sim p(\theta \mid
+    y_{-f(i)}),
+    $$
 
     f(i) the fold of row i. The model is fitted k times, to the rows of all folds but one. In contrast to the evidence,
     the elpd needs no proper prior and hardly depends on the width of the prior. It is that of fits to a share 1 - 1/k
@@ -57,7 +59,7 @@ def k_fold(
 
     Source: Vehtari, Gelman & Gabry, Statistics and Computing 27 (2017), section 2.3.
 
-    Example:
+    Examples:
         >>> import pyro, torch
         >>> import pyro.distributions as dist
         >>> _ = pyro.set_rng_seed(0)
@@ -126,7 +128,7 @@ def held_out_cells(
         ValueError: if ``share`` hides no cell or all cells, if the model has no argument named ``mask``, and if its
             likelihood is not masked by that argument.
 
-    Example:
+    Examples:
         >>> import pyro, torch
         >>> import pyro.distributions as dist
         >>> _ = pyro.set_rng_seed(0)

@@ -32,9 +32,9 @@ def compare_evidence(
 ) -> Any:
     r"""Tabulate the evidence of several models for the same data, their probabilities, and the time of each run.
 
-    `SMC` estimates :math:`\log p(y \mid M)` for each model. With equal prior probabilities of the models,
+    `SMC` estimates $\log p(y \mid M)$ for each model. With equal prior probabilities of the models,
 
-    .. math:: P(M_k \mid y) = p(y \mid M_k) \Big/ \sum_j p(y \mid M_j) .
+    $$ P(M_k \mid y) = p(y \mid M_k) \Big/ \sum_j p(y \mid M_j) . $$
 
     The evidence depends on the prior: a prior that is ten times too wide lowers it, and the more so the more columns or
     components there are. With `NormalSingularValues` and `StiefelUniform`, loadings have the same prior at every rank.
@@ -69,7 +69,7 @@ def compare_evidence(
             lists or is given with several models, if ``smc`` is not a function, and for an `SMC` that has not run.
         Exception: the error of the first model, if all models fail.
 
-    Example:
+    Examples:
         >>> import pyro, torch
         >>> import pyro.distributions as dist
         >>> _ = pyro.set_rng_seed(0)

@@ -43,7 +43,7 @@ class Predictive(pyro.infer.Predictive):
         return_sites: as in Pyro.
         parallel: whether to run the model once for all draws.
 
-    Example:
+    Examples:
         >>> import pyro, torch, pyro.distributions as dist
         >>> from pyro_manifold.distributions import StiefelUniform
         >>> def model(count):

@@ -35,8 +35,7 @@ class RunningPredictions:
 
     Mean and sum of squared deviations of each chain are updated by Welford's recursion, which avoids cancellation:
 
-    .. math::
-        m_t = m_{t-1} + (x_t - m_{t-1}) / t, \quad s_t = s_{t-1} + (x_t - m_{t-1})(x_t - m_t) .
+    $$ m_t = m_{t-1} + (x_t - m_{t-1}) / t, \quad s_t = s_{t-1} + (x_t - m_{t-1})(x_t - m_t) . $$
 
     The memory needed is two tensors ``(chains, ...)``, and that of one run of the model for all chains. If that is too
     much, use one object for each part of the inputs. In a resumed run, only new draws are included.
@@ -57,7 +56,7 @@ class RunningPredictions:
 
     Source: Welford 1962, Technometrics 4; Gelman & Rubin 1992 for `r_hat`.
 
-    Example:
+    Examples:
         >>> import pyro, pyro.distributions as dist
         >>> from pyro_manifold.infer import MCMC, OHMC
         >>> def model(x, y=None):
@@ -134,7 +133,7 @@ class RunningPredictions:
 
     @property
     def r_hat(self) -> Tensor:
-        r"""R-hat of each prediction after t draws, :math:`\sqrt{(t - 1)/t + B/W}`.
+        r"""R-hat of each prediction after t draws, $\sqrt{(t - 1)/t + B/W}$.
 
         B is the variance of the chains' means, W the mean of their variances. Chains are not split, since their final
         length is not known, so that a drift common to all chains is not detected. R-hat is 1 where all draws are equal,

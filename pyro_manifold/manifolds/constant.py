@@ -17,7 +17,7 @@ class Constant(Manifold):
     As the manifold of a site it makes that number an input of the density, one for each chain, that every kernel leaves
     unchanged. Its gradient is the derivative of the potential energy.
 
-    Example:
+    Examples:
         >>> Constant().retraction(torch.tensor([0.5]), torch.tensor([1.0]))
         tensor([0.5000])
     """

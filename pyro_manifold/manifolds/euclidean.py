@@ -15,7 +15,7 @@ from pyro_manifold.manifolds.base import Manifold
 class Euclidean(Manifold):
     """Real tensors with ``event_dim`` trailing event dimensions; projection is the identity, a retraction a sum.
 
-    Example:
+    Examples:
         >>> Euclidean().retraction(torch.zeros(2), torch.ones(2)).tolist()
         [1.0, 1.0]
     """

@@ -14,11 +14,11 @@ class Grassmann(Stiefel):
     r"""Subspaces, each represented by an n×p matrix X with orthonormal columns that span it.
 
     XR for an orthogonal R spans the same subspace and is the same point. Tangent vectors (directions of movement) at X
-    are the *horizontal* matrices, :math:`X^\top r = 0`: those that rotate no column within the subspace. They are
+    are the *horizontal* matrices, $X^\top r = 0$: those that rotate no column within the subspace. They are
     tangent vectors of `Stiefel` too, with the same geodesics, so only the removal of these rotations differs from
     `Stiefel`. Edelman, Arias & Smith 1998, section 2.5.
 
-    Example:
+    Examples:
         >>> import torch
         >>> manifold = Grassmann()
         >>> X = manifold.random_point(5, 2)
@@ -28,7 +28,7 @@ class Grassmann(Stiefel):
     """
 
     def dimension(self, *shape: int) -> int:
-        r"""Return :math:`p(n-p)`."""
+        r"""Return $p(n-p)$."""
         n, p = shape
         return p * (n - p)
 
@@ -37,9 +37,9 @@ class Grassmann(Stiefel):
         return 1
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
-        r"""Return :math:`P_X(G) = (I - XX^\top)G`, orthogonal in the inner product tr AᵀB."""
+        r"""Return $P_X(G) = (I - XX^\top)G$, orthogonal in the inner product tr AᵀB."""
         return ambient - point @ (point.mT @ ambient)
 
     def retraction(self, point: Tensor, tangent: Tensor, method: RetractionMethod = "polar") -> Tensor:
-        """Retract as `Stiefel` does; the polar factor does not depend on the basis: :math:`R_{XQ}(rQ) = R_X(r)Q`."""
+        """Retract as `Stiefel` does; the polar factor does not depend on the basis: $R_{XQ}(rQ) = R_X(r)Q$."""
         return super().retraction(point, tangent, method)

@@ -9,13 +9,14 @@ from torch import Tensor
 
 
 def polar_factor(matrix: Tensor) -> Tensor:
-    r"""Return the nearest matrix with orthonormal columns, :math:`Q = Z (Z^\top Z)^{-1/2}`.
+    r"""Return the nearest matrix with orthonormal columns, $Q = Z (Z^\top Z)^{-1/2}$.
 
-    The derivative is the closed form for :math:`Z = QP`, with :math:`P` symmetric,
+    The derivative is the closed form for $Z = QP$, with $P$ symmetric,
 
-    .. math::
-        dQ = Q\,\mathcal{L}_P^{-1}(Q^\top dZ - dZ^\top Q) + (I - QQ^\top)\,dZ\,P^{-1},
-        \qquad \mathcal{L}_P(K) = KP + PK,
+    $$
+    dQ = Q\,\mathcal{L}_P^{-1}(Q^\top dZ - dZ^\top Q) + (I - QQ^\top)\,dZ\,P^{-1},
+    \qquad \mathcal{L}_P(K) = KP + PK,
+    $$
 
     which is finite wherever ``Z`` has full column rank. Differentiating the SVD instead gives NaN at
     repeated singular values, and at an orthonormal ``Z`` all of them are 1. The map is the gradient of the
@@ -29,7 +30,7 @@ def polar_factor(matrix: Tensor) -> Tensor:
     Returns:
         Q, ``(..., n, p)``, of the same dtype and device.
 
-    Example:
+    Examples:
         >>> Q = polar_factor(torch.tensor([[3.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))
         >>> Q.tolist()
         [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
@@ -39,7 +40,7 @@ def polar_factor(matrix: Tensor) -> Tensor:
 
 
 def solve_lyapunov(positive: Tensor, right_side: Tensor) -> Tensor:
-    r"""Return the solution K of :math:`KP + PK = C` for a symmetric positive definite P.
+    r"""Return the solution K of $KP + PK = C$ for a symmetric positive definite P.
 
     Its own derivative solves the same equation, so it stays finite where eigenvalues of ``P`` coincide.
 
@@ -50,7 +51,7 @@ def solve_lyapunov(positive: Tensor, right_side: Tensor) -> Tensor:
     Returns:
         ``K``, ``(..., p, p)``.
 
-    Example:
+    Examples:
         >>> solve_lyapunov(torch.eye(2), torch.tensor([[2.0, 4.0], [4.0, 2.0]])).tolist()
         [[1.0, 2.0], [2.0, 1.0]]
     """

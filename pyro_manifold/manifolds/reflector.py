@@ -1,6 +1,6 @@
 r"""Rotations of the rows of a matrix, as pairs of Householder reflectors.
 
-The reflector of u is the reflection :math:`H_u = I - 2 u u^\top / u^\top u`, which takes u to -u.
+The reflector of u is the reflection $H_u = I - 2 u u^\top / u^\top u$, which takes u to -u.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from torch import Tensor
 
 
 def rotate_rows(matrix: Tensor, start: int, direction: Tensor, inverse: bool = False) -> Tensor:
-    r"""Apply to the rows from ``start`` on the rotation that takes :math:`e_1` to ``direction``, normalised.
+    r"""Apply to the rows from ``start`` on the rotation that takes $e_1$ to ``direction``, normalised.
 
-    It is :math:`G = H_u H_{e_1}`, the reflector of :math:`u = v/\|v\| + e_1` after that of :math:`e_1`: the smallest
-    such rotation, and the identity for v along :math:`e_1`. It is smooth except for v opposite to :math:`e_1`, where
-    :math:`H_{e_1}` alone is applied (in one dimension it takes :math:`e_1` to v, which no rotation does).
+    It is $G = H_u H_{e_1}$, the reflector of $u = v/\|v\| + e_1$ after that of $e_1$: the smallest
+    such rotation, and the identity for v along $e_1$. It is smooth except for v opposite to $e_1$, where
+    $H_{e_1}$ alone is applied (in one dimension it takes $e_1$ to v, which no rotation does).
 
     Args:
         matrix: ``(..., n, p)``.
         start: index of the first row that the rotation acts on.
-        direction: v, ``(..., n - start)``, of any length; zero counts as :math:`e_1`.
-        inverse: apply :math:`G^{-1} = H_{e_1} H_u` instead.
+        direction: v, ``(..., n - start)``, of any length; zero counts as $e_1$.
+        inverse: apply $G^{-1} = H_{e_1} H_u$ instead.
 
     Returns:
         ``(..., n, p)``.
 
-    Example:
+    Examples:
         >>> rotate_rows(torch.eye(2), 0, torch.tensor([0.0, 2.0])).tolist()
         [[0.0, -1.0], [1.0, 0.0]]
     """

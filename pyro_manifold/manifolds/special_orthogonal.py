@@ -19,11 +19,11 @@ def with_positive_determinant(matrix: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SpecialOrthogonal(Stiefel):
-    r"""n×n matrices with :math:`X^\top X = I` and :math:`\det X = 1`: one of the two components of O(n).
+    r"""n×n matrices with $X^\top X = I$ and $\det X = 1$: one of the two components of O(n).
 
     Tangent vectors, retractions and geodesics are those of `Stiefel`, which never leave a component.
 
-    Example:
+    Examples:
         >>> import torch
         >>> manifold = SpecialOrthogonal()
         >>> X = manifold.random_point(100, 3, 3)
@@ -60,7 +60,7 @@ class SpecialOrthogonal(Stiefel):
         return with_positive_determinant(super().random_point(*shape, dtype=dtype, device=device, generator=generator))
 
     def projection(self, ambient: Tensor) -> Tensor:
-        r"""Nearest rotation, :math:`U \operatorname{diag}(1, \dots, 1, \det UV^\top) V^\top` for :math:`USV^\top`."""
+        r"""Nearest rotation, $U \operatorname{diag}(1, \dots, 1, \det UV^\top) V^\top$ for $USV^\top$."""
         left, _, right = torch.linalg.svd(ambient)
         sign = torch.linalg.det(left @ right).sign()
         return torch.cat([left[..., :-1], left[..., -1:] * sign[..., None, None]], -1) @ right

@@ -12,7 +12,7 @@ from pyro_manifold.manifolds.base import Manifold
 
 
 def great_circle_flow(point: Tensor, tangent: Tensor, time: Tensor | float, dim: int = -1) -> tuple[Tensor, Tensor]:
-    r"""Follow a great circle, :math:`x \cos st + \tfrac{r}{s} \sin st` with speed :math:`s = \|r\|`.
+    r"""Follow a great circle, $x \cos st + \tfrac{r}{s} \sin st$ with speed $s = \|r\|$.
 
     Args:
         point: x, unit vectors along ``dim``.
@@ -33,9 +33,9 @@ def great_circle_flow(point: Tensor, tangent: Tensor, time: Tensor | float, dim:
 
 @dataclass(frozen=True)
 class Sphere(Manifold):
-    r"""Unit vectors, :math:`\{x \in \mathbb{R}^n : \|x\| = 1\}`, n ≥ 2; tangent vectors at x are orthogonal to x.
+    r"""Unit vectors, $\{x \in \mathbb{R}^n : \|x\| = 1\}$, n ≥ 2; tangent vectors at x are orthogonal to x.
 
-    Example:
+    Examples:
         >>> Sphere().projection(torch.tensor([3.0, 4.0])).tolist()
         [0.6000000238418579, 0.800000011920929]
     """
@@ -52,7 +52,7 @@ class Sphere(Manifold):
         return len(shape) == 1 and shape[0] >= 2
 
     def entry_scale(self, *shape: int) -> float:
-        r"""Return :math:`1/\sqrt{n}`."""
+        r"""Return $1/\sqrt{n}$."""
         return float(shape[0] ** -0.5)
 
     def random_point(
@@ -66,7 +66,7 @@ class Sphere(Manifold):
         return self.projection(torch.randn(*shape, dtype=dtype, device=device, generator=generator))
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
-        r"""Return :math:`g - x\,(x \cdot g)`."""
+        r"""Return $g - x\,(x \cdot g)$."""
         return ambient - point * (point * ambient).sum(-1, keepdim=True)
 
     def projection(self, ambient: Tensor) -> Tensor:
@@ -79,5 +79,5 @@ class Sphere(Manifold):
         return great_circle_flow(point, tangent, time)
 
     def membership_error(self, point: Tensor) -> Tensor:
-        r"""Return :math:`|x \cdot x - 1|`; infinite where x is not finite."""
+        r"""Return $|x \cdot x - 1|$; infinite where x is not finite."""
         return (point.square().sum(-1) - 1).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -25,12 +25,12 @@ def check_shape(n: int, p: int, owner: str) -> None:
 
 
 def positive_qr(matrix: Tensor) -> Tensor:
-    r"""Return the orthonormal factor of :math:`Z = QR` with a positive diagonal of R, which makes it unique.
+    r"""Return the orthonormal factor of $Z = QR$ with a positive diagonal of R, which makes it unique.
 
     Its distribution is uniform (the Haar measure) when ``matrix`` has independent standard normal entries (Mezzadri
     2007, arXiv math-ph/0609050); without this choice of signs it is not.
 
-    Example:
+    Examples:
         >>> positive_qr(torch.tensor([[-2.0], [0.0]])).tolist()
         [[-1.0], [0.0]]
     """
@@ -42,17 +42,18 @@ def positive_qr(matrix: Tensor) -> Tensor:
 def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
     r"""Rotate a point and a tangent vector by the Cayley transform of the plane they span.
 
-    .. math::
-        (X, r) \mapsto (QX, Qr), \quad Q = (I - \tfrac{t}{2} W)^{-1} (I + \tfrac{t}{2} W),
-        \quad W = r X^\top - X r^\top .
+    $$
+    (X, r) \mapsto (QX, Qr), \quad Q = (I - \tfrac{t}{2} W)^{-1} (I + \tfrac{t}{2} W),
+    \quad W = r X^\top - X r^\top .
+    $$
 
     Q is orthogonal, so orthonormality, tangency and every norm in the kinetic energy are kept; W is the
     same before and after, so the flow with ``-time`` is the inverse. Wen & Yin 2013; Yanush & Kropotov,
     arXiv 1901.08045.
 
-    With :math:`U = [r, X]` and :math:`V = [X, -r]` the inverse costs one 2p×2p solve, O(np²) in all. The
-    products in :math:`V^\top U` are computed, not replaced by the identities :math:`X^\top X = I` and
-    :math:`r^\top X = -X^\top r` that hold without rounding: the replacements turn rounding into
+    With $U = [r, X]$ and $V = [X, -r]$ the inverse costs one 2p×2p solve, O(np²) in all. The
+    products in $V^\top U$ are computed, not replaced by the identities $X^\top X = I$ and
+    $r^\top X = -X^\top r$ that hold without rounding: the replacements turn rounding into
     exponential growth of the orthogonality error. For p > n/2 the n×n system is the smaller one.
 
     Args:
@@ -85,10 +86,11 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
 def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
     r"""Follow the geodesic for a given time, with lengths of the surrounding Euclidean space.
 
-    .. math::
-        [X', r'] = [X, r] \exp\!\left(t \begin{bmatrix} A & -S \\ I & A \end{bmatrix}\right)
-        \begin{bmatrix} e^{-tA} & 0 \\ 0 & e^{-tA} \end{bmatrix},
-        \quad A = X^\top r, \; S = r^\top r .
+    $$
+    [X', r'] = [X, r] \exp\!\left(t \begin{bmatrix} A & -S \\ I & A \end{bmatrix}\right)
+    \begin{bmatrix} e^{-tA} & 0 \\ 0 & e^{-tA} \end{bmatrix},
+    \quad A = X^\top r, \; S = r^\top r .
+    $$
 
     The formula needs X orthonormal and r tangent: rounding grows exponentially from step to step, to order 1 in some
     thirty steps of size 0.6. So the accumulated rounding error is removed at the end of each step. For p = 1 the
@@ -125,12 +127,12 @@ def newton_schulz(matrix: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Stiefel(Manifold):
-    r"""n×p matrices with orthonormal columns, :math:`V(n, p) = \{X \in \mathbb{R}^{n \times p} : X^\top X = I\}`.
+    r"""n×p matrices with orthonormal columns, $V(n, p) = \{X \in \mathbb{R}^{n \times p} : X^\top X = I\}$.
 
     Tangent vectors at X, the directions in which X can move without leaving the set, are the matrices r with
-    :math:`X^\top r` skew-symmetric. p = 1 gives unit vectors, p = n the orthogonal matrices O(n).
+    $X^\top r$ skew-symmetric. p = 1 gives unit vectors, p = n the orthogonal matrices O(n).
 
-    Example:
+    Examples:
         >>> manifold = Stiefel()
         >>> X = manifold.random_point(5, 2)
         >>> r = manifold.tangent_projection(X, torch.randn(5, 2))
@@ -142,7 +144,7 @@ class Stiefel(Manifold):
     shape_in_words = "n×p with n ≥ p"
 
     def dimension(self, *shape: int) -> int:
-        r"""Return :math:`np - p(p+1)/2`."""
+        r"""Return $np - p(p+1)/2$."""
         n, p = shape
         return n * p - p * (p + 1) // 2
 
@@ -156,7 +158,7 @@ class Stiefel(Manifold):
         return 2 if n == p else 1
 
     def entry_scale(self, *shape: int) -> float:
-        r"""Return :math:`1/\sqrt{n}`."""
+        r"""Return $1/\sqrt{n}$."""
         return float(shape[0] ** -0.5)
 
     def random_point(
@@ -176,9 +178,9 @@ class Stiefel(Manifold):
         return positive_qr(torch.randn(*shape, dtype=dtype, device=device, generator=generator)).contiguous()
 
     def tangent_projection(self, point: Tensor, ambient: Tensor) -> Tensor:
-        r"""Return :math:`P_X(G) = G - X\,\mathrm{sym}(X^\top G)` with :math:`\mathrm{sym}(A) = (A + A^\top)/2`.
+        r"""Return $P_X(G) = G - X\,\mathrm{sym}(X^\top G)$ with $\mathrm{sym}(A) = (A + A^\top)/2$.
 
-        It is orthogonal in the inner product :math:`\operatorname{tr} A^\top B`.
+        It is orthogonal in the inner product $\operatorname{tr} A^\top B$.
         """
         inner = point.mT @ ambient
         return ambient - point @ ((inner + inner.mT) / 2)
@@ -191,9 +193,9 @@ class Stiefel(Manifold):
     def retraction(self, point: Tensor, tangent: Tensor, method: RetractionMethod = "qr") -> Tensor:
         r"""Move along ``tangent`` and return to the manifold.
 
-        ``"qr"`` takes the orthonormal factor Q of :math:`X + r = QR`, ``"polar"`` its polar factor (the geodesic to
-        second order), ``"cayley"`` rotates by the Cayley transform :math:`(I - W/2)^{-1}(I + W/2)` of
-        :math:`W = P r X^\top - X r^\top P` with :math:`P = I - XX^\top/2`, for which :math:`WX = r`.
+        ``"qr"`` takes the orthonormal factor Q of $X + r = QR$, ``"polar"`` its polar factor (the geodesic to
+        second order), ``"cayley"`` rotates by the Cayley transform $(I - W/2)^{-1}(I + W/2)$ of
+        $W = P r X^\top - X r^\top P$ with $P = I - XX^\top/2$, for which $WX = r$.
 
         Raises:
             ValueError: for another method.
@@ -215,7 +217,7 @@ class Stiefel(Manifold):
         return newton_schulz(point)
 
     def membership_error(self, point: Tensor) -> Tensor:
-        r"""Return :math:`\max |X^\top X - I|`; infinite where X is not finite."""
+        r"""Return $\max |X^\top X - I|$; infinite where X is not finite."""
         gram = point.mT @ point
         identity = torch.eye(point.shape[-1], dtype=point.dtype, device=point.device)
         return (gram - identity).abs().flatten(-2).amax(-1).nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -63,7 +63,7 @@ def to_bayesian_(
         ValueError: if it has no parameters that could become sites, shares one between layers, has some without a
             shape, or has batch normalisation; or for arguments other than those above. The network is unchanged then.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pyro import poutine
         >>> from torch import nn

@@ -13,13 +13,14 @@ from pyro_manifold.nn.priors import NormalPrior, OrderedHalfNormalPrior, Stiefel
 class LowRankLinear(PyroModule):
     r"""`torch.nn.Linear` whose weight has rank r, parametrised by its singular vectors and values.
 
-    .. math::
-        y = U \operatorname{diag}(\sigma) V^\top x + b, \quad U^\top U = V^\top V = I, \quad
-        \sigma_1 \ge \dots \ge \sigma_r > 0 .
+    $$
+    y = U \operatorname{diag}(\sigma) V^\top x + b, \quad U^\top U = V^\top V = I, \quad
+    \sigma_1 \ge \dots \ge \sigma_r > 0 .
+    $$
 
     U and V are uniform on the matrices with orthonormal columns, σ the order statistics of r half-normal numbers of
-    scale s, whose density on the ordered cone is :math:`r! \prod_i \tfrac{2}{s} \varphi(\sigma_i / s)`, and
-    :math:`b_i \sim N(0, t^2)` independent. W is never formed: an input costs r(in + out) products, not in·out.
+    scale s, whose density on the ordered cone is $r! \prod_i \tfrac{2}{s} \varphi(\sigma_i / s)$, and
+    $b_i \sim N(0, t^2)$ independent. W is never formed: an input costs r(in + out) products, not in·out.
 
     The sites are ``left`` (U), ``singular_values`` (σ) and ``right`` (V). The order identifies the columns, but the
     density is the same with the signs of a column of U and of V changed together: compare draws by U diag(σ) Vᵀ
@@ -41,7 +42,7 @@ class LowRankLinear(PyroModule):
     Raises:
         ValueError: for sizes that are no positive integers, a rank above them, or scales that are not positive.
 
-    Example:
+    Examples:
         >>> layer = LowRankLinear(6, 5, rank=2)
         >>> layer(torch.randn(7, 6)).shape, int(torch.linalg.matrix_rank(layer.weight))
         (torch.Size([7, 5]), 2)

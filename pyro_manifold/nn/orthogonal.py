@@ -52,11 +52,10 @@ class _Orthogonal(PyroModule):
 class OrthogonalLinear(_Orthogonal):
     r"""`torch.nn.Linear` whose weight is uniform on the matrices with orthonormal rows, or columns.
 
-    .. math::
-        y = g\, Q x + b, \quad Q Q^\top = I \text{ if out ≤ in}, \quad Q^\top Q = I \text{ otherwise},
+    $$ y = g\, Q x + b, \quad Q Q^\top = I \text{ if out ≤ in}, \quad Q^\top Q = I \text{ otherwise}, $$
 
-    with Q uniform and :math:`b_i \sim N(0, s^2)` independent. For inputs of variance 1, outputs have the variance
-    :math:`g^2 \min(1, \text{in} / \text{out}) + s^2`.
+    with Q uniform and $b_i \sim N(0, s^2)$ independent. For inputs of variance 1, outputs have the variance
+    $g^2 \min(1, \text{in} / \text{out}) + s^2$.
 
     The site ``basis`` is the tall one of Q and Qᵀ, on the Stiefel manifold V(max, min) of in and out; ``weight`` is gQ.
     For in = out the manifold has two components, determinants 1 and −1, between which no continuous path leads: each
@@ -78,7 +77,7 @@ class OrthogonalLinear(_Orthogonal):
 
     Source: Saxe, McClelland & Ganguli 2014, arXiv 1312.6120, whose initial values are draws of this prior.
 
-    Example:
+    Examples:
         >>> layer = OrthogonalLinear(3, 2, gain=2.0)
         >>> layer(torch.randn(7, 3)).shape
         torch.Size([7, 2])
@@ -144,7 +143,7 @@ class OrthogonalConv2d(_Orthogonal):
         ValueError: for sizes or options that `torch.nn.Conv2d` does not have, a ``gain`` or ``bias_scale`` that is not
             positive.
 
-    Example:
+    Examples:
         >>> layer = OrthogonalConv2d(3, 8, 3, padding=1)
         >>> layer(torch.randn(2, 3, 10, 10)).shape
         torch.Size([2, 8, 10, 10])

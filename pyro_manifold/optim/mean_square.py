@@ -1,13 +1,13 @@
 r"""Running mean squares of gradients, by which RMSProp, AdaDelta and Adam scale coordinates.
 
-On a manifold there are two definitions. With g the gradient at the point X, projected by :math:`P_X` onto the tangent
+On a manifold there are two definitions. With g the gradient at the point X, projected by $P_X$ onto the tangent
 space there, and T the transport, which projects onto the tangent space at the next point,
 
-- ``"ambient"``: :math:`V \leftarrow \rho V + (1 - \rho)\, g \circ g`, a non-negative matrix that is not transported;
-- ``"transported"``: :math:`V \leftarrow \rho\, T(V) + (1 - \rho)\, P_X(g \circ g)`, a tangent vector, as in Zhou, Gao,
+- ``"ambient"``: $V \leftarrow \rho V + (1 - \rho)\, g \circ g$, a non-negative matrix that is not transported;
+- ``"transported"``: $V \leftarrow \rho\, T(V) + (1 - \rho)\, P_X(g \circ g)$, a tangent vector, as in Zhou, Gao,
   Tran & Gerlach, arXiv 1902.03718. Its entries may be negative, and a negative entry reverses its coordinate.
 
-The step is :math:`P_X(g \oslash (\mathrm{sign}(V) \circ \sqrt{|V|} + \delta))` for both; products ∘ and quotients ⊘ are
+The step is $P_X(g \oslash (\mathrm{sign}(V) \circ \sqrt{|V|} + \delta))$ for both; products ∘ and quotients ⊘ are
 entrywise. Where V is near zero and negative, the divisor of the second passes through zero. For parameters without
 a manifold the two are the same.
 """
@@ -26,7 +26,7 @@ SecondMoment = Literal["ambient", "transported"]
 def accumulate(
     manifold: Manifold, point: Tensor, past: Tensor, tangent: Tensor, decay: float, kind: SecondMoment
 ) -> Tensor:
-    r"""Return :math:`\rho V + (1 - \rho)\, g \circ g`, with the square projected if V is to be transported."""
+    r"""Return $\rho V + (1 - \rho)\, g \circ g$, with the square projected if V is to be transported."""
     square = tangent * tangent
     if kind == "transported":
         square = manifold.tangent_projection(point, square)
@@ -39,7 +39,7 @@ def carry(manifold: Manifold, start: Tensor, end: Tensor, mean_square: Tensor, k
 
 
 def root(mean_square: Tensor, kind: SecondMoment) -> Tensor:
-    r"""Return :math:`\sqrt{V}`, or :math:`\mathrm{sign}(V) \circ \sqrt{|V|}` if V may be negative."""
+    r"""Return $\sqrt{V}$, or $\mathrm{sign}(V) \circ \sqrt{|V|}$ if V may be negative."""
     return mean_square.sqrt() if kind == "ambient" else mean_square.sign() * mean_square.abs().sqrt()
 
 

@@ -45,7 +45,7 @@ class RiemannianPyroOptim(PyroOptim):
 class RiemannianSGD(RiemannianPyroOptim):
     """Gradient descent along the manifold, for `SVI`. Options are those of `TorchRiemannianSGD`: ``lr``, ``momentum``.
 
-    Example:
+    Examples:
         >>> optim = RiemannianSGD({"lr": 0.01})
     """
 
@@ -57,7 +57,7 @@ class RiemannianMomentum(RiemannianPyroOptim):
 
     Options are those of `TorchRiemannianMomentum`: ``lr``, ``momentum`` (0.9).
 
-    Example:
+    Examples:
         >>> optim = RiemannianMomentum({"lr": 0.01})
     """
 
@@ -69,7 +69,7 @@ class RiemannianRMSProp(RiemannianPyroOptim):
 
     Options are those of `TorchRiemannianRMSProp`: ``lr``, ``alpha``, ``eps``, ``second_moment``.
 
-    Example:
+    Examples:
         >>> optim = RiemannianRMSProp({"lr": 0.01})
     """
 
@@ -81,7 +81,7 @@ class RiemannianAdaDelta(RiemannianPyroOptim):
 
     Options are those of `TorchRiemannianAdaDelta`: ``lr``, ``rho``, ``eps``, ``second_moment``.
 
-    Example:
+    Examples:
         >>> optim = RiemannianAdaDelta({"rho": 0.9})
     """
 
@@ -93,7 +93,7 @@ class RiemannianAdam(RiemannianPyroOptim):
 
     Options are those of `TorchRiemannianAdam`: ``lr``, ``betas``, ``eps``, ``second_moment``.
 
-    Example:
+    Examples:
         >>> optim = RiemannianAdam(lambda name: {"lr": 0.01 if name.endswith("cov_factor") else 0.001})
     """
 

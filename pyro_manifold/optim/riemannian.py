@@ -23,8 +23,8 @@ class RiemannianOptimizer(Optimizer):
     r"""A `torch.optim.Optimizer` whose points stay on manifolds.
 
     A subclass states one update in terms of a `Manifold`. The gradient G of the entries is projected onto the tangent
-    space, the directions of movement within the manifold, :math:`g = P_X(G)`; steps are taken by the retraction
-    :math:`R_X(v)`, a point of the manifold near X + v; and state such as momentum is transported, T(v), by projection
+    space, the directions of movement within the manifold, $g = P_X(G)$; steps are taken by the retraction
+    $R_X(v)$, a point of the manifold near X + v; and state such as momentum is transported, T(v), by projection
     onto the tangent space at the new point. For parameters without a manifold (`Euclidean`) the same formulas are the
     usual optimiser, so one optimiser serves all the parameters of a model.
 
@@ -138,7 +138,7 @@ def parameter_groups(module: PyroModule) -> list[dict[str, Any]]:
 
     Needed where Pyro's param store does not hold them, under ``pyro.settings.set(module_local_params=True)``.
 
-    Example:
+    Examples:
         >>> from pyro.nn import PyroParam
         >>> from pyro_manifold import constraints
         >>> module = PyroModule()

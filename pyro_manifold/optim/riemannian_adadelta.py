@@ -17,10 +17,11 @@ from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_sca
 class TorchRiemannianAdaDelta(RiemannianOptimizer):
     r"""`TorchRiemannianRMSProp` with the running mean square of past steps in place of a learning rate.
 
-    .. math::
-        V \leftarrow \rho V + (1 - \rho)\, g \circ g, \quad
-        s = P_X\!\left(\sqrt{W + u^2 \delta} \oslash \sqrt{V + \delta} \circ g\right), \quad
-        W \leftarrow \rho W + (1 - \rho)\, s \circ s, \quad X \leftarrow R_X(-\eta s) .
+    $$
+    V \leftarrow \rho V + (1 - \rho)\, g \circ g, \quad
+    s = P_X\!\left(\sqrt{W + u^2 \delta} \oslash \sqrt{V + \delta} \circ g\right), \quad
+    W \leftarrow \rho W + (1 - \rho)\, s \circ s, \quad X \leftarrow R_X(-\eta s) .
+    $$
 
     g is the projected gradient, P and R are projection and retraction of `RiemannianOptimizer`, u is the size of an
     entry as in `TorchRiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adadelta`. Zeiler 2012 (arXiv
@@ -31,13 +32,13 @@ class TorchRiemannianAdaDelta(RiemannianOptimizer):
         params: tensors or groups; the group option ``manifold`` names their manifold.
         lr: η, a factor of the steps that the method chooses.
         rho: ρ in [0, 1).
-        eps: δ; it sets the size of the first steps, about :math:`u\sqrt{\delta}`.
+        eps: δ; it sets the size of the first steps, about $u\sqrt{\delta}$.
         second_moment: see `pyro_manifold.optim.mean_square`.
 
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.
 
-    Example:
+    Examples:
         >>> optimizer = TorchRiemannianAdaDelta([torch.zeros(3, requires_grad=True)], rho=0.95)
     """
 
@@ -75,7 +76,7 @@ class TorchRiemannianAdaDelta(RiemannianOptimizer):
 
 
 def _offset_root(mean_square: Tensor, eps: float, kind: SecondMoment) -> Tensor:
-    r"""Return :math:`\sqrt{V + \delta}`, with the sign of V where V is transported and negative."""
+    r"""Return $\sqrt{V + \delta}$, with the sign of V where V is transported and negative."""
     if kind == "ambient":
         return (mean_square + eps).sqrt_()
     size = (mean_square.abs() + eps).sqrt_()

@@ -17,10 +17,11 @@ from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_sca
 class TorchRiemannianAdam(RiemannianOptimizer):
     r"""Adam on manifolds: momentum and running mean squares, both with bias correction.
 
-    .. math::
-        m \leftarrow P_X(\beta_1 m + (1 - \beta_1) G), \quad V \leftarrow \beta_2 V + (1 - \beta_2)\, G \circ G, \quad
-        X \leftarrow R_X\!\left(-\eta u\, P_X\!\left(
-        \frac{m}{1 - \beta_1^t} \oslash \Big(\sqrt{\tfrac{V}{1 - \beta_2^t}} + \delta\Big)\right)\right) .
+    $$
+    m \leftarrow P_X(\beta_1 m + (1 - \beta_1) G), \quad V \leftarrow \beta_2 V + (1 - \beta_2)\, G \circ G, \quad
+    X \leftarrow R_X\!\left(-\eta u\, P_X\!\left(
+    \frac{m}{1 - \beta_1^t} \oslash \Big(\sqrt{\tfrac{V}{1 - \beta_2^t}} + \delta\Big)\right)\right) .
+    $$
 
     G is the gradient, P and R are projection and retraction of `RiemannianOptimizer`, u is the size of an entry as in
     `TorchRiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adam`. Kingma & Ba 2015 (arXiv 1412.6980),
@@ -36,7 +37,7 @@ class TorchRiemannianAdam(RiemannianOptimizer):
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.
 
-    Example:
+    Examples:
         >>> optimizer = TorchRiemannianAdam([torch.zeros(3, requires_grad=True)], lr=0.01)
     """
 

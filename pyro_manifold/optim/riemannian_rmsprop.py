@@ -17,9 +17,10 @@ from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_sca
 class TorchRiemannianRMSProp(RiemannianOptimizer):
     r"""RMSProp on manifolds: gradient steps in coordinates scaled by their running root mean square.
 
-    .. math::
-        V \leftarrow \rho V + (1 - \rho)\, g \circ g, \qquad
-        X \leftarrow R_X\!\left(-\eta u\, P_X\!\left(g \oslash (\sqrt{V} + \delta)\right)\right), \qquad g = P_X(G) .
+    $$
+    V \leftarrow \rho V + (1 - \rho)\, g \circ g, \qquad
+    X \leftarrow R_X\!\left(-\eta u\, P_X\!\left(g \oslash (\sqrt{V} + \delta)\right)\right), \qquad g = P_X(G) .
+    $$
 
     G is the gradient, P and R are projection and retraction of `RiemannianOptimizer`, u is the size of an entry: 1/√n
     for orthonormal n×p matrices, so that columns turn by about η radians a step whatever n is (the paper has u = 1),
@@ -36,7 +37,7 @@ class TorchRiemannianRMSProp(RiemannianOptimizer):
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.
 
-    Example:
+    Examples:
         >>> optimizer = TorchRiemannianRMSProp([torch.zeros(3, requires_grad=True)], lr=0.1)
     """
 

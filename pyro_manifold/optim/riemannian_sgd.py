@@ -16,8 +16,7 @@ from pyro_manifold.optim.riemannian import RiemannianOptimizer, State
 class TorchRiemannianSGD(RiemannianOptimizer):
     r"""Gradient descent on manifolds, with projection P, retraction R and transport T of `RiemannianOptimizer`.
 
-    .. math::
-        v \leftarrow \gamma\, T(v) + P_X(G), \qquad X \leftarrow R_X(-\eta v) .
+    $$ v \leftarrow \gamma\, T(v) + P_X(G), \qquad X \leftarrow R_X(-\eta v) . $$
 
     On Euclidean parameters this is `torch.optim.SGD`. Bonnabel 2013 (arXiv 1111.5280) for the plain step; Zhou, Gao,
     Tran & Gerlach (arXiv 1902.03718) for momentum, there with η inside v, which is the same at a constant η.
@@ -30,7 +29,7 @@ class TorchRiemannianSGD(RiemannianOptimizer):
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.
 
-    Example:
+    Examples:
         >>> from pyro_manifold.manifolds import Stiefel
         >>> target = torch.eye(4, 2)
         >>> X = Stiefel().random_point(4, 2).requires_grad_()
@@ -64,7 +63,7 @@ class TorchRiemannianSGD(RiemannianOptimizer):
 class TorchRiemannianMomentum(TorchRiemannianSGD):
     """`TorchRiemannianSGD` with a default momentum of 0.9.
 
-    Example:
+    Examples:
         >>> optimizer = TorchRiemannianMomentum([torch.zeros(3, requires_grad=True)], lr=0.1)
         >>> optimizer.param_groups[0]["momentum"]
         0.9

@@ -1,6 +1,6 @@
 r"""The evidence of Bayesian PCA without chains or particles: importance sampling over a triangular root.
 
-With normal loadings :math:`W = LQ`, L lower triangular with a positive diagonal and Q orthogonal, the likelihood
+With normal loadings $W = LQ$, L lower triangular with a positive diagonal and Q orthogonal, the likelihood
 depends on L alone, whose entries are independent: normal below the diagonal, chi with p, p - 1, … degrees of freedom on
 it. Wide multivariate t distributions about the modes of (L, log diagonal, log noise) cover that posterior, which is not
 the case in W. There are several: where the last entry of the diagonal is small, the entries below it fit as well with

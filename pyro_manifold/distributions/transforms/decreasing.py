@@ -13,15 +13,15 @@ from pyro_manifold.distributions.constraints import positive_decreasing_vector
 
 
 class DecreasingTransform(Transform):
-    r"""Transform of :math:`x \in \mathbb{R}^p` to :math:`y_i = \sum_{j \ge i} e^{x_j}`, positive and decreasing.
+    r"""Transform of $x \in \mathbb{R}^p$ to $y_i = \sum_{j \ge i} e^{x_j}$, positive and decreasing.
 
-    Each :math:`e^{x_i}` is the gap from :math:`y_i` to its successor, of the last number to 0. The Jacobian is
-    triangular, and the logarithm of its determinant :math:`\sum_i x_i`. Pyro's transform to
+    Each $e^{x_i}$ is the gap from $y_i$ to its successor, of the last number to 0. The Jacobian is
+    triangular, and the logarithm of its determinant $\sum_i x_i$. Pyro's transform to
     ``positive_ordered_vector`` has gaps between logarithms, so that numbers grow as exponentials of exponentials.
 
     Shapes: ``(..., p)`` on both sides; dtype and device are the input's.
 
-    Example:
+    Examples:
         >>> transform = DecreasingTransform()
         >>> y = transform(torch.zeros(3))
         >>> y.tolist(), transform.inv(y).tolist()

@@ -16,20 +16,19 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class HouseholderTransform(Transform):
-    r"""Transform of p directions :math:`v_k \in \mathbb{R}^{n-k+1}` to a matrix with orthonormal columns.
+    r"""Transform of p directions $v_k \in \mathbb{R}^{n-k+1}$ to a matrix with orthonormal columns.
 
-    :math:`G_k`, on rows k..n, is the smallest rotation that takes :math:`e_1` to :math:`v_k / \|v_k\|`, a pair of
-    Householder reflectors; X is the first p columns of :math:`G_1 G_2 \cdots G_p`. There are more numbers in v than X
+    $G_k$, on rows k..n, is the smallest rotation that takes $e_1$ to $v_k / \|v_k\|$, a pair of
+    Householder reflectors; X is the first p columns of $G_1 G_2 \cdots G_p$. There are more numbers in v than X
     has degrees of freedom, so a parameter expansion takes the place of the Jacobian determinant: with
 
-    .. math::
-        \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I)
+    $$ \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I) $$
 
     the density 1 of X becomes the standard normal density of v, under which X is uniform (Stewart 1980; Mezzadri 2007):
     the lengths of the v_k are the expanded parameters, their directions are independent and uniform. The base measure
     of densities of X is therefore the uniform distribution, the **normalised** Haar measure.
 
-    The map is smooth except where some v_k points exactly opposite to :math:`e_1`, or is zero.
+    The map is smooth except where some v_k points exactly opposite to $e_1$, or is zero.
     The pseudo-inverse gives the v_k unit length.
 
     Args:
@@ -41,7 +40,7 @@ class HouseholderTransform(Transform):
     Raises:
         ValueError: unless 1 ≤ p ≤ n.
 
-    Example:
+    Examples:
         >>> transform = HouseholderTransform(3, 2)
         >>> X = transform(torch.randn(5))
         >>> bool(torch.allclose(transform(transform.inv(X)), X, atol=1e-5))
@@ -87,7 +86,7 @@ class HouseholderTransform(Transform):
 
 
 def rotated(matrix: Tensor, directions: Sequence[Tensor]) -> Tensor:
-    r"""Apply :math:`G_1 G_2 \cdots` to a matrix ``(n, p)``, by directions ``(..., n)``, ``(..., n - 1)``, ..."""
+    r"""Apply $G_1 G_2 \cdots$ to a matrix ``(n, p)``, by directions ``(..., n)``, ``(..., n - 1)``, ..."""
     matrix = matrix.expand(*directions[0].shape[:-1], -1, -1)
     # Innermost rotation first: before G_k acts, only rows and columns k.. differ from the identity.
     for k, direction in reversed(list(enumerate(directions))):

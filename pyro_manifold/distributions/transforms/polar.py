@@ -15,16 +15,15 @@ from pyro_manifold.manifolds.stiefel import check_shape
 
 
 class PolarTransform(Transform):
-    r"""Polar factor :math:`X = Z (Z^\top Z)^{-1/2}` of any full-rank matrix :math:`Z \in \mathbb{R}^{n \times p}`.
+    r"""Polar factor $X = Z (Z^\top Z)^{-1/2}$ of any full-rank matrix $Z \in \mathbb{R}^{n \times p}$.
 
     X is the matrix with orthonormal columns that is nearest to Z. The map discards the symmetric factor
-    :math:`(Z^\top Z)^{1/2}`, so it has no Jacobian determinant. Parameter expansion takes its place: with
+    $(Z^\top Z)^{1/2}$, so it has no Jacobian determinant. Parameter expansion takes its place: with
 
-    .. math::
-        \texttt{log\_abs\_det\_jacobian}(Z, X) = \sum_{ij} \log N(Z_{ij}; 0, 1)
+    $$ \texttt{log\_abs\_det\_jacobian}(Z, X) = \sum_{ij} \log N(Z_{ij}; 0, 1) $$
 
-    the integral :math:`\int p(X(Z))\, e^{\texttt{log\_abs\_det\_jacobian}} dZ` equals
-    :math:`\int p(X)\, dX` over the uniform distribution (the **normalised** Haar measure), because the polar factor of
+    the integral $\int p(X(Z))\, e^{\texttt{log\_abs\_det\_jacobian}} dZ$ equals
+    $\int p(X)\, dX$ over the uniform distribution (the **normalised** Haar measure), because the polar factor of
     a Gaussian matrix is uniform and independent of the symmetric factor. A sampler over Z therefore draws X from the
     right distribution, and an ELBO over Z is a valid lower bound. Jauch, Hoff & Dunson 2021, arXiv 1906.07684.
 
@@ -38,7 +37,7 @@ class PolarTransform(Transform):
     Raises:
         ValueError: for a matrix with n < p.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch.distributions import biject_to
         >>> from pyro_manifold import constraints

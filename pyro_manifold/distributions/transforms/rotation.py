@@ -16,19 +16,18 @@ from pyro_manifold.manifolds.special_orthogonal import with_positive_determinant
 
 
 class RotationTransform(Transform):
-    r"""Transform of n - 1 directions :math:`v_k \in \mathbb{R}^{n-k+1}`, k = 1..n - 1, to a rotation.
+    r"""Transform of n - 1 directions $v_k \in \mathbb{R}^{n-k+1}$, k = 1..n - 1, to a rotation.
 
-    :math:`X = G_1 G_2 \cdots G_{n-1}`, :math:`G_k` the smallest rotation of rows k..n that takes :math:`e_1` to
-    :math:`v_k / \|v_k\|`, as in `HouseholderTransform`: each has determinant 1, and so has X. There are more numbers in
+    $X = G_1 G_2 \cdots G_{n-1}$, $G_k$ the smallest rotation of rows k..n that takes $e_1$ to
+    $v_k / \|v_k\|$, as in `HouseholderTransform`: each has determinant 1, and so has X. There are more numbers in
     v than X has degrees of freedom, so a parameter expansion takes the place of the Jacobian determinant: with
 
-    .. math::
-        \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I)
+    $$ \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I) $$
 
     the density 1 of X becomes the standard normal density of v, under which X is uniform on SO(n). The base measure of
     densities of X is that uniform distribution, the **normalised** Haar measure of SO(n).
 
-    The map is smooth except where some v_k points exactly opposite to :math:`e_1`, or is zero. The pseudo-inverse gives
+    The map is smooth except where some v_k points exactly opposite to $e_1$, or is zero. The pseudo-inverse gives
     the v_k unit length.
 
     Shapes: ``(..., n(n+1)/2 - 1)`` to ``(..., n, n)``; dtype and device are the input's.
@@ -38,7 +37,7 @@ class RotationTransform(Transform):
 
     Source: Diaconis & Shahshahani, The subgroup algorithm, 1987; Mezzadri 2007, arXiv math-ph/0609050.
 
-    Example:
+    Examples:
         >>> transform = RotationTransform()
         >>> X = transform(torch.randn(5))
         >>> X.shape, bool(torch.allclose(torch.linalg.det(X), torch.tensor(1.0)))
@@ -86,7 +85,7 @@ def _size_of_rotation(numbers: int) -> int:
 
 
 def _off_the_axis(direction: Tensor) -> Tensor:
-    """Move directions exactly opposite to :math:`e_1`, to which no single smallest rotation leads, by a little."""
+    """Move directions exactly opposite to $e_1$, to which no single smallest rotation leads, by a little."""
     head, second, rest = direction[..., :1], direction[..., 1:2], direction[..., 2:]
     against = (head < 0) & (direction[..., 1:] == 0).all(-1, keepdim=True)
     little = float(torch.finfo(direction.dtype).eps) ** 0.75  # its square does not underflow
@@ -100,7 +99,7 @@ class PolarRotationTransform(PolarTransform):
     smooth except where Z is singular, between the two signs of its determinant. A rotation is its own pseudo-inverse,
     and a parameter with this constraint is the matrix itself.
 
-    Example:
+    Examples:
         >>> X = PolarRotationTransform(special_orthogonal)(torch.tensor([[3.0, 0.0], [0.0, -2.0]]))
         >>> torch.equal(X, torch.eye(2))
         True

@@ -13,14 +13,14 @@ from pyro_manifold.manifolds import Sphere
 
 
 class SphereTransform(Transform):
-    r"""Direction :math:`x = z / \|z\|` of any vector :math:`z \ne 0`: `PolarTransform` for p = 1.
+    r"""Direction $x = z / \|z\|$ of any vector $z \ne 0$: `PolarTransform` for p = 1.
 
-    ``log_abs_det_jacobian`` is :math:`\sum_i \log N(z_i; 0, 1)`, the parameter expansion of `PolarTransform`; the base
+    ``log_abs_det_jacobian`` is $\sum_i \log N(z_i; 0, 1)$, the parameter expansion of `PolarTransform`; the base
     measure of densities over x is the uniform distribution. The pseudo-inverse is ``z = x``.
 
     Shapes: ``(..., n)`` on both sides; dtype and device are the input's.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch.distributions import biject_to
         >>> from pyro_manifold import constraints

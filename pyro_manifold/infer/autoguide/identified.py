@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class IdentifiedCovariance(NamedTuple):
-    r"""Covariance :math:`B\,\mathrm{diag}(c^2)B^\top + \mathrm{diag}(d^2)` in a form that is comparable between fits.
+    r"""Covariance $B\,\mathrm{diag}(c^2)B^\top + \mathrm{diag}(d^2)$ in a form that is comparable between fits.
 
     B, c and d are identified by the covariance (up to the conventions below) if, whichever row of B is removed, the
     other rows contain two disjoint sets of ``rank`` linearly independent rows (Anderson & Rubin 1956); this requires
@@ -23,7 +23,7 @@ class IdentifiedCovariance(NamedTuple):
         factor: B, ``(latent_dim, rank)``, with orthonormal columns.
         factor_scale: c, ``(rank,)``, standard deviations along the columns.
         scale: d, ``(latent_dim,)``, standard deviations of the residuals, independent in each coordinate.
-        explained: :math:`c_j^2 / \mathrm{tr}\,\Sigma`, ``(rank,)``: the share of the guide's total variance that each
+        explained: $c_j^2 / \mathrm{tr}\,\Sigma$, ``(rank,)``: the share of the guide's total variance that each
             column explains; the rest is the share of the diagonal. The share of the posterior's variance that the
             guide captures is a separate question.
         directions: ``{site: (rank, *unconstrained shape)}``.
@@ -37,7 +37,7 @@ class IdentifiedCovariance(NamedTuple):
 
 
 def canonical_form(scaled_factor: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Compute B and c with :math:`WW^\top = B\,\mathrm{diag}(c^2)B^\top` by a singular value decomposition of W.
+    r"""Compute B and c with $WW^\top = B\,\mathrm{diag}(c^2)B^\top$ by a singular value decomposition of W.
 
     Args:
         scaled_factor: W, ``(m, rank)``.
@@ -55,7 +55,7 @@ def identify(
     r"""Order the columns, fix their signs, and split them by site.
 
     If all columns share one scale, the basis of their span is not identified. The columns are then rotated to the
-    convention of factor analysis, in which :math:`B^\top D^{-2} B` is diagonal: the first column has the largest norm
+    convention of factor analysis, in which $B^\top D^{-2} B$ is diagonal: the first column has the largest norm
     in units of the residual standard deviations.
 
     Args:

@@ -149,9 +149,10 @@ class _AutoLowRank(AutoContinuous):
 class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
     r"""Gaussian guide over all latent variables with an orthonormal factor and a scale for each of its columns.
 
-    .. math::
-        \theta = \mu + B(c \circ z) + d \circ \varepsilon, \qquad
-        \Sigma = B\,\mathrm{diag}(c^2)\,B^\top + \mathrm{diag}(d^2), \qquad B^\top B = I,
+    $$
+    \theta = \mu + B(c \circ z) + d \circ \varepsilon, \qquad
+    \Sigma = B\,\mathrm{diag}(c^2)\,B^\top + \mathrm{diag}(d^2), \qquad B^\top B = I,
+    $$
 
     z and ε standard normal, in Pyro's unconstrained space. The family is that of `AutoLowRankMultivariateNormal`, all
     covariances that are diagonal plus low rank. The columns of B are identified up to order and sign, provided that
@@ -159,11 +160,11 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
     computed by Woodbury's formula, in O(m·rank²) time and memory for m dimensions. The family is that of Zhou, Gao,
     Tran & Gerlach, arXiv 1902.03718.
 
-    The optimised parameter is :math:`A = W / d` (row by row) with :math:`W = B\,\mathrm{diag}(c)`. It is in units of
+    The optimised parameter is $A = W / d$ (row by row) with $W = B\,\mathrm{diag}(c)$. It is in units of
     d, so that the scales of coordinates do not matter. B and c are computed by a singular value decomposition of W,
-    its *canonical form*. A and AR give the same covariance for every orthogonal R, so A represents :math:`AA^\top`, a
+    its *canonical form*. A and AR give the same covariance for every orthogonal R, so A represents $AA^\top$, a
     matrix of fixed rank, and the distance of two such matrices is that of their A after optimal rotation (Journée,
-    Bach, Absil & Sepulchre 2010). The gradient of a function of :math:`AA^\top` is orthogonal to all rotations by R,
+    Bach, Absil & Sepulchre 2010). The gradient of a function of $AA^\top$ is orthogonal to all rotations by R,
     so the gradient step in A is the gradient step of this quotient geometry.
     `AutoProductStiefelLowRankMultivariateNormal` has B and c as separate parameters, and its columns can collapse.
 
@@ -184,7 +185,7 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
     Raises:
         ValueError: for a rank or scale out of range, and for loaded parameters of another shape.
 
-    Example:
+    Examples:
         >>> import pyro
         >>> from pyro.infer import SVI, Trace_ELBO
         >>> from pyro_manifold.optim import RiemannianAdam
@@ -241,7 +242,7 @@ class AutoProductStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
     r"""Gaussian guide of the family of `AutoStiefelLowRankMultivariateNormal`, with B and c as separate parameters.
 
     B moves on the Stiefel manifold (the matrices with orthonormal columns), as in Zhou, Gao, Tran & Gerlach (arXiv
-    1902.03718), and each entry of c is a parameter. The gradient of column k of B is :math:`c_k^2` times a matrix
+    1902.03718), and each entry of c is a parameter. The gradient of column k of B is $c_k^2$ times a matrix
     applied to that column. A column that starts orthogonal to a direction of large variance therefore shrinks and then
     hardly rotates, and columns with nearly equal c hardly rotate into each other. In thousands of dimensions without a
     direction of large variance this guide is nevertheless preferable, because a scalar scale decreases quickly.
@@ -253,7 +254,7 @@ class AutoProductStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
 
     Arguments and errors are those of `AutoStiefelLowRankMultivariateNormal`.
 
-    Example:
+    Examples:
         >>> import pyro
         >>> def model():
         ...     return pyro.sample("x", dist.Normal(torch.zeros(4), 1.0).to_event(1))
@@ -271,9 +272,10 @@ class AutoProductStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
 class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
     r"""Gaussian guide over all latent variables with an orthonormal factor and one scale for all of its columns.
 
-    .. math::
-        \theta = \mu + sBz + d \circ \varepsilon, \qquad
-        \Sigma = s^2 BB^\top + \mathrm{diag}(d^2), \qquad B^\top B = I .
+    $$
+    \theta = \mu + sBz + d \circ \varepsilon, \qquad
+    \Sigma = s^2 BB^\top + \mathrm{diag}(d^2), \qquad B^\top B = I .
+    $$
 
     Σ does not change when B becomes BR for an orthogonal R: only the subspace spanned by its columns matters (the set
     of these subspaces is the Grassmann manifold). The family is smaller than that of
@@ -295,7 +297,7 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
     Raises:
         ValueError: for a rank or scale out of range, and for loaded parameters of another shape.
 
-    Example:
+    Examples:
         >>> import pyro
         >>> def model():
         ...     return pyro.sample("x", dist.Normal(torch.zeros(4), 1.0).to_event(1))

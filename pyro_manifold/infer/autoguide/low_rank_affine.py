@@ -8,20 +8,21 @@ from torch.distributions import Transform, constraints
 
 
 class LowRankAffineTransform(Transform):
-    r"""Affine transform of N(0, I) to N(μ, Σ), :math:`\Sigma = WW^\top + \mathrm{diag}(d^2)`, without an m×m matrix.
+    r"""Affine transform of N(0, I) to N(μ, Σ), $\Sigma = WW^\top + \mathrm{diag}(d^2)$, without an m×m matrix.
 
-    .. math::
-        u \mapsto \mu + d \circ (u + VCV^\top u), \quad V = W / d, \quad C = (I + K)^{-1}, \quad KK^\top = I + V^\top V,
+    $$
+    u \mapsto \mu + d \circ (u + VCV^\top u), \quad V = W / d, \quad C = (I + K)^{-1}, \quad KK^\top = I + V^\top V,
+    $$
 
-    K lower triangular. :math:`(I + VCV^\top)(I + VCV^\top)^\top = I + VV^\top`, because
-    :math:`CK = I - C` makes :math:`CKK^\top C^\top = (I - C)(I - C)^\top`. Its determinant is that of K.
+    K lower triangular. $(I + VCV^\top)(I + VCV^\top)^\top = I + VV^\top$, because
+    $CK = I - C$ makes $CKK^\top C^\top = (I - C)(I - C)^\top$. Its determinant is that of K.
 
     Args:
         loc: μ, ``(m,)``.
         factor: W, ``(m, rank)``.
         scale: d > 0, ``(m,)``.
 
-    Example:
+    Examples:
         >>> root = LowRankAffineTransform(torch.zeros(3), torch.ones(3, 1), torch.ones(3))
         >>> u = torch.randn(5, 3)
         >>> bool((root.inv(root(u)) - u).abs().max() < 1e-5)

@@ -12,14 +12,15 @@ from torch import Tensor
 
 
 class PathDerivative(TorchDistribution):
-    r"""Distribution :math:`q_\lambda` for which Pyro's ELBOs omit the score function of its parameters λ.
+    r"""Distribution $q_\lambda$ for which Pyro's ELBOs omit the score function of its parameters λ.
 
-    With draws :math:`\theta_\lambda`, the gradient of the ELBO has two terms from the entropy,
+    With draws $\theta_\lambda$, the gradient of the ELBO has two terms from the entropy,
 
-    .. math::
-        \nabla_\lambda \log q_\lambda(\theta_\lambda) =
-        \frac{\partial \log q_\lambda}{\partial \theta}\,\frac{\partial \theta_\lambda}{\partial \lambda}
-        + \frac{\partial \log q_\lambda}{\partial \lambda} .
+    $$
+    \nabla_\lambda \log q_\lambda(\theta_\lambda) =
+    \frac{\partial \log q_\lambda}{\partial \theta}\,\frac{\partial \theta_\lambda}{\partial \lambda}
+    + \frac{\partial \log q_\lambda}{\partial \lambda} .
+    $$
 
     The second term has mean zero. Without it the estimate remains unbiased, and it is zero for every draw where q is
     the posterior. Roeder, Wu & Duvenaud 2017 (arXiv 1703.09194), equation 5. `log_prob` is unchanged, so objectives
@@ -29,7 +30,7 @@ class PathDerivative(TorchDistribution):
         law: a distribution with reparametrised draws.
         frozen: the same distribution with detached parameters.
 
-    Example:
+    Examples:
         >>> import pyro.distributions as dist
         >>> loc = torch.tensor(1.0, requires_grad=True)
         >>> law = PathDerivative(dist.Normal(loc, 1.0), dist.Normal(loc.detach(), 1.0))

@@ -2,7 +2,7 @@ r"""Damped natural gradients of many chains at once, along manifolds.
 
 With G the Fisher information of a model's parameters plus the precision of their priors, a step is
 
-.. math:: \delta = -(P G P + \lambda I)^{-1} \nabla U,
+$$ \delta = -(P G P + \lambda I)^{-1} \nabla U, $$
 
 P the projection to tangent space. For a Normal likelihood G is the Gauss–Newton matrix, and this is the method of
 Levenberg and Marquardt. The damping λ decreases after each step that attains at least a tenth of the decrease predicted
@@ -90,7 +90,7 @@ class NaturalGradient:
         )
 
     def promise(self, state: NaturalGradientState) -> Tensor:
-        r"""Return the predicted decrease :math:`\tfrac12 g^\top G^{-1} g`; 0 where the damping is at its maximum."""
+        r"""Return the predicted decrease $\tfrac12 g^\top G^{-1} g$; 0 where the damping is at its maximum."""
         step = torch.linalg.solve_ex(state.metric, state.slope.unsqueeze(-1))[0].squeeze(-1)
         return torch.where(state.damping < _MOST * state.unit, (state.slope * step).sum(1) / 2, 0.0)
 

@@ -85,7 +85,7 @@ class QuasiNewton:
         )
 
     def promise(self, state: QuasiNewtonState) -> Tensor:
-        r"""Return :math:`\tfrac12 g^\top H g`, the decrease left on a quadratic with inverse Hessian estimate H."""
+        r"""Return $\tfrac12 g^\top H g$, the decrease left on a quadratic with inverse Hessian estimate H."""
         promised = -(state.slope * state.direction).sum(1) / 2
         return torch.where(state.step > _SHORTEST, promised, 0.0)
 

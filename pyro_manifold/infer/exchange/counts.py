@@ -2,8 +2,10 @@ r"""Estimates from swap statistics: rejection rates and the barrier, round trips
 
 The ratio of the normalisers of two neighbouring levels is
 
-.. math:: \frac{Z_{k+1}}{Z_k} = \frac{E_k\,e^{-\delta L/2}}{E_{k+1}\,e^{\delta L/2}}, \qquad
-    \delta = \beta_{k+1} - \beta_k,
+$$
+\frac{Z_{k+1}}{Z_k} = \frac{E_k\,e^{-\delta L/2}}{E_{k+1}\,e^{\delta L/2}}, \qquad
+\delta = \beta_{k+1} - \beta_k,
+$$
 
 bridge sampling of Meng & Wong (Statistica Sinica 6, 1996) with the geometric mean of both densities as the bridge; the
 product of all ratios is the evidence. One-sided stepping-stone estimates average weights of larger variance.

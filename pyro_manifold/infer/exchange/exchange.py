@@ -32,11 +32,11 @@ class ReplicaExchange:
 
     Each chain becomes a group of replicas, one at each level of
 
-    .. math:: \pi_\beta(x) \propto p(x)\,p(y \mid x)^\beta, \qquad 0 = \beta_1 < \dots < \beta_N = 1.
+    $$ \pi_\beta(x) \propto p(x)\,p(y \mid x)^\beta, \qquad 0 = \beta_1 < \dots < \beta_N = 1. $$
 
     In each iteration the kernel moves all replicas, with a step size and masses for each level. Neighbouring levels
     then swap, even and odd pairs in turn, with probability
-    :math:`\min(1, e^{(\beta_k - \beta_{k+1})(L_k - L_{k+1})})`, L minus the log likelihood. Level 1 is drawn from the
+    $\min(1, e^{(\beta_k - \beta_{k+1})(L_k - L_{k+1})})$, L minus the log likelihood. Level 1 is drawn from the
     prior itself, so that the replicas that leave it are independent draws. Warm-up sets the levels so that all swaps
     are rejected equally often. The draws of the run are those at β = 1.
 
@@ -57,7 +57,7 @@ class ReplicaExchange:
     Source: Syed, Bouchard-Côté, Deligiannidis & Doucet, Non-reversible parallel tempering: a scalable highly parallel
     MCMC scheme, JRSS-B 84 (2022), arXiv 1905.02939.
 
-    Example:
+    Examples:
         >>> import pyro, torch
         >>> from pyro_manifold.distributions import StiefelUniform
         >>> from pyro_manifold.infer import MCMC, OHMC, ReplicaExchange

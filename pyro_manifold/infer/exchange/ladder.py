@@ -1,6 +1,6 @@
 r"""Choice of inverse temperatures such that all swaps between neighbours are rejected equally often.
 
-The rejection probability of a swap between nearby levels is :math:`\int\lambda(\beta)\,d\beta` between them, λ the
+The rejection probability of a swap between nearby levels is $\int\lambda(\beta)\,d\beta$ between them, λ the
 local communication barrier; its integral from 0 to 1 is the global barrier Λ. Levels at equal increments of the
 integral minimise the time that a replica takes from one end of the ladder to the other (Syed, Bouchard-Côté,
 Deligiannidis & Doucet, JRSS-B 84, 2022,

@@ -1,6 +1,6 @@
 r"""Swap move between neighbouring levels, even and odd pairs in turn.
 
-.. math:: \alpha = \min\bigl(1, e^{(\beta_k - \beta_{k+1})(L_k - L_{k+1})}\bigr),
+$$ \alpha = \min\bigl(1, e^{(\beta_k - \beta_{k+1})(L_k - L_{k+1})}\bigr), $$
 
 L minus the log likelihood. Even and odd pairs alternate, so that a replica that was swapped continues in its direction
 and takes O(N) swaps from the prior to the posterior; with random pairs it would take O(N²) (Okabe, Kawata, Okamoto &

@@ -31,7 +31,7 @@ class Superchains:
     Raises:
         ValueError: unless both are positive integers, and there are several groups.
 
-    Example:
+    Examples:
         >>> Superchains(8, size=16).chains
         128
     """

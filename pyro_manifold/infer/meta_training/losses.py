@@ -1,7 +1,7 @@
 r"""Loss of training: the Kullback–Leibler divergence of draws from the posterior.
 
 Its gradient with respect to weights w, through draws x(w), is
-:math:`E[(\nabla U(x) + \nabla\log q(x)) \cdot \partial_w x]`, with ∇U on the minibatch and ∇ log q estimated by
+$E[(\nabla U(x) + \nabla\log q(x)) \cdot \partial_w x]$, with ∇U on the minibatch and ∇ log q estimated by
 `stein_scores` for standardised coordinates; both are held constant.
 """
 

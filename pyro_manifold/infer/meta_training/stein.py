@@ -1,6 +1,6 @@
 r"""Score estimation: the gradient of a log density from draws, by Stein's identity.
 
-For draws :math:`x_i` of a density q, :math:`E_q[k(x, x') \nabla \log q(x') + \nabla_{x'} k(x, x')] = 0` for every x;
+For draws $x_i$ of a density q, $E_q[k(x, x') \nabla \log q(x') + \nabla_{x'} k(x, x')] = 0$ for every x;
 over the draws this is a linear system for the gradients at them.
 """
 
@@ -11,12 +11,13 @@ from torch import Tensor
 
 
 def stein_scores(draws: Tensor, regularisation: float = 0.03) -> Tensor:
-    r"""Estimate :math:`\nabla \log q` at draws from q.
+    r"""Estimate $\nabla \log q$ at draws from q.
 
-    .. math::
-        \hat G = -(K + \lambda I)^{-1} \langle \nabla, K \rangle, \qquad
-        \langle \nabla, K \rangle_i = \sum_j \nabla_{x_j} k(x_i, x_j), \qquad
-        k(x, x') = e^{-\|x - x'\|^2 / m},
+    $$
+    \hat G = -(K + \lambda I)^{-1} \langle \nabla, K \rangle, \qquad
+    \langle \nabla, K \rangle_i = \sum_j \nabla_{x_j} k(x_i, x_j), \qquad
+    k(x, x') = e^{-\|x - x'\|^2 / m},
+    $$
 
     with m the median of squared distances between different draws.
 

@@ -231,10 +231,10 @@ def train_meta_sampler(
     r"""Train a sampler for `NNSGHMC` on posteriors.
 
     In a round, many chains are initialised on one of the posteriors and run ``segments`` times ``steps`` steps of the
-    current sampler. Two losses are minimised, both of the form :math:`E_q[U + \log q]`: that of draws of all chains at
+    current sampler. Two losses are minimised, both of the form $E_q[U + \log q]$: that of draws of all chains at
     one time,
 
-    .. math:: \frac1T \sum_t E_{q_t}[U + \log q_t],
+    $$ \frac1T \sum_t E_{q_t}[U + \log q_t], $$
 
     which favours fast convergence to the typical set, and that of draws of one chain over time, which favours fast
     mixing. The gradient of log q is estimated from the draws (`stein_scores`). Back-propagation is truncated to
@@ -265,7 +265,7 @@ def train_meta_sampler(
 
     Source: Gong, Li & Hernández-Lobato, ICLR 2019, section 4.
 
-    Example:
+    Examples:
         >>> import torch, pyro, pyro.distributions as dist
         >>> def gaussian():
         ...     pyro.sample("x", dist.Normal(torch.zeros(3), torch.tensor([0.5, 1.0, 2.0])).to_event(1))

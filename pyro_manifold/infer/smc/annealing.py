@@ -1,7 +1,7 @@
 r"""Annealing algorithm: from draws of one distribution to draws of another, and the ratio of normalising constants.
 
 Waste-free sequential Monte Carlo (Dau & Chopin, JRSS-B 2022, algorithm 2) on the path
-:math:`\pi_\beta \propto e^{-U_0 - \beta L}`. At each level
+$\pi_\beta \propto e^{-U_0 - \beta L}$. At each level
 
 1. β is increased as far as the effective sample size of the N particles allows; the logarithm of their mean weight is
    added to the log evidence;
@@ -38,14 +38,16 @@ _MOST_VISITED = 2**23  # numbers, 64 MB
 class Evidence(NamedTuple):
     r"""Ratio of normalising constants of each run so far, with a variance estimate from that run alone.
 
-    At level t, chain m of M contributes :math:`d_{tm} = (\bar w_{tm} / \bar w_t - 1) / M` to the error of the
+    At level t, chain m of M contributes $d_{tm} = (\bar w_{tm} / \bar w_t - 1) / M$ to the error of the
     logarithm. Errors of a chain and of its ancestors are correlated, since a chain does not forget its start at once;
     other chains are independent:
 
-    .. math:: \widehat{\operatorname{var}} = \frac{M}{M - 1} \sum_t \sum_m
-        \Bigl(d_{tm}^2 + 2\,d_{tm} \sum_{s < t} d_{s,a_s(m)}\Bigr),
+    $$
+    \widehat{\operatorname{var}} = \frac{M}{M - 1} \sum_t \sum_m
+    \Bigl(d_{tm}^2 + 2\,d_{tm} \sum_{s < t} d_{s,a_s(m)}\Bigr),
+    $$
 
-    :math:`a_s(m)` the ancestor of chain m at level s (Lee & Whiteley, Biometrika 105, 2018, for particles).
+    $a_s(m)$ the ancestor of chain m at level s (Lee & Whiteley, Biometrika 105, 2018, for particles).
 
     Attributes:
         log: logarithm of the ratio, ``(runs,)``.

@@ -4,18 +4,18 @@ r"""Lower bound of the evidence from the modes of a posterior, to detect modes m
 2. A mixture q of Gaussians is built about their end points (`laplace_mixture`). The next starts are the visited states
    with the largest excess of the posterior density over the prediction of these Gaussians,
 
-   .. math:: -U(x) - \log \sum_k \hat Z_k\,N(x; m_k, H_k^{-1}):
+   $$ -U(x) - \log \sum_k \hat Z_k\,N(x; m_k, H_k^{-1}): $$
 
    since in the basin of an unknown mode the density is much larger than predicted. This is repeated until no new mode
    is found.
-3. Importance sampling gives :math:`\hat Z = \frac1n \sum_i e^{-U(x_i)} / q(x_i)` with :math:`x_i \sim q`.
+3. Importance sampling gives $\hat Z = \frac1n \sum_i e^{-U(x_i)} / q(x_i)$ with $x_i \sim q$.
 
-:math:`E \hat Z \le Z` for any shape of the modes, so that by Markov's inequality :math:`\hat Z` exceeds c Z with
-probability at most 1/c. The check is one-sided: if q fits badly, :math:`\hat Z` is too small and uninformative, while
+$E \hat Z \le Z$ for any shape of the modes, so that by Markov's inequality $\hat Z$ exceeds c Z with
+probability at most 1/c. The check is one-sided: if q fits badly, $\hat Z$ is too small and uninformative, while
 an estimate of the evidence that is significantly below the bound has missed mass. Priors must be normalised.
 
 A mode whose basin contains each of N independent visited states with probability s is missed with probability
-:math:`(1 - s)^N`, by any method that evaluates the density at these states only.
+$(1 - s)^N$, by any method that evaluates the density at these states only.
 """
 
 from __future__ import annotations

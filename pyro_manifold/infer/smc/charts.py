@@ -2,14 +2,15 @@ r"""Local coordinates about points, as many as there are degrees of freedom, wit
 
 For an unconstrained site they are differences to the centre, divided by given units. For a matrix with orthonormal
 columns they are those of the Cayley transform about a centre M whose orthogonal complement has the basis
-:math:`M_\perp`: a skew-symmetric p×p matrix B and an (n-p)×p matrix A,
+$M_\perp$: a skew-symmetric p×p matrix B and an (n-p)×p matrix A,
 
-.. math::
-    X = M\,(2 S^{-1} - I) + 2 M_\perp A S^{-1}, \quad S = I - B + A^\top A, \qquad
-    dX = 2^d\,|\det S|^{-(n-1)}\,dA\,dB,
+$$
+X = M\,(2 S^{-1} - I) + 2 M_\perp A S^{-1}, \quad S = I - B + A^\top A, \qquad
+dX = 2^d\,|\det S|^{-(n-1)}\,dA\,dB,
+$$
 
-d the number of coordinates, dX the volume element with total volume :math:`2^p \pi^{np/2} / \Gamma_p(n/2)`. They cover
-every X except those for which :math:`I + M^\top X` is singular; X = M has coordinates 0. For p = 1 this is the
+d the number of coordinates, dX the volume element with total volume $2^p \pi^{np/2} / \Gamma_p(n/2)$. They cover
+every X except those for which $I + M^\top X$ is singular; X = M has coordinates 0. For p = 1 this is the
 stereographic projection.
 Source: Jauch, Hoff & Dunson, Random orthogonal matrices and the Cayley transform, Bernoulli 26 (2020).
 """

@@ -1,6 +1,6 @@
 r"""Fitted guides as initial distribution of sequential Monte Carlo, in place of the prior.
 
-.. math:: \pi_\beta(x) \propto q(x)^{1-\beta}\,\bigl(p(x)\,p(y \mid x)\bigr)^\beta
+$$ \pi_\beta(x) \propto q(x)^{1-\beta}\,\bigl(p(x)\,p(y \mid x)\bigr)^\beta $$
 
 q is a normalised density, so that the ratio of normalising constants is still the evidence. It must be computable in
 the coordinates in which the particles move: those of the model for a custom guide, those of the guide for Pyro's

@@ -3,8 +3,10 @@ r"""Search for the modes of a posterior, and a mixture of Gaussians about them (
 Descents from many starts run in parallel (`find_modes`); after each round the worse half is dropped. About each mode
 the density is approximated by a Gaussian (Laplace), in local coordinates x (see `Charts`):
 
-.. math:: q(x) = \sum_k w_k\,N(x_k; 0, H_k^{-1}), \qquad w_k \propto Z_k^{1/2}, \quad
-    \log Z_k = -U(0) + \tfrac{d}{2} \log 2\pi - \tfrac12 \log |H_k|,
+$$
+q(x) = \sum_k w_k\,N(x_k; 0, H_k^{-1}), \qquad w_k \propto Z_k^{1/2}, \quad
+\log Z_k = -U(0) + \tfrac{d}{2} \log 2\pi - \tfrac12 \log |H_k|,
+$$
 
 H the Hessian of U, the potential energy as a function of the coordinates. The weights are square roots of the Laplace
 estimates of the modes' masses: these can be far off, and all modes should have particles. Sequential Monte Carlo then

@@ -57,12 +57,12 @@ class SMC:
 
     Particles start as exact draws from the prior, which cover all modes of the posterior, and follow
 
-    .. math:: \pi_\beta(x) \propto p(x)\,p(y \mid x)^\beta, \qquad 0 = \beta_0 < \beta_1 < \dots < 1,
+    $$ \pi_\beta(x) \propto p(x)\,p(y \mid x)^\beta, \qquad 0 = \beta_0 < \beta_1 < \dots < 1, $$
 
     each step of β as large as their effective sample size allows. Between steps they are resampled by their weights and
     moved by the kernel, whose step size and masses are adapted to the particles. Each mode keeps a share of particles
     in proportion to its mass, whereas single chains stay in the first mode they reach. The weights give the evidence
-    :math:`p(y) = \int p(y \mid x)\,p(x)\,dx`: of two models, the one with the larger evidence predicted the data better
+    $p(y) = \int p(y \mid x)\,p(x)\,dx$: of two models, the one with the larger evidence predicted the data better
     (Bayes factor).
 
     The likelihood consists of observed sites and `pyro.factor`. Stiefel sites, discrete sites (summed out), plates and
@@ -111,7 +111,7 @@ class SMC:
     Source: waste-free SMC, Dau & Chopin, JRSS-B 84 (2022), arXiv 2011.02328, algorithm 2; tempering, Del Moral, Doucet
     & Jasra, JRSS-B 68 (2006).
 
-    Example:
+    Examples:
         >>> import pyro, torch
         >>> from pyro_manifold.distributions import StiefelUniform
         >>> from pyro_manifold.infer import OHMC

@@ -1,6 +1,6 @@
 r"""Importance weights of particles: choice of the next temperature, resampling, and evidence increments.
 
-A particle from the distribution at :math:`\beta` has at :math:`\beta + \delta` the weight :math:`e^{-\delta L}`, L
+A particle from the distribution at $\beta$ has at $\beta + \delta$ the weight $e^{-\delta L}$, L
 minus its log likelihood. Arrays are ``(runs, particles)``; runs are independent.
 """
 
@@ -23,7 +23,7 @@ def log_mean_weight(log_weights: Tensor) -> Tensor:
 def shares_of_error(log_weights: Tensor, chains: int) -> Tensor:
     r"""Compute the contribution of each chain to the error of `log_mean_weight`, ``(runs, chains)``.
 
-    It is the relative deviation of the mean weight of chain m of M, :math:`(\bar w_m / \bar w - 1) / M`. Its sum over m
+    It is the relative deviation of the mean weight of chain m of M, $(\bar w_m / \bar w - 1) / M$. Its sum over m
     is 0, and its sum of squares estimates the variance of the logarithm, by the delta method.
 
     Args:
@@ -35,7 +35,7 @@ def shares_of_error(log_weights: Tensor, chains: int) -> Tensor:
 
 
 def effective_share(log_weights: Tensor) -> Tensor:
-    r"""Compute the effective sample size divided by N, :math:`(\sum w)^2 / (N \sum w^2)`, ``(runs,)``."""
+    r"""Compute the effective sample size divided by N, $(\sum w)^2 / (N \sum w^2)$, ``(runs,)``."""
     return (2 * log_weights.logsumexp(-1) - (2 * log_weights).logsumexp(-1)).exp() / log_weights.shape[-1]
 
 

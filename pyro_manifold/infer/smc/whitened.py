@@ -4,9 +4,9 @@ Space is partitioned into regions: a point belongs to the Gaussian with the larg
 density there. A chain never leaves its initial region, outside of which its density is zero, and moves in coordinates z
 that are whitened for the Gaussian k of this region,
 
-.. math:: x = m_k + L_k z,
+$$ x = m_k + L_k z, $$
 
-:math:`L_k L_k^\top` the covariance, x the concatenated unconstrained sites. A transition that leaves the distribution
+$L_k L_k^\top$ the covariance, x the concatenated unconstrained sites. A transition that leaves the distribution
 within each region invariant leaves the whole distribution invariant; weights and resampling determine the mass of each
 region. k is a constant site.
 """

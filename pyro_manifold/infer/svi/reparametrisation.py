@@ -1,14 +1,15 @@
 r"""Draws of a guide as functions of its parameters and of standard normal noise.
 
-With noise :math:`z_k` and draws :math:`\theta_k = T_\lambda(z_k)` the gradient of the ELBO by the guide's parameters λ
+With noise $z_k$ and draws $\theta_k = T_\lambda(z_k)$ the gradient of the ELBO by the guide's parameters λ
 is
 
-.. math::
-    \frac{1}{K} \sum_k \Big[ \nabla_\theta \log p(x, \theta_k)\, \frac{\partial T_\lambda(z_k)}{\partial \lambda}
-    + s_k \Big],
+$$
+\frac{1}{K} \sum_k \Big[ \nabla_\theta \log p(x, \theta_k)\, \frac{\partial T_\lambda(z_k)}{\partial \lambda}
++ s_k \Big],
+$$
 
-where :math:`s_k` estimates the gradient of the entropy: in closed form, :math:`\nabla_\lambda \log |\det \partial T|`,
-or by the path derivative, :math:`-\nabla_\theta \log q(\theta_k)\, \partial T_\lambda(z_k) / \partial \lambda`.
+where $s_k$ estimates the gradient of the entropy: in closed form, $\nabla_\lambda \log |\det \partial T|$,
+or by the path derivative, $-\nabla_\theta \log q(\theta_k)\, \partial T_\lambda(z_k) / \partial \lambda$.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ def _low_rank_of_pyro(guide: Any, noise: Tensor) -> Draws:
 def _relative_low_rank(loc: Tensor, scale: Tensor, ratio: Tensor, noise: Tensor, *, path_derivative: bool) -> Draws:
     r"""Return draws of N(μ, D(I + VVᵀ)D) with V = ratio and D = diag(scale), by Woodbury's formula.
 
-    The gradient of :math:`\tfrac12 \log\det(I + V^\top V)` by V is :math:`V (I + V^\top V)^{-1}`.
+    The gradient of $\tfrac12 \log\det(I + V^\top V)$ by V is $V (I + V^\top V)^{-1}$.
     """
     rank = ratio.shape[-1]
     white = noise[:, rank:] + noise[:, :rank] @ ratio.mT  # (θ - μ) / d

@@ -25,13 +25,14 @@ class SVI(pyro.infer.SVI):
     r"""Stochastic variational inference as in Pyro, with one call of native code a step where guide and loss allow.
 
     A step estimates the gradient of the ELBO by the guide's parameters λ from K particles
-    :math:`\theta_k = T_\lambda(z_k)`, z standard normal,
+    $\theta_k = T_\lambda(z_k)$, z standard normal,
 
-    .. math::
-        \frac{1}{K} \sum_k \Big[\nabla_\theta \log p(x, \theta_k)\, \frac{\partial T_\lambda(z_k)}{\partial \lambda}
-        + s_k\Big],
+    $$
+    \frac{1}{K} \sum_k \Big[\nabla_\theta \log p(x, \theta_k)\, \frac{\partial T_\lambda(z_k)}{\partial \lambda}
+    + s_k\Big],
+    $$
 
-    with an unbiased :math:`s_k` of the gradient of the entropy, and then calls the optimiser. Log density, guide and
+    with an unbiased $s_k$ of the gradient of the entropy, and then calls the optimiser. Log density, guide and
     both derivatives are traced once; the graph is compiled to C if a C compiler covers its operators and the steps so
     far outweigh the time to compile. Noise, batch, and parameters are inputs. The graph is compared with the model when
     it is made, after 1, 4, 16 and so on steps, and every 4,096.
@@ -58,7 +59,7 @@ class SVI(pyro.infer.SVI):
     Raises:
         ValueError: for arguments of another kind.
 
-    Example:
+    Examples:
         >>> import pyro.distributions as dist
         >>> from pyro.infer import Trace_ELBO
         >>> from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal

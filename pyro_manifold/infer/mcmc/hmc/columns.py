@@ -14,15 +14,15 @@ class ColumnMechanics(ManifoldMechanics):
     r"""Mechanics of Stiefel sites, p < n, with a mass for each column; the momentum is a **covector**.
 
     With one mass for all columns, the column with the smallest scale limits the step size and the one with the largest
-    scale requires long trajectories. For :math:`r = XA + b` tangent at X, :math:`A = X^\top r` skew,
-    :math:`b = (I - XX^\top) r`, a mass :math:`m_k` for motion of column k out of the span of all columns and a mass m
+    scale requires long trajectories. For $r = XA + b$ tangent at X, $A = X^\top r$ skew,
+    $b = (I - XX^\top) r$, a mass $m_k$ for motion of column k out of the span of all columns and a mass m
     for rotations of columns within it:
 
-    - :math:`K = \sum_k \|b_k\|^2 / (2 m_k) + \|A\|^2 / m`, which does not change under :math:`X \to QX`;
-    - momentum draw: :math:`b_k = \sqrt{m_k}\,(I - XX^\top) z_k`, :math:`A_{kl} = \tfrac12 \sqrt m\, N(0, 1)`;
-    - velocity :math:`2 X A / m + b\,\mathrm{diag}(1/m_k)`;
-    - kick along :math:`P_X(\nabla U)`, the orthogonal projection, as in `CayleyMechanics`, whose K is the special case
-      :math:`m_k = m`;
+    - $K = \sum_k \|b_k\|^2 / (2 m_k) + \|A\|^2 / m$, which does not change under $X \to QX$;
+    - momentum draw: $b_k = \sqrt{m_k}\,(I - XX^\top) z_k$, $A_{kl} = \tfrac12 \sqrt m\, N(0, 1)$;
+    - velocity $2 X A / m + b\,\mathrm{diag}(1/m_k)$;
+    - kick along $P_X(\nabla U)$, the orthogonal projection, as in `CayleyMechanics`, whose K is the special case
+      $m_k = m$;
     - drift by `column_flow`, a palindromic composition of the flows of the terms of K.
 
     The flat vector of a metric has, for each matrix of a block, the masses of the p columns and then that of rotations.
@@ -64,22 +64,22 @@ def _parts(flat: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
 def column_flow(point: Tensor, momentum: Tensor, columns: Tensor, within: Tensor) -> tuple[Tensor, Tensor]:
     r"""Integrate free motion with a mass for each column, by a symmetric composition of flows of single terms of K.
 
-    Each flow rotates X and r such that :math:`W = rX^\top - Xr^\top` is conserved, and
-    :math:`WX = 2XA + b` determines the following flows. Therefore only X is updated, and r is computed at the end. The
+    Each flow rotates X and r such that $W = rX^\top - Xr^\top$ is conserved, and
+    $WX = 2XA + b$ determines the following flows. Therefore only X is updated, and r is computed at the end. The
     flows for a time t are:
 
-    - rotations within the span: :math:`X \leftarrow X\,\mathrm{cay}(2At/m)`;
-    - column k: a rotation of :math:`x_k` towards :math:`b_k` by twice the angle whose tangent is
-      :math:`\|b_k\| t / (2 m_k)`: with :math:`y = x_k + b_k t/(2 m_k)`, :math:`x_k \leftarrow 2y/\|y\|^2 - x_k`.
+    - rotations within the span: $X \leftarrow X\,\mathrm{cay}(2At/m)$;
+    - column k: a rotation of $x_k$ towards $b_k$ by twice the angle whose tangent is
+      $\|b_k\| t / (2 m_k)$: with $y = x_k + b_k t/(2 m_k)$, $x_k \leftarrow 2y/\|y\|^2 - x_k$.
 
-    These Cayley rotations, used in place of exponentials, are exact flows of functions of A and of :math:`\|b_k\|` that
+    These Cayley rotations, used in place of exponentials, are exact flows of functions of A and of $\|b_k\|$ that
     differ from the terms of K in fourth order. The composition is therefore symplectic and symmetric, and conserves K
-    up to :math:`O(t^3)`. The cost is O(np²).
+    up to $O(t^3)$. The cost is O(np²).
 
     Args:
         point: X, ``(..., n, p)``.
         momentum: r, ``(..., n, p)``, tangent at X.
-        columns: :math:`t/m_k`, ``(..., 1, p)``.
+        columns: $t/m_k$, ``(..., 1, p)``.
         within: t/m, ``(..., 1, 1)``.
 
     Returns:

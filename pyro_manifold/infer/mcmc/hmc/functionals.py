@@ -25,10 +25,10 @@ class Functionals:
     r"""All coordinates of a state, those with a symmetry replaced by functionals that it does not change.
 
     Where the posterior identifies the columns of X and Y only up to signs, order or rotations that both have in common,
-    with numbers s in the same order, the functionals are the entries of :math:`X \operatorname{diag}(s) Y^\top w` for
+    with numbers s in the same order, the functionals are the entries of $X \operatorname{diag}(s) Y^\top w$ for
     two fixed random vectors w, Y the next of the sites that are transformed together, or X itself. If signs alone are
-    not identified they are the columns of this product, :math:`x_j (y_j^\top w)`; if X has no companion, and the order
-    of its columns is not identified, the sum of :math:`x_j (x_j^\top w)^3`. Numbers s are sorted to be functionals
+    not identified they are the columns of this product, $x_j (y_j^\top w)$; if X has no companion, and the order
+    of its columns is not identified, the sum of $x_j (x_j^\top w)^3$. Numbers s are sorted to be functionals
     themselves.
 
     Symmetries are those that `diagnostics.symmetries` finds at the initial values: signs, order and rotations of sites

@@ -12,13 +12,14 @@ from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 class GHMC(HamiltonianKernel):
     r"""Geodesic Monte Carlo: Hamiltonian Monte Carlo with drifts along geodesics of the Euclidean metric.
 
-    For r tangent at X and a scalar mass m, :math:`K = \tfrac12 \|r\|^2 / m` and
+    For r tangent at X and a scalar mass m, $K = \tfrac12 \|r\|^2 / m$ and
 
-    .. math::
-        r \leftarrow r - \tfrac{\varepsilon}{2} P_X(\nabla U), \quad
-        [X, r] \leftarrow [X, r] \exp\!\left(\tfrac{\varepsilon}{m} \begin{bmatrix} A & -S \\ I & A \end{bmatrix}\right)
-        \begin{bmatrix} e^{-\varepsilon A / m} & 0 \\ 0 & e^{-\varepsilon A / m} \end{bmatrix},
-        \quad A = X^\top r, \; S = r^\top r,
+    $$
+    r \leftarrow r - \tfrac{\varepsilon}{2} P_X(\nabla U), \quad
+    [X, r] \leftarrow [X, r] \exp\!\left(\tfrac{\varepsilon}{m} \begin{bmatrix} A & -S \\ I & A \end{bmatrix}\right)
+    \begin{bmatrix} e^{-\varepsilon A / m} & 0 \\ 0 & e^{-\varepsilon A / m} \end{bmatrix},
+    \quad A = X^\top r, \; S = r^\top r,
+    $$
 
     great circles for p = 1 and for unit vectors (``constraints.sphere``). Arguments and errors are those of `OHMC`,
     which uses a Cayley transform instead of two matrix exponentials and so costs less per step. The stationary
@@ -30,7 +31,7 @@ class GHMC(HamiltonianKernel):
     Source: Byrne & Girolami, Geodesic Monte Carlo on embedded manifolds, Scand. J. Statist. 2013, arXiv 1301.6064,
     algorithm 1.
 
-    Example:
+    Examples:
         >>> import pyro, torch
         >>> from pyro.distributions import ProjectedNormal
         >>> from pyro_manifold.infer import MCMC

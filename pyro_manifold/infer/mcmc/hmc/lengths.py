@@ -66,17 +66,19 @@ class LengthChoice(Saved):
     r"""Adaptation of the mean trajectory length, by minimising the estimated cost per effective draw.
 
     During adaptation, lengths are spread log-uniformly over the range that jitter around the candidates covers, up to
-    1.8 times the present mean, and each transition :math:`q \to q'` is binned by its length. The cost of a length is
+    1.8 times the present mean, and each transition $q \to q'$ is binned by its length. The cost of a length is
 
-    .. math:: (\text{steps}(L) + c) \left(\left(\mathrm{mean}_i
-        \left(\frac{12\,(\mathrm{Var}\, q_i)^2}{E (q_i' - q_i)^4}\right)^4\right)^{1/4}
-        + \frac{4\,\mathrm{Var}\,U}{E (U' - U)^2} - 1\right)
+    $$
+    (\text{steps}(L) + c) \left(\left(\mathrm{mean}_i
+    \left(\frac{12\,(\mathrm{Var}\, q_i)^2}{E (q_i' - q_i)^4}\right)^4\right)^{1/4}
+    + \frac{4\,\mathrm{Var}\,U}{E (U' - U)^2} - 1\right)
+    $$
 
     for lengths from an octave below the present one to half an octave above, between π/2 and 8π. Expectations are taken
     over the jitter, and c is the fixed cost of an iteration. The cost is increased by the fraction 40/T for each octave
     away from π/√2, T the number of transitions in this window of warm-up and the previous one, because few transitions
     give little information on the slowest coordinates. Each term is 1 for independent Gaussian draws; the second
-    is :math:`(1 + \rho)/(1 - \rho)`, ρ the autocorrelation of the energy.
+    is $(1 + \rho)/(1 - \rho)$, ρ the autocorrelation of the energy.
 
     The fourth power of the jump distinguishes a jump to another mode from a random walk within one: second moments can
     be equal for both at lengths for which the effective sample size differs tenfold. Reciprocals emphasise the slowest

@@ -27,7 +27,7 @@ class LowRankEstimator(RidgeEstimator):
     With N the geometric mean of the covariance of draws and the inverse covariance of gradients, relative to the
     diagonal inverse masses D, as in `RidgeEstimator`,
 
-    .. math:: M^{-1} = D^{1/2} \Big(\sigma I + \sum_{i=1}^k (\eta_i - \sigma) w_i w_i^\top\Big) D^{1/2}:
+    $$ M^{-1} = D^{1/2} \Big(\sigma I + \sum_{i=1}^k (\eta_i - \sigma) w_i w_i^\top\Big) D^{1/2}: $$
 
     at most eight eigenvectors w with their eigenvalues η, such that those left differ least, and σ the geometric mean
     of these. Eigenvectors are left out whose eigenvalue is within a factor of 2 of σ, and all if the posterior is far

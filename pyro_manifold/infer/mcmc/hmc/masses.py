@@ -82,10 +82,10 @@ def diagonal_inverse_mass(positions: Tensor, gradients: Tensor, count: int) -> T
 class DiagonalEstimator(InverseMassEstimator):
     r"""Diagonal inverse masses from the variances of draws and of gradients within chains.
 
-    .. math:: m_i^{-1} = \sqrt{\mathrm{Var}\,x_i / \mathrm{Var}\,(\nabla U)_i}
+    $$ m_i^{-1} = \sqrt{\mathrm{Var}\,x_i / \mathrm{Var}\,(\nabla U)_i} $$
 
-    For a Gaussian with independent coordinates :math:`\nabla U = (x - \mu)/\sigma^2`, so that a few points determine
-    :math:`\sigma^2` without error, wherever they are, also for chains that have not reached the typical set. In general
+    For a Gaussian with independent coordinates $\nabla U = (x - \mu)/\sigma^2$, so that a few points determine
+    $\sigma^2$ without error, wherever they are, also for chains that have not reached the typical set. In general
     it is the diagonal metric with the smallest Fisher divergence from the posterior to a Gaussian.
 
     With a weight of 5/(count + 5), the variance of draws is shrunk towards a small constant as in Stan, and the
@@ -124,12 +124,12 @@ class DiagonalEstimator(InverseMassEstimator):
 class CurvatureEstimator(InverseMassEstimator):
     r"""Scalar mass of a block on a manifold: mean curvature of the potential plus that of the manifold.
 
-    In equilibrium :math:`E[\nabla U\,\nabla U^\top] = E[\nabla^2 U]`, so the squared tangent gradient per degree
+    In equilibrium $E[\nabla U\,\nabla U^\top] = E[\nabla^2 U]$, so the squared tangent gradient per degree
     of freedom d estimates the mean curvature:
 
-    .. math:: m = \frac{E\,2K_1(X, P_X \nabla U)}{d} + \frac{d}{\mathrm{tr}\,X^\top X},
+    $$ m = \frac{E\,2K_1(X, P_X \nabla U)}{d} + \frac{d}{\mathrm{tr}\,X^\top X}, $$
 
-    :math:`K_1` the kinetic energy at unit mass. The last term is the inverse variance of the uniform distribution,
+    $K_1$ the kinetic energy at unit mass. The last term is the inverse variance of the uniform distribution,
     which keeps m positive for a flat potential. The variance of X is not a suitable alternative: for a site that jumps
     between symmetric modes it is that of the uniform distribution, however narrow each mode is.
 
@@ -173,8 +173,10 @@ class CurvatureEstimator(InverseMassEstimator):
 class ColumnEstimator(InverseMassEstimator):
     r"""Masses of the columns of each matrix and of rotations within their span, as in `CurvatureEstimator`.
 
-    .. math:: m_k = \frac{E\,\|b_k(\nabla U)\|^2}{n - p} + \frac{d}{p}, \quad
-        m = \mathrm{mean}_{k<l}\, E\,(2 A_{kl}(\nabla U))^2 + \frac{d}{p},
+    $$
+    m_k = \frac{E\,\|b_k(\nabla U)\|^2}{n - p} + \frac{d}{p}, \quad
+    m = \mathrm{mean}_{k<l}\, E\,(2 A_{kl}(\nabla U))^2 + \frac{d}{p},
+    $$
 
     the mean curvature of the potential plus that of the manifold, as in `CurvatureEstimator`, but separately for each
     group of directions. Each chain has its own masses: if columns are exchangeable, their order differs between chains,

@@ -1,6 +1,6 @@
 r"""Hamiltonian mechanics of one block of sites: momentum distribution, kinetic energy, velocity, kick and drift.
 
-Hamiltonian mechanics moves a position x (the sites) and a momentum r at constant energy :math:`H = U(x) + K(x, r)`,
+Hamiltonian mechanics moves a position x (the sites) and a momentum r at constant energy $H = U(x) + K(x, r)$,
 U minus the log density. A *kick* changes r by the force -∇U at fixed x; a *drift* moves x by its velocity without a
 force. The larger the *mass*, the slower a momentum moves its site; sites of small posterior variance need a large mass.
 
@@ -49,10 +49,10 @@ class Metric(NamedTuple):
 
 
 class Mechanics(ABC):
-    r"""Hamiltonian mechanics of one block, for :math:`H = U(x) + K(x, r)`, K quadratic in r.
+    r"""Hamiltonian mechanics of one block, for $H = U(x) + K(x, r)$, K quadratic in r.
 
     ``kick`` is the flow of U, ``drift`` the exact flow of K or a symplectic, symmetric integrator of it that conserves
-    K. Momenta have the distribution :math:`\propto e^{-K}` on the space of momenta at x.
+    K. Momenta have the distribution $\propto e^{-K}$ on the space of momenta at x.
     """
 
     @abstractmethod
@@ -105,7 +105,7 @@ class Mechanics(ABC):
         persistence: float,
         noise: Tensor,
     ) -> Tensor:
-        r"""Partially refresh the momentum: :math:`r \leftarrow r\cos\theta + \xi\sin\theta`, ξ a fresh draw.
+        r"""Partially refresh the momentum: $r \leftarrow r\cos\theta + \xi\sin\theta$, ξ a fresh draw.
 
         The Gaussian distribution of momenta is invariant. ``persistence`` is cos θ; 0 is a full refreshment. ξ is
         computed from ``noise``; see `momentum_from`.
@@ -117,7 +117,7 @@ class Mechanics(ABC):
 
 
 class EuclideanMechanics(Mechanics):
-    r"""Mechanics of Euclidean space, :math:`K = \tfrac12 r^\top M^{-1} r` with M diagonal or dense."""
+    r"""Mechanics of Euclidean space, $K = \tfrac12 r^\top M^{-1} r$ with M diagonal or dense."""
 
     def momentum_from(self, noise: Tensor, position: Tensor, metric: Metric) -> Tensor:
         # In place where possible: steps of large networks are dominated by passes over newly allocated memory.
@@ -127,7 +127,7 @@ class EuclideanMechanics(Mechanics):
         return 0.5 * (momentum * self.velocity(position, momentum, metric)).sum(-1)
 
     def velocity(self, position: Tensor, momentum: Tensor, metric: Metric) -> Tensor:
-        r"""Compute :math:`M^{-1} r`."""
+        r"""Compute $M^{-1} r$."""
         return _product(metric.inverse_mass, momentum)
 
     def kick(self, position: Tensor, momentum: Tensor, gradient: Tensor, time: Tensor | float) -> Tensor:
@@ -151,10 +151,10 @@ def _product(factor: Tensor, vectors: Tensor) -> Tensor:
 
 
 class ManifoldMechanics(Mechanics):
-    r"""Base class for mechanics on a manifold: the force :math:`P_x(\nabla U)` and the removal of rounding errors.
+    r"""Base class for mechanics on a manifold: the force $P_x(\nabla U)$ and the removal of rounding errors.
 
     Args:
-        manifold: manifold with its orthogonal projection :math:`P_x`.
+        manifold: manifold with its orthogonal projection $P_x$.
     """
 
     def __init__(self, manifold: Manifold) -> None:
@@ -178,18 +178,18 @@ class ManifoldMechanics(Mechanics):
 class CayleyMechanics(ManifoldMechanics):
     r"""Mechanics of Stiefel sites in the canonical metric; the momentum is a **covector**, the drift a Cayley rotation.
 
-    For :math:`r = XA + X_\perp B` tangent at X and a scalar mass m:
+    For $r = XA + X_\perp B$ tangent at X and a scalar mass m:
 
-    - :math:`K = \left(\tfrac12 \|r\|^2 + \tfrac12 \|X^\top r\|^2\right)/m = \left(\|A\|^2 + \tfrac12 \|B\|^2\right)/m`;
-    - momentum draw :math:`\sqrt m\,(Z - X A_0 + X\,\mathrm{skew}(A_0)/\sqrt2)`, :math:`A_0 = X^\top Z`, Z standard
-      normal: entries of A have variance m/4, entries of B variance m, as required by :math:`e^{-K}`;
-    - velocity :math:`(r + X X^\top r)/m`;
-    - kick along :math:`P_X(\nabla U)`, the **orthogonal** projection: the differential of U as a covector in
+    - $K = \left(\tfrac12 \|r\|^2 + \tfrac12 \|X^\top r\|^2\right)/m = \left(\|A\|^2 + \tfrac12 \|B\|^2\right)/m$;
+    - momentum draw $\sqrt m\,(Z - X A_0 + X\,\mathrm{skew}(A_0)/\sqrt2)$, $A_0 = X^\top Z$, Z standard
+      normal: entries of A have variance m/4, entries of B variance m, as required by $e^{-K}$;
+    - velocity $(r + X X^\top r)/m$;
+    - kick along $P_X(\nabla U)$, the **orthogonal** projection: the differential of U as a covector in
       the same representation as r;
     - drift by `cayley_flow` for time t/m.
 
-    These choices are consistent only in combination: the orthogonal kick with :math:`K = \tfrac12\|r\|^2`, or with
-    momentum :math:`Z - X Z^\top X`, gives a sampler that accepts nearly always and draws from a wrong distribution.
+    These choices are consistent only in combination: the orthogonal kick with $K = \tfrac12\|r\|^2$, or with
+    momentum $Z - X Z^\top X$, gives a sampler that accepts nearly always and draws from a wrong distribution.
 
     Yanush & Kropotov, arXiv 1901.08045, who do not specify the combination.
     """
@@ -218,15 +218,15 @@ class CayleyMechanics(ManifoldMechanics):
 class GeodesicMechanics(ManifoldMechanics):
     r"""Mechanics of any manifold in its embedded (Euclidean) metric; the drift follows a geodesic.
 
-    - :math:`K = \tfrac12 \|r\|^2 / m`, r tangent at x; momentum draw :math:`\sqrt m\,P_x(Z)`, Z standard normal;
+    - $K = \tfrac12 \|r\|^2 / m$, r tangent at x; momentum draw $\sqrt m\,P_x(Z)$, Z standard normal;
     - velocity r/m;
-    - kick along :math:`P_x(\nabla U)`;
+    - kick along $P_x(\nabla U)$;
     - drift along the geodesic for time t/m.
 
     Byrne & Girolami 2013, arXiv 1301.6064, algorithm 1.
 
     Args:
-        manifold: manifold with its projection :math:`P_x` and geodesics.
+        manifold: manifold with its projection $P_x$ and geodesics.
     """
 
     def momentum_from(self, noise: Tensor, position: Tensor, metric: Metric) -> Tensor:

@@ -16,17 +16,18 @@ class OHMC(HamiltonianKernel):
     One trajectory moves all continuous sites together. The momentum r is refreshed (partially with ``persistence``);
     each leapfrog step is half a kick by the force -∇U, a drift, and another half kick:
 
-    - a site whose support is `constraints.stiefel` moves on the manifold itself, for :math:`r` tangent at X
+    - a site whose support is `constraints.stiefel` moves on the manifold itself, for $r$ tangent at X
 
-      .. math::
-          K(X, r) = \frac{1}{2m}\left(\|r\|^2 + \|X^\top r\|^2\right), \quad
-          r \leftarrow r - \tfrac{\varepsilon}{2} P_X(\nabla U), \quad
-          (X, r) \leftarrow (QX, Qr),
+      $$
+      K(X, r) = \frac{1}{2m}\left(\|r\|^2 + \|X^\top r\|^2\right), \quad
+      r \leftarrow r - \tfrac{\varepsilon}{2} P_X(\nabla U), \quad
+      (X, r) \leftarrow (QX, Qr),
+      $$
 
-      Q the Cayley transform of :math:`\tfrac{\varepsilon}{m}(r X^\top - X r^\top)`, at a cost of O(np²) per step. With
+      Q the Cayley transform of $\tfrac{\varepsilon}{m}(r X^\top - X r^\top)$, at a cost of O(np²) per step. With
       2 to 8 columns, fewer than rows, each column has its own mass, and the drift is a composition of rotations:
 
-      .. math:: K(X, r) = \sum_k \frac{\|b_k\|^2}{2 m_k} + \frac{\|A\|^2}{m}, \quad A = X^\top r, \; b = r - XA;
+      $$ K(X, r) = \sum_k \frac{\|b_k\|^2}{2 m_k} + \frac{\|A\|^2}{m}, \quad A = X^\top r, \; b = r - XA; $$
 
     - a unit vector (``constraints.sphere``, such as Pyro's ``ProjectedNormal``) moves along great circles;
     - every other site moves by the standard leapfrog step in Pyro's unconstrained space.
@@ -72,7 +73,7 @@ class OHMC(HamiltonianKernel):
         reflection_probability: probability of proposing a reflection of a square Stiefel site (n = p) before each
             trajectory, so that both signs of its determinant are visited; costs one evaluation of the density.
         persistence: cos θ in [0, 1), the fraction of the momentum that is kept between trajectories,
-            :math:`r \leftarrow r\cos\theta + \xi\sin\theta` with ξ a fresh draw; 0 is a full refreshment. The momentum
+            $r \leftarrow r\cos\theta + \xi\sin\theta$ with ξ a fresh draw; 0 is a full refreshment. The momentum
             of a rejected chain is reversed. With short trajectories, chains travel further (Horowitz 1991).
         column_masses: True for one mass per column of every Stiefel site with 1 < p < n, False for one mass per site
             (shared by all matrices of its plate), without directions across sites unless ``full_mass`` asks for
@@ -97,7 +98,7 @@ class OHMC(HamiltonianKernel):
     Source: Yanush & Kropotov, Hamiltonian Monte-Carlo for Orthogonal Matrices, arXiv 1901.08045, algorithm 1, with
     the combination of momentum, energy and gradient for which the step is symplectic.
 
-    Example:
+    Examples:
         >>> import pyro, torch
         >>> from pyro_manifold.distributions import StiefelUniform
         >>> from pyro_manifold.infer import MCMC

@@ -26,7 +26,7 @@ R = TypeVar("R", State, PlainState)
 
 
 def draw_reflections(position: Tensor, probability: float, random: torch.Generator | None = None) -> Tensor:
-    r"""Draw vectors v of reflections :math:`I - 2vv^\top`, one for each matrix; v = 0 leaves a matrix unchanged.
+    r"""Draw vectors v of reflections $I - 2vv^\top$, one for each matrix; v = 0 leaves a matrix unchanged.
 
     With the given probability, one random matrix of each chain is reflected. With equal probability, v is a coordinate
     axis (a change of sign of a column, a symmetry of many models) or uniform on the sphere (which can reach every
@@ -53,7 +53,7 @@ def draw_reflections(position: Tensor, probability: float, random: torch.Generat
 
 
 def reflected(matrix: Tensor, v: Tensor) -> Tensor:
-    r"""Compute :math:`M(I - 2vv^\top)`, which is its own inverse."""
+    r"""Compute $M(I - 2vv^\top)$, which is its own inverse."""
     return matrix - 2 * (matrix @ v) @ v.mT
 
 

@@ -32,18 +32,18 @@ save."""
 class RidgeEstimator(Saved):
     r"""Directions of a group of blocks whose masses differ most from those of the blocks, in each chain.
 
-    Coordinates of a chain are taken at an anchor :math:`X_0`, its first position in the window: with an orthogonal
-    :math:`Q = (X_0, \cdot)`, generators :math:`E_{ij} = q_j q_i^\top - q_i q_j^\top` for each column i of :math:`X_0`
-    and each j > i, whose coordinate of X is the component of :math:`Q^\top X` and whose derivative of U is
-    :math:`\langle \nabla U, E_{ij} X \rangle`; unconstrained numbers are coordinates themselves. Scaled by the masses
+    Coordinates of a chain are taken at an anchor $X_0$, its first position in the window: with an orthogonal
+    $Q = (X_0, \cdot)$, generators $E_{ij} = q_j q_i^\top - q_i q_j^\top$ for each column i of $X_0$
+    and each j > i, whose coordinate of X is the component of $Q^\top X$ and whose derivative of U is
+    $\langle \nabla U, E_{ij} X \rangle$; unconstrained numbers are coordinates themselves. Scaled by the masses
     of the blocks, with covariances C of coordinates and G of derivatives, the inverse mass matrix is their geometric
     mean
 
-    .. math:: N = G^{-1/2} (G^{1/2} C G^{1/2})^{1/2} G^{-1/2},
+    $$ N = G^{-1/2} (G^{1/2} C G^{1/2})^{1/2} G^{-1/2}, $$
 
     which a Gaussian determines without error, and which `DiagonalEstimator` uses for each coordinate alone. Directions
     are the eigenvectors whose eigenvalues η are furthest from 1 by at least a factor of 2, with weights
-    :math:`\lambda = \eta - 1`; only η > 1 if columns of a matrix have masses of their own, see `RidgeMechanics`.
+    $\lambda = \eta - 1$; only η > 1 if columns of a matrix have masses of their own, see `RidgeMechanics`.
 
     Each chain has its own directions: by a change of signs of columns, generators do not change and shifts of
     companions do. The flat inverse mass is ``(chains, k, 1 + size)``: weights, generators, shifts.
@@ -244,10 +244,10 @@ def _completed(matrices: Tensor) -> Tensor:
 
 
 def geometric_mean(spread: Tensor, curvature: Tensor) -> Tensor:
-    r"""Compute the symmetric positive N with :math:`N G N = C`, of spread C and curvature G.
+    r"""Compute the symmetric positive N with $N G N = C$, of spread C and curvature G.
 
-    With :math:`G = LL^\top` and :math:`L^\top C L = V \Lambda V^\top`, it is
-    :math:`L^{-\top} V \Lambda^{1/2} V^\top L^{-1}`; the identity where G is singular by rounding.
+    With $G = LL^\top$ and $L^\top C L = V \Lambda V^\top$, it is
+    $L^{-\top} V \Lambda^{1/2} V^\top L^{-1}$; the identity where G is singular by rounding.
     """
     lower, failed = torch.linalg.cholesky_ex(curvature)
     identity = torch.eye(curvature.shape[-1], dtype=curvature.dtype, device=curvature.device)

@@ -15,12 +15,12 @@ from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, per_chain
 
 
 class Planes(NamedTuple):
-    r"""Skew-symmetric matrices :math:`E_i = \sum_j \omega_{ij} (a_{ij} b_{ij}^\top - b_{ij} a_{ij}^\top)`.
+    r"""Skew-symmetric matrices $E_i = \sum_j \omega_{ij} (a_{ij} b_{ij}^\top - b_{ij} a_{ij}^\top)$.
 
     Attributes:
         speeds: ω, ``(chains, k, p)``.
-        first: orthonormal columns :math:`a_{ij}`, ``(chains, k, n, p)``.
-        second: orthonormal columns :math:`b_{ij}`, orthogonal to the former.
+        first: orthonormal columns $a_{ij}$, ``(chains, k, n, p)``.
+        second: orthonormal columns $b_{ij}$, orthogonal to the former.
     """
 
     speeds: Tensor
@@ -28,24 +28,24 @@ class Planes(NamedTuple):
     second: Tensor
 
     def applied(self, points: Tensor) -> Tensor:
-        """Return all :math:`E_i X`, ``(chains, k, n, p)``."""
+        """Return all $E_i X$, ``(chains, k, n, p)``."""
         points, speeds = points.unsqueeze(1), self.speeds.unsqueeze(-1)
         along_first, along_second = self.first.mT @ points, self.second.mT @ points
         return self.first @ (speeds * along_second) - self.second @ (speeds * along_first)
 
     def applied_to_each(self, points: Tensor) -> Tensor:
-        """Return :math:`E_i X_i` for a matrix of each direction, ``(chains, k, n, p)``."""
+        """Return $E_i X_i$ for a matrix of each direction, ``(chains, k, n, p)``."""
         speeds = self.speeds.unsqueeze(-1)
         return self.first @ (speeds * (self.second.mT @ points)) - self.second @ (speeds * (self.first.mT @ points))
 
     def rate(self, index: int, point: Tensor, momentum: Tensor) -> Tensor:
-        r"""Return :math:`\langle E_i X, r \rangle`, ``(chains,)``."""
+        r"""Return $\langle E_i X, r \rangle$, ``(chains,)``."""
         first, second = self.first[:, index].mT, self.second[:, index].mT
         turning = (second @ point) * (first @ momentum) - (first @ point) * (second @ momentum)
         return (self.speeds[:, index] * turning.sum(-1)).sum(-1)
 
     def rotated(self, index: int, matrix: Tensor, angle: Tensor) -> Tensor:
-        r"""Return :math:`\exp(\theta E_i)` times a matrix, for angles θ ``(chains,)``."""
+        r"""Return $\exp(\theta E_i)$ times a matrix, for angles θ ``(chains,)``."""
         first, second = self.first[:, index], self.second[:, index]
         along_first, along_second = first.mT @ matrix, second.mT @ matrix
         turns = angle.unsqueeze(-1) * self.speeds[:, index]
@@ -58,9 +58,9 @@ class Ridges(NamedTuple):
     r"""Directions of a group of blocks, and what each adds to the kinetic energy.
 
     Attributes:
-        weights: :math:`\lambda_i > -1`, ``(chains, k)``; 0 for a direction that is not used.
-        generators: :math:`E_i` of each block of orthonormal matrices.
-        shifts: :math:`u_i` of each unconstrained block, ``(chains, k, size)``.
+        weights: $\lambda_i > -1$, ``(chains, k)``; 0 for a direction that is not used.
+        generators: $E_i$ of each block of orthonormal matrices.
+        shifts: $u_i$ of each unconstrained block, ``(chains, k, size)``.
     """
 
     weights: Tensor
@@ -78,24 +78,25 @@ class RidgeMechanics(ProductMechanics):
 
     A ridge of the posterior, a direction known far worse than others, is in general no column of an orthonormal matrix
     and no coordinate, but a rotation of the matrix together with a shift of unconstrained sites. With skew-symmetric
-    matrices :math:`E_i` and vectors :math:`u_i`, constant along a trajectory, and momenta r of an orthonormal matrix X
+    matrices $E_i$ and vectors $u_i$, constant along a trajectory, and momenta r of an orthonormal matrix X
     and s of unconstrained numbers z,
 
-    .. math::
-        K = K_0(X, r, s) + \tfrac12 \sum_i \lambda_i c_i^2 - \tfrac12 \log\det(I + \Lambda S(X)), \quad
-        c_i = \langle E_i X, r \rangle + u_i^\top s,
+    $$
+    K = K_0(X, r, s) + \tfrac12 \sum_i \lambda_i c_i^2 - \tfrac12 \log\det(I + \Lambda S(X)), \quad
+    c_i = \langle E_i X, r \rangle + u_i^\top s,
+    $$
 
-    :math:`K_0` the kinetic energy of `ProductMechanics` and S the Gram matrix of the directions in its metric. The
+    $K_0$ the kinetic energy of `ProductMechanics` and S the Gram matrix of the directions in its metric. The
     determinant normalises the distribution of momenta, so that the marginal distribution of positions is the target.
 
-    - :math:`c_i` generates the motion :math:`X \to e^{\theta E_i} X, z \to z + \theta u_i` and is unchanged by it.
-      The flow of :math:`\tfrac12 \lambda_i c_i^2` for a time t is therefore that motion with the constant angle
-      :math:`\theta = t \lambda_i c_i`, and r rotates with X.
-    - The drift is a palindrome of the exact flows of the determinant (a kick), of the directions, and of :math:`K_0`:
+    - $c_i$ generates the motion $X \to e^{\theta E_i} X, z \to z + \theta u_i$ and is unchanged by it.
+      The flow of $\tfrac12 \lambda_i c_i^2$ for a time t is therefore that motion with the constant angle
+      $\theta = t \lambda_i c_i$, and r rotates with X.
+    - The drift is a palindrome of the exact flows of the determinant (a kick), of the directions, and of $K_0$:
       symplectic, reversible, of second order. Without orthonormal matrices in the group all flows commute, and S is
       constant: the inverse mass matrix of the group is a diagonal plus one of low rank.
-    - K is positive if no :math:`\lambda_i` is negative. With one mass for each Stiefel site :math:`K_0` is a quadratic
-      form of :math:`rX^\top - Xr^\top`, and for directions orthonormal in it :math:`\lambda_i > -1` suffices.
+    - K is positive if no $\lambda_i$ is negative. With one mass for each Stiefel site $K_0$ is a quadratic
+      form of $rX^\top - Xr^\top$, and for directions orthonormal in it $\lambda_i > -1$ suffices.
 
     Generators act from the left, so neither signs, order nor rotations of columns change them, and one that turns X
     along a great circle does so everywhere on it: unlike a chart with a dense mass matrix, they have no singular point.
@@ -110,10 +111,10 @@ class RidgeMechanics(ProductMechanics):
         self.groups = dict(groups)
 
     def momentum_from(self, noise: Blocks, position: Blocks, metrics: Metrics) -> Blocks:
-        r"""Compute momenta by :math:`y + P^{-1} V L^{-\top} (C^{-\top} - I) L^{-1} V^\top y`, y those of :math:`K_0`.
+        r"""Compute momenta by $y + P^{-1} V L^{-\top} (C^{-\top} - I) L^{-1} V^\top y$, y those of $K_0$.
 
-        V has the covectors of :math:`c_i` as columns, P is the precision of y, :math:`S = LL^\top`,
-        :math:`I + L^\top \Lambda L = CC^\top`.
+        V has the covectors of $c_i$ as columns, P is the precision of y, $S = LL^\top$,
+        $I + L^\top \Lambda L = CC^\top$.
         """
         momentum = super().momentum_from(noise, position, metrics)
         for ridges in self._ridges(metrics):
@@ -195,7 +196,7 @@ class RidgeMechanics(ProductMechanics):
 
 
 def _rate(ridges: Ridges, index: int, position: Blocks, momentum: Blocks) -> Tensor:
-    """Compute :math:`c_i`, ``(chains,)``."""
+    """Compute $c_i$, ``(chains,)``."""
     turning = [planes.rate(index, position[block], momentum[block]) for block, planes in ridges.generators.items()]
     shifting = [(shift[:, index] * momentum[block]).sum(-1) for block, shift in ridges.shifts.items()]
     return torch.stack([*turning, *shifting]).sum(0)
@@ -213,7 +214,7 @@ def _gram(ridges: Ridges, position: Blocks, metrics: Metrics) -> Tensor:
     r"""Compute S, ``(chains, k, k)``.
 
     The metric of a Stiefel site with masses m_k of columns and m of rotations is
-    :math:`\sum_k m_k \|b_k\|^2 + \tfrac m2 \|A\|^2` for the tangent :math:`XA + b`.
+    $\sum_k m_k \|b_k\|^2 + \tfrac m2 \|A\|^2$ for the tangent $XA + b$.
     """
     parts: list[Tensor] = []
     for block, planes in ridges.generators.items():
@@ -228,14 +229,14 @@ def _gram(ridges: Ridges, position: Blocks, metrics: Metrics) -> Tensor:
 
 
 def _factors(gram: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return L and C of :math:`S = LL^\top`, :math:`I + L^\top \Lambda L = CC^\top`; unused directions have S = 1."""
+    r"""Return L and C of $S = LL^\top$, $I + L^\top \Lambda L = CC^\top$; unused directions have S = 1."""
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     lower = torch.linalg.cholesky_ex(gram + (weights == 0).to(gram).unsqueeze(-1) * identity)[0]
     return lower, torch.linalg.cholesky_ex(identity + lower.mT @ (weights.unsqueeze(-1) * lower))[0]
 
 
 def _along(ridges: Ridges, amounts: Tensor, position: Blocks, momentum: Blocks, metrics: Metrics) -> Blocks:
-    """Add multiples ``(chains, k)`` of :math:`P^{-1} V` to the momenta of the group."""
+    """Add multiples ``(chains, k)`` of $P^{-1} V$ to the momenta of the group."""
     moved = {}
     for block, planes in ridges.generators.items():
         point = position[block]
@@ -250,12 +251,14 @@ def _along(ridges: Ridges, amounts: Tensor, position: Blocks, momentum: Blocks, 
 
 
 def _normaliser_gradient(ridges: Ridges, position: Blocks, metrics: Metrics) -> Blocks:
-    r"""Compute the Euclidean gradient of :math:`-\tfrac12 \log\det(I + \Lambda S)`.
+    r"""Compute the Euclidean gradient of $-\tfrac12 \log\det(I + \Lambda S)$.
 
-    .. math:: \sum_i E_i Z_i M - Z_i (A_i N + N A_i), \quad
-        Z_i = \sum_j T_{ij} E_j X, \; T = (I + \Lambda S)^{-1} \Lambda, \; A_i = X^\top E_i X,
+    $$
+    \sum_i E_i Z_i M - Z_i (A_i N + N A_i), \quad
+    Z_i = \sum_j T_{ij} E_j X, \; T = (I + \Lambda S)^{-1} \Lambda, \; A_i = X^\top E_i X,
+    $$
 
-    M the diagonal matrix of the masses of columns and :math:`N = M - \tfrac m2 I`.
+    M the diagonal matrix of the masses of columns and $N = M - \tfrac m2 I$.
     """
     weights = ridges.weights.unsqueeze(-1)
     gram = _gram(ridges, position, metrics)

@@ -1,8 +1,8 @@
 r"""Integrator steps of dynamics in a position-dependent metric, in position and velocity.
 
-The motion is :math:`\ddot q = -G^{-1}(\nabla\varphi + C(q, \dot q)\,\dot q)`, C the lower connection of G. It conserves
-:math:`H = \varphi + \tfrac12 v^\top G v` and the volume :math:`|G|\,dq\,dv`. The density
-:math:`e^{-\varphi}|G|\,e^{-v^\top G v/2}` is therefore invariant; its marginal for q is :math:`e^{-\varphi}\sqrt{|G|}`.
+The motion is $\ddot q = -G^{-1}(\nabla\varphi + C(q, \dot q)\,\dot q)$, C the lower connection of G. It conserves
+$H = \varphi + \tfrac12 v^\top G v$ and the volume $|G|\,dq\,dv$. The density
+$e^{-\varphi}|G|\,e^{-v^\top G v/2}$ is therefore invariant; its marginal for q is $e^{-\varphi}\sqrt{|G|}$.
 
 All tensors are flat with a leading chain dimension, ``(chains, d)``; every function is pure.
 """
@@ -90,7 +90,7 @@ def velocity_from(noise: Tensor, point: Point) -> Tensor:
 
 
 def refresh(point: Point, velocity: Tensor, persistence: float, noise: Tensor) -> Tensor:
-    r"""Partially refresh the velocity: :math:`v \leftarrow v\cos\theta + \xi\sin\theta` with ξ ~ N(0, G⁻¹).
+    r"""Partially refresh the velocity: $v \leftarrow v\cos\theta + \xi\sin\theta$ with ξ ~ N(0, G⁻¹).
 
     N(0, G⁻¹) is invariant. ``persistence`` is cos θ, and ξ is computed from ``noise``.
     """
@@ -113,10 +113,10 @@ def _acceleration(point: Point, velocity: Tensor, field: MetricField) -> Tensor:
 
 
 def lagrangian_kick(point: Point, velocity: Tensor, time: Tensor, field: MetricField) -> tuple[Tensor, Tensor]:
-    r"""Kick by a linear equation for the new velocity: :math:`(G + tC(v))\,v^+ = Gv - t\nabla\varphi`.
+    r"""Kick by a linear equation for the new velocity: $(G + tC(v))\,v^+ = Gv - t\nabla\varphi$.
 
     Because of C(v) w = C(w) v it is its own inverse under time reversal, and its Jacobian determinant is
-    :math:`|G - tC(v^+)|\,/\,|G + tC(v)|`, whose log is returned.
+    $|G - tC(v^+)|\,/\,|G + tC(v)|$, whose log is returned.
 
     Source: Lan, Stathopoulos, Shahbaba & Girolami 2015, arXiv 1211.3759, with both sides multiplied by G.
     """

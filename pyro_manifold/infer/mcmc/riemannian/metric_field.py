@@ -28,15 +28,15 @@ Field = Callable[[Tensor], Tensor]
 class MetricField(ABC):
     r"""Position-dependent metric G(q) on flat positions, vectorised over chains.
 
-    :math:`C(q, v)` is the lower connection as a matrix: :math:`C(q, v)\,w = G\,\Gamma(v, w)` with
-    :math:`G\,\Gamma(v, w) = \tfrac12 (\partial_v G\,w + \partial_w G\,v - \nabla v^\top G w)`, symmetric in v and w.
+    $C(q, v)$ is the lower connection as a matrix: $C(q, v)\,w = G\,\Gamma(v, w)$ with
+    $G\,\Gamma(v, w) = \tfrac12 (\partial_v G\,w + \partial_w G\,v - \nabla v^\top G w)$, symmetric in v and w.
     """
 
     @abstractmethod
     def at(self, position: Tensor) -> tuple[Tensor, Field]:
-        r"""Return G, ``(chains, d, d)``, and the map from symmetric weights W to :math:`\tfrac12\nabla tr(W G)`.
+        r"""Return G, ``(chains, d, d)``, and the map from symmetric weights W to $\tfrac12\nabla tr(W G)$.
 
-        With W = G⁻¹, held fixed, that is the gradient of :math:`\tfrac12\log|G|`, so that no derivative of a
+        With W = G⁻¹, held fixed, that is the gradient of $\tfrac12\log|G|$, so that no derivative of a
         factorisation is needed.
         """
 
@@ -75,9 +75,9 @@ class TracedField(MetricField):
 
 
 class PullBackMetric(MetricField):
-    r"""Pull-back metric of an embedding f: :math:`G = J^\top J`, J the Jacobian of f.
+    r"""Pull-back metric of an embedding f: $G = J^\top J$, J the Jacobian of f.
 
-    Then :math:`C(q, v)\,w = J^\top f''(q)[v, w]`, which is computed by Jacobian-vector products, without a tensor of
+    Then $C(q, v)\,w = J^\top f''(q)[v, w]$, which is computed by Jacobian-vector products, without a tensor of
     third derivatives. The cost is O(l d²) for G and C, and that of O(l) evaluations for C v.
 
     Args:

@@ -44,17 +44,18 @@ class MSD(Kernel):
     r"""Hamiltonian dynamics with persistent momentum and a position-dependent mass matrix computed from the model.
 
     q is the vector of all sites in unconstrained space, f(q) the model's predictions and parameters in units of their
-    standard deviations. The mass matrix is the pull-back metric :math:`G = J^\top J`, J the Jacobian of f: Fisher
+    standard deviations. The mass matrix is the pull-back metric $G = J^\top J$, J the Jacobian of f: Fisher
     information plus prior precision. With E the potential energy, minus the log density, one iteration is
 
-    .. math::
-        p \leftarrow p\cos\theta + \xi\sin\theta,\quad \xi\sim N(0, G), \qquad
-        \ddot q = -G^{-1}\left(\nabla\varphi + J^\top \tfrac{d^2}{dt^2} f(q + t\dot q)\right),
+    $$
+    p \leftarrow p\cos\theta + \xi\sin\theta,\quad \xi\sim N(0, G), \qquad
+    \ddot q = -G^{-1}\left(\nabla\varphi + J^\top \tfrac{d^2}{dt^2} f(q + t\dot q)\right),
+    $$
 
     the second integrated by ``num_steps`` leapfrog steps of size ε. The stationary distribution of q is
 
-    - ``target="posterior"``, :math:`\varphi = E + \tfrac12\log|G|`: the posterior :math:`e^{-E}`;
-    - ``target="jeffreys"``, :math:`\varphi = E`: :math:`\sqrt{|G|}\,e^{-E}`, the paper's choice. That is the posterior
+    - ``target="posterior"``, $\varphi = E + \tfrac12\log|G|$: the posterior $e^{-E}$;
+    - ``target="jeffreys"``, $\varphi = E$: $\sqrt{|G|}\,e^{-E}$, the paper's choice. That is the posterior
       under another prior, multiplied by the Jeffreys prior of the metric in unconstrained coordinates;
 
     up to a bias of order ε² (unadjusted), or without bias with ``metropolis=True`` (adjusted). The adjusted version
@@ -103,7 +104,7 @@ class MSD(Kernel):
     Source: Zlochin & Baram, Manifold stochastic dynamics for Bayesian learning, Neural Computation 13, 2001; for the
     adjusted version Lan, Stathopoulos, Shahbaba & Girolami, arXiv 1211.3759.
 
-    Example:
+    Examples:
         >>> import pyro, pyro.distributions as dist, torch
         >>> from pyro_manifold.infer import MCMC, MSD
         >>> x = torch.linspace(-1.0, 1.0, 20)

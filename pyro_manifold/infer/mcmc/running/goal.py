@@ -46,7 +46,7 @@ class Until:
     Raises:
         ValueError: without a goal, and for values that none can have.
 
-    Example:
+    Examples:
         >>> Until(ess=400, rhat=1.01, max_samples=3000).goals
         {'ess': 400, 'rhat': 1.01}
     """

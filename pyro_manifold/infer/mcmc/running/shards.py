@@ -48,7 +48,7 @@ class Shards:
     Raises:
         ValueError: for something else.
 
-    Example:
+    Examples:
         >>> from concurrent.futures import ProcessPoolExecutor
         >>> Shards(lambda: ProcessPoolExecutor(2), 4).count
         4

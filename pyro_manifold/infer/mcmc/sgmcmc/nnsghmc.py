@@ -30,9 +30,10 @@ from pyro_manifold.infer.mcmc.transitions.problem import Problem
 class NNSGHMC(OSGHMC):
     r"""Stochastic-gradient HMC with speed and friction of each coordinate given by small neural networks.
 
-    .. math::
-        d\theta = (Q r - \partial_r Q)\,dt, \qquad
-        dr = (-Q\nabla U - D r + \partial_U Q\,\nabla U + \partial_r D)\,dt + \sqrt{2D}\,dW,
+    $$
+    d\theta = (Q r - \partial_r Q)\,dt, \qquad
+    dr = (-Q\nabla U - D r + \partial_U Q\,\nabla U + \partial_r D)\,dt + \sqrt{2D}\,dW,
+    $$
 
     Q and D are functions of the energy U, of the coordinate's momentum and, for D, of its gradient. They are the same
     for all coordinates and are contained in a `MetaSampler`. Due to the terms with ∂ the posterior is the stationary
@@ -63,7 +64,7 @@ class NNSGHMC(OSGHMC):
 
     Source: Gong, Li & Hernández-Lobato, Meta-learning for stochastic gradient MCMC, ICLR 2019, arXiv 1806.04522.
 
-    Example:
+    Examples:
         >>> import pyro, torch, pyro.distributions as dist
         >>> from pyro_manifold.infer import MCMC
         >>> def model():

@@ -14,8 +14,8 @@ class OSGHMC(SGHMC):
     r"""Stochastic-gradient HMC for models with orthonormal matrices, which move by rotations and stay orthonormal.
 
     A Stiefel site has the mechanics of `OHMC`: the drift is a Cayley rotation, the kick is along
-    :math:`P_X(\nabla U)`, and friction and noise act on the momentum. The noise has the covariance of the momenta,
-    given by the kinetic energy :math:`\tfrac12\|r\|^2 + \tfrac12\|X^\top r\|^2`, not the identity: projected noise of
+    $P_X(\nabla U)$, and friction and noise act on the momentum. The noise has the covariance of the momenta,
+    given by the kinetic energy $\tfrac12\|r\|^2 + \tfrac12\|X^\top r\|^2$, not the identity: projected noise of
     variance 1 gives a wrong stationary distribution. Unit vectors move along great circles, all other sites as in
     `SGHMC`.
 
@@ -24,7 +24,7 @@ class OSGHMC(SGHMC):
     Source: Yanush & Kropotov, arXiv 1901.08045, whose update is ``integrator="euler"``; they do not specify the
     covariance of the noise.
 
-    Example:
+    Examples:
         >>> import pyro, torch
         >>> from pyro_manifold.distributions import StiefelUniform
         >>> from pyro_manifold.infer import MCMC

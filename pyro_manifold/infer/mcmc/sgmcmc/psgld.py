@@ -36,7 +36,7 @@ def preconditioned_step(
     decay: float,
     damping: float,
 ) -> StochasticState:
-    r"""Take a `langevin_step` with inverse masses :math:`1 / (\lambda + \sqrt v)`, v a mean of squared gradients.
+    r"""Take a `langevin_step` with inverse masses $1 / (\lambda + \sqrt v)$, v a mean of squared gradients.
 
     A manifold site has one mass, from the mean of squares of its entries, since separate masses would not respect its
     geometry.
@@ -60,9 +60,11 @@ def squared(gradient: Tensor, together: bool) -> Tensor:
 class PSGLD(SGLD):
     r"""Preconditioned `SGLD`, with a scale for each coordinate from a running mean v of squared gradients.
 
-    .. math:: M^{-1} = 1/(\lambda + \sqrt v), \qquad
-        \theta \leftarrow \theta - \tfrac\varepsilon2 M^{-1} \nabla U + N(0, \varepsilon\tau M^{-1}), \qquad
-        v \leftarrow \rho v + (1 - \rho) (\nabla U)^2.
+    $$
+    M^{-1} = 1/(\lambda + \sqrt v), \qquad
+    \theta \leftarrow \theta - \tfrac\varepsilon2 M^{-1} \nabla U + N(0, \varepsilon\tau M^{-1}), \qquad
+    v \leftarrow \rho v + (1 - \rho) (\nabla U)^2.
+    $$
 
     Because M depends on past positions, an exact step would include a correction Γ of the drift, the divergence of M⁻¹;
     it is omitted, as usual. The effect is small if v hardly depends on the position: if it is dominated by minibatch
@@ -72,9 +74,9 @@ class PSGLD(SGLD):
 
     v is initialised with an estimate of its stationary value: the mean of squared gradients of several minibatches at
     the start of the chain, plus τ times the curvature there. The curvature follows from integration by parts,
-    :math:`\mathbb E (\partial_i U)^2 = \tau\,\mathbb E\,\partial_i^2 U`; minibatches add the variance of their
+    $\mathbb E (\partial_i U)^2 = \tau\,\mathbb E\,\partial_i^2 U$; minibatches add the variance of their
     gradient. From the gradient alone, a chain that starts at a mode would have v = 0, and a first step of
-    :math:`\sqrt{\varepsilon/\lambda}`.
+    $\sqrt{\varepsilon/\lambda}$.
 
     Args:
         model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
@@ -127,11 +129,11 @@ def stationary_squares(
 ) -> Blocks:
     r"""Estimate E (∂ᵢU)² under the stationary distribution, from gradients near a single position.
 
-    For the full gradient :math:`\mathbb E(\partial_i U)^2 = \tau\,\mathbb E\,\partial_i^2 U` by integration by parts; a
+    For the full gradient $\mathbb E(\partial_i U)^2 = \tau\,\mathbb E\,\partial_i^2 U$ by integration by parts; a
     minibatch adds the variance of its gradient. For each of several minibatches the gradient is evaluated at the
-    position, g, and at a small distance z from it, g'. The mean of g² contains the noise. :math:`\|H_i\|`, the root
-    mean square of (g' - g)ᵢ for standard normal z, is an upper bound of the curvature :math:`|H_{ii}|`, and equal to it
-    if coordinates are independent. The sum :math:`\overline{g^2} + \tau\|H_i\|` is therefore conservative: a first step
+    position, g, and at a small distance z from it, g'. The mean of g² contains the noise. $\|H_i\|$, the root
+    mean square of (g' - g)ᵢ for standard normal z, is an upper bound of the curvature $|H_{ii}|$, and equal to it
+    if coordinates are independent. The sum $\overline{g^2} + \tau\|H_i\|$ is therefore conservative: a first step
     that is too short is corrected as v adapts, while one that is too long leaves the typical set.
 
     Args:

@@ -25,14 +25,14 @@ class Constant:
 
 @dataclass(frozen=True)
 class PolynomialDecay:
-    r"""Polynomial decay, :math:`a (1 + t/b)^{-\gamma}` at step t.
+    r"""Polynomial decay, $a (1 + t/b)^{-\gamma}$ at step t.
 
     With γ in (0.5, 1] the sum of step sizes diverges and that of their squares converges, a condition for
     asymptotically unbiased stochastic-gradient Langevin dynamics (Welling & Teh 2011).
 
     Args:
         initial: a, the initial value.
-        scale: b, number of steps after which the value is :math:`2^{-\gamma} a`.
+        scale: b, number of steps after which the value is $2^{-\gamma} a$.
         power: γ.
 
     Raises:
@@ -52,7 +52,7 @@ class PolynomialDecay:
 
 @dataclass(frozen=True)
 class CosineCycles:
-    r"""Cyclical cosine schedule, :math:`\tfrac a2 (1 + \cos(\pi\, t \bmod L / L))`: from a to 0 in cycles of L steps.
+    r"""Cyclical cosine schedule, $\tfrac a2 (1 + \cos(\pi\, t \bmod L / L))$: from a to 0 in cycles of L steps.
 
     Large steps at the start of a cycle explore other modes, small steps at its end sample the mode found. Zhang, Li,
     Zhang, Chen & Wilson, Cyclical stochastic gradient MCMC, ICLR 2020, equation 1.

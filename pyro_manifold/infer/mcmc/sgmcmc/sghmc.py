@@ -47,10 +47,10 @@ def splitting_step(
 def _splitting_friction(settings: StepSettings) -> tuple[float, float]:
     r"""Compute the fraction k of momentum that friction keeps, and the variance of its noise at unit mass.
 
-    Noise of variance c added after each factor k eventually moves a position by :math:`\varepsilon\sqrt c/(1-k)`. One
+    Noise of variance c added after each factor k eventually moves a position by $\varepsilon\sqrt c/(1-k)$. One
     half of the gradient noise n enters before the first half drift of a step, the other after its last half drift;
-    together they move the position by :math:`\varepsilon^2 n (1+k)/(2(1-k))`. With β̂ = ½ε² var(n),
-    :math:`c = \tau(1-k^2) - \hat\beta(1+k)^2/2` gives positions the same variance as without gradient noise.
+    together they move the position by $\varepsilon^2 n (1+k)/(2(1-k))$. With β̂ = ½ε² var(n),
+    $c = \tau(1-k^2) - \hat\beta(1+k)^2/2$ gives positions the same variance as without gradient noise.
     """
     keep = math.exp(-settings.friction)
     return keep, max(0.0, settings.temperature * (1 - keep**2) - settings.noise_estimate * (1 + keep) ** 2 / 2)
@@ -65,10 +65,10 @@ def euler_step(
     mechanics: ProductMechanics,
     metrics: Metrics,
 ) -> StochasticState:
-    r"""Drift, then :math:`r \leftarrow (1-\alpha) r - \varepsilon\nabla U + \sqrt{2(\alpha\tau - \hat\beta)}\,\xi`.
+    r"""Drift, then $r \leftarrow (1-\alpha) r - \varepsilon\nabla U + \sqrt{2(\alpha\tau - \hat\beta)}\,\xi$.
 
     ξ is a fresh draw of momenta. In the limit of short steps, positions have the temperature τ, and momenta
-    :math:`2\tau/(2-\alpha)`.
+    $2\tau/(2-\alpha)$.
 
     Source: Chen, Fox & Guestrin 2014, equation 15; on orthonormal matrices Yanush & Kropotov, arXiv 1901.08045.
     """
@@ -81,33 +81,32 @@ def euler_step(
 
 
 def euler_variance(settings: StepSettings) -> float:
-    r"""Return the variance :math:`2(\alpha\tau - \hat\beta)` of the noise of a step at unit mass."""
+    r"""Return the variance $2(\alpha\tau - \hat\beta)$ of the noise of a step at unit mass."""
     return 2 * max(0.0, settings.friction * settings.temperature - settings.noise_estimate)
 
 
 class SGHMC(StochasticGradientKernel):
     r"""Stochastic-gradient Hamiltonian Monte Carlo, with friction and compensating noise on the momenta.
 
-    .. math::
-        d\theta = r\,dt, \qquad dr = -\nabla U\,dt - \gamma r\,dt + \sqrt{2\gamma\tau}\,dW,
+    $$ d\theta = r\,dt, \qquad dr = -\nabla U\,dt - \gamma r\,dt + \sqrt{2\gamma\tau}\,dW, $$
 
     U minus the log density on a minibatch, in unconstrained space; over a step of size ε, γε = α. The stationary
-    distribution is :math:`e^{-U/\tau}`, up to effects of step size and gradient noise. Gradient noise adds to W: with
+    distribution is $e^{-U/\tau}$, up to effects of step size and gradient noise. Gradient noise adds to W: with
     variance σ², independent between steps, it increases the variance of a standard normal coordinate by
-    :math:`\varepsilon^2 \sigma^2 / (2\alpha)` for ``"euler"`` and by
-    :math:`\varepsilon^2 \sigma^2 / (4\tanh(\alpha/2))` for ``"splitting"``, for small ε. A ``noise_estimate`` of
-    :math:`\varepsilon^2 \sigma^2 / 2` removes this effect for any α and τ.
+    $\varepsilon^2 \sigma^2 / (2\alpha)$ for ``"euler"`` and by
+    $\varepsilon^2 \sigma^2 / (4\tanh(\alpha/2))$ for ``"splitting"``, for small ε. A ``noise_estimate`` of
+    $\varepsilon^2 \sigma^2 / 2$ removes this effect for any α and τ.
 
     ``integrator="splitting"`` (BAOAB) composes half a kick, half a drift, the exact solution of friction and noise,
     half a drift and half a kick: it is symmetric, and unbiased for Gaussian U without gradient noise. ``"euler"`` is
-    :math:`r \leftarrow (1-\alpha) r - \varepsilon\nabla U + N(0, 2(\alpha\tau - \hat\beta))` after a full drift.
+    $r \leftarrow (1-\alpha) r - \varepsilon\nabla U + N(0, 2(\alpha\tau - \hat\beta))$ after a full drift.
     For orthonormal matrices use `OSGHMC`.
 
     Args:
         model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
         potential_fn: as in `Kernel`.
         step_size: ε, a number or a function of the step number, such as `CosineCycles`.
-        friction: α > 0: a step keeps the fraction :math:`e^{-\alpha}` of the momentum, 1 - α for ``"euler"``.
+        friction: α > 0: a step keeps the fraction $e^{-\alpha}$ of the momentum, 1 - α for ``"euler"``.
         noise_estimate: β̂ ≥ 0 and below α, ½ε² times the variance of the gradient noise. The added noise is reduced
             accordingly, at most to zero.
         resample_momentum: whether momenta are fully refreshed before each iteration.
@@ -119,7 +118,7 @@ class SGHMC(StochasticGradientKernel):
 
     Source: Chen, Fox & Guestrin, ICML 2014, equation 15.
 
-    Example:
+    Examples:
         >>> import pyro, torch, pyro.distributions as dist
         >>> from pyro_manifold.infer import MCMC
         >>> y = torch.randn(1000) + 2

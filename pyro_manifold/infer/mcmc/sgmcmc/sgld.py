@@ -23,9 +23,9 @@ def langevin_step(
     mechanics: ProductMechanics,
     metrics: Metrics,
 ) -> StochasticState:
-    r"""Take one Langevin step: a fresh momentum, half a kick, a drift for the time :math:`h = \sqrt\varepsilon`.
+    r"""Take one Langevin step: a fresh momentum, half a kick, a drift for the time $h = \sqrt\varepsilon$.
 
-    In Euclidean space :math:`x \leftarrow x - \tfrac\varepsilon2 M^{-1}\nabla U + \sqrt{\varepsilon\tau}\,M^{-1/2} z`.
+    In Euclidean space $x \leftarrow x - \tfrac\varepsilon2 M^{-1}\nabla U + \sqrt{\varepsilon\tau}\,M^{-1/2} z$.
     On a manifold it is one step of Hamiltonian dynamics without the final kick: the drift preserves volume, so that no
     correction of the drift is needed.
 
@@ -42,14 +42,14 @@ def langevin_step(
 class SGLD(StochasticGradientKernel):
     r"""Stochastic-gradient Langevin dynamics: gradient steps with added noise.
 
-    .. math:: \theta \leftarrow \theta - \tfrac\varepsilon2 \nabla U + N(0, \varepsilon\tau)
+    $$ \theta \leftarrow \theta - \tfrac\varepsilon2 \nabla U + N(0, \varepsilon\tau) $$
 
     U is minus the log density on a minibatch, in unconstrained space. For a site on a manifold the same step is taken
     in tangent space and mapped to the manifold by the drift of `OHMC` (a rotation; for unit vectors along a great
-    circle): a fresh momentum r, half a kick, a drift for the time :math:`\sqrt\varepsilon`. The drift preserves volume
+    circle): a fresh momentum r, half a kick, a drift for the time $\sqrt\varepsilon$. The drift preserves volume
     in phase space, which accounts for the curvature, so that no correction of the drift is needed. (A retraction in its
     place, by QR or the polar factor, is equivalent to this order: for velocities v of this covariance
-    :math:`\mathbb E\, v^\top v` is a multiple of the identity, and then all have the same mean acceleration.)
+    $\mathbb E\, v^\top v$ is a multiple of the identity, and then all have the same mean acceleration.)
 
     The bias is proportional to ε and increases with gradient noise; it vanishes with a decaying step-size schedule.
 
@@ -57,7 +57,7 @@ class SGLD(StochasticGradientKernel):
 
     Source: Welling & Teh, ICML 2011, equation 4.
 
-    Example:
+    Examples:
         >>> import pyro, torch, pyro.distributions as dist
         >>> from pyro_manifold.infer import MCMC
         >>> y = torch.randn(1000) + 2

@@ -89,10 +89,10 @@ def _slowed(
     settings: StepSettings,
     noise: Blocks,
 ) -> Blocks:
-    r"""Momenta after friction and noise of a step: :math:`e^{-\xi} r` and a fresh draw.
+    r"""Momenta after friction and noise of a step: $e^{-\xi} r$ and a fresh draw.
 
     The noise does not follow ξ: it is that of the friction α that was asked for, whose variance at unit mass is
-    :math:`2\alpha\tau \int_0^1 e^{-2\xi s} ds`: positive for a negative ξ too.
+    $2\alpha\tau \int_0^1 e^{-2\xi s} ds$: positive for a negative ξ too.
     """
     fresh = mechanics.momentum_from(noise, position, metrics)
     slowed = {}
@@ -104,7 +104,7 @@ def _slowed(
 
 
 def mean_decay(rate: Tensor) -> Tensor:
-    r""":math:`\int_0^1 e^{-xs} ds = (1 - e^{-x}) / x`, to the last digit also about 0, where it is 1."""
+    r"""$\int_0^1 e^{-xs} ds = (1 - e^{-x}) / x$, to the last digit also about 0, where it is 1."""
     x = torch.where(rate == 0, torch.finfo(rate.dtype).tiny, rate)
     return -torch.expm1(-x) / x
 
@@ -112,9 +112,10 @@ def mean_decay(rate: Tensor) -> Tensor:
 class SGNHT(StochasticGradientKernel):
     r"""Stochastic-gradient Nosé–Hoover thermostat: friction that finds the noise of the gradient as it runs.
 
-    .. math::
-        d\theta = v\,dt, \qquad dr = -\nabla U\,dt - \gamma r\,dt + \sqrt{2a\tau}\,dW, \qquad
-        d\gamma = \frac1Q \Big(\frac{2K}d - \tau\Big) dt,
+    $$
+    d\theta = v\,dt, \qquad dr = -\nabla U\,dt - \gamma r\,dt + \sqrt{2a\tau}\,dW, \qquad
+    d\gamma = \frac1Q \Big(\frac{2K}d - \tau\Big) dt,
+    $$
 
     for each block of sites: a manifold site, or all sites of unconstrained space together. r are momenta, v their
     velocities, d their degrees of freedom (np - p(p+1)/2 of an n×p orthonormal matrix), 2K is ⟨r, v⟩, and W has the
@@ -122,10 +123,10 @@ class SGNHT(StochasticGradientKernel):
     that W makes up for, and γε = ξ, the friction that momenta have: it grows while they are hotter than τ. Each chain
     has a ξ of its own. The stationary distribution is, up to the step size,
 
-    .. math:: e^{-(U + K)/\tau}\; N\Big(\xi;\; \alpha,\, \frac{\varepsilon^2\tau}{Q d}\Big).
+    $$ e^{-(U + K)/\tau}\; N\Big(\xi;\; \alpha,\, \frac{\varepsilon^2\tau}{Q d}\Big). $$
 
     Noise of the gradient, of a variance σ² in each coordinate of unit mass and new at each step, acts as if α were
-    :math:`\alpha + \varepsilon^2\sigma^2 / (2\tau)`, which is then the mean of ξ: the thermostat finds by itself the
+    $\alpha + \varepsilon^2\sigma^2 / (2\tau)$, which is then the mean of ξ: the thermostat finds by itself the
     ``noise_estimate`` that `SGHMC` is given. It finds one number for each block: noise that is larger in one coordinate
     than in another leaves the former too hot and the latter too cold. So does noise of one variance in all entries of
     an orthonormal matrix of several columns, which heats rotations among the columns twice as much as all else.
@@ -140,12 +141,12 @@ class SGNHT(StochasticGradientKernel):
         model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
         potential_fn: as in `Kernel`.
         step_size: ε, a number or a function of the number of the step, such as `CosineCycles`.
-        friction: α > 0, where ξ begins: a step keeps :math:`e^{-\xi}` of the momentum.
+        friction: α > 0, where ξ begins: a step keeps $e^{-\xi}$ of the momentum.
         minibatches: the order in which minibatches come, see `Batches`; a loader has its own.
-        thermostat_mass: Q > 0, how slowly ξ moves. None for :math:`2\varepsilon^2\tau/\alpha^2`, with which it follows
+        thermostat_mass: Q > 0, how slowly ξ moves. None for $2\varepsilon^2\tau/\alpha^2$, with which it follows
             the temperature as fast as friction forgets momenta, and its standard deviation is
-            :math:`\alpha/\sqrt{2d}`. 1 is that of the sources, and slow for small ε: ξ then takes about
-            :math:`\alpha/\varepsilon^2` steps.
+            $\alpha/\sqrt{2d}$. 1 is that of the sources, and slow for small ε: ξ then takes about
+            $\alpha/\varepsilon^2$ steps.
         resample_momentum: whether each iteration begins with fresh momenta.
         **options: as in `StochasticGradientKernel`. At temperature 0 ξ stays as it is.
 
@@ -157,7 +158,7 @@ class SGNHT(StochasticGradientKernel):
 
     Source: Ding, Fang, Babbush, Chen, Skeel & Neven, NIPS 2014; Leimkuhler & Shang, SIAM J. Sci. Comput. 38 (2016).
 
-    Example:
+    Examples:
         >>> import pyro, torch, pyro.distributions as dist
         >>> from pyro_manifold.infer import MCMC
         >>> y = torch.randn(1000) + 2

@@ -1,6 +1,6 @@
 r"""States, settings and transitions shared by all stochastic-gradient kernels.
 
-Friction α and noise follow the Ornstein–Uhlenbeck process :math:`dr = -\gamma r\,dt + \sqrt{2\gamma\tau}\,dW` on the
+Friction α and noise follow the Ornstein–Uhlenbeck process $dr = -\gamma r\,dt + \sqrt{2\gamma\tau}\,dW$ on the
 momenta. Its noise has the covariance of the momenta themselves, given by the kinetic energy at temperature τ; on a
 Stiefel site any other covariance gives a wrong stationary distribution. Over a step of size ε, γε = α.
 """

@@ -1,7 +1,7 @@
 r"""Temperature of momenta, averaged over the steps of an iteration, and the coordinate with the highest one.
 
 Temperatures are computed for each part. A part is a coordinate of an unconstrained site, with the mean of
-:math:`r_i^2 / m_i` as temperature, or a manifold site, with twice its kinetic energy per degree of freedom. Parts are
+$r_i^2 / m_i$ as temperature, or a manifold site, with twice its kinetic energy per degree of freedom. Parts are
 numbered across all blocks.
 """
 

@@ -236,8 +236,8 @@ class Scales(Saved):
 def line_on(manifold: Manifold, shape: Size, width: float, max_widths: int) -> Line:
     r"""Return the search of geodesics that move all matrices of a block together.
 
-    At unit speed of a matrix whose columns all turn alike, each column of m turns with speed :math:`1/\sqrt m`, so that
-    :math:`2\pi\sqrt m` brings it round. A square one turns in planes, and leaves a column where it is if n is odd.
+    At unit speed of a matrix whose columns all turn alike, each column of m turns with speed $1/\sqrt m$, so that
+    $2\pi\sqrt m$ brings it round. A square one turns in planes, and leaves a column where it is if n is odd.
 
     Args:
         manifold: of one point.
@@ -259,19 +259,19 @@ class GeodesicSlice(Kernel):
     An iteration moves each block of sites in turn, given the others: each site on a manifold is a block, all other
     sites are one. From where a chain is, x, it
 
-    1. draws a level below the density p, :math:`\log y = \log p(x) + \log u` with u uniform in (0, 1], and a
+    1. draws a level below the density p, $\log y = \log p(x) + \log u$ with u uniform in (0, 1], and a
        direction v, uniform on the unit sphere of tangent vectors at x;
-    2. goes to a point of :math:`\{t : p(\gamma(t)) \ge y\}`, where :math:`\gamma` is the geodesic with
-       :math:`\gamma(0) = x, \gamma'(0) = v`: t is drawn uniformly from a bracket about 0, and while
-       :math:`\gamma(t)` is not in the slice, the bracket is cut at t and t is drawn again.
+    2. goes to a point of $\{t : p(\gamma(t)) \ge y\}$, where $\gamma$ is the geodesic with
+       $\gamma(0) = x, \gamma'(0) = v$: t is drawn uniformly from a bracket about 0, and while
+       $\gamma(t)$ is not in the slice, the bracket is cut at t and t is drawn again.
 
     The geodesic flow keeps the volume of pairs (x, v), so that the draws have exactly the distribution of the model
     (densities on the manifold are with respect to the normalised Haar measure, the uniform distribution). The bracket:
 
     - a unit vector (``constraints.sphere``, or `StiefelUniform` with one column), and a single rotation of 2 or 3
       dimensions: the whole circle that the geodesic is;
-    - n×p orthonormal matrices of length :math:`2\pi\sqrt p`, a turn of all columns; with a plate of m of them
-      :math:`2\pi\sqrt{mp}`, for they move together;
+    - n×p orthonormal matrices of length $2\pi\sqrt p$, a turn of all columns; with a plate of m of them
+      $2\pi\sqrt{mp}$, for they move together;
     - sites without a manifold, in Pyro's unconstrained space: ``width``, in units of the standard deviations of the
       coordinates, which warm-up learns; it grows by steps of ``width`` while its ends are in the slice, to at most
       ``max_widths`` of them (Neal 2003).
@@ -312,7 +312,7 @@ class GeodesicSlice(Kernel):
     2312.00417); Habeck, Hasenpflug, Kodgirwar & Rudolf, Geodesic slice sampling on the sphere (arXiv 2301.08056); Neal,
     Slice sampling, Annals of Statistics 31 (2003).
 
-    Example:
+    Examples:
         >>> import pyro, torch
         >>> from pyro_manifold.distributions import StiefelUniform
         >>> from pyro_manifold.infer import MCMC, GeodesicSlice

@@ -32,7 +32,7 @@ class Decision(NamedTuple):
 
 
 def metropolis(current_energy: Tensor, proposed_energy: Tensor, uniform: Tensor) -> Decision:
-    r"""Accept each chain's proposal with probability :math:`\min(1, e^{-\Delta H})`.
+    r"""Accept each chain's proposal with probability $\min(1, e^{-\Delta H})$.
 
     An energy error that is not finite counts as infinite, also if the potential is -∞ (an unbounded density): such a
     proposal is never accepted and is divergent.

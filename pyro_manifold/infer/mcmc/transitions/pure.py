@@ -48,8 +48,8 @@ class StepSize(NamedTuple):
 class AdaptedStepSize(Saved):
     r"""Step size of all chains, adapted in warm-up to a mean acceptance probability.
 
-    Robbins–Monro steps on its logarithm: after iteration t of warm-up, :math:`\log\varepsilon` changes by
-    :math:`t^{-0.6}` times the difference of the mean acceptance probability of the chains from the target.
+    Robbins–Monro steps on its logarithm: after iteration t of warm-up, $\log\varepsilon$ changes by
+    $t^{-0.6}$ times the difference of the mean acceptance probability of the chains from the target.
 
     Args:
         step_size: initial ε.

@@ -10,7 +10,7 @@ from problems.monte_carlo import assert_mean
 
 
 def test_effective_sizes_of_an_autoregression():
-    r""":math:`x_{t+1} = 0.8 x_t + 0.6 z`: one in :math:`(1 + 0.8) / (1 - 0.8)` draws counts."""
+    r"""$x_{t+1} = 0.8 x_t + 0.6 z$: one in $(1 + 0.8) / (1 - 0.8)$ draws counts."""
     x = torch.randn(40, 1, 3)
     steps = [x]
     for _ in range(4999):

@@ -96,7 +96,7 @@ def test_euler_on_a_gaussian():
 
 
 def test_langevin_on_a_gaussian():
-    r"""Precision k has the variance :math:`1/(k(1 - \varepsilon k/4))`."""
+    r"""Precision k has the variance $1/(k(1 - \varepsilon k/4))$."""
     step_size = 0.3
     eye = torch.eye(2, dtype=torch.float64)
     covariance = (PRECISION @ (eye - step_size / 4 * PRECISION)).inverse()

@@ -40,7 +40,7 @@ def test_sets_of_draws_are_separate():
 
 
 def test_the_gradient_of_the_divergence():
-    r"""Of w·z, z standard normal, from the standard normal, for each coordinate: :math:`w - 1/w`."""
+    r"""Of w·z, z standard normal, from the standard normal, for each coordinate: $w - 1/w$."""
     for w in (0.5, 1.0, 2.0):
         scale = torch.tensor(w, requires_grad=True)
         draws = scale * torch.randn(50, 300, 2)
@@ -61,7 +61,7 @@ def test_the_gradient_of_the_divergence_in_a_narrow_coordinate():
 
 
 def test_marginal_scores_see_the_width_of_many_coordinates():
-    r"""Ten draws of w = 2 standard normals in 2,000 dimensions: :math:`w - 1/w`, of which joint scores see w alone."""
+    r"""Ten draws of w = 2 standard normals in 2,000 dimensions: $w - 1/w$, of which joint scores see w alone."""
     scale = torch.tensor(2.0, requires_grad=True)
     draws = scale * torch.randn(10, 10, 2000)
     found = [

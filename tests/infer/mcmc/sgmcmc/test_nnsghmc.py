@@ -76,7 +76,7 @@ def gaussian():
 
 
 def banana():
-    r"""x₀ standard normal, x₁ normal around :math:`(x_0^2 - 1)/2`."""
+    r"""x₀ standard normal, x₁ normal around $(x_0^2 - 1)/2$."""
     x = pyro.sample("x", dist.Normal(torch.zeros(2), torch.tensor([1.0, 0.5])).to_event(1))
     centre = 0.5 * (x[..., 0] ** 2 - 1)
     pyro.factor("bent", (x[..., 1] ** 2 - (x[..., 1] - centre) ** 2) / (2 * 0.25))

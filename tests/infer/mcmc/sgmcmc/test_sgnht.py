@@ -98,7 +98,7 @@ def test_the_noise_of_a_step_is_right_about_zero_and_below(dtype):
 
 @pytest.mark.parametrize(("mass", "temperature"), [(None, 0.5), (1.0, 1.0)])
 def test_positions_and_thermostats_without_noise(mass, temperature):
-    r"""ξ is normal about α, of the variance :math:`\varepsilon^2\tau/(Qd)`, by default :math:`\alpha^2/(2d)`."""
+    r"""ξ is normal about α, of the variance $\varepsilon^2\tau/(Qd)$, by default $\alpha^2/(2d)$."""
     scales = torch.tensor([0.5, 1.0, 1.5])
 
     def model():

@@ -1,6 +1,6 @@
 r"""One-hidden-layer networks shared by all coordinates, with exact derivatives with respect to their inputs.
 
-The hidden units are :math:`\varphi(x) = x/\sqrt{1+x^2}`. They are bounded, so that speed and friction are bounded for
+The hidden units are $\varphi(x) = x/\sqrt{1+x^2}$. They are bounded, so that speed and friction are bounded for
 chains that start far away; smooth, so that the corrections Γ are smooth; and computed without an exponential.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class CoordinateNetwork(NamedTuple):
-    r"""Network :math:`f(u, x) = v \cdot \varphi(W (u, x) + b) + a` of an energy u and inputs x of a coordinate.
+    r"""Network $f(u, x) = v \cdot \varphi(W (u, x) + b) + a$ of an energy u and inputs x of a coordinate.
 
     Attributes:
         weight: W, ``(hidden, inputs)``; the energy is the first input.

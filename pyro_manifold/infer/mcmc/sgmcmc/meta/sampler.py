@@ -80,15 +80,16 @@ class Learned(Protocol):
 class MetaSampler:
     r"""Learned parts of `NNSGHMC`: Q and D of each coordinate, as functions of energy, momentum and gradient.
 
-    .. math::
-        Q = \beta + f_Q(u, r^2), \qquad
-        D = \frac{\sqrt{N/N_0}}{\varepsilon_0} \left(\alpha Q^2 + \tfrac12 \varphi(f_D(u, r^2, g^2))^2 + c\right),
+    $$
+    Q = \beta + f_Q(u, r^2), \qquad
+    D = \frac{\sqrt{N/N_0}}{\varepsilon_0} \left(\alpha Q^2 + \tfrac12 \varphi(f_D(u, r^2, g^2))^2 + c\right),
+    $$
 
     f are one-hidden-layer networks shared by all coordinates of all posteriors. φ are their bounded hidden units, so
     that f_D removes at most half of a coordinate's momentum per step. The sampler was trained with steps of ε₀ on
     posteriors with d₀ coordinates and N₀ data, and is used for d coordinates and N data. The width of posteriors
     decreases with √N, and so do step sizes, by `step_size_for`; D removes the same fraction of momentum in such a step.
-    Inputs are :math:`u = (U d_0 N_0 / (d N) - m) / s`, with the centre m and the scale s of the energy in training; r,
+    Inputs are $u = (U d_0 N_0 / (d N) - m) / s$, with the centre m and the scale s of the energy in training; r,
     the momentum in units of its standard deviation; and g, the gradient divided by the root mean square of the
     gradients of all coordinates. r and g enter as squares, which makes the sampler equivariant under reflections: with
     r and g themselves, as in the paper, errors from long steps and noisy gradients bias the means of draws.
@@ -112,7 +113,7 @@ class MetaSampler:
     Raises:
         ValueError: for constants out of range, or networks with other inputs.
 
-    Example:
+    Examples:
         >>> sampler = MetaSampler.load("gaussian")
         >>> sampler.dimension
         10

@@ -1,12 +1,13 @@
 r"""Integrator step of the learned dynamics.
 
-With z = (θ, r), :math:`H = U + \tfrac12\|r\|^2`, the complete recipe (Ma, Chen & Fox 2015) with a diagonal curl Q and a
+With z = (θ, r), $H = U + \tfrac12\|r\|^2$, the complete recipe (Ma, Chen & Fox 2015) with a diagonal curl Q and a
 diagonal friction D on the momenta is
 
-.. math::
-    d\theta = (Q r + \Gamma_\theta)\,dt, \qquad
-    dr = (-Q\nabla U - D r + \Gamma_r)\,dt + \sqrt{2D}\,dW, \qquad
-    \Gamma_\theta = -\partial_r Q, \quad \Gamma_r = \partial_U Q\,\nabla U + \partial_r D,
+$$
+d\theta = (Q r + \Gamma_\theta)\,dt, \qquad
+dr = (-Q\nabla U - D r + \Gamma_r)\,dt + \sqrt{2D}\,dW, \qquad
+\Gamma_\theta = -\partial_r Q, \quad \Gamma_r = \partial_U Q\,\nabla U + \partial_r D,
+$$
 
 separately in each coordinate. Without Γ the stationary distribution would be wrong.
 """
@@ -40,10 +41,11 @@ def learned_step(
 ) -> StochasticState:
     r"""Take one learned step: a drift, then a kick with friction and noise, with Q and D at the start of the step.
 
-    .. math::
-        \theta \leftarrow \theta + \varepsilon (Q r - \tau\,\partial_r Q), \qquad
-        r \leftarrow (1 - \varepsilon D) r - \varepsilon Q \nabla U'
-            + \varepsilon\tau (\partial_U Q\,\nabla U + \partial_r D) + N(0, 2 (\varepsilon D \tau - \hat\beta)).
+    $$
+    \theta \leftarrow \theta + \varepsilon (Q r - \tau\,\partial_r Q), \qquad
+    r \leftarrow (1 - \varepsilon D) r - \varepsilon Q \nabla U'
+    + \varepsilon\tau (\partial_U Q\,\nabla U + \partial_r D) + N(0, 2 (\varepsilon D \tau - \hat\beta)).
+    $$
 
     U and ∇U are those of the last step's batch, ∇U' is evaluated at the new position on the next batch. Thus Q, which
     depends on a noisy U, and the force that it multiplies have independent noise: the mean of their product is the
