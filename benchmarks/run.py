@@ -13,6 +13,7 @@ are run again one by one, and a part that fails leaves its page as it was.
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import subprocess
 import sys
@@ -33,31 +34,30 @@ class Part(NamedTuple):
     command: str
 
 
-SPEED, MSD, NETWORKS = (f"benchmarks/{page}.md" for page in ("speed", "msd", "networks"))
-ARM = "robot_arm.md"
+PAGE, ARM = "benchmarks.md", "understand/robot_arm.md"
 PARTS = {
-    "rates_v22": Part(SPEED, "speed.rates --only 'paper, V(2,2)' --chains 4"),
-    "rates_v32": Part(SPEED, "speed.rates --only 'paper, V(3,2)' --chains 4"),
-    "rates_langevin": Part(SPEED, "speed.rates --only Langevin --chains 4"),
-    "rates_many_chains": Part(SPEED, "speed.rates --chains 64"),
-    "rates_larger_matrices": Part(SPEED, "speed.rates --only matrices"),
-    "rates_larger_components": Part(SPEED, "speed.rates --only PCA"),
-    "paper_tables": Part(SPEED, "papers.ohmc.paper_tables"),
-    **{name: Part(SPEED, f"speed.{name}") for name in ("native_kernels", "gradients", "expansions", "optimisers")},
-    "msd_agreement": Part(MSD, "accuracy.msd.agreement"),
-    "msd_bias": Part(MSD, "accuracy.msd.bias"),
-    "msd_logistic": Part(MSD, "speed.msd.collinear --posteriors 'collinear logistic'"),
-    "msd_linear": Part(MSD, "speed.msd.collinear --posteriors 'collinear linear'"),
-    "msd_step_cost": Part(MSD, "speed.msd.step_cost"),
+    "rates_v22": Part(PAGE, "speed.rates --only 'paper, V(2,2)' --chains 4"),
+    "rates_v32": Part(PAGE, "speed.rates --only 'paper, V(3,2)' --chains 4"),
+    "rates_langevin": Part(PAGE, "speed.rates --only Langevin --chains 4"),
+    "rates_many_chains": Part(PAGE, "speed.rates --chains 64"),
+    "rates_larger_matrices": Part(PAGE, "speed.rates --only matrices"),
+    "rates_larger_components": Part(PAGE, "speed.rates --only PCA"),
+    "paper_tables": Part(PAGE, "papers.ohmc.paper_tables"),
+    **{name: Part(PAGE, f"speed.{name}") for name in ("native_kernels", "gradients", "expansions", "optimisers")},
+    "msd_agreement": Part(PAGE, "accuracy.msd.agreement"),
+    "msd_bias": Part(PAGE, "accuracy.msd.bias"),
+    "msd_logistic": Part(PAGE, "speed.msd.collinear --posteriors 'collinear logistic'"),
+    "msd_linear": Part(PAGE, "speed.msd.collinear --posteriors 'collinear linear'"),
+    "msd_step_cost": Part(PAGE, "speed.msd.step_cost"),
     "robot_arm_steps": Part(ARM, "papers.msd.robot_arm_steps"),
     "robot_arm": Part(ARM, "papers.msd.robot_arm"),
     "robot_arm_small": Part(ARM, "papers.msd.robot_arm --start small --samplers MSD 'MSD, Jeffreys' HMC30 HMC100"),
     "robot_arm_cost": Part(ARM, "papers.msd.robot_arm_cost"),
-    "networks": Part(NETWORKS, "accuracy.networks.quality --only plain"),
-    "networks_orthogonal": Part(NETWORKS, "accuracy.networks.quality --only orthogonal"),
-    "noisy_matrix": Part("benchmarks/stochastic.md", "papers.ohmc.noisy_matrix"),
-    "stochastic_bias": Part("benchmarks/stochastic_bias.md", "accuracy.stochastic_gradients"),
-    "stochastic_steps": Part("stochastic_gradients.md", "speed.stochastic_gradients"),
+    "networks": Part(PAGE, "accuracy.networks.quality --only plain"),
+    "networks_orthogonal": Part(PAGE, "accuracy.networks.quality --only orthogonal"),
+    "noisy_matrix": Part(PAGE, "papers.ohmc.noisy_matrix"),
+    "stochastic_bias": Part(PAGE, "accuracy.stochastic_gradients"),
+    "stochastic_steps": Part("understand/stochastic_gradients.md", "speed.stochastic_gradients"),
 }
 
 
@@ -78,6 +78,11 @@ def inserted(page, name, figures):
     if not (begun and ended):
         raise ValueError(f"The page lacks the lines {first.strip()} and {last.strip()}: put them where figures belong.")
     return f"{before}{first}\n{figures.strip()}\n\n{last}{after}"
+
+
+def below_a_section(text):
+    """Figures with each heading one level down, since the page of benchmarks has a section for each subject."""
+    return re.sub(r"^#+ ", r"#\g<0>", text, flags=re.MULTILINE)
 
 
 def printed(arguments, threads):
@@ -114,6 +119,7 @@ def main(argv=None):
         page, command = PARTS[name][0], f"benchmarks.{PARTS[name].command}"
         started, of_processor = time.perf_counter(), processor_seconds()
         text, ended = printed(shlex.split(command), arguments.threads)
+        text = below_a_section(text) if page == PAGE else text
         times = time.perf_counter() - started, processor_seconds() - of_processor
         figures = section(command, text, *times, arguments.threads)
         print(figures.partition(text.strip())[0] if ended else f"\n`{command}` failed.", flush=True)

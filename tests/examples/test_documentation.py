@@ -8,7 +8,7 @@ import pytest
 
 matplotlib.use("Agg")
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/recipes").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 ALONE = "store=torch.distributed.HashStore(), rank=0, world_size=1"
 REDUCED = {

@@ -1,6 +1,6 @@
 """Which distributions of Pyro and layers of torch have native code, and that all have the right values and gradients.
 
-What has none is listed here with the reason; ``docs/ohmc.md`` says it in short.
+What has none is listed here with the reason; ``docs/understand/ohmc.md`` says it in short.
 """
 
 from __future__ import annotations

@@ -430,7 +430,7 @@ def test_no_warning_where_steps_are_traced():
 
 
 def test_a_number_that_changes_as_a_tensor():
-    """The weight of a likelihood, as docs/svi.md has it."""
+    """The weight of a likelihood, as docs/understand/svi.md has it."""
 
     def model(y, weight):
         x = pyro.sample("x", dist.Normal(0.0, 1.0))

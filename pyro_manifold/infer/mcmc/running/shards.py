@@ -37,7 +37,7 @@ class Shards:
     """Chains spread over processes and machines: ``MCMC(..., chain_method=Shards(ProcessPoolExecutor(2), 2))``.
 
     Each shard has a warm-up, a seed and in a store a folder of its own. Draws depend on the number of shards, and not
-    on the number of workers. See ``docs/runs.md``.
+    on the number of workers. See ``docs/how_to/resuming.md``.
 
     Args:
         executor: any `concurrent.futures.Executor`, or a function without arguments that makes one: it is asked for
