@@ -47,6 +47,7 @@ LOADERS = {
     "iris": datasets.load_iris,
     "digits": datasets.load_digits,
     "diabetes": datasets.load_diabetes,
+    "diabetes above the median": datasets.load_diabetes,
 }
 COLUMNS = ["gain", "output scale", "entropy / log K", "certain, %", "test NLL", "accuracy, %", "R-hat, 95 %"]
 
@@ -69,7 +70,9 @@ def load(name: str, seed: int) -> Data:
     test = order[len(train) :]
     mean, deviation = found.data[train].mean(0), found.data[train].std(0)
     x = (found.data - mean) / np.where(deviation > 0, deviation, 1.0)
-    if name == "diabetes":
+    if name == "diabetes above the median":
+        y = torch.tensor(found.target > np.median(found.target)).long()
+    elif name == "diabetes":
         y = torch.tensor((found.target - found.target[train].mean()) / found.target[train].std())
     else:
         y = torch.tensor(found.target)
@@ -77,7 +80,7 @@ def load(name: str, seed: int) -> Data:
     return Data(x[train], y[train], x[test], y[test], 1 if name == "diabetes" else int(y.max()) + 1)
 
 
-def network_of(data: Data, widths: list[int], gain: float, scale: float, activation: type[nn.Module]) -> nn.Module:
+def network_of(data: Data, widths: list[int], gain: float | None, scale: float, activation: type[nn.Module]) -> nn.Module:
     sizes, layers = (data.x.shape[1], *widths), []
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), activation()]
@@ -162,9 +165,14 @@ def rows(name: str, arguments: argparse.Namespace):
                 network = network_of(data, arguments.widths, gain, scale, activation)
                 prior = prior_columns(network, data)
                 found.append((*prior, *posterior_columns(network, data, arguments.draws, arguments.warmup)))
-            yield [gain, scale, *(cell(list(v), d) for v, d in zip(zip(*found), (2, 0, 3, 1, 2), strict=True))]
+            yield ["auto" if gain is None else gain, f"{scale:g}", *(cell(list(v), d) for v, d in zip(zip(*found), (2, 0, 3, 1, 2), strict=True))]
     linear = [linear_columns(data) for data in sets]
     yield ["linear", "", "", "", *(cell(list(v), d) for v, d in zip(zip(*linear), (3, 1), strict=True)), ""]
+
+
+def gain(text: str) -> float | None:
+    """Return the gain that an argument names; None for that of `to_bayesian_`."""
+    return None if text == "auto" else float(text)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -172,8 +180,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=list(LOADERS), default=list(LOADERS))
     parser.add_argument("--activation", choices=["tanh", "relu"], default="relu")
     parser.add_argument("--widths", nargs="+", type=int, default=[16], help="of hidden layers, one unlike the next")
-    parser.add_argument("--gains", nargs="+", type=float, default=[1.0, 1.5, 3.0])
-    parser.add_argument("--scales", nargs="+", type=float, default=[1.0, 3.0, 6.0])
+    parser.add_argument("--gains", nargs="+", type=gain, default=[None, 1.5], help="a number, or auto")
+    parser.add_argument("--scales", nargs="+", type=float, default=[1.0, 2.0, 4.0, 8.0, 16.0])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--warmup", type=int, default=200)
