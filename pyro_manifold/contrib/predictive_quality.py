@@ -264,9 +264,7 @@ def _checked_with_labels(probabilities: Tensor, labels: Tensor, owner: str) -> T
         raise TypeError(f"{owner}: labels is of {found}, expected a tensor of integers; use labels.long().")
     cases, classes = probabilities.shape
     if labels.shape != (cases,):
-        raise ValueError(
-            f"{owner}: labels has shape {tuple(labels.shape)}, expected ({cases},), one for each case."
-        )
+        raise ValueError(f"{owner}: labels has shape {tuple(labels.shape)}, expected ({cases},), one for each case.")
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise ValueError(
             f"{owner}: labels are from {int(labels.min())} to {int(labels.max())}, expected 0 to {classes - 1}, the "

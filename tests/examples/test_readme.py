@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
-HEADER = "mean std median 5.0% 95.0% ess_bulk ess_tail r_hat".split()
+HEADER = ["mean", "std", "median", "5.0%", "95.0%", "ess_bulk", "ess_tail", "r_hat"]
 
 
 def summary_table(text):

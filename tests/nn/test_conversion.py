@@ -86,7 +86,10 @@ def test_layers_that_widen_keep_the_variance():
 
 
 def test_the_last_layer_is_wider_without_orthogonal_layers_too():
-    scales = {name: float(site["fn"].stddev.min()) for name, site in sites(to_bayesian_(perceptron(), ()), torch.randn(1, 2)).items()}
+    scales = {
+        name: float(site["fn"].stddev.min())
+        for name, site in sites(to_bayesian_(perceptron(), ()), torch.randn(1, 2)).items()
+    }
     expected = {"0.weight": 2**-0.5, "2.weight": 5**-0.5, "4.weight": 4 * 4**-0.5}
     assert {name: scales[name] for name in expected} == pytest.approx(expected)
 

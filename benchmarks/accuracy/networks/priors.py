@@ -1,6 +1,6 @@
 """Which priors of a small network predict well: test log score and prior predictions, by gain and output scale.
 
-    python -m benchmarks.accuracy.networks.priors [--only wine iris] [--scales 1 2 4 8] [--gains 1 1.5 3] [--widths 16 12]
+    python -m benchmarks.accuracy.networks.priors [--only wine iris] [--scales 1 2 4 8] [--gains auto 1.5]
 
 Networks by `to_bayesian_`: orthogonal hidden weights of the given gain, output weights N(0, s²/width) with the given
 output scale s, biases N(0, 1). Data are scikit-learn's, with standardised inputs; half of the rows are for training
@@ -80,7 +80,9 @@ def load(name: str, seed: int) -> Data:
     return Data(x[train], y[train], x[test], y[test], 1 if name == "diabetes" else int(y.max()) + 1)
 
 
-def network_of(data: Data, widths: list[int], gain: float | None, scale: float, activation: type[nn.Module]) -> nn.Module:
+def network_of(
+    data: Data, widths: list[int], gain: float | None, scale: float, activation: type[nn.Module]
+) -> nn.Module:
     sizes, layers = (data.x.shape[1], *widths), []
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), activation()]
@@ -140,18 +142,21 @@ def linear_columns(data: Data) -> tuple[float, float]:
     if data.classes == 1:
         fitted = linear_model.Ridge().fit(data.x, data.y)
         noise = (data.y - torch.tensor(fitted.predict(data.x))).std()
-        return -float(dist.Normal(torch.tensor(fitted.predict(data.test_x)), noise).log_prob(data.test_y).mean()), math.nan
+        density = dist.Normal(torch.tensor(fitted.predict(data.test_x)), noise)
+        return -float(density.log_prob(data.test_y).mean()), math.nan
     fitted = linear_model.LogisticRegression(max_iter=2000).fit(data.x, data.y)
-    right = (torch.tensor(fitted.predict(data.test_x)) == data.test_y).double().mean()
     probabilities = torch.tensor(fitted.predict_proba(data.test_x))
+    right = (probabilities.argmax(-1) == data.test_y).double().mean()
     return float(negative_log_likelihood(probabilities, data.test_y)), 100 * float(right)
 
 
-def cell(values: list[float], digits: int) -> str:
-    """Of seeds the mean, and the values where there are several."""
-    if any(math.isnan(value) for value in values):
-        return ""
-    return ", ".join(f"{value:.{digits}f}" for value in values)
+def cells(found: list[tuple[float, ...]], digits: tuple[int, ...]) -> list[str]:
+    """Return a cell for each column, with the figures of all seeds; an empty one where there are none."""
+    columns = zip(*found, strict=True)
+    return [
+        "" if any(map(math.isnan, column)) else ", ".join(f"{value:.{places}f}" for value in column)
+        for column, places in zip(columns, digits, strict=True)
+    ]
 
 
 def rows(name: str, arguments: argparse.Namespace):
@@ -165,9 +170,13 @@ def rows(name: str, arguments: argparse.Namespace):
                 network = network_of(data, arguments.widths, gain, scale, activation)
                 prior = prior_columns(network, data)
                 found.append((*prior, *posterior_columns(network, data, arguments.draws, arguments.warmup)))
-            yield ["auto" if gain is None else gain, f"{scale:g}", *(cell(list(v), d) for v, d in zip(zip(*found), (2, 0, 3, 1, 2), strict=True))]
+            yield [
+                "auto" if gain is None else gain,
+                f"{scale:g}",
+                *(cell(list(v), d) for v, d in zip(zip(*found), (2, 0, 3, 1, 2), strict=True)),
+            ]
     linear = [linear_columns(data) for data in sets]
-    yield ["linear", "", "", "", *(cell(list(v), d) for v, d in zip(zip(*linear), (3, 1), strict=True)), ""]
+    yield ["linear", "", "", "", *cells(linear, (3, 1)), ""]
 
 
 def gain(text: str) -> float | None:
