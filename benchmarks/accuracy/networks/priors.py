@@ -170,11 +170,7 @@ def rows(name: str, arguments: argparse.Namespace):
                 network = network_of(data, arguments.widths, gain, scale, activation)
                 prior = prior_columns(network, data)
                 found.append((*prior, *posterior_columns(network, data, arguments.draws, arguments.warmup)))
-            yield [
-                "auto" if gain is None else gain,
-                f"{scale:g}",
-                *(cell(list(v), d) for v, d in zip(zip(*found), (2, 0, 3, 1, 2), strict=True)),
-            ]
+            yield ["auto" if gain is None else gain, f"{scale:g}", *cells(found, (2, 0, 3, 1, 2))]
     linear = [linear_columns(data) for data in sets]
     yield ["linear", "", "", "", *cells(linear, (3, 1)), ""]
 
