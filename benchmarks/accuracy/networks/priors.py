@@ -9,8 +9,8 @@ have two components, so neighbouring layers should differ in width. Cells have a
 the rows for training, the draws of the prior and the chains.
 
 Columns: the entropy of predicted probabilities under the prior as a share of log K, the mean over draws of the prior
-and test rows (1: every draw of the prior says "all classes are alike", 0: every draw is certain); the share of
-prior draws and rows whose largest probability is above 0.95; the negative log likelihood of a test row, of the mean
+and test rows (1: every draw gives all classes the same probability, 0: every draw is certain); the share of prior draws
+and rows whose largest probability is above 0.95; the negative log likelihood of a test row, of the mean
 of the predicted probabilities; accuracy; the largest R-hat of predictions over 95 % of them. Diabetes is a
 regression of standardised outcomes with a noise of its own: there the first column is the standard deviation of the
 network's output over rows under the prior (median over draws), and the log score is of the density. The last row
