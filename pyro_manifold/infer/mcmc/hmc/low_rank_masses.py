@@ -8,7 +8,13 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.ridge_masses import FAR_FROM_ONE, RidgeEstimator, covariances, geometric_mean
+from pyro_manifold.infer.mcmc.hmc.ridge_masses import (
+    FAR_FROM_ONE,
+    RidgeEstimator,
+    covariances,
+    geometric_mean,
+    worthwhile,
+)
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 
 _WEIGHT_OF_IDENTITY = 0.01  # in draws: more would make long directions look short
@@ -37,7 +43,10 @@ class LowRankEstimator(RidgeEstimator):
     Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, whose metric has no σ and no such product.
     """
 
-    cost_little = True  # two products of a matrix of k rows with a vector a step
+    @property
+    def from_the_start(self) -> bool:
+        """Whether they were asked for: two products of a matrix of k rows with a vector a step cost little."""
+        return not self.optional
 
     def __init__(self, group: tuple[Block, ...], position: Blocks, matrices: Collection[Block], optional: bool) -> None:
         super().__init__(group, position, matrices, optional)
@@ -55,7 +64,8 @@ class LowRankEstimator(RidgeEstimator):
         products = (values * (vectors * (curvature @ vectors)).sum(0)).square()
         used = (values[outside] / usual).log().abs() > math.log(FAR_FROM_ONE)
         used &= products.max() < _LIKE_A_GAUSSIAN
-        if not bool(used.any()):
+        left = values.scatter(0, outside, torch.where(used, usual, values[outside]))
+        if not bool(used.any()) or (self.optional and not worthwhile(values, left)):
             return self.initial(), {}
         shifts = (vectors[:, outside] * scales.mT).mT * used.unsqueeze(-1)
         weights = torch.where(used, values[outside] - usual, 0.0)
