@@ -25,6 +25,9 @@ to 2, and larger for all others. In a funnel, whose neck asks for other masses t
 directions chains would stay in its neck."""
 
 _DRAWS_OF_A_NUMBER = 2.0  # with fewer draws than numbers, draws and gradients vary along other directions
+_FEWEST_DRAWS = 100
+"""Fewest draws of a window from which directions are taken without being asked for: the first windows of chains in the
+neck of a funnel look like those of a Gaussian."""
 
 
 class LowRankEstimator(RidgeEstimator):
@@ -53,7 +56,8 @@ class LowRankEstimator(RidgeEstimator):
         self._count = min(self._count, sum(self._numbers) - 1)
 
     def estimate(self, inverse_masses: Blocks) -> tuple[Tensor, Blocks]:
-        if len(self._states) * len(self.initial()) < _DRAWS_OF_A_NUMBER * sum(self._numbers):
+        fewest = max(_DRAWS_OF_A_NUMBER * sum(self._numbers), _FEWEST_DRAWS if self.optional else 0)
+        if len(self._states) * len(self.initial()) < fewest:
             return self.initial(), {}
         scales = self._scales(inverse_masses)
         coordinates, gradients = self._coordinates(scales, {})
