@@ -24,6 +24,10 @@ _LIKE_A_GAUSSIAN = 2.5
 to 2, and larger for all others. In a funnel, whose neck asks for other masses than its mouth, it is 5 to 100, and with
 directions chains would stay in its neck."""
 
+_KURTOSIS = 8.0
+"""Largest kurtosis of gradients along an eigenvector: 3 for a Gaussian, up to 7 for regressions and latent time series,
+and 9 to 100 where the scale of a group of effects may vanish."""
+
 _DRAWS_OF_A_NUMBER = 2.0  # with fewer draws than numbers, draws and gradients vary along other directions
 _FEWEST_DRAWS = 100
 """Fewest draws of a window from which directions are taken without being asked for: the first windows of chains in the
@@ -41,7 +45,7 @@ class LowRankEstimator(RidgeEstimator):
     at most eight eigenvectors w with their eigenvalues η, such that those left differ least, and σ the geometric mean
     of these. Eigenvectors are left out whose eigenvalue is within a factor of 2 of σ, and all if the posterior is far
     from a Gaussian along any: the product of the variances of draws and of gradients along it, 1 for a Gaussian, is
-    above 2.5.
+    above 2.5, or the kurtosis of gradients, 3 for a Gaussian, above 8.
 
     Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, whose metric has no σ and no such product.
     """
@@ -67,7 +71,7 @@ class LowRankEstimator(RidgeEstimator):
         # Since C = N G N, both variances along an eigenvector of N follow from one.
         products = (values * (vectors * (curvature @ vectors)).sum(0)).square()
         used = (values[outside] / usual).log().abs() > math.log(FAR_FROM_ONE)
-        used &= products.max() < _LIKE_A_GAUSSIAN
+        used &= (products.max() < _LIKE_A_GAUSSIAN) & (_kurtosis(gradients, vectors).max() < _KURTOSIS)
         left = values.scatter(0, outside, torch.where(used, usual, values[outside]))
         if not bool(used.any()) or (self.optional and not worthwhile(values, left)):
             return self.initial(), {}
@@ -83,6 +87,12 @@ class LowRankEstimator(RidgeEstimator):
 def _within_chains(values: Tensor) -> Tensor:
     """Return the covariance of ``(chains, iterations, size)`` within chains."""
     return covariances((values - values.mean(1, keepdim=True)).flatten(0, 1), _WEIGHT_OF_IDENTITY)
+
+
+def _kurtosis(values: Tensor, vectors: Tensor) -> Tensor:
+    """Return the kurtosis within chains of ``(chains, iterations, size)`` along each column of vectors."""
+    centred = (values - values.mean(1, keepdim=True)).flatten(0, 1) @ vectors
+    return centred.pow(4).mean(0) / centred.square().mean(0).square()
 
 
 def _far_from_others(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
