@@ -72,12 +72,12 @@ def to_bayesian_(
         >>> import torch
         >>> from pyro import poutine
         >>> from torch import nn
-        >>> network = to_bayesian_(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)))
+        >>> network = to_bayesian_(nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 3)))
         >>> network[0]
-        OrthogonalLinear(4, 8, bias=True)
-        >>> network(torch.randn(5, 4)).shape
+        OrthogonalLinear(8, 4, bias=True)
+        >>> network(torch.randn(5, 8)).shape
         torch.Size([5, 3])
-        >>> sorted(poutine.trace(network).get_trace(torch.randn(5, 4)).stochastic_nodes)
+        >>> sorted(poutine.trace(network).get_trace(torch.randn(5, 8)).stochastic_nodes)
         ['0.basis', '0.bias', '2.bias', '2.weight']
     """
     parameters = _checked_parameters(network)
