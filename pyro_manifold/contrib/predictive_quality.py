@@ -1,4 +1,8 @@
-"""Quality of predictive probabilities: scores by labels or a reference, calibration, out-of-distribution AUROC."""
+"""Quality of predictive probabilities: scores by labels or a reference, calibration, out-of-distribution AUROC.
+
+Probabilities are ``(cases, classes)``, or ``(cases,)`` for a binary outcome: then they are those of the outcome 1, and
+every score is that of the two classes 0 and 1.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ def agreement(probabilities: Tensor, reference: Tensor) -> Tensor:
     $$ \frac{1}{n} \sum_{i=1}^n 1[\arg\max_k p_{ik} = \arg\max_k q_{ik}] $$
 
     Args:
-        probabilities: p, ``(cases, classes)``.
+        probabilities: p, ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
         reference: q, such as those of long chains, ``(cases, classes)``.
 
     Returns:
@@ -32,7 +36,7 @@ def agreement(probabilities: Tensor, reference: Tensor) -> Tensor:
         >>> agreement(torch.tensor([[0.6, 0.4], [0.3, 0.7]]), torch.tensor([[0.9, 0.1], [0.8, 0.2]]))
         tensor(0.5000)
     """
-    _check_pair(probabilities, reference, "agreement")
+    probabilities, reference = _checked_pair(probabilities, reference, "agreement")
     return (probabilities.argmax(-1) == reference.argmax(-1)).to(probabilities.dtype).mean()
 
 
@@ -42,7 +46,7 @@ def total_variation(probabilities: Tensor, reference: Tensor) -> Tensor:
     $$ \frac{1}{n} \sum_{i=1}^n \frac{1}{2} \sum_k |p_{ik} - q_{ik}| $$
 
     Args:
-        probabilities: p, ``(cases, classes)``.
+        probabilities: p, ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
         reference: q, ``(cases, classes)``.
 
     Returns:
@@ -58,7 +62,7 @@ def total_variation(probabilities: Tensor, reference: Tensor) -> Tensor:
         >>> total_variation(torch.tensor([[0.75, 0.25], [1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
         tensor(0.6250)
     """
-    _check_pair(probabilities, reference, "total_variation")
+    probabilities, reference = _checked_pair(probabilities, reference, "total_variation")
     return 0.5 * (probabilities - reference).abs().sum(-1).mean()
 
 
@@ -66,7 +70,7 @@ def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
     r"""Compute the mean over cases of minus the log probability of the label, $-\log p_{i y_i}$.
 
     Args:
-        probabilities: p, ``(cases, classes)``.
+        probabilities: p, ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
         labels: y, integers from 0 to classes − 1, ``(cases,)``.
 
     Returns:
@@ -80,7 +84,7 @@ def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
         >>> float(negative_log_likelihood(torch.tensor([[0.25, 0.75]]), torch.tensor([1])).exp())
         1.3333...
     """
-    _check_labelled(probabilities, labels, "negative_log_likelihood")
+    probabilities = _checked_with_labels(probabilities, labels, "negative_log_likelihood")
     return -_of_labels(probabilities, labels).log().mean()
 
 
@@ -90,11 +94,12 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
     $$ \frac{1}{n} \sum_{i=1}^n \sum_k (p_{ik} - 1[k = y_i])^2 $$
 
     Args:
-        probabilities: p, ``(cases, classes)``.
+        probabilities: p, ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
         labels: y, integers from 0 to classes − 1, ``(cases,)``.
 
     Returns:
-        ``()``, from 0 to 2. For two classes it is sometimes defined as half of this.
+        ``()``, from 0 to 2. Of a binary outcome it is the mean of $2 (p_i - y_i)^2$, and is sometimes defined as half
+        of this.
 
     Raises:
         TypeError: for probabilities that are no tensor of float32 or float64, or labels that are none of integers.
@@ -105,8 +110,10 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
     Examples:
         >>> brier_score(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 1]))
         tensor(0.2500)
+        >>> brier_score(torch.tensor([0.5, 1.0]), torch.tensor([0, 1]))  # of a binary outcome
+        tensor(0.2500)
     """
-    _check_labelled(probabilities, labels, "brier_score")
+    probabilities = _checked_with_labels(probabilities, labels, "brier_score")
     hits = torch.nn.functional.one_hot(labels.long(), probabilities.shape[1])
     return (probabilities - hits).square().sum(-1).mean()
 
@@ -122,7 +129,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
     It depends on the number of bins, and for few cases it is large for well calibrated predictions too.
 
     Args:
-        probabilities: ``(cases, classes)``.
+        probabilities: ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
         labels: integers from 0 to classes − 1, ``(cases,)``.
         bins: M.
 
@@ -140,7 +147,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
         >>> float(expected_calibration_error(p, torch.tensor([0, 1, 1])))
         0.1666...
     """
-    _check_labelled(probabilities, labels, "expected_calibration_error")
+    probabilities = _checked_with_labels(probabilities, labels, "expected_calibration_error")
     if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
         raise ValueError(f"expected_calibration_error: bins={bins!r}, expected a positive integer.")
     confidence, predicted = probabilities.max(-1)
@@ -153,7 +160,7 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
     r"""Compute the entropy of each prediction, $-\sum_k p_{ik} \log p_{ik}$, with 0 log 0 = 0.
 
     Args:
-        probabilities: p, ``(cases, classes)``.
+        probabilities: p, ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
 
     Returns:
         ``(cases,)``, from 0 to the logarithm of the number of classes.
@@ -166,7 +173,7 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
         >>> predictive_entropy(torch.tensor([[0.5, 0.5], [0.0, 1.0]])).tolist()
         [0.693..., 0.0]
     """
-    _check_probabilities(probabilities, "probabilities", "predictive_entropy")
+    probabilities = _checked(probabilities, "probabilities", "predictive_entropy")
     return torch.special.entr(probabilities).sum(-1)
 
 
@@ -212,28 +219,41 @@ def _of_labels(probabilities: Tensor, labels: Tensor) -> Tensor:
     return probabilities.gather(1, labels.long().unsqueeze(1)).squeeze(1)
 
 
-def _check_probabilities(values: Tensor, name: str, owner: str) -> None:
+def _checked(values: Tensor, name: str, owner: str) -> Tensor:
+    """Return probabilities of classes, ``(cases, classes)``, after checks; of binary outcomes those of 0 and of 1."""
     check_real(values, name, owner)
+    if values.dim() == 1:
+        if bool(((values < 0) | (values > 1)).any()):
+            raise ValueError(
+                f"{owner}: {name} has entries outside of 0 to 1, expected probabilities of the outcome 1; take "
+                "logits.sigmoid()."
+            )
+        return torch.stack([1 - values, values], -1)
     if values.dim() != 2:
-        raise ValueError(f"{owner}: {name} has shape {tuple(values.shape)}, expected (cases, classes).")
+        raise ValueError(
+            f"{owner}: {name} has shape {tuple(values.shape)}, expected (cases, classes), or (cases,) for the "
+            "probabilities of a binary outcome 1."
+        )
     error, negative = float((values.detach().sum(-1) - 1).abs().max()), bool((values < 0).any())
     if negative or error > _SUM_TOLERANCE:
         what = "negative entries" if negative else f"rows that sum to {error:.2g} more or less than one"
         raise ValueError(f"{owner}: {name} has {what}, expected probabilities of classes; take logits.softmax(-1).")
+    return values
 
 
-def _check_pair(probabilities: Tensor, reference: Tensor, owner: str) -> None:
-    _check_probabilities(probabilities, "probabilities", owner)
-    _check_probabilities(reference, "reference", owner)
+def _checked_pair(probabilities: Tensor, reference: Tensor, owner: str) -> tuple[Tensor, Tensor]:
+    probabilities = _checked(probabilities, "probabilities", owner)
+    reference = _checked(reference, "reference", owner)
     if probabilities.shape != reference.shape:
         raise ValueError(
             f"{owner}: reference has shape {tuple(reference.shape)}, expected that of probabilities, "
             f"{tuple(probabilities.shape)}: the same cases and classes in the same order."
         )
+    return probabilities, reference
 
 
-def _check_labelled(probabilities: Tensor, labels: Tensor, owner: str) -> None:
-    _check_probabilities(probabilities, "probabilities", owner)
+def _checked_with_labels(probabilities: Tensor, labels: Tensor, owner: str) -> Tensor:
+    probabilities = _checked(probabilities, "probabilities", owner)
     if (
         not isinstance(labels, Tensor)
         or labels.is_floating_point()
@@ -244,11 +264,10 @@ def _check_labelled(probabilities: Tensor, labels: Tensor, owner: str) -> None:
         raise TypeError(f"{owner}: labels is of {found}, expected a tensor of integers; use labels.long().")
     cases, classes = probabilities.shape
     if labels.shape != (cases,):
-        raise ValueError(
-            f"{owner}: labels has shape {tuple(labels.shape)}, expected ({cases},), one for each row of probabilities."
-        )
+        raise ValueError(f"{owner}: labels has shape {tuple(labels.shape)}, expected ({cases},), one for each case.")
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise ValueError(
             f"{owner}: labels are from {int(labels.min())} to {int(labels.max())}, expected 0 to {classes - 1}, the "
             "numbers of the classes."
         )
+    return probabilities

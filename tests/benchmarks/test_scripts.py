@@ -32,6 +32,7 @@ COMMANDS = {
     "accuracy.modes.shares orientations --init prior --seeds 1 --particles 16": (),
     "accuracy.modes.unvisited --sets 1 --entries 1 --draws 20 --effective 20 --particles 16": (),
     "accuracy.msd.starts --posteriors banana --radii 0.1 --chains 4 --short": (),
+    "accuracy.networks.priors --only iris --gains auto --scales 4 --seeds 1 --draws 20 --warmup 20": (),
     "papers.ohmc.paper_tables --short": (),
     "speed.devices --chains 4 --device cpu --only Langevin": (),
     "speed.expansions --shape 3 2": ("jax",),

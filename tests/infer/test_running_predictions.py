@@ -95,7 +95,7 @@ def test_what_is_returned_may_be_anything_that_the_statistic_maps():
 
 
 def test_a_part_of_the_model_will_do():
-    network = to_bayesian_(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+    network = to_bayesian_(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), gain=1.0)
 
     def with_noise(x, y):
         temperature = pyro.sample("temperature", dist.LogNormal(0.0, 0.1))
