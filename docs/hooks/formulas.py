@@ -22,8 +22,10 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 ITALICS = (0x210E, *range(0x1D434, 0x1D468), *range(0x1D6E2, 0x1D71C))
 """Letters as a browser draws the names of variables."""
+RADICAL = 0x221A
+"""Drawn by a browser without being written."""
 
-used = {*range(0x20, 0x7F), *ITALICS}
+used = {*range(0x20, 0x7F), *ITALICS, RADICAL}
 """Characters that the font needs."""
 
 convert = LatexToMathML(fancy_error=False).convert_with_local_state

@@ -40,7 +40,7 @@ All public names, a page a module. Names are in the module that has them in Pyro
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the pages into the part of the navigation that is named Reference."""
     (part,) = (entry["Reference"] for entry in config.nav if "Reference" in entry)
-    pages = [{f"{PACKAGE}.{name}": _source_uri(name)} for name in (*USERS, *AUTHORS)]
+    pages = [{name: _source_uri(name)} for name in (*USERS, *AUTHORS)]
     part[:] = ["reference/index.md", *pages, *part]
     return config
 
