@@ -128,7 +128,8 @@ PLANTED = {
 
 
 def faults_of(browser, folder, html):
-    (folder / "index.html").write_text(f"<!doctype html><meta charset=utf-8><link rel=icon href="data:,"><article>{html}</article>")
+    head = "<!doctype html><meta charset=utf-8><link rel=icon href='data:,'>"
+    (folder / "index.html").write_text(f"{head}<article>{html}</article>")
     return opened(browser, folder)[0]
 
 
