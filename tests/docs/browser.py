@@ -11,7 +11,11 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 OPTIONS = (
     *("--headless", "--disable-gpu", "--no-first-run", "--hide-scrollbars", "--remote-debugging-pipe"),
     *("--no-sandbox", "--disable-dev-shm-usage"),  # Docker has neither
-    *("--disable-background-networking", "--disable-component-update"),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    ),
 )
 FACTS = (Path(__file__).parent / "facts.js").read_text()
 
