@@ -29,6 +29,17 @@ USERS = (
 AUTHORS = ("infer.mcmc", "infer.mcmc.transitions", "infer.mcmc.sgmcmc", "density.embedding")
 """Modules of which extensions are made: kernels, metrics."""
 
+FOR_THE_PACKAGE = {
+    "MetaSampler": {"coefficients", "fingerprint", "hidden", "is_live", "names", "tensors", "with_tensors"},
+    "SMC": {"run_in_silence"},
+    "Store": {"check_is_free", "folder", "make_folder"},
+    "Superchains": {"chains"},
+    "SVI": {"form"},
+    "Tuning": {"inverse_masses", "numbers"},
+    "Until": {"goals"},
+}
+"""Members that other modules of the package call, and users do not."""
+
 KERNEL = f"{PACKAGE}.infer.mcmc.kernel.Kernel"
 
 INTRODUCTION = """# Reference
@@ -92,11 +103,12 @@ def members_of(
         for name, member in item.inherited_members.items()
         if member.final_target.parent.canonical_path not in public
     }
-    return _documented(item.members), _documented(inherited)
-
-
-def _documented(members: dict[str, griffe.Object | griffe.Alias]) -> list[str]:
-    return [name for name, member in members.items() if name[0] != "_" and member.has_docstring]
+    hidden = FOR_THE_PACKAGE.get(item.name, set())
+    own, others = (
+        [name for name, member in members.items() if name[0] != "_" and member.has_docstring and name not in hidden]
+        for members in (item.members, inherited)
+    )
+    return own, others
 
 
 def first_line(item: griffe.Object | griffe.Alias) -> str:
@@ -125,14 +137,19 @@ def _page(module: griffe.Module, public: set[str], documented: dict[str, str]) -
         first = documented.setdefault(item.canonical_path, path)
         rows.append(f"| [`{name}`][{first}] | {first_line(item)} |")
         if first == path:
-            entries.append(_entry(path, item, *members_of(item, public, kernel) if item.is_class else ([], [])))
+            entries.append(_entry(path, item, public, kernel))
     introduction = module.docstring.value if module.docstring else ""
     table = "\n".join(["| name | |", "|---|---|", *rows])
-    return "\n\n".join([f"# {module.path}", introduction, table, *entries])
+    title = module.path.replace(".", ".<wbr>")  # may break after a dot
+    return "\n\n".join([f"# {title}", introduction, table, *entries])
 
 
-def _entry(path: str, item: griffe.Object | griffe.Alias, own: list[str], inherited: list[str]) -> str:
-    options = f"    options: {{ members: {own + inherited}, inherited_members: {inherited} }}\n"
+def _entry(
+    path: str, item: griffe.Object | griffe.Alias, public: set[str], kernels: griffe.Object | griffe.Alias | None
+) -> str:
+    own, inherited = members_of(item, public, kernels) if item.is_class else ([], [])
+    bases = item.is_class and any(base.canonical_path in public for base in item.resolved_bases)
+    options = f"members: {own + inherited}, inherited_members: {inherited}, show_bases: {str(bases).lower()}"
     if item.modules_collection[path].is_module:  # the name is that of a module too: link to it by hand
-        return f"[](){{#{path}}}\n\n::: {item.canonical_path}\n{options}"
-    return f"::: {path}\n{options}"
+        return f"[](){{#{path}}}\n\n::: {item.canonical_path}\n    options: {{ {options} }}\n"
+    return f"::: {path}\n    options: {{ {options} }}\n"

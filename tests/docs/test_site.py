@@ -82,6 +82,7 @@ def public_names():
     return list(paths.values())
 
 
+@pytest.mark.timeout(900)  # some fifty pages, in a browser
 def test_the_site(browser, tmp_path):
     needed("mkdocs", importlib.util.find_spec("mkdocs"), "`pip install --editable .[docs]`.")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
