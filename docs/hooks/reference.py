@@ -34,7 +34,6 @@ FOR_THE_PACKAGE = {
     "SMC": {"run_in_silence"},
     "Store": {"check_is_free", "folder", "make_folder"},
     "Superchains": {"chains"},
-    "SVI": {"form"},
     "Tuning": {"inverse_masses", "numbers"},
     "Until": {"goals"},
 }
