@@ -115,7 +115,10 @@ def first_line(item: griffe.Object | griffe.Alias) -> str:
     if item.docstring is None:
         log.warning(f"{item.path} is public and has no docstring.")
         return ""
-    return item.docstring.value.splitlines()[0].replace("|", r"\|")
+    parts = item.docstring.value.splitlines()[0].split("$")  # text and formulas in turn
+    parts[::2] = [text.replace("|", r"\|") for text in parts[::2]]
+    parts[1::2] = [tex.replace(r"\|", r"\Vert ").replace("|", r"\vert ") for tex in parts[1::2]]
+    return "$".join(parts)
 
 
 def _index(package: griffe.Module) -> str:

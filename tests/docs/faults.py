@@ -7,7 +7,7 @@ RAW_MARKUP = {
     "a role of reStructuredText": r":[a-z]+:`|:(math|class|func|meth|mod|attr|ref):",
     "a directive of reStructuredText": r"^\s*\.\. [a-z]+::",
     "a table of reStructuredText": r"^\s*={3,}(\s+={3,})+\s*$",
-    "raw mathematics": r"\$\$|\\[()\[\]]|(?<![\w$])\$[^$\n]+\$|\\(frac|tfrac|top|mathrm|sum|sqrt|lVert)(?![a-z])",
+    "raw mathematics": r"\$\$|\\[()\[\]{}]|(?<![\w$])\$[^$\n]+\$|\\[A-Za-z]{2,}",
     "raw code": r"`|^\s*>>> ",
     "a list that is no list": r"\n\s*([-*]|1\.) \S",
     "a table that is no table": r"\|\s*-{3,}\s*\|",

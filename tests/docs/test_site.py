@@ -101,7 +101,7 @@ def test_the_site(browser, tmp_path):
 
 GOOD = "<h1>Title</h1><p id='here'>A product <math><mi>x</mi></math> and <code>$x$</code>.</p><pre>>>> 1\n$$</pre>"
 PLANTED = {
-    "raw mathematics": ["<span>$$ x $$</span>", r"\(x\)", r"\[x\]", r"of $x^2$ and", r"\frac12"],
+    "raw mathematics": ["<span>$$ x $$</span>", r"\(x\)", r"\[x\]", r"of $x^2$ and", r"\frac12", r"of ${x \in"],
     "a role of reStructuredText": [":math:`x`", ":class:`OHMC`"],
     "a directive of reStructuredText": [".. math:: x"],
     "raw code": ["``stiefel``", "<p>>>> f(1)</p>"],
