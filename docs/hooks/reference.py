@@ -117,7 +117,7 @@ def first_line(item: griffe.Object | griffe.Alias) -> str:
         return ""
     parts = item.docstring.value.splitlines()[0].split("$")  # text and formulas in turn
     parts[::2] = [text.replace("|", r"\|") for text in parts[::2]]
-    parts[1::2] = [tex.replace(r"\|", r"\Vert ").replace("|", r"\vert ") for tex in parts[1::2]]
+    parts[1::2] = [tex.replace(r"\|", r"\Vert{}").replace("|", r"\vert{}") for tex in parts[1::2]]
     return "$".join(parts)
 
 
