@@ -8,7 +8,7 @@ EXTRAS := dev,examples
 NATIVE_TESTS := tests/graphs/native $(wildcard tests/infer/mcmc/*/test_native.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-oldest-torch test-newest-torch lint docs env bench clean
+.PHONY: demo test test-oldest-torch test-newest-torch lint docs figures env bench clean
 
 demo: env
 	$(BIN)/python examples/bayesian_pca.py --output results
@@ -37,10 +37,12 @@ bench: env
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,examples,bench]"
 	$(BIN)/python -m benchmarks.run --write docs $(if $(PART),--only $(PART))
 
-docs: env
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,examples,docs]"
+docs: $(VENV)/.installed-for-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Into docs/images, which the repository has.
+figures: env
 	$(BIN)/python docs/figures.py
-	$(BIN)/mkdocs build --strict
 
 env: $(VENV)/.installed
 
@@ -52,6 +54,13 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 # The packages that the tests compare with are large: the demo goes without.
 $(VENV)/.installed-for-tests: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[test]"
+	touch $@
+
+# The site is made from the source, which it does not import: torch and the package itself are not needed.
+$(VENV)/.installed-for-docs: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	$(BIN)/python -c "import tomllib; project = tomllib.load(open('$<', 'rb'))['project']; \
+		print(*project['optional-dependencies']['docs'], sep='\n')" > $(VENV)/docs.txt
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --requirement $(VENV)/docs.txt
 	touch $@
 
 $(VENV)/bin/python:

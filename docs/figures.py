@@ -1,4 +1,4 @@
-"""Draw the pictures of the documentation into docs/images: `make docs` runs it."""
+"""Draw the pictures of the documentation into docs/images: `make figures` runs it."""
 
 import sys
 from pathlib import Path
@@ -64,7 +64,7 @@ def pairings():
     axes.axvline(truth, color="#D55E00", label=f"truth {truth:.3f}")
     axes.set_yticks([0, -1, -2], PAIRINGS)
     axes.set(xlim=(1.0, 3.3), ylim=(-2.5, 0.7), xlabel="estimate of E tr FᵀX on V(3,2), ± 4 standard errors")
-    axes.legend(frameon=False, loc="center left")
+    axes.legend(frameon=False, loc="lower left")
     save(fig, "pairings.png")
 
 

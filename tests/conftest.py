@@ -20,6 +20,7 @@ LONGEST = (
     "test_interruptions.py::test_runs_that_are_killed_are_those_that_are_not",
     "test_on_disk.py::test_a_process_may_end_at_any_file_operation",
     "test_examples.py::test_collinear_regression",
+    "test_site.py::test_the_site",
     "test_autoguide.py::test_stiefel_guide_recovers_a_gaussian_and_its_factor_from_any_start",
     "test_conformance.py::test_another_process_goes_on_bit_for_bit",
     "test_documentation.py::test_blocks_run",

@@ -24,6 +24,8 @@ from pyro_manifold.density.model import ModelTarget
 Embedding = Callable[[Sites], Tensor]
 """Function from unconstrained values ``{site: ...}`` of one chain to a vector ``(l,)``."""
 
+__all__ = ["Embedding", "embedding_from_model"]
+
 _REMEDY = "pass metric=, a function of the sites to a vector whose pull-back is the metric."
 
 

@@ -5,6 +5,7 @@ its uniform distribution, the normalised Haar measure.
 """
 
 from pyro_manifold.distributions import constraints, transforms
+from pyro_manifold.distributions.langevin_normaliser import log_langevin_normaliser
 from pyro_manifold.distributions.matrix_angular_central_gaussian import MatrixAngularCentralGaussian
 from pyro_manifold.distributions.matrix_bingham import MatrixBingham
 from pyro_manifold.distributions.matrix_bingham_von_mises_fisher import MatrixBinghamVonMisesFisher
@@ -25,5 +26,6 @@ __all__ = [
     "SpecialOrthogonalUniform",
     "StiefelUniform",
     "constraints",
+    "log_langevin_normaliser",
     "transforms",
 ]

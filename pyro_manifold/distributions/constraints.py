@@ -132,10 +132,22 @@ class HouseholderStiefelConstraint(StiefelConstraint):
 
 
 stiefel = StiefelConstraint()
+r"""Matrices ``(..., n, p)`` with orthonormal columns, $X^\top X = I$; the transform is `PolarTransform`."""
+
 grassmann = GrassmannConstraint()
+"""Subspaces spanned by the orthonormal columns of ``(..., n, p)``; the transform is `PolarTransform`."""
+
 special_orthogonal = SpecialOrthogonalConstraint()
+r"""Rotations ``(..., n, n)``, $X^\top X = I$ and $\det X = 1$.
+
+The transform of `biject_to` is `RotationTransform`, that of `transform_to` `PolarRotationTransform`.
+"""
+
 householder_stiefel = HouseholderStiefelConstraint
+"""Matrices with orthonormal columns, as ``householder_stiefel(n, p)``; the transform is `HouseholderTransform`."""
+
 positive_decreasing_vector = PositiveDecreasingVector()
+r"""Vectors ``(..., p)`` with $y_1 \ge \dots \ge y_p > 0$; the transform is `DecreasingTransform`."""
 
 
 def manifold_of(constraint: Constraint) -> Manifold | None:

@@ -34,14 +34,12 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
     The table lists the largest errors of the logarithm found, over singular values between 0.5 and 1000, equal and
     spread; they are largest where singular values are near 2n and small at both ends:
 
-    ======  =====  =====  =====  =====  ======
-    p       n = p  p + 1  p + 2  2p     3p
-    ======  =====  =====  =====  =====  ======
-    3       0.05   0.02   0.01   0.005  0.001
-    4       0.17   0.06   0.04   0.02   0.01
-    5       0.33   0.15   0.10   0.05   0.02
-    8       1.3    0.75   0.55   0.2    0.1
-    ======  =====  =====  =====  =====  ======
+    | p | n = p | p + 1 | p + 2 | 2p | 3p |
+    |---|---|---|---|---|---|
+    | 3 | 0.05 | 0.02 | 0.01 | 0.005 | 0.001 |
+    | 4 | 0.17 | 0.06 | 0.04 | 0.02 | 0.01 |
+    | 5 | 0.33 | 0.15 | 0.10 | 0.05 | 0.02 |
+    | 8 | 1.3 | 0.75 | 0.55 | 0.2 | 0.1 |
 
     The error counts once for each matrix observed: with many matrices of p ≥ 3 columns and n close to p, the posterior
     of F is that of a slightly different distribution.

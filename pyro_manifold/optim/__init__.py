@@ -4,6 +4,7 @@ A manifold is a smooth curved set, such as the matrices with orthonormal columns
 `SVI`; `TorchRiemannianAdam` is the `torch.optim.Optimizer` that it wraps. The other methods are named in the same way.
 """
 
+from pyro_manifold.optim.mean_square import SecondMoment
 from pyro_manifold.optim.pyro_optim import (
     RiemannianAdaDelta,
     RiemannianAdam,
@@ -23,6 +24,7 @@ __all__ = [
     "RiemannianMomentum",
     "RiemannianRMSProp",
     "RiemannianSGD",
+    "SecondMoment",
     "TorchRiemannianAdaDelta",
     "TorchRiemannianAdam",
     "TorchRiemannianMomentum",

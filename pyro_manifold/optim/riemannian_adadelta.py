@@ -33,7 +33,7 @@ class TorchRiemannianAdaDelta(RiemannianOptimizer):
         lr: η, a factor of the steps that the method chooses.
         rho: ρ in [0, 1).
         eps: δ; it sets the size of the first steps, about $u\sqrt{\delta}$.
-        second_moment: see `pyro_manifold.optim.mean_square`.
+        second_moment: see `SecondMoment`.
 
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.

@@ -32,7 +32,7 @@ class TorchRiemannianAdam(RiemannianOptimizer):
         lr: η.
         betas: β₁, β₂ in [0, 1).
         eps: δ.
-        second_moment: see `pyro_manifold.optim.mean_square`.
+        second_moment: see `SecondMoment`.
 
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.

@@ -89,7 +89,6 @@ class SMC:
         num_starts: of descents, for ``init="modes"``.
         disable_progbar: no progress bar.
         shards: `Shards` of the runs in other processes.
-        threads_per_shard: of each of them.
 
     Attributes:
         log_evidence: estimate of log p(y) from all runs: the logarithm of their mean evidence.

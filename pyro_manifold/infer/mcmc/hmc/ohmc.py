@@ -18,16 +18,16 @@ class OHMC(HamiltonianKernel):
 
     - a site whose support is `constraints.stiefel` moves on the manifold itself, for $r$ tangent at X
 
-      $$
-      K(X, r) = \frac{1}{2m}\left(\|r\|^2 + \|X^\top r\|^2\right), \quad
-      r \leftarrow r - \tfrac{\varepsilon}{2} P_X(\nabla U), \quad
-      (X, r) \leftarrow (QX, Qr),
-      $$
+        $$
+        K(X, r) = \frac{1}{2m}\left(\|r\|^2 + \|X^\top r\|^2\right), \quad
+        r \leftarrow r - \tfrac{\varepsilon}{2} P_X(\nabla U), \quad
+        (X, r) \leftarrow (QX, Qr),
+        $$
 
-      Q the Cayley transform of $\tfrac{\varepsilon}{m}(r X^\top - X r^\top)$, at a cost of O(np²) per step. With
-      2 to 8 columns, fewer than rows, each column has its own mass, and the drift is a composition of rotations:
+        Q the Cayley transform of $\tfrac{\varepsilon}{m}(r X^\top - X r^\top)$, at a cost of O(np²) per step. With
+        2 to 8 columns, fewer than rows, each column has its own mass, and the drift is a composition of rotations:
 
-      $$ K(X, r) = \sum_k \frac{\|b_k\|^2}{2 m_k} + \frac{\|A\|^2}{m}, \quad A = X^\top r, \; b = r - XA; $$
+        $$ K(X, r) = \sum_k \frac{\|b_k\|^2}{2 m_k} + \frac{\|A\|^2}{m}, \quad A = X^\top r, \; b = r - XA; $$
 
     - a unit vector (``constraints.sphere``, such as Pyro's ``ProjectedNormal``) moves along great circles;
     - every other site moves by the standard leapfrog step in Pyro's unconstrained space.
