@@ -30,6 +30,7 @@ from pyro_manifold.infer.mcmc.arguments import (
 from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
 from pyro_manifold.infer.mcmc.running.end_of_run import warn_of_chains
+from pyro_manifold.infer.mcmc.running.finished import Finished
 from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, known_by, lengths
 from pyro_manifold.infer.mcmc.running.loop import Consumer, Iteration
 from pyro_manifold.infer.mcmc.running.on_disk import OnDisk
@@ -195,7 +196,7 @@ class MCMC(Results):
         self._consumers = functions(consumers)
         self._save_params = save_params
         self._disable_progbar = disable_progbar
-        self._sampling: Sampling | ShardedDraws | None = None
+        self._sampling: Sampling | ShardedDraws | Finished | None = None
 
     def run(self, *args: Any, data_loader: Iterable[Any] | None = None, **kwargs: Any) -> None:
         """Run all chains; arguments are those of the model. Warns of chains that hardly moved.
@@ -246,6 +247,11 @@ class MCMC(Results):
                 model or its data have changed since, as far as the density shows it.
         """
         check_counts(num_samples=num_samples)
+        if isinstance(self._sampling, Finished):
+            raise ValueError(
+                "MCMC.continue_run: this object is a copy, which has the draws and not the state of the chains: go on "
+                "with the original, or give MCMC a store and resume that run, MCMC(..., store=folder, resume=True)."
+            )
         if self._sampling is None or (self._shards is not None and self._store is None):
             raise ValueError(
                 "MCMC.continue_run goes on with a vectorised run of this object, in shards with a stored one: call "
@@ -260,7 +266,7 @@ class MCMC(Results):
         self._warn_of_chains()
 
     def _warn_of_chains(self) -> None:
-        if self._sampling is None:
+        if not isinstance(self._sampling, Sampling | ShardedDraws):
             warn_of_chains(self._samples, self.get_extra_fields(group_by_chain=True))
         else:
             run = self._run_here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from pyro_manifold.diagnostics.symmetries import Symmetry
 from pyro_manifold.diagnostics.table import report
 from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.running.end_of_run import KnownSymmetries, aligned_draws
+from pyro_manifold.infer.mcmc.running.finished import Finished
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.sampling import Sampling
 from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws
@@ -30,7 +32,7 @@ from pyro_manifold.infer.mcmc.transitions.states import Statistics
 class Results(pyro.infer.MCMC):
     """Part of `MCMC` that reads what a run has drawn."""
 
-    _sampling: Sampling | ShardedDraws | None
+    _sampling: Sampling | ShardedDraws | Finished | None
     _num_superchains: int | None
     _vectorised: bool
     stopped: str | None
@@ -122,7 +124,7 @@ class Results(pyro.infer.MCMC):
         divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
         if divergences:
             print("Number of divergences:", sum(divergences))
-        for sentence in [*sentences, *([] if self._run_here is None else self._run_here.sentences())]:
+        for sentence in [*sentences, *([] if self._sampling is None else self._sampling.sentences())]:
             print(sentence)
         if self.stopped is not None:
             print(self.stopped)
@@ -185,11 +187,21 @@ class Results(pyro.infer.MCMC):
         found = report(self._samples, statistics, chains, self._num_superchains)
         if self._vectorised:
             found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
-        return Diagnostics(found if self._run_here is None else found | self._run_here.report())
+        return Diagnostics(found if self._sampling is None else found | self._sampling.report())
 
     def to_inferencedata(self, **options: Any) -> Any:
         """Export the run to ArviZ; options and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""
         return to_inferencedata(self, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickling: results and settings, without graphs, and without the run that made them."""
+        state = self.__dict__.copy()
+        if not self._vectorised:
+            return state
+        kernel, sampler = self.kernel.without_run(), copy.copy(self.sampler)
+        sampler.kernel = kernel
+        run = None if self._sampling is None else Finished.of(self._sampling)
+        return state | {"kernel": kernel, "sampler": sampler, "_sampling": run}
 
 
 def _selected(samples: Mapping[str, Tensor], num_samples: int | None, group_by_chain: bool) -> Sites:
