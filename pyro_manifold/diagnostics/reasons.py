@@ -30,7 +30,7 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
         >>> agreement({"U": draws}, Symmetry("rotations", ("U",)))
         'On what is known of them R-hat is at most 1.002, and the effective size at least 1898.'
     """
-    names = {*symmetry.sites, *symmetry.reordered}
+    names = set(symmetry.names)
     own = {name: x for name, x in samples.items() if name in names}
     known = known_quantities(own, [symmetry]).values()
     found = [convergence(x, ("r_hat", "ess_bulk")) for x in known]
@@ -62,12 +62,13 @@ def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Te
         `U` is known only up to rotations of its columns: each draw is rotated to the mean subspace (as drawn: \
 summary(align=False)). On what is known of them R-hat is at most 1.002, and the effective size at least 1898.
     """
-    names = {*symmetry.sites, *symmetry.reordered}
+    names = set(symmetry.names)
     done = {
         "signs": "each draw has the signs nearest to the mean",
         "permutations": "each draw has the signs and the order nearest to the mean",
         "rotations": "each draw is rotated to the mean subspace",
     }[symmetry.kind]
+    done += "".join(f", and `{scale}` is made positive" for scale, *_ in symmetry.positive)
     line = f"{symmetry.known_up_to()}: {done} (as drawn: summary(align=False)). "
     line += agreement({name: x for name, x in samples.items() if name in names}, symmetry, of)
     if contested < _WORTH_SAYING:

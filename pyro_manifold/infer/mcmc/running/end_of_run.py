@@ -74,7 +74,7 @@ def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[st
         if target is None or not set(samples) >= {*target.manifolds, *target.transforms}:
             return None  # save_params left sites out
         found = symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
-        return [each for each in found if all(_is_finite(samples[name]) for name in each.sites + each.reordered)]
+        return [each for each in found if all(_is_finite(samples[name]) for name in each.names)]
     except Exception:  # a model can fail in any way; the table is then shown without remarks
         return None
 
