@@ -54,7 +54,11 @@ def _of_product(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Te
     except ValueError:
         return None
     names = ", ".join(symmetry.names)
-    return {f"{names}, {name}": value for name, value in values.items()}
+    found = {f"{names}, {name}": value for name, value in values.items()}
+    # Their order is identified, which the product does not show.
+    return found | {
+        f"{name}, absolute": draws[name].abs() for name in symmetry.scales if name not in symmetry.reordered
+    }
 
 
 def _of_each(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor]:

@@ -86,8 +86,11 @@ def disagreement_to_act_on(
     symmetries: Sequence[Symmetry],
     log_density: Tensor | None = None,
     num_superchains: int | None = None,
+    of: str = "chains",
 ) -> str | None:
     """Name the quantities of `unexplained`, with what to do before the table is read; None if chains agree.
+
+    Runs of SMC (``of="runs"``) are compared as chains are; for a single run the result is None.
 
     Examples:
         >>> import torch
@@ -96,16 +99,44 @@ def disagreement_to_act_on(
         >>> disagreement_to_act_on({"c": draws}, [])[:39]
         'Chains disagree, R-hat of c (1.32): the'
     """
-    apart = _apart(samples, symmetries, log_density, num_superchains)
+    first = next(iter(samples.values()), torch.empty(1))
+    apart = "" if of == "runs" and len(first) == 1 else _apart(samples, symmetries, log_density, num_superchains)
     if not apart:
         return None
     columns = ", and not only on signs, order or rotations of columns" if symmetries else ""
     who, where = "Chains disagree", "they are in different modes, have not arrived, or mix slowly"
-    if len(next(iter(samples.values()))) == 1:
+    if of == "runs":
+        return (
+            f"Runs disagree{columns}, R-hat of {apart}: some have missed modes or given them the wrong share. Take "
+            "more num_particles, or states_per_chain."
+        )
+    if len(first) == 1:
         who, where = "Parts of the chain disagree", "it has changed its mode, has not arrived, or mixes slowly"
     return (
         f"{who}{columns}, R-hat of {apart}: {where}. Take more warmup_steps and draws; if diagnostics()['modes'] still "
         "has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True)."
+    )
+
+
+def not_finite(samples: Mapping[str, Tensor]) -> str | None:
+    """Name the sites with draws that are not finite, and count these; None if there are none.
+
+    Examples:
+        >>> import torch
+        >>> print(not_finite({"c": torch.tensor([[1.0, torch.nan, 2.0]])}))
+        Draws of `c` (1 of 3) are not finite: sites that change with it are not aligned, and convergence is not judged. \
+Look for what overflows in the model, or take a smaller step_size.
+    """
+    counts = {name: int((~x.isfinite()).flatten(2).any(-1).sum()) for name, x in samples.items() if x.dim() > 2}
+    counts |= {name: int((~x.isfinite()).sum()) for name, x in samples.items() if x.dim() == 2}
+    found = [f"`{name}` ({counts[name]} of {x.shape[:2].numel()})" for name, x in samples.items() if counts[name]]
+    if not found:
+        return None
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return (
+        f"Draws of {', '.join(found[:_MOST_NAMED])}{more} are not finite: sites that change with "
+        f"{'it' if len(found) == 1 else 'them'} are not aligned, and convergence is not judged. Look for what "
+        "overflows in the model, or take a smaller step_size."
     )
 
 

@@ -39,6 +39,7 @@ from pyro_manifold.infer.mcmc.running.sampling import Reports, Sampling
 from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws, seed_of_all
 from pyro_manifold.infer.mcmc.running.shards import Job, Shards, run_shards
 from pyro_manifold.infer.mcmc.running.store import Store, as_store
+from pyro_manifold.infer.mcmc.running.symmetry_record import SymmetryRecord
 from pyro_manifold.infer.results import Results
 from pyro_manifold.store.fingerprint import fingerprint
 
@@ -354,6 +355,9 @@ class MCMC(Results):
     def _go_on(self, sampling: Sampling) -> None:
         """Run warm-up and sampling; after an interrupt or an error the draws so far are kept."""
         consumers = [*self._consumers, *([self._call_hook] if self._hook is not None else [])]
+        if self._store is not None:
+            names = self._names_to_save(sampling.run)
+            consumers.append(SymmetryRecord(self._store.folder, sampling.run, names))
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
 
             def figures() -> dict[str, str]:

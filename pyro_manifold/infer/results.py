@@ -14,6 +14,7 @@ from torch import Tensor
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.modes import modes_of_run
 from pyro_manifold.diagnostics.report import Diagnostics
@@ -68,6 +69,7 @@ class Results(pyro.infer.MCMC):
                 density of the kernel cannot be evaluated.
         """
         self._check_there_are_draws("get_samples")
+        check_flag(align=align)
         if num_samples is not None:
             check_counts(num_samples=num_samples)
         draws = aligned_draws(self._samples, self._known(), "MCMC.get_samples") if align else self._samples
@@ -106,14 +108,15 @@ class Results(pyro.infer.MCMC):
         (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given.
 
         Args:
-            prob: probability of the interval.
+            prob: probability of the interval, between 0 and 1.
             align: False prints the draws as they were sampled, all rows, and what is known of them below the table.
             max_rows: of a site with more entries than this, the ten with the largest R-hat are shown, and how many
                 there are besides; None for 20 with ``align``, and for all without.
 
         Raises:
-            ValueError: before `run`, for fewer than 4 draws of each chain, or another ``max_rows``.
+            ValueError: before `run`, for fewer than 4 draws of each chain, or another ``prob`` or ``max_rows``.
         """
+        check_flag(align=align)
         self._check_there_are_draws("summary", fewest=4)
         density = self.get_extra_fields(group_by_chain=True).get("lp")
         options: Any = {"prob": prob, "num_superchains": self._num_superchains, "max_rows": max_rows}

@@ -30,7 +30,9 @@ def text(
     """
     runs = len(result.log_evidences)
     if align:
-        first, sentences = aligned_summary(result.samples, symmetries, prob=prob, max_rows=max_rows, of="runs")
+        first, sentences = aligned_summary(
+            result.samples, symmetries, result.log_density, prob=prob, max_rows=max_rows, of="runs"
+        )
         lines = [first, *sentences]
     else:
         lines = [table(result.samples, prob, max_rows=max_rows)]

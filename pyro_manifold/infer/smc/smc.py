@@ -19,6 +19,7 @@ from torch.distributions import biject_to
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import ModelTarget, Target, target_from_model
 from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites, split, tempered
+from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.symmetries import Symmetry
 from pyro_manifold.infer.mcmc.arguments import check_shards
 from pyro_manifold.infer.mcmc.checks import check_positive_integer, is_a
@@ -254,6 +255,7 @@ class SMC:
                 succession.
             align: as in `MCMC.get_samples`.
         """
+        check_flag(align=align)
         samples = self._found("get_samples").samples
         samples = aligned_draws(samples, self._known(), "SMC.get_samples") if align else samples
         return dict(samples) if group_by_chain else {name: x.flatten(0, 1) for name, x in samples.items()}
@@ -270,7 +272,11 @@ class SMC:
         return starts_of_chains(samples, num_chains, self._target(self._model))
 
     def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
-        """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence."""
+        """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence.
+
+        If runs disagree on what the posterior identifies, a sentence before the table says so and what to do.
+        """
+        check_flag(align=align)
         print(text(self._found("summary"), self._known() or [], prob, align=align, max_rows=max_rows))
 
     def symmetries(self) -> list[Symmetry]:
