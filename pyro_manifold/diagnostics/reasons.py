@@ -124,8 +124,8 @@ def not_finite(samples: Mapping[str, Tensor]) -> str | None:
     Examples:
         >>> import torch
         >>> print(not_finite({"c": torch.tensor([[1.0, torch.nan, 2.0]])}))
-        Draws of `c` (1 of 3) are not finite: sites that change with it are not aligned, and convergence is not judged. \
-Look for what overflows in the model, or take a smaller step_size.
+        Draws of `c` (1 of 3) are not finite: sites that change with it are not aligned, and convergence is not \
+judged. Look for what overflows in the model, or take a smaller step_size.
     """
     counts = {name: int((~x.isfinite()).flatten(2).any(-1).sum()) for name, x in samples.items() if x.dim() > 2}
     counts |= {name: int((~x.isfinite()).sum()) for name, x in samples.items() if x.dim() == 2}
