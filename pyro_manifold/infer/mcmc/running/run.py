@@ -179,11 +179,8 @@ class Run(Saved, Generic[S, T]):
         if together is None or done < max(1, self.warmup_steps) or done >= self.compilation.planned:
             return
         first = self.tuning.settings(done + 1)
-        last = min(
-            done + together.iterations_per_call(first),
-            schedule.next_comparison_of_graph(done),
-            self.compilation.planned,
-        )
+        compared = schedule.next_comparison_of_graph(done)
+        last = min(done + together.iterations_per_call(first), compared, self.compilation.planned)
         if last > done + 1:
             settings = [first, *map(self.tuning.settings, range(done + 2, last + 1))]
             states, statistics, random = together.iterate(self.state, settings, self.random)
