@@ -112,9 +112,15 @@ def disagreement_to_act_on(
         )
     if len(first) == 1:
         who, where = "Parts of the chain disagree", "it has changed its mode, has not arrived, or mixes slowly"
+    exchangeable = ""
+    if log_density is not None and _largest_r_hat(log_density, num_superchains) <= _threshold(samples, num_superchains):
+        exchangeable = (
+            " They agree on the log density: if components are exchangeable, as those of a mixture, order them in the "
+            "model, for no sampler can tell them apart."
+        )
     return (
         f"{who}{columns}, R-hat of {apart}: {where}. Take more warmup_steps and draws; if diagnostics()['modes'] still "
-        "has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True)."
+        f"has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True).{exchangeable}"
     )
 
 

@@ -337,3 +337,22 @@ def test_runs_of_particles_that_disagree_are_said_first(capsys):
     assert "disagree" not in printed(capsys, apart(1))
     with pytest.raises(ValueError, match="align='x', expected True or False"):
         apart(2).summary(align="x")
+
+
+def test_exchangeable_components_of_a_mixture_are_explained(capsys):
+    def mixture():
+        means = pyro.sample("means", dist.Normal(torch.zeros(2), 10.0).to_event(1))
+        components = dist.Normal(means.unsqueeze(-2), 1.0)
+        y = torch.cat([NOISE[:20, 0] - 5, NOISE[20:40, 0] + 5])
+        each = components.log_prob(y.unsqueeze(-1)).logsumexp(-1)
+        pyro.factor("likelihood", each.sum(-1))
+
+    starts = torch.tensor([[-5.0, 5.0], [5.0, -5.0]]).repeat(2, 1)
+    mcmc = MCMC(OHMC(mixture), 300, 200, num_chains=4, initial_params={"means": starts}, disable_progbar=True)
+    mcmc.run()
+    first = printed(capsys, mcmc).splitlines()[0]
+    assert first.startswith("Chains disagree, R-hat of means (")
+    assert first.endswith(
+        "They agree on the log density: if components are exchangeable, as those of a mixture, order "
+        "them in the model, for no sampler can tell them apart."
+    )
