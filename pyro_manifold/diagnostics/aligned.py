@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.alignment import nearest_permutations, nearest_rotations, nearest_signs
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 _STARTS = 8
 _MOST_DRAWS_OF_REFERENCE = 1000

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.graphs.agreement import FactorisationError, effect_of_rounding
-
-if TYPE_CHECKING:
-    from pyro_manifold.diagnostics.symmetries import Symmetry
 
 _SIGNS_AT_EACH = 4
 _QUICKLY_APART = 10.0  # times half the digits: a larger difference is not rounding, whatever the model

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from pyro_manifold.diagnostics.invariants import Invariance, invariants
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 
 def known_quantities(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_manifold.diagnostics.convergence import convergence, nested_r_hat, varies
 from pyro_manifold.diagnostics.disagreement import LARGEST_RHAT
 from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 _MOST_NAMED = 6
 _WORTH_SAYING = 0.02  # of the draws

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from pyro_manifold.diagnostics.symmetries import Independence, Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Independence, Symmetry
 from pyro_manifold.store.files import write_durably
 from pyro_manifold.store.manifest import FORMAT, read_json
 from pyro_manifold.store.reading import StoredRun

@@ -18,7 +18,7 @@ from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.modes import modes_of_run
 from pyro_manifold.diagnostics.report import Diagnostics
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import report
 from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.running.end_of_run import KnownSymmetries, aligned_draws

@@ -10,7 +10,7 @@ import torch
 
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.reasons import agreement
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import table
 from pyro_manifold.infer.mcmc.running.summary import aligned_summary
 from pyro_manifold.infer.smc.results import Result

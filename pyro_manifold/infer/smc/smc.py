@@ -18,7 +18,7 @@ from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
 from pyro_manifold.density.tempered import split, tempered
 from pyro_manifold.diagnostics.checks import check_flag
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.infer.mcmc.arguments import check_shards
 from pyro_manifold.infer.mcmc.checks import check_positive_integer, is_a
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel

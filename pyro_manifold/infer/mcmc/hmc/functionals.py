@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
-from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import ChainState
 

@@ -16,7 +16,8 @@ from pyro_manifold.diagnostics.disagreement import (
     temperature_of_hottest_coordinate,
 )
 from pyro_manifold.diagnostics.reasons import agreement, unexplained
-from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 
 def warn_of_chains(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyro_manifold.diagnostics.aligned import align_draws
 from pyro_manifold.diagnostics.reasons import disagreement_to_act_on, not_finite, what_was_done
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import table
 from pyro_manifold.infer.mcmc.running.end_of_run import reasons
 
