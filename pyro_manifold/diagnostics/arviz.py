@@ -11,6 +11,7 @@ import pyro.infer
 import torch
 from torch import Tensor
 
+from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_log_likelihood
 from pyro_manifold.diagnostics.replay import check_has_arguments
@@ -81,6 +82,7 @@ def to_inferencedata(
     """
     if getattr(mcmc, "_samples", None) is None:
         raise ValueError("to_inferencedata: the MCMC object has no draws yet, call mcmc.run(...) first.")
+    check_flag(align=align)
     if align and not hasattr(mcmc, "symmetries"):
         raise ValueError(
             "to_inferencedata(align=True): only runs of pyro_manifold.infer.MCMC and SMC know the symmetries of the "

@@ -71,3 +71,10 @@ def check_reference(reference: Tensor, draws: Tensor, owner: str, name: str = "r
             f"{tuple(draws.shape)}."
         )
     return reference.detach().to(draws).expand(expected)
+
+
+def check_flag(**flags: object) -> None:
+    """Raise an error unless each argument is True or False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name}={value!r}, expected True or False.")

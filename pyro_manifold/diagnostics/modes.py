@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_manifold.diagnostics.disagreement import named
 from pyro_manifold.diagnostics.known import known_quantities
 from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, shares_of_particles
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 _PARTS = 10
 _FEWEST_DRAWS = 2 * _PARTS

@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_manifold.diagnostics.convergence import convergence, nested_r_hat, varies
 from pyro_manifold.diagnostics.disagreement import LARGEST_RHAT
 from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 _MOST_NAMED = 6
 _WORTH_SAYING = 0.02  # of the draws
@@ -30,7 +30,7 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
         >>> agreement({"U": draws}, Symmetry("rotations", ("U",)))
         'R-hat of the invariants is at most 1.002, and their effective sample size at least 1898.'
     """
-    names = {*symmetry.sites, *symmetry.reordered}
+    names = set(symmetry.names)
     own = {name: x for name, x in samples.items() if name in names}
     known = known_quantities(own, [symmetry]).values()
     found = [convergence(x, ("r_hat", "ess_bulk")) for x in known]
@@ -62,12 +62,13 @@ def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Te
         `U` is known only up to rotations of its columns: each draw is rotated to the mean subspace (unaligned: \
 summary(align=False)). R-hat of the invariants is at most 1.002, and their effective sample size at least 1898.
     """
-    names = {*symmetry.sites, *symmetry.reordered}
+    names = set(symmetry.names)
     done = {
         "signs": "each draw has the signs nearest to the mean",
         "permutations": "each draw has the signs and the order nearest to the mean",
         "rotations": "each draw is rotated to the mean subspace",
     }[symmetry.kind]
+    done += "".join(f", and `{scale}` is made positive" for scale, *_ in symmetry.positive)
     line = f"{symmetry.known_up_to()}: {done} (unaligned: summary(align=False)). "
     line += agreement({name: x for name, x in samples.items() if name in names}, symmetry, of)
     if contested < _WORTH_SAYING:
@@ -85,8 +86,11 @@ def disagreement_to_act_on(
     symmetries: Sequence[Symmetry],
     log_density: Tensor | None = None,
     num_superchains: int | None = None,
+    of: str = "chains",
 ) -> str | None:
     """Name the quantities of `unexplained`, with what to do before the table is read; None if chains agree.
+
+    Runs of SMC (``of="runs"``) are compared as chains are; for a single run the result is None.
 
     Examples:
         >>> import torch
@@ -95,16 +99,50 @@ def disagreement_to_act_on(
         >>> disagreement_to_act_on({"c": draws}, [])[:39]
         'Chains disagree, R-hat of c (1.32): the'
     """
-    apart = _apart(samples, symmetries, log_density, num_superchains)
+    first = next(iter(samples.values()), torch.empty(1))
+    apart = "" if of == "runs" and len(first) == 1 else _apart(samples, symmetries, log_density, num_superchains)
     if not apart:
         return None
     columns = ", and not only on signs, order or rotations of columns" if symmetries else ""
     who, where = "Chains disagree", "they are in different modes, have not arrived, or mix slowly"
-    if len(next(iter(samples.values()))) == 1:
+    if of == "runs":
+        return (
+            f"Runs disagree{columns}, R-hat of {apart}: some have missed modes or given them the wrong share. Take "
+            "more num_particles, or states_per_chain."
+        )
+    if len(first) == 1:
         who, where = "Parts of the chain disagree", "it has changed its mode, has not arrived, or mixes slowly"
+    exchangeable = ""
+    if log_density is not None and _largest_r_hat(log_density, num_superchains) <= _threshold(samples, num_superchains):
+        exchangeable = (
+            " They agree on the log density: if components are exchangeable, as those of a mixture, order them in the "
+            "model, for no sampler can tell them apart."
+        )
     return (
         f"{who}{columns}, R-hat of {apart}: {where}. Take more warmup_steps and draws; if diagnostics()['modes'] still "
-        "has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True)."
+        f"has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True).{exchangeable}"
+    )
+
+
+def not_finite(samples: Mapping[str, Tensor]) -> str | None:
+    """Name the sites with draws that are not finite, and count these; None if there are none.
+
+    Examples:
+        >>> import torch
+        >>> print(not_finite({"c": torch.tensor([[1.0, torch.nan, 2.0]])}))
+        Draws of `c` (1 of 3) are not finite: sites that change with it are not aligned, and convergence is not \
+judged. Look for what overflows in the model, or take a smaller step_size.
+    """
+    counts = {name: int((~x.isfinite()).flatten(2).any(-1).sum()) for name, x in samples.items() if x.dim() > 2}
+    counts |= {name: int((~x.isfinite()).sum()) for name, x in samples.items() if x.dim() == 2}
+    found = [f"`{name}` ({counts[name]} of {x.shape[:2].numel()})" for name, x in samples.items() if counts[name]]
+    if not found:
+        return None
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return (
+        f"Draws of {', '.join(found[:_MOST_NAMED])}{more} are not finite: sites that change with "
+        f"{'it' if len(found) == 1 else 'them'} are not aligned, and convergence is not judged. Look for what "
+        "overflows in the model, or take a smaller step_size."
     )
 
 

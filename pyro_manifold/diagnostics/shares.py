@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.unvisited import FALSE_ALARMS, places
 
 _DISTANCE = "mean square distance"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from numbers import Real
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def table(
             many there are besides; None to show all.
 
     Raises:
-        ValueError: for ``max_rows`` that is not a positive integer.
+        ValueError: for ``prob`` that is not between 0 and 1, or ``max_rows`` that is not a positive integer.
 
     Examples:
         >>> import torch
@@ -42,6 +43,8 @@ def table(
     """
     if max_rows is not None and (not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1):
         raise ValueError(f"max_rows={max_rows!r}, expected a positive integer, or None for the usual number.")
+    if not isinstance(prob, Real) or isinstance(prob, bool) or not 0 < prob < 1:
+        raise ValueError(f"prob={prob!r}, expected a probability of the interval between 0 and 1, such as 0.9.")
     lines: dict[str, dict[str, float]] = {}
     remarks: dict[str, str] = {}  # below the line of the same label
     for name, values in samples.items():

@@ -30,6 +30,7 @@ from pyro_manifold.infer.mcmc.arguments import (
 from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
 from pyro_manifold.infer.mcmc.running.end_of_run import warn_of_chains
+from pyro_manifold.infer.mcmc.running.finished import Finished
 from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, known_by, lengths
 from pyro_manifold.infer.mcmc.running.loop import Consumer, Iteration
 from pyro_manifold.infer.mcmc.running.on_disk import OnDisk
@@ -38,6 +39,7 @@ from pyro_manifold.infer.mcmc.running.sampling import Reports, Sampling
 from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws, seed_of_all
 from pyro_manifold.infer.mcmc.running.shards import Job, Shards, run_shards
 from pyro_manifold.infer.mcmc.running.store import Store, as_store
+from pyro_manifold.infer.mcmc.running.symmetry_record import SymmetryRecord
 from pyro_manifold.infer.results import Results
 from pyro_manifold.store.fingerprint import fingerprint
 
@@ -195,7 +197,7 @@ class MCMC(Results):
         self._consumers = functions(consumers)
         self._save_params = save_params
         self._disable_progbar = disable_progbar
-        self._sampling: Sampling | ShardedDraws | None = None
+        self._sampling: Sampling | ShardedDraws | Finished | None = None
 
     def run(self, *args: Any, data_loader: Iterable[Any] | None = None, **kwargs: Any) -> None:
         """Run all chains; arguments are those of the model. Warns of chains that hardly moved.
@@ -246,6 +248,11 @@ class MCMC(Results):
                 model or its data have changed since, as far as the density shows it.
         """
         check_counts(num_samples=num_samples)
+        if isinstance(self._sampling, Finished):
+            raise ValueError(
+                "MCMC.continue_run: this object is a copy, which has the draws and not the state of the chains: go on "
+                "with the original, or give MCMC a store and resume that run, MCMC(..., store=folder, resume=True)."
+            )
         if self._sampling is None or (self._shards is not None and self._store is None):
             raise ValueError(
                 "MCMC.continue_run goes on with a vectorised run of this object, in shards with a stored one: call "
@@ -260,7 +267,7 @@ class MCMC(Results):
         self._warn_of_chains()
 
     def _warn_of_chains(self) -> None:
-        if self._sampling is None:
+        if not isinstance(self._sampling, Sampling | ShardedDraws):
             warn_of_chains(self._samples, self.get_extra_fields(group_by_chain=True))
         else:
             run = self._run_here
@@ -348,6 +355,9 @@ class MCMC(Results):
     def _go_on(self, sampling: Sampling) -> None:
         """Run warm-up and sampling; after an interrupt or an error the draws so far are kept."""
         consumers = [*self._consumers, *([self._call_hook] if self._hook is not None else [])]
+        if self._store is not None:
+            names = self._names_to_save(sampling.run)
+            consumers.append(SymmetryRecord(self._store.folder, sampling.run, names))
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
 
             def figures() -> dict[str, str]:

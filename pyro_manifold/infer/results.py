@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +14,15 @@ from torch import Tensor
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.modes import modes_of_run
 from pyro_manifold.diagnostics.report import Diagnostics
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import report
 from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.running.end_of_run import KnownSymmetries, aligned_draws
+from pyro_manifold.infer.mcmc.running.finished import Finished
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.sampling import Sampling
 from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws
@@ -30,7 +33,7 @@ from pyro_manifold.infer.mcmc.transitions.states import Statistics
 class Results(pyro.infer.MCMC):
     """Part of `MCMC` that reads what a run has drawn."""
 
-    _sampling: Sampling | ShardedDraws | None
+    _sampling: Sampling | ShardedDraws | Finished | None
     _num_superchains: int | None
     _vectorised: bool
     stopped: str | None
@@ -66,6 +69,7 @@ class Results(pyro.infer.MCMC):
                 density of the kernel cannot be evaluated.
         """
         self._check_there_are_draws("get_samples")
+        check_flag(align=align)
         if num_samples is not None:
             check_counts(num_samples=num_samples)
         draws = aligned_draws(self._samples, self._known(), "MCMC.get_samples") if align else self._samples
@@ -104,14 +108,15 @@ class Results(pyro.infer.MCMC):
         (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given.
 
         Args:
-            prob: probability of the interval.
+            prob: probability of the interval, between 0 and 1.
             align: False prints the draws as they were sampled, all rows, and the invariants below the table.
             max_rows: of a site with more entries than this, the ten with the largest R-hat are shown, and how many
                 there are besides; None for 20 with ``align``, and for all without.
 
         Raises:
-            ValueError: before `run`, for fewer than 4 draws of each chain, or another ``max_rows``.
+            ValueError: before `run`, for fewer than 4 draws of each chain, or another ``prob`` or ``max_rows``.
         """
+        check_flag(align=align)
         self._check_there_are_draws("summary", fewest=4)
         density = self.get_extra_fields(group_by_chain=True).get("lp")
         options: Any = {"prob": prob, "num_superchains": self._num_superchains, "max_rows": max_rows}
@@ -122,7 +127,7 @@ class Results(pyro.infer.MCMC):
         divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
         if divergences:
             print("Number of divergences:", sum(divergences))
-        for sentence in [*sentences, *([] if self._run_here is None else self._run_here.sentences())]:
+        for sentence in [*sentences, *([] if self._sampling is None else self._sampling.sentences())]:
             print(sentence)
         if self.stopped is not None:
             print(self.stopped)
@@ -185,11 +190,21 @@ class Results(pyro.infer.MCMC):
         found = report(self._samples, statistics, chains, self._num_superchains)
         if self._vectorised:
             found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
-        return Diagnostics(found if self._run_here is None else found | self._run_here.report())
+        return Diagnostics(found if self._sampling is None else found | self._sampling.report())
 
     def to_inferencedata(self, **options: Any) -> Any:
         """Export the run to ArviZ; options and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""
         return to_inferencedata(self, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickling: results and settings, without graphs, and without the run that made them."""
+        state = self.__dict__.copy()
+        if not self._vectorised:
+            return state
+        kernel, sampler = self.kernel.without_run(), copy.copy(self.sampler)
+        sampler.kernel = kernel
+        run = None if self._sampling is None else Finished.of(self._sampling)
+        return state | {"kernel": kernel, "sampler": sampler, "_sampling": run}
 
 
 def _selected(samples: Mapping[str, Tensor], num_samples: int | None, group_by_chain: bool) -> Sites:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pyro_manifold.diagnostics import align_draws, align_signs_and_permutations, invariants
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.distributions import MatrixLangevin
 
 CHAINS, DRAWS, P = 4, 60, 3

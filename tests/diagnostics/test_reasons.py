@@ -7,7 +7,7 @@ import torch
 from pyro_manifold.diagnostics import invariants
 from pyro_manifold.diagnostics.convergence import convergence
 from pyro_manifold.diagnostics.reasons import agreement, unexplained
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 

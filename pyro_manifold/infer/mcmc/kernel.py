@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
@@ -291,6 +291,12 @@ class Kernel(MCMCKernel):
             return {**self.__dict__, "_run": None}
         arguments = (run.problem.target, run.chains, run.warmup_steps, run.problem.initial_values)
         return {**self.__dict__, "_run": (*arguments, run.state_dict())}
+
+    def without_run(self) -> Self:
+        """Return a kernel of the same configuration that has no run."""
+        kernel = object.__new__(type(self))
+        kernel.__dict__.update(self.__dict__, _run=None)
+        return kernel
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _run=None)

@@ -10,7 +10,7 @@ import torch
 
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.reasons import agreement
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import table
 from pyro_manifold.infer.mcmc.running.summary import aligned_summary
 from pyro_manifold.infer.smc.results import Result
@@ -30,7 +30,9 @@ def text(
     """
     runs = len(result.log_evidences)
     if align:
-        first, sentences = aligned_summary(result.samples, symmetries, prob=prob, max_rows=max_rows, of="runs")
+        first, sentences = aligned_summary(
+            result.samples, symmetries, result.log_density, prob=prob, max_rows=max_rows, of="runs"
+        )
         lines = [first, *sentences]
     else:
         lines = [table(result.samples, prob, max_rows=max_rows)]

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any, Literal
 
 import pyro
 import torch
-from pyro import poutine
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Tensor
-from torch.distributions import biject_to
 
 from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import ModelTarget, Target, target_from_model
-from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites, split, tempered
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.density.model import Target
+from pyro_manifold.density.tempered import split, tempered
+from pyro_manifold.diagnostics.checks import check_flag
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.infer.mcmc.arguments import check_shards
 from pyro_manifold.infer.mcmc.checks import check_positive_integer, is_a
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
@@ -30,14 +29,10 @@ from pyro_manifold.infer.smc.annealing import AnnealingSettings, Level, Particle
 from pyro_manifold.infer.smc.bound import Bound, bound_of_particles, energies_of_posterior
 from pyro_manifold.infer.smc.edges import Edges, nan_beside, tied_at_an_end
 from pyro_manifold.infer.smc.end_of_run import warn
-from pyro_manifold.infer.smc.guide import is_over_charts, target_of_guide
 from pyro_manifold.infer.smc.initialisation import (
-    likelihood_beside,
-    posterior_of,
     problem_with_finite_starts,
-    with_continuous_sites,
 )
-from pyro_manifold.infer.smc.modes import mixture_about_modes
+from pyro_manifold.infer.smc.path import AnnealingPath
 from pyro_manifold.infer.smc.progress import ProgressBar
 from pyro_manifold.infer.smc.report import inferencedata, text
 from pyro_manifold.infer.smc.results import Result
@@ -45,11 +40,9 @@ from pyro_manifold.infer.smc.sharded import run_in_shards
 from pyro_manifold.infer.smc.starts import draws_of, starts_of_chains
 from pyro_manifold.infer.smc.tuning import particle_tuning
 from pyro_manifold.infer.smc.weights import log_mean_weight
-from pyro_manifold.infer.smc.whitened import from_mixture
 
 _ENDLESS = 2**62
 _USUAL_LEVELS = 10
-_TO_THE_END = 8
 
 
 class SMC:
@@ -253,6 +246,7 @@ class SMC:
                 succession.
             align: as in `MCMC.get_samples`.
         """
+        check_flag(align=align)
         samples = self._found("get_samples").samples
         samples = aligned_draws(samples, self._known(), "SMC.get_samples") if align else samples
         return dict(samples) if group_by_chain else {name: x.flatten(0, 1) for name, x in samples.items()}
@@ -266,10 +260,14 @@ class SMC:
         chain dimension.
         """
         samples = self._found("initial_params").samples
-        return starts_of_chains(samples, num_chains, self._target(self._model))
+        return starts_of_chains(samples, num_chains, self._path.target())
 
     def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
-        """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence."""
+        """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence.
+
+        If runs disagree on what the posterior identifies, a sentence before the table says so and what to do.
+        """
+        check_flag(align=align)
         print(text(self._found("summary"), self._known() or [], prob, align=align, max_rows=max_rows))
 
     def symmetries(self) -> list[Symmetry]:
@@ -337,47 +335,20 @@ class SMC:
         )
 
     def _targets(self) -> tuple[list[Target], int]:
-        """The distributions on the way, and how often the density was evaluated to find them."""
-        if callable(self._init):
-            return self._guide(with_continuous_sites(self._target(self._model), "SMC")), 0
-        full = posterior_of(self._model, self._args, self._kwargs, self._target_options, "SMC")
-        if self._init == "modes":
-            return self._modes(full)
-        likelihood = likelihood_sites(full.program)
-        unknown = sorted(set(self._prior_factors) - set(likelihood))
-        if unknown:
-            raise ValueError(f"prior_factors names {unknown}, but the observed sites and factors are {likelihood}.")
-        likelihood_beside(full, self._prior_factors, "SMC")
-        keep = [[]] if not self._prior_factors else [[], self._prior_factors]
-        return [*[self._target(WithoutLikelihood(names)(self._model)) for names in keep], full], 0
-
-    def _guide(self, full: ModelTarget) -> list[Target]:
-        """Return the guide, and the posterior in its coordinates."""
-        guide: Any = self._init
-        options = {"max_plate_nesting": self.kernel.model_options["max_plate_nesting"]}
-        if is_over_charts(guide):
-            full = self._in_charts(full, {*full.manifolds, *full.transforms}, {})
-        return [target_of_guide(guide, full, self._args, self._kwargs, **options), full]
-
-    def _modes(self, full: ModelTarget) -> tuple[list[Target], int]:
-        """Return a mixture of Gaussians about the modes, and the posterior."""
-        mixture, evaluations = mixture_about_modes(full, self._num_starts, _TO_THE_END)
-        return from_mixture(mixture, full), evaluations
-
-    def _in_charts(self, full: ModelTarget, names: Collection[str], others: Mapping[str, Any]) -> ModelTarget:
-        """Return the same target with these sites transformed to unconstrained space by `biject_to`."""
-        if not names:
-            return full
-        nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
-        charts = {name: biject_to(nodes[name]["fn"].support).inv for name in names}
-        return self._target(self._model, transforms={**charts, **others})
-
-    def _target(self, model: Any, **changed: Any) -> ModelTarget:
-        return target_from_model(model, self._args, self._kwargs, **{**self._target_options, **changed})
+        """Return the distributions on the way, and how often the density was evaluated to find them."""
+        return self._path.targets()
 
     @property
-    def _target_options(self) -> dict[str, Any]:
-        return {**self.kernel.model_options, "init_strategy": init_to_sample}
+    def _path(self) -> AnnealingPath:
+        return AnnealingPath(
+            self._model,
+            self._args,
+            self._kwargs,
+            {**self.kernel.model_options, "init_strategy": init_to_sample},
+            self._init,
+            self._prior_factors,
+            self._num_starts,
+        )
 
     def _leg(
         self, base: Target, full: Target, start: Particles | None, bar: ProgressBar

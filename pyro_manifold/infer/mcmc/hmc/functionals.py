@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
-from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import ChainState
 
@@ -46,7 +47,7 @@ class Functionals:
                 self._found = symmetries(problem.target, problem.target.values(problem.initial_values), loadings=False)
             except Exception:  # a model can fail in any way, and then coordinates are looked at as they are
                 self._found = []
-        self._changed = {name for symmetry in self._found for name in (*symmetry.sites, *symmetry.reordered)}
+        self._changed = {name for symmetry in self._found for name in symmetry.names}
         first = problem.initial_values
         self._directions = {
             name: _directions(symmetry.rows(name, first[name], 1))
@@ -61,9 +62,16 @@ class Functionals:
         sites, chains = self._unpack(state.position), len(state.energy)
         values = [x.reshape(chains, -1) for name, x in sorted(sites.items()) if name not in self._changed]
         for symmetry in self._found:
-            scales = [self._value(sites, name) for name in symmetry.reordered]
+            scales = [self._value(sites, name) for name in symmetry.scales]
+            alone = {name for name, *others in symmetry.positive if not others}  # their signs change with nothing
+            scales = [x.abs() if name in alone else x for name, x in zip(symmetry.scales, scales, strict=True)]
             values += [value.reshape(chains, -1) for value in self._invariant(sites, symmetry, scales)]
-            values += [sites[name].sort(-1).values.reshape(chains, -1) for name in symmetry.reordered]
+            positive = {name for name, *_ in symmetry.positive}
+            numbers = {name: sites[name].abs() if name in positive else sites[name] for name in symmetry.scales}
+            values += [
+                (x.sort(-1).values if name in symmetry.reordered else x).reshape(chains, -1)
+                for name, x in numbers.items()
+            ]
         return torch.cat(values, 1)
 
     def _value(self, sites: Sites, name: str) -> Tensor:

@@ -16,7 +16,8 @@ from pyro_manifold.diagnostics.disagreement import (
     temperature_of_hottest_coordinate,
 )
 from pyro_manifold.diagnostics.reasons import agreement, unexplained
-from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 
 def warn_of_chains(
@@ -74,7 +75,7 @@ def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[st
         if target is None or not set(samples) >= {*target.manifolds, *target.transforms}:
             return None  # save_params left sites out
         found = symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
-        return [each for each in found if all(_is_finite(samples[name]) for name in each.sites + each.reordered)]
+        return [each for each in found if all(_is_finite(samples[name]) for name in each.names)]
     except Exception:  # a model can fail in any way; the table is then shown without remarks
         return None
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.diagnostics.convergence import Measure, convergence, nested_r_hat, varies
 from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.infer.mcmc.checks import check_counts, is_a
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage
 from pyro_manifold.infer.mcmc.running.run import Run

@@ -12,6 +12,7 @@ from torch import Tensor
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
 from pyro_manifold.graphs.verified import reason
+from pyro_manifold.infer.mcmc.running import comparison_schedule as schedule
 from pyro_manifold.infer.mcmc.running.reference_points import (
     AnotherDensityError,
     ReferencePoints,
@@ -19,34 +20,13 @@ from pyro_manifold.infer.mcmc.running.reference_points import (
     difference,
     named,
 )
-from pyro_manifold.infer.mcmc.transitions.composition import Composition, golden_phase
+from pyro_manifold.infer.mcmc.transitions.composition import Composition
 from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import S, Statistics, in_rows, unbound
 from pyro_manifold.store.saving import Plain, Saved, check_entries, plain, restored
 
 T = TypeVar("T")
-
-_BETWEEN_COMPARISONS_AT_FIRST, _FIRST_ITERATIONS = 8, 256
-_BETWEEN_COMPARISONS = {"warm-up": 64, "sampling": 256}
-_CHAINS_COMPARED, _CHAINS_COMPARED_WITH_CODE, _CHAINS_COMPARED_AT_THE_END = 2, 4, 16
-_FIRST_COMPARISON_OF_CODE, _MOST_BETWEEN_COMPARISONS_OF_CODE = 64, 4096
-
-
-def _code_is_compared(iteration: int) -> bool:
-    """Return whether to compare code after this iteration: 65, 129, 257 etc., as it costs up to 100 iterations."""
-    done = iteration - 1
-    doubled = done >= _FIRST_COMPARISON_OF_CODE and done & (done - 1) == 0
-    return doubled or (done > 0 and done % _MOST_BETWEEN_COMPARISONS_OF_CODE == 0)
-
-
-def _previous_comparison(iteration: int) -> int:
-    """Return the last iteration before this one after which code was compared; 0 if there was none."""
-    done = iteration - 2
-    if done < _FIRST_COMPARISON_OF_CODE:
-        return 0
-    every = _MOST_BETWEEN_COMPARISONS_OF_CODE
-    return 1 + (done // every * every if done >= every else 1 << (done.bit_length() - 1))
 
 
 class Run(Saved, Generic[S, T]):
@@ -166,11 +146,11 @@ class Run(Saved, Generic[S, T]):
             self._count()
         else:
             self._make_one()
-        if _code_is_compared(self.iteration):
-            self.compare_graphs(_CHAINS_COMPARED_WITH_CODE)
+        if schedule.code_is_compared(self.iteration):
+            self.compare_graphs(schedule.CHAINS_COMPARED_WITH_CODE)
             self.compare_code()
-        elif self.iteration % self._between_comparisons == 1:
-            self.compare_graphs(_CHAINS_COMPARED)
+        elif schedule.graph_is_compared(self.iteration, self.stage):
+            self.compare_graphs(schedule.CHAINS_COMPARED)
         self.compilation.after(self.iteration, self.statistics, self.state, self.warming_up)
         return self.sites
 
@@ -199,10 +179,8 @@ class Run(Saved, Generic[S, T]):
         if together is None or done < max(1, self.warmup_steps) or done >= self.compilation.planned:
             return
         first = self.tuning.settings(done + 1)
-        every = _BETWEEN_COMPARISONS["sampling"]
-        last = min(
-            done + together.iterations_per_call(first), done + every - (done - 1) % every, self.compilation.planned
-        )
+        compared = schedule.next_comparison_of_graph(done)
+        last = min(done + together.iterations_per_call(first), compared, self.compilation.planned)
         if last > done + 1:
             settings = [first, *map(self.tuning.settings, range(done + 2, last + 1))]
             states, statistics, random = together.iterate(self.state, settings, self.random)
@@ -240,15 +218,9 @@ class Run(Saved, Generic[S, T]):
         return {"orthogonality_error": torch.stack(errors).amax(0)} if errors else {}
 
     @property
-    def stage(self) -> str:
+    def stage(self) -> schedule.Stage:
         """Stage of the last iteration, ``"warm-up"`` or ``"sampling"``."""
         return "warm-up" if self.warming_up else "sampling"
-
-    @property
-    def _between_comparisons(self) -> int:
-        """Number of iterations between comparisons; smaller in early warm-up."""
-        early = self.warming_up and self.iteration <= _FIRST_ITERATIONS
-        return _BETWEEN_COMPARISONS_AT_FIRST if early else _BETWEEN_COMPARISONS[self.stage]
 
     def compare_graphs(self, count: int) -> None:
         """Compare the graph of the density with the model at some of the chains; drop all graphs if they differ.
@@ -259,10 +231,7 @@ class Run(Saved, Generic[S, T]):
         Args:
             count: how many chains to look at, spread evenly.
         """
-        every = self.problem.chains
-        first = int(golden_phase(self.iteration) * every)
-        stride = max(1, every // count)
-        chains = sorted({(first + k * stride) % every for k in range(min(count, every))})
+        chains = schedule.chains_to_compare(self.iteration, self.problem.chains, count)
         difference = self._difference(self.state, chains)
         if difference is None:
             return
@@ -332,12 +301,14 @@ class Run(Saved, Generic[S, T]):
             random = torch.Generator(self.state.energy.device).manual_seed(self.iteration)
             difference = difference_from(self.state, self.tuning.settings(max(1, self.iteration)), random)
             if difference is not None:
-                self.compare_graphs(_CHAINS_COMPARED_AT_THE_END)  # where that is wrong, so is all that contains it
+                self.compare_graphs(
+                    schedule.CHAINS_COMPARED_AT_THE_END
+                )  # where that is wrong, so is all that contains it
                 if graph.is_graph:
                     self._go_on_without(name, difference)
 
     def _go_on_without(self, name: str, difference: str) -> None:
-        graph, agreed = self._graphs[name], _previous_comparison(self.iteration)
+        graph, agreed = self._graphs[name], schedule.previous_comparison_of_code(self.iteration)
         form = graph.form
         self._lookahead.forget(self.random)
         graph.forget()
@@ -356,7 +327,7 @@ class Run(Saved, Generic[S, T]):
 
     def compare_at_the_end(self) -> None:
         """Compare graphs and code at the end of a run, at more chains than before."""
-        self.compare_graphs(_CHAINS_COMPARED_AT_THE_END)
+        self.compare_graphs(schedule.CHAINS_COMPARED_AT_THE_END)
         self.compare_code(slow=True)
 
     def _difference_of_density(self, state: S, chains: list[int]) -> str | None:

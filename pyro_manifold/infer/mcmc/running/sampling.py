@@ -154,6 +154,14 @@ class Sampling:
         """Return draws and statistics, only of the most recent draws if they are stored in files."""
         return self._storage.samples(self.draws, RECENT), self._storage.statistics(self.draws, RECENT)
 
+    def report(self) -> dict[str, Any]:
+        """Return the entries of `MCMC.diagnostics` that this kind of run has beside those of all."""
+        return self.run.report()
+
+    def sentences(self) -> list[str]:
+        """Return lines below the table of `MCMC.summary`."""
+        return self.run.sentences()
+
 
 class Reports(Sequence[dict[str, Any]]):
     """Lazy sequence of a kernel's diagnostics of each chain, computed on access.
@@ -174,3 +182,6 @@ class Reports(Sequence[dict[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._make()[index]
+
+    def __reduce__(self) -> tuple[type[list[dict[str, Any]]], tuple[list[dict[str, Any]]]]:
+        return list, (self._make(),)  # a copy has the statistics in memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,6 +80,14 @@ class ShardedDraws:
     def recent(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Return draws and statistics, only the most recent ones if they are stored in files."""
         return self.samples(RECENT), self.statistics(RECENT)
+
+    def report(self) -> dict[str, Any]:
+        """Return no entries of `MCMC.diagnostics` beside those of all runs."""
+        return {}
+
+    def sentences(self) -> list[str]:
+        """Return no lines below the table of `MCMC.summary`."""
+        return []
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         return {name: torch.cat([part[name][:, : self.draws] for part in parts]) for name in parts[0]}

@@ -175,7 +175,7 @@ def test_a_process_may_end_at_any_file_operation(tmp_path, monkeypatch):
     expected = contents(made(Store(tmp_path / "run", draws=6), draws=15, warmup_steps=8))
     monkeypatch.undo()
     draws = expected[0]["U"]
-    assert len(snapshots) == 2 * (2 + 2 * 3)
+    assert len(snapshots) == 2 * (3 + 2 * 3)  # manifest, first checkpoint, symmetries
     for snapshot in snapshots[1:]:  # each with a manifest
         seen = StoredRun(snapshot).draws if (snapshot / "manifest.json").exists() else 0
         made_again = []
