@@ -28,6 +28,13 @@ def axes_for(ax: Any, owner: str, size: tuple[float, float], three_dimensional: 
     return ax
 
 
+def halo() -> list[Any]:
+    """Return path effects that keep text legible over points and lines: a white outline."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2, foreground="white")]
+
+
 def legend_below(ax: Any, points: float, **options: Any) -> Any:
     """Add a legend so many points under the axes, below their names; a title has its place above the axes."""
     from matplotlib.transforms import ScaledTranslation

@@ -14,6 +14,7 @@ from pyro_manifold.diagnostics.plots.axes import (
     axes_for,
     check_one_site,
     groups_of,
+    halo,
     labels_of,
     legend_below,
     names_of,
@@ -119,8 +120,6 @@ def _pair(loadings: Tensor, scores: Tensor, owner: str) -> tuple[Tensor, Tensor]
 
 def _write_names(ax: Any, tips: Tensor, names: list[str]) -> None:
     """Write names beyond the tips of arrows; those that would overlap move away from the horizontal axis."""
-    from matplotlib.patheffects import withStroke
-
     ax.figure.canvas.draw()  # sizes of text are known from here on
     taken: list[Any] = []
     order = tips[:, 1].abs().argsort().tolist()
@@ -131,7 +130,7 @@ def _write_names(ax: Any, tips: Tensor, names: list[str]) -> None:
         text = ax.annotate(
             names[k], (x, y), (5 * x / length, 5 * y / length), textcoords="offset points", fontsize="small",
             ha="left" if x >= 0 else "right", va="center", color=_ARROWS, zorder=4, annotation_clip=False,
-            path_effects=[withStroke(linewidth=2, foreground="white")],
+            path_effects=halo(),
         )  # fmt: skip
         for _ in range(40):
             box = text.get_window_extent()

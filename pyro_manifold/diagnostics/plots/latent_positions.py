@@ -15,14 +15,12 @@ from pyro_manifold.diagnostics.plots.axes import (
     axes_for,
     check_one_site,
     groups_of,
-    labels_of,
+    halo,
     legend_below,
     names_of,
     two_columns,
 )
 from pyro_manifold.diagnostics.plots.credible import credible_ellipses, credible_mass, draw_ellipses
-
-_MOST_NAMES = 60
 
 
 def plot_latent_positions(
@@ -45,8 +43,7 @@ def plot_latent_positions(
             of an InferenceData.
         adjacency: ``(nodes, nodes)``; nodes i and j are joined by a line where entry i, j or j, i is not 0. None
             draws no lines.
-        row_names: names of the nodes; None takes those of an InferenceData, or numbers the nodes. With more than 60
-            nodes they are written only if they are given here.
+        row_names: names of the nodes, written beside them; None writes none, nor does an empty name.
         groups: the group of each node, which has a colour and a place in the legend; None for one colour.
         columns: indices of the two columns that are shown.
         hdi_prob: share of the draws in each ellipse; None is ArviZ's ``rcParams["stats.ci_prob"]``, 0.94.
@@ -74,7 +71,7 @@ def plot_latent_positions(
         (3, 2)
     """
     owner = "plot_latent_positions"
-    names, mass = row_names or labels_of(positions, -2), credible_mass(hdi_prob, owner)
+    mass = credible_mass(hdi_prob, owner)
     draws = as_tensor(positions)
     check_draws(draws, owner, "positions")
     check_one_site(draws, owner, "positions")
@@ -82,7 +79,7 @@ def plot_latent_positions(
     if p < 2:
         raise ValueError(f"{owner}: positions has one column, expected at least two; use arviz.plot_forest.")
     shown = two_columns(columns, p, owner)
-    names = names_of(names, nodes, "row_names", owner)
+    names = [] if row_names is None else names_of(row_names, nodes, "row_names", owner)
     members = groups_of(groups, nodes, owner)
     links = _links(as_tensor(adjacency), nodes, owner)
     ax = axes_for(ax, owner, size=(5.6, 5.6))
@@ -90,15 +87,16 @@ def plot_latent_positions(
     if len(links):
         from matplotlib.collections import LineCollection
 
-        ax.add_collection(LineCollection(ellipses.centre[links].numpy(), colors="0.8", linewidths=0.7, zorder=0.5))
+        ax.add_collection(LineCollection(ellipses.centre[links].numpy(), colors="0.55", linewidths=0.6, zorder=1.5))
     for k, (group, rows) in enumerate(members.items()):
         colour = COLOURS[k % len(COLOURS)]
-        draw_ellipses(ax, ellipses._replace(centre=ellipses.centre[rows], semi_axes=ellipses.semi_axes[rows]),
-                      facecolor=colour, alpha=0.15, linewidth=0)  # fmt: skip
+        mine = ellipses._replace(centre=ellipses.centre[rows], semi_axes=ellipses.semi_axes[rows])
+        draw_ellipses(ax, mine, facecolor=(colour, 0.04), edgecolor=(colour, 0.35), linewidth=0.7)
         ax.scatter(*ellipses.centre[rows].T.numpy(), s=16, color=colour, linewidths=0, label=group, zorder=2)
-    if nodes <= _MOST_NAMES or row_names is not None:
-        for name, place in zip(names, ellipses.centre.tolist(), strict=True):
-            ax.annotate(name, place, (3, 3), textcoords="offset points", fontsize="small", zorder=3)
+    for name, place in zip(names, ellipses.centre.tolist(), strict=False):
+        if name:
+            text = ax.annotate(name, place, (3, 3), textcoords="offset points", fontsize="small", zorder=3)
+            text.set_path_effects(halo())
     ax.set(xlabel=f"position, column {shown[0] + 1}", ylabel=f"position, column {shown[1] + 1}", aspect="equal")
     ax.spines[["top", "right"]].set_visible(False)
     if groups is not None:

@@ -22,8 +22,7 @@ def plot_scree(
 ) -> Any:
     r"""Plot the scale of each component, its posterior mean and highest-density interval (Cattell's scree plot).
 
-    With ``noise``, a line and a band show the mean and interval of the noise's scale: a component is supported by
-    the data where its interval is above zero, and stands out of the noise where it is above the band. Align the draws
+    With ``noise``, a line and a band show the posterior mean and the interval of the noise's scale. Align the draws
     first if the order of the components is unknown. Variances are drawn by giving ``scales**2``.
 
     Args:
@@ -77,8 +76,10 @@ def plot_scree(
         low, high = highest_density_interval(band, mass)
         ax.axhspan(float(low), float(high), color=COLOURS[1], alpha=0.2, lw=0)
         ax.axhline(float(band.mean()), color=COLOURS[1], lw=1)
-        ax.annotate("noise", (1, float(high)), (0, 2), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
-                    ha="right", color=COLOURS[1])  # fmt: skip
+        ax.annotate(
+            "noise", (0.02, float(high)), (0, 2),
+            xycoords=ax.get_yaxis_transform(), textcoords="offset points", color=COLOURS[1],
+        )  # fmt: skip
     ticks, written = thinned(names)
     ax.set_xticks(ticks, written)
     ax.set(xlabel="component", ylabel=f"scale, {100 * mass:.4g} % intervals", ylim=(min(0.0, ax.get_ylim()[0]), None))

@@ -66,19 +66,20 @@ def plot_subspace_cone(draws: Any, hdi_prob: float | None = None, ax: Any = None
     directions, axis = _direction(basis.flatten(0, 1)), _direction(summary.mean)
     shown = directions[:: max(1, -(-len(directions) // most_draws))]
     ax = axes_for(ax, owner, three_dimensional=n == 3, size=(4.2, 4.2))
-    line = "normals of the draws" if p == 2 else "draws"
     (_cone_in_the_plane if n == 2 else _cone_in_space)(
         ax, axis, angle, f"{100 * mass:.4g} % cone: ± {_degrees(angle)}°"
     )
     if p == 2:
         _disc(ax, axis)
     both = torch.cat([shown, -shown]).T.numpy()
-    ax.scatter(*both, s=6, color=COLOURS[0], alpha=0.5, linewidths=0, label=line)
+    ax.scatter(*both, s=6, color=COLOURS[0], alpha=0.5, linewidths=0, zorder=2,
+               label="normals of draws" if p == 2 else "draws")  # fmt: skip
     ax.plot(*torch.stack([-axis, axis], -1).numpy(), color=COLOURS[1], lw=2, zorder=3,
-            label="normal of the mean plane" if p == 2 else "mean line")  # fmt: skip
+            label="mean normal" if p == 2 else "mean line")  # fmt: skip
     handles, labels = ax.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda k: "cone" in labels[k])
-    legend_below(ax, 32 if n == 2 else 20, handles=[handles[k] for k in order], labels=[labels[k] for k in order])
+    options = {"handles": [handles[k] for k in order], "labels": [labels[k] for k in order], "ncols": 2}
+    legend_below(ax, 32 if n == 2 else 20, fontsize="small", columnspacing=1.0, **options)
     return ax
 
 
@@ -106,15 +107,16 @@ def _cone_in_space(ax: Any, axis: Tensor, angle: float, label: str) -> None:
     from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
     sphere(ax)
+    ax.computed_zorder = False  # all parts are transparent, and none may hide another
     around = torch.linspace(0, 2 * torch.pi, 61, dtype=axis.dtype).unsqueeze(-1)
     first, second = _across(axis)
     rim = math.cos(angle) * axis + math.sin(angle) * (around.cos() * first + around.sin() * second)
     centre = torch.zeros(60, 3, dtype=axis.dtype)
     triangles = torch.stack([centre, rim[:-1], rim[1:]], 1)
     faces = torch.cat([triangles, -triangles]).numpy()
-    ax.add_collection3d(Poly3DCollection(faces, facecolor=COLOURS[0], alpha=0.2, linewidths=0, label=label))
+    ax.add_collection3d(Poly3DCollection(faces, facecolor=COLOURS[0], alpha=0.2, linewidths=0, zorder=1, label=label))
     for side in (rim, -rim):
-        ax.plot(*side.T.numpy(), color=COLOURS[0], lw=1)
+        ax.plot(*side.T.numpy(), color=COLOURS[0], lw=1, zorder=2)
 
 
 def _disc(ax: Any, normal: Tensor) -> None:
@@ -124,7 +126,9 @@ def _disc(ax: Any, normal: Tensor) -> None:
     around = torch.linspace(0, 2 * torch.pi, 61, dtype=normal.dtype).unsqueeze(-1)
     first, second = _across(normal)
     edge = (around.cos() * first + around.sin() * second).numpy()
-    ax.add_collection3d(Poly3DCollection([edge], facecolor=COLOURS[1], alpha=0.12, linewidths=0, label="mean plane"))
+    ax.add_collection3d(
+        Poly3DCollection([edge], facecolor=COLOURS[1], alpha=0.12, linewidths=0, zorder=1, label="mean plane")
+    )
 
 
 def _across(axis: Tensor) -> tuple[Tensor, Tensor]:
