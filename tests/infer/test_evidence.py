@@ -94,7 +94,8 @@ def test_the_picture_shows_the_numbers():
     (line,) = (each for each in ax.lines if each.get_linestyle() == "-" and len(each.get_xdata()) == 3)
     assert line.get_xdata().tolist() == [1, 2, 3]
     assert line.get_ydata().tolist() == [-20.0, 0.0, -2.0]
-    assert [text.get_text() for text in ax.texts] == ["0.88", "0.12", "numbers: probability of the model"]
+    note = "numbers: probability of the model\nscale: logarithmic below −3"
+    assert [text.get_text() for text in ax.texts] == ["0.88", "0.12", note]
     low, high = ax.containers[0].lines[2][0].get_segments()[0][:, 1]
     assert (low, high) == pytest.approx((-21.0, -19.0))
     # Intervals and labels are inside, and the two models in question are further apart than the scale alone would have.

@@ -71,6 +71,9 @@ def plot_evidence(table: Any, ax: Any = None) -> Any:
         float((table.difference + 2 * table.dse.fillna(0)).max()),
     )
     note = "numbers: probability of the model"
+    if ax.get_ylim()[0] < -_LINEAR:
+        ax.axhline(-_LINEAR, color="0.85", lw=1, ls=":", zorder=0)
+        note += f"\nscale: logarithmic below −{_LINEAR:g}"
     ax.text(0.99, 0.03, note, transform=ax.transAxes, ha="right", color="0.4", fontsize="small")
     ax.set_xticks(places, [str(name) for name in table.index.tolist()])
     ax.set(xlabel=table.index.name or "model", ylabel="log evidence below the best,\n± 2 standard errors (nats)")
