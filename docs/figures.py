@@ -189,7 +189,7 @@ def wine(mcmc):
     save(plot_loadings(draws["loadings"], names, ["axis 1", "axis 2"]).figure, "loadings.png")
     groups = [f"cultivar {kind + 1}" for kind in cultivar.tolist()]
     ax = plot_biplot(draws["loadings"], bayesian_pca.scores(y, draws), names, groups)
-    save(ax.figure, "biplot.png")
+    save(ax.figure, "biplot.png", bbox_inches="tight")
 
 
 def scree():

@@ -119,23 +119,36 @@ def _pair(loadings: Tensor, scores: Tensor, owner: str) -> tuple[Tensor, Tensor]
 
 
 def _write_names(ax: Any, tips: Tensor, names: list[str]) -> None:
-    """Write names beyond the tips of arrows; those that would overlap move away from the horizontal axis."""
-    ax.figure.canvas.draw()  # sizes of text are known from here on
-    taken: list[Any] = []
-    order = tips[:, 1].abs().argsort().tolist()
-    for k in order:
-        x, y = tips[k].tolist()
+    """Write names beyond the tips of arrows, within the axes; those that would overlap move up or down."""
+    texts = []
+    for name, (x, y) in zip(names, tips.tolist(), strict=True):
         length = max((x * x + y * y) ** 0.5, 1e-12)
-        away = 1 if y >= 0 else -1
         text = ax.annotate(
-            names[k], (x, y), (5 * x / length, 5 * y / length), textcoords="offset points", fontsize="small",
-            ha="left" if x >= 0 else "right", va="center", color=_ARROWS, zorder=4, annotation_clip=False,
-            path_effects=halo(),
+            name, (x, y), (5 * x / length, 5 * y / length), textcoords="offset points", fontsize="small",
+            ha="left" if x >= 0 else "right", va="center", color=_ARROWS, zorder=4, path_effects=halo(),
         )  # fmt: skip
+        texts.append(text)
+    _widen(ax, texts)
+    taken: list[Any] = []
+    for k in tips[:, 1].abs().argsort().tolist():  # those near the horizontal axis stay
+        away = 2 if tips[k, 1] >= 0 else -2
         for _ in range(40):
-            box = text.get_window_extent()
+            box = texts[k].get_window_extent()
             if not any(box.overlaps(other) for other in taken):
                 break
-            dx, dy = text.get_position()
-            text.set_position((dx, dy + 2 * away))
-        taken.append(text.get_window_extent())
+            right, up = texts[k].get_position()
+            texts[k].set_position((right, up + away))
+        taken.append(texts[k].get_window_extent())
+
+
+def _widen(ax: Any, texts: list[Any]) -> None:
+    """Widen the limits of the horizontal axis so that it contains all texts."""
+    for _ in range(10):  # where limits are wider, texts are too, in the units of the data
+        ax.figure.canvas.draw()  # sizes of texts are known from here on
+        left, right = ax.get_xlim()
+        ends = [ax.transData.inverted().transform(text.get_window_extent())[:, 0] for text in texts]
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        if left <= low and high <= right:
+            break
+        pad = 0.03 * (right - left)
+        ax.set_xlim(min(left, low - pad), max(right, high + pad))

@@ -105,3 +105,13 @@ def test_bad_input_gets_one_sentence(loadings, scores, change, message):
         change = {"ax": plt.subplots(subplot_kw={"projection": "3d"})[1]}
     with pytest.raises(ValueError, match=f"^plot_biplot: {message}"):
         plot_biplot(**{"loadings": loadings, "scores": scores, **change})
+
+
+def test_long_names_are_inside(loadings, scores):
+    ax = draw(plot_biplot(loadings, scores, row_names=["a name that is long", "b", "another name that is long"]))
+    inside = ax.get_window_extent()
+    for text in ax.texts:
+        if text.get_text():
+            box = text.get_window_extent()
+            assert inside.x0 <= box.x0
+            assert box.x1 <= inside.x1
