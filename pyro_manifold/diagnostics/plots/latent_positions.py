@@ -87,7 +87,7 @@ def plot_latent_positions(
     if len(links):
         from matplotlib.collections import LineCollection
 
-        ax.add_collection(LineCollection(ellipses.centre[links].numpy(), colors="0.55", linewidths=0.6, zorder=1.5))
+        ax.add_collection(LineCollection(ellipses.centre[links].tolist(), colors="0.55", linewidths=0.6, zorder=1.5))
     for k, (group, rows) in enumerate(members.items()):
         colour = COLOURS[k % len(COLOURS)]
         mine = ellipses._replace(centre=ellipses.centre[rows], semi_axes=ellipses.semi_axes[rows])
