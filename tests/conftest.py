@@ -32,7 +32,7 @@ LONGEST = (
     "test_distributions_of_draws.py::test_nuts_of_pyro_in_the_registered_charts",
     "test_kernel.py::test_dense_masses_learn_a_correlated_posterior",
     "test_autoguide.py::test_neutra",
-    "test_examples.py::test_bayesian_pca",
+    "test_bayesian_pca.py::test_every_printed_row_has_converged",
     "test_distributions_of_draws.py::test_matrix_langevin",
     "test_langevin_normaliser.py::test_concentrations_of_groups_are_inferred",
     "test_calibration.py::test_ranks_are_uniform",
