@@ -4,8 +4,8 @@ It prints versions, the C compiler, whether native code is available and the CUD
 distributions whose means are known exactly, from integrals that use nothing of this package. ``--json`` prints the same
 as JSON, and ``--seed`` sets the seed of the draws.
 
-The exit status is 0 if all comparisons agree, else 1. Without a C compiler sampling is slower and nothing else, so this is
-reported and is no failure.
+The exit status is 0 if all comparisons agree, else 1. A missing C compiler is reported and is no failure: sampling is
+slower without one, and nothing else changes.
 
 `exact` has the integrals, `comparisons` the draws, `installation` the versions, and `report` the table.
 """
