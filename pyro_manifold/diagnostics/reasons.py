@@ -13,7 +13,7 @@ from pyro_manifold.diagnostics.known import known_quantities
 from pyro_manifold.diagnostics.symmetries import Symmetry
 
 _MOST_NAMED = 6
-_WORTH_SAYING = 0.02  # of the draws
+_SMALLEST_REPORTED = 0.02  # of the draws
 
 
 def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chains") -> str:
@@ -28,7 +28,7 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
         >>> agreement({"U": draws}, Symmetry("rotations", ("U",)))
-        'On what is known of them R-hat is at most 1.002, and the effective size at least 1898.'
+        'Their invariants have R-hat of at most 1.002 and ess_bulk of at least 1898.'
     """
     names = {*symmetry.sites, *symmetry.reordered}
     own = {name: x for name, x in samples.items() if name in names}
@@ -38,16 +38,16 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
     sizes = torch.cat([each["ess_bulk"].flatten() for each in found])
     if bool(r_hat.isnan().all()):
         if any(bool(varies(x.flatten(2) if x.dim() > 2 else x.unsqueeze(-1)).any()) for x in known):
-            return f"There are too few draws to see how well {of} agree on what is known of them."
-        return f"On what is known of them {of} agree exactly."
+            return "There are too few draws to compute R-hat of their invariants."
+        return f"On their invariants {of} agree exactly."
     return (
-        f"On what is known of them R-hat is at most {float(r_hat[~r_hat.isnan()].max()):.3f}, and the effective size "
-        f"at least {_smallest(sizes):.0f}."
+        f"Their invariants have R-hat of at most {float(r_hat[~r_hat.isnan()].max()):.3f} and ess_bulk of at least "
+        f"{_smallest(sizes):.0f}."
     )
 
 
-def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Tensor], of: str = "chains") -> str:
-    """Describe the alignment of the sites of a symmetry and the convergence of its invariants, as a line.
+def alignment_note(symmetry: Symmetry, contested: float, samples: Mapping[str, Tensor], of: str = "chains") -> str:
+    """Describe the alignment of the sites of a symmetry and the convergence of its invariants, in one line.
 
     Args:
         symmetry: a symmetry of the posterior.
@@ -58,9 +58,9 @@ def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Te
     Examples:
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
-        >>> print(what_was_done(Symmetry("rotations", ("U",)), 0.0, {"U": draws}))
-        `U` is known only up to rotations of its columns: each draw is rotated to the mean subspace (as drawn: \
-summary(align=False)). On what is known of them R-hat is at most 1.002, and the effective size at least 1898.
+        >>> print(alignment_note(Symmetry("rotations", ("U",)), 0.0, {"U": draws}))
+        `U` is identified only up to rotations of its columns: each draw is rotated to the mean subspace (unaligned: \
+summary(align=False)). Their invariants have R-hat of at most 1.002 and ess_bulk of at least 1898.
     """
     names = {*symmetry.sites, *symmetry.reordered}
     done = {
@@ -68,9 +68,9 @@ summary(align=False)). On what is known of them R-hat is at most 1.002, and the 
         "permutations": "each draw has the signs and the order nearest to the mean",
         "rotations": "each draw is rotated to the mean subspace",
     }[symmetry.kind]
-    line = f"{symmetry.known_up_to()}: {done} (as drawn: summary(align=False)). "
+    line = f"{symmetry.identified_up_to()}: {done} (unaligned: summary(align=False)). "
     line += agreement({name: x for name, x in samples.items() if name in names}, symmetry, of)
-    if contested < _WORTH_SAYING:
+    if contested < _SMALLEST_REPORTED:
         return line
     other = {"signs": "other signs are", "permutations": "another order or other signs are"}
     nearly = other.get(symmetry.kind, "a reflection is")
@@ -80,31 +80,31 @@ summary(align=False)). On what is known of them R-hat is at most 1.002, and the 
     )
 
 
-def disagreement_to_act_on(
+def disagreement_warning(
     samples: Mapping[str, Tensor],
     symmetries: Sequence[Symmetry],
     log_density: Tensor | None = None,
     num_superchains: int | None = None,
 ) -> str | None:
-    """Name the quantities of `unexplained`, with what to do before the table is read; None if chains agree.
+    """Return a warning that names the quantities of `unexplained`, for the head of a table; None if chains agree.
 
     Examples:
         >>> import torch
         >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
         >>> draws[2] += 2
-        >>> disagreement_to_act_on({"c": draws}, [])[:39]
+        >>> disagreement_warning({"c": draws}, [])[:39]
         'Chains disagree, R-hat of c (1.32): the'
     """
     apart = _apart(samples, symmetries, log_density, num_superchains)
     if not apart:
         return None
     columns = ", and not only on signs, order or rotations of columns" if symmetries else ""
-    who, where = "Chains disagree", "they are in different modes, have not arrived, or mix slowly"
+    subject, causes = "Chains disagree", "they are in different modes, have not converged, or mix slowly"
     if len(next(iter(samples.values()))) == 1:
-        who, where = "Parts of the chain disagree", "it has changed its mode, has not arrived, or mixes slowly"
+        subject, causes = "Parts of the chain disagree", "it changed modes, has not converged, or mixes slowly"
     return (
-        f"{who}{columns}, R-hat of {apart}: {where}. Take more warmup_steps and draws; if diagnostics()['modes'] still "
-        "has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True)."
+        f"{subject}{columns}, R-hat of {apart}: {causes}. Take more warmup_steps and draws; if diagnostics()['modes'] "
+        "still has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True)."
     )
 
 
@@ -114,7 +114,7 @@ def unexplained(
     log_density: Tensor | None = None,
     num_superchains: int | None = None,
 ) -> str | None:
-    """Name the quantities on which chains disagree though no symmetry changes them, with advice.
+    """Return a sentence on quantities on which chains disagree although no symmetry changes them.
 
     These are sites without a symmetry, the invariants of sites with one and the log density, if the largest R-hat of
     their entries is above 1.05 (nested R-hat with ``num_superchains``, above 1.05 times its value for independent
@@ -140,11 +140,12 @@ def unexplained(
     if not apart:
         return None
     several = len(next(iter(samples.values()))) > 1
-    where = "chains are in different modes, have" if several else "the chain has changed its mode, has"
-    mix = "mix" if several else "mixes"
+    causes = "chains are in different modes, have not converged, or mix slowly"
+    if not several:
+        causes = "the chain changed modes, has not converged, or mixes slowly"
     return (
-        f"No symmetry explains the R-hat of {apart}: {where} not "
-        f"arrived, or {mix} slowly; look at diagnostics()['modes'], and take more warmup_steps and draws."
+        f"No symmetry explains the R-hat of {apart}: {causes}; see diagnostics()['modes'], and take more warmup_steps "
+        "and draws."
     )
 
 

@@ -17,7 +17,7 @@ _POINTS = 3
 _SIGNS_AT_EACH = 4
 _MOST_COMPANIONS = 8
 _MOST_LOADINGS = 32  # sites without a manifold that are tried; each costs an evaluation of the density or a few
-_QUICKLY_APART = 10.0  # times half the digits: a larger difference is not rounding, whatever the model
+_QUICKLY_APART = 10.0  # times half the digits: a larger difference is not rounding in any model
 _UNITS_OF_ROUNDING = 32.0
 
 
@@ -63,7 +63,7 @@ class Symmetry(NamedTuple):
         rows = self.matrices(name, values)
         return rows.flatten(leading, -2) if self.independent == "none" else rows
 
-    def known_up_to(self) -> str:
+    def identified_up_to(self) -> str:
         """Return a clause that names the sites and the transformations."""
         verb, their = ("is", "its") if len(self.sites) == 1 else ("are", "their")
         changes = {"signs": "the signs", "permutations": "the signs and the order", "rotations": "rotations"}
@@ -72,13 +72,13 @@ class Symmetry(NamedTuple):
             what = "its sign"
         if self.reordered:
             what += f", with {_quoted(self.reordered)} in the same order"
-        return f"{_quoted(self.sites)} {verb} known only up to {what}"
+        return f"{_quoted(self.sites)} {verb} identified only up to {what}"
 
     def sentence(self) -> str:
         """Return a sentence about the symmetry for the summary table of draws as they were sampled."""
         their = "its" if len(self.sites) == 1 else "their"
         return (
-            f"{self.known_up_to()}: means and R-hat of {their} entries say little; see "
+            f"{self.identified_up_to()}: means and R-hat of {their} entries are not meaningful; see "
             f"pyro_manifold.diagnostics.summarise_invariants({self._arguments()})."
         )
 

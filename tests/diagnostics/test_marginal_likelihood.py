@@ -216,5 +216,5 @@ def test_a_site_that_nobody_kept_is_named():
             kind = pyro.sample("kind", dist.Categorical(weights))
             pyro.sample("y", dist.Normal(means[kind], 1.0), obs=Y)
 
-    with pytest.raises(ValueError, match=r"no draws of \['means'\], which save_params left out"):
+    with pytest.raises(ValueError, match=r"no draws of \['means'\], which save_params leaves out"):
         likelihood(model, {"weights": draws()["weights"]})

@@ -228,7 +228,7 @@ def summary_of(kernel, capsys, **options):
     lines = capsys.readouterr().out.splitlines()
     last = max((k for k, line in enumerate(lines) if "known only" in line), default=len(lines))
     if last < len(lines):
-        assert lines[last + 1].startswith(("On what is known of them R-hat is at most", "There are too few draws"))
+        assert lines[last + 1].startswith(("Their invariants have R-hat of at most", "There are too few draws"))
     return lines[: last + 1]
 
 
@@ -237,7 +237,7 @@ def test_summary_says_so_for_all_ways_to_run(options, capsys):
     model = principal_components([2.0, 1.0])
     last = summary_of(OHMC(model), capsys, **options)[-1]
     assert last.startswith(
-        "`U` is known only up to the signs of its columns: means and R-hat of its entries say little"
+        "`U` is identified only up to the signs of its columns: means and R-hat of its entries are not meaningful"
     )
     assert last.endswith('summarise_invariants(U, kind="signs").')
 
@@ -245,7 +245,7 @@ def test_summary_says_so_for_all_ways_to_run(options, capsys):
 def test_summary_names_two_sites_and_vectors(capsys):
     last = summary_of(GHMC(singular_vectors), capsys)[-1]
     expected = (
-        "`U` and `V` are known only up to the signs and the order of their columns, together, with `scales` in the"
+        "`U` and `V` are identified only up to the signs and the order of their columns, together, with `scales` in the"
     )
     assert last.startswith(expected + " same order:")
     assert last.endswith("summarise_invariants(U, scales=scales, right=V).")
@@ -253,7 +253,7 @@ def test_summary_names_two_sites_and_vectors(capsys):
     assert summary_of(OHMC(exchangeable), capsys)[-1].endswith('summarise_invariants(U, kind="permutations").')
     assert summary_of(OHMC(slopes), capsys)[-1].endswith("summarise_invariants(U, right=w[..., None, :]).")
     last = summary_of(OHMC(axis), capsys)[-1]
-    assert last.startswith("`V` is known only up to its sign:")
+    assert last.startswith("`V` is identified only up to its sign:")
     assert last.endswith('summarise_invariants(V[..., None], kind="signs").')
 
 

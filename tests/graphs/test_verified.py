@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from problems.models import MODELS
-from pyro_manifold.graphs.verified import NotAFunctionError, Verified, Words
+from pyro_manifold.graphs.verified import NotAFunctionError, Verified, Labels
 from pyro_manifold.infer import OHMC
 
 # Large terms that cancel, as residuals do.
@@ -172,9 +172,9 @@ def test_a_wrong_tail_is_a_difference(beyond):
 
 
 def test_a_difference_is_reported_with_its_name_and_place():
-    words = Words(["the potential energy", "the gradient of 'x'"], {0: "x"})
+    labels = Labels(["the potential energy", "the gradient of 'x'"], {0: "x"})
     x = torch.tensor([[0.5, 1.0], [2.0, 3.0]])
-    verified = Verified(lambda x: (x.square().sum(1) / 2, x), "function", words=words)
+    verified = Verified(lambda x: (x.square().sum(1) / 2, x), "function", labels=labels)
     form = lambda x: (x.square().sum(1) / 2, torch.where(x > 2.5, 2 * x, x))  # noqa: E731
     with pytest.warns(UserWarning, match="No graph") as caught:
         verified.attempt("graph", lambda _: form, [[x]], failure="No graph: {reason}.")

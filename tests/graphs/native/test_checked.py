@@ -54,7 +54,7 @@ def _constant_beyond(writer, shape, x, dims):
 
 
 def _index_beyond(writer, shape, x, dims):
-    places = writer.whole_numbers(torch.arange(x.size))
+    places = writer.integers(torch.arange(x.size))
     return x.viewed(shape, lambda index: [places([shifted(index[0], 1)])])
 
 

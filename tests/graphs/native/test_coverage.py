@@ -30,7 +30,7 @@ BRANCH = {
     "StableWithLogProb": "Pyro integrates where and as finely as values ask for",
     "Wishart of its degrees": "torch asks whether the degrees of freedom are too few",
 }
-"""What asks for a number that depends on sites has no graph either: chains go one after the other."""
+"""Distributions that branch on values of sites: they have no graph, and chains run one after the other."""
 
 NO_OPERATOR = {
     "CTCLoss": "_ctc_loss",
@@ -42,9 +42,9 @@ NO_OPERATOR = {
     "grid_sample": "grid_sampler_2d_backward",
     "Upsample smoothed": "_upsample_bicubic2d_aa",
 }
-"""Operators that nobody has asked for."""
+"""Operators without native code, which no known model uses."""
 
-WITHOUT = {**dict.fromkeys(BRANCH, "a branch, item"), **NO_OPERATOR}
+WITHOUT = {**dict.fromkeys(BRANCH, r"branches on, or calls .item\(\) on, a latent value"), **NO_OPERATOR}
 
 NO_DENSITY = {
     *("Distribution", "TorchDistribution", "ExponentialFamily", "Rejector"),  # which others are made from

@@ -377,9 +377,9 @@ def test_determinants_of_singular_matrices(dtype):
     assert solved.isnan().any(1).tolist() == [False, True]
 
 
-def test_sums_of_truth_values_are_left_to_torch():
+def test_sums_of_booleans_are_left_to_torch():
     """Which has true + true = true."""
-    with pytest.raises(NotCoveredError, match="sums of truth values"):
+    with pytest.raises(NotCoveredError, match="sums of booleans"):
         in_native(lambda x: [((x > 0) + (x > 1)).to(x)], torch.randn(2, 3))
 
 
@@ -441,7 +441,7 @@ def test_numbers_that_wrap_or_are_rounded_are_not_covered(function):
         in_native(lambda x: [function(x)], torch.ones(2, 3))
 
 
-def test_a_truth_value_filled_with_a_number_is_true():
+def test_a_boolean_filled_with_a_number_is_true():
     x = torch.tensor([[0.5, 2.0, -1.0]])
     results = in_native(lambda x: [(x > 0).masked_fill(x > 1, 5).to(x)], x)
     assert results[0].tolist() == [[1.0, 1.0, 0.0]]
