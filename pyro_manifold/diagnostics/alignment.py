@@ -186,8 +186,8 @@ def _common_reference(draws: Tensor, nearest: Callable[[Tensor], Tensor], owner:
             break
     else:
         warnings.warn(
-            f"{owner}: the common reference of draws has not converged after {_MOST_ROUNDS} iterations, since draws are "
-            "dispersed; give a reference, or use invariants instead.",
+            f"{owner}: the common reference of draws has not converged after {_MOST_ROUNDS} iterations, since draws "
+            "are dispersed; give a reference, or use invariants instead.",
             stacklevel=4,
         )
     return reference @ nearest(draws[0, 0].mT @ reference).mT

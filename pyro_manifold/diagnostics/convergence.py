@@ -60,7 +60,8 @@ def convergence(
 def varies(values: Tensor) -> Tensor:
     """Return a mask of entries that vary by more than rounding or are not finite, ``(entries,)``.
 
-    Values are ``(chains, draws, entries)``. Row norms of a square orthonormal matrix are 1 up to rounding; the R-hat of rounding errors is meaningless.
+    Values are ``(chains, draws, entries)``. Row norms of a square orthonormal matrix, for instance, are 1 up to
+    rounding, and the R-hat of rounding errors is meaningless.
     """
     unit = torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
     values = values.double()

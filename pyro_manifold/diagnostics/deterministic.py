@@ -71,8 +71,8 @@ def deterministic_values(
         names = [name for name in names if name not in chance]
     if undefined:
         warnings.warn(
-            f"The deterministic sites {undefined} are left out, since they depend on {list(missing)}, which were summed "
-            "out.",
+            f"The deterministic sites {undefined} are left out, since they depend on {list(missing)}, which were "
+            "summed out.",
             stacklevel=4,
         )
 

@@ -137,7 +137,7 @@ def test_initial_values_in_another_dtype_than_the_data():
     kernel = OHMC(single)
     start = {"w": torch.zeros(2, dtype=DOUBLE)}
     message = sentence(lambda: MCMC(kernel, 2, 2, initial_params=start, disable_progbar=True).run(x, y))
-    assert "'w' is torch.float64: give initial_params the dtype" in message
+    assert "'w' is torch.float64: convert initial_params" in message
 
 
 # ---- values changed in place ---------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ class TestProducts:
             ),
             ({"right": right[..., :2]}, r"right has shape \(1, 4, 5, 2\), expected \(1, 4, 5, 3\)"),
             ({"right": right[0]}, r"right has shape \(4, 5, 3\), expected \(1, 4, 5, 3\)"),
-            ({"right": right, "kind": "signs"}, r"kind='signs' is for draws alone; leave it out, for with right"),
+            ({"right": right, "kind": "signs"}, r"kind='signs' cannot be combined with right"),
             ({"scales": scales * torch.nan}, r"scales has entries that are not finite"),
         ]:
             with pytest.raises(ValueError, match=r"^summarise_invariants: " + sentence):

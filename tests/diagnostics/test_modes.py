@@ -208,7 +208,7 @@ def test_errors_of_probabilities_cover_the_truth(probability, seeds):
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"^modes: 10 draws of each chain, but 20 are needed"):
         modes({"x": torch.randn(3, 10)})
-    with pytest.raises(ValueError, match=r"^modes: particles are of \['y'\], but draws of \['x'\]"):
+    with pytest.raises(ValueError, match=r"^modes: particles have the names \['y'\], expected those of draws, \['x'\]"):
         modes({"x": torch.randn(3, 30)}, particles={"y": torch.randn(2, 30)})
     with pytest.raises(
         ValueError, match=r"^modes: particles\['x'\] has shape \(2, 30, 3\), expected \(runs, particles, 2\)"

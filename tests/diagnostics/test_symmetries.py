@@ -226,7 +226,7 @@ def summary_of(kernel, capsys, **options):
     mcmc.run()
     mcmc.summary(align=False)
     lines = capsys.readouterr().out.splitlines()
-    last = max((k for k, line in enumerate(lines) if "known only" in line), default=len(lines))
+    last = max((k for k, line in enumerate(lines) if "identified only" in line), default=len(lines))
     if last < len(lines):
         assert lines[last + 1].startswith(("Their invariants have R-hat of at most", "There are too few draws"))
     return lines[: last + 1]
@@ -258,12 +258,12 @@ def test_summary_names_two_sites_and_vectors(capsys):
 
 
 def test_summary_says_nothing_of_what_is_known_or_cannot_be_asked(capsys):
-    assert "known only" not in "\n".join(summary_of(OHMC(langevin), capsys))
+    assert "identified only" not in "\n".join(summary_of(OHMC(langevin), capsys))
     model = principal_components([2.0, 1.0])
-    assert "known only" not in "\n".join(summary_of(OHMC(model), capsys, save_params=["U"]))
+    assert "identified only" not in "\n".join(summary_of(OHMC(model), capsys, save_params=["U"]))
     kernel = OHMC(potential_fn=lambda sites: -sites["U"][0, 0], manifolds={"U": Stiefel()})
     initial = {"U": torch.eye(4, 2)}
-    assert "known only" not in "\n".join(summary_of(kernel, capsys, initial_params=initial))
+    assert "identified only" not in "\n".join(summary_of(kernel, capsys, initial_params=initial))
     kernel = OHMC(potential_fn=lambda sites: -sites["U"][0].square().sum(), manifolds={"U": Stiefel()})
     assert "rotations of its columns" in summary_of(kernel, capsys, initial_params=initial)[-1]
 

@@ -175,7 +175,7 @@ def test_bad_input_is_named():
     for message, make in {
         r"MatrixBingham: A has shape \(3, 2\)": lambda: MatrixBingham(torch.ones(3, 2), p=1),
         "MatrixBingham: A has dtype torch.int64": lambda: MatrixBingham(torch.ones(3, 3).long(), p=1),
-        "MatrixBingham: give either B or": lambda: MatrixBingham(A),
+        "MatrixBingham: give exactly one of B": lambda: MatrixBingham(A),
         "MatrixBingham: p=1.5": lambda: MatrixBingham(A, p=1.5),
         "MatrixBingham: got n=3, p=4": lambda: MatrixBingham(A, p=4),
         r"Fisher: C has shape \(3, 1\).*n=3 of A and p=3 of B": lambda: MatrixBinghamVonMisesFisher(A, A, A[:, :1]),

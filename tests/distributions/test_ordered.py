@@ -77,6 +77,6 @@ def test_bad_input_is_named():
         Ordered(dist.Normal(0.0, 1.0), 2)
     with pytest.raises(ValueError, match=r"^Ordered: base has the support .*, expected .* positive numbers"):
         Ordered(dist.Uniform(0.0, 1.0), 2)
-    with pytest.raises(ValueError, match=r"^Ordered: base is .*, expected a distribution of single numbers"):
+    with pytest.raises(ValueError, match=r"^Ordered: base is .*, expected a univariate distribution"):
         Ordered(dist.HalfNormal(torch.ones(3)).to_event(1), 3)
     assert not constraints.positive_decreasing_vector.check(torch.tensor(1.0))

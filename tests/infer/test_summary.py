@@ -164,7 +164,7 @@ def test_it_is_an_error_where_symmetries_cannot_be_found(capsys):
         part.to_inferencedata(align=True, log_likelihood=False)
     alone = pyro.infer.MCMC(NUTS(two_numbers), 10, 10, disable_progbar=True)
     alone.run()
-    with pytest.raises(ValueError, match=r"to_inferencedata\(align=True\): only runs of"):
+    with pytest.raises(ValueError, match=r"to_inferencedata\(align=True\): the symmetries of the posterior"):
         to_inferencedata(alone, align=True)
 
 

@@ -99,8 +99,8 @@ def pickled():
         (header([("x", "<f8")], ()) + bytes(8), "expected a row-major array of numbers"),
         (header("<f8", (2, 2), True) + bytes(32), "expected a row-major array of numbers"),
         (header("<U4", (1,)) + bytes(16), "expected a row-major array of numbers"),
-        (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "damaged or no file"),
-        (b"nothing", "damaged or no file"),
+        (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "damaged or not a file"),
+        (b"nothing", "damaged or not a file"),
     ],
 )
 def test_members_that_mislead_are_sentences(tmp_path, content, words):

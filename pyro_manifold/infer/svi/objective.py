@@ -13,7 +13,7 @@ from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.native.loop import native_sums
 from pyro_manifold.graphs.native.values import NotCoveredError
 from pyro_manifold.graphs.passes import folded_graph
-from pyro_manifold.graphs.verified import Verified, Labels
+from pyro_manifold.graphs.verified import Labels, Verified
 from pyro_manifold.infer.svi.reparametrisation import Reparametrisation
 
 Parameters = dict[str, Tensor]

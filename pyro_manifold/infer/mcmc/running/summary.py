@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from pyro_manifold.diagnostics.aligned import align_draws
-from pyro_manifold.diagnostics.reasons import disagreement_warning, alignment_note
+from pyro_manifold.diagnostics.reasons import alignment_note, disagreement_warning
 from pyro_manifold.diagnostics.symmetries import Symmetry
 from pyro_manifold.diagnostics.table import table
 from pyro_manifold.infer.mcmc.running.end_of_run import reasons

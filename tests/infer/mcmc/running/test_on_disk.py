@@ -398,7 +398,7 @@ def test_the_first_checkpoint_is_damaged(tmp_path):
         ("sites", {"U": ["O", [2]]}, "has the type O, expected numbers"),
         ("sites", {"U": ["<f8", [-1]]}, "has the shape"),
         ("sites", {"U": 3}, "damaged or was tampered with"),
-        ("sites", {"../../U": ["<f8", [3, 2]]}, "no 'posterior/../../U'"),
+        ("sites", {"../../U": ["<f8", [3, 2]]}, "no array 'posterior/../../U'"),
         ("chains", 10**12, "it has 1000000000000 chains"),
         ("chains", 0, "it has 0 chains"),
         ("chains", "3", "expected a number"),
