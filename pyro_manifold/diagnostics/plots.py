@@ -1,4 +1,4 @@
-"""Plots of draws of orthonormal matrices and loadings, in addition to those of ArviZ."""
+"""Plots of draws of orthonormal matrices and loadings, beside those of ArviZ."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
         >>> agreement({"U": draws}, Symmetry("rotations", ("U",)))
-        'Their invariants have R-hat of at most 1.002 and ess_bulk of at least 1898.'
+        'R-hat of the invariants is at most 1.002, and their effective sample size at least 1898.'
     """
     names = {*symmetry.sites, *symmetry.reordered}
     own = {name: x for name, x in samples.items() if name in names}
@@ -38,11 +38,11 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
     sizes = torch.cat([each["ess_bulk"].flatten() for each in found])
     if bool(r_hat.isnan().all()):
         if any(bool(varies(x.flatten(2) if x.dim() > 2 else x.unsqueeze(-1)).any()) for x in known):
-            return "There are too few draws to compute R-hat of their invariants."
-        return f"On their invariants {of} agree exactly."
+            return f"There are too few draws to compare {of} on the invariants."
+        return f"On the invariants {of} agree exactly."
     return (
-        f"Their invariants have R-hat of at most {float(r_hat[~r_hat.isnan()].max()):.3f} and ess_bulk of at least "
-        f"{_smallest(sizes):.0f}."
+        f"R-hat of the invariants is at most {float(r_hat[~r_hat.isnan()].max()):.3f}, and their effective sample size "
+        f"at least {_smallest(sizes):.0f}."
     )
 
 
@@ -59,8 +59,8 @@ def alignment_note(symmetry: Symmetry, contested: float, samples: Mapping[str, T
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
         >>> print(alignment_note(Symmetry("rotations", ("U",)), 0.0, {"U": draws}))
-        `U` is identified only up to rotations of its columns: each draw is rotated to the mean subspace (unaligned: \
-summary(align=False)). Their invariants have R-hat of at most 1.002 and ess_bulk of at least 1898.
+        `U` is known only up to rotations of its columns: each draw is rotated to the mean subspace (unaligned: \
+summary(align=False)). R-hat of the invariants is at most 1.002, and their effective sample size at least 1898.
     """
     names = {*symmetry.sites, *symmetry.reordered}
     done = {
@@ -68,7 +68,7 @@ summary(align=False)). Their invariants have R-hat of at most 1.002 and ess_bulk
         "permutations": "each draw has the signs and the order nearest to the mean",
         "rotations": "each draw is rotated to the mean subspace",
     }[symmetry.kind]
-    line = f"{symmetry.identified_up_to()}: {done} (unaligned: summary(align=False)). "
+    line = f"{symmetry.known_up_to()}: {done} (unaligned: summary(align=False)). "
     line += agreement({name: x for name, x in samples.items() if name in names}, symmetry, of)
     if contested < _SMALLEST_REPORTED:
         return line

@@ -63,7 +63,7 @@ class Symmetry(NamedTuple):
         rows = self.matrices(name, values)
         return rows.flatten(leading, -2) if self.independent == "none" else rows
 
-    def identified_up_to(self) -> str:
+    def known_up_to(self) -> str:
         """Return a clause that names the sites and the transformations."""
         verb, their = ("is", "its") if len(self.sites) == 1 else ("are", "their")
         changes = {"signs": "the signs", "permutations": "the signs and the order", "rotations": "rotations"}
@@ -72,13 +72,13 @@ class Symmetry(NamedTuple):
             what = "its sign"
         if self.reordered:
             what += f", with {_quoted(self.reordered)} in the same order"
-        return f"{_quoted(self.sites)} {verb} identified only up to {what}"
+        return f"{_quoted(self.sites)} {verb} known only up to {what}"
 
     def sentence(self) -> str:
         """Return a sentence about the symmetry for the summary table of draws as they were sampled."""
         their = "its" if len(self.sites) == 1 else "their"
         return (
-            f"{self.identified_up_to()}: means and R-hat of {their} entries are not meaningful; see "
+            f"{self.known_up_to()}: means and R-hat of {their} entries are not meaningful; see "
             f"pyro_manifold.diagnostics.summarise_invariants({self._arguments()})."
         )
 

@@ -114,7 +114,10 @@ def test_observations_that_share_a_site_are_left_out_and_others_are_not():
         with rows:
             pyro.sample("y", dist.Normal(means[kind] + shift, 1.0), obs=Y)
 
-    with pytest.warns(UserWarning, match=r"log_likelihood of \['y0', 'y1', 'y2', 'y3'\] is left out, since its likelihood does not factorise"):
+    with pytest.warns(
+        UserWarning,
+        match=r"log_likelihood of \['y0', 'y1', 'y2', 'y3'\] is left out, since its likelihood does not factorise",
+    ):
         assert set(likelihood(hidden_markov, draws())) == {"x"}
     with pytest.warns(UserWarning, match=r"of \['y'\] is left out, .* which share \['kind'\]"):
         assert not likelihood(common, draws())

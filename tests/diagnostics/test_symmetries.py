@@ -226,9 +226,9 @@ def summary_of(kernel, capsys, **options):
     mcmc.run()
     mcmc.summary(align=False)
     lines = capsys.readouterr().out.splitlines()
-    last = max((k for k, line in enumerate(lines) if "identified only" in line), default=len(lines))
+    last = max((k for k, line in enumerate(lines) if "known only" in line), default=len(lines))
     if last < len(lines):
-        assert lines[last + 1].startswith(("Their invariants have R-hat of at most", "There are too few draws"))
+        assert lines[last + 1].startswith(("R-hat of the invariants is at most", "There are too few draws"))
     return lines[: last + 1]
 
 
@@ -237,7 +237,7 @@ def test_summary_says_so_for_all_ways_to_run(options, capsys):
     model = principal_components([2.0, 1.0])
     last = summary_of(OHMC(model), capsys, **options)[-1]
     assert last.startswith(
-        "`U` is identified only up to the signs of its columns: means and R-hat of its entries are not meaningful"
+        "`U` is known only up to the signs of its columns: means and R-hat of its entries are not meaningful"
     )
     assert last.endswith('summarise_invariants(U, kind="signs").')
 
@@ -245,7 +245,7 @@ def test_summary_says_so_for_all_ways_to_run(options, capsys):
 def test_summary_names_two_sites_and_vectors(capsys):
     last = summary_of(GHMC(singular_vectors), capsys)[-1]
     expected = (
-        "`U` and `V` are identified only up to the signs and the order of their columns, together, with `scales` in the"
+        "`U` and `V` are known only up to the signs and the order of their columns, together, with `scales` in the"
     )
     assert last.startswith(expected + " same order:")
     assert last.endswith("summarise_invariants(U, scales=scales, right=V).")
@@ -253,17 +253,17 @@ def test_summary_names_two_sites_and_vectors(capsys):
     assert summary_of(OHMC(exchangeable), capsys)[-1].endswith('summarise_invariants(U, kind="permutations").')
     assert summary_of(OHMC(slopes), capsys)[-1].endswith("summarise_invariants(U, right=w[..., None, :]).")
     last = summary_of(OHMC(axis), capsys)[-1]
-    assert last.startswith("`V` is identified only up to its sign:")
+    assert last.startswith("`V` is known only up to its sign:")
     assert last.endswith('summarise_invariants(V[..., None], kind="signs").')
 
 
 def test_summary_says_nothing_of_what_is_known_or_cannot_be_asked(capsys):
-    assert "identified only" not in "\n".join(summary_of(OHMC(langevin), capsys))
+    assert "known only" not in "\n".join(summary_of(OHMC(langevin), capsys))
     model = principal_components([2.0, 1.0])
-    assert "identified only" not in "\n".join(summary_of(OHMC(model), capsys, save_params=["U"]))
+    assert "known only" not in "\n".join(summary_of(OHMC(model), capsys, save_params=["U"]))
     kernel = OHMC(potential_fn=lambda sites: -sites["U"][0, 0], manifolds={"U": Stiefel()})
     initial = {"U": torch.eye(4, 2)}
-    assert "identified only" not in "\n".join(summary_of(kernel, capsys, initial_params=initial))
+    assert "known only" not in "\n".join(summary_of(kernel, capsys, initial_params=initial))
     kernel = OHMC(potential_fn=lambda sites: -sites["U"][0].square().sum(), manifolds={"U": Stiefel()})
     assert "rotations of its columns" in summary_of(kernel, capsys, initial_params=initial)[-1]
 

@@ -84,12 +84,10 @@ def test_aligned_draws_of_chains_with_other_labels_agree(capsys):
     out = printed(capsys, mcmc)
     assert out.startswith(table(aligned | {"covariance": torch.empty(4, 400, 0)}, 0.9))
     lines = out.splitlines()
-    said = [
-        line for line in lines if line.startswith("`U` is identified only up to the signs and the order of its columns")
-    ]
+    said = [line for line in lines if line.startswith("`U` is known only up to the signs and the order of its columns")]
     assert len(said) == 1
     assert "with `scales` in the same order: each draw has the signs and the order nearest to the mean" in said[0]
-    assert "Their invariants have R-hat of at most 1.0" in said[0]
+    assert "R-hat of the invariants is at most 1.0" in said[0]
     assert "nearly as good" not in said[0]
 
 
@@ -100,7 +98,7 @@ def test_without_alignment_the_table_is_that_of_the_draws(capsys):
     symmetry = mcmc.symmetries()[0]
     assert out.startswith(f"{table(raw, 0.9)}\nNumber of divergences: ")
     assert out.splitlines()[-2] == symmetry.sentence()
-    assert out.splitlines()[-1].startswith("Their invariants have R-hat of at most ")
+    assert out.splitlines()[-1].startswith("R-hat of the invariants is at most ")
 
 
 def test_normal_loadings_are_rotated_with_their_scores(capsys):
@@ -111,7 +109,7 @@ def test_normal_loadings_are_rotated_with_their_scores(capsys):
     assert float(convergence(aligned["W"], ("ess_bulk",))["ess_bulk"].min()) > 100
     torch.testing.assert_close(aligned["W"] @ aligned["Z"].mT, raw["W"] @ raw["Z"].mT, rtol=0, atol=1e-11)
     said = printed(capsys, mcmc)
-    expected = "`W` and `Z` are identified only up to rotations of their columns, together: each draw is rotated to the"
+    expected = "`W` and `Z` are known only up to rotations of their columns, together: each draw is rotated to the mean"
     assert expected in said
     assert said.count("Z[") == 10
     assert "and 50 more of Z: r_hat at most 1.0" in said

@@ -224,7 +224,7 @@ def shared():
         (lambda: 3, {}, TypeError, r"network is a int, expected a torch\.nn\.Module"),
         (nn.Tanh, {}, ValueError, "network has no parameters with requires_grad=True"),
         (shared, {}, ValueError, r"'0\.weight' and '2\.weight' are the same tensor"),
-        (lambda: nn.Sequential(nn.LazyLinear(3)), {}, ValueError, r"'0\.weight' has no shape yet, run the network"),
+        (lambda: nn.Sequential(nn.LazyLinear(3)), {}, ValueError, r"'0\.weight' has no shape yet; run the network"),
         (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), {}, ValueError, "'1' normalises over the batch"),
         (perceptron, {"orthogonal": "all"}, ValueError, "orthogonal='all', expected 'hidden', types, a list of names"),
         (perceptron, {"orthogonal": 3}, ValueError, "orthogonal=3, expected 'hidden', types, a list of names"),

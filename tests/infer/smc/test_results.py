@@ -162,8 +162,8 @@ def test_columns_that_are_known_up_to_signs_are_said_to_be(capsys):
     smc.summary()
     said = capsys.readouterr().out
     assert "ess_bulk" in said
-    assert "`U` is identified only up to the signs" in said
-    assert "Their invariants have R-hat of at most" in said
+    assert "`U` is known only up to the signs" in said
+    assert "R-hat of the invariants is at most" in said
     assert "(2 runs; by differences between runs" in said
 
 
