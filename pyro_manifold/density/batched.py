@@ -136,16 +136,16 @@ class BatchedPotential:
             ("traced", self._traced, "torch.vmap"),
             ("vmapped", self._vectorised, "a loop over chains, which is slow"),
         ):
-            failure = f"The model cannot be {form} ({{reason}}); going on with {following}."
+            failure = f"The model cannot be {form} ({{reason}}); falling back to {following}."
             other = [_resampled(value, int(own_batches)) for value in (batch or {}).values()]
             points = ([*point, *other] for point in _comparison_points(example, manifolds or {}))
             rows = list(range(min(chains, _COMPARED_CHAINS)))
-            said = failure if warn and chains > 1 else None
-            if self.graph.attempt(form, partial(build, inputs), points, rows=rows, failure=said):
+            warning = failure if warn and chains > 1 else None
+            if self.graph.attempt(form, partial(build, inputs), points, rows=rows, failure=warning):
                 break
         if compile is not None:
-            said = "jit_compile=True had no effect, going on without compiling: {reason}." if warn else None
-            self.graph.attempt("compiled", partial(_compiled, options=compile), [inputs], failure=said)
+            warning = "jit_compile=True had no effect, continuing without compilation: {reason}." if warn else None
+            self.graph.attempt("compiled", partial(_compiled, options=compile), [inputs], failure=warning)
 
     @property
     def operators(self) -> int:

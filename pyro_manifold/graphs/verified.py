@@ -182,7 +182,7 @@ class Verified:
 
 
 def compiled(graph: FlatFunction, options: Mapping[str, Any] | None) -> FlatFunction:
-    """Compile a graph by `torch.compile`; shapes are those of its inputs unless ``options`` say otherwise."""
+    """Compile a graph by `torch.compile`, for the shapes of its inputs unless ``options`` has ``dynamic``."""
     function: FlatFunction = torch.compile(graph, **{"dynamic": False, **(options or {})})
     return function
 
