@@ -28,7 +28,7 @@ LONGEST = (
     "test_mechanics.py::test_a_hundred_thousand_steps_stay_on_the_manifold",
     "test_attacks.py::test_gradients_that_depend_on_memory_layout",
     "test_distributions_of_draws.py::test_two_matrices_and_a_scale",
-    "test_distributions_of_draws.py::test_nuts_of_pyro_in_the_registered_charts",
+    "test_distributions_of_draws.py::test_nuts_of_pyro_with_the_registered_transforms",
     "test_kernel.py::test_dense_masses_learn_a_correlated_posterior",
     "test_autoguide.py::test_neutra",
     "test_examples.py::test_bayesian_pca",

@@ -182,7 +182,7 @@ def test_metric_and_connection_are_finite_far_out(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["StudentT, scale", "NegativeBinomial", "Gamma", "Multinomial", "LogNormal, scale"])
-def test_expanded_independent_and_masked_distributions_give_the_numbers_of_their_elements(name):
+def test_expanded_independent_and_masked_distributions_have_the_components_of_their_elements(name):
     law, outcomes = LAWS[name]
     q = torch.randn(2)
     draws = outcomes(law(q))[0][:4]

@@ -176,7 +176,7 @@ class TestProducts:
         assert found["pivot columns"].shape == (1, 4, 20_000, 2)
         assert max(value.numel() for value in found.values()) == 4 * 30_000 * 2
 
-    def test_rhat_sees_only_what_the_model_knows(self):
+    def test_rhat_depends_only_on_identified_functionals(self):
         left, scales, right = self.factors(4, 200)
         signs = torch.randint(2, (4, 1, 1, 3)) * 2.0 - 1
         found = summarise_invariants(left * signs, scales=scales, right=right * signs)

@@ -212,7 +212,7 @@ def test_a_plate_of_one_element_and_loops_over_plates():
     torch.testing.assert_close(torch.stack([found["y0"], found["y1"]], -1), closed_form(samples, Y[:2]))
 
 
-def test_a_site_that_nobody_kept_is_named():
+def test_a_site_that_was_not_kept_is_named():
     def model():
         weights, means = components()
         with pyro.plate("rows", 4):

@@ -26,7 +26,7 @@ def test_chains_of_one_mode_are_one_group(chains, effective):
         assert modes({"x": x if k % 2 else x.exp()}).chains == [list(range(chains))]
 
 
-def test_chains_that_mix_slowly_are_seldom_told_apart():
+def test_chains_that_mix_slowly_are_rarely_separated():
     """Of 200 sets one or two, and 24 by the tails of their draws alone."""
     split = sum(len(modes({"x": chains_of(2, 200, 10, 3)})) > 1 for _ in range(200))
     assert split <= 8
@@ -41,7 +41,7 @@ def test_chains_of_two_modes_are_two_groups(effective, distance):
         assert sorted(modes({"x": x}).chains) == [[0, 2, 3, 5], [1, 4]]
 
 
-def test_the_log_density_tells_modes_apart_and_orders_them():
+def test_the_log_density_distinguishes_modes_and_orders_them():
     density = -chains_of(5, 400, 20, 100).square().sum(-1) / 2  # of 20 dimensions, with a standard deviation of 3.2
     density[[0, 3]] -= 25.0
     found = modes({"x": torch.randn(5, 400)}, density)
@@ -59,7 +59,7 @@ def test_a_chain_that_visits_two_modes_joins_them():
     assert len(modes({"x": x})) == 1
 
 
-def test_rounding_does_not_tell_chains_apart():
+def test_rounding_does_not_separate_chains():
     x = 1 + torch.finfo(torch.float64).eps * torch.arange(4.0)[:, None].expand(4, 50)
     assert len(modes({"norms": x})) == 1
     assert len(modes({"x": torch.arange(4.0)[:, None].expand(4, 50)})) == 4  # chains that stand still

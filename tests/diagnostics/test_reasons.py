@@ -83,7 +83,7 @@ def test_too_few_draws_are_no_agreement():
     assert agreement({"U": torch.ones(4, 50, 3, 2)}, symmetry) == "On the invariants chains agree exactly."
 
 
-def test_nothing_is_said_where_symmetries_cannot_be_asked(capsys):
+def test_nothing_is_reported_where_symmetries_cannot_be_evaluated(capsys):
     kernel = OHMC(
         lambda: (
             pyro.sample("U", StiefelUniform(4, 2)) + pyro.sample("c", dist.Normal(torch.zeros(4, 2), 1.0).to_event(2))

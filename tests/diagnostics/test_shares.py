@@ -47,7 +47,7 @@ def test_other_coordinates_or_models_are_not_compared():
     assert comparable_log_density({"U": torch.ones(2)}, mcmc) is None
 
 
-def test_the_log_density_alone_tells_particles_apart():
+def test_the_log_density_alone_distinguishes_particles():
     x, y = torch.randn(4, 250, 20), torch.randn(4, 256, 20)
     density, other = -torch.randn(4, 250, 20).square().sum(-1) / 2, -torch.randn(4, 256, 20).square().sum(-1) / 2
     other[:, :32] -= 80

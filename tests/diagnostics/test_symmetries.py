@@ -233,7 +233,7 @@ def summary_of(kernel, capsys, **options):
 
 
 @pytest.mark.parametrize("options", [{"num_chains": 2}, {"num_chains": 2, "chain_method": "sequential"}])
-def test_summary_says_so_for_all_ways_to_run(options, capsys):
+def test_summary_reports_symmetries_for_all_ways_to_run(options, capsys):
     model = principal_components([2.0, 1.0])
     last = summary_of(OHMC(model), capsys, **options)[-1]
     assert last.startswith(
@@ -257,7 +257,7 @@ def test_summary_names_two_sites_and_vectors(capsys):
     assert last.endswith('summarise_invariants(V[..., None], kind="signs").')
 
 
-def test_summary_says_nothing_of_what_is_known_or_cannot_be_asked(capsys):
+def test_summary_reports_no_symmetry_of_identified_or_unknown_sites(capsys):
     assert "known only" not in "\n".join(summary_of(OHMC(langevin), capsys))
     model = principal_components([2.0, 1.0])
     assert "known only" not in "\n".join(summary_of(OHMC(model), capsys, save_params=["U"]))
@@ -281,7 +281,7 @@ def test_no_density_is_asked_without_matrices_and_loadings_can_be_left_out():
 
 
 @pytest.mark.parametrize(("dtype", "level"), [(torch.float32, 1e6), (torch.float64, 1e9)])
-def test_a_slope_beside_a_large_energy_is_no_symmetry(dtype, level):
+def test_a_slope_of_a_large_energy_is_no_symmetry(dtype, level):
     samples = {"U": Stiefel().random_point(10, 4, 2, dtype=dtype)}
     target = Target(lambda sites: level + 50 * sites["U"][0, 0], {"U": Stiefel()}, {})
     assert symmetries(target, samples) == []

@@ -164,7 +164,7 @@ def test_parameters_that_are_inferred_are_refused():
         MatrixBinghamVonMisesFisher(torch.eye(3), torch.eye(3), A).log_prob(torch.eye(3))
 
 
-def test_too_slow_is_said():
+def test_a_low_acceptance_rate_is_an_error():
     A = torch.diag(torch.tensor([1e4, 0.0, -1e4]))
     with pytest.raises(RuntimeError, match=r"MatrixBingham.sample: 2 of 2 draws.*too slow"):
         MatrixBingham(A, torch.diag(torch.tensor([1.0, -1.0]))).sample((2,))

@@ -41,7 +41,7 @@ def test_exponential_gaps_are_independent_exponentials():
         assert_mean(gaps[:, k].square(), 2 / (2.0 * (k + 1)) ** 2)
 
 
-def test_the_transform_inverts_and_knows_its_jacobian():
+def test_inverse_and_jacobian_of_the_transform():
     for registry in (biject_to, transform_to):
         transform, x = registry(constraints.positive_decreasing_vector), torch.randn(4)
         y = transform(x)

@@ -24,7 +24,7 @@ def golub_file(path, patients, values):
 
 @pytest.mark.usefixtures("no_folder")
 @pytest.mark.parametrize("load", [datasets.ionosphere, datasets.leukemia, datasets.robot_arm])
-def test_failed_download_says_what_to_do(monkeypatch, load):
+def test_a_failed_download_has_advice(monkeypatch, load):
     def fail(*arguments, **options):
         raise OSError("no route to host")
 

@@ -180,7 +180,7 @@ def test_models_become_native_code_by_torchs_own_tracer():
     assert run.transitions[-1].graph.form == "native"
 
 
-def test_nodes_know_the_shapes_of_their_values():
+def test_nodes_have_the_shapes_of_their_values():
     graph = trace(of_many_outputs, torch.ones(3, dtype=torch.float64))
     (total,) = (node for node in graph.graph.nodes if node.target == torch.ops.aten.add.Tensor)
     value = total.meta["val"]

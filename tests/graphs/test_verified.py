@@ -48,7 +48,7 @@ def test_rounding_is_no_difference():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_small_difference_beside_a_large_gradient_is_seen(dtype):
+def test_a_small_difference_next_to_a_large_gradient_is_detected(dtype):
     """At 0.7 of 6e7 it is below the rounding of the whole gradient in float32."""
     assert not taken(branching, frozen, [value.to(dtype) for value in POINT])
 
@@ -113,7 +113,7 @@ def test_units_within_rounding_of_their_kinks_are_no_difference():
     assert taken(gradient_of_units, gradient_in_another_order, units)
 
 
-def test_units_that_were_frozen_are_a_difference_beside_kinks():
+def test_frozen_units_are_a_difference_near_kinks():
     units = units_at_their_kinks()
     frozen_at = (IMAGES @ units[0] > 0).float()
 

@@ -193,7 +193,7 @@ def two_places():
     pyro.factor("columns", (strengths * (U[0].square() - U[3].square())).sum())
 
 
-def test_invariants_that_disagree_are_said_first(capsys):
+def test_invariants_that_disagree_are_reported_first(capsys):
     initial = {"c": torch.tensor([-4.0, 4.0, -4.0, 4.0]), "U": StiefelUniform(4, 2).sample((4,))}
     mcmc = MCMC(OHMC(two_places), 100, 100, num_chains=4, initial_params=initial, disable_progbar=True)
     mcmc.run()

@@ -207,7 +207,7 @@ def test_a_gradient_that_is_not_finite_shows_in_the_point():
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda optim: pickle.loads(pickle.dumps(optim))])
-def test_copies_know_their_manifolds(copied):
+def test_copies_keep_their_manifolds(copied):
     X = Stiefel().random_point(4, 2).requires_grad_()
     group = {"params": [X], "manifold": Stiefel()}
     optim = TorchRiemannianAdam([group], lr=0.1)

@@ -102,13 +102,13 @@ def test_a_full_disk_costs_the_cache_alone(folder, monkeypatch):
     assert list(folder.iterdir()) == []
 
 
-def test_a_compiler_that_makes_nothing_is_told(folder, monkeypatch):
+def test_a_compiler_without_output_is_an_error(folder, monkeypatch):
     monkeypatch.setattr(compiler, "compiler", lambda: "true")
     with pytest.raises(compiler.NoCompilerError, match="the C compiler failed"):
         compiler.compiled(SOURCE, 4)
 
 
-def test_what_the_compiler_says_is_told(folder):
+def test_messages_of_the_compiler_are_reported(folder):
     with pytest.raises(compiler.NoCompilerError, match=r"the C compiler failed: .*error"):
         compiler.compiled("int answer(void) { return x; }", 4)
     assert list(folder.iterdir()) == []
@@ -205,7 +205,7 @@ def test_no_room_keeps_nothing_and_runs(folder, monkeypatch, megabytes):
 
 
 @pytest.mark.parametrize("given", ["many", "-1", "nan", "inf"])
-def test_a_bound_that_is_none_is_told(folder, monkeypatch, given):
+def test_an_invalid_size_limit_is_an_error(folder, monkeypatch, given):
     monkeypatch.setenv("PYRO_MANIFOLD_CACHE_SIZE", given)
     with pytest.raises(compiler.NoCompilerError, match=f"PYRO_MANIFOLD_CACHE_SIZE='{given}' .*, expected megabytes"):
         compiler.compiled(SOURCE, 4)

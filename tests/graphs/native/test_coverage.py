@@ -131,7 +131,7 @@ def test_native_code(part):
 
 
 @pytest.mark.parametrize("name", WITHOUT)
-def test_what_has_no_native_code_says_why(name):
+def test_models_without_native_code_have_a_reason(name):
     with pytest.raises((NotCoveredError, ValueError), match=WITHOUT[name]):
         source(name)
 

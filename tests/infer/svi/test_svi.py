@@ -226,7 +226,7 @@ def test_a_loaded_store_and_another_optimiser_are_used(tmp_path):
     assert torch.equal(pyro.param(f"{guide._pyro_name}.loc"), guide.loc)
 
 
-def test_a_store_that_the_guide_does_not_use_is_said(tmp_path):
+def test_a_store_that_the_guide_does_not_use_is_reported(tmp_path):
     svi = svi_of(regression, AutoStiefelLowRankMultivariateNormal(regression, rank=1))
     svi.step(*rows())
     pyro.get_param_store().save(tmp_path / "store")
@@ -411,7 +411,7 @@ def test_a_run_refuses_a_second_schedule():
         svi.run(10, *rows())
 
 
-def test_no_native_code_is_said(monkeypatch, native_at_once):
+def test_missing_native_code_is_reported(monkeypatch, native_at_once):
     def uncovered(*_, **__):
         raise steps_of_svi.NotTracedError("no compiler here")
 

@@ -257,7 +257,7 @@ def test_the_comparison_runs_and_reads_its_draws_back(here, simulated, monkeypat
     assert (here / "table.md").read_text().count("\n| HMC30, persistent |") == 1
 
 
-def test_modes_are_told_with_their_runs(simulated):
+def test_modes_are_reported_with_their_runs(simulated):
     """Two runs in copies of one mode, one in another: errors of each, and a run that begins elsewhere has moved."""
     starts = robot_arm_model.flatten(robot_arm_model.small_weights(2, 0), 1)
     first, second = (robot_arm_model.climbed(start, simulated, max_nfev=500) for start in starts)
@@ -326,7 +326,7 @@ def test_the_figure_has_every_sampler(simulated, monkeypatch, tmp_path):
     assert (tmp_path / "arm.png").exists()
 
 
-def test_costs_are_told_for_every_sampler(monkeypatch, capsys):
+def test_costs_are_reported_for_every_sampler(monkeypatch, capsys):
     monkeypatch.setattr(robot_arm_cost, "ROUNDS", 1)
     ms = robot_arm_cost.milliseconds("HMC30", 1, False)
     assert ms > 0

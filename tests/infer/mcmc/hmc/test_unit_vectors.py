@@ -43,7 +43,7 @@ def test_unit_vectors_follow_their_distribution(kernel, jit_compile):
     assert_mean(x[..., 1], 0.0)
 
 
-def test_the_chart_of_unit_vectors_gives_pyros_own_inference_the_same_distribution():
+def test_the_transform_of_unit_vectors_gives_pyros_own_inference_the_same_distribution():
     mcmc = run(NUTS(von_mises_fisher), 400, 200)
     assert_mean(mcmc.get_samples(group_by_chain=True)["x"][..., 0], mean_cosine())
     guide = AutoNormal(von_mises_fisher)
@@ -56,7 +56,7 @@ def test_the_chart_of_unit_vectors_gives_pyros_own_inference_the_same_distributi
     assert -np.mean(losses[-100:]) > np.log(evidence) - 0.5
 
 
-def test_unit_vectors_beside_matrices_in_plates_and_single_precision():
+def test_unit_vectors_with_matrices_in_plates_and_single_precision():
     torch.set_default_dtype(torch.float32)
 
     def model():

@@ -112,7 +112,7 @@ def test_no_length_below_a_quarter_of_a_period_is_chosen():
 
 
 @pytest.mark.parametrize(("fixed_cost", "longer"), [(1.0, False), (1000.0, True)])
-def test_where_steps_cost_little_beside_an_iteration_trajectories_are_longer(fixed_cost, longer):
+def test_trajectories_are_longer_where_steps_are_cheap_relative_to_iterations(fixed_cost, longer):
     """Fourth moments of the jump grow like the root of the length: worth a longer trajectory only if that is free."""
     lengths = TrajectoryLength(math.pi, 0.5)
     choice = LengthChoice(lengths, state(torch.randn(64, 3), 1.0))
@@ -124,7 +124,7 @@ def test_where_steps_cost_little_beside_an_iteration_trajectories_are_longer(fix
     assert (lengths.mean > math.pi) == longer
 
 
-def test_native_code_tells_what_an_iteration_costs_beside_its_steps():
+def test_native_code_estimates_the_cost_of_an_iteration_in_steps():
     costs = []
     for chains in (4, 64):
         ready = OHMC(concentrated).prepare(chains, 60, None)
@@ -189,7 +189,7 @@ def test_a_length_for_other_masses_is_forgotten(monkeypatch, changed, anew):
     assert anew or ready.tuning.trajectory_length > chosen / 2.1
 
 
-def test_masses_tell_how_much_they_changed():
+def test_masses_report_how_much_they_changed():
     block = ("x",)
     masses = Masses({block: partial(DiagonalEstimator, torch.zeros(4, 2))})
     for _ in range(500):
@@ -297,7 +297,7 @@ def test_chains_that_disagree_are_named():
 
 
 @pytest.mark.parametrize("chains", [1, 4])
-def test_chains_that_never_moved_are_told(chains):
+def test_chains_that_never_moved_are_reported(chains):
     """A step far too long in float32: every proposal diverges, and no statistic but acceptance shows it."""
     kernel = OHMC(lambda: pyro.sample("x", dist.Normal(0.0, 1e-3)), step_size=10.0, adapt_step_size=False)
     with pytest.warns(UserWarning, match=r"moved in fewer than one iteration of twenty.*init_strategy"):
@@ -306,7 +306,7 @@ def test_chains_that_never_moved_are_told(chains):
         assert mcmc.diagnostics()["disagreeing chains"]["x"] == "chains 0, 1, 2 and 3 never moved"
 
 
-def test_a_chain_of_pyro_that_never_moved_is_told():
+def test_a_chain_of_pyro_that_never_moved_is_reported():
     kernel = pyro.infer.HMC(lambda: pyro.sample("x", dist.Normal(0.0, 1e-3)), step_size=10.0, adapt_step_size=False)
     with pytest.warns(UserWarning, match="the chain moved in fewer than one iteration of twenty"):
         run(kernel, num_samples=20, warmup_steps=0)

@@ -263,7 +263,7 @@ def changed(pull=4.0):
     pyro.factor("pull", pull * U[0, 0] + 1e-4 * U[1, 1])
 
 
-def test_another_run_is_refused_and_what_differs_is_said(tmp_path):
+def test_another_run_is_refused_with_the_differences(tmp_path):
     made(tmp_path, args=(torch.tensor(4.0),))
     options = {"resume": True, "args": (torch.tensor(4.0),)}
     for other, words in (

@@ -222,7 +222,7 @@ def test_one_sentence(options, sentence):
     assert "\n" not in str(error.value)
 
 
-def test_chains_that_run_away_are_told():
+def test_chains_that_diverge_are_reported():
     """Steps of three times the narrowest direction, at which Euler's scheme is unstable, and by half of it."""
     with pytest.warns(UserWarning, match="The chains of task 0 ran away in its last round.*than 1.2"):
         train_meta_sampler([gaussian], step_size=1.2, rounds=2, disable_progbar=True, **OPTIONS)
