@@ -248,7 +248,7 @@ def test_single_precision_and_one_chain():
     assert math.isnan(exchange(mcmc)["log evidence error"])
 
 
-def test_chains_whose_replicas_do_not_travel_are_reported():
+def test_chains_whose_replicas_do_not_travel_are_told_of():
     with pytest.warns(UserWarning, match=r"No replica of chain.*for 2 levels.*or ReplicaExchange\(levels=[3-9]"):
         run(two_modes, levels=2, samples=30, num_chains=2, warmup_steps=20)
     with pytest.warns(UserWarning, match=r"No replica of chain.*for 16 levels: take more iterations\.$"):

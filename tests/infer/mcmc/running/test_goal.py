@@ -202,6 +202,6 @@ def test_no_superchains(count, size):
         Superchains(count, size)
 
 
-def test_other_kernels_are_reported():
+def test_other_kernels_are_told():
     with pytest.raises(ValueError, match="until is for chain_method='vectorized'"):
         MCMC(pyro.infer.NUTS(concentrated), until={"ess": 100})
