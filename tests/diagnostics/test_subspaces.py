@@ -158,12 +158,12 @@ class TestFrechetMean:
         least = (draws - mean).square().sum((-2, -1)).mean()
         torch.testing.assert_close(dispersion(draws), least)
         near = manifold.projection(mean + 10 ** torch.linspace(-6, 0, 300).reshape(-1, 1, 1) * torch.randn(300, 6, 3))
-        for frame in torch.cat([near, manifold.random_point(300, 6, 3)]):
-            assert dispersion(draws, frame) >= least - 1e-14
+        for matrix in torch.cat([near, manifold.random_point(300, 6, 3)]):
+            assert dispersion(draws, matrix) >= least - 1e-14
 
     def test_dispersion_of_uniform_draws_is_2p_on_average(self):
         draws = manifold.random_point(4, 500, 6, 3)
-        values = torch.stack([dispersion(draws, frame) for frame in (torch.eye(6, 3), -torch.eye(6, 3))])
+        values = torch.stack([dispersion(draws, matrix) for matrix in (torch.eye(6, 3), -torch.eye(6, 3))])
         torch.testing.assert_close(values.mean(), torch.tensor(6.0))  # exact: E‖X − M‖² + E‖X + M‖² = 4p
 
     def test_dispersion_on_the_circle(self):

@@ -182,17 +182,17 @@ def test_torch_optimisers_of_a_guide(local):
 
 def test_an_optimiser_built_before_the_first_call_of_a_module():
     module = PyroModule()
-    module.frame = PyroParam(Stiefel().random_point(5, 2), constraint=constraints.stiefel)
+    module.loadings = PyroParam(Stiefel().random_point(5, 2), constraint=constraints.stiefel)
     optimiser = TorchRiemannianAdam(module.parameters(), lr=0.1)
 
     class Caller(PyroModule):
         def forward(self):
-            return self.inner.frame[0, 0]
+            return self.inner.loadings[0, 0]
 
     caller = Caller("caller")
     caller.inner = module
     train(optimiser, caller, 10)
-    assert Stiefel().contains(module.frame_unconstrained.detach())
+    assert Stiefel().contains(module.loadings_unconstrained.detach())
 
 
 def test_charts_with_coordinates_of_their_own_are_euclidean():

@@ -132,9 +132,9 @@ def test_parameters_of_a_guide_travel_to_shards():
     pyro.param("other", torch.ones(1))
     options = {"num_particles": 64, "init": guide}
     job = Job(SMC, OHMC(linear), 4, options, (torch.randn(20, 2), torch.randn(20)), {}, 0, parameters)
-    samples, told = job.done_by(0, 2)
+    samples, extra = job.done_by(0, 2)
     assert samples["w"].shape == (2, 64, 2)
-    assert bool(torch.isfinite(told["log_evidences"]).all())
+    assert bool(torch.isfinite(extra["log_evidences"]).all())
     assert list(pyro.get_param_store().keys()) == ["other"]
 
 

@@ -135,13 +135,13 @@ def test_a_step_of_msd_is_nearest_in_ratio():
 
 def test_energy_errors_are_absolute_and_of_what_was_followed(monkeypatch):
     """Signs must not cancel, and an infinite error of a trajectory that is not followed must not count."""
-    told = {
+    reported = {
         "accepted": torch.tensor([[True, True, False, True], [True, True, True, True]]),
         "energy_error": torch.tensor([[0.1, -0.3, torch.inf, 0.2], [0.0, 0.0, 0.0, -0.4]]),
         "diverging": torch.tensor([[False, False, True, False], [False, False, False, False]]),
     }
     sites = {name: torch.zeros(2, 4, *shape) for name, shape in robot_arm_model.SHAPES.items()}
-    mcmc = SimpleNamespace(get_extra_fields=lambda **_: told, get_samples=lambda **_: sites)
+    mcmc = SimpleNamespace(get_extra_fields=lambda **_: reported, get_samples=lambda **_: sites)
     monkeypatch.setattr(robot_arm_samplers, "advance", lambda *_: mcmc)
     runs = robot_arm_samplers.sample("HMC30", robot_arm_model.simulate(0), 2, 4, 0, 0.1, "small", 0)
     assert runs.energy_error == pytest.approx([0.2, 0.1])
@@ -280,12 +280,12 @@ def test_step_sizes_are_found_by_a_program(simulated, monkeypatch, capsys):
     """A ladder of HMC's is left at the first step that rejects too much, one of MSD's is climbed to its end."""
     asked = []
 
-    def told(name, arm, *, step_size, **_):
+    def reported(name, arm, *, step_size, **_):
         asked.append((name, step_size))
         nothing = np.zeros(2)
         return robot_arm_samplers.Runs(None, nothing + 100 * step_size, nothing, nothing + step_size)
 
-    monkeypatch.setattr(robot_arm_steps, "sample_once", told)
+    monkeypatch.setattr(robot_arm_steps, "sample_once", reported)
     robot_arm_steps.main(["--samplers", "HMC30", "MSD"])
     assert [step for name, step in asked if name == "HMC30"] == [
         0.0002,
@@ -316,11 +316,11 @@ def test_the_figure_has_every_sampler(simulated, monkeypatch, tmp_path):
     draws = torch.randn(3, 400, robot_arm_cost.DIMENSION).cumsum(1).numpy()
     asked = []
 
-    def told(name, arm):
+    def reported(name, arm):
         asked.append(name)
         return robot_arm_samplers.Runs(draws, *np.zeros((3, 3)))
 
-    monkeypatch.setattr(robot_arm_figure, "sample_once", told)
+    monkeypatch.setattr(robot_arm_figure, "sample_once", reported)
     robot_arm_figure.main([str(tmp_path / "arm.png")])
     assert asked == list(robot_arm_samplers.SAMPLERS)
     assert (tmp_path / "arm.png").exists()
