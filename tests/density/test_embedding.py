@@ -36,24 +36,24 @@ def pull_back(model, position, metric_scale=None, **options):
     return jacobian.mT @ jacobian
 
 
-def fisher(distribution, outcomes, position):
+def fisher(family, outcomes, position):
     """Σ over data of E[score scoreᵀ], the distribution a function of the parameters, ``outcomes`` all values of one datum."""
     total = torch.zeros(len(position), len(position))
     for outcome in outcomes:
 
         def log_probability(q, outcome=outcome):
-            return distribution(q).log_prob(outcome.expand(distribution(q).batch_shape))
+            return family(q).log_prob(outcome.expand(family(q).batch_shape))
 
         scores = torch.autograd.functional.jacobian(log_probability, position)
         total += torch.einsum("n,ni,nj->ij", log_probability(position).exp(), scores, scores)
     return total
 
 
-def regression(distribution, observed, scale=1.0):
+def regression(family, observed, scale=1.0):
     def model():
         w = pyro.sample("w", dist.Normal(torch.zeros(2), PRIOR_SCALE).to_event(1))
         with pyro.plate("data", len(observed)), poutine.scale(scale=scale):
-            pyro.sample("y", distribution(w), obs=observed)
+            pyro.sample("y", family(w), obs=observed)
 
     return model
 
@@ -78,11 +78,11 @@ LIKELIHOODS = {
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_pull_back_is_fisher_information_and_prior_precision(name):
-    distribution, outcomes = LIKELIHOODS[name]
+    family, outcomes = LIKELIHOODS[name]
     w = torch.tensor([0.3, -0.8])
-    expected = fisher(distribution, outcomes, w)
+    expected = fisher(family, outcomes, w)
     observed = torch.ones(3, dtype=outcomes.dtype)
-    found = pull_back(regression(distribution, observed), w)
+    found = pull_back(regression(family, observed), w)
     assert torch.allclose(found, expected + torch.eye(2) / PRIOR_SCALE**2, atol=1e-10)
 
 
@@ -185,19 +185,19 @@ COUNTED = {
 @pytest.mark.parametrize("name", COUNTED)
 def test_masks_and_scales_count_data_as_they_should(name):
     w = torch.tensor([0.3, -0.8])
-    distribution = COUNTED[name]
+    family = COUNTED[name]
     prior = torch.eye(2) / PRIOR_SCALE**2
-    data = pull_back(regression(distribution, torch.ones(3)), w) - prior
-    assert torch.allclose(pull_back(regression(distribution, torch.ones(3), scale=2.5), w) - prior, 2.5 * data)
+    data = pull_back(regression(family, torch.ones(3)), w) - prior
+    assert torch.allclose(pull_back(regression(family, torch.ones(3), scale=2.5), w) - prior, 2.5 * data)
     mask = torch.tensor([True, False, True])
 
     def single(i):
-        return pull_back(regression(lambda w: distribution(w).mask(torch.arange(3) == i), torch.ones(3)), w) - prior
+        return pull_back(regression(lambda w: family(w).mask(torch.arange(3) == i), torch.ones(3)), w) - prior
 
     assert torch.allclose(single(0) + single(1) + single(2), data)
     expected = single(0) + single(2) + prior
-    assert torch.allclose(pull_back(regression(lambda w: distribution(w).mask(mask), torch.ones(3)), w), expected)
-    with_handler = poutine.mask(regression(distribution, torch.ones(3)), mask=mask)
+    assert torch.allclose(pull_back(regression(lambda w: family(w).mask(mask), torch.ones(3)), w), expected)
+    with_handler = poutine.mask(regression(family, torch.ones(3)), mask=mask)
     # The handler's mask meets the prior's site too, and a latent site with a mask has unit precision.
     assert torch.allclose(pull_back(with_handler, w), expected - prior + torch.eye(2))
 
@@ -241,10 +241,10 @@ def mixture():
     pyro.sample("y", dist.Normal(w * z, 1.0), obs=torch.tensor(0.0))
 
 
-def observed(distribution, value):
+def observed(family, value):
     def model():
         w = pyro.sample("w", dist.Normal(0.0, 1.0))
-        pyro.sample("odd", distribution(w), obs=torch.as_tensor(value))
+        pyro.sample("odd", family(w), obs=torch.as_tensor(value))
 
     return model
 

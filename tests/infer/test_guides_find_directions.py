@@ -35,8 +35,8 @@ class Target:
         self.scale, self.loc = 0.3 + 0.5 * torch.rand(dimensions), torch.randn(dimensions)
 
     def model(self):
-        distribution = dist.LowRankMultivariateNormal(self.loc, self.factor * self.long, self.scale.square())
-        pyro.sample("x", distribution)
+        family = dist.LowRankMultivariateNormal(self.loc, self.factor * self.long, self.scale.square())
+        pyro.sample("x", family)
 
     def divergence(self, guide):
         """KL(guide ‖ target) from dense matrices alone."""
@@ -60,20 +60,18 @@ def gradients(guide, loss, count):
 
 def at_the_posterior(guide_type, **options):
     """A guide whose own Gaussian is the model's."""
-    distributions = []
+    families = []
 
     def model():
-        distribution = distributions[0] if distributions else dist.Normal(torch.zeros(8), 1.0).to_event(1)
-        pyro.sample("x", distribution)
+        family = families[0] if families else dist.Normal(torch.zeros(8), 1.0).to_event(1)
+        pyro.sample("x", family)
 
     guide = guide_type(model, rank=2, init_scale=0.8, **options)
     guide()
     guide.scale = 0.5 + torch.rand(8)
-    distribution = guide.get_posterior()
-    distributions.append(
-        dist.LowRankMultivariateNormal(
-            distribution.loc.detach(), distribution.cov_factor.detach(), distribution.cov_diag.detach()
-        )
+    family = guide.get_posterior()
+    families.append(
+        dist.LowRankMultivariateNormal(family.loc.detach(), family.cov_factor.detach(), family.cov_diag.detach())
     )
     return guide
 

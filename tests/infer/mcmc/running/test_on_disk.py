@@ -113,13 +113,13 @@ def test_storing_changes_no_draw_and_reads_like_memory(tmp_path):
 )
 def test_an_interrupt_waits_for_its_iteration_and_the_run_goes_on(tmp_path, stop_at, words):
     expected = whole(thinning=2)
-    with warnings.catch_warnings(record=True) as reported:
+    with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
             made(tmp_path, stop_at=stop_at, thinning=2)
         except KeyboardInterrupt:
             assert stop_at[0] == "Warmup"
-    assert any(words in str(each.message) for each in caught), [str(each.message) for each in caught]
+    assert any(words in str(each.message) for each in told), [str(each.message) for each in told]
     assert same(made(tmp_path, resume=True, seed=5, thinning=2), expected)
 
 
@@ -365,10 +365,10 @@ def test_the_newest_file_is_damaged(tmp_path, stem, harm):
     mcmc = made(tmp_path)
     harm(newest(tmp_path, stem))
     quiet = stem == "checkpoint" and harm is gone
-    with warnings.catch_warnings(record=True) as reported:
+    with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         resumed = made(tmp_path, resume=True, seed=9)
-    said = [str(each.message) for each in caught]
+    said = [str(each.message) for each in told]
     assert quiet or any("what came later is drawn again" in words for words in said), said
     assert same(resumed, whole())
     with pytest.raises(ValueError, match="open the run again"):
