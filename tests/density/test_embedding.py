@@ -1,6 +1,6 @@
 """The automatic metric of whole models: likelihoods, priors, masks and scales; and what it says where it has none.
 
-What each distribution gives is held against its Fisher information in test_fisher.py.
+The embedding of each distribution is compared with its Fisher information in test_fisher.py.
 """
 
 from functools import partial
@@ -37,7 +37,7 @@ def pull_back(model, position, metric_scale=None, **options):
 
 
 def fisher(family, outcomes, position):
-    """Σ over data of E[score scoreᵀ], the distribution a function of the parameters, ``outcomes`` all values of one datum."""
+    """Return Σ over data of E[score scoreᵀ]; ``family`` is a function of the parameters, ``outcomes`` all values."""
     total = torch.zeros(len(position), len(position))
     for outcome in outcomes:
 

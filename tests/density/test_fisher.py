@@ -1,4 +1,4 @@
-"""The numbers of each distribution against the Fisher information: the mean outer product of scores, by quadrature or sums."""
+"""The embedding of each distribution against the Fisher information, by quadrature or sums."""
 
 from itertools import product
 
@@ -11,7 +11,7 @@ import torch.distributions as torch_dist
 from pyro_manifold.density.fisher import fisher_embedding
 from pyro_manifold.infer.mcmc.riemannian.metric_field import PullBackMetric
 
-# ---- all draws of a distribution, with their weights in an integral -------------------------------------------------------
+# ---- all draws of a distribution, with their weights in an integral ---------------------------------------------
 
 
 def positive(family):
@@ -181,7 +181,7 @@ def test_metric_and_connection_are_finite_far_out(name, dtype):
     assert all(value.isfinite().all() for value in found)
 
 
-# ---- distributions inside distributions -------------------------------------------------------------------------------------------
+# ---- distributions inside distributions -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["StudentT, scale", "NegativeBinomial", "Gamma", "Multinomial", "LogNormal, scale"])

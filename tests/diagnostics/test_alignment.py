@@ -157,7 +157,7 @@ def test_float32_stays_float32(kind):
 
 @every_group
 def test_rhat_is_that_of_the_loadings_afterwards(kind):
-    """Chains that sit in different modes of the same law."""
+    """Chains in different modes of the same distribution."""
     draws = orthonormal_matrices(4, 200, noise=0.1)
     scrambled = draws @ random_element(kind, 4, p=3).unsqueeze(1)
     scrambled[0] = -scrambled[1]  # at least two chains differ

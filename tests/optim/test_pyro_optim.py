@@ -195,7 +195,7 @@ def test_an_optimiser_built_before_the_first_call_of_a_module():
     assert Stiefel().contains(module.loadings_unconstrained.detach())
 
 
-def test_charts_with_coordinates_of_their_own_are_euclidean():
+def test_transforms_with_coordinates_of_their_own_are_euclidean():
     householder = constraints.householder_stiefel(5, 2)
     fit(make("RiemannianAdam"), 800, householder)
     assert found(pyro.param("X").detach()) > 0.995

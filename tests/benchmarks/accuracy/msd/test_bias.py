@@ -47,7 +47,7 @@ def test_the_picture_takes_biases_that_are_not_seen(tmp_path):
 
 
 def test_biases_of_a_posterior_are_in_its_own_units(monkeypatch):
-    """Draws of a law that is known to be half a standard deviation off and twice as wide."""
+    """Draws of a distribution that is half a standard deviation off and twice as wide."""
     (posterior,) = [each for each in bias.small_posteriors() if each.name == "banana"]
     truth = bias.truth_of(posterior)
 

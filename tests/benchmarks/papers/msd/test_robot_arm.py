@@ -1,4 +1,4 @@
-"""The robot arm: its data have MacKay's law, its measures are right where the answer is known, its programs run."""
+"""The robot arm: data from MacKay's model, measures where the answer is known, and programs that run."""
 
 import math
 from types import SimpleNamespace
@@ -216,7 +216,7 @@ def test_starts_are_near_modes_of_their_own():
 
 @pytest.mark.parametrize(("step_size", "num_steps"), [(0.55, 1), (0.45, 4)])
 def test_persistent_hmc_keeps_a_gaussian(step_size, num_steps):
-    """At steps so long that trajectories are rejected: turning back then is what keeps the law (else 14 errors off)."""
+    """At steps so long that trajectories are rejected; without reversal of momenta it would be 14 errors off."""
     scales = torch.tensor([1.0, 0.3])
 
     def model(*_):

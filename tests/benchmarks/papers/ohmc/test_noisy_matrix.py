@@ -1,4 +1,4 @@
-"""The noisy matrix: both parametrisations draw from the law whose exact draws are known, and the program runs."""
+"""The noisy matrix: both parametrisations draw from the distribution with exact draws, and the program runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Theorems about steps in a changing metric: order, reversal, Jacobian, law of velocities, laws of the draws."""
+"""Theorems about steps in a changing metric: order, reversal, Jacobian, distributions of velocities and draws."""
 
 import math
 from functools import partial

@@ -1,4 +1,4 @@
-"""The law of NNSGHMC whatever its networks are; that it is SGHMC without them; Γ; saving; bad input."""
+"""Distribution of NNSGHMC with any networks; equality with SGHMC without networks; Γ; saving; bad input."""
 
 from dataclasses import replace
 from functools import partial
