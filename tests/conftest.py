@@ -51,7 +51,7 @@ def _in_double_precision():
 
 @pytest.fixture(autouse=True)
 def _with_the_environment_restored():
-    """What a script sets for itself, such as PYRO_MANIFOLD_NATIVE=0, must not reach the tests after it."""
+    """Restore environment variables that a script sets, such as PYRO_MANIFOLD_NATIVE=0, for the tests after it."""
     with mock.patch.dict(os.environ):
         yield
 

@@ -135,7 +135,7 @@ def work(rank, folder):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What each scene gave in each process; starting processes takes most of the time."""
+    """Results of each scene in each process; starting processes takes most of the time."""
     folder = tmp_path_factory.mktemp("processes")
     torch.multiprocessing.spawn(work, (str(folder),), nprocs=PROCESSES)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]

@@ -103,7 +103,7 @@ def test_what_a_model_writes_in_place_may_differ_from_chain_to_chain(potential):
 
 @pytest.mark.parametrize("strange", [False, True])
 def test_parameters_of_the_model_keep_no_iterations_in_memory(strange):
-    """What asks for a gradient keeps all that it came from."""
+    """A tensor that requires a gradient would keep its whole graph."""
     layer = torch.nn.Linear(2, 2)
 
     def potential(sites):

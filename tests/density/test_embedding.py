@@ -1,4 +1,4 @@
-"""The automatic metric of whole models: likelihoods, priors, masks and scales; and what it says where it has none.
+"""The automatic metric of whole models: likelihoods, priors, masks, scales, and errors for unsupported models.
 
 The embedding of each distribution is compared with its Fisher information in test_fisher.py.
 """
@@ -147,7 +147,7 @@ POSITIVE_PRIORS = {
 
 @pytest.mark.parametrize("name", [*REAL_PRIORS, *POSITIVE_PRIORS])
 def test_the_precision_of_a_prior_is_the_mean_square_of_its_slope(name):
-    """In unconstrained coordinates z, under the prior; by the trapezoid in asinh z, for the tails."""
+    """Unconstrained coordinates z under the prior; the trapezoidal rule in asinh z covers the tails."""
     prior = (REAL_PRIORS | POSITIVE_PRIORS)[name]()
 
     def log_density(z):
@@ -282,7 +282,7 @@ def test_what_has_no_automatic_metric_is_named_with_a_remedy(name):
 
 
 def test_sites_that_do_not_depend_on_latent_sites_give_nothing():
-    """Not even those whose parameters a user learns otherwise, with gradients of their own."""
+    """Sites whose parameters have gradients for another reason contribute nothing either."""
     learned = torch.ones(1).requires_grad_()
 
     def model():

@@ -98,7 +98,7 @@ def turned(sign):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_density_at_one_point_in_both_directions(sign):
-    """Whether the site was there at first, and is missing now, or the reverse."""
+    """A site that is present first and missing later, and the reverse."""
     for seed in SEEDS:
         pyro.set_rng_seed(seed)
         try:

@@ -122,7 +122,7 @@ def test_no_random_element_does_better(kind):
 
 
 def test_procrustes_optimum_is_stationary():
-    """At the best T, TᵀXᵀR is symmetric and positive semi-definite: conditions of first and second order."""
+    """First- and second-order conditions: at the best T, TᵀXᵀR is symmetric and positive semi-definite."""
     draws, reference = torch.randn(4, 25, 5, 3), torch.randn(5, 3)
     inner = align_rotations(draws, reference).draws.mT @ reference
     torch.testing.assert_close(inner, inner.mT)

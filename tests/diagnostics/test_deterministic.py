@@ -73,7 +73,7 @@ def test_get_samples_has_them_when_asked():
 
 
 def test_the_model_is_not_run_for_every_draw():
-    """Also with sites that are no floating point numbers."""
+    """Sites that are not floating-point are included."""
     runs = []
 
     def model():
@@ -98,7 +98,7 @@ def test_more_draws_than_one_batch_has_and_models_that_cannot_be_traced():
 
 
 def test_those_that_depend_on_summed_out_sites_have_no_value():
-    """Also where only two values of three differ, or two places."""
+    """Sites are found even if only two of three values differ, or two places."""
 
     def mixture():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))

@@ -162,7 +162,7 @@ def test_observations_within_a_row_have_the_likelihood_of_the_row(rows_dim):
 
 
 def test_given_continuous_sites_that_depend_on_the_assignment():
-    """p(y | tau) of a scale mixture: the draw of tau says all about the assignment that y needs."""
+    """p(y | tau) of a scale mixture: given tau, y does not depend on the assignment."""
 
     def model():
         weights, means = components()

@@ -1,4 +1,4 @@
-"""Chains of one mode are not told apart, chains of several are, and modes have the probability that they should."""
+"""Chains of one mode are not separated, chains of several are, and modes have the correct probability."""
 
 import pyro
 import pyro.distributions as dist
@@ -27,14 +27,14 @@ def test_chains_of_one_mode_are_one_group(chains, effective):
 
 
 def test_chains_that_mix_slowly_are_rarely_separated():
-    """Of 200 sets one or two, and 24 by the tails of their draws alone."""
+    """One or two of 200 sets are separated, and 24 would be by the tails of their draws alone."""
     split = sum(len(modes({"x": chains_of(2, 200, 10, 3)})) > 1 for _ in range(200))
     assert split <= 8
 
 
 @pytest.mark.parametrize(("effective", "distance"), [(8, 9.0), (50, 4.0)])
 def test_chains_of_two_modes_are_two_groups(effective, distance):
-    """Of equal Gaussian modes at a distance of d the barrier is d²/8: 10 nats at 9, and 2 at 4."""
+    """The barrier between equal Gaussian modes at distance d is d²/8: 10 nats at 9, and 2 at 4."""
     for _ in range(100):
         x = chains_of(6, 200, 10, effective)
         x[[1, 4], :, 3] += distance

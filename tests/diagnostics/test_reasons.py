@@ -1,4 +1,4 @@
-"""A summary says what is known of columns, and what chains disagree on for another reason than symmetry."""
+"""A summary reports symmetries of columns, and disagreement of chains for other reasons."""
 
 import pyro
 import pyro.distributions as dist

@@ -1,4 +1,4 @@
-"""Whose log densities can be compared, and what they say of particles that nothing else tells apart."""
+"""Comparability of log densities, and their use for particles that nothing else distinguishes."""
 
 import pyro
 import pyro.distributions as dist

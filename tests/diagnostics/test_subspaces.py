@@ -32,7 +32,7 @@ def cloud(*batch, n=6, p=3, noise=0.2):
 class TestPrincipalAngles:
     @pytest.mark.parametrize(("n", "p", "q"), [(7, 3, 3), (7, 2, 4), (7, 4, 2), (5, 4, 3), (4, 4, 2), (3, 1, 1)])
     def test_as_scipy(self, n, p, q):
-        """To 1e-7: SciPy 1.17 loses half the digits of small angles where others of the same pair are above π/4."""
+        """Agreement to 1e-7: SciPy 1.17 loses half the digits of small angles if others of the pair are above π/4."""
         first, second = torch.randn(20, n, p), torch.randn(20, n, q)
         torch.testing.assert_close(principal_angles(first, second), scipy_angles(first, second), rtol=0, atol=1e-7)
 

@@ -1,4 +1,4 @@
-"""What a posterior does not know of the columns of a site, and that summary() says so."""
+"""Symmetries of the columns of a site, and their report by summary()."""
 
 from typing import ClassVar
 
@@ -101,21 +101,21 @@ class Directions(dist.TorchDistribution):
 
 
 def plates():
-    """In a plate, the signs of each element."""
+    """Signs of each element of a plate."""
     with pyro.plate("groups", 3):
         U = pyro.sample("U", StiefelUniform(4, 2))
         pyro.factor("likelihood", (DATA[0] @ U).square() @ torch.tensor([1.0, 2.0]))
 
 
 def common_signs():
-    """In a plate, the signs of all elements together, but not of each."""
+    """Signs of all elements of a plate together, but not of each."""
     with pyro.plate("groups", 3):
         U = pyro.sample("U", StiefelUniform(4, 2))
     pyro.factor("likelihood", (U[0] * U[1]).sum(-2) @ torch.tensor([1.0, 2.0]) + U[2, 0].square().sum())
 
 
 def scales_in_plates():
-    """In a plate, signs and order of each element, with its scales."""
+    """Signs and order of each element of a plate, with its scales."""
     with pyro.plate("groups", 3):
         U = pyro.sample("U", StiefelUniform(4, 2))
         scales = pyro.sample("scales", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
@@ -123,7 +123,7 @@ def scales_in_plates():
 
 
 def common_scales():
-    """In a plate, the signs of each element, and one order."""
+    """Signs of each element of a plate, and one common order."""
     scales = pyro.sample("scales", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
     with pyro.plate("groups", 3):
         U = pyro.sample("U", StiefelUniform(4, 2))
@@ -131,7 +131,7 @@ def common_scales():
 
 
 def slopes_in_plates():
-    """In a plate, rotations of each element, with a number for each of its columns."""
+    """Rotations of each element of a plate, with a value for each of its columns."""
     with pyro.plate("groups", 3):
         U = pyro.sample("U", StiefelUniform(4, 2))
         w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))

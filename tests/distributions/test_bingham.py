@@ -126,7 +126,7 @@ def test_linear_part_alone_is_the_langevin_distribution():
 
 
 def test_batches_of_bingham_distributions():
-    """On the sphere the first coordinate t has density exp(s t²) on [-1, 1]."""
+    """Known case: on the sphere the first coordinate t has density exp(s t²) on [-1, 1]."""
     strengths = (0.0, 5.0, -500.0)
     A = torch.stack([torch.diag(s * torch.tensor([1.0, 0.0, 0.0])) for s in strengths])
     X = MatrixBingham(A, p=1).sample((4000,))[..., 0, 0]

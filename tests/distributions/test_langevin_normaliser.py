@@ -84,7 +84,7 @@ def test_two_and_three_rows_at_every_scale(d):
 
 
 def test_parallel_columns_are_as_one():
-    """On the sphere in three dimensions log(sinh d / d); a cancelling determinant would be wrong by 1e-5 here."""
+    """Known case log(sinh d / d) in three dimensions; a cancelling determinant would be wrong by 1e-5 here."""
     v = torch.randn(3, 1)
     F = 1e6 * torch.cat([v, 3 * v], 1)
     d = float(F.norm())
@@ -204,7 +204,7 @@ def test_not_finite_is_nan_and_single_precision_is_accurate():
 
 
 def test_concentrations_of_groups_are_inferred():
-    """With κ ~ Gamma and F = κF₀ the posterior is known by quadrature over κ, with the series as normaliser."""
+    """Posterior by quadrature over κ, with κ ~ Gamma and F = κF₀ and the series as normaliser."""
     F0, count = diagonal(3, 1.0, 0.5), 12
     group = torch.arange(2 * count) % 2
     observed = MatrixLangevin(torch.tensor([6.0, 12.0])[group, None, None] * F0).sample()

@@ -109,7 +109,7 @@ def test_models_share(seen):
 
 @pytest.mark.parametrize("form", ["index", "expand"])
 def test_each_copy_gets_its_own_gradient(form):
-    """Of a function of the copies themselves, not of the parameter behind them."""
+    """Gradients of a function of the copies themselves, not of the parameter behind them."""
     F = torch.randn(3, 4, 2, requires_grad=True)
     copies = F[torch.tensor([0, 1, 1, 2, 2, 2])] if form == "index" else F[0].expand(6, 4, 2)
     X = StiefelUniform(4, 2).sample((6,))

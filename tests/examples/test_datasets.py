@@ -1,4 +1,4 @@
-"""Where data come from, without network: a folder, or a download that is replaced here."""
+"""Sources of data without network: a folder, or a download that is replaced here."""
 
 import hashlib
 
@@ -77,7 +77,7 @@ def folder(monkeypatch, tmp_path):
 
 
 def test_the_robot_arm_is_split_in_the_order_of_its_files(monkeypatch, folder):
-    """From files that have the shape of MacKay's; the 200 first cases are for training."""
+    """Files in the format of MacKay's, whose first 200 examples are for training."""
     expected = [np.arange(1200.0).reshape(600, 2), -np.arange(1200.0).reshape(600, 2)]
     digests = {}
     for part, values in zip(("inputs", "outputs"), expected, strict=True):

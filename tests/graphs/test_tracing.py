@@ -81,7 +81,7 @@ def test_cumulative_products_and_their_derivative_are_plain_multiplications(size
     torch.testing.assert_close(graph(other), gradient(other))
 
 
-# ---- beside torch's own tracer -------------------------------------------------------------------------------------
+# ---- comparison with the tracer of torch ---------------------------------------------------------------------------
 
 DATA = torch.arange(6, dtype=torch.float64).reshape(2, 3)
 
@@ -251,7 +251,7 @@ class Strange(torch.Tensor):
 
 
 def test_tensors_with_rules_of_their_own_are_refused():
-    """What comes of them is wrapped behind the tracer's back, and would be taken for a constant."""
+    """Their results are wrapped without being recorded, and would be constants."""
     strange = torch.ones(3).as_subclass(Strange)
     with pytest.raises(ValueError, match="tensors of the class Strange"):
         trace(lambda x: (strange * x).as_subclass(torch.Tensor), torch.ones(3))

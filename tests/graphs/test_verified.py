@@ -1,4 +1,4 @@
-"""A graph is told from the function that it stands for by more than rounding, and by no less."""
+"""Differences between a graph and its function are detected beyond rounding, and only then."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def branching(x, y):
 
 
 def frozen(x, y):
-    """What a trace at positive y keeps of `branching`."""
+    """The branch of `branching` that a trace at positive y keeps."""
     return 1e4 * x.square(), 2e4 * x, y
 
 
@@ -49,7 +49,7 @@ def test_rounding_is_no_difference():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_small_difference_next_to_a_large_gradient_is_detected(dtype):
-    """At 0.7 of 6e7 it is below the rounding of the whole gradient in float32."""
+    """A difference of 0.7 in 6e7 is below the rounding of the whole gradient in float32."""
     assert not taken(branching, frozen, [value.to(dtype) for value in POINT])
 
 

@@ -67,7 +67,7 @@ def test_hidden_layers_become_orthogonal_and_the_rest_normal():
 
 
 def test_the_prior_of_outputs_is_that_of_the_docstring():
-    """Of a linear network: variance 1 from the frame, and the bias."""
+    """Outputs of a linear network: variance 1 from the orthonormal weight, and the bias."""
     network = to_bayesian_(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), bias_scale=0.5)
     outputs = torch.stack([network(torch.randn(6)) for _ in range(4000)])
     assert_mean(outputs[:, 0].square(), (1 + 0.25) + 0.25)

@@ -56,7 +56,7 @@ def found(X):
 
 @pytest.mark.parametrize("kind", CONSTRAINTS)
 def test_gradient_of_an_unconstrained_value_on_the_manifold_is_the_riemannian_one(kind):
-    """What spares the optimisers the difference between a parameter and its unconstrained value."""
+    """Optimisers need not distinguish a parameter from its unconstrained value."""
     sphere = kind == "sphere"
     point = (Sphere().random_point(6) if sphere else Stiefel().random_point(6, 3)).requires_grad_()
     ambient = torch.randn_like(point)

@@ -67,7 +67,7 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path):
 
 
 def test_a_forked_process_does_not_keep_the_lock(tmp_path):
-    """Such as a worker of a loader, which may outlive a process that was killed."""
+    """A worker of a loader may outlive a process that was killed."""
     held, ended = os.pipe(), os.pipe()
     with locked(tmp_path):
         child = os.fork()

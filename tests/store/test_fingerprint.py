@@ -1,4 +1,4 @@
-"""Tensors and data sets are told apart by their numbers, and known again in any process."""
+"""Hashes distinguish tensors and data sets by their entries, equally in all processes."""
 
 import array
 import collections
@@ -125,7 +125,7 @@ def test_what_fills_of_itself_does_not_count():
 
 
 class Endless:
-    """Whose data set is another of its kind, or itself."""
+    """Data set whose data set is another of its kind, or itself."""
 
     def __init__(self, itself):
         self.itself = itself

@@ -1,4 +1,4 @@
-"""Compiled code on disk: found again, and trusted only if nobody else could have written it."""
+"""Compiled code on disk: found again, and loaded only if no other user could have written it."""
 
 import ctypes
 import gc
@@ -154,7 +154,7 @@ for turn in range(3):
 
 @pytest.mark.parametrize("megabytes", ["256", "0.02"])
 def test_processes_that_compile_the_same_at_once(folder, megabytes):
-    """With room for one library, each removes what others have just made or found."""
+    """Processes with room for one library remove those that others have just made or found."""
     environment = {**os.environ, "PYRO_MANIFOLD_CACHE_SIZE": megabytes}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([sys.executable, "-c", AT_ONCE], env=environment, **pipes) for _ in range(4)]
@@ -261,7 +261,7 @@ def test_other_data_of_the_same_shape_need_no_compiler(folder, monkeypatch):
 
 
 def test_arrays_leave_room_on_the_stack_of_a_thread():
-    """Which has two megabytes where the system sets no limit; a vector has 64 bytes."""
+    """The stack has two megabytes where the system sets no limit; a vector has 64 bytes."""
 
     def many(x):
         parts = [x.sin()]

@@ -1,4 +1,4 @@
-"""Which distributions of Pyro and layers of torch have native code, and that all have the right values and gradients.
+"""Distributions of Pyro and layers of torch in native code: coverage, values and gradients.
 
 What has none is listed here with the reason; ``docs/understand/ohmc.md`` says it in short.
 """
