@@ -17,7 +17,7 @@ _POINTS = 3
 _SIGNS_AT_EACH = 4
 _MOST_COMPANIONS = 8
 _MOST_LOADINGS = 32  # sites without a manifold that are tried; each costs an evaluation of the density or a few
-_QUICKLY_APART = 10.0  # times half the digits: a larger difference is not rounding in any model
+_QUICKLY_APART = 10.0  # times half the digits: a larger difference is not rounding, whatever the model
 _UNITS_OF_ROUNDING = 32.0
 
 

@@ -56,7 +56,7 @@ def random_density(number: int) -> Density:
 
 
 def _random_step(choice: random.Random, known: int) -> Step:
-    """Compute one more value from the values so far, each ``(3, 4)``."""
+    """Return a random step from the values so far to one more, each ``(3, 4)``."""
     newest = choice.random() < 0.7  # or densities would be many short ones
     first, second = known - 1 if newest else choice.randrange(known), choice.randrange(known)
     kind = choice.choice([_unary, _unary, _binary, _structure, _structure, _matrix, _smaller])
@@ -135,7 +135,7 @@ def _fitted(x: Tensor, shape: tuple[int, int], way: int) -> Tensor:
 
 
 def energy_and_gradient(density: Density) -> Callable[..., list[Tensor]]:
-    """Return energy and gradient of one chain, as targets do."""
+    """Return the function for energy and gradient of one chain, as in targets."""
 
     def function(*values: Tensor) -> list[Tensor]:
         leaves = [value.detach().requires_grad_() for value in values]
