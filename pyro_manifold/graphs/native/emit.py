@@ -228,7 +228,7 @@ class Source:
 
     @property
     def by_rows(self) -> bool:
-        """Whether all lanes of a vector belong to one chain."""
+        """Return whether all lanes of a vector belong to one chain."""
         return self.of_rows > 0
 
 
