@@ -16,7 +16,7 @@ BANNED = {
     r"told|tells?|telling|says?|said|saying": "reported, recorded, returned",
     r"knows|wants?|wanted|dares?": "a program has, needs, requires",
     r"laws?": "distribution",
-    r"frames": "orthonormal matrices",
+    r"(?<!data )(?<!stack )frames": "orthonormal matrices",
     r"beside": "next to, in addition to",
     r"nobody|whoever|somebody|anybody": "name the thing",
     r"anew|renew(?:s|ed|ing)?": "again, recompute, update, reset",
