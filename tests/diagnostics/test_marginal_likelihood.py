@@ -84,8 +84,8 @@ def test_sites_with_one_assignment_have_one_likelihood():
 def chain(weights, means, states, transition):
     previous = None
     for t, y in enumerate(states):
-        family = weights if previous is None else transition[previous]
-        previous = pyro.sample(f"z{t}", dist.Categorical(family))
+        distribution = weights if previous is None else transition[previous]
+        previous = pyro.sample(f"z{t}", dist.Categorical(distribution))
         pyro.sample(f"y{t}", dist.Normal(means[previous], 1.0), obs=y)
 
 

@@ -26,8 +26,10 @@ def principal_components(scales):
         U = pyro.sample("U", StiefelUniform(4, 2))
         noise = pyro.sample("noise", dist.LogNormal(0.0, 1.0))
         with pyro.plate("rows", 10):
-            family = dist.LowRankMultivariateNormal(torch.zeros(4), U * torch.tensor(scales), noise**2 * torch.ones(4))
-            pyro.sample("y", family, obs=DATA)
+            distribution = dist.LowRankMultivariateNormal(
+                torch.zeros(4), U * torch.tensor(scales), noise**2 * torch.ones(4)
+            )
+            pyro.sample("y", distribution, obs=DATA)
 
     return model
 

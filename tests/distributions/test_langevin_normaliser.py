@@ -135,10 +135,10 @@ def test_importance_sampling(n, d, allowed):
 )
 def test_many_columns_when_concentrated(n, d, allowed):
     """E q(X)/p(X) = 1 over draws of p for any density q: here that of columns drawn one after the other."""
-    family = MatrixLangevin(diagonal(n, *d))
-    draws = family.sample((4000,))
+    distribution = MatrixLangevin(diagonal(n, *d))
+    draws = distribution.sample((4000,))
     log_q = sequential_log_density(draws.numpy(), d)
-    ratio = torch.exp(torch.as_tensor(log_q) - family.log_prob(draws))
+    ratio = torch.exp(torch.as_tensor(log_q) - distribution.log_prob(draws))
     assert abs(math.log(ratio.mean())) < allowed + 4 * float(ratio.std()) / len(ratio) ** 0.5
 
 
@@ -173,10 +173,10 @@ def test_derivative(name):
 
 @pytest.mark.parametrize("name", ["sphere", "V(3,2)", "V(12,2), concentrated", "V(10,4)"])
 def test_mean_is_that_of_draws(name):
-    family = LANGEVIN[name].distribution()
-    draws = family.sample((20_000,))
+    distribution = LANGEVIN[name].distribution()
+    draws = distribution.sample((20_000,))
     for entry in [(0, 0), (-1, 0), (1, -1)]:
-        assert_mean(draws[(..., *entry)], float(family.mean[entry]), truth_error=1e-4)
+        assert_mean(draws[(..., *entry)], float(distribution.mean[entry]), truth_error=1e-4)
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])

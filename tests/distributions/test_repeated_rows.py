@@ -43,24 +43,24 @@ COPIES = {
 def test_copies_share(seen, name):
     make, distinct = COPIES[name]
     F = (3 * torch.randn(4, 3, 2)).requires_grad_()
-    family = make(F)
-    X = family.sample()
-    found = family.log_prob(X)
+    distribution = make(F)
+    X = distribution.sample()
+    found = distribution.log_prob(X)
     assert seen == [distinct]
-    alone = MatrixLangevin((family.concentration * 1.0).contiguous())
+    alone = MatrixLangevin((distribution.concentration * 1.0).contiguous())
     expected = alone.log_prob(X)
-    assert found.shape == family.batch_shape
+    assert found.shape == distribution.batch_shape
     assert torch.allclose(found, expected, atol=1e-12)
     weights = torch.randn_like(found)
     gradients = [torch.autograd.grad((weights * x).sum(), F, retain_graph=True)[0] for x in (found, expected)]
     assert torch.allclose(*gradients, atol=1e-11)
-    assert torch.allclose(family.mean, alone.mean)
+    assert torch.allclose(distribution.mean, alone.mean)
 
 
 def test_a_fixed_parameter_is_seen_once(seen):
-    family = MatrixLangevin(torch.randn(4, 1, 3, 2).expand(4, 98, 3, 2)).expand((3, 4, 98))
+    distribution = MatrixLangevin(torch.randn(4, 1, 3, 2).expand(4, 98, 3, 2)).expand((3, 4, 98))
     for _ in range(2):
-        family.log_prob(family.sample())
+        distribution.log_prob(distribution.sample())
     assert seen == [4]
 
 

@@ -1,4 +1,4 @@
-"""Low-rank guides on Gaussians that their families contain: the gradient's noise, and every long direction."""
+"""Low-rank guides on Gaussians that their distributions contain: the gradient's noise, and every long direction."""
 
 import pyro
 import pyro.distributions as dist
@@ -35,8 +35,8 @@ class Target:
         self.scale, self.loc = 0.3 + 0.5 * torch.rand(dimensions), torch.randn(dimensions)
 
     def model(self):
-        family = dist.LowRankMultivariateNormal(self.loc, self.factor * self.long, self.scale.square())
-        pyro.sample("x", family)
+        distribution = dist.LowRankMultivariateNormal(self.loc, self.factor * self.long, self.scale.square())
+        pyro.sample("x", distribution)
 
     def divergence(self, guide):
         """KL(guide ‖ target) from dense matrices alone."""
@@ -60,18 +60,20 @@ def gradients(guide, loss, count):
 
 def at_the_posterior(guide_type, **options):
     """A guide whose own Gaussian is the model's."""
-    families = []
+    distributions = []
 
     def model():
-        family = families[0] if families else dist.Normal(torch.zeros(8), 1.0).to_event(1)
-        pyro.sample("x", family)
+        distribution = distributions[0] if distributions else dist.Normal(torch.zeros(8), 1.0).to_event(1)
+        pyro.sample("x", distribution)
 
     guide = guide_type(model, rank=2, init_scale=0.8, **options)
     guide()
     guide.scale = 0.5 + torch.rand(8)
-    family = guide.get_posterior()
-    families.append(
-        dist.LowRankMultivariateNormal(family.loc.detach(), family.cov_factor.detach(), family.cov_diag.detach())
+    distribution = guide.get_posterior()
+    distributions.append(
+        dist.LowRankMultivariateNormal(
+            distribution.loc.detach(), distribution.cov_factor.detach(), distribution.cov_diag.detach()
+        )
     )
     return guide
 

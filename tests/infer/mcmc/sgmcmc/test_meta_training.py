@@ -23,10 +23,10 @@ def relative_error(scores, exact):
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_scores_of_a_gaussian(scale):
     """On the whole they are right; each one's error falls as draws become more, and the unit does not matter."""
-    family = dist.MultivariateNormal(torch.ones(2), COVARIANCE)
+    distribution = dist.MultivariateNormal(torch.ones(2), COVARIANCE)
     errors = []
     for n in (50, 800):
-        draws = family.sample((20, n))
+        draws = distribution.sample((20, n))
         exact = -(draws - 1) @ torch.linalg.inv(COVARIANCE) / scale
         scores = stein_scores(scale * draws)
         errors.append(relative_error(scores, exact))
