@@ -105,7 +105,7 @@ class Results(pyro.infer.MCMC):
 
         Args:
             prob: probability of the interval.
-            align: False prints the draws as they were sampled, all rows, and what is known of them below the table.
+            align: False prints the draws as they were sampled, all rows, and the invariants below the table.
             max_rows: of a site with more entries than this, the ten with the largest R-hat are shown, and how many
                 there are besides; None for 20 with ``align``, and for all without.
 
