@@ -49,13 +49,16 @@ class OHMC(HamiltonianKernel):
         num_steps: number of leapfrog steps of a trajectory at the initial ``step_size``; lengths are then not jittered.
         adapt_step_size: whether to adapt ε during warm-up.
         adapt_mass_matrix: whether to adapt masses during warm-up.
-        full_mass: True for a dense mass matrix over all unconstrained sites, or a list of tuples of site names, each a
-            dense block. A Stiefel site in a tuple gets directions across the sites of the tuple, rotations together
-            with shifts, that have masses of their own (at most 8); see `RidgeMechanics`. Without it warm-up takes such
-            directions by itself where they make trajectories much shorter, over all sites that are in no dense block,
-            if these have at most 100 numbers, and 4,000 in all chains; not with ``jit_compile`` and not with
-            ``column_masses=False``. ``"low rank"``: in a model without manifolds, at most 8 such directions beside the
-            diagonal, where the posterior is near a Gaussian (at most 256 numbers, 10,000 in all chains).
+        full_mass: None for diagonal masses of unconstrained sites and, where warm-up finds that trajectories are much
+            shorter with them, at most 8 directions across sites with masses of their own. False for diagonal masses
+            alone, True for a dense mass matrix over all unconstrained sites, or a list of tuples of site names, each a
+            dense block. Without sites on manifolds, directions make the mass matrix a diagonal plus a matrix of low
+            rank, and the posterior must be near a Gaussian along them (at most 256 numbers, 10,000 in all chains);
+            ``"low rank"`` takes them even if trajectories become only a little shorter. With Stiefel sites, directions
+            are rotations together with shifts over all sites that are in no dense block (at most 100 numbers, 4,000 in
+            all chains); see `RidgeMechanics`. A Stiefel site in a tuple requests directions across the sites of this
+            tuple. No directions are taken with ``jit_compile``, nor with ``column_masses=False`` unless a tuple asks
+            for them.
         transforms: transforms to unconstrained space for some of the sites. A Stiefel site in this mapping moves in
             unconstrained space, in the coordinates of its transform.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
