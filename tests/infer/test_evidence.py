@@ -216,7 +216,7 @@ def test_an_interrupt_leaves_the_evidence_of_the_models_that_are_done():
         ([3.0, 1.0, 2.0], None),  # no order
     ],
 )
-def test_the_end_of_a_range_is_said(values, expected):
+def test_the_end_of_a_range_is_reported(values, expected):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         compare_evidence(conjugate, torch.zeros(20), over={"shift": values}, smc=partial(few, particles=64))
@@ -241,7 +241,7 @@ class Spread(SMC):
 
 
 @pytest.mark.parametrize(("shift", "said"), [(1.0, True), (8.0, False)])
-def test_differences_between_runs_are_said_where_they_matter(shift, said):
+def test_relevant_differences_between_runs_are_reported(shift, said):
     """One model is worse by 8 nats or by 500, and the runs of both have a standard deviation of 2."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

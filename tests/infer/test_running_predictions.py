@@ -174,7 +174,7 @@ def draw(number, x):
     return Iteration("Sample", number, number, {"x": x}, {})
 
 
-def test_random_predictions_are_told():
+def test_random_predictions_are_reported():
     def noisy(x):
         return model(x) + pyro.sample("noise", dist.Normal(0.0, 1.0))
 

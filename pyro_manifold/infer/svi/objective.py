@@ -13,7 +13,7 @@ from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.native.loop import native_sums
 from pyro_manifold.graphs.native.values import NotCoveredError
 from pyro_manifold.graphs.passes import folded_graph
-from pyro_manifold.graphs.verified import Verified, Words
+from pyro_manifold.graphs.verified import Labels, Verified
 from pyro_manifold.infer.svi.reparametrisation import Reparametrisation
 
 Parameters = dict[str, Tensor]
@@ -63,8 +63,8 @@ class Objective:
         self.outputs = [first.new_zeros(()), *[torch.zeros_like(value) for value in self._parameters]]
         self._native: Callable[[], None] | None = None
         self._rows: list[Tensor] = []
-        words = Words(["the loss", *[f"the gradient of '{name}'" for name in self._names]])
-        self.graph = Verified(self._of_all, "eager", words=words)
+        labels = Labels(["the loss", *[f"the gradient of '{name}'" for name in self._names]])
+        self.graph = Verified(self._of_all, "eager", labels=labels)
         self.graph.attempt("traced", lambda _: folded_graph(self._of_all, *self._example(batch)), self._points(batch))
 
     @property

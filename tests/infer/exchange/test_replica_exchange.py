@@ -41,9 +41,9 @@ def exchange(mcmc):
 
 
 def assert_evidence(mcmc, truth):
-    told = exchange(mcmc)
-    z = (told["log evidence"] - truth) / told["log evidence error"]
-    assert abs(z) < FEW_GROUPS, f"log evidence {told['log evidence']}, truth {truth}: {z:.1f} standard errors"
+    reported = exchange(mcmc)
+    z = (reported["log evidence"] - truth) / reported["log evidence error"]
+    assert abs(z) < FEW_GROUPS, f"log evidence {reported['log evidence']}, truth {truth}: {z:.1f} standard errors"
 
 
 def assert_mean_of_chains(draws, truth):
@@ -92,8 +92,8 @@ def test_a_narrow_mode_that_replicas_miss_is_covered_by_the_error_and_warned_of(
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             mcmc = run(lambda: unequal(3, 0.15), num_chains=4, levels=8)
-        told = exchange(mcmc)
-        assert abs(told["log evidence"] - truth) < 3 * told["log evidence error"]
+        reported = exchange(mcmc)
+        assert abs(reported["log evidence"] - truth) < 3 * reported["log evidence error"]
         if mcmc._run_here.bound.present < 0.05:  # of the draws are in the mode
             assert any("of the replicas is too low" in str(each.message) for each in said)
             assert "about modes that descents find" in mcmc._run_here.sentences()[1]
@@ -104,15 +104,15 @@ def test_a_narrow_mode_that_replicas_miss_is_covered_by_the_error_and_warned_of(
 def test_the_ladder_has_equal_rejections_and_the_barrier_of_the_path():
     levels = 8
     mcmc = run(gaussian_path.model, levels=levels, num_chains=64, warmup_steps=150, samples=150)
-    told = exchange(mcmc)
+    reported = exchange(mcmc)
     ratio = gaussian_path.precision(1.0) ** (1 / (levels - 1))
     each = float(gaussian_path.rejection(1, ratio))
     # The last round has 68 × 64 probabilities of a pair, of standard deviation 0.35; successive ones are alike, so that
     # a rejection is off by 0.01, and as much again by the interpolation of the barrier.
-    assert (told["rejection rates"] - each).abs().max() < 0.05
-    assert abs(told["barrier"] - (levels - 1) * each) < 0.05
-    assert told["inverse temperatures"][[0, -1]].tolist() == [0, 1]
-    assert 0.5 < float(told["round trips"].double().mean()) / told["expected round trips"] < 1.1
+    assert (reported["rejection rates"] - each).abs().max() < 0.05
+    assert abs(reported["barrier"] - (levels - 1) * each) < 0.05
+    assert reported["inverse temperatures"][[0, -1]].tolist() == [0, 1]
+    assert 0.5 < float(reported["round trips"].double().mean()) / reported["expected round trips"] < 1.1
 
 
 def test_both_components_of_the_orthogonal_group():
@@ -230,9 +230,9 @@ def test_what_users_call_after_a_run(capsys):
     assert set(mcmc.get_samples()) == {"w"}
     assert dict(mcmc.to_inferencedata().posterior.sizes)["chain"] == 2
     pickle.loads(pickle.dumps(mcmc.kernel))
-    told = exchange(mcmc)
-    assert told["rejection rates"].shape == (3,)
-    assert told["round trips"].shape == (2,)
+    reported = exchange(mcmc)
+    assert reported["rejection rates"].shape == (3,)
+    assert reported["round trips"].shape == (2,)
 
 
 @pytest.mark.filterwarnings("ignore:No replica")

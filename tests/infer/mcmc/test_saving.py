@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_named():
         assert is_same_state(run.state_dict(), expected), "nothing is half loaded"
 
 
-def test_a_form_that_cannot_be_had_here_is_said(monkeypatch):
+def test_a_backend_that_is_unavailable_is_reported(monkeypatch):
     run = run_of("a compiled step")
     saved = run.state_dict()
     assert saved["forms"] == {"density": "traced", "step": "compiled", "trajectory": "steps"}

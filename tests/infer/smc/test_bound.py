@@ -124,7 +124,7 @@ def test_an_end_without_second_derivatives_is_left_out():
         laplace_mixture(batched, {}, {"x": torch.tensor([[9.0]])})
 
 
-def test_where_nothing_can_be_known_nothing_is_said():
+def test_without_information_nothing_is_reported():
     nothing = Bound()
     assert nothing.sure == -math.inf
     assert not nothing.contradicts(0.0, math.nan, 3)
@@ -211,7 +211,7 @@ def test_the_bound_is_relative_to_a_prior_with_factors():
     assert abs(smc.result.bound.log_evidence - smc.log_evidence) < 4 * smc.log_evidence_error + 0.1
 
 
-def test_a_narrow_mode_beside_a_wide_one_is_covered_by_the_error_or_warned_of():
+def test_a_narrow_mode_next_to_a_wide_one_is_covered_by_the_error_or_warned_of():
     """Seven of ten calls were off by more than three of their errors, up to fifteen, without a word."""
     truth, _ = unequal_truth(3, 0.2)
     for _ in range(4):

@@ -46,6 +46,6 @@ def test_sites_with_several_matrices_and_spheres():
     torch.testing.assert_close(volume[1], log_volume[5, 1])
 
 
-def test_a_manifold_without_coordinates_is_said():
+def test_a_manifold_without_coordinates_is_reported():
     with pytest.raises(ValueError, match=r"Site 'U' is on Grassmann.*use init='prior'"):
         Charts({"U": torch.eye(3, 2).unsqueeze(0)}, {"U": Grassmann()})

@@ -132,9 +132,9 @@ def test_parameters_of_a_guide_travel_to_shards():
     pyro.param("other", torch.ones(1))
     options = {"num_particles": 64, "init": guide}
     job = Job(SMC, OHMC(linear), 4, options, (torch.randn(20, 2), torch.randn(20)), {}, 0, parameters)
-    samples, told = job.done_by(0, 2)
+    samples, extra = job.done_by(0, 2)
     assert samples["w"].shape == (2, 64, 2)
-    assert bool(torch.isfinite(told["log_evidences"]).all())
+    assert bool(torch.isfinite(extra["log_evidences"]).all())
     assert list(pyro.get_param_store().keys()) == ["other"]
 
 
@@ -156,7 +156,7 @@ def components(y):
 
 
 @pytest.mark.filterwarnings("ignore:The log evidences of 2 runs differ")  # as those of so few particles may
-def test_columns_that_are_known_up_to_signs_are_said_to_be(capsys):
+def test_columns_known_up_to_signs_are_reported(capsys):
     smc = SMC(OHMC(components), 64, 2, disable_progbar=True)
     smc.run(torch.randn(20, 4) @ torch.diag(torch.tensor([3.0, 2.0, 1.0, 1.0])))
     smc.summary()
@@ -208,7 +208,7 @@ def test_the_error_of_a_chain_goes_with_that_of_its_ancestor():
     torch.testing.assert_close(second.lines, torch.tensor([[0.0, 0.0]]))
 
 
-def test_an_error_from_few_chains_is_said_to_be_rough():
+def test_an_error_from_few_chains_is_reported_as_rough():
     """Of two chains, 12 calls had errors of which the truth was 2 away in the mean of squares, and 5.5 at most."""
     smc = SMC(OHMC(langevin), 64, 1, disable_progbar=True)
     with pytest.warns(UserWarning, match="what 4 chains differ"):

@@ -32,10 +32,10 @@ def gaussian():
     return dist.LowRankMultivariateNormal(torch.randn(12, generator=generator), factor, scale.square())
 
 
-def known(law):
+def known(distribution):
     a = pyro.sample("a", dist.Normal(0.0, 1.0).expand([2, 3]).to_event(2).mask(False))
     b = pyro.sample("b", dist.Normal(0.0, 1.0).expand([6]).to_event(1).mask(False))
-    pyro.factor("law", law.log_prob(torch.cat([a.flatten(-2), b], -1)))
+    pyro.factor("distribution", distribution.log_prob(torch.cat([a.flatten(-2), b], -1)))
 
 
 def regression(x, y, size=None, drawn=None):
@@ -73,25 +73,25 @@ def native_at_once(monkeypatch):
 
 @pytest.mark.parametrize("optim", [RiemannianAdam, pyro.optim.Adam, pyro.optim.ClippedAdam])
 def test_a_gaussian_of_the_family_is_found(optim):
-    law = gaussian()
+    distribution = gaussian()
     guide = AutoStiefelLowRankMultivariateNormal(known, rank=2)
     svi = svi_of(known, guide, lr=0.05, optim=optim)
-    svi.run(3000, law)
+    svi.run(3000, distribution)
     assert svi.form == "native"
-    assert kl_divergence(guide.get_posterior(), law) < 1e-3
+    assert kl_divergence(guide.get_posterior(), distribution) < 1e-3
 
 
 @pytest.mark.parametrize("guide_type", [pyros.AutoNormal, pyros.AutoDiagonalNormal])
 def test_the_mean_field_has_its_known_optimum(guide_type):
-    law = gaussian()
+    distribution = gaussian()
     guide = guide_type(known)
-    svi_of(known, guide, lr=0.05).run(3000, law)
-    spread = law.precision_matrix.diagonal().rsqrt()
+    svi_of(known, guide, lr=0.05).run(3000, distribution)
+    spread = distribution.precision_matrix.diagonal().rsqrt()
     found = guide.quantiles([0.5, 0.841344746])
     loc, upper = (
         torch.cat([torch.as_tensor(found["a"][k]).reshape(-1), torch.as_tensor(found["b"][k])]) for k in (0, 1)
     )
-    torch.testing.assert_close(loc, law.mean, atol=0.05, rtol=0.0)
+    torch.testing.assert_close(loc, distribution.mean, atol=0.05, rtol=0.0)
     torch.testing.assert_close(upper - loc, spread, rtol=0.1, atol=0.0)
 
 
@@ -226,7 +226,7 @@ def test_a_loaded_store_and_another_optimiser_are_used(tmp_path):
     assert torch.equal(pyro.param(f"{guide._pyro_name}.loc"), guide.loc)
 
 
-def test_a_store_that_the_guide_does_not_use_is_said(tmp_path):
+def test_a_store_that_the_guide_does_not_use_is_reported(tmp_path):
     svi = svi_of(regression, AutoStiefelLowRankMultivariateNormal(regression, rank=1))
     svi.step(*rows())
     pyro.get_param_store().save(tmp_path / "store")
@@ -236,12 +236,12 @@ def test_a_store_that_the_guide_does_not_use_is_said(tmp_path):
 
 
 def test_pickled_svi_goes_on():
-    law = gaussian()
+    distribution = gaussian()
     svi = svi_of(known, AutoStiefelLowRankMultivariateNormal(known, rank=2))
-    svi.run(50, law)
+    svi.run(50, distribution)
     pyro.clear_param_store()
     again = pickle.loads(pickle.dumps(svi))
-    losses = again.run(50, law)
+    losses = again.run(50, distribution)
     assert again.form == "traced"
     assert losses.isfinite().all()
 
@@ -258,11 +258,11 @@ def test_a_run_sets_learning_rates_back():
 
 
 def test_a_run_ends_after_the_plateau():
-    law = gaussian()
+    distribution = gaussian()
     guide = AutoStiefelLowRankMultivariateNormal(known, rank=2)
-    losses = svi_of(known, guide, lr=0.05).run(50_000, law, until="plateau")
+    losses = svi_of(known, guide, lr=0.05).run(50_000, distribution, until="plateau")
     assert 900 <= len(losses) < 50_000
-    assert kl_divergence(guide.get_posterior(), law) < 0.02
+    assert kl_divergence(guide.get_posterior(), distribution) < 0.02
 
 
 def test_a_fall_is_no_plateau():
@@ -411,7 +411,7 @@ def test_a_run_refuses_a_second_schedule():
         svi.run(10, *rows())
 
 
-def test_no_native_code_is_said(monkeypatch, native_at_once):
+def test_missing_native_code_is_reported(monkeypatch, native_at_once):
     def uncovered(*_, **__):
         raise steps_of_svi.NotTracedError("no compiler here")
 

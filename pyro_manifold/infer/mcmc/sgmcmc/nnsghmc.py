@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pyro_manifold.density.epochs import number_of_examples
 from pyro_manifold.density.model import Target
-from pyro_manifold.density.passes import cases_of
 from pyro_manifold.graphs.verified import Verified
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
@@ -184,4 +184,4 @@ def _data_size(target: Target) -> int:
     loader = getattr(target, "loader", None)
     if loader is None:
         return max((size for size, _ in target.on({}).plates.values()), default=1)
-    return cases_of(loader) or 1  # none known: a list of batches, or a stream
+    return number_of_examples(loader) or 1  # none known: a list of batches, or a stream

@@ -16,7 +16,7 @@ from pyro_manifold.density.batched import Batch
 from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.native.blame import wrong_operator_of
 from pyro_manifold.graphs.native.loop import NativeLoop, native_loop
-from pyro_manifold.graphs.verified import Verified, Words
+from pyro_manifold.graphs.verified import Labels, Verified
 from pyro_manifold.infer.mcmc.transitions.states import Noise, PureTransition, S, Statistics, unbound
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density, StepGraph
 from pyro_manifold.infer.mcmc.transitions.trees import Structure, trees
@@ -151,7 +151,7 @@ class Executable(Generic[S, T]):
 
         def build(_: FlatFunction) -> FlatFunction:
             self._loop = loop = self._built(density, inputs[0][:-1], len(state.energy), len(batch))
-            self.graph.words = Words(self._ended.names, places, wrong_operator_of(loop.loop))
+            self.graph.labels = Labels(self._ended.names, places, wrong_operator_of(loop.loop))
             return lambda *values: tuple(loop(int(values[-1]), *values[:-1]))
 
         failure = _NO_NATIVE_CODE.format(name=name, reason="{reason}") if warn else None

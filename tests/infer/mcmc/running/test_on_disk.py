@@ -263,7 +263,7 @@ def changed(pull=4.0):
     pyro.factor("pull", pull * U[0, 0] + 1e-4 * U[1, 1])
 
 
-def test_another_run_is_refused_and_what_differs_is_said(tmp_path):
+def test_another_run_is_refused_with_the_differences(tmp_path):
     made(tmp_path, args=(torch.tensor(4.0),))
     options = {"resume": True, "args": (torch.tensor(4.0),)}
     for other, words in (
@@ -324,7 +324,7 @@ def test_a_run_in_the_format_before_is_read_and_does_not_go_on(tmp_path):
     parts = {"the model's code": "function, 0123456789abcdef", "num_superchains": "None"}
     path.write_text(json.dumps({**manifest, "format": 1, "parts": parts}))
     assert open_run(tmp_path).posterior.sizes["draw"] == DRAWS
-    with pytest.raises(ValueError, match=r"another run: an earlier version wrote it, in the format 1, .* elsewhere"):
+    with pytest.raises(ValueError, match=r"another run: an earlier version wrote it, in format 1, .* elsewhere"):
         made(tmp_path, resume=True)
 
 
@@ -394,18 +394,18 @@ def test_the_first_checkpoint_is_damaged(tmp_path):
 @pytest.mark.parametrize(
     ("entry", "value", "words"),
     [
-        ("sites", {"U": ["<f8", [10**9, 10**9]]}, "which is too much"),
+        ("sites", {"U": ["<f8", [10**9, 10**9]]}, "which is too large"),
         ("sites", {"U": ["O", [2]]}, "has the type O, expected numbers"),
         ("sites", {"U": ["<f8", [-1]]}, "has the shape"),
-        ("sites", {"U": 3}, "damaged or was made to mislead"),
-        ("sites", {"../../U": ["<f8", [3, 2]]}, "no 'posterior/../../U'"),
+        ("sites", {"U": 3}, "damaged or was tampered with"),
+        ("sites", {"../../U": ["<f8", [3, 2]]}, "no array 'posterior/../../U'"),
         ("chains", 10**12, "it has 1000000000000 chains"),
         ("chains", 0, "it has 0 chains"),
         ("chains", "3", "expected a number"),
         ("identity", "../..", "its identity is"),
         ("format", 4, "has the format 4, expected 1 to 3"),
         ("format", True, "has the format True, expected 1 to 3"),
-        ("settings", [], "no dictionary of words"),
+        ("settings", [], "not a dictionary of strings"),
     ],
 )
 def test_hostile_manifests_are_sentences(tmp_path, entry, value, words):
@@ -435,12 +435,12 @@ def nested(depth):
 @pytest.mark.parametrize(
     ("about", "arrays", "words"),
     [
-        ({"draws": 10**15}, {}, "does not go on where the draws before it end"),
-        ({"draws": "7"}, {}, "does not go on where the draws before it end"),
-        ({"first": 3}, {}, "does not go on where the draws before it end"),
+        ({"draws": 10**15}, {}, "does not continue where the previous draws end"),
+        ({"draws": "7"}, {}, "does not continue where the previous draws end"),
+        ({"first": 3}, {}, "does not continue where the previous draws end"),
         ({}, {"posterior/U": np.zeros((3, 7, 3, 2), np.float32)}, "'posterior/U' is float32"),
         ({}, {"posterior/U": np.zeros((3, 8, 3, 2))}, r"'posterior/U' is float64 \(3, 8, 3, 2\), expected"),
-        ({}, {"posterior/V": np.zeros(3)}, "which no site of the run is"),
+        ({}, {"posterior/V": np.zeros(3)}, "which is not a site of the run"),
         ({}, {"sample_stats/../../lp": np.zeros(3)}, "expected .* damaged"),
     ],
 )
@@ -557,7 +557,7 @@ def small_disk(tmp_path):
 def test_a_full_disk_is_a_sentence_and_nothing_is_lost(small_disk, tmp_path):
     folder = small_disk / "run"
     with pytest.raises(
-        OSError, match=r"No space left on device\): what was stored before is safe; make room"
+        OSError, match=r"No space left on device\): earlier draws are intact; free disk space"
     ) as raised:
         made(Store(folder, draws=25), draws=400)
     assert "MCMC kept" in raised.value.__notes__[0]

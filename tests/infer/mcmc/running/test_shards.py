@@ -202,7 +202,7 @@ def test_a_run_in_shards_is_continued(expected, tmp_path):
             unstored.continue_run(2)
 
 
-def test_each_shard_knows_its_model_and_its_start_again(tmp_path):
+def test_each_shard_checks_its_model_and_its_start(tmp_path):
     starts = {"U": torch.linalg.qr(torch.randn(4, 3, 2))[0], "s": torch.arange(4.0)}
     helpers = types.SimpleNamespace(scale=1.0)
 

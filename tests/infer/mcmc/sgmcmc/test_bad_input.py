@@ -91,7 +91,7 @@ def matrix():
         (lambda: sampled(on_batches, [DATA[:10]], DATA), "Positional arguments come from data_loader"),
         (lambda: sampled(on_batches, [DATA[:10], DATA[:8]], own_minibatches=True), "own_minibatches=True needs"),
         (lambda: sampled(on_batches, [DATA[:10]], minibatches="symmetric"), "minibatches='symmetric' is for plates"),
-        (lambda: sampled(on_batches, Shrinking()), "data_loader gave 1 batches in a pass and has a length of 2"),
+        (lambda: sampled(on_batches, Shrinking()), "data_loader gave 1 batches in an epoch and has a length of 2"),
         (lambda: sampled(sites_of_batch, [DATA[:10], DATA[:8]]), "sites must not depend on the batch"),
         (lambda: sampled(unscaled, [DATA[:10], DATA[:8]]), "Site 'y' stands for 8 data .* for 10 on the first"),
         (lambda: sampled(on_batches, [(DATA[:10], DATA[:10])]), "takes 1 positional argument"),

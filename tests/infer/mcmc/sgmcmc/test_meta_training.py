@@ -23,10 +23,10 @@ def relative_error(scores, exact):
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_scores_of_a_gaussian(scale):
     """On the whole they are right; each one's error falls as draws become more, and the unit does not matter."""
-    law = dist.MultivariateNormal(torch.ones(2), COVARIANCE)
+    distribution = dist.MultivariateNormal(torch.ones(2), COVARIANCE)
     errors = []
     for n in (50, 800):
-        draws = law.sample((20, n))
+        draws = distribution.sample((20, n))
         exact = -(draws - 1) @ torch.linalg.inv(COVARIANCE) / scale
         scores = stein_scores(scale * draws)
         errors.append(relative_error(scores, exact))
@@ -222,7 +222,7 @@ def test_one_sentence(options, sentence):
     assert "\n" not in str(error.value)
 
 
-def test_chains_that_run_away_are_told():
+def test_chains_that_diverge_are_reported():
     """Steps of three times the narrowest direction, at which Euler's scheme is unstable, and by half of it."""
     with pytest.warns(UserWarning, match="The chains of task 0 ran away in its last round.*than 1.2"):
         train_meta_sampler([gaussian], step_size=1.2, rounds=2, disable_progbar=True, **OPTIONS)

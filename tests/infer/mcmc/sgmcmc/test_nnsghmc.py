@@ -1,4 +1,4 @@
-"""The law of NNSGHMC whatever its networks are; that it is SGHMC without them; Γ; saving; bad input."""
+"""Distribution of NNSGHMC with any networks; equality with SGHMC without networks; Γ; saving; bad input."""
 
 from dataclasses import replace
 from functools import partial
@@ -157,7 +157,7 @@ class OnOneBatch(NNSGHMC):
 NOISY = {"step_size": 0.01, "num_steps": 80, "minibatches": "independent", "own_minibatches": True, "data_size": 1}
 
 
-def test_noise_of_batches_leaves_no_bias_beside_that_of_sghmc():
+def test_noise_of_batches_adds_no_bias_to_that_of_sghmc():
     """At ε = 0.01 noise of variance 4 makes variances larger by 1 % or so; here the networks see noisy energies."""
     draws = []
     for kernel in (NNSGHMC, OnOneBatch):
