@@ -1,7 +1,7 @@
 """Quality of predictive probabilities: scores by labels or a reference, calibration, out-of-distribution AUROC.
 
-Probabilities are ``(examples, classes)``, or ``(examples,)`` for a binary outcome: then they are those of the outcome 1, and
-every score is that of the two classes 0 and 1.
+Probabilities are ``(examples, classes)``. For a binary outcome they may be ``(examples,)``, probabilities of the outcome 1;
+each score is then that of the two classes 0 and 1.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _of_labels(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def _checked(values: Tensor, name: str, owner: str) -> Tensor:
-    """Return probabilities of classes, ``(examples, classes)``, after checks; of binary outcomes those of 0 and of 1."""
+    """Check probabilities and return those of all classes, ``(examples, classes)``, for binary outcomes of 0 and 1."""
     check_real(values, name, owner)
     if values.dim() == 1:
         if bool(((values < 0) | (values > 1)).any()):

@@ -119,8 +119,8 @@ def disagreement_warning(
             "model, for no sampler can tell them apart."
         )
     return (
-        f"{subject}{columns}, R-hat of {apart}: {causes}. Take more warmup_steps and draws; if diagnostics()['modes'] still "
-        f"has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True).{exchangeable}"
+        f"{subject}{columns}, R-hat of {apart}: {causes}. Take more warmup_steps and draws; if diagnostics()['modes'] "
+        f"still has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True).{exchangeable}"
     )
 
 
