@@ -1,7 +1,7 @@
 """Quality of predictive probabilities: scores by labels or a reference, calibration, out-of-distribution AUROC.
 
-Probabilities are ``(examples, classes)``. For a binary outcome they may be ``(examples,)``, those of the outcome 1; each
-score is then that of the two classes 0 and 1.
+Probabilities are ``(examples, classes)``. For a binary outcome they may be ``(examples,)``, those of the outcome 1;
+each score is then that of the two classes 0 and 1.
 """
 
 from __future__ import annotations
