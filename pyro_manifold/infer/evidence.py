@@ -19,7 +19,7 @@ from pyro_manifold.infer.smc.smc import SMC
 
 Model = Callable[..., Any]
 
-_RUNS_DIFFER = "The log evidences of"  # the beginning of a warning of `SMC`
+_RUNS_DIFFER = "The log evidences of"  # start of a warning of `SMC`
 _SPREADS = 10.0  # a difference of this many standard deviations between runs is decisive
 
 
@@ -50,7 +50,8 @@ def compare_evidence(
 
     Args:
         models: ``{name: model}``, any models for the same data: ranks of Bayesian PCA, factor models, numbers of
-            components of a mixture; or one model with ``over``. An `SMC` object that has run may replace its model.
+            components of a mixture; or one model with ``over``. An `SMC` object that has run may take the place of its
+            model.
         *args: arguments of the models.
         over: ``{argument: values}``: one model for each value of an argument, such as ``{"rank": range(1, 7)}``, named
             by the value; with several arguments one model for each combination, named by the tuple of values.
@@ -150,7 +151,7 @@ def _named(models: Any, over: Mapping[str, Iterable[Hashable]] | None) -> dict[H
     else:
         named = dict(models) if isinstance(models, Mapping) else dict(enumerate(models))
     if not named:
-        raise ValueError("compare_evidence: there is no model to weigh.")
+        raise ValueError("compare_evidence: models is empty, expected at least one model.")
     for name, model in named.items():
         if not isinstance(model, SMC) and not callable(model):
             raise ValueError(f"compare_evidence: models[{name!r}] is {model!r}, expected a Pyro model or an SMC.")
@@ -196,12 +197,12 @@ def _rows(
         except _NoSMCError:
             raise
         except Exception as error:
-            error.add_note(f"compare_evidence: by the model {name!r}.")
+            error.add_note(f"compare_evidence: raised by the model {name!r}.")
             rows[name] = _Row(failure=error)
         except KeyboardInterrupt:
             if all(math.isnan(row.log_evidence) for row in rows.values()):
                 raise
-            _warn(f"compare_evidence: interrupted in the model {name!r}; rows of models that are not done are NaN.")
+            _warn(f"compare_evidence: interrupted during the model {name!r}; rows of models without a result are NaN.")
             return rows
         for message in rows[name].said:
             _warn(f"compare_evidence, the model {name!r}: {message.message}", message.category)
@@ -210,7 +211,7 @@ def _rows(
         raise next(iter(failures.values()))
     for name, failure in failures.items():
         said = f"{type(failure).__name__}: {failure}".splitlines()[0]
-        _warn(f"compare_evidence, the model {name!r}: it failed, and its row is NaN ({said})")
+        _warn(f"compare_evidence, the model {name!r}: the run failed, and its row is NaN ({said})")
     return rows
 
 
@@ -225,7 +226,7 @@ def _weighed(model: Model | SMC, args: tuple[Any, ...], kwargs: dict[str, Any], 
     start = time.perf_counter()
     run = smc(model)
     if not isinstance(run, SMC):
-        raise _NoSMCError(f"compare_evidence: smc gave {run!r}, expected lambda model: SMC(OHMC(model), ...).")
+        raise _NoSMCError(f"compare_evidence: smc returned {run!r}, expected lambda model: SMC(OHMC(model), ...).")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")  # under -W error, they are raised when re-issued, not inside the run
         run.run(*args, **kwargs)
@@ -251,7 +252,7 @@ def _warn_of_runs(rows: Mapping[Hashable, _Row], difference: Tensor) -> None:
 
 
 def _warn_of_ends(best: Hashable, over: Mapping[str, Iterable[Hashable]]) -> None:
-    """Warn of arguments for which the best model has the smallest or largest value tried."""
+    """Warn about arguments for which the best model has the smallest or largest value tried."""
     chosen = best if len(over) > 1 and isinstance(best, tuple) else (best,)
     for (argument, values), value in zip(over.items(), chosen, strict=False):
         end = _end(value, list(values))

@@ -381,7 +381,7 @@ def test_numbers_of_numpy_and_sites_without_elements(guide_type):
 def test_a_covariance_that_does_not_determine_its_split():
     """[[2, 1], [1, 3]] is c²bbᵀ + D for many b."""
     guide, _ = small(rank=6)
-    with pytest.warns(UserWarning, match="12 latent dimensions with rank 6 leave the split.*from 13 dimensions on"):
+    with pytest.warns(UserWarning, match="12 latent dimensions and rank 6 the split.*at least 13 dimensions"):
         guide.identified_covariance()
 
 

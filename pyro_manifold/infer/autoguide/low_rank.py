@@ -42,8 +42,8 @@ class _AutoLowRank(AutoContinuous):
         owner = type(self).__name__
         if rank is not None and (isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 0):
             raise ValueError(
-                f"{owner}: rank={rank!r}, expected a whole number ≥ 0 (0 is the mean field), or None for about "
-                "√(latent dimensions)."
+                f"{owner}: rank={rank!r}, expected an integer ≥ 0 (0 is the mean field), or None for about √(latent "
+                "dimensions)."
             )
         if not isinstance(path_derivative, bool):
             raise ValueError(f"{owner}: path_derivative={path_derivative!r}, expected True or False.")
@@ -60,8 +60,8 @@ class _AutoLowRank(AutoContinuous):
             self.rank = round(self.latent_dim**0.5)
         if self.rank > self.latent_dim:
             raise ValueError(
-                f"{type(self).__name__}: rank={self.rank}, but the model has {self.latent_dim} latent dimensions, and "
-                f"no more than {self.latent_dim} columns can be orthonormal; give a smaller rank."
+                f"{type(self).__name__}: rank={self.rank}, but the model has {self.latent_dim} latent dimensions, "
+                f"and at most {self.latent_dim} columns can be orthonormal: choose a smaller rank."
             )
         self.loc = nn.Parameter(self._init_loc())
         part = 0.5**0.5 * self._init_scale  # equal shares of the variance for factor and diagonal
@@ -89,8 +89,8 @@ class _AutoLowRank(AutoContinuous):
         if factor.shape != (self.latent_dim, self.rank):
             raise ValueError(
                 f"{type(self).__name__}: the factor has shape {tuple(factor.shape)}, expected "
-                f"{(self.latent_dim, self.rank)} for {self.latent_dim} latent dimensions and rank {self.rank}: the "
-                "parameters that were loaded belong to another rank or model."
+                f"{(self.latent_dim, self.rank)} for {self.latent_dim} latent dimensions and rank {self.rank}: load "
+                "parameters of the same rank and model."
             )
         return factor
 
@@ -108,7 +108,8 @@ class _AutoLowRank(AutoContinuous):
         The closed form is obtained through `get_transform`: with the cached noise of a draw, log q is a function of
         the noise minus a log determinant, so that the gradient of the entropy has no Monte Carlo error.
         """
-        # A mean-field guide rarely fits exactly, so it keeps the closed form, which widens a narrow start faster.
+        # A mean-field guide rarely fits exactly, so it uses the closed form, which widens a narrow initial guide
+        # faster.
         if self.path_derivative and self.rank:
             parameters = self.loc, self._checked_factor(), self.scale
             frozen = (parameter.detach() for parameter in parameters)
@@ -132,14 +133,14 @@ class _AutoLowRank(AutoContinuous):
         """
         if self.prototype_trace is None:
             raise RuntimeError(
-                f"{type(self).__name__}.identified_covariance: the guide knows no sites yet; call it, or SVI.step, "
+                f"{type(self).__name__}.identified_covariance: the guide has no sites yet: call it, or SVI.step, "
                 "with the model's arguments first."
             )
         if self.rank and self.latent_dim <= 2 * self.rank:
             warnings.warn(
-                f"{type(self).__name__}.identified_covariance: {self.latent_dim} latent dimensions with rank "
-                f"{self.rank} leave the split of the covariance into factor and diagonal open; it is determined from "
-                f"{2 * self.rank + 1} dimensions on.",
+                f"{type(self).__name__}.identified_covariance: with {self.latent_dim} latent dimensions and rank "
+                f"{self.rank} the split of the covariance into factor and diagonal is not identified: use a smaller "
+                f"rank, or at least {2 * self.rank + 1} dimensions.",
                 stacklevel=2,
             )
         factor, factor_scale = self._canonical_form() if self.rank else (self._checked_factor(), self.loc.new_zeros(0))
@@ -289,7 +290,7 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
     Args:
         model: a Pyro model with continuous latent variables.
         rank: columns of B, 0 to m; 0 is the mean field, None about √m.
-        factor_scale: s, held fixed; None learns it. The paper's family is ``factor_scale=1.0``.
+        factor_scale: a fixed s; None to optimise it. The paper's family is ``factor_scale=1.0``.
         init_loc_fn: initial value of each site, as in Pyro.
         init_scale: initial standard deviation, √½ of it from the diagonal and √½ along each column (unless s is given).
         path_derivative: as for `AutoStiefelLowRankMultivariateNormal`.

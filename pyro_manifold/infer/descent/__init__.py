@@ -1,1 +1,1 @@
-"""Descents of many starts at once, on manifolds."""
+"""Optimisation of many chains at once along manifolds: natural gradients and L-BFGS."""

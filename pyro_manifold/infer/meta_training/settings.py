@@ -38,7 +38,9 @@ class MetaTask:
         if not isinstance(self.args, tuple):
             raise ValueError(f"args={self.args!r}, expected a tuple.")
         if self.args and self.data_loader is not None:
-            raise ValueError("args and data_loader: expected one of them, for both are positional arguments.")
+            raise ValueError(
+                "args and data_loader are both given, expected one of them, since both are positional arguments."
+            )
         if not isinstance(self.kwargs, Mapping):
             raise ValueError(f"kwargs={self.kwargs!r}, expected a dictionary.")
         if not callable(self.init_strategy):
@@ -95,13 +97,16 @@ class TrainingSettings:
         if self.scores not in ("joint", "marginal"):
             raise ValueError(f"scores={self.scores!r}, expected 'joint' or 'marginal'.")
         if self.chains < 4:
-            raise ValueError(f"chains={self.chains}, expected at least 4: the score of draws comes from many of them.")
+            raise ValueError(
+                f"chains={self.chains}, expected at least 4, since scores are estimated from draws of all chains."
+            )
         if self.truncation > self.steps:
             raise ValueError(
-                f"truncation={self.truncation}, expected at most steps={self.steps}: the weights change after so many."
+                f"truncation={self.truncation}, expected at most steps={self.steps}, after which the weights are "
+                "updated."
             )
         if self.thinning > self.truncation:
             raise ValueError(
-                f"thinning={self.thinning}, expected at most truncation={self.truncation}: what is differentiated at "
-                "once needs a draw."
+                f"thinning={self.thinning}, expected at most truncation={self.truncation}, so that each window has "
+                "a draw."
             )

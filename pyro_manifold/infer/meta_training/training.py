@@ -89,8 +89,8 @@ class MetaTraining:
         energies = task.energies(sampler, training_settings.segments * training_settings.steps)
         if not bool(energies.isfinite().all()):
             raise ValueError(
-                "Chains of the first task left the finite numbers with "
-                f"step_size={training_settings.step_size:.3g}: take a smaller one."
+                "Chains of the first task reached values that are not finite with "
+                f"step_size={training_settings.step_size:.3g}: choose a smaller step_size."
             )
         low, centre, high = energies.double().quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.double)).tolist()
         return replace(sampler, energy_centre=centre, energy_scale=max(high - low, 1e-6 * abs(centre), 1e-6))
@@ -202,7 +202,9 @@ class MetaTraining:
                 ]
                 self.rounds = about["rounds"]
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged or no {_KIND} ({error}): restore it, or start again.") from error
+            raise ValueError(
+                f"{path} is damaged or not a {_KIND} ({error}): restore it, or start again with another file."
+            ) from error
         if other:
             raise ValueError(
                 f"{path} was trained with {other[0]}={found[other[0]]!r}, and this training has {mine[other[0]]!r}: "
@@ -294,8 +296,8 @@ def train_meta_sampler(
                 training.save(checkpoint)
     if training.ran_away:
         warnings.warn(
-            f"The chains of task {min(training.ran_away)} ran away in its last round, and the sampler is of no use: "
-            f"take a smaller step_size than {step_size:.3g}.",
+            f"The chains of task {min(training.ran_away)} diverged in its last round, so that the sampler is "
+            f"unusable: choose a step_size below {step_size:.3g}.",
             stacklevel=2,
         )
     return replace(training.sampler, command=command)

@@ -206,7 +206,7 @@ def find_modes(descent: Descent[S], points: Points[str], starts: Tensor, most: i
 
 def arrived(descent: Descent[S], state: S) -> Tensor:
     """Return which descents have converged, ``(points,)``."""
-    return descent.promise(state) <= _TOLERANCE
+    return descent.predicted_decrease(state) <= _TOLERANCE
 
 
 def different(points: Points[str], state: Place) -> Tensor:
