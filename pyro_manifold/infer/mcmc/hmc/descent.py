@@ -22,15 +22,15 @@ def nearer_starts(position: Blocks, potential: Potential, manifolds: Mapping[Blo
 
     Draws from a posterior with d coordinates have energies about d/2 above the minimum, and Hamiltonian Monte Carlo
     descends from ten times that height in a few trajectories. From a start that is thousands of times as high it moves
-    slowly, because the step size must suit the slope there. Therefore each chain descends separately (L-BFGS along the
-    manifold), and
+    slowly, because the step size must suit the slope there. Therefore each chain descends separately by L-BFGS along
+    the manifold:
 
-    - a chain whose energy fell by less than $10 d + 500$ keeps its start; this is the case for all chains of
-      posteriors such as mixtures, whose modes are then explored as without the descent;
+    - a chain whose energy fell by less than $10 d + 500$ keeps its start; for posteriors such as mixtures this holds
+      for all chains, whose modes are then explored as without the descent;
     - otherwise the chain starts at the first point of the descent whose energy is within d of the final one, a typical
       energy of draws; not at the mode itself, which can be narrow;
     - all chains keep their starts if any descent did not converge, or converged to an energy $10 d + 500$ above
-      the lowest one: then there are funnels with unbounded density, or local minima of negligible mass.
+      the lowest one: this indicates funnels with unbounded density, or local minima of negligible mass.
 
     Since chains descend separately, starts in different basins of attraction remain in different basins.
 

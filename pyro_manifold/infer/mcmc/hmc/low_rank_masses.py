@@ -14,11 +14,11 @@ from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 _WEIGHT_OF_IDENTITY = 0.01  # in draws: more would make long directions look short
 
 _LIKE_A_GAUSSIAN = 2.5
-"""Largest product of the variances of draws and of gradients along an eigenvector: 1 for a Gaussian, by its estimate up
-to 2, and larger for all others. In a funnel, whose neck asks for other masses than its mouth, it is 5 to 100, and with
-directions chains would stay in its neck."""
+"""Largest product of the variances of draws and of gradients along an eigenvector: 1 for a Gaussian, with estimates up
+to 2, and larger for all other distributions. In a funnel, whose neck requires other masses than its mouth, it is 5 to
+100, and with directions chains would get stuck in the neck."""
 
-_DRAWS_OF_A_NUMBER = 2.0  # with fewer draws than numbers, draws and gradients vary along other directions
+_DRAWS_OF_A_NUMBER = 2.0  # with fewer draws than coordinates, draws and gradients vary along other directions
 
 
 class LowRankEstimator(RidgeEstimator):
@@ -29,12 +29,12 @@ class LowRankEstimator(RidgeEstimator):
 
     $$ M^{-1} = D^{1/2} \Big(\sigma I + \sum_{i=1}^k (\eta_i - \sigma) w_i w_i^\top\Big) D^{1/2}: $$
 
-    at most eight eigenvectors w with their eigenvalues η, such that those left differ least, and σ the geometric mean
-    of these. Eigenvectors are left out whose eigenvalue is within a factor of 2 of σ, and all if the posterior is far
-    from a Gaussian along any: the product of the variances of draws and of gradients along it, 1 for a Gaussian, is
-    above 2.5.
+    with at most eight eigenvectors w and their eigenvalues η, chosen such that the remaining eigenvalues differ least,
+    and σ the geometric mean of the remaining ones. Eigenvectors whose eigenvalue is within a factor of 2 of σ are left
+    out. All are left out if the posterior is far from a Gaussian along any of them: if the product of the variances of
+    draws and of gradients along it, which is 1 for a Gaussian, exceeds 2.5.
 
-    Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, whose metric has no σ and no such product.
+    Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, whose metric has neither σ nor this criterion.
     """
 
     cost_little = True  # two products of a matrix of k rows with a vector a step
@@ -72,9 +72,9 @@ def _within_chains(values: Tensor) -> Tensor:
 
 
 def _far_from_others(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the places of so many of the smallest and largest of sorted values, and the geometric mean of the others.
+    """Return indices of ``count`` of the smallest and largest sorted values, and the geometric mean of the others.
 
-    Of the ways to take some of both, that after which the ratio of the largest to the smallest is least.
+    The split between smallest and largest minimises the ratio of the largest to the smallest remaining value.
     """
     logs, left = values.log(), len(values) - count
     first = int((logs[left - 1 :] - logs[: count + 1]).argmin())

@@ -326,7 +326,7 @@ def test_directions_of_an_earlier_run_are_left_out_for_another_number_of_chains(
 def test_directions_are_left_out_with_a_warning_where_a_kernel_has_none():
     kernel = OHMC(ridge)
     drawn(kernel, num_samples=5)
-    with pytest.warns(UserWarning, match=r"directions across \['x', 'z'\] of the earlier run are left out"):
+    with pytest.warns(UserWarning, match=r"directions across \['x', 'z'\] of the earlier run are not used"):
         drawn(GHMC(ridge, tuning=kernel.tuning), num_samples=5, warmup_steps=0)
     fixed = OHMC(ridge, tuning=kernel.tuning, adapt_mass_matrix=False)
     drawn(fixed, num_samples=5, warmup_steps=20)
