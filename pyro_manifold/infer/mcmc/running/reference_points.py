@@ -36,7 +36,7 @@ class AnotherDensityError(ValueError):
     def __init__(self, difference: str) -> None:
         self.difference = difference
         super().__init__(
-            f"The saved run is of another density ({difference}): restore it into a run of the same model and data."
+            f"The saved run has another density ({difference}): restore it into a run of the same model and data."
         )
 
 
@@ -78,7 +78,7 @@ class ReferencePoints(NamedTuple):
         check_entries(saved, cls._fields, "the reference points")
         for name, kind in (("position", Tensor), ("manifolds", str), ("values", Tensor)):
             if not isinstance(saved[name], dict) or not all(isinstance(part, kind) for part in saved[name].values()):
-                raise ValueError(f"The saved {name} of the reference points cannot be those of a run: restore another.")
+                raise ValueError(f"The saved {name} of the reference points are damaged: restore another checkpoint.")
         position, values = ({site: x.to(device) for site, x in saved[name].items()} for name in ("position", "values"))
         return cls(position, dict(saved["manifolds"]), values)
 

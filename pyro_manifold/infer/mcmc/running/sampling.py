@@ -1,4 +1,4 @@
-"""Sampling session: a run with its draw storage and number of iterations, for `MCMC.run` and `MCMC.continue_run`."""
+"""Sampling of a run: its draw storage and number of iterations, for `MCMC.run` and `MCMC.continue_run`."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class Sampling:
             changed = [f"the density is no longer that of the run ({error.difference})"]
         if changed:
             raise ValueError(
-                f"MCMC.continue_run: {'; '.join(changed)}: go on with the model and data that it began with, or run "
-                "another MCMC."
+                f"MCMC.continue_run: {'; '.join(changed)}: continue with the original model and data, or create a "
+                "new MCMC."
             )
         self.run.compare_graphs(_CHAINS_COMPARED)
 
@@ -123,8 +123,8 @@ class Sampling:
         if isinstance(error, KeyboardInterrupt):
             if not made:
                 warnings.warn(
-                    f"Interrupted at iteration {self.run.iteration}, of which {self.run.warmup_steps} are warm-up, and "
-                    "before the first draw: what warm-up has learnt is kept, and continue_run(num_samples) goes on.",
+                    f"Interrupted at iteration {self.run.iteration} (warm-up has {self.run.warmup_steps}), before "
+                    "the first draw: the state of warm-up is kept, and continue_run(num_samples) continues from it.",
                     stacklevel=4,
                 )
                 raise error
