@@ -139,7 +139,7 @@ def test_parameters_of_a_guide_travel_to_shards():
 
 
 def test_shards_that_cannot_be_are_sentences():
-    with pytest.raises(ValueError, match="num_runs=4 are not to be split into shards=3"):
+    with pytest.raises(ValueError, match="num_runs=4 is not divisible by the number of shards, 3"):
         SMC(OHMC(langevin), shards=Shards(ThreadPoolExecutor(1), 3))
     with pytest.raises(ValueError, match="shards=2, expected Shards"):
         SMC(OHMC(langevin), shards=2)

@@ -100,7 +100,9 @@ class PSGLD(SGLD):
         **options: Any,
     ) -> None:
         if options.get("scales"):
-            raise ValueError("scales: PSGLD learns a scale for each coordinate; leave it out, or take SGLD.")
+            raise ValueError(
+                "scales is not supported by PSGLD, which adapts a scale for each coordinate: leave it out, or use SGLD."
+            )
         super().__init__(model, potential_fn, step_size=step_size, **options)
         check_share(open_above=True, decay=decay)
         check_positive(damping=damping)
@@ -108,7 +110,9 @@ class PSGLD(SGLD):
 
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         mechanics = block_mechanics(problem, self.manifold_mechanics)
-        temperature = value_at("temperature", self._temperature, 0) or 1.0  # a descent has no noise that could be long
+        temperature = (
+            value_at("temperature", self._temperature, 0) or 1.0
+        )  # temperature 0 has no noise, whose scale matters
         return state._replace(
             memory=stationary_squares(state.position, problem.at_step, mechanics, temperature, problem.random)
         )
@@ -137,9 +141,9 @@ def stationary_squares(
     that is too short is corrected as v adapts, while one that is too long leaves the typical set.
 
     Args:
-        position: of all chains.
-        at_step: the density on the batch of a step, by its number.
-        mechanics: how each block moves.
+        position: positions of all chains.
+        at_step: function from a step number to the density on the batch of that step.
+        mechanics: mechanics of each block.
         temperature: τ > 0.
         random: random number generator for z.
 

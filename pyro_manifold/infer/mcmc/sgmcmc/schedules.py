@@ -90,10 +90,10 @@ def as_schedule(name: str, value: object) -> Schedule:
     if is_a(Real, value):
         number = float(value)  # type: ignore[arg-type]
         if not 0 <= number < math.inf:
-            raise ValueError(f"{name}={value!r}, expected a finite number ≥ 0 or a function of the number of the step.")
+            raise ValueError(f"{name}={value!r}, expected a finite number ≥ 0 or a function of the step number.")
         return Constant(number)
     if not callable(value):
-        raise ValueError(f"{name}={value!r}, expected a number or a function of the number of the step.")
+        raise ValueError(f"{name}={value!r}, expected a number or a function of the step number.")
     return value
 
 
@@ -107,7 +107,7 @@ def value_at(name: str, schedule: Schedule, step: int) -> float:
     try:
         value = float(found)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"The schedule of {name} gives {found!r} at step {step}, expected a number ≥ 0.") from error
+        raise ValueError(f"The schedule of {name} returns {found!r} at step {step}, expected a number ≥ 0.") from error
     if not 0 <= value < math.inf:
-        raise ValueError(f"The schedule of {name} gives {value} at step {step}, expected a finite number ≥ 0.")
+        raise ValueError(f"The schedule of {name} returns {value} at step {step}, expected a finite number ≥ 0.")
     return value

@@ -44,8 +44,8 @@ def rewritten(path, change):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda about, _: about.update(version=2), "has version 2, and this package reads version 1"),
-        (lambda about, _: about.update(version="1"), "has version '1', and this package reads version 1"),
+        (lambda about, _: about.update(version=2), "has version 2, expected 1"),
+        (lambda about, _: about.update(version="1"), "has version '1', expected 1"),
         (lambda about, _: about.update(kind="MetaTraining"), "holds a MetaTraining, expected a MetaSampler"),
         (lambda about, _: about.update({"curl inputs": ["energy"]}), "the curl inputs .'energy'., expected"),
         (lambda about, _: about.update({"friction inputs": 3}), "the friction inputs 3, expected"),
@@ -59,7 +59,7 @@ def rewritten(path, change):
         (lambda _, arrays: arrays.update(more=np.zeros(1)), "other tensors or constants than a sampler's"),
         (
             lambda _, arrays: arrays.update({"curl bias": np.zeros(5, int)}),
-            "'curl bias' has numbers of type torch.int64",
+            "'curl bias' has dtype torch.int64",
         ),
         (lambda _, arrays: arrays.pop("curl bias"), "is damaged or no MetaSampler"),
         (lambda _, arrays: arrays.update({"curl weight": np.zeros((3, 3))}), "The network 'curl' has weights .3, 3."),
@@ -86,7 +86,7 @@ def test_damaged_files(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "nobody", "."])
 def test_files_that_are_not_there(name):
-    with pytest.raises(FileNotFoundError, match=f"There is no sampler '{name}': give a file"):
+    with pytest.raises(FileNotFoundError, match=f"There is no sampler '{name}': pass a file"):
         MetaSampler.load(name)
 
 
