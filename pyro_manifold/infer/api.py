@@ -30,7 +30,7 @@ from pyro_manifold.infer.mcmc.arguments import (
 from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
 from pyro_manifold.infer.mcmc.running.end_of_run import warn_of_chains
-from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, known_by, lengths
+from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, identified_quantities, lengths
 from pyro_manifold.infer.mcmc.running.loop import Consumer, Iteration
 from pyro_manifold.infer.mcmc.running.on_disk import OnDisk
 from pyro_manifold.infer.mcmc.running.run import Run
@@ -324,7 +324,7 @@ class MCMC(Results):
         if self._until is None:
             return None
         least = self._requested_samples // self._thinning
-        return Goal(self._until, self._num_superchains, known_by(run), least)
+        return Goal(self._until, self._num_superchains, identified_quantities(run), least)
 
     def _fingerprints_of_data(self) -> dict[str, str]:
         """Return fingerprints of the data of a kernel that takes minibatches, by name."""

@@ -168,7 +168,7 @@ class _Row(NamedTuple):
         error: standard error of the log evidence.
         seconds: wall time; NaN for an `SMC` that had already run.
         spread: standard deviation of the log evidences of the runs.
-        said: warnings of the run, except those in ``differ``.
+        messages: warnings of the run, except those in ``differ``.
         differ: warnings that the log evidences of the runs differ.
         failure: the error that ended the run.
     """
@@ -177,7 +177,7 @@ class _Row(NamedTuple):
     error: float = math.nan
     seconds: float = math.nan
     spread: float = 0.0
-    said: Sequence[warnings.WarningMessage] = ()
+    messages: Sequence[warnings.WarningMessage] = ()
     differ: Sequence[warnings.WarningMessage] = ()
     failure: Exception | None = None
 
@@ -204,14 +204,14 @@ def _rows(
                 raise
             _warn(f"compare_evidence: interrupted during the model {name!r}; rows of models without a result are NaN.")
             return rows
-        for message in rows[name].said:
+        for message in rows[name].messages:
             _warn(f"compare_evidence, the model {name!r}: {message.message}", message.category)
     failures = {name: row.failure for name, row in rows.items() if row.failure is not None}
     if len(failures) == len(rows):
         raise next(iter(failures.values()))
     for name, failure in failures.items():
-        said = f"{type(failure).__name__}: {failure}".splitlines()[0]
-        _warn(f"compare_evidence, the model {name!r}: the run failed, and its row is NaN ({said})")
+        reason = f"{type(failure).__name__}: {failure}".splitlines()[0]
+        _warn(f"compare_evidence, the model {name!r}: the run failed, and its row is NaN ({reason})")
     return rows
 
 
@@ -232,7 +232,7 @@ def _weighed(model: Model | SMC, args: tuple[Any, ...], kwargs: dict[str, Any], 
         run.run(*args, **kwargs)
     differ = [each for each in caught if str(each.message).startswith(_RUNS_DIFFER)]
     others = [each for each in caught if each not in differ]
-    return _of_run(run)._replace(seconds=time.perf_counter() - start, said=others, differ=differ)
+    return _of_run(run)._replace(seconds=time.perf_counter() - start, messages=others, differ=differ)
 
 
 def _of_run(run: SMC) -> _Row:

@@ -118,11 +118,11 @@ def test_draws_that_would_meet_the_elements_of_a_plate_are_refused(index, plate,
     [
         ("posterior_samples=[1, 2], expected a dictionary of draws by site", [1, 2]),
         (
-            "posterior_samples['w'] is of shape (), expected a tensor (draws, ...) with at least one draw",
+            "posterior_samples['w'] is of shape (), expected a tensor (draws, ...)",
             {"w": torch.tensor(1.0)},
         ),
         (
-            "posterior_samples['w'] is of shape (0, 2), expected a tensor (draws, ...) with at least one draw",
+            "posterior_samples['w'] is of shape (0, 2), expected a tensor (draws, ...)",
             {"w": torch.ones(0, 2)},
         ),
         ("posterior_samples['w'] is of type list, expected", {"w": [1.0, 2.0]}),

@@ -20,7 +20,7 @@ from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Blocks
-from pyro_manifold.infer.smc.initialisation import likelihood_beside, posterior_of, problem_with_finite_starts
+from pyro_manifold.infer.smc.initialisation import likelihood_terms, posterior_of, problem_with_finite_starts
 from pyro_manifold.infer.smc.tuning import particle_tuning
 
 _FEWEST_WARMUP_STEPS = 20
@@ -101,7 +101,7 @@ class ReplicaExchange:
         options = {**kernel.model_options, "init_strategy": init_to_sample}
         model: Any = kernel.model  # not None, as checked by `check_tempering`
         full = posterior_of(model, args, kwargs, options, "tempering")
-        likelihood_beside(full, (), "tempering")
+        likelihood_terms(full, (), "tempering")
         base = target_from_model(WithoutLikelihood()(model), args, kwargs, **options)
         target = tempered(base, full)
         problem = problem_with_finite_starts(target, base, full, self.levels * chains, kernel.batched, "tempering")

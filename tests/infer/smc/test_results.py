@@ -211,7 +211,7 @@ def test_the_error_of_a_chain_goes_with_that_of_its_ancestor():
 def test_an_error_from_few_chains_is_said_to_be_rough():
     """Of two chains, 12 calls had errors of which the truth was 2 away in the mean of squares, and 5.5 at most."""
     smc = SMC(OHMC(langevin), 64, 1, disable_progbar=True)
-    with pytest.warns(UserWarning, match="what 4 chains differ"):
+    with pytest.warns(UserWarning, match="estimated from only 4 chains"):
         smc.run()
 
 

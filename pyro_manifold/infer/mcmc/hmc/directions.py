@@ -15,7 +15,7 @@ from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block
 from pyro_manifold.manifolds import Stiefel
 
-_MOST_NUMBERS = 100, 4000
+_MOST_COORDINATES = 100, 4000
 """Limits of the number of coordinates of a group that was not requested, in one chain and in all chains: eigenvalues of
 its covariances are computed for each chain."""
 
@@ -36,7 +36,7 @@ def correlated_groups(problem: Problem) -> tuple[tuple[Block, ...], ...]:
     ]
     group = (*matrices, *(block for block in layout.groups if block not in layout.dense))
     numbers = sum(position[block][0].numel() for block in group)
-    most, most_of_chains = _MOST_NUMBERS if problem.manifolds else _MOST_UNCONSTRAINED
+    most, most_of_chains = _MOST_COORDINATES if problem.manifolds else _MOST_UNCONSTRAINED
     few = 1 < numbers <= most and numbers * problem.chains <= most_of_chains
     return (group,) if few and (matrices or not problem.manifolds) else ()
 

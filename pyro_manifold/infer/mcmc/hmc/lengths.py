@@ -136,7 +136,7 @@ class LengthChoice(Saved):
         """
         self._window, self._window_before = Transitions(self._example), self._window
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Discard all transitions and reset the mean length, after a large change of masses."""
         self._window, self._window_before = Transitions(self._example), Transitions(self._example)
         self._lengths.mean = INITIAL_LENGTH

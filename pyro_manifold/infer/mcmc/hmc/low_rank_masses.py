@@ -18,7 +18,7 @@ _LIKE_A_GAUSSIAN = 2.5
 to 2, and larger for all other distributions. In a funnel, whose neck requires other masses than its mouth, it is 5 to
 100, and with directions chains would get stuck in the neck."""
 
-_DRAWS_OF_A_NUMBER = 2.0  # with fewer draws than coordinates, draws and gradients vary along other directions
+_DRAWS_PER_COORDINATE = 2.0  # with fewer draws than coordinates, draws and gradients vary along other directions
 
 
 class LowRankEstimator(RidgeEstimator):
@@ -37,14 +37,14 @@ class LowRankEstimator(RidgeEstimator):
     Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, whose metric has neither σ nor this criterion.
     """
 
-    cost_little = True  # two products of a matrix of k rows with a vector a step
+    compiled_from_start = True  # cheap: two products of a matrix of k rows with a vector per step
 
     def __init__(self, group: tuple[Block, ...], position: Blocks, matrices: Collection[Block], optional: bool) -> None:
         super().__init__(group, position, matrices, optional)
         self._count = min(self._count, sum(self._numbers) - 1)
 
     def estimate(self, inverse_masses: Blocks) -> tuple[Tensor, Blocks]:
-        if len(self._states) * len(self.initial()) < _DRAWS_OF_A_NUMBER * sum(self._numbers):
+        if len(self._states) * len(self.initial()) < _DRAWS_PER_COORDINATE * sum(self._numbers):
             return self.initial(), {}
         scales = self._scales(inverse_masses)
         coordinates, gradients = self._coordinates(scales, {})

@@ -59,7 +59,7 @@ class RidgeEstimator(Saved):
     Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, for the geometric mean.
     """
 
-    cost_little: ClassVar[bool] = False
+    compiled_from_start: ClassVar[bool] = False
     """True if code is compiled for directions from the start, which avoids recompilation."""
 
     def __init__(

@@ -242,7 +242,7 @@ class WarmUp(Saved):
         self._momenta_fit = False
         is_last = self.masses.windows_completed == len(self._windows) - 2
         if self._plan.chooses_length and is_last and changed > _OTHER_MASSES:
-            self.length_choice.begin_anew()
+            self.length_choice.reset()
         if self._plan.adapt_step_size:
             self._search(state, random)
 

@@ -116,7 +116,7 @@ class Goal:
         self.worst: Shortfall | None = None
         self._ratios: dict[str, np.ndarray] = {}
 
-    def look(self, draws: Sites, *, thoroughly: bool = False) -> bool:
+    def check(self, draws: Sites, *, thoroughly: bool = False) -> bool:
         """Check the draws so far, ``{site: (chains, draws, ...)}``, and return whether the goal is reached.
 
         Args:
@@ -184,16 +184,16 @@ class Goal:
         """Describe the reason for which a run stopped with this number of draws of each chain."""
         if self.reached:
             return f"Stopped at {draws} draws of each chain, with {self._wanted} for every site and the log density."
-        said = "" if self.worst is None else f": the worst is {self.worst.name} with {self.worst.found}"
+        worst = "" if self.worst is None else f": the worst is {self.worst.name} with {self.worst.found}"
         which = f"max_samples, {most} draws of each chain," if draws == most else f"{draws} draws of each chain"
-        return f"Stopped at {which} before {self._wanted} for every site and the log density{said}."
+        return f"Stopped at {which} before {self._wanted} for every site and the log density{worst}."
 
     @property
     def _wanted(self) -> str:
         return " and ".join(in_words({goal: value}, bound=True) for goal, value in self._until.items())
 
 
-def known_by(run: Run[Any, Any]) -> Quantities:
+def identified_quantities(run: Run[Any, Any]) -> Quantities:
     """Return a function of draws to the quantities that the posterior identifies, given its symmetries (found once)."""
     found: list[Symmetry] | None = None
 
@@ -209,7 +209,7 @@ def known_by(run: Run[Any, Any]) -> Quantities:
     return quantities
 
 
-class Looks:
+class GoalChecks:
     """Stopping rule that checks a goal on the draws in a draw storage, as used by `loop.sample`.
 
     Args:
@@ -229,14 +229,14 @@ class Looks:
         """Check the goal if a check is due, also at earlier numbers of draws that a resumed run has passed."""
         while self._goal.next <= draws and not self._goal.reached:
             self._storage.settle()
-            self._goal.look(self._draws(self._goal.next))
+            self._goal.check(self._draws(self._goal.next))
         return self._goal.reached
 
     def verdict(self, wanted: int) -> str:
         """Describe the reason for which the run stopped, after a last check of at most ``wanted`` draws."""
         made = min(self._storage.made, wanted)
         if not self._goal.reached and made >= FEWEST_DRAWS:
-            self._goal.look(self._draws(made), thoroughly=True)
+            self._goal.check(self._draws(made), thoroughly=True)
         return self._goal.sentence(made, wanted)
 
     def _draws(self, count: int) -> Sites:

@@ -205,21 +205,21 @@ def _beyond(found: Tensor, recorded: Tensor, rounding: Tensor | None) -> Tensor:
 
 def _clause(found: Values, recorded: Values, differing: Mapping[str, Tensor], place: str) -> str:
     point = min(int(mask.nonzero()[0, 0]) for mask in differing.values())
-    said = [place.format(point)]
+    clauses = [place.format(point)]
     if _LOG_DENSITY in differing:
         before, now = float(recorded[_LOG_DENSITY][point]), float(found[_LOG_DENSITY][point])
         by = f", {now - before:+.2g}" if math.isfinite(now) else ""
-        said.append(f"the log density was {before:.6g} and is {now:.6g}{by}")
+        clauses.append(f"the log density was {before:.6g} and is {now:.6g}{by}")
     sites = [name for name in differing if name.startswith("'")]
     for name in [name for name in differing if name not in (_LOG_DENSITY, _METRIC, *sites)][:_NAMED]:
-        said.append(f"{name} {_change(found[name], recorded[name], differing[name])}")
+        clauses.append(f"{name} {_change(found[name], recorded[name], differing[name])}")
     if sites:
         more = f" and {len(sites) - _NAMED} more" if len(sites) > _NAMED else ""
         largest = max(float((found[name] - recorded[name]).abs().max()) for name in sites)
-        said.append(f"the gradient of {', '.join(sites[:_NAMED])}{more} differs by up to {largest:.2g}")
+        clauses.append(f"the gradient of {', '.join(sites[:_NAMED])}{more} differs by up to {largest:.2g}")
     if _METRIC in differing:
-        said.append("the metric differs")
-    return ", ".join(said)
+        clauses.append("the metric differs")
+    return ", ".join(clauses)
 
 
 def _change(found: Tensor, recorded: Tensor, differing: Tensor) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
-from pyro_manifold.infer.mcmc.running.goal import Goal, Looks
+from pyro_manifold.infer.mcmc.running.goal import Goal, GoalChecks
 from pyro_manifold.infer.mcmc.running.loop import Consumer, ProgressBar, sample
 from pyro_manifold.infer.mcmc.running.reference_points import AnotherDensityError
 from pyro_manifold.infer.mcmc.running.run import Run
@@ -101,13 +101,13 @@ class Sampling:
         total, wanted = self.run.warmup_steps + self._asked, self.wanted
         why: str | None = None
         error: BaseException | None = None
-        looks = None if self._goal is None else Looks(self._goal, self._storage, self._thinning)
+        checks = None if self._goal is None else GoalChecks(self._goal, self._storage, self._thinning)
         with self._storage.sampling():
             try:
                 with ProgressBar(total, figures, disable_progbar, self.run.iteration) as progress:
                     consumers = [self._storage, *consumers, progress]
-                    if looks is None or not looks.reached(min(self._storage.made, wanted)):
-                        _, why, error = sample(self.run, self._asked, self._thinning, consumers, looks)
+                    if checks is None or not checks.reached(min(self._storage.made, wanted)):
+                        _, why, error = sample(self.run, self._asked, self._thinning, consumers, checks)
             except BaseException as raised:  # no draw in this call; there may be earlier ones
                 error = raised
             try:
@@ -115,9 +115,9 @@ class Sampling:
             except OSError as full:
                 error = error or full  # the first error is the one reported
         broken_off = why is not None or error is not None
-        if looks is not None and not broken_off:
-            self.stopped = looks.verdict(wanted)
-        if broken_off or looks is not None:  # iterations not made are no longer requested
+        if checks is not None and not broken_off:
+            self.stopped = checks.verdict(wanted)
+        if broken_off or checks is not None:  # iterations not made are no longer requested
             self._asked = max(0, min(self._asked, self.run.iteration - self.run.warmup_steps))
         made = self._storage.made
         if isinstance(error, KeyboardInterrupt):

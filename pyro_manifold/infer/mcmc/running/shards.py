@@ -24,7 +24,7 @@ from pyro_manifold.store.files import write_roughly
 from pyro_manifold.store.reading import shard_folder
 
 _ATTEMPTS = 3
-_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_CHECKS = 1.0
 _LARGEST_SEED = 2**32  # supported by NumPy
 _PROGRESS = "progress"
 _ALONE = threading.Lock()  # Pyro's handlers and torch's generator are global to the process
@@ -140,7 +140,7 @@ class Job:
             num_chains=chains,
             store=store,
             resume=store is not None,
-            consumers=[] if store is None else [_Tell(store.folder, self.options["warmup_steps"])],
+            consumers=[] if store is None else [_IterationFile(store.folder, self.options["warmup_steps"])],
             disable_progbar=True,
             **self.options,
         )
@@ -178,7 +178,7 @@ class LostShardError(RuntimeError):
 
 
 @dataclass
-class _Tell:
+class _IterationFile:
     """Consumer that writes the number of iterations into a shard's folder about once per second."""
 
     folder: Path
@@ -187,7 +187,7 @@ class _Tell:
 
     def __call__(self, iteration: Any) -> None:
         if time.monotonic() >= self.due:
-            self.due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+            self.due = time.monotonic() + _SECONDS_BETWEEN_CHECKS
             made = iteration.index + (1 if iteration.stage == "Warmup" else 1 + self.warmup_steps)
             write_roughly(self.folder / _PROGRESS, str(made))
 
@@ -225,12 +225,12 @@ def _outcome(job: Work, count: int, number: int) -> Outcome:
         try:
             samples, statistics = job.done_by(number, count)
         except Exception as raised:  # a model can fail in any way
-            error = _that_travels(raised)
-    said = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
-    return Outcome(error, samples, statistics, said)
+            error = _picklable(raised)
+    messages = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+    return Outcome(error, samples, statistics, messages)
 
 
-def _that_travels(error: Exception) -> Exception:
+def _picklable(error: Exception) -> Exception:
     """Return the error without parts that cannot be pickled."""
     import cloudpickle
 
@@ -275,7 +275,7 @@ def run_shards(shards: Shards, job: Work, total: int, disable_progbar: bool) -> 
         ) from error
     folder = None if job.store is None else job.store.folder
     with tqdm(total=shards.count * total, disable=disable_progbar) as bar:
-        outcomes = _Desk(shards, payload, lambda ended: _show(bar, folder, shards.count, total, ended)).outcomes()
+        outcomes = _Scheduler(shards, payload, lambda ended: _show(bar, folder, shards.count, total, ended)).outcomes()
     for number, outcome in enumerate(outcomes):
         for words in outcome.warnings:
             warnings.warn(f"Shard {number}: {words}", stacklevel=5)
@@ -285,7 +285,7 @@ def run_shards(shards: Shards, job: Work, total: int, disable_progbar: bool) -> 
     return outcomes
 
 
-class _Desk:
+class _Scheduler:
     """Scheduler that submits shards, and resubmits those whose workers were lost."""
 
     def __init__(self, shards: Shards, payload: bytes, show: Callable[[set[int]], None]) -> None:
@@ -322,13 +322,13 @@ class _Desk:
         try:
             future = self._executor.submit(run_shard, self._payload, number, self._attempts[number])
         except BrokenExecutor as error:
-            self._renew(error)
+            self._replace_executor(error)
             future = self._executor.submit(run_shard, self._payload, number, self._attempts[number])
         self._pending[future] = number
 
     def _wait(self, found: dict[int, Outcome]) -> list[int]:
         """Collect the results of finished shards, and return the shards that were lost."""
-        done, _ = wait(self._pending, _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+        done, _ = wait(self._pending, _SECONDS_BETWEEN_CHECKS, FIRST_COMPLETED)
         lost = []
         for future in done:
             number = self._pending.pop(future)
@@ -346,7 +346,7 @@ class _Desk:
                 lost.append(number)
         return lost
 
-    def _renew(self, error: BrokenExecutor) -> None:
+    def _replace_executor(self, error: BrokenExecutor) -> None:
         if not self._made:
             raise LostShardError(
                 f"The executor is broken ({error}) and accepts no more work. Stored draws are kept: run again with "

@@ -22,7 +22,7 @@ from pyro_manifold.infer.mcmc.transitions.step_graph import Density
 from pyro_manifold.infer.mcmc.transitions.trees import of_tensors
 from pyro_manifold.store.saving import Saved
 
-_BATCHES_TO_LOOK_AT = 4
+_BATCHES_TO_CHECK = 4
 _LARGEST_PATH = 2**21
 """Largest number of coordinates in the positions of all steps of a call, which are kept until they are returned."""
 
@@ -236,7 +236,7 @@ class StochasticSteps:
             density: density of one chain, as steps evaluate it.
         """
         self._numbers = sum(x.numel() for x in state.position.values())
-        coming = map(self._batch_of, range(state.steps + 1, state.steps + 1 + _BATCHES_TO_LOOK_AT))
+        coming = map(self._batch_of, range(state.steps + 1, state.steps + 1 + _BATCHES_TO_CHECK))
         alike = list(islice((batch for batch in coming if shapes_of(batch) == self._shapes), 2))
         points = [(self._plan.at(state.steps), batch) for batch in alike]
         if points:

@@ -403,7 +403,7 @@ def test_native_code_agrees_with_eager_steps(dtype):
     [
         (lambda model: GHMC(model, full_mass=[("x", "z")]), "full_mass names 'x'"),
         (lambda model: OHMC(model, full_mass=[("W", "z")]), "full_mass names 'W', of shape (2, 3, 1)"),
-        (lambda model: OHMC(model, full_mass=[("x", "y")]), "full_mass names ['y'], expected sites"),
+        (lambda model: OHMC(model, full_mass=[("x", "y")]), "full_mass names ['y'], expected names"),
     ],
 )
 def test_sites_that_cannot_have_directions(kernel, named):

@@ -43,7 +43,7 @@ def test_a_run_stops_when_every_entry_has_reached_the_goal():
     assert mcmc.stopped == (
         f"Stopped at {draws} draws of each chain, with ess ≥ 500 and rhat ≤ 1.01 for every site and the log density."
     )
-    # At the last look but one it had not: at most half of the draws were needed for nothing.
+    # At the last check but one it had not: at most half of the draws were needed for nothing.
     assert 20 < draws < 2 * 500
 
 
@@ -132,7 +132,7 @@ def test_few_looks_and_none_far_behind():
     while not goal.reached and len(looks) < 20:
         looks.append(goal.next)
         # Effective sizes of a tenth: ten of each draw.
-        goal.look({"x": draws[:, : goal.next].repeat_interleave(10, 1)[:, : goal.next]})
+        goal.check({"x": draws[:, : goal.next].repeat_interleave(10, 1)[:, : goal.next]})
     assert len(looks) < 8
     growth = [later / earlier for earlier, later in itertools.pairwise(looks)]
     assert all(1.2 <= each <= 2.01 for each in growth)
@@ -141,7 +141,7 @@ def test_few_looks_and_none_far_behind():
 @pytest.mark.parametrize("value", [torch.ones(4, 50), torch.full((4, 50), torch.nan)])
 def test_what_does_not_move_or_is_not_finite_reaches_nothing(value):
     goal = Goal(Until(ess=1, rhat=2.0), None, dict, 10)
-    assert not goal.look({"x": value})
+    assert not goal.check({"x": value})
     assert "before" in goal.sentence(50, 100)
 
 
@@ -183,14 +183,14 @@ BAD = {
     "ess": ({"until": {"ess": "many"}}, r"until\['ess'\]='many', expected a number above 0"),
     "nested": (
         {"until": {"nested_rhat": 1.01}},
-        r"needs chains with common initial values: pass num_chains=Superchains\(",
+        r"common initial values: pass num_chains=Superchains\(",
     ),
     "nothing": ({}, "MCMC needs num_samples, or until="),
     "max_samples alone": ({"until": {"max_samples": 20}}, "until has no goal"),
     "max_samples": ({"until": {"ess": 4, "max_samples": 2.5}}, "max_samples=2.5, expected a positive integer"),
     "too few": (
         {"until": {"ess": 4, "max_samples": 20}, "num_samples": 30},
-        "max_samples=20, expected at least num_samples=30",
+        "max_samples=20, expected at least num",
     ),
 }
 

@@ -105,9 +105,9 @@ def test_storing_changes_no_draw_and_reads_like_memory(tmp_path):
 @pytest.mark.parametrize(
     ("stop_at", "words"),
     [
-        (("Warmup", 0), "Interrupted at iteration 2 .warm-up has 30."),
-        (("Warmup", 13), "Interrupted at iteration 15 .warm-up has 30."),
-        (("Warmup", 29), "Interrupted at iteration 31 .warm-up has 30."),
+        (("Warmup", 0), "Interrupted at iteration 2 (warm-up has 30)"),
+        (("Warmup", 13), "Interrupted at iteration 15 (warm-up has 30)"),
+        (("Warmup", 29), "Interrupted at iteration 31 (warm-up has 30)"),
         (("Sample", 21), "kept 11 of 20 draws"),
     ],
 )
@@ -242,7 +242,7 @@ def test_an_interrupted_warm_up_is_kept():
     pyro.set_rng_seed(1)
     mcmc = MCMC(OHMC(positive), DRAWS, WARMUP, num_chains=CHAINS, disable_progbar=True, hook_fn=stop)
     with (
-        pytest.warns(UserWarning, match="Interrupted at iteration 12 .warm-up has 30"),
+        pytest.warns(UserWarning, match="Interrupted at iteration 12 "),
         pytest.raises(KeyboardInterrupt),
     ):
         mcmc.run()
@@ -513,9 +513,7 @@ def test_a_folder_that_is_gone_takes_no_draw_from_memory(tmp_path, capacity, sto
     pyro.set_rng_seed(1)
     store = Store(folder, seconds=1e6, draws=capacity)
     mcmc = MCMC(OHMC(positive), DRAWS, WARMUP, num_chains=CHAINS, store=store, consumers=[end], disable_progbar=True)
-    words = (
-        f"was removed or renamed .* {stored} draws of each chain were stored in it, the {kept} later ones are in memory"
-    )
+    words = f"was removed or renamed .* {stored} draws .* were stored in it, the {kept} later ones are in memory"
     with pytest.raises(OSError, match=words) as raised:
         mcmc.run()
     assert f"MCMC kept {kept} of {DRAWS}" in raised.value.__notes__[0]

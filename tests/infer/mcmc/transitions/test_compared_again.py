@@ -155,7 +155,7 @@ def test_a_frozen_branch_is_looked_for_with_the_code():
         for _ in range(130):
             run.advance()
     assert any(
-        re.match("The traced density differs from the model at iteration (65|129) ", str(w.message)) for w in caught
+        re.match("The traced density differs from the model at iteration (65|129)", str(w.message)) for w in caught
     )
 
 
