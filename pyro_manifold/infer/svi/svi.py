@@ -162,7 +162,7 @@ class SVI(pyro.infer.SVI):
             while len(losses) < course.last:
                 sizes.scale(course.factor(len(losses)))
                 losses.append(self.step(*args, **kwargs))
-                course.look(losses)
+                course.check(losses)
         finally:
             sizes.restore()
             self._planned = 0

@@ -270,10 +270,10 @@ def test_a_fall_is_no_plateau():
     falling = (noise - 0.005 * torch.arange(2000.0)).tolist()
     course = Course(10_000, "cosine", "plateau")
     for count in range(1, 2001):
-        course.look(falling[:count])
+        course.check(falling[:count])
     assert course.last == 10_000
     for count in range(2001, 6001):
-        course.look(falling + noise[:1].expand(count - 2000).tolist())
+        course.check(falling + noise[:1].expand(count - 2000).tolist())
     assert course.last < 10_000
     assert course.factor(course.last) == 0.0
 
