@@ -106,7 +106,7 @@ class MCMC(Results):
         stopped: reason for which a run with ``until`` stopped; None while it has not.
 
     An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised, and
-    `continue_run` goes on with that warm-up. An error while sampling is raised, and `get_samples` has the draws made
+    `continue_run` completes that warm-up. An error while sampling is raised, and `get_samples` has the draws made
     before it.
 
     Raises:

@@ -138,8 +138,8 @@ def _named(models: Any, over: Mapping[str, Iterable[Hashable]] | None) -> dict[H
     single = callable(models)
     if single != (over is not None):
         raise ValueError(
-            "compare_evidence: give several models, {name: model}, or one model and over={argument: values}, such as "
-            "over={'rank': range(1, 7)}."
+            "compare_evidence: pass several models, {name: model}, or one model and over={argument: values}, such "
+            "as over={'rank': range(1, 7)}."
         )
     if not single and not isinstance(models, Iterable):
         raise ValueError(f"compare_evidence: models is {models!r}, expected {{name: model}} or a list of models.")

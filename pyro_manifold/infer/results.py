@@ -81,7 +81,7 @@ class Results(pyro.infer.MCMC):
             group_by_chain: ``{name: (chains, draws)}`` instead of ``{name: (chains · draws,)}``.
 
         Returns:
-            By ArviZ's names; empty for kernels that record nothing.
+            Statistics by ArviZ's names; empty for kernels without statistics.
 
         Raises:
             ValueError: before `run`.

@@ -180,7 +180,7 @@ class RunningPredictions:
         returned = self._replay.trace(values).nodes["_RETURN"]["value"]
         found = returned if self._statistic is None else self._statistic(returned)
         if not isinstance(found, Tensor):
-            what = "the model returns" if self._statistic is None else "statistic gives"
+            what = "the model returns" if self._statistic is None else "statistic returns"
             raise ValueError(f"{_OWNER}: {what} a {type(found).__name__}, expected a tensor of predictions.")
         return (found,)
 

@@ -105,9 +105,9 @@ def test_the_picture_shows_the_numbers():
 
 
 def test_bad_input_is_named(data):
-    with pytest.raises(ValueError, match=r"give several models.*or one model and over="):
+    with pytest.raises(ValueError, match=r"pass several models.*or one model and over="):
         compare_evidence(polynomial, *data)
-    with pytest.raises(ValueError, match=r"give several models.*or one model and over="):
+    with pytest.raises(ValueError, match=r"pass several models.*or one model and over="):
         compare_evidence({"a": polynomial}, *data, over={"degree": [1]})
     with pytest.raises(ValueError, match="models is empty"):
         compare_evidence({}, *data)

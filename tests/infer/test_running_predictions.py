@@ -232,7 +232,7 @@ def test_bad_input_is_named():
         RunningPredictions(model, X).mean  # noqa: B018
     with pytest.raises(ValueError, match="the model returns a NoneType, expected a tensor"):
         run(RunningPredictions(lambda: None))
-    with pytest.raises(ValueError, match="statistic gives a float, expected a tensor"):
+    with pytest.raises(ValueError, match="statistic returns a float, expected a tensor"):
         run(RunningPredictions(model, NEW, statistic=lambda logits: 1.0))
     predictions = RunningPredictions(model, NEW)
     run(predictions)

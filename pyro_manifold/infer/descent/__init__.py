@@ -1,1 +1,1 @@
-"""Optimisation of many chains at once along manifolds: natural gradients and L-BFGS."""
+"""Optimisation of many chains in parallel along manifolds: natural gradients and L-BFGS."""

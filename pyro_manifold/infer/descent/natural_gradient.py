@@ -1,4 +1,4 @@
-r"""Damped natural gradients of many chains at once, along manifolds.
+r"""Damped natural gradients of many chains in parallel, along manifolds.
 
 With G the Fisher information of a model's parameters plus the precision of their priors, a step is
 

@@ -1,4 +1,4 @@
-"""L-BFGS of many chains at once, along manifolds (Nocedal & Wright, Numerical Optimization, 2006, algorithm 7.4)."""
+"""L-BFGS of many chains in parallel along manifolds (Nocedal & Wright, Numerical Optimization, 2006, algorithm 7.4)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class QuasiNewton:
         moved, turned = points.tangent(there, there - at), slope_there - points.tangent(there, slope)
         curvature = (moved * turned).sum(1)
         learns = good & (curvature > 1e-10 * moved.norm(dim=1) * turned.norm(dim=1))
-        # Each chain has a memory of its own, which a rejected step leaves unchanged.
+        # Each chain has its own memory, which a rejected step leaves unchanged.
         memory = [
             torch.where(learns[:, None, None], torch.cat([old[:, 1:], new.unsqueeze(1)], 1), old)
             for old, new in zip(memory, (moved, turned, (1 / curvature).unsqueeze(1)), strict=True)

@@ -75,8 +75,8 @@ class Kernel(MCMCKernel):
                 raise ValueError(f"{name}={mapping!r}, expected a dictionary by site.")
         if model is not None and manifolds is not None:
             raise ValueError(
-                "manifolds is only for potential_fn: leave it out, as the supports of the sites of a model "
-                "determine theirs."
+                "manifolds is only for potential_fn: leave it out, as the manifolds of a model follow from the "
+                "supports of its sites."
             )
         self.model = model
         self.potential_fn = potential_fn

@@ -60,7 +60,7 @@ class MetaTraining:
             raise ValueError(f"sampler={sampler!r}, expected a MetaSampler or None.")
         chosen = [task if isinstance(task, MetaTask) else MetaTask(task) for task in tasks]
         if not chosen:
-            raise ValueError("tasks is empty: give at least one Pyro model or MetaTask.")
+            raise ValueError("tasks is empty, expected at least one Pyro model or MetaTask.")
         check_positive_integer(hidden=hidden)
         check_positive(constant_friction=constant_friction)
         self._training_settings = training_settings

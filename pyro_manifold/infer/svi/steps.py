@@ -207,7 +207,7 @@ def _first_run(
     """Run guide and model once; return the model's latent sites, and the parameters by their names in the store.
 
     Raises:
-        NotTracedError: if the model has parameters of its own.
+        NotTracedError: if the model has its own parameters.
     """
     with torch.no_grad(), poutine.block():
         of_guide = poutine.trace(guide).get_trace(*args, **kwargs)
@@ -216,7 +216,7 @@ def _first_run(
         check_model_guide_match(of_model, of_guide)
     own = [name for name, site in of_model.nodes.items() if site["type"] == "param"]
     if own:
-        raise NotTracedError(f"the model has parameters of its own ('{own[0]}')")
+        raise NotTracedError(f"the model has its own parameters ('{own[0]}')")
     sites = {
         name: site
         for name, site in of_model.nodes.items()

@@ -39,8 +39,8 @@ class SVI(pyro.infer.SVI):
 
     Steps are traced for ``loss=Trace_ELBO(...)`` with the guides of `pyro_manifold.infer.autoguide` and Pyro's
     `AutoNormal`, `AutoDiagonalNormal`, `AutoMultivariateNormal`, `AutoLowRankMultivariateNormal`, `AutoIAFNormal` and
-    `AutoNormalizingFlow`, for models with continuous latent sites and no parameters of their own. Otherwise a step is
-    Pyro's own, and one warning names the reason. Parameters are in Pyro's param store in both cases. Optimisers are
+    `AutoNormalizingFlow`, for models with continuous latent sites and without parameters in the model. Otherwise a step
+    is Pyro's own, and one warning names the reason. Parameters are in Pyro's param store in both cases. Optimisers are
     Pyro's or those of `pyro_manifold.optim`; `Adam`, `ClippedAdam` and `RiemannianAdam` update all parameters by one
     operator, and keep their state in the optimiser.
 
@@ -152,7 +152,7 @@ class SVI(pyro.infer.SVI):
             **kwargs: keyword arguments of model and guide.
 
         Raises:
-            ValueError: for arguments out of range, and for an optimiser with a schedule of its own.
+            ValueError: for arguments out of range, and for an optimiser with its own schedule.
         """
         check_run(self.optim, num_steps, schedule, until)
         course, sizes = Course(num_steps, schedule, until), StepSizes(self.optim)

@@ -1,4 +1,4 @@
-"""Short initial descent of chains whose random starts are far from the typical set."""
+"""Short initial descent of chains whose random initial values are far from the typical set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BETWEEN_CHECKS = 12  # evaluations between convergence checks
 
 
 def nearer_starts(position: Blocks, potential: Potential, manifolds: Mapping[Block, Manifold]) -> Blocks:
-    r"""Return starts nearer to the typical set for chains whose random starts are far from it.
+    r"""Return nearer initial values for chains whose random initial values are far from the typical set.
 
     Draws from a posterior with d coordinates have energies about d/2 above the minimum, and Hamiltonian Monte Carlo
     descends from ten times that height in a few trajectories. From a start that is thousands of times as high it moves

@@ -32,12 +32,12 @@ def warn_of_chains(
     stuck = stuck_chains(samples, statistics)
     if stuck:
         chains = next(len(value) for value in [*statistics.values(), *samples.values()])
-        where = named(stuck) if chains > 1 else "the chain"
+        where = named(stuck).capitalize() if chains > 1 else "The chain"
         whose = "their" if len(stuck) > 1 else "its"
         warnings.warn(
-            f"After warm-up {where} moved in fewer than one iteration of twenty, so that {whose} draws are a few "
-            "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
-            "kernel, or initial_params), a shorter step_size or float64.",
+            f"{where} moved in fewer than 5 % of iterations after warm-up, so that {whose} draws do not represent "
+            "the posterior: increase warmup_steps, or use initial values nearer to the typical set (init_strategy "
+            "of the kernel, or initial_params), a smaller step_size or float64.",
             stacklevel=4,
         )
     _warn_of_heat(statistics, hottest_site)

@@ -195,7 +195,7 @@ class ProgressBar:
     Args:
         total: number of iterations.
         figures: function that returns the figures to show.
-        disable: whether to show nothing.
+        disable: whether to hide the progress bar.
         made: number of iterations already made.
     """
 

@@ -253,8 +253,8 @@ class Run(Saved, Generic[S, T]):
     def compare_graphs(self, count: int) -> None:
         """Compare the graph of the density with the model at some of the chains; drop all graphs if they differ.
 
-        Tracing freezes branches on values, which may not show near the initial values. `advance` makes this comparison
-        at intervals for two or four chains, each time for other ones.
+        Tracing freezes branches on values, which may have no effect near the initial values. `advance` makes this
+        comparison at intervals for two or four chains, each time for other ones.
 
         Args:
             count: number of chains to compare, evenly spaced.

@@ -131,7 +131,7 @@ class Sampling:
             why, error = "Interrupted", None
         if error is not None:
             if made:
-                error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() has them.")
+                error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() returns them.")
             self.error = error
         elif why is not None:
             warnings.warn(f"{why}: kept {made} of {wanted} draws of each chain.", stacklevel=4)

@@ -58,7 +58,9 @@ class Store:
         try:
             yield
         except OSError as error:
-            raise OSError(f"store='{self.folder}' cannot be made ({error.strerror}): choose another folder.") from error
+            raise OSError(
+                f"store='{self.folder}' cannot be created ({error.strerror}): choose another folder."
+            ) from error
 
     def check_is_free(self, resume: bool, in_shards: bool) -> None:
         """Raise an error if there is a stored run that is not to be resumed, or one with (or without) shards."""

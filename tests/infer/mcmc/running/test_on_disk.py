@@ -490,14 +490,14 @@ def test_a_file_in_place_of_a_folder_is_a_sentence(tmp_path):
     (tmp_path / "runs").touch()
     with pytest.raises(ValueError, match="is a file, expected a folder"):
         made(tmp_path / "runs")
-    with pytest.raises(OSError, match=r"store='.*runs/first' cannot be made \(Not a directory\)"):
+    with pytest.raises(OSError, match=r"store='.*runs/first' cannot be created \(Not a directory\)"):
         made(tmp_path / "runs" / "first")
 
 
 def test_a_name_that_is_too_long_is_a_sentence(tmp_path):
     for folder in (tmp_path / ("a" * 300), Store(tmp_path / "/".join(["b" * 200] * 30))):
         for resume in (False, True):
-            with pytest.raises(OSError, match=r"cannot be made \(File name too long\): choose another folder\.$"):
+            with pytest.raises(OSError, match=r"cannot be created \(File name too long\): choose another folder\.$"):
                 made(folder, resume=resume)
 
 

@@ -207,7 +207,7 @@ def test_an_error_hours_in_keeps_the_draws():
         mcmc.run(data_loader=Failing(30))
     kept = len(mcmc.get_samples()["w"])
     assert 20 < kept <= 30
-    assert error.value.__notes__ == [f"MCMC kept {kept} of 50 draws of each chain: get_samples() has them."]
+    assert error.value.__notes__ == [f"MCMC kept {kept} of 50 draws of each chain: get_samples() returns them."]
 
 
 class Interrupting:
