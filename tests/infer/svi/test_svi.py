@@ -315,7 +315,7 @@ class Shifted(pyros.AutoDiagonalNormal):
 
 
 CASES = {
-    "model has its own parameters": (with_parameter, pyros.AutoNormal(with_parameter), Trace_ELBO(), "slope"),
+    "model has parameters": (with_parameter, pyros.AutoNormal(with_parameter), Trace_ELBO(), "slope"),
     "model branches": (branching, pyros.AutoNormal(branching), Trace_ELBO(), "cannot be traced"),
     "guide": (regression, own_guide, Trace_ELBO(), "own_guide"),
     "subclass": (regression, Shifted(regression), Trace_ELBO(), "Shifted"),
