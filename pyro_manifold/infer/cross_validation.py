@@ -103,11 +103,16 @@ def held_out_cells(
 ) -> Any:
     r"""Compute the log predictive density of held-out cells of a data matrix, for `arviz.compare`.
 
+    $$
+    \mathrm{elpd} = \sum_{(i,j)\ \mathrm{hidden}} \log \frac1S \sum_s p(y_{ij} \mid \theta_s), \quad
+    \theta_s \sim p(\theta \mid y_{\mathrm{observed}}) .
+    $$
+
     The model has an argument for the mask of observed cells, and masks its likelihood by it:
 
-    .. code-block:: python
-
-        cells = dist.Normal(scores @ loadings.mT, noise).mask(observed).to_event(1)
+    ```python
+    cells = dist.Normal(scores @ loadings.mT, noise).mask(observed).to_event(1)
+    ```
 
     It is fitted once; then the density of the held-out cells is evaluated with the inverted mask. Scores of rows may be
     latent sites, since each row keeps most of its cells. Use the same ``hidden`` to compare two models.

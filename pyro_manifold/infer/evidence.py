@@ -70,6 +70,8 @@ def compare_evidence(
             lists or is given with several models, if ``smc`` is not a function, and for an `SMC` that has not run.
         Exception: the error of the first model, if all models fail.
 
+    Source: Kass & Raftery, Bayes factors, JASA 90 (1995).
+
     Examples:
         >>> import pyro, torch
         >>> import pyro.distributions as dist

@@ -43,6 +43,10 @@ class Predictive(pyro.infer.Predictive):
         return_sites: as in Pyro.
         parallel: whether to run the model once for all draws.
 
+    Raises:
+        ValueError: for draws whose shapes do not match the model, and with ``parallel=True`` for a model that gives
+            other results for all draws at once than for each draw separately.
+
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
         >>> from pyro_manifold.distributions import StiefelUniform

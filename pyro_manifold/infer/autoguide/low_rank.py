@@ -158,8 +158,7 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
     z and ε standard normal, in Pyro's unconstrained space. The family is that of `AutoLowRankMultivariateNormal`, all
     covariances that are diagonal plus low rank. The columns of B are identified up to order and sign, provided that
     the c differ and that Σ determines the split into its two parts (see `IdentifiedCovariance`). Densities are
-    computed by Woodbury's formula, in O(m·rank²) time and memory for m dimensions. The family is that of Zhou, Gao,
-    Tran & Gerlach, arXiv 1902.03718.
+    computed by Woodbury's formula, in O(m·rank²) time and memory for m dimensions.
 
     The optimised parameter is $A = W / d$ (row by row) with $W = B\,\mathrm{diag}(c)$. It is in units of
     d, so that the scales of coordinates do not matter. B and c are computed by a singular value decomposition of W,
@@ -185,6 +184,9 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
 
     Raises:
         ValueError: for a rank or scale out of range, and for loaded parameters of another shape.
+
+    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, for the family; Journée, Bach, Absil & Sepulchre, SIAM J.
+        Optim. 20 (2010), for the quotient geometry.
 
     Examples:
         >>> import pyro
@@ -242,11 +244,11 @@ class _AutoOrthonormalLowRank(_AutoLowRank):
 class AutoProductStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
     r"""Gaussian guide of the family of `AutoStiefelLowRankMultivariateNormal`, with B and c as separate parameters.
 
-    B moves on the Stiefel manifold (the matrices with orthonormal columns), as in Zhou, Gao, Tran & Gerlach (arXiv
-    1902.03718), and each entry of c is a parameter. The gradient of column k of B is $c_k^2$ times a matrix
-    applied to that column. A column that starts orthogonal to a direction of large variance therefore shrinks and then
-    hardly rotates, and columns with nearly equal c hardly rotate into each other. In thousands of dimensions without a
-    direction of large variance this guide is nevertheless preferable, because a scalar scale decreases quickly.
+    B moves on the Stiefel manifold (the matrices with orthonormal columns), and each entry of c is a parameter. The
+    gradient of column k of B is $c_k^2$ times a matrix applied to that column. A column that starts orthogonal to a
+    direction of large variance therefore shrinks and then hardly rotates, and columns with nearly equal c hardly rotate
+    into each other. In thousands of dimensions without a direction of large variance this guide is nevertheless
+    preferable, because a scalar scale decreases quickly.
 
     Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``cov_factor`` B, ``(m, rank)``, with the constraint
     `constraints.stiefel` (orthonormal columns); ``factor_scale`` c > 0, ``(rank,)``. The optimisers of
@@ -254,6 +256,8 @@ class AutoProductStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
     nearest orthonormal one.
 
     Arguments and errors are those of `AutoStiefelLowRankMultivariateNormal`.
+
+    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
 
     Examples:
         >>> import pyro
@@ -280,8 +284,8 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
 
     Σ does not change when B becomes BR for an orthogonal R: only the subspace spanned by its columns matters (the set
     of these subspaces is the Grassmann manifold). The family is smaller than that of
-    `AutoStiefelLowRankMultivariateNormal`, at the same cost. Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, fix s = 1,
-    which is suitable if coordinates are in units of their prior standard deviation.
+    `AutoStiefelLowRankMultivariateNormal`, at the same cost. The source fixes s = 1, which is suitable if coordinates
+    are in units of their prior standard deviation.
 
     Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``cov_factor`` B, ``(m, rank)``, in
     `constraints.grassmann`; ``factor_scale`` s > 0, a scalar. The optimisers of `pyro_manifold.optim` keep B
@@ -297,6 +301,8 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
 
     Raises:
         ValueError: for a rank or scale out of range, and for loaded parameters of another shape.
+
+    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
 
     Examples:
         >>> import pyro

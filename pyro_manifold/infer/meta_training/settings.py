@@ -23,6 +23,16 @@ class MetaTask:
         data_loader: data loader of batches of its positional arguments, in place of ``args``.
         init_strategy: initialisation of chains, a function of `pyro.infer.autoguide.initialization`.
         data_size: number of its data, as in `NNSGHMC`.
+
+    Raises:
+        ValueError: for arguments of other types, and for both ``args`` and ``data_loader``.
+
+    Examples:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> def model(y):
+        ...     mean = pyro.sample("mean", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        ...     pyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+        >>> task = MetaTask(model, args=(torch.ones(2),), data_size=1)
     """
 
     model: Callable[..., Any]
@@ -67,6 +77,13 @@ class TrainingSettings:
             ``"marginal"`` for scores of each coordinate separately, if there are fewer.
         learning_rate: learning rate of Adam.
         seed: seed of all random numbers.
+
+    Raises:
+        ValueError: for settings out of range; ``thinning`` ≤ ``truncation`` ≤ ``steps`` is required.
+
+    Examples:
+        >>> TrainingSettings(step_size=0.05, chains=20).scores
+        'joint'
     """
 
     step_size: float

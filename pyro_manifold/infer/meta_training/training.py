@@ -44,6 +44,19 @@ class MetaTraining:
         losses: ``{"cross": ..., "in-chain": ...}`` of the last round: mean squares of ∇U + ∇log q over coordinates.
         ran_away: numbers of the tasks whose chains reached values that are not finite in their last round, or whose
             cross-chain loss exceeded ten times that of their very first segment.
+
+    Raises:
+        ValueError: for arguments of other types, an empty list of tasks, and a task without a site to which the learned
+            dynamics apply.
+
+    Examples:
+        >>> import torch, pyro, pyro.distributions as dist
+        >>> from pyro_manifold.infer import TrainingSettings
+        >>> def gaussian():
+        ...     pyro.sample("x", dist.Normal(torch.zeros(3), torch.tensor([0.5, 1.0, 2.0])).to_event(1))
+        >>> training = MetaTraining([gaussian], TrainingSettings(step_size=0.05, chains=10, steps=20))
+        >>> sorted(training.advance())
+        ['cross', 'in-chain']
     """
 
     def __init__(

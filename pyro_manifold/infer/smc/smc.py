@@ -101,7 +101,8 @@ class SMC:
         levels: statistics at each β, a list of `Level`; after an interrupt, of the levels reached.
         evaluations: number of evaluations of the density to find modes.
 
-    An interrupt (Ctrl-C) is raised, since intermediate particles are not draws from the posterior.
+    dtype and device are those of the model's tensors. An interrupt (Ctrl-C) is raised, since intermediate particles are
+    not draws from the posterior.
 
     Raises:
         ValueError: for arguments out of range or a kernel of another kind; in `run`, for a model without a likelihood,

@@ -59,6 +59,9 @@ class SVI(pyro.infer.SVI):
     Raises:
         ValueError: for arguments of another kind.
 
+    Source: Kucukelbir, Tran, Ranganath, Gelman & Blei, Automatic differentiation variational inference, JMLR 18 (2017);
+    Roeder, Wu & Duvenaud, arXiv 1703.09194, for the path derivative.
+
     Examples:
         >>> import pyro.distributions as dist
         >>> from pyro.infer import Trace_ELBO
@@ -73,8 +76,6 @@ class SVI(pyro.infer.SVI):
         >>> losses.shape, bool(losses[-50:].mean() < losses[:50].mean())
         (torch.Size([300]), True)
 
-    Kucukelbir, Tran, Ranganath, Gelman & Blei, Automatic differentiation variational inference, JMLR 18 (2017); Roeder,
-    Wu & Duvenaud, arXiv 1703.09194, for the path derivative.
     """
 
     def __init__(

@@ -147,7 +147,7 @@ def negative():
         (AutoStructured(with_a_scale), r"AutoStructured has auxiliary variables \['U_aux', 's_aux'\]"),
         (AutoMultivariateNormal(with_a_scale), "AutoMultivariateNormal has no sites yet"),
         (hidden, r"hidden has auxiliary variables \['radius'\]"),
-        (of_other_sites, r"the guide has the sites \['U'\], but the model samples \['U', 's'\]"),
+        (of_other_sites, r"the guide has the sites \['U'\], expected those of the model, \['U', 's'\]"),
         (off_the_manifold, "site 'U' has support .* in the guide, expected stiefel"),
         (negative, "site 's' has support Real"),
     ],

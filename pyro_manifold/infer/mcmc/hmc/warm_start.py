@@ -30,6 +30,16 @@ class Tuning:
 
     Raises:
         ValueError: for values that are not positive.
+
+    Examples:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> from pyro_manifold.infer import MCMC, OHMC
+        >>> model = lambda: pyro.sample("x", dist.Normal(torch.zeros(2), torch.tensor([1.0, 5.0])).to_event(1))
+        >>> tuning = Tuning(0.8, {"x": torch.tensor([1.0, 25.0])}, trajectory_length=2.0)
+        >>> mcmc = MCMC(OHMC(model, tuning=tuning), 10, 0, num_chains=4, disable_progbar=True)
+        >>> mcmc.run()
+        >>> mcmc.kernel.step_size
+        0.8
     """
 
     step_size: float

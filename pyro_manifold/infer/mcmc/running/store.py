@@ -26,6 +26,10 @@ class Store:
 
     Raises:
         ValueError: if ``seconds`` or ``draws`` are not positive.
+
+    Examples:
+        >>> Store("runs/first", seconds=60.0).folder.name
+        'first'
     """
 
     path: str | Path

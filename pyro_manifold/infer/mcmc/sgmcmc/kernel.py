@@ -66,6 +66,9 @@ class StochasticGradientKernel(Kernel):
             warning.
         jit_options: keyword arguments for `torch.compile`.
         **options: as in `Kernel`.
+
+    dtype and device are those of the model's tensors. Densities are with respect to Lebesgue measure in unconstrained
+    space, with the Jacobian of transforms, and to the normalised Haar measure on manifolds.
     """
 
     manifold_mechanics: ClassVar[Mapping[type[Manifold], Mechanics]] = {}

@@ -86,7 +86,23 @@ class PSGLD(SGLD):
         damping: λ.
         **options: as in `StochasticGradientKernel`.
 
+    Raises:
+        ValueError: for an argument out of range, and for ``scales``, which v replaces.
+
     Source: Li, Chen, Carlson & Carin, AAAI 2016, algorithm 1.
+
+    Examples:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> from pyro_manifold.infer import MCMC
+        >>> y = torch.randn(1000) + 2
+        >>> def model():
+        ...     mean = pyro.sample("mean", dist.Normal(0.0, 10.0))
+        ...     with pyro.plate("data", 1000, subsample_size=50) as rows:
+        ...         pyro.sample("y", dist.Normal(mean, 1.0), obs=y[rows])
+        >>> mcmc = MCMC(PSGLD(model, step_size=0.05, num_steps=20), 200, 50, num_chains=4, disable_progbar=True)
+        >>> mcmc.run()
+        >>> mcmc.get_samples(group_by_chain=True)["mean"].shape
+        torch.Size([4, 200])
     """
 
     def __init__(
