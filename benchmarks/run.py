@@ -57,6 +57,7 @@ PARTS = {
     "networks_orthogonal": Part(PAGE, "accuracy.networks.quality --only orthogonal"),
     "noisy_matrix": Part(PAGE, "papers.ohmc.noisy_matrix"),
     "stochastic_bias": Part(PAGE, "accuracy.stochastic_gradients"),
+    "low_rank": Part("understand/ohmc.md", "speed.tuning.low_rank"),
     "stochastic_steps": Part("understand/stochastic_gradients.md", "speed.stochastic_gradients"),
 }
 

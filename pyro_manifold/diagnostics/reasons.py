@@ -28,7 +28,7 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
         >>> agreement({"U": draws}, Symmetry("rotations", ("U",)))
-        'On what is known of them R-hat is at most 1.002, and the effective size at least 1898.'
+        'R-hat of the invariants is at most 1.002, and their effective sample size at least 1898.'
     """
     names = {*symmetry.sites, *symmetry.reordered}
     own = {name: x for name, x in samples.items() if name in names}
@@ -38,10 +38,10 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
     sizes = torch.cat([each["ess_bulk"].flatten() for each in found])
     if bool(r_hat.isnan().all()):
         if any(bool(varies(x.flatten(2) if x.dim() > 2 else x.unsqueeze(-1)).any()) for x in known):
-            return f"There are too few draws to see how well {of} agree on what is known of them."
-        return f"On what is known of them {of} agree exactly."
+            return f"There are too few draws to compare {of} on the invariants."
+        return f"On the invariants {of} agree exactly."
     return (
-        f"On what is known of them R-hat is at most {float(r_hat[~r_hat.isnan()].max()):.3f}, and the effective size "
+        f"R-hat of the invariants is at most {float(r_hat[~r_hat.isnan()].max()):.3f}, and their effective sample size "
         f"at least {_smallest(sizes):.0f}."
     )
 
@@ -59,8 +59,8 @@ def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Te
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
         >>> print(what_was_done(Symmetry("rotations", ("U",)), 0.0, {"U": draws}))
-        `U` is known only up to rotations of its columns: each draw is rotated to the mean subspace (as drawn: \
-summary(align=False)). On what is known of them R-hat is at most 1.002, and the effective size at least 1898.
+        `U` is known only up to rotations of its columns: each draw is rotated to the mean subspace (unaligned: \
+summary(align=False)). R-hat of the invariants is at most 1.002, and their effective sample size at least 1898.
     """
     names = {*symmetry.sites, *symmetry.reordered}
     done = {
@@ -68,7 +68,7 @@ summary(align=False)). On what is known of them R-hat is at most 1.002, and the 
         "permutations": "each draw has the signs and the order nearest to the mean",
         "rotations": "each draw is rotated to the mean subspace",
     }[symmetry.kind]
-    line = f"{symmetry.known_up_to()}: {done} (as drawn: summary(align=False)). "
+    line = f"{symmetry.known_up_to()}: {done} (unaligned: summary(align=False)). "
     line += agreement({name: x for name, x in samples.items() if name in names}, symmetry, of)
     if contested < _WORTH_SAYING:
         return line

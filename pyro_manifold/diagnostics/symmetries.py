@@ -78,7 +78,7 @@ class Symmetry(NamedTuple):
         """Return a sentence about the symmetry for the summary table of draws as they were sampled."""
         their = "its" if len(self.sites) == 1 else "their"
         return (
-            f"{self.known_up_to()}: means and R-hat of {their} entries say little; see "
+            f"{self.known_up_to()}: means and R-hat of {their} entries are not meaningful; see "
             f"pyro_manifold.diagnostics.summarise_invariants({self._arguments()})."
         )
 

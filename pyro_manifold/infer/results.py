@@ -106,7 +106,7 @@ class Results(pyro.infer.MCMC):
         Args:
             prob: probability of the interval.
             align: whether to align draws. False prints all rows of the draws as they were sampled, with their
-                symmetries below the table.
+                invariants below the table.
             max_rows: largest number of rows of a site. For a site with more entries, the ten with the largest R-hat and
                 the number of the others are shown; None is 20 with ``align``, and no limit without.
 

@@ -44,7 +44,7 @@ def test_a_site_and_invariants_that_disagree_for_another_reason_are_named(capsys
     least = min(float(each["ess_bulk"].nan_to_num(nan=torch.inf).min()) for each in found)
     assert worst > 1.2
     assert lines[place + 1] == (
-        f"On what is known of them R-hat is at most {worst:.3f}, and the effective size at least {least:.0f}."
+        f"R-hat of the invariants is at most {worst:.3f}, and their effective sample size at least {least:.0f}."
     )
     c = float(convergence(draws["c"], ("r_hat",))["r_hat"])
     assert lines[place + 2].startswith("No symmetry explains the R-hat of ")
@@ -79,10 +79,8 @@ def test_one_chain_many_short_ones_and_constants():
 
 def test_too_few_draws_are_no_agreement():
     symmetry = Symmetry("signs", ("U",))
-    assert agreement({"U": torch.randn(1, 5, 3, 2)}, symmetry).startswith(
-        "There are too few draws to see how well chains"
-    )
-    assert agreement({"U": torch.ones(4, 50, 3, 2)}, symmetry) == "On what is known of them chains agree exactly."
+    assert agreement({"U": torch.randn(1, 5, 3, 2)}, symmetry).startswith("There are too few draws to compare chains")
+    assert agreement({"U": torch.ones(4, 50, 3, 2)}, symmetry) == "On the invariants chains agree exactly."
 
 
 def test_nothing_is_said_where_symmetries_cannot_be_asked(capsys):

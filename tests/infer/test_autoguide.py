@@ -325,7 +325,7 @@ def test_loaded_parameters_of_another_rank(guide_type, tmp_path):
     pyro.get_param_store().save(tmp_path / "params")
     pyro.clear_param_store()
     pyro.get_param_store().load(tmp_path / "params")
-    with pytest.raises(ValueError, match=r"factor has shape \(12, 2\), expected \(12, 3\).*another rank"):
+    with pytest.raises(ValueError, match=r"factor has shape \(12, 2\), expected \(12, 3\).*the same rank"):
         start_anywhere(guide_type, rank=3)(law)
 
 

@@ -87,7 +87,7 @@ def test_aligned_draws_of_chains_with_other_labels_agree(capsys):
     said = [line for line in lines if line.startswith("`U` is known only up to the signs and the order of its columns")]
     assert len(said) == 1
     assert "with `scales` in the same order: each draw has the signs and the order nearest to the mean" in said[0]
-    assert "On what is known of them R-hat is at most 1.0" in said[0]
+    assert "R-hat of the invariants is at most 1.0" in said[0]
     assert "nearly as good" not in said[0]
 
 
@@ -98,7 +98,7 @@ def test_without_alignment_the_table_is_that_of_the_draws(capsys):
     symmetry = mcmc.symmetries()[0]
     assert out.startswith(f"{table(raw, 0.9)}\nNumber of divergences: ")
     assert out.splitlines()[-2] == symmetry.sentence()
-    assert out.splitlines()[-1].startswith("On what is known of them R-hat is at most ")
+    assert out.splitlines()[-1].startswith("R-hat of the invariants is at most ")
 
 
 def test_normal_loadings_are_rotated_with_their_scores(capsys):

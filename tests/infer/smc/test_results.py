@@ -163,7 +163,7 @@ def test_columns_that_are_known_up_to_signs_are_said_to_be(capsys):
     said = capsys.readouterr().out
     assert "ess_bulk" in said
     assert "`U` is known only up to the signs" in said
-    assert "On what is known of them R-hat is at most" in said
+    assert "R-hat of the invariants is at most" in said
     assert "(2 runs; by differences between runs" in said
 
 

@@ -296,7 +296,7 @@ class Masses(Saved):
             block: self._across[block].ridges(value) if block in self._across else Metric.from_inverse_mass(value)
             for block, value in inverse_masses.items()
             if block not in self._across
-            or self._across[block].compiled_from_start
+            or self._across[block].from_the_start
             or block in self.metrics
             or bool(value.any())
         }

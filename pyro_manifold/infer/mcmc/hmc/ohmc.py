@@ -49,13 +49,16 @@ class OHMC(HamiltonianKernel):
         num_steps: number of leapfrog steps of a trajectory at the initial ``step_size``; lengths are then not jittered.
         adapt_step_size: whether to adapt ε during warm-up.
         adapt_mass_matrix: whether to adapt masses during warm-up.
-        full_mass: True for a dense mass matrix over all unconstrained sites, or a list of tuples of site names, each a
-            dense block. A tuple with a Stiefel site has at most 8 directions across its sites, rotations combined with
-            shifts, each with its own mass; see `RidgeMechanics`. By default, warm-up uses such directions over all
-            sites outside of dense blocks if they make trajectories much shorter and these sites have at most 100
-            coordinates, and 4,000 in all chains; not with ``jit_compile`` or ``column_masses=False``. ``"low rank"``,
-            for models without manifolds: a diagonal mass matrix plus at most 8 such directions, used if the posterior
-            is close to a Gaussian (at most 256 coordinates, and 10,000 in all chains).
+        full_mass: None for diagonal masses of unconstrained sites, plus at most 8 directions across sites with their
+            own masses if warm-up finds that they make trajectories much shorter. False for diagonal masses alone, True
+            for a dense mass matrix over all unconstrained sites, or a list of tuples of site names, each a dense block.
+            Without sites on manifolds, directions make the mass matrix a diagonal plus a matrix of low rank, and the
+            posterior must be close to a Gaussian along them (at most 256 coordinates, and 10,000 in all chains);
+            ``"low rank"`` uses them even if trajectories become only a little shorter. With Stiefel sites, directions
+            are rotations combined with shifts, over all sites outside of dense blocks (at most 100 coordinates, and
+            4,000 in all chains); see `RidgeMechanics`. A Stiefel site in a tuple requests directions across the sites
+            of this tuple. There are no directions with ``jit_compile``, and with ``column_masses=False`` only those
+            that a tuple requests.
         transforms: transforms to unconstrained space for some of the sites. A Stiefel site in this mapping moves in
             unconstrained space, in the coordinates of its transform.
         max_plate_nesting: as in Pyro, for models with enumerated sites.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -59,8 +58,10 @@ class RidgeEstimator(Saved):
     Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, for the geometric mean.
     """
 
-    compiled_from_start: ClassVar[bool] = False
-    """True if code is compiled for directions from the start, which avoids recompilation."""
+    @property
+    def from_the_start(self) -> bool:
+        """True if code is compiled for directions before any are in use, which avoids recompilation."""
+        return False
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class RidgeEstimator(Saved):
         kept = vectors.gather(-1, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
         used = distance.gather(-1, order) > math.log(FAR_FROM_ONE)
         left = values.scatter(-1, order, torch.where(used, 1.0, chosen))
-        if self.optional and not _worthwhile(values, left):
+        if self.optional and not worthwhile(values, left):
             return self.initial(), {}
         directions = (kept * scales.unsqueeze(-1)).mT * used.unsqueeze(-1)
         parts = [torch.where(used, chosen - 1, 0.0).unsqueeze(-1)]
@@ -209,7 +210,7 @@ def _generators(basis: Tensor, pairs: Tensor, amounts: Tensor) -> Tensor:
     return basis.unsqueeze(1) @ inner @ basis.mT.unsqueeze(1)
 
 
-def _worthwhile(values: Tensor, left: Tensor) -> bool:
+def worthwhile(values: Tensor, left: Tensor) -> bool:
     """Return whether trajectories take fewer steps, by the eigenvalues before and the remaining ones, per chain."""
     before, after = (each.amax(-1) / each.amin(-1) for each in (values, left))
     return float(before.sqrt().median()) > _MANY_STEPS and float((before / after).sqrt().median()) > _FEWER_STEPS

@@ -162,7 +162,8 @@ def test_divergence_keeps_the_draws():
     kernel = SGHMC(quartic, step_size=lambda step: 0.01 if step < 100 else 5.0, num_steps=2)
     mcmc = MCMC(kernel, 200, 10, num_chains=3, disable_progbar=True)
     with pytest.warns(
-        UserWarning, match=r"Site 'x' of chain \d left .* at step 1\d\d, with step_size=5: .*kept \d+ of 200"
+        UserWarning,
+        match=r"Site 'x' of chain \d became NaN or infinite at step 1\d\d, with step_size=5: .*kept \d+ of 200",
     ):
         mcmc.run()
     draws = mcmc.get_samples(group_by_chain=True)["x"]
