@@ -108,7 +108,7 @@ def test_draws_that_would_meet_the_elements_of_a_plate_are_refused(index, plate,
     if right:
         assert (predictive(group)["X"] - modes[:, group]).norm(dim=(-2, -1)).max() < 0.5
     else:
-        with pytest.raises(ValueError, match=r"Predictive\(parallel=True\): .* or take parallel=False"):
+        with pytest.raises(ValueError, match=r"Predictive\(parallel=True\): .* or pass parallel=False"):
             predictive(group)
 
 
@@ -116,12 +116,18 @@ def test_draws_that_would_meet_the_elements_of_a_plate_are_refused(index, plate,
 @pytest.mark.parametrize(
     ("expected", "draws"),
     [
-        ("posterior_samples=[1, 2], expected draws by names of sites", [1, 2]),
-        ("posterior_samples['w'] is of shape (), expected a tensor of one draw or more", {"w": torch.tensor(1.0)}),
-        ("posterior_samples['w'] is of shape (0, 2), expected a tensor of one draw or more", {"w": torch.ones(0, 2)}),
+        ("posterior_samples=[1, 2], expected a dictionary of draws by site", [1, 2]),
+        (
+            "posterior_samples['w'] is of shape (), expected a tensor (draws, ...)",
+            {"w": torch.tensor(1.0)},
+        ),
+        (
+            "posterior_samples['w'] is of shape (0, 2), expected a tensor (draws, ...)",
+            {"w": torch.ones(0, 2)},
+        ),
         ("posterior_samples['w'] is of type list, expected", {"w": [1.0, 2.0]}),
-        ("posterior_samples['w'] has shape (4, 3), expected draws of shape (2,)", {"w": torch.ones(4, 3)}),
-        ("posterior_samples['w'] has shape (2, 5, 2), expected draws of shape (2,)", {"w": torch.ones(2, 5, 2)}),
+        ("posterior_samples['w'] has shape (4, 3), expected (draws, *(2,))", {"w": torch.ones(4, 3)}),
+        ("posterior_samples['w'] has shape (2, 5, 2), expected (draws, *(2,))", {"w": torch.ones(2, 5, 2)}),
     ],
 )
 def test_draws_that_do_not_fit(expected, draws, parallel):

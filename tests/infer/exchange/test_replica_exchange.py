@@ -96,7 +96,7 @@ def test_a_narrow_mode_that_replicas_miss_is_covered_by_the_error_and_warned_of(
         assert abs(reported["log evidence"] - truth) < 3 * reported["log evidence error"]
         if mcmc._run_here.bound.present < 0.05:  # of the draws are in the mode
             assert any("of the replicas is too low" in str(each.message) for each in said)
-            assert "about modes that descents find" in mcmc._run_here.sentences()[1]
+            assert "by the modes that descents find" in mcmc._run_here.sentences()[1]
             return
     pytest.fail("The replicas found the mode in each of eight runs.")
 
@@ -249,9 +249,9 @@ def test_single_precision_and_one_chain():
 
 
 def test_chains_whose_replicas_do_not_travel_are_told_of():
-    with pytest.warns(UserWarning, match=r"No replica of chain.*for 2 levels.*or ReplicaExchange\(levels=[3-9]"):
+    with pytest.warns(UserWarning, match=r"No replica of chain.*with 2 levels.*or ReplicaExchange\(levels=[3-9]"):
         run(two_modes, levels=2, samples=30, num_chains=2, warmup_steps=20)
-    with pytest.warns(UserWarning, match=r"No replica of chain.*for 16 levels: take more iterations\.$"):
+    with pytest.warns(UserWarning, match=r"No replica of chain.*with 16 levels: increase num_samples\.$"):
         run(langevin, levels=16, samples=2, num_chains=2, warmup_steps=20)
 
 
@@ -260,10 +260,13 @@ def test_chains_whose_replicas_do_not_travel_are_told_of():
     [
         ({"tempering": 8}, "tempering=8, expected True"),
         ({"tempering": True, "warmup_steps": 5}, "warmup_steps=5"),
-        ({"tempering": True, "num_chains": Superchains(2, size=2)}, "Superchains does not go with tempering"),
-        ({"tempering": True, "initial_params": {"U": torch.eye(3)[:, :2].expand(4, 3, 2)}}, "initial_params does not"),
-        ({"tempering": True, "chain_method": Shards(lambda: None)}, "Shards does not go with tempering"),
-        ({"tempering": True, "chain_method": "sequential"}, "tempering is for chain_method='vectorized'"),
+        ({"tempering": True, "num_chains": Superchains(2, size=2)}, "Superchains is not supported with tempering"),
+        (
+            {"tempering": True, "initial_params": {"U": torch.eye(3)[:, :2].expand(4, 3, 2)}},
+            "initial_params is not",
+        ),
+        ({"tempering": True, "chain_method": Shards(lambda: None)}, "Shards is not supported with tempering"),
+        ({"tempering": True, "chain_method": "sequential"}, "tempering needs chain_method='vectorized'"),
     ],
 )
 def test_bad_arguments_are_sentences(options, words):
@@ -275,7 +278,7 @@ def test_other_kernels_and_models_without_data_are_sentences():
     with pytest.raises(ValueError, match="levels=1"):
         ReplicaExchange(levels=1)
     for kernel in (MSD(langevin), OSGHMC(langevin, step_size=0.1)):
-        with pytest.raises(ValueError, match="tempering is for OHMC and GHMC"):
+        with pytest.raises(ValueError, match="tempering needs a kernel with the full likelihood"):
             MCMC(kernel, 100, tempering=True)
     with pytest.raises(ValueError, match="potential_fn"):
         MCMC(OHMC(potential_fn=lambda sites: sites["x"].sum(), manifolds={}), 100, tempering=True)
@@ -309,7 +312,7 @@ def nothing_continuous():
         (likelihood_of(math.nan), r"^tempering: the log density of the model is nan"),
         (likelihood_of(math.inf), r"^tempering: the log density of the model is inf"),
         (improper, r"^tempering: site 'x' has an improper prior"),
-        (nothing_continuous, r"^tempering: the model samples no continuous site"),
+        (nothing_continuous, r"^tempering: the model has no continuous site"),
     ],
 )
 def test_models_without_a_path_from_the_prior_are_sentences(model, words):

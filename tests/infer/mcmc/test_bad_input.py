@@ -51,9 +51,9 @@ ORTHONORMAL = torch.eye(3, 2)
     ("expected", "call"),
     [
         ("one of model and potential_fn", lambda: OHMC()),
-        ("potential_fn=0.2, expected a function; give other arguments by name", lambda: MSD(concentrated, 0.2)),
+        ("potential_fn=0.2, expected a function; pass other arguments by name", lambda: MSD(concentrated, 0.2)),
         ("one of model and potential_fn", lambda: OHMC(concentrated, potential)),
-        ("manifolds is for potential_fn", lambda: OHMC(concentrated, manifolds=MANIFOLDS)),
+        ("manifolds is only for potential_fn", lambda: OHMC(concentrated, manifolds=MANIFOLDS)),
         ("step_size=-1", lambda: OHMC(concentrated, step_size=-1)),
         ("num_steps=1.5", lambda: OHMC(concentrated, num_steps=1.5)),
         ("step_size='a'", lambda: OHMC(concentrated, step_size="a")),

@@ -19,7 +19,7 @@ from pyro_manifold.infer.smc.bound import (
     has_normalised_prior,
     least_explained,
 )
-from pyro_manifold.infer.smc.charts import Charts
+from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
 from pyro_manifold.infer.smc.modes import Energies, GaussianMixture, NoModeError, laplace_mixture
 from pyro_manifold.manifolds import Grassmann
 from tests.infer.models import linear
@@ -105,8 +105,8 @@ def test_units_of_a_site_are_of_no_account(unit):
 
 def test_the_least_explained_states_are_those_of_an_unknown_mode():
     log_density = two_normals(0.3)
-    charts = Charts({"x": torch.zeros(1, 2)}, {})
-    known = GaussianMixture(torch.zeros(1), charts, torch.eye(2).unsqueeze(0))
+    local = LocalCoordinates({"x": torch.zeros(1, 2)}, {})
+    known = GaussianMixture(torch.zeros(1), local, torch.eye(2).unsqueeze(0))
     x = torch.cat([3 * torch.randn(500, 2), torch.tensor([[9.0, 0.0], [10.0, 0.5]])])
     found = least_explained(known, Visited({"x": x}, -log_density(x)), 2)
     assert sorted(found.sites["x"][:, 0].tolist()) == [9.0, 10.0]
@@ -120,7 +120,7 @@ def test_an_end_without_second_derivatives_is_left_out():
 
     mixture = laplace_mixture(batched, {}, {"x": torch.tensor([[0.0], [9.0]])})
     assert mixture.centres["x"].tolist() == [[0.0]]
-    with pytest.raises(NoModeError, match="second derivatives at no end"):
+    with pytest.raises(NoModeError, match="no finite second derivatives"):
         laplace_mixture(batched, {}, {"x": torch.tensor([[9.0]])})
 
 

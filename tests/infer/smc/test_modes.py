@@ -14,7 +14,7 @@ from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
 from pyro_manifold.infer.descent.points import Points
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
-from pyro_manifold.infer.smc.charts import Charts
+from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
 from pyro_manifold.infer.smc.modes import (
     GaussianMixture,
     find_modes,
@@ -112,8 +112,8 @@ def test_those_that_have_arrived_stay_once_and_of_others_the_better_half():
 
 def test_draws_of_a_mixture_have_its_moments():
     roots = torch.linalg.cholesky(torch.tensor([[[4.0]], [[1.0]]]))
-    charts = Charts({"x": torch.tensor([[-2.0], [1.0]])}, {})
-    mixture = GaussianMixture(torch.tensor([0.25, 0.75]).log(), charts, roots)
+    local = LocalCoordinates({"x": torch.tensor([[-2.0], [1.0]])}, {})
+    mixture = GaussianMixture(torch.tensor([0.25, 0.75]).log(), local, roots)
     random = torch.Generator().manual_seed(0)
     draws = torch.stack([mixture.sample(random)["x"] for _ in range(4000)]).squeeze(-1)
     assert_mean(draws, 0.25)

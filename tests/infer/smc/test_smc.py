@@ -265,7 +265,7 @@ def test_a_density_that_is_nan_where_the_prior_is_finite_is_reported():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
         pyro.factor("f", torch.where(x > 4.0, torch.nan, dist.Normal(4.0, 0.2).log_prob(x)))
 
-    with pytest.warns(UserWarning, match="NaN at [0-9]+ of 512 points beside the particles"):
+    with pytest.warns(UserWarning, match="NaN at [0-9]+ of 512 points near the particles"):
         SMC(OHMC(model), disable_progbar=True).run()
 
 
@@ -278,7 +278,7 @@ def test_a_prior_at_the_edge_of_floating_point_is_reported(shards):
         pyro.sample("y", dist.Binomial(10, p), obs=torch.tensor(0.0))
 
     options = {"shards": Shards(ThreadPoolExecutor(1), 2)} if shards == 2 else {}
-    with pytest.warns(UserWarning, match="draws of the prior are at the edge of floating point"):
+    with pytest.warns(UserWarning, match="draws from the prior are at the limit of floating-point"):
         SMC(OHMC(model), 512, disable_progbar=True, **options).run()
 
 

@@ -148,7 +148,7 @@ def test_values_that_are_no_tensors_end_in_pyros_steps():
         for step in range(1, 20):
             svi.step(*rows(), step / 20)
 
-    with pytest.warns(UserWarning, match="give numbers as tensors") as said:
+    with pytest.warns(UserWarning, match="pass numbers as tensors") as said:
         anneal()
     assert len(said) == 1
     assert svi.form == "pyro"
@@ -231,7 +231,7 @@ def test_a_store_that_the_guide_does_not_use_is_reported(tmp_path):
     svi.step(*rows())
     pyro.get_param_store().save(tmp_path / "store")
     pyro.get_param_store().load(tmp_path / "store")
-    with pytest.warns(UserWarning, match="that the guide does not use; load a store before"):
+    with pytest.warns(UserWarning, match="that the guide does not use: load a store before"):
         svi.step(*rows())
 
 
@@ -270,10 +270,10 @@ def test_a_fall_is_no_plateau():
     falling = (noise - 0.005 * torch.arange(2000.0)).tolist()
     course = Course(10_000, "cosine", "plateau")
     for count in range(1, 2001):
-        course.look(falling[:count])
+        course.check(falling[:count])
     assert course.last == 10_000
     for count in range(2001, 6001):
-        course.look(falling + noise[:1].expand(count - 2000).tolist())
+        course.check(falling + noise[:1].expand(count - 2000).tolist())
     assert course.last < 10_000
     assert course.factor(course.last) == 0.0
 
@@ -407,7 +407,7 @@ def test_arguments_of_a_run_out_of_range_are_named(arguments, options, named):
 def test_a_run_refuses_a_second_schedule():
     optim = OPTIMISERS["schedule"]()
     svi = SVI(regression, pyros.AutoNormal(regression), optim, Trace_ELBO())
-    with pytest.raises(ValueError, match="schedule of its own"):
+    with pytest.raises(ValueError, match="optim has its own schedule"):
         svi.run(10, *rows())
 
 

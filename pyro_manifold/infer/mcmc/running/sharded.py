@@ -32,7 +32,10 @@ def seed_of_all(store: Store | None, count: int, resume: bool) -> int:
     if resume and path.exists():
         found = read_json(path)
         if found.get("shards") != count or type(found.get("seed")) is not int:
-            raise ValueError(f"store='{store.folder}' has {str(found.get('shards'))[:20]} shards, and not {count}.")
+            raise ValueError(
+                f"store='{store.folder}' has {str(found.get('shards'))[:20]} shards, expected {count}: pass the "
+                "same number, or choose another folder."
+            )
         return int(found["seed"])
     store.make_folder()
     write_durably({path: json.dumps({"format": FORMAT, "shards": count, "seed": seed}).encode()})

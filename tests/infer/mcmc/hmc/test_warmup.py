@@ -300,7 +300,7 @@ def test_chains_that_disagree_are_named():
 def test_chains_that_never_moved_are_reported(chains):
     """A step far too long in float32: every proposal diverges, and no statistic but acceptance shows it."""
     kernel = OHMC(lambda: pyro.sample("x", dist.Normal(0.0, 1e-3)), step_size=10.0, adapt_step_size=False)
-    with pytest.warns(UserWarning, match=r"moved in fewer than one iteration of twenty.*init_strategy"):
+    with pytest.warns(UserWarning, match=r"moved in fewer than 5 % of iterations.*init_strategy"):
         mcmc = run(kernel, num_samples=20, warmup_steps=0, num_chains=chains)
     if chains > 1:
         assert mcmc.diagnostics()["disagreeing chains"]["x"] == "chains 0, 1, 2 and 3 never moved"
@@ -308,7 +308,7 @@ def test_chains_that_never_moved_are_reported(chains):
 
 def test_a_chain_of_pyro_that_never_moved_is_reported():
     kernel = pyro.infer.HMC(lambda: pyro.sample("x", dist.Normal(0.0, 1e-3)), step_size=10.0, adapt_step_size=False)
-    with pytest.warns(UserWarning, match="the chain moved in fewer than one iteration of twenty"):
+    with pytest.warns(UserWarning, match="The chain moved in fewer than 5 % of iterations"):
         run(kernel, num_samples=20, warmup_steps=0)
 
 

@@ -205,7 +205,7 @@ def test_a_run_is_not_continued_with_other_data(tmp_path, source, stored):
     mcmc = made(tmp_path if stored else None, SGLD(rows, step_size=0.001), args, kwargs)
     mcmc.continue_run(2)
     y[40] += 0.01
-    with pytest.raises(ValueError, match=r"continue_run: the fingerprint of .* was .*, and is .*: go on with"):
+    with pytest.raises(ValueError, match=r"continue_run: the fingerprint of .* was .*, and is .*: continue with"):
         mcmc.continue_run(2)
     y[40] = torch.linspace(-1, 1, 64)[40]
     mcmc.continue_run(2)
@@ -290,7 +290,7 @@ def test_what_does_not_fit_names_the_store(tmp_path, monkeypatch):
 def test_a_folder_that_was_removed_is_an_error_without_draws(tmp_path):
     mcmc = made(tmp_path / "run", OHMC(normal))
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(OSError, match="8 draws of each chain went with it, there are none since, and another run"):
+    with pytest.raises(OSError, match="8 draws of each chain were stored in it, there are no later ones"):
         mcmc.continue_run(4)
 
 

@@ -225,7 +225,7 @@ def test_export_leaves_out_what_minibatches_do_not_determine():
 def test_a_run_of_other_settings_is_refused(options):
     saved = SGHMC(one_plate, step_size=0.01).prepare(2, 0, None).state_dict()
     other = SGHMC(one_plate, **{"step_size": 0.01, **options}).prepare(2, 0, None)
-    with pytest.raises(ValueError, match=f"The saved run was made with {next(iter(options))}="):
+    with pytest.raises(ValueError, match=f"The saved run has {next(iter(options))}="):
         other.load_state_dict(saved)
 
 

@@ -190,7 +190,7 @@ def test_both_signs_of_the_determinant():
 
     Q = draw(GeodesicSlice(model), num_samples=1000).get_samples(group_by_chain=True)["Q"]
     assert_mean((torch.linalg.det(Q) > 0).double(), torch.sigmoid(torch.tensor(1.0)))
-    with pytest.warns(UserWarning, match="the draws follow the posterior given the sign of the start"):
+    with pytest.warns(UserWarning, match="draws follow the posterior given the sign of the initial value"):
         mcmc = draw(GeodesicSlice(model, reflection_probability=0), num_samples=20, num_chains=3)
     determinants = torch.linalg.det(mcmc.get_samples(group_by_chain=True)["Q"])
     assert bool((determinants.sign() == determinants[:, :1].sign()).all())
