@@ -116,7 +116,7 @@ def disagreement_warning(
     if log_density is not None and _largest_r_hat(log_density, num_superchains) <= _threshold(samples, num_superchains):
         exchangeable = (
             " They agree on the log density: if components are exchangeable, as those of a mixture, order them in the "
-            "model, for no sampler can tell them apart."
+            "model, since no sampler can distinguish them."
         )
     return (
         f"{subject}{columns}, R-hat of {apart}: {causes}. Take more warmup_steps and draws; if diagnostics()['modes'] "

@@ -277,5 +277,5 @@ def _end(value: Any, values: list[Any]) -> int | None:
 
 
 def _warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning attributed to the caller of `compare_evidence`, three frames up."""
+    """Issue a warning attributed to the caller of `compare_evidence`, three calls up the stack."""
     warnings.warn(message, category, stacklevel=4)

@@ -268,7 +268,7 @@ class SMC:
     def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
         """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence.
 
-        If runs disagree on what the posterior identifies, a sentence before the table says so and what to do.
+        If runs disagree on what the posterior identifies, a sentence above the table reports it, with the remedy.
         """
         check_flag(align=align)
         print(text(self._found("summary"), self._known() or [], prob, align=align, max_rows=max_rows))

@@ -155,7 +155,7 @@ class Sampling:
         return self._storage.samples(self.draws, RECENT), self._storage.statistics(self.draws, RECENT)
 
     def report(self) -> dict[str, Any]:
-        """Return the entries of `MCMC.diagnostics` that this kind of run has beside those of all."""
+        """Return the entries of `MCMC.diagnostics` that this kind of run adds to those of all runs."""
         return self.run.report()
 
     def sentences(self) -> list[str]:

@@ -85,7 +85,7 @@ class ShardedDraws:
         return self.samples(RECENT), self.statistics(RECENT)
 
     def report(self) -> dict[str, Any]:
-        """Return no entries of `MCMC.diagnostics` beside those of all runs."""
+        """Return no entries, as `MCMC.diagnostics` of shards has those of all runs alone."""
         return {}
 
     def sentences(self) -> list[str]:

@@ -327,9 +327,7 @@ def test_a_run_in_the_format_before_is_read_and_does_not_go_on(tmp_path):
     parts = {"the model's code": "function, 0123456789abcdef", "num_superchains": "None"}
     path.write_text(json.dumps({**manifest, "format": 1, "parts": parts}))
     assert open_run(tmp_path).posterior.sizes["draw"] == DRAWS
-    with pytest.raises(
-        ValueError, match=r"another run: an earlier version .* format 1, .* another folder"
-    ):
+    with pytest.raises(ValueError, match=r"another run: an earlier version .* format 1, .* another folder"):
         made(tmp_path, resume=True)
 
 
