@@ -1,7 +1,7 @@
 """Bayesian PCA of the wine data with orthonormal loadings.
 
 Classical PCA gives directions without uncertainty; factor analysis gives loadings that are not directions.
-Here the loadings are an orthonormal 13×2 matrix with the uniform prior, so that the posterior says how well
+Here the loadings are an orthonormal 13×2 matrix with the uniform prior, so that the posterior shows how well
 178 wines determine the two axes of the familiar picture. Each wine is
 
     y_i ~ N(0, U diag(s²) Uᵀ + σ² I),   U uniform on the Stiefel manifold V(13, 2),
@@ -56,7 +56,7 @@ def model(y, rank):
 
 
 def load():
-    """Standardised measurements, names of the measurements, and the cultivar of each wine."""
+    """Return standardised measurements, their names, and the cultivar of each wine."""
     wine = load_wine()
     y = torch.as_tensor(wine.data, dtype=torch.float64)
     names = [name.replace("_", " ").removesuffix(" of diluted wines") for name in wine.feature_names]
@@ -68,7 +68,7 @@ def principal_axes(y, rank):
 
 
 def scores(y, samples):
-    """Posterior mean of each wine's latent scores, for each draw: s² / (s² + σ²) · Uᵀy."""
+    """Return the conditional means of the latent scores of each wine, for each draw: s² / (s² + σ²) · Uᵀy."""
     shrinkage = samples["scales"] ** 2 / (samples["scales"] ** 2 + samples["noise"].unsqueeze(-1) ** 2)
     return (y @ samples["loadings"]) * shrinkage.unsqueeze(-2)
 

@@ -129,11 +129,17 @@ def comparison(runs, ours, key):
     return middle(theirs), middle(np.divide([getattr(run, key) for run in ours], theirs))
 
 
-def rows(name, chains, sizes, seeds, threads):
+def rows(name, chains, sizes, seeds, threads, ended):
+    """Rows of a table; `ended` has the reasons of peers without figures, which are not run again with more draws."""
     problem = (larger if name in LARGER else page).PROBLEMS[name]
     truths, ours = truths_of(problem), None
     for peer in peers(name, chains):
-        runs = [measured(name, setting(peer, name, chains, sizes, seed), truths, threads) for seed in seeds]
+        runs = [ended[peer]] if peer in ended else []
+        for seed in seeds if not runs else ():
+            runs.append(measured(name, setting(peer, name, chains, sizes, seed), truths, threads))
+            if isinstance(runs[-1], str):
+                ended[peer] = runs[-1]
+                break
         ours = runs if ours is None else ours
         yield cells(peer, runs, ours)
 
@@ -148,10 +154,11 @@ def main(argv=None):
     arguments = parser.parse_args(argv)
     for name in (name for name in (*SMALL, *LARGER) if arguments.only in name):
         for chains, lengths in (SIZES_OF_LARGER if name in LARGER else SIZES).items():
+            ended = {}
             for run, sizes in lengths.items():
                 if chains in arguments.chains and run in arguments.runs:
                     print(f"### {name}: {chains} chains, {sizes[0]:,} + {sizes[1]:,} iterations\n", flush=True)
-                    show(COLUMNS, rows(name, chains, sizes, arguments.seeds, arguments.threads))
+                    show(COLUMNS, rows(name, chains, sizes, arguments.seeds, arguments.threads, ended))
                     print(flush=True)
 
 

@@ -1,7 +1,7 @@
 """Quality of predictive probabilities: scores by labels or a reference, calibration, out-of-distribution AUROC.
 
-Probabilities are ``(cases, classes)``, or ``(cases,)`` for a binary outcome: then they are those of the outcome 1, and
-every score is that of the two classes 0 and 1.
+Probabilities are ``(examples, classes)``. For a binary outcome they may be ``(examples,)``, those of the outcome 1;
+each score is then that of the two classes 0 and 1.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ _SUM_TOLERANCE = 1e-4  # the error of a float32 softmax over thousands of classe
 
 
 def agreement(probabilities: Tensor, reference: Tensor) -> Tensor:
-    r"""Compute the fraction of cases for which two predictions have the same most probable class.
+    r"""Compute the fraction of examples for which two predictions have the same most probable class.
 
     $$ \frac{1}{n} \sum_{i=1}^n 1[\arg\max_k p_{ik} = \arg\max_k q_{ik}] $$
 
     Args:
-        probabilities: p, ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
-        reference: q, such as those of long chains, ``(cases, classes)``.
+        probabilities: p, ``(examples, classes)``, or ``(examples,)`` of a binary outcome.
+        reference: q, such as those of long chains, ``(examples, classes)``.
 
     Returns:
-        ``()``, from 0 to 1. Of classes that are equally probable the first counts.
+        ``()``, from 0 to 1. Ties go to the first of the most probable classes.
 
     Raises:
-        TypeError: for anything but tensors of float32 or float64.
-        ValueError: unless both have that shape, and rows that are not negative and sum to one.
+        TypeError: for arguments that are not tensors of float32 or float64.
+        ValueError: for another shape, or rows that are negative or do not sum to one.
 
     Source: Izmailov, Vikram, Hoffman & Wilson 2021, arXiv 2104.14421.
 
@@ -41,20 +41,20 @@ def agreement(probabilities: Tensor, reference: Tensor) -> Tensor:
 
 
 def total_variation(probabilities: Tensor, reference: Tensor) -> Tensor:
-    r"""Compute the total variation distance between two predictions, mean over cases.
+    r"""Compute the total variation distance between two predictions, mean over examples.
 
     $$ \frac{1}{n} \sum_{i=1}^n \frac{1}{2} \sum_k |p_{ik} - q_{ik}| $$
 
     Args:
-        probabilities: p, ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
-        reference: q, ``(cases, classes)``.
+        probabilities: p, ``(examples, classes)``, or ``(examples,)`` of a binary outcome.
+        reference: q, ``(examples, classes)``.
 
     Returns:
         ``()``, from 0 to 1.
 
     Raises:
-        TypeError: for anything but tensors of float32 or float64.
-        ValueError: unless both have that shape, and rows that are not negative and sum to one.
+        TypeError: for arguments that are not tensors of float32 or float64.
+        ValueError: for another shape, or rows that are negative or do not sum to one.
 
     Source: Izmailov, Vikram, Hoffman & Wilson 2021, arXiv 2104.14421.
 
@@ -67,18 +67,20 @@ def total_variation(probabilities: Tensor, reference: Tensor) -> Tensor:
 
 
 def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
-    r"""Compute the mean over cases of minus the log probability of the label, $-\log p_{i y_i}$.
+    r"""Compute the mean over examples of minus the log probability of the label, $-\log p_{i y_i}$.
 
     Args:
-        probabilities: p, ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
-        labels: y, integers from 0 to classes − 1, ``(cases,)``.
+        probabilities: p, ``(examples, classes)``, or ``(examples,)`` of a binary outcome.
+        labels: y, integers from 0 to classes − 1, ``(examples,)``.
 
     Returns:
         ``()``; infinite if a label has probability 0.
 
     Raises:
-        TypeError: for probabilities that are no tensor of float32 or float64, or labels that are none of integers.
+        TypeError: for probabilities that are not a tensor of float32 or float64, or labels that are not integers.
         ValueError: for other shapes, rows that do not sum to one, or labels out of range.
+
+    Source: Gneiting & Raftery 2007, Journal of the American Statistical Association 102, the logarithmic score.
 
     Examples:
         >>> float(negative_log_likelihood(torch.tensor([[0.25, 0.75]]), torch.tensor([1])).exp())
@@ -89,20 +91,20 @@ def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
-    r"""Compute the mean over cases of the squared distance from the probabilities to the label, one-hot encoded.
+    r"""Compute the mean over examples of the squared distance from the probabilities to the label, one-hot encoded.
 
     $$ \frac{1}{n} \sum_{i=1}^n \sum_k (p_{ik} - 1[k = y_i])^2 $$
 
     Args:
-        probabilities: p, ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
-        labels: y, integers from 0 to classes − 1, ``(cases,)``.
+        probabilities: p, ``(examples, classes)``, or ``(examples,)`` of a binary outcome.
+        labels: y, integers from 0 to classes − 1, ``(examples,)``.
 
     Returns:
         ``()``, from 0 to 2. Of a binary outcome it is the mean of $2 (p_i - y_i)^2$, and is sometimes defined as half
         of this.
 
     Raises:
-        TypeError: for probabilities that are no tensor of float32 or float64, or labels that are none of integers.
+        TypeError: for probabilities that are not a tensor of float32 or float64, or labels that are not integers.
         ValueError: for other shapes, rows that do not sum to one, or labels out of range.
 
     Source: Brier 1950, Monthly Weather Review 78.
@@ -121,23 +123,23 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> Tensor:
 def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
     r"""Compute the difference of confidence and accuracy, mean over bins of confidence.
 
-    The confidence of a case is its largest probability. With $B_m$ the cases whose confidence is in
+    The confidence of an example is its largest probability. With $B_m$ the examples whose confidence is in
     $(\tfrac{m-1}{M}, \tfrac{m}{M}]$,
 
     $$ \sum_{m=1}^M \frac{|B_m|}{n} \left| \operatorname{accuracy}(B_m) - \operatorname{confidence}(B_m) \right| . $$
 
-    It depends on the number of bins, and for few cases it is large for well calibrated predictions too.
+    It depends on the number of bins, and with few examples it is large even for calibrated predictions.
 
     Args:
-        probabilities: ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
-        labels: integers from 0 to classes − 1, ``(cases,)``.
+        probabilities: ``(examples, classes)``, or ``(examples,)`` of a binary outcome.
+        labels: integers from 0 to classes − 1, ``(examples,)``.
         bins: M.
 
     Returns:
         ``()``, from 0 to 1.
 
     Raises:
-        TypeError: for probabilities that are no tensor of float32 or float64, or labels that are none of integers.
+        TypeError: for probabilities that are not a tensor of float32 or float64, or labels that are not integers.
         ValueError: for other shapes, rows that do not sum to one, labels out of range, or ``bins`` below 1.
 
     Source: Guo, Pleiss, Sun & Weinberger 2017, arXiv 1706.04599.
@@ -160,14 +162,16 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
     r"""Compute the entropy of each prediction, $-\sum_k p_{ik} \log p_{ik}$, with 0 log 0 = 0.
 
     Args:
-        probabilities: p, ``(cases, classes)``, or ``(cases,)`` of a binary outcome.
+        probabilities: p, ``(examples, classes)``, or ``(examples,)`` of a binary outcome.
 
     Returns:
-        ``(cases,)``, from 0 to the logarithm of the number of classes.
+        ``(examples,)``, from 0 to the logarithm of the number of classes.
 
     Raises:
-        TypeError: for anything but a tensor of float32 or float64.
+        TypeError: for an argument that is not a tensor of float32 or float64.
         ValueError: for another shape, or rows that are negative or do not sum to one.
+
+    Source: Shannon 1948, Bell System Technical Journal 27.
 
     Examples:
         >>> predictive_entropy(torch.tensor([[0.5, 0.5], [0.0, 1.0]])).tolist()
@@ -178,21 +182,21 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
 
 
 def out_of_distribution_auroc(inside_scores: Tensor, outside_scores: Tensor) -> Tensor:
-    r"""Compute the probability that an outside case has a higher score than an inside one; equal scores count half.
+    r"""Compute the probability that an outside example has a higher score than an inside one; ties count half.
 
     $$ P(s_\text{outside} > s_\text{inside}) + \tfrac{1}{2} P(s_\text{outside} = s_\text{inside}), $$
 
     which is the area under the ROC curve of the score, and the Mann–Whitney statistic divided by the number of pairs.
 
     Args:
-        inside_scores: scores of cases like the training data, such as `predictive_entropy`, ``(cases,)``.
-        outside_scores: scores of cases from another distribution, ``(other cases,)``.
+        inside_scores: scores of examples like the training data, such as `predictive_entropy`, ``(examples,)``.
+        outside_scores: scores of examples from another distribution, ``(other examples,)``.
 
     Returns:
         ``()``, from 0 to 1; ½ if the scores are uninformative.
 
     Raises:
-        TypeError: for anything but tensors of float32 or float64.
+        TypeError: for arguments that are not tensors of float32 or float64.
         ValueError: for scores that are empty, not finite, or of another shape.
 
     Source: Hendrycks & Gimpel 2017, arXiv 1610.02136; Fawcett 2006, Pattern Recognition Letters 27.
@@ -205,13 +209,13 @@ def out_of_distribution_auroc(inside_scores: Tensor, outside_scores: Tensor) -> 
         check_real(scores, name, "out_of_distribution_auroc")
         if scores.dim() != 1:
             raise ValueError(
-                f"out_of_distribution_auroc: {name} has shape {tuple(scores.shape)}, expected one score for each case, "
-                "(cases,)."
+                f"out_of_distribution_auroc: {name} has shape {tuple(scores.shape)}, expected (examples,), one score "
+                "for each example."
             )
     ordered, outside = inside_scores.sort().values, outside_scores.to(inside_scores)
     below = torch.searchsorted(ordered, outside)
     up_to = torch.searchsorted(ordered, outside, right=True)
-    # Of integers, so that millions of pairs are counted exactly in float32 too.
+    # Sums of integers, so that millions of pairs are counted exactly in float32 too.
     return (below + up_to).sum().to(ordered.dtype) / (2 * len(ordered) * len(outside))
 
 
@@ -220,7 +224,7 @@ def _of_labels(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def _checked(values: Tensor, name: str, owner: str) -> Tensor:
-    """Return probabilities of classes, ``(cases, classes)``, after checks; of binary outcomes those of 0 and of 1."""
+    """Check probabilities and return those of all classes, ``(examples, classes)``, for binary outcomes of 0 and 1."""
     check_real(values, name, owner)
     if values.dim() == 1:
         if bool(((values < 0) | (values > 1)).any()):
@@ -231,7 +235,7 @@ def _checked(values: Tensor, name: str, owner: str) -> Tensor:
         return torch.stack([1 - values, values], -1)
     if values.dim() != 2:
         raise ValueError(
-            f"{owner}: {name} has shape {tuple(values.shape)}, expected (cases, classes), or (cases,) for the "
+            f"{owner}: {name} has shape {tuple(values.shape)}, expected (examples, classes), or (examples,) for the "
             "probabilities of a binary outcome 1."
         )
     error, negative = float((values.detach().sum(-1) - 1).abs().max()), bool((values < 0).any())
@@ -247,7 +251,7 @@ def _checked_pair(probabilities: Tensor, reference: Tensor, owner: str) -> tuple
     if probabilities.shape != reference.shape:
         raise ValueError(
             f"{owner}: reference has shape {tuple(reference.shape)}, expected that of probabilities, "
-            f"{tuple(probabilities.shape)}: the same cases and classes in the same order."
+            f"{tuple(probabilities.shape)}: the same examples and classes in the same order."
         )
     return probabilities, reference
 
@@ -261,13 +265,16 @@ def _checked_with_labels(probabilities: Tensor, labels: Tensor, owner: str) -> T
         or labels.dtype == torch.bool
     ):
         found = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"{owner}: labels is of {found}, expected a tensor of integers; use labels.long().")
-    cases, classes = probabilities.shape
-    if labels.shape != (cases,):
-        raise ValueError(f"{owner}: labels has shape {tuple(labels.shape)}, expected ({cases},), one for each case.")
+        raise TypeError(f"{owner}: labels is of type {found}, expected a tensor of integers; use labels.long().")
+    examples, classes = probabilities.shape
+    if labels.shape != (examples,):
+        raise ValueError(
+            f"{owner}: labels has shape {tuple(labels.shape)}, expected ({examples},), one label for each row of "
+            "probabilities."
+        )
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise ValueError(
-            f"{owner}: labels are from {int(labels.min())} to {int(labels.max())}, expected 0 to {classes - 1}, the "
-            "numbers of the classes."
+            f"{owner}: labels are from {int(labels.min())} to {int(labels.max())}, expected class indices from 0 to "
+            f"{classes - 1}."
         )
     return probabilities

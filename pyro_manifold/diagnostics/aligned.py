@@ -66,6 +66,11 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
         draws: ``{site: (chains, draws, ...)}`` of all sites of the symmetries, with finite entries.
         symmetries: symmetries of the posterior, as found by `MCMC.symmetries`.
 
+    Returns:
+        `AlignedDraws`: the draws of all sites, and the share of contested draws for each symmetry.
+
+    Source: Gower 1975, Psychometrika 40; Papastamoulis & Ntzoufras 2022, Statistics and Computing 32:23.
+
     Examples:
         >>> U = torch.eye(3, 2, dtype=torch.float64)
         >>> draws = {"U": torch.stack([U, -U.flip(-1)])[None], "s": torch.tensor([[[2.0, 1.0], [1.0, 2.0]]])}

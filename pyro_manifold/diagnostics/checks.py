@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_manifold.manifolds.stiefel import Stiefel
 
-_PROJECT = "project with Stiefel().projection first if only rounding has gathered."
+_PROJECT = "project with Stiefel().projection first if the error is only accumulated rounding."
 
 
 def check_real(values: Tensor, name: str, owner: str) -> None:

@@ -13,7 +13,7 @@ from pyro_manifold.diagnostics.known import known_quantities
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 _MOST_NAMED = 6
-_WORTH_SAYING = 0.02  # of the draws
+_SMALLEST_REPORTED = 0.02  # of the draws
 
 
 def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chains") -> str:
@@ -46,8 +46,8 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
     )
 
 
-def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Tensor], of: str = "chains") -> str:
-    """Describe the alignment of the sites of a symmetry and the convergence of its invariants, as a line.
+def alignment_note(symmetry: Symmetry, contested: float, samples: Mapping[str, Tensor], of: str = "chains") -> str:
+    """Describe the alignment of the sites of a symmetry and the convergence of its invariants, in one line.
 
     Args:
         symmetry: a symmetry of the posterior.
@@ -58,7 +58,7 @@ def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Te
     Examples:
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
-        >>> print(what_was_done(Symmetry("rotations", ("U",)), 0.0, {"U": draws}))
+        >>> print(alignment_note(Symmetry("rotations", ("U",)), 0.0, {"U": draws}))
         `U` is known only up to rotations of its columns: each draw is rotated to the mean subspace (unaligned: \
 summary(align=False)). R-hat of the invariants is at most 1.002, and their effective sample size at least 1898.
     """
@@ -71,7 +71,7 @@ summary(align=False)). R-hat of the invariants is at most 1.002, and their effec
     done += "".join(f", and `{scale}` is made positive" for scale, *_ in symmetry.positive)
     line = f"{symmetry.known_up_to()}: {done} (unaligned: summary(align=False)). "
     line += agreement({name: x for name, x in samples.items() if name in names}, symmetry, of)
-    if contested < _WORTH_SAYING:
+    if contested < _SMALLEST_REPORTED:
         return line
     other = {"signs": "other signs are", "permutations": "another order or other signs are"}
     nearly = other.get(symmetry.kind, "a reflection is")
@@ -81,14 +81,14 @@ summary(align=False)). R-hat of the invariants is at most 1.002, and their effec
     )
 
 
-def disagreement_to_act_on(
+def disagreement_warning(
     samples: Mapping[str, Tensor],
     symmetries: Sequence[Symmetry],
     log_density: Tensor | None = None,
     num_superchains: int | None = None,
     of: str = "chains",
 ) -> str | None:
-    """Name the quantities of `unexplained`, with what to do before the table is read; None if chains agree.
+    """Return a warning that names the quantities of `unexplained`, for the head of a table; None if chains agree.
 
     Runs of SMC (``of="runs"``) are compared as chains are; for a single run the result is None.
 
@@ -96,7 +96,7 @@ def disagreement_to_act_on(
         >>> import torch
         >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
         >>> draws[2] += 2
-        >>> disagreement_to_act_on({"c": draws}, [])[:39]
+        >>> disagreement_warning({"c": draws}, [])[:39]
         'Chains disagree, R-hat of c (1.32): the'
     """
     first = next(iter(samples.values()), torch.empty(1))
@@ -104,23 +104,23 @@ def disagreement_to_act_on(
     if not apart:
         return None
     columns = ", and not only on signs, order or rotations of columns" if symmetries else ""
-    who, where = "Chains disagree", "they are in different modes, have not arrived, or mix slowly"
+    subject, causes = "Chains disagree", "they are in different modes, have not converged, or mix slowly"
     if of == "runs":
         return (
             f"Runs disagree{columns}, R-hat of {apart}: some have missed modes or given them the wrong share. Take "
             "more num_particles, or states_per_chain."
         )
     if len(first) == 1:
-        who, where = "Parts of the chain disagree", "it has changed its mode, has not arrived, or mixes slowly"
+        subject, causes = "Parts of the chain disagree", "it changed modes, has not converged, or mixes slowly"
     exchangeable = ""
     if log_density is not None and _largest_r_hat(log_density, num_superchains) <= _threshold(samples, num_superchains):
         exchangeable = (
             " They agree on the log density: if components are exchangeable, as those of a mixture, order them in the "
-            "model, for no sampler can tell them apart."
+            "model, since no sampler can distinguish them."
         )
     return (
-        f"{who}{columns}, R-hat of {apart}: {where}. Take more warmup_steps and draws; if diagnostics()['modes'] still "
-        f"has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True).{exchangeable}"
+        f"{subject}{columns}, R-hat of {apart}: {causes}. Take more warmup_steps and draws; if diagnostics()['modes'] "
+        f"still has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True).{exchangeable}"
     )
 
 
@@ -152,7 +152,7 @@ def unexplained(
     log_density: Tensor | None = None,
     num_superchains: int | None = None,
 ) -> str | None:
-    """Name the quantities on which chains disagree though no symmetry changes them, with advice.
+    """Return a sentence on quantities on which chains disagree although no symmetry changes them.
 
     These are sites without a symmetry, the invariants of sites with one and the log density, if the largest R-hat of
     their entries is above 1.05 (nested R-hat with ``num_superchains``, above 1.05 times its value for independent
@@ -178,11 +178,12 @@ def unexplained(
     if not apart:
         return None
     several = len(next(iter(samples.values()))) > 1
-    where = "chains are in different modes, have" if several else "the chain has changed its mode, has"
-    mix = "mix" if several else "mixes"
+    causes = "chains are in different modes, have not converged, or mix slowly"
+    if not several:
+        causes = "the chain changed modes, has not converged, or mixes slowly"
     return (
-        f"No symmetry explains the R-hat of {apart}: {where} not "
-        f"arrived, or {mix} slowly; look at diagnostics()['modes'], and take more warmup_steps and draws."
+        f"No symmetry explains the R-hat of {apart}: {causes}; see diagnostics()['modes'], and take more warmup_steps "
+        "and draws."
     )
 
 

@@ -1,4 +1,4 @@
-"""Record of the symmetries of a posterior beside the draws of a stored run, to align them without the model."""
+"""Record of the symmetries of a posterior in the folder of a stored run, to align them without the model."""
 
 from __future__ import annotations
 

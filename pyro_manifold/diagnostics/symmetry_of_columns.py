@@ -1,4 +1,4 @@
-"""A transformation of the columns of sites under which a posterior is invariant, with what a summary says of it."""
+"""A transformation of the columns of sites under which a posterior is invariant, with its description for summaries."""
 
 from __future__ import annotations
 

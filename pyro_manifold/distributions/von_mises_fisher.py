@@ -1,4 +1,4 @@
-"""Von Mises–Fisher unit vectors: the building block of draws of matrices with orthonormal columns."""
+"""Draws of von Mises–Fisher unit vectors, from which matrices with orthonormal columns are drawn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sample_von_mises_fisher(parameter: Tensor) -> Tensor:
 def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
     r"""Draw 1 - t, t the cosine of the angle to the mean direction, of density $e^{\kappa t}(1-t^2)^{(m-3)/2}$.
 
-    Wood's formulas in terms of $1 - t$, as is necessary for large concentrations: their cosines all round to 1.
+    Wood's formulas are in terms of $1 - t$, since cosines round to 1 at large concentrations.
     """
     shape, kappa = concentration.shape, concentration.flatten()
     # b = (-2κ + √(4κ² + (m-1)²)) / (m-1), written without the difference of large numbers.
@@ -53,7 +53,7 @@ def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
         # 1 - mode·t over 1 - mode², both free of cancellation.
         spread = (mode_deficit_ + mode[pending] * proposal) * (1 + b_).square() / (4 * b_)
         log_ratio = kappa[pending] * (mode_deficit_ - proposal) + (m - 1) * spread.log()
-        # A concentration that is not finite gives NaN at once; rejection would never end.
+        # A concentration that is not finite gives NaN; rejection would not terminate.
         return proposal, torch.where(torch.isfinite(kappa[pending]), log_ratio, 0.0)
 
     deficit, _ = sample_by_rejection(propose, torch.empty_like(kappa))

@@ -50,11 +50,11 @@ def to_bayesian_(
     Args:
         network: a module; attributes of a `PyroModule` that are sites already are left unchanged.
         orthogonal: the layers that become orthogonal. ``"hidden"``: every Linear and Conv2d but the last, in the order
-            of ``network.named_modules()``: its outputs are not hidden, and the data determine their scale. Or a type,
-            or several, such as ``nn.Conv2d``; or names, such as ``["0", "body.2"]``; or a function of name and layer.
-            ``()`` for none. Subclasses of the two layers compute something else and are never replaced.
-        prior_scale: standard deviation of the weights that are not orthogonal, or a function of name and parameter;
-            None as above.
+            of ``network.named_modules()``, whose outputs are not hidden and have a scale that the data determine. Or a
+            type, or several, such as ``nn.Conv2d``; or names, such as ``["0", "body.2"]``; or a function of name and
+            layer. ``()`` for none. Subclasses of the two layers are never replaced.
+        prior_scale: standard deviation of the weights that are not orthogonal, or a function from name and parameter to
+            it; None for the values above.
         bias_scale: standard deviation of biases, including those of orthogonal layers.
         gain: gain of the orthogonal layers, as in `OrthogonalLinear`; √2 keeps the variance through ReLU. None for
             $\sqrt{\max(1, \text{out} / \text{in})}$ of each layer, with which inputs of variance 1 have outputs of
@@ -64,7 +64,7 @@ def to_bayesian_(
         The network.
 
     Raises:
-        TypeError: if ``network`` is no module.
+        TypeError: if ``network`` is not a module.
         ValueError: if it has no parameters that could become sites, shares one between layers, has some without a
             shape, or has batch normalisation; or for arguments other than those above. The network is unchanged then.
 
@@ -92,7 +92,7 @@ def to_bayesian_(
     }
     for name, layer in replaced.items():
         parent, _, child = name.rpartition(".")
-        # Not by setattr, which would move the layer to the end of a sequence that is a PyroModule already.
+        # setattr would move the layer to the end of a sequence that is already a PyroModule.
         network.get_submodule(parent)._modules[child] = _orthogonal(layer, gain, bias_scale)
     to_pyro_module_(network)
     for name, scale in scales.items():
@@ -111,11 +111,11 @@ def _checked_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
         if not parameter.requires_grad or _of_pyro(network, name):
             continue
         if isinstance(parameter, UninitializedParameter):
-            raise ValueError(f"{_OWNER}: '{name}' has no shape yet, run the network once on an example before.")
+            raise ValueError(f"{_OWNER}: '{name}' has no shape yet; run the network once on an example first.")
         if id(parameter) in names:
             raise ValueError(
-                f"{_OWNER}: '{names[id(parameter)]}' and '{name}' are the same tensor, and would become two "
-                "independent sites: give each layer its own."
+                f"{_OWNER}: '{names[id(parameter)]}' and '{name}' are the same tensor and would become two "
+                "independent sites; give each layer its own parameter."
             )
         names[id(parameter)], parameters[name] = name, parameter
     if not parameters:
@@ -123,8 +123,8 @@ def _checked_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
     for name, module in network.named_modules():
         if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
             raise ValueError(
-                f"{_OWNER}: '{name}' normalises by the batch, so that no case has a density of its own: take GroupNorm "
-                "or LayerNorm, or call network.eval() first to use the running statistics."
+                f"{_OWNER}: '{name}' normalises over the batch, so that the likelihood does not factorise over "
+                "examples; use GroupNorm or LayerNorm, or call network.eval() first to use the running statistics."
             )
     return parameters
 

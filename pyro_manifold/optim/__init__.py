@@ -1,4 +1,4 @@
-"""Riemannian optimisers, which move a parameter along its manifold, for `SVI` and as plain torch optimisers.
+"""Riemannian optimisers, which move parameters along manifolds, for `SVI` and as torch optimisers.
 
 A manifold is a smooth curved set, such as the matrices with orthonormal columns. `RiemannianAdam` is a `PyroOptim`, for
 `SVI`; `TorchRiemannianAdam` is the `torch.optim.Optimizer` that it wraps. The other methods are named in the same way.

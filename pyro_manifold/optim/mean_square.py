@@ -45,6 +45,6 @@ def root(mean_square: Tensor, kind: SecondMoment) -> Tensor:
 
 
 def check_kind(kind: str, owner: str) -> None:
-    """Raise ValueError for another name."""
+    """Raise ValueError unless ``kind`` is ``"ambient"`` or ``"transported"``."""
     if kind not in get_args(SecondMoment):
         raise ValueError(f"{owner}: second_moment={kind!r}, expected one of {get_args(SecondMoment)}.")

@@ -1,4 +1,4 @@
-"""A summary says what is known of columns, and what chains disagree on for another reason than symmetry."""
+"""A summary reports symmetries of columns, and disagreement of chains for other reasons."""
 
 import pyro
 import pyro.distributions as dist
@@ -63,14 +63,14 @@ def test_what_only_symmetry_explains_has_no_other_reason():
     assert unexplained(draws, [], density).startswith("No symmetry explains the R-hat of U (")
     density[2] += 2
     assert unexplained(draws, [symmetry], density).startswith("No symmetry explains the R-hat of log density (1.")
-    assert "chains are in different modes, have not arrived, or mix slowly" in unexplained(draws, [symmetry], density)
+    assert "chains are in different modes, have not converged, or mix slowly" in unexplained(draws, [symmetry], density)
 
 
 def test_one_chain_many_short_ones_and_constants():
     x = torch.randn(1, 400)
     assert unexplained({"x": x, "constant": torch.ones(1, 400)}, []) is None
     x[:, 200:] += 3
-    assert "the chain has changed its mode, has not arrived, or mixes slowly" in unexplained({"x": x}, [])
+    assert "the chain changed modes, has not converged, or mixes slowly" in unexplained({"x": x}, [])
     short = {"x": torch.randn(64, 4)}
     assert unexplained(short, [], num_superchains=8) is None
     short["x"][:8] += 4
@@ -83,7 +83,7 @@ def test_too_few_draws_are_no_agreement():
     assert agreement({"U": torch.ones(4, 50, 3, 2)}, symmetry) == "On the invariants chains agree exactly."
 
 
-def test_nothing_is_said_where_symmetries_cannot_be_asked(capsys):
+def test_nothing_is_reported_where_symmetries_cannot_be_evaluated(capsys):
     kernel = OHMC(
         lambda: (
             pyro.sample("U", StiefelUniform(4, 2)) + pyro.sample("c", dist.Normal(torch.zeros(4, 2), 1.0).to_event(2))

@@ -162,7 +162,7 @@ def test_it_is_an_error_where_symmetries_cannot_be_found(capsys):
         part.to_inferencedata(align=True, log_likelihood=False)
     alone = pyro.infer.MCMC(NUTS(two_numbers), 10, 10, disable_progbar=True)
     alone.run()
-    with pytest.raises(ValueError, match=r"to_inferencedata\(align=True\): only runs of"):
+    with pytest.raises(ValueError, match=r"to_inferencedata\(align=True\): the symmetries of the posterior"):
         to_inferencedata(alone, align=True)
 
 
@@ -193,7 +193,7 @@ def two_places():
     pyro.factor("columns", (strengths * (U[0].square() - U[3].square())).sum())
 
 
-def test_invariants_that_disagree_are_said_first(capsys):
+def test_invariants_that_disagree_are_reported_first(capsys):
     initial = {"c": torch.tensor([-4.0, 4.0, -4.0, 4.0]), "U": StiefelUniform(4, 2).sample((4,))}
     mcmc = MCMC(OHMC(two_places), 100, 100, num_chains=4, initial_params=initial, disable_progbar=True)
     mcmc.run()
@@ -354,5 +354,5 @@ def test_exchangeable_components_of_a_mixture_are_explained(capsys):
     assert first.startswith("Chains disagree, R-hat of means (")
     assert first.endswith(
         "They agree on the log density: if components are exchangeable, as those of a mixture, order "
-        "them in the model, for no sampler can tell them apart."
+        "them in the model, since no sampler can distinguish them."
     )

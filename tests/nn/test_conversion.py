@@ -66,8 +66,8 @@ def test_hidden_layers_become_orthogonal_and_the_rest_normal():
     assert not list(network.parameters())
 
 
-def test_the_prior_of_outputs_is_what_is_said():
-    """Of a linear network: variance 1 from the frame, and the bias."""
+def test_the_prior_of_outputs_is_that_of_the_docstring():
+    """Outputs of a linear network: variance 1 from the orthonormal weight, and the bias."""
     network = to_bayesian_(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), bias_scale=0.5)
     outputs = torch.stack([network(torch.randn(6)) for _ in range(4000)])
     assert_mean(outputs[:, 0].square(), 4**2 * (1 + 0.25) + 0.25)
@@ -245,8 +245,8 @@ def shared():
         (lambda: 3, {}, TypeError, r"network is a int, expected a torch\.nn\.Module"),
         (nn.Tanh, {}, ValueError, "network has no parameters with requires_grad=True"),
         (shared, {}, ValueError, r"'0\.weight' and '2\.weight' are the same tensor"),
-        (lambda: nn.Sequential(nn.LazyLinear(3)), {}, ValueError, r"'0\.weight' has no shape yet, run the network"),
-        (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), {}, ValueError, "'1' normalises by the batch"),
+        (lambda: nn.Sequential(nn.LazyLinear(3)), {}, ValueError, r"'0\.weight' has no shape yet; run the network"),
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), {}, ValueError, "'1' normalises over the batch"),
         (perceptron, {"orthogonal": "all"}, ValueError, "orthogonal='all', expected 'hidden', types, a list of names"),
         (perceptron, {"orthogonal": 3}, ValueError, "orthogonal=3, expected 'hidden', types, a list of names"),
         (perceptron, {"orthogonal": ["0", "1"]}, ValueError, r"names \['1'\], but the layers.*\['0', '2', '4'\]"),

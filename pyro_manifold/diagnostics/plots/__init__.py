@@ -1,4 +1,4 @@
-"""Plots of draws of orthonormal matrices, loadings, scores, latent positions and evidences, beside those of ArviZ."""
+"""Plots of draws of orthonormal matrices, loadings, scores, latent positions and evidences."""
 
 from pyro_manifold.diagnostics.plots.biplot import plot_biplot
 from pyro_manifold.diagnostics.plots.columns import plot_columns

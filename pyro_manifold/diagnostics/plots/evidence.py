@@ -14,8 +14,8 @@ _TICKS = (0, 1, 2, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 def plot_evidence(table: Any, ax: Any = None) -> Any:
     """Plot how far the log evidence of each model is below that of the best, with twice the standard error.
 
-    The scale is linear down to 3 nats below the best model and logarithmic beyond, so that the models that are in
-    question can be told apart beside those that are not. Probabilities of 0.01 and above are written at the points.
+    The scale is linear down to 3 nats below the best model and logarithmic beyond, so that differences
+    between the plausible models remain visible. Probabilities of 0.01 and above are written at the points.
 
     Args:
         table: the result of `pyro_manifold.infer.compare_evidence`; rows whose names are numbers, such as ranks, are

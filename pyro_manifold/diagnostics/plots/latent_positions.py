@@ -35,15 +35,15 @@ def plot_latent_positions(
     r"""Plot posterior mean positions of the nodes of a network with credible ellipses, over the links between them.
 
     The ellipse of a node has the shape of the covariance of its draws and contains a share ``hdi_prob`` of them. Align
-    the draws first: latent spaces are known up to rotations at best (`align_rotations`), eigenmodels up to signs and
-    order (`align_signs_and_permutations`).
+    the draws first: latent spaces are identified up to rotations at best (`align_rotations`), eigenmodels up to signs
+    and order (`align_signs_and_permutations`).
 
     Args:
         positions: ``(chains, draws, nodes, p)`` with p ≥ 2, one site outside plates; a tensor, an array or a variable
             of an InferenceData.
         adjacency: ``(nodes, nodes)``; nodes i and j are joined by a line where entry i, j or j, i is not 0. None
             draws no lines.
-        row_names: names of the nodes, written beside them; None writes none, nor does an empty name.
+        row_names: names of the nodes, written next to them; None writes none, nor does an empty name.
         groups: the group of each node, which has a colour and a place in the legend; None for one colour.
         columns: indices of the two columns that are shown.
         hdi_prob: share of the draws in each ellipse; None is ArviZ's ``rcParams["stats.ci_prob"]``, 0.94.

@@ -11,8 +11,8 @@ from torch.distributions import biject_to
 
 from pyro_manifold.density.model import ModelTarget, Target, target_from_model
 from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites
-from pyro_manifold.infer.smc.guide import is_over_charts, target_of_guide
-from pyro_manifold.infer.smc.initialisation import likelihood_beside, posterior_of, with_continuous_sites
+from pyro_manifold.infer.smc.guide import is_over_unconstrained_space, target_of_guide
+from pyro_manifold.infer.smc.initialisation import likelihood_terms, posterior_of, with_continuous_sites
 from pyro_manifold.infer.smc.modes import mixture_about_modes
 from pyro_manifold.infer.smc.whitened import from_mixture
 
@@ -21,7 +21,7 @@ _TO_THE_END = 8
 
 @dataclass(frozen=True)
 class AnnealingPath:
-    """The distributions on the way: the prior, a mixture about the modes or a guide, and the posterior.
+    """The distributions of the path: the prior, a mixture about the modes or a guide, and the posterior.
 
     Attributes:
         model: the model.
@@ -42,7 +42,7 @@ class AnnealingPath:
     num_starts: int
 
     def targets(self) -> tuple[list[Target], int]:
-        """Return the distributions, and how often the density was evaluated to find them."""
+        """Return the distributions, and the number of evaluations of the density to find them."""
         if callable(self.init):
             return self._guide(with_continuous_sites(self.target(), "SMC")), 0
         full = posterior_of(self.model, self.args, self.kwargs, self.options, "SMC")
@@ -53,7 +53,7 @@ class AnnealingPath:
         unknown = sorted(set(self.prior_factors) - set(likelihood))
         if unknown:
             raise ValueError(f"prior_factors names {unknown}, but the observed sites and factors are {likelihood}.")
-        likelihood_beside(full, self.prior_factors, "SMC")
+        likelihood_terms(full, self.prior_factors, "SMC")
         keep = [[]] if not self.prior_factors else [[], self.prior_factors]
         return [*[self.target(WithoutLikelihood(names)(self.model)) for names in keep], full], 0
 
@@ -64,14 +64,14 @@ class AnnealingPath:
     def _guide(self, full: ModelTarget) -> list[Target]:
         """Return the guide, and the posterior in its coordinates."""
         options = {"max_plate_nesting": self.options["max_plate_nesting"]}
-        if is_over_charts(self.init):
-            full = self._in_charts(full, {*full.manifolds, *full.transforms})
+        if is_over_unconstrained_space(self.init):
+            full = self._in_unconstrained_space(full, {*full.manifolds, *full.transforms})
         return [target_of_guide(self.init, full, self.args, self.kwargs, **options), full]
 
-    def _in_charts(self, full: ModelTarget, names: Collection[str]) -> ModelTarget:
+    def _in_unconstrained_space(self, full: ModelTarget, names: Collection[str]) -> ModelTarget:
         """Return the same target with these sites transformed to unconstrained space by `biject_to`."""
         if not names:
             return full
         nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
-        charts = {name: biject_to(nodes[name]["fn"].support).inv for name in names}
-        return self.target(transforms=charts)
+        transforms = {name: biject_to(nodes[name]["fn"].support).inv for name in names}
+        return self.target(transforms=transforms)

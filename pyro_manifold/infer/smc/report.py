@@ -41,7 +41,7 @@ def text(
     ways = [] if runs == 1 else [f"by differences between runs {result.error_between:.3f}"]
     ways.append(f"between their chains {result.error_within:.3f}" if ways else "by differences between its chains")
     if not math.isnan(result.bound.log_evidence):
-        ways.append(f"at least {result.bound.sure:.3f} about modes that descents find")
+        ways.append(f"at least {result.bound.sure:.3f} by the modes that descents find")
     counted = f"{runs} run" + "s" * (runs > 1)
     lines.append(f"log evidence {result.log_evidence:.3f} ± {result.error:.3f} ({counted}; {', '.join(ways)})")
     return "\n".join(lines)

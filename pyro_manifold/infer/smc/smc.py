@@ -27,7 +27,7 @@ from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.shards import Shards
 from pyro_manifold.infer.smc.annealing import AnnealingSettings, Level, Particles, anneal
 from pyro_manifold.infer.smc.bound import Bound, bound_of_particles, energies_of_posterior
-from pyro_manifold.infer.smc.edges import Edges, nan_beside, tied_at_an_end
+from pyro_manifold.infer.smc.edges import Edges, nan_near, tied_at_an_end
 from pyro_manifold.infer.smc.end_of_run import warn
 from pyro_manifold.infer.smc.initialisation import (
     problem_with_finite_starts,
@@ -52,7 +52,7 @@ class SMC:
 
     $$ \pi_\beta(x) \propto p(x)\,p(y \mid x)^\beta, \qquad 0 = \beta_0 < \beta_1 < \dots < 1, $$
 
-    each step of β as large as their effective sample size allows. Between steps they are resampled by their weights and
+    with steps of β as large as the effective sample size allows. Between steps they are resampled by their weights and
     moved by the kernel, whose step size and masses are adapted to the particles. Each mode keeps a share of particles
     in proportion to its mass, whereas single chains stay in the first mode they reach. The weights give the evidence
     $p(y) = \int p(y \mid x)\,p(x)\,dx$: of two models, the one with the larger evidence predicted the data better
@@ -63,7 +63,7 @@ class SMC:
 
     Args:
         kernel: `OHMC` or `GHMC` of a model, which moves the particles. Its ``trajectory_length`` (π/2 if None),
-            ``trajectory_jitter``, ``target_accept_prob`` and ``reflection_probability`` are used; masses are one for
+            ``trajectory_jitter``, ``target_accept_prob`` and ``reflection_probability`` are used; masses are scalar for
             each site on a manifold and diagonal for other sites.
         num_particles: N, number of particles of each run.
         num_runs: number of independent runs, which are vectorised.
@@ -76,12 +76,12 @@ class SMC:
             pass then brings the particles to this prior, and the evidence is with respect to it.
         init: ``"prior"``, or ``"modes"``: from a mixture of Gaussians about the ends of descents from draws of the
             prior, for modes that have no particle while β is small. The evidence is then that of the modes found.
-            Or a fitted guide of the model, from which the way is shorter: `AutoNormal`, `AutoMultivariateNormal`, the
-            low-rank guides of this package, or a function that samples the same sites. The evidence is the model's,
-            as far as the guide reaches: what it does not cover, no particle finds.
-        num_starts: of descents, for ``init="modes"``.
-        disable_progbar: no progress bar.
-        shards: `Shards` of the runs in other processes.
+            Or a fitted guide of the model, which shortens the path: `AutoNormal`, `AutoMultivariateNormal`, the
+            low-rank guides of this package, or a function that samples the same sites. The evidence is that of the
+            model, except for regions that the guide does not cover, which no particle reaches.
+        num_starts: number of descents, for ``init="modes"``.
+        disable_progbar: whether to hide the progress bar.
+        shards: `Shards`, to distribute the runs over other processes.
 
     Attributes:
         log_evidence: estimate of log p(y) from all runs: the logarithm of their mean evidence.
@@ -93,7 +93,8 @@ class SMC:
         levels: statistics at each β, a list of `Level`; after an interrupt, of the levels reached.
         evaluations: number of evaluations of the density to find modes.
 
-    An interrupt (Ctrl-C) is raised, since intermediate particles are not draws from the posterior.
+    dtype and device are those of the model's tensors. An interrupt (Ctrl-C) is raised, since intermediate particles are
+    not draws from the posterior.
 
     Raises:
         ValueError: for arguments out of range or a kernel of another kind; in `run`, for a model without a likelihood,
@@ -138,7 +139,9 @@ class SMC:
         if not isinstance(kernel, HamiltonianKernel):
             raise ValueError(f"SMC: kernel is {kernel!r}, expected OHMC(model) or GHMC(model).")
         if kernel.model is None:
-            raise ValueError("SMC needs a prior and a likelihood, which potential_fn does not tell: give a Pyro model.")
+            raise ValueError(
+                "SMC needs a prior and a likelihood, which potential_fn does not separate: pass a Pyro model."
+            )
         check_positive_integer(
             num_particles=num_particles, num_runs=num_runs, states_per_chain=states_per_chain, max_levels=max_levels
         )
@@ -147,8 +150,8 @@ class SMC:
         if states_per_chain < 2 or num_particles % states_per_chain or num_particles < 2 * states_per_chain:
             states = max(states_per_chain, 2)
             raise ValueError(
-                f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected chains of 2 or more "
-                "states, and a number of particles that is a multiple of that and at least twice it, such as "
+                f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected states_per_chain of "
+                "at least 2, and num_particles a multiple of it and at least twice as large, such as "
                 f"num_particles={states * max(2, -(-num_particles // states))}."
             )
         if not (is_a(Real, ess_share) and 0 < ess_share < 1):
@@ -159,7 +162,7 @@ class SMC:
             raise ValueError(f"init={init!r}, expected 'prior', 'modes' or a guide.")
         check_positive_integer(num_starts=num_starts)
         if init != "prior" and prior_factors:
-            raise ValueError("prior_factors is for init='prior'.")
+            raise ValueError("prior_factors needs init='prior'.")
         self.kernel, self._model = kernel.with_masses_of_sites(), kernel.model
         self._plan = AnnealingSettings(
             num_runs, num_particles // states_per_chain, states_per_chain, last_states, float(ess_share), max_levels
@@ -189,10 +192,10 @@ class SMC:
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Run from the prior to the posterior; arguments are those of the model. Warn if runs disagree."""
-        result = self.run_in_silence(*args, **kwargs)
+        result = self.run_without_warnings(*args, **kwargs)
         warn(result, self._plan, self._num_starts)
 
-    def run_in_silence(self, *args: Any, **kwargs: Any) -> Result:
+    def run_without_warnings(self, *args: Any, **kwargs: Any) -> Result:
         """Run as `run` does, but without warnings about the results; these require the results of all shards."""
         self._args, self._kwargs = args, kwargs
         self._result, self._reached = None, []
@@ -265,7 +268,7 @@ class SMC:
     def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
         """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence.
 
-        If runs disagree on what the posterior identifies, a sentence before the table says so and what to do.
+        If runs disagree on what the posterior identifies, a sentence above the table reports it, with the remedy.
         """
         check_flag(align=align)
         print(text(self._found("summary"), self._known() or [], prob, align=align, max_rows=max_rows))
@@ -316,10 +319,10 @@ class SMC:
                     tied = max(tied, tied_here)
                 if particles is not None and self._init != "modes":  # particles start about the modes in that case
                     bound = bound_of_particles(targets[-1], run.problem, particles, before)
-                    nan = nan_beside(energies_of_posterior(run.problem, particles), particles.states, full.manifolds)
+                    nan = nan_near(energies_of_posterior(run.problem, particles), particles.states, full.manifolds)
                     edges = Edges(*nan, tied, self._plan.runs * self._plan.chains)
             except KeyboardInterrupt as interrupt:
-                interrupt.add_note(f"{bar.reached()} smc.levels has what was reached.")
+                interrupt.add_note(f"{bar.reached()} smc.levels has the levels so far.")
                 raise
         assert particles is not None
         return Result(
@@ -335,7 +338,7 @@ class SMC:
         )
 
     def _targets(self) -> tuple[list[Target], int]:
-        """Return the distributions on the way, and how often the density was evaluated to find them."""
+        """Return the distributions of the path, and the number of evaluations of the density to find them."""
         return self._path.targets()
 
     @property

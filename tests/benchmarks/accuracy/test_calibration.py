@@ -59,7 +59,7 @@ def test_p_values_see_a_shift_and_another_width():
         assert scipy.stats.kstest((ranks + random.random(1000)) / 100, "uniform").pvalue < 1e-3
 
 
-def test_the_command_says_what_is_not_as_expected(tmp_path, capsys):
+def test_the_command_reports_deviations(tmp_path, capsys):
     """Of 20 data sets nobody can tell that a warm-up was short."""
     path = tmp_path / "ranks.png"
     assert main(["--only", "a short warm-up", "--data-sets", "20", "--picture", str(path)]) == 1

@@ -60,8 +60,8 @@ TunedBy = Callable[[State, ProductMechanics, HamiltonianTransition], Hamiltonian
 """Factory of the adaptation, for chains with an initial state, mechanics and a trajectory."""
 
 _NO_ADAPTER = (
-    "{name} has no mass_matrix_adapter, it estimates masses itself: pass full_mass=[('a', 'b')] for dense blocks, and "
-    "inverse_mass_matrix for masses to begin with."
+    "{name} has no mass_matrix_adapter, since it adapts masses itself: pass full_mass=[('a', 'b')] for dense "
+    "blocks, and inverse_mass_matrix for initial masses."
 )
 _MOST_COLUMNS = 8  # limit, because a drift is a sequence of 2p flows
 
@@ -143,7 +143,8 @@ class HamiltonianKernel(Kernel):
         )
         if column_masses and not self.with_column_masses:
             raise ValueError(
-                f"column_masses={column_masses}: {type(self).__name__} has one mass for each site; use OHMC."
+                f"column_masses={column_masses}: {type(self).__name__} supports only one mass for each site: leave "
+                "it out, or use OHMC."
             )
         self._column_masses = "auto" if column_masses is None else bool(column_masses)
         self._full_mass = full_mass
@@ -155,7 +156,7 @@ class HamiltonianKernel(Kernel):
         return False if self._full_mass in (None, "low rank") else self._full_mass  # type: ignore[return-value]
 
     def initialised(self, problem: Problem, warmup_steps: int) -> Problem:
-        """Replace random starts far from the typical set by `nearer_starts`."""
+        """Replace random initial values far from the typical set by `nearer_starts`."""
         adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and len(windows(warmup_steps)) > 1
         if not (adapts and problem.drawn and self._init_strategy is init_to_uniform):
             return problem
@@ -225,7 +226,7 @@ class HamiltonianKernel(Kernel):
 
     @property
     def _may_have_directions(self) -> bool:
-        """Return whether directions across sites are taken without being asked for: by warm-up or an earlier run."""
+        """Return whether directions across sites may be used without being requested: by warm-up or an earlier run."""
         diagonal = self._full_mass is False or self._column_masses is False
         allowed = self.with_column_masses and not diagonal and not self._jit_compile
         known = [] if self._tuned is None else list(self._tuned.numbers())

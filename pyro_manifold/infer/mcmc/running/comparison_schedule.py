@@ -1,4 +1,4 @@
-"""When graphs and compiled code of a run are compared with the model, and at which chains."""
+"""Schedule of the comparisons of graphs and compiled code with the model: iterations and chains."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Sampled(Protocol):
     def draws(self) -> int: ...
 
     def report(self) -> dict[str, Any]:
-        """Return the entries of `MCMC.diagnostics` that this kind of run has beside those of all."""
+        """Return the entries of `MCMC.diagnostics` that this kind of run adds to those of all runs."""
 
     def sentences(self) -> list[str]:
         """Return lines below the table of `MCMC.summary`."""

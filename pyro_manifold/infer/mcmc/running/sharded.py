@@ -32,7 +32,10 @@ def seed_of_all(store: Store | None, count: int, resume: bool) -> int:
     if resume and path.exists():
         found = read_json(path)
         if found.get("shards") != count or type(found.get("seed")) is not int:
-            raise ValueError(f"store='{store.folder}' has {str(found.get('shards'))[:20]} shards, and not {count}.")
+            raise ValueError(
+                f"store='{store.folder}' has {str(found.get('shards'))[:20]} shards, expected {count}: pass the "
+                "same number, or choose another folder."
+            )
         return int(found["seed"])
     store.make_folder()
     write_durably({path: json.dumps({"format": FORMAT, "shards": count, "seed": seed}).encode()})
@@ -82,7 +85,7 @@ class ShardedDraws:
         return self.samples(RECENT), self.statistics(RECENT)
 
     def report(self) -> dict[str, Any]:
-        """Return no entries of `MCMC.diagnostics` beside those of all runs."""
+        """Return no entries, as `MCMC.diagnostics` of shards has those of all runs alone."""
         return {}
 
     def sentences(self) -> list[str]:

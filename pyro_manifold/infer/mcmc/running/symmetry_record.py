@@ -1,4 +1,4 @@
-"""Consumer that finds the symmetries of a stored run from its first draws and records them beside these."""
+"""Consumer that finds the symmetries of a stored run from its first draws and records them in its folder."""
 
 from __future__ import annotations
 

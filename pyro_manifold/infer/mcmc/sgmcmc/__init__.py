@@ -1,4 +1,4 @@
-"""Stochastic-gradient MCMC kernels, which use minibatch gradients and no Metropolis test; and the tools to make one."""
+"""Stochastic-gradient MCMC: kernels with minibatch gradients and no Metropolis test, and tools for custom ones."""
 
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics, at_temperature
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel

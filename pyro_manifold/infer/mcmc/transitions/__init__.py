@@ -1,4 +1,4 @@
-"""Transitions of all chains, and the tools from which kernels are made; see ``docs/how_to/extending.md``."""
+"""Transitions of all chains, and building blocks of kernels; see ``docs/how_to/extending.md``."""
 
 from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
