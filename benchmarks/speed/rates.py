@@ -11,6 +11,7 @@ chains, warm-up and draws. nutpie has rows where PyTensor has the expansion of t
 from __future__ import annotations
 
 import argparse
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -114,7 +115,8 @@ def cells(peer, runs, ours):
         return [peer, failed]
     raw = [[f"{run.size:.0f}" for run in runs]]
     raw += [[f"{getattr(run, key):.1f}" for run in runs] for key in ("seconds", "compiling", "cpu_seconds")]
-    quality = f"{max(run.rhat for run in runs):.3f}", f"{max(run.deviation for run in runs):.1f}"
+    deviation = max(run.deviation for run in runs)  # nan without a truth
+    quality = f"{max(run.rhat for run in runs):.3f}", "–" if math.isnan(deviation) else f"{deviation:.1f}"
     compared = [cell for key in ("rate", "compiled_rate") for cell in comparison(runs, ours, key)]
     return [peer, *(", ".join(figures) for figures in raw), *compared, *quality]
 
