@@ -25,7 +25,7 @@ _NOISE, _PRIOR_SCALE = 1.0, 3.0
 
 @dataclass(frozen=True)
 class Comparison:
-    """Estimate of an expectation beside its exact value.
+    """Estimate of an expectation next to its exact value.
 
     Attributes:
         name: distribution, sampler and expectation.
