@@ -15,7 +15,7 @@ _NODES = 64
 
 
 def scaled_log_normaliser(concentration: Tensor, n: int) -> Tensor:
-    r"""Compute $\log {}_0F_1(n/2; \kappa^2/4) - \kappa$, the log normaliser of `VonMisesFisher` without its linear part.
+    r"""Compute $\log {}_0F_1(n/2; \kappa^2/4) - \kappa$, the log normaliser of `VonMisesFisher` less its linear part.
 
     With $c = n/2 + 2$, $z = \kappa/c$ and $q = \sqrt{1 + z^2}$ it is
 
@@ -43,24 +43,38 @@ def scaled_log_normaliser(concentration: Tensor, n: int) -> Tensor:
     c = n / 2 + 2
     z = kappa / c
     q = (1 + z.square()).sqrt()
-    closed = c * (1 / (q + z) - 1) - (n - 1) / 2 * torch.log1p(z.square() / (2 * (1 + q)))
-    return (closed + _series(2 / q - 1, _coefficients(n))).to(concentration.dtype)
+    return (c * (1 / (q + z) - 1) + _bounded(z.square(), q, n)).to(concentration.dtype)
 
 
 def mean_resultant_length(concentration: Tensor, n: int) -> Tensor:
     r"""Compute $A_n(\kappa) = I_{n/2}(\kappa)/I_{n/2-1}(\kappa)$, the length of the mean of `VonMisesFisher`.
 
+    It is $2\kappa$ times the derivative of the logarithm of the constant in κ², accurate also where it is small.
+
     Examples:
         >>> mean_resultant_length(torch.tensor([0.0, 1e9]), 3).tolist()
         [0.0, 1.0]
     """
-    return 1 - length_deficit(concentration, n)
+    c = n / 2 + 2
+
+    def log_normaliser(square: Tensor) -> Tensor:
+        q = (1 + square).sqrt()
+        return (c * square / (1 + q) + _bounded(square, q, n)).sum()
+
+    z = concentration.double() / c
+    length = 2 * z / c * torch.func.grad(log_normaliser)(z.square())
+    return length.to(concentration.dtype)
 
 
 def length_deficit(concentration: Tensor, n: int) -> Tensor:
     r"""Compute $1 - A_n(\kappa)$, also accurate where it is small."""
     deficit: Tensor = -torch.func.grad(lambda kappa: scaled_log_normaliser(kappa, n).sum())(concentration)
     return deficit
+
+
+def _bounded(square: Tensor, q: Tensor, n: int) -> Tensor:
+    """Compute the terms of the formula after the first, with z² = ``square``."""
+    return _series(2 / q - 1, _coefficients(n)) - (n - 1) / 2 * torch.log1p(square / (2 * (1 + q)))
 
 
 def _series(x: Tensor, coefficients: Array) -> Tensor:
