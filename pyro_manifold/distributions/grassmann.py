@@ -16,8 +16,8 @@ class GrassmannUniform(StiefelUniform):
     r"""Uniform distribution of p-dimensional subspaces, each given by an n×p matrix with orthonormal columns.
 
     The base measure of densities of sites with the support `constraints.grassmann`, so ``log_prob`` is 0. The
-    rest of a model must depend on the span of X alone, by $X X^\top$ for example: samplers that move on the manifold then
-    rotate no column within the span. `StiefelUniform` is for models that depend on the columns themselves.
+    rest of a model must depend on the span of X alone, by $X X^\top$ for example: samplers that move on the manifold
+    then rotate no column within the span. `StiefelUniform` is for models that depend on the columns themselves.
 
     Args:
         n: number of rows.
@@ -61,21 +61,21 @@ class GrassmannUniform(StiefelUniform):
 
 
 class GrassmannLangevin(MatrixBingham):
-    r"""Langevin distribution of p-dimensional subspaces, $p(X) \propto e^{\operatorname{tr} K X X^\top}$.
+    r"""Langevin distribution of p-dimensional subspaces, $p(X) \propto e^{\operatorname{tr} A X X^\top}$.
 
-    It is linear in the projector $X X^\top$, hence the name, and `MatrixBingham` (K, p=p) with the support
-    `constraints.grassmann`. **``log_prob`` leaves out the normalising constant**, and raises if K requires a gradient.
+    It is linear in the projector $X X^\top$, hence the name, and `MatrixBingham` (A, p=p) with the support
+    `constraints.grassmann`. **``log_prob`` leaves out the normalising constant**, and raises if A requires a gradient.
     The base measure is the uniform distribution of subspaces; draws are exact.
 
     Args:
-        K: ``(..., n, n)``; only its symmetric part counts. Gives dtype and device.
+        A: ``(..., n, n)``; only its symmetric part counts. Gives dtype and device.
         p: dimension of the subspaces, at most n.
 
     Shapes: batch ``(...)``, event ``(n, p)``.
 
     Raises:
-        ValueError: if K is not a square floating-point matrix or unless 1 ≤ p ≤ n.
-        NotImplementedError: by ``log_prob``, if K requires a gradient, so that it may be inferred.
+        ValueError: if A is not a square floating-point matrix or unless 1 ≤ p ≤ n.
+        NotImplementedError: by ``log_prob``, if A requires a gradient, so that it may be inferred.
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
     Source: Chikuse 2003, Statistics on Special Manifolds, section 2.3.
@@ -86,6 +86,6 @@ class GrassmannLangevin(MatrixBingham):
         True
     """
 
-    def __init__(self, K: Tensor, p: int, *, validate_args: bool | None = None) -> None:
-        super().__init__(K, p=p, validate_args=validate_args)
+    def __init__(self, A: Tensor, p: int, *, validate_args: bool | None = None) -> None:
+        super().__init__(A, p=p, validate_args=validate_args)
         self._support = constraints.grassmann

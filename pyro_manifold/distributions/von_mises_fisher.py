@@ -34,8 +34,8 @@ class VonMisesFisher(TorchDistribution):
 
     ``log_prob`` has derivatives of every order in κ, μ and x, accurate from κ = 0 to 1e6 and for n up to 1e4. The
     linear part is evaluated as $\kappa - \kappa \|x - \mu\|^2/2$, which keeps its digits at large κ, also in
-    float32. The constant is computed once for each distinct κ: copies by ``expand`` and by an index, ``concentration[group]``,
-    share it.
+    float32. The constant is computed once for each distinct κ: copies by ``expand`` and by an index,
+    ``concentration[group]``, share it.
 
     ``sample`` makes exact draws by rejection (Wood 1994, Communications in Statistics B 23). There is no ``rsample``.
 

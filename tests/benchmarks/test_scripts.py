@@ -34,6 +34,7 @@ COMMANDS = {
     "accuracy.msd.starts --posteriors banana --radii 0.1 --chains 4 --short": (),
     "papers.ohmc.paper_tables --short": (),
     "speed.devices --chains 4 --device cpu --only Langevin": (),
+    "speed.directional --short": (),
     "speed.expansions --shape 3 2": ("jax",),
     "speed.gradients 2 --problem 'entries near 1 or 2, V(2,2)'": ("numpyro",),
     "speed.large_data 1 --shape 30 12": ("numpyro",),

@@ -305,7 +305,8 @@ def test_bad_input_is_named():
         "Bingham: A is 1×1": lambda: Bingham(torch.ones(1, 1)),
         r"MatrixFisher: F has shape \(4, 4\).*SpecialOrthogonalUniform": lambda: MatrixFisher(torch.eye(4)),
         "MatrixFisher: F has dtype": lambda: MatrixFisher(torch.eye(3).long()),
-        "StiefelUniform: got n=2, p=3": lambda: GrassmannUniform(2, 3),
+        r"GrassmannLangevin: A has shape \(3, 2\)": lambda: GrassmannLangevin(torch.ones(3, 2), 2),
+        "GrassmannUniform: got n=2, p=3": lambda: GrassmannUniform(2, 3),
     }.items():
         with pytest.raises(ValueError, match=message):
             make()
