@@ -8,7 +8,7 @@ EXTRAS := dev,examples
 NATIVE_TESTS := tests/graphs/native $(wildcard tests/infer/mcmc/*/test_native.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-oldest-torch test-newest-torch lint docs env bench clean
+.PHONY: demo test test-oldest-torch test-newest-torch lint dist docs figures env bench clean
 
 demo: env
 	$(BIN)/python examples/bayesian_pca.py --output results
@@ -26,21 +26,33 @@ test-oldest-torch test-newest-torch: test-%-torch: $(VENV)-%/constraints.txt
 
 $(VENV)-%/constraints.txt: constraints.txt
 	$(PYTHON) -m venv $(@D)
-	grep --invert-match '^torch==' $< > $@
+	grep --extended-regexp --invert-match '^(torch|sympy)==' $< > $@  # torch 2.6 pins another sympy
 
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The wheel is tested without extras, without the checkout on the path, and without packages of other environments.
+dist: env
+	rm -rf dist build $(VENV)-dist
+	$(BIN)/python -m build
+	$(BIN)/python .ci/contents.py dist
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) dist/*.whl
+	awk '/^```python/ { on = 1; next } on && /^```/ { exit } on' README.md > $(VENV)-dist/readme.py
+	cd $(VENV)-dist && bin/python -m pip check && bin/python -I readme.py && bin/python -I -m pyro_manifold.check
+
 bench: env
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,examples,bench]"
 	$(BIN)/python -m benchmarks.run --write docs $(if $(PART),--only $(PART))
 
-docs: env
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,examples,docs]"
+docs: $(VENV)/.installed-for-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Into docs/images, which the repository has.
+figures: env
 	$(BIN)/python docs/figures.py
-	$(BIN)/mkdocs build --strict
 
 env: $(VENV)/.installed
 
@@ -54,8 +66,15 @@ $(VENV)/.installed-for-tests: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[test]"
 	touch $@
 
+# The site is made from the source, which it does not import: torch and the package itself are not needed.
+$(VENV)/.installed-for-docs: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	$(BIN)/python -c "import tomllib; project = tomllib.load(open('$<', 'rb'))['project']; \
+		print(*project['optional-dependencies']['docs'], sep='\n')" > $(VENV)/docs.txt
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --requirement $(VENV)/docs.txt
+	touch $@
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist site results .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-dist build dist site results .mypy_cache .pytest_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""Draw the pictures of the documentation into docs/images: `make docs` runs it."""
+"""Draw the pictures of the documentation into docs/images: `make figures` runs it."""
 
 import sys
 from pathlib import Path
@@ -22,13 +22,18 @@ from problems.noisy_gradients import exact_variance
 from problems.phase_space import System, WrongEnergy, WrongMomentum, langevin_bingham
 from problems.targets import LANGEVIN
 from pyro_manifold.diagnostics import (
+    align_rotations,
     align_signs_and_permutations,
+    plot_biplot,
     plot_columns,
+    plot_latent_positions,
     plot_loadings,
     plot_principal_angles,
+    plot_scree,
+    plot_subspace_cone,
 )
 from pyro_manifold.distributions import MatrixLangevin
-from pyro_manifold.infer import MCMC, MSD
+from pyro_manifold.infer import MCMC, MSD, OHMC
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel
 
@@ -37,9 +42,9 @@ TITLES = ("as sampled", "aligned")
 PAIRINGS = {"OHMC": CayleyMechanics(), "momentum Z − XZᵀX": WrongMomentum(), "energy ½‖r‖²": WrongEnergy()}
 
 
-def save(fig, name):
+def save(fig, name, **options):
     fig.tight_layout()
-    fig.savefig(IMAGES / name, dpi=110)
+    fig.savefig(IMAGES / name, dpi=110, **options)
     plt.close(fig)
 
 
@@ -58,13 +63,14 @@ def pairings():
         draws, acceptance = system.sample(state, 0.25, 6, iterations=200, burn_in=50)
         values = target.statistic(draws[("X",)])
         axes.errorbar(values.mean(), -row, xerr=4 * standard_error(values), fmt="o", color="#0072B2", capsize=3)
-        axes.annotate(
-            f"acceptance {acceptance:.2f}", (values.mean(), -row), (0, 7), textcoords="offset points", ha="center"
-        )
-    axes.axvline(truth, color="#D55E00", label=f"truth {truth:.3f}")
+        axes.annotate(f"{acceptance:.2f}", (1.02, -row), xycoords=axes.get_yaxis_transform(), va="center")
+    axes.axvline(truth, color="#D55E00", zorder=0)
+    above = axes.get_xaxis_transform()
+    axes.annotate(f"truth {truth:.3f}", (truth, 1.04), xycoords=above, ha="center", color="#D55E00")
+    axes.annotate("acceptance", (1.02, 1.04), xycoords="axes fraction")
     axes.set_yticks([0, -1, -2], PAIRINGS)
-    axes.set(xlim=(1.0, 3.3), ylim=(-2.5, 0.7), xlabel="estimate of E tr FᵀX on V(3,2), ± 4 standard errors")
-    axes.legend(frameon=False, loc="center left")
+    axes.set(xlim=(1.0, 3.3), ylim=(-2.6, 0.6), xlabel="estimate of E tr FᵀX on V(3,2), ± 4 standard errors")
+    axes.spines[["top", "right"]].set_visible(False)
     save(fig, "pairings.png")
 
 
@@ -162,28 +168,69 @@ def metric():
 
 
 def stochastic_bias():
-    """Of the variance of a standard normal number, exactly."""
-    fig, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True)
+    """Bias of the variance of a standard normal number, exactly, in units of ε², its order."""
+    fig, axes = plt.subplots(1, 3, figsize=(7.2, 3))
     sizes = torch.logspace(-2, -0.1, 60).tolist()
-    colours = {"splitting": "#0072B2", "euler": "#D55E00", "SGLD": "#009E73"}
     for panel, noise in zip(axes, (0.0, 1.0, 3.0), strict=True):
-        for integrator, colour in colours.items():
-            bias = [abs(exact_variance(integrator, size, noise, 0.1) - 1) for size in sizes]
-            if max(bias) > 1e-9:
-                style = (0, (4, 4)) if integrator == "euler" else "solid"  # where two lines lie on each other
-                panel.loglog(sizes, bias, color=colour, label=integrator, linestyle=style)
-        panel.set(title=f"noise {noise:g}", xlabel="ε", ylim=(1e-5, 100))
-    axes[0].annotate("splitting: none", (0.07, 3e-5), color=colours["splitting"])
-    axes[0].set_ylabel("bias of the variance")
-    axes[1].legend(frameon=False)
+        for integrator, colour in {"splitting": "#0072B2", "euler": "#D55E00", "SGLD": "#009E73"}.items():
+            bias = [(exact_variance(integrator, size, noise, 0.1) - 1) / size**2 for size in sizes]
+            style = (0, (3, 3)) if integrator == "euler" else "solid"  # where two lines lie on each other
+            panel.semilogx(sizes, bias, color=colour, label=integrator, linestyle=style, linewidth=1.8)
+        panel.set(title=f"noise {noise:g}", xlabel="ε", ylim=(-0.03 * panel.get_ylim()[1], None))
+    axes[0].set_ylabel("bias of the variance / ε²")
+    axes[0].legend(frameon=False)
     save(fig, "stochastic_bias.png")
 
 
-def wine_loadings(mcmc):
-    _, names, _ = bayesian_pca.load()
-    draws = mcmc.get_samples(group_by_chain=True)["loadings"]
-    ax = plot_loadings(draws, [name.replace("_", " ") for name in names], ["axis 1", "axis 2"])
-    save(ax.figure, "loadings.png")
+def wine(mcmc):
+    """Plots of loadings and scores of the example."""
+    y, names, cultivar = bayesian_pca.load()
+    draws = mcmc.get_samples(group_by_chain=True, align=True)
+    save(plot_loadings(draws["loadings"], names, ["axis 1", "axis 2"]).figure, "loadings.png")
+    groups = [f"cultivar {kind + 1}" for kind in cultivar.tolist()]
+    ax = plot_biplot(draws["loadings"], bayesian_pca.scores(y, draws), names, groups)
+    save(ax.figure, "biplot.png", bbox_inches="tight")
+
+
+def scree():
+    """Bayesian PCA of the wines with five columns."""
+    y, _, _ = bayesian_pca.load()
+    mcmc = MCMC(OHMC(bayesian_pca.model), 500, 500, num_chains=4, disable_progbar=True)
+    mcmc.run(y, 5)
+    draws = mcmc.get_samples(group_by_chain=True, align=True)
+    save(plot_scree(draws["scales"], draws["noise"]).figure, "scree.png")
+
+
+def latent_space(adjacency):
+    """Links by a logit that falls with the distance of two people in a plane (Hoff, Raftery & Handcock 2002)."""
+    positions = pyro.sample("positions", dist.Normal(torch.zeros(len(adjacency), 2), 2.0).to_event(2))
+    intercept = pyro.sample("intercept", dist.Normal(0.0, 3.0))
+    rows, columns = torch.triu_indices(len(adjacency), len(adjacency), 1)
+    logits = intercept - (positions[rows] - positions[columns]).norm(dim=-1)
+    pyro.sample("linked", dist.Bernoulli(logits=logits).to_event(1), obs=adjacency[rows, columns])
+
+
+def latent_positions():
+    """The karate club of Zachary (1977), whose members split into two clubs."""
+    import networkx
+
+    network = networkx.karate_club_graph()
+    adjacency = torch.as_tensor(networkx.to_numpy_array(network) > 0).double()
+    clubs = [f"went with {club}" for club in networkx.get_node_attributes(network, "club").values()]
+    mcmc = MCMC(OHMC(latent_space), 1000, 1000, num_chains=4, disable_progbar=True)
+    mcmc.run(adjacency)
+    positions = align_rotations(mcmc.get_samples(group_by_chain=True)["positions"]).draws
+    names = ["Mr. Hi", *[""] * 32, "Officer"]
+    save(plot_latent_positions(positions, adjacency, names, clubs, hdi_prob=0.5).figure, "latent_positions.png")
+
+
+def subspace_cone():
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 4.4), subplot_kw={"projection": "3d"})
+    F = torch.tensor([[2.0, 0.0], [2.0, -1.0], [1.0, 2.0]])
+    for ax, columns, title in zip(axes, (1, 2), ("a line", "a plane"), strict=True):
+        plot_subspace_cone(MatrixLangevin(12 * F[:, :columns]).sample((4, 500)), ax=ax).set_title(title)
+        ax.view_init(elev=25, azim=-50)
+    save(fig, "subspace_cone.png", bbox_inches="tight")  # names of 3-d axes are outside of the layout
 
 
 def main():
@@ -197,7 +244,10 @@ def main():
     principal_angles()
     metric()
     stochastic_bias()
-    wine_loadings(bayesian_pca.main(["--output", str(IMAGES)]))
+    subspace_cone()
+    latent_positions()
+    scree()
+    wine(bayesian_pca.main(["--output", str(IMAGES)]))
     (IMAGES / "bayesian_pca.nc").unlink()
     collinear_regression.main(["--output", str(IMAGES)])
 

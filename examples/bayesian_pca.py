@@ -1,7 +1,7 @@
 """Bayesian PCA of the wine data with orthonormal loadings.
 
 Classical PCA gives directions without uncertainty; factor analysis gives loadings that are not directions.
-Here the loadings are an orthonormal 13×2 matrix with the uniform prior, so that the posterior says how well
+Here the loadings are an orthonormal 13×2 matrix with the uniform prior, so that the posterior shows how well
 178 wines determine the two axes of the familiar picture. Each wine is
 
     y_i ~ N(0, U diag(s²) Uᵀ + σ² I),   U uniform on the Stiefel manifold V(13, 2),
@@ -15,6 +15,8 @@ initial values of all chains are the classical axes; summary, figure and file ar
 wherever chains have gone.
 
     python examples/bayesian_pca.py --output results
+
+prints the summary and the shares of variance, and writes the picture of the documentation and the draws.
 """
 
 import argparse
@@ -26,6 +28,7 @@ import matplotlib
 matplotlib.use("Agg")
 warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
 
+import arviz
 import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
@@ -33,10 +36,13 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_value
 from sklearn.datasets import load_wine
 
+from pyro_manifold.diagnostics import plot_biplot, plot_scree
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 
 RANK = 2
+MASS = 0.94  # of credible intervals and ellipses, ArviZ's default
+PERCENT = f"{100 * MASS:.0f} %"
 
 
 def model(y, rank):
@@ -50,10 +56,11 @@ def model(y, rank):
 
 
 def load():
-    """Standardised measurements, names of the measurements, and the cultivar of each wine."""
+    """Return standardised measurements, their names, and the cultivar of each wine."""
     wine = load_wine()
     y = torch.as_tensor(wine.data, dtype=torch.float64)
-    return (y - y.mean(0)) / y.std(0), wine.feature_names, torch.as_tensor(wine.target)
+    names = [name.replace("_", " ").removesuffix(" of diluted wines") for name in wine.feature_names]
+    return (y - y.mean(0)) / y.std(0), names, torch.as_tensor(wine.target)
 
 
 def principal_axes(y, rank):
@@ -61,51 +68,75 @@ def principal_axes(y, rank):
 
 
 def scores(y, samples):
-    """Posterior mean of each wine's latent scores, for each draw: s² / (s² + σ²) · Uᵀy."""
+    """Return the conditional means of the latent scores of each wine, for each draw: s² / (s² + σ²) · Uᵀy."""
     shrinkage = samples["scales"] ** 2 / (samples["scales"] ** 2 + samples["noise"].unsqueeze(-1) ** 2)
     return (y @ samples["loadings"]) * shrinkage.unsqueeze(-2)
 
 
-def figure(y, names, cultivar, samples):
-    fig, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), width_ratios=[1.15, 1])
-    colours = ["#0072B2", "#D55E00", "#009E73"]
-    draws = scores(y, samples)
-    thinned = draws[:: max(1, len(draws) // 60)]
-    for kind in range(3):
-        members = cultivar == kind
-        cloud = thinned[:, members].reshape(-1, 2)
-        left.scatter(*cloud.T, s=2, alpha=0.06, color=colours[kind], linewidths=0)
-        left.scatter(*draws.mean(0)[members].T, s=14, color=colours[kind], label=f"cultivar {kind + 1}")
-    left.set(xlabel="score on axis 1", ylabel="score on axis 2", title="Wines: posterior means over posterior draws")
-    left.legend(frameon=False)
+def variance_shares(samples):
+    """Share of the variance of a new wine along each axis, (s² + σ²) / (Σ s² + 13 σ²), for each draw."""
+    noise = samples["noise"].unsqueeze(-1) ** 2
+    total = (samples["scales"] ** 2).sum(-1, keepdim=True) + samples["loadings"].shape[-2] * noise
+    return (samples["scales"] ** 2 + noise) / total
 
-    order = samples["loadings"].mean(0)[:, 0].argsort()
-    positions = torch.arange(len(names))
-    for axis, shift in ((0, 0.15), (1, -0.15)):
-        loading = samples["loadings"][:, order, axis]
-        low, middle, high = loading.quantile(torch.tensor([0.03, 0.5, 0.97], dtype=loading.dtype), dim=0)
-        right.errorbar(
-            middle, positions + shift, xerr=torch.stack([middle - low, high - middle]), fmt="o", ms=4,
-            color=("#333333", "#CC79A7")[axis], label=f"axis {axis + 1}",
-        )  # fmt: skip
-    right.axvline(0, color="0.8", lw=1, zorder=0)
-    right.set_yticks(positions, [names[i].replace("_", " ") for i in order])
-    right.set(xlabel="loading", title="Orthonormal loadings, 94 % intervals")
-    right.legend(frameon=False)
-    fig.tight_layout()
+
+def interval(draws):
+    """Posterior mean and the two ends of ArviZ's interval of highest density, of ``(chains, draws)``."""
+    return float(draws.mean()), *arviz.hdi(draws.flatten().numpy(), hdi_prob=MASS).tolist()
+
+
+def plot_intervals(loadings, names, ax):
+    """Loadings by axis, the variables in the order of axis 1."""
+    order = loadings[..., 0].mean((0, 1)).argsort().tolist()
+    for axis, colour in enumerate(("#333333", "#CC79A7")):
+        for place, row in enumerate(order):
+            mean, low, high = interval(loadings[..., row, axis])
+            height = place + (0.17, -0.17)[axis]
+            label = f"axis {axis + 1}" if place == 0 else None
+            ax.plot([low, high], [height, height], color=colour, lw=1.5)
+            ax.plot(mean, height, "o", color=colour, ms=4, label=label)
+    ax.axvline(0, color="0.8", lw=1, zorder=0)
+    ax.set_yticks(range(len(names)), [names[row] for row in order])
+    ax.set(xlabel="loading", title=f"Loadings, {PERCENT} intervals")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, loc="lower right")
+
+
+def figure(y, names, cultivar, samples):
+    """Scores and loadings, loadings with intervals, and scales, of aligned draws ``(chains, draws, ...)``."""
+    fig = plt.figure(figsize=(8, 9), layout="constrained")
+    above, below = fig.subfigures(2, 1, height_ratios=[1.5, 1])
+    biplot, scree = above.subplots(1, 2, width_ratios=[3.4, 1])
+    groups = [f"cultivar {kind + 1}" for kind in cultivar.tolist()]
+    plot_biplot(samples["loadings"], scores(y, samples), names, groups, hdi_prob=MASS, ax=biplot)
+    biplot.set(xlabel="score on axis 1", ylabel="score on axis 2")
+    biplot.set_title(f"{len(y)} wines and {len(names)} measurements, {PERCENT} ellipses", pad=24)
+    plot_scree(samples["scales"], samples["noise"], ["axis 1", "axis 2"], hdi_prob=MASS, ax=scree)
+    scree.set(xlabel="")
+    scree.margins(x=0.4)
+    plot_intervals(samples["loadings"], names, below.subplots())
     return fig
+
+
+def report(samples):
+    """Print the share of variance of each axis and of both."""
+    shares = variance_shares(samples)
+    for name, draws in (("axis 1", shares[..., 0]), ("axis 2", shares[..., 1]), ("both axes", shares.sum(-1))):
+        mean, low, high = interval(draws)
+        print(f"{name}: {100 * mean:.1f} % of the variance, {PERCENT} interval {100 * low:.1f} % to {100 * high:.1f} %")
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("results"))
-    parser.add_argument("--num-samples", type=int, default=1000)
+    parser.add_argument("--num-samples", type=int, default=2000)
     parser.add_argument("--warmup-steps", type=int, default=500)
-    parser.add_argument("--num-chains", type=int, default=1)
+    parser.add_argument("--num-chains", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
 
     torch.set_default_dtype(torch.float64)
-    pyro.set_rng_seed(0)
+    pyro.set_rng_seed(arguments.seed)
     y, names, cultivar = load()
     initial = init_to_value(values={"loadings": principal_axes(y, RANK)})
     mcmc = MCMC(
@@ -116,6 +147,8 @@ def main(argv=None):
     )
     mcmc.run(y, RANK)
     mcmc.summary()
+    samples = mcmc.get_samples(group_by_chain=True, align=True)
+    report(samples)
 
     arguments.output.mkdir(parents=True, exist_ok=True)
     idata = mcmc.to_inferencedata(
@@ -124,7 +157,9 @@ def main(argv=None):
         dims={"loadings": ["measurement", "axis"], "scales": ["axis"]},
     )
     idata.to_netcdf(str(arguments.output / "bayesian_pca.nc"), engine="h5netcdf")
-    figure(y, names, cultivar, mcmc.get_samples(align=True)).savefig(arguments.output / "bayesian_pca.png", dpi=150)
+    picture = figure(y, names, cultivar, samples)
+    picture.savefig(arguments.output / "bayesian_pca.png", dpi=150)
+    plt.close(picture)
     print(f"Wrote {arguments.output / 'bayesian_pca.png'} and {arguments.output / 'bayesian_pca.nc'}.")
     return mcmc
 

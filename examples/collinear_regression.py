@@ -1,13 +1,12 @@
-"""Regression on attributes that say nearly the same, by a guide that names what cannot be told apart.
+"""Regression on collinear attributes, by a guide whose low-rank direction shows which combination is not identified.
 
 In the diabetes data (442 patients, Efron, Hastie, Johnstone & Tibshirani 2004) total cholesterol s1, low-density
-lipoproteins s2, high-density lipoproteins s3 and log triglycerides s5 determine each other closely. Their coefficients
-are known well in some combinations and hardly in one: the posterior is long in that direction. The mean field cannot
-turn, and takes each coefficient for many times better known than it is. One orthonormal direction mends that, and
-because it is determined by the posterior it can be read: here it is cholesterol against its parts.
+lipoproteins s2, high-density lipoproteins s3 and log triglycerides s5 are nearly collinear. The data determine some
+combinations of their coefficients well and one hardly at all: the posterior is long in that direction. A mean-field
+guide cannot represent it, and underestimates the standard deviation of each coefficient many times. One orthonormal
+direction corrects this. It is determined by the posterior and can be interpreted: cholesterol against its components.
 
-Training shows a progress bar. Given the noise the posterior is Gaussian, so the picture has the exact intervals beside
-those of the guides.
+Training shows a progress bar. Given the noise the posterior is Gaussian, so the picture also has exact intervals.
 
     python examples/collinear_regression.py --output results
 """
@@ -42,21 +41,21 @@ def model(x, y):
 
 
 def load():
-    """Standardised attributes and progression of the disease, and the attributes' names."""
+    """Return standardised attributes and progression of the disease, and the names of attributes."""
     diabetes = load_diabetes()
     x, y = torch.as_tensor(diabetes.data), torch.as_tensor(diabetes.target)
     return (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std(), diabetes.feature_names
 
 
 def exact_slopes(x, y, noise):
-    """Mean and standard deviation of the slopes given the noise."""
+    """Return mean and standard deviation of the slopes given the noise."""
     precision = x.mT @ x / noise**2 + torch.eye(x.shape[-1]) / PRIOR_SCALE**2
     covariance = torch.linalg.inv(precision)
     return (covariance @ x.mT @ y / noise**2).numpy(), covariance.diagonal().sqrt().numpy()
 
 
 def fit(rank, data, steps, learning_rate=0.1):
-    """The guide of this rank, and its losses, with a learning rate that falls to zero by half a cosine."""
+    """Train a guide of a rank, with a learning rate that decays to zero by half a cosine; return it and its losses."""
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
     guide = AutoStiefelLowRankMultivariateNormal(model, rank=rank)

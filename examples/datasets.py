@@ -1,7 +1,7 @@
-"""Real data of the examples and benchmarks: from a folder of one's own, else from their homes on the web.
+"""Data of the examples and benchmarks, from a local folder or by download.
 
-A folder, named by the environment variable PYRO_MANIFOLD_DATA, is asked first. What is not there is downloaded once
-and kept in the user's cache. What is read is compared with a checksum, so that all compute with the same numbers.
+Files are looked up in the folder named by the environment variable PYRO_MANIFOLD_DATA. Files that are not there are
+downloaded once to the user's cache. All data are compared with a checksum, so that results are comparable.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import numpy as np
 
 IONOSPHERE = "https://archive.ics.uci.edu/ml/machine-learning-databases/ionosphere/ionosphere.data"
 IONOSPHERE_SHA256 = "46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd"
-# MacKay's two files, as a library of Kalman filters keeps them; a commit, so that the address stays.
+# MacKay's two files, from a commit of a library of Kalman filters, so that the address is stable.
 ROBOT_ARM = (
     "https://raw.githubusercontent.com/jeremyfix/easykf/7c01a11359bdd2e2b89ae8a8de88db215d8e061a/examples/Data/"
     "Mackay-{}.data"
@@ -23,20 +23,20 @@ ROBOT_ARM_SHA256 = {
 }
 # The folder behind portals.broadinstitute.org/cgi-bin/cancer/publications/view/43, the page of Golub et al. (1999).
 LEUKEMIA = "http://pubs.broadinstitute.org/mpr/projects/Leukemia/data_set_ALL_AML_{}.txt"
-# Of the four parsed arrays, as little-endian float64.
+# Checksum of the four parsed arrays, as little-endian float64.
 LEUKEMIA_SHA256 = "c71c81e79764aa34a4c59d456c596ab310cd0db0fd3ce6c8093481da6eaf7d01"
-# Patients with AML; the files of expression do not say who has which disease.
+# Patients with AML; the files of expression do not contain the disease.
 AML = {*range(28, 39), 50, 51, 52, 53, 54, 57, 58, 60, 61, 62, 63, 64, 65, 66}
 
 
 def data_folder():
-    """The folder named by PYRO_MANIFOLD_DATA, else ``shared/data`` beside the checkout; it need not exist."""
+    """Return the folder named by PYRO_MANIFOLD_DATA, else ``shared/data`` next to the checkout; it may not exist."""
     here = Path(__file__).resolve().parents[2] / "shared" / "data"
     return Path(os.environ.get("PYRO_MANIFOLD_DATA", here))
 
 
 def download(url, sha256=None):
-    """Path of the cached file behind ``url``."""
+    """Return the path of the cached file of a URL, which is downloaded if needed."""
     try:
         import pooch
     except ImportError as error:
@@ -54,7 +54,7 @@ def download(url, sha256=None):
 
 
 def checksum(*arrays):
-    """SHA-256 of the numbers, whatever file they came in."""
+    """Return the SHA-256 of the entries of arrays, independent of the file format."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
@@ -62,16 +62,16 @@ def checksum(*arrays):
 
 
 def whole_file(name, url, sha256):
-    """Path of a file that is read as it is: ``name`` in the data folder, else the download, which must be the same."""
+    """Return the path of a verified file: ``name`` in the data folder, else the download."""
     local = data_folder() / name
     path = local if local.exists() else download(url, sha256)
     if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
-        raise RuntimeError(f"{path} is not the file behind {url}: delete it, and it is downloaded at the next call.")
+        raise RuntimeError(f"{path} is not the file at {url}: delete it, and it is downloaded at the next call.")
     return path
 
 
 def ionosphere():
-    """Radar returns of Sigillito et al. (1989), UCI: attributes ``(351, 34)`` in [−1, 1] and labels, 1 = good.
+    """Return radar returns of Sigillito et al. (1989), UCI: attributes ``(351, 34)`` in [−1, 1] and labels, 1 = good.
 
     Read from ``ionosphere/ionosphere.data`` in the data folder, else downloaded from UCI.
     """
@@ -81,14 +81,14 @@ def ionosphere():
 
 
 def robot_arm():
-    """MacKay's robot arm (1992), as used by Neal (1996) and Zlochin & Baram (1999).
+    """Return the data of MacKay's robot arm (1992), as used by Neal (1996) and Zlochin & Baram (1999).
 
-    Read from ``robot_arm/inputs.data`` and ``outputs.data`` in the data folder, else downloaded from a repository on
-    GitHub that keeps both files. That download has not been exercised over the network; a copy of that commit has the
-    checksums asked for here.
+    They are read from ``robot_arm/inputs.data`` and ``outputs.data`` in the data folder, else downloaded from a
+    repository on GitHub that has both files. The download has not been tested over the network; a copy of that commit
+    has the checksums required here.
 
     Returns:
-        ``x_train (200, 2), y_train, x_test (400, 2), y_test``: the angles of two joints and where the arm ends.
+        ``x_train (200, 2), y_train, x_test (400, 2), y_test``: the angles of two joints and the position of the end.
     """
     x, y = (
         np.loadtxt(whole_file(f"robot_arm/{part}.data", ROBOT_ARM.format(part), sha256))
@@ -98,9 +98,9 @@ def robot_arm():
 
 
 def expression(path):
-    """Samples' numbers and raw expression ``(samples, genes)`` of one of Golub's tab-separated files.
+    """Return sample numbers and raw expression ``(samples, genes)`` of one of Golub's tab-separated files.
 
-    Values alternate with the calls of the scanner, and rows end in a tab that the header lacks: the header says where.
+    Values alternate with the calls of the scanner, by the columns of the header; rows end in an additional tab.
     """
     header, *rows = (line.rstrip("\r\n").split("\t") for line in path.read_text("latin-1").splitlines() if line.strip())
     columns = [k for k, name in enumerate(header) if name.strip().isdigit()]
@@ -109,7 +109,7 @@ def expression(path):
 
 
 def golub():
-    """The training samples and the independent ones, each in the order of their numbers."""
+    """Return the training samples and the independent ones, each in the order of their numbers."""
     arrays = []
     for part in ("train", "independent"):
         path = download(LEUKEMIA.format(part))
@@ -123,11 +123,11 @@ def golub():
 
 
 def leukemia():
-    """Acute leukemias of Golub et al. (1999), raw expression.
+    """Return raw expression of the acute leukemias of Golub et al. (1999).
 
-    Read from ``leukemia/leukemia.npz`` in the data folder, with arrays of the names below, else downloaded from the
-    Broad Institute. That download has not been exercised: it was written where no network was at hand, from
-    descriptions of the files. What is read, from either, is compared with the checksum of one copy.
+    The data are read from ``leukemia/leukemia.npz`` in the data folder, with arrays of the names below, else downloaded
+    from the Broad Institute. The download was written from descriptions of the files and has not been tested over the
+    network. Data from either source are compared with the checksum of one copy.
 
     Returns:
         ``x_train (38, 7129), y_train, x_test (34, 7129), y_test``; y = 1 is AML, 11 and 14 of the patients.

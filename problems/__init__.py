@@ -1,1 +1,1 @@
-"""Problems with known answers, and how draws are held against them: for tests, benchmarks and pictures alike."""
+"""Problems with known answers, and comparisons of draws with them, for tests, benchmarks and pictures."""

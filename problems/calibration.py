@@ -5,8 +5,8 @@ L independent draws of the right posterior the rank of the true value of any qua
 Betancourt, Simpson, Vehtari & Gelman, arXiv 1804.06788; the log likelihood as a quantity that depends on the data:
 Modrák et al., Bayesian Analysis 2023.)
 
-The chains of a vectorised run each have a data set of their own, and so a posterior of their own: a thousand data sets
-cost one run. What warm-up tunes is then one for all posteriors, which no kernel's distribution depends on.
+Each chain of a vectorised run has its own data set and therefore its own posterior: a thousand data sets cost one run.
+Warm-up then tunes common settings for all posteriors, on which the distribution of no kernel depends.
 """
 
 from dataclasses import dataclass, field
@@ -36,9 +36,9 @@ QUANTITIES = (*(f"U[{i},{j}]" for i in range(3) for j in range(2)), "scale", "sh
 
 
 class Model:
-    """y = shift + scale · U + noise, for one data set at a time: ``data`` is what it is conditioned on.
+    """Model y = shift + scale · U + noise of one data set, conditioned on the attribute ``data``.
 
-    The data say little, so that posteriors are nearly as wide as the prior and errors in it show.
+    The data are weakly informative, so that posteriors are nearly as wide as the prior and errors in it are visible.
     """
 
     def __init__(self, data, chart="polar"):
@@ -61,7 +61,7 @@ class Simulated:
 
 
 def simulate(data_sets, uneven=0.5):
-    """Data sets, in which U[0,0] is positive with the probability ``uneven``: 0.5 is the prior of `Model`."""
+    """Simulate data sets, in which U[0,0] is positive with probability ``uneven``: 0.5 is the prior of `Model`."""
     U = Stiefel().random_point(data_sets, 3, 2)
     positive = torch.rand(data_sets) < uneven
     U = torch.where(((U[:, 0, 0] > 0) == positive)[:, None, None], U, -U)
@@ -71,7 +71,7 @@ def simulate(data_sets, uneven=0.5):
 
 
 def quantities(values, data):
-    """What is ranked, ``(data sets, draws, quantities)``, of sites ``(data sets, draws, ...)``."""
+    """Return the ranked quantities, ``(data sets, draws, quantities)``, of sites ``(data sets, draws, ...)``."""
     mean = values["shift"][..., None, None] + values["scale"][..., None, None] * values["U"]
     log_likelihood = -0.5 * ((data[:, None] - mean[:, :, None]) / NOISE).square().flatten(2).sum(-1)
     numbers = [values["scale"], values["shift"], log_likelihood]
@@ -79,16 +79,16 @@ def quantities(values, data):
 
 
 def ranks(simulated, draws):
-    """How many draws lie below the true value, ``(data sets, quantities)``."""
+    """Return the numbers of draws below the true value, ``(data sets, quantities)``."""
     true = quantities({name: value[:, None] for name, value in simulated.truth.items()}, simulated.data)
     return (quantities(draws, simulated.data) < true).sum(1)
 
 
-# ---- every chain with a data set of its own ---------------------------------------------------------------------
+# ---- a data set for each chain ----------------------------------------------------------------------------------
 
 
 class OwnBatches(Batches):
-    """One batch for ever: the data set of each chain, ``(chains, ...)``."""
+    """Constant batch: the data set of each chain, ``(chains, ...)``."""
 
     def __init__(self, data):
         super().__init__(lambda _: {})
@@ -99,7 +99,7 @@ class OwnBatches(Batches):
 
 
 def own_data(model, data, target, example, compile=None):
-    """Energies and gradients of many chains, of which each is conditioned on a data set of its own."""
+    """Return a function for energies and gradients of many chains, each conditioned on its own data set."""
 
     def potential(sites, batch):
         before, model.data = model.data, batch["y"]
@@ -113,7 +113,7 @@ def own_data(model, data, target, example, compile=None):
 
 
 def draw_vectorised(make, simulated, *, draws, thinning, warmup_steps, chart="polar"):
-    """Draws ``{site: (data sets, draws, ...)}`` of a kernel, ``make(model)``, all data sets in one run."""
+    """Return draws ``{site: (data sets, draws, ...)}`` of a kernel, ``make(model)``, with all data sets in one run."""
     model = Model(simulated.data[0], chart)
     kernel = make(model)
     kernel.batched = lambda target, example: own_data(model, simulated.data, target, example)
@@ -123,21 +123,21 @@ def draw_vectorised(make, simulated, *, draws, thinning, warmup_steps, chart="po
     return mcmc.get_samples(group_by_chain=True)
 
 
-# ---- are ranks uniform? -----------------------------------------------------------------------------------------
+# ---- uniformity of ranks ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Uniformity:
-    """The distribution of counts of ranks in equal bins, if ranks are uniform and data sets independent.
+    """Test of uniformity by the counts of ranks in equal bins, for independent data sets.
 
-    Counts of the first 1, 2, … bins are binomial. The statistic is the smallest two-sided binomial tail probability
-    over them, which is where the empirical distribution function leaves the diagonal; its own distribution is exact, by
-    the Markov chain that counts are. (Säilynoja, Bürkner & Vehtari, Statistics and Computing 2022, where it is found by
-    simulation too.)
+    Cumulative counts of the first 1, 2, … bins are binomial. The statistic is the smallest two-sided binomial tail
+    probability over them, attained where the empirical distribution function leaves the diagonal. Its null distribution
+    is exact, since cumulative counts are a Markov chain. (Säilynoja, Bürkner & Vehtari, Statistics and Computing 2022,
+    who also find it by simulation.)
 
     Args:
-        data_sets: how many.
-        bins: how many.
+        data_sets: number of data sets.
+        bins: number of bins.
     """
 
     data_sets: int
@@ -148,28 +148,28 @@ class Uniformity:
         object.__setattr__(self, "_edges", np.arange(1, self.bins) / self.bins)
 
     def statistic(self, ranks, draws):
-        """Of ranks ``(data sets,)`` on 0, …, draws; draws + 1 is a multiple of the number of bins."""
+        """Return the statistic of ranks ``(data sets,)`` on 0, …, draws; draws + 1 is a multiple of the bins."""
         counts = np.bincount(np.asarray(ranks) * self.bins // (draws + 1), minlength=self.bins).cumsum()[:-1]
         below = binom.cdf(counts, self.data_sets, self._edges)
         above = binom.sf(counts - 1, self.data_sets, self._edges)
         return float(2 * np.minimum(below, above).min())
 
     def band(self, statistic):
-        """Least and largest cumulative counts with a larger tail probability than that."""
+        """Return the least and the largest cumulative counts with a larger tail probability than ``statistic``."""
         counts = np.arange(self.data_sets + 1)[:, None]
         below = 2 * binom.cdf(counts, self.data_sets, self._edges) > statistic
         above = 2 * binom.sf(counts - 1, self.data_sets, self._edges) > statistic
         return below.argmax(0), self.data_sets - above[::-1].argmax(0)
 
     def p_value(self, statistic):
-        """Probability of a statistic as small as that."""
+        """Return the probability of a statistic as small as this one."""
         low, high = self.band(statistic * (1 + 1e-9))
         if (low > high).any():
             return 1.0
         reached, probability = np.zeros(1, dtype=int), np.ones(1)
         for edge in range(self.bins - 1):
             counts = np.arange(low[edge], high[edge] + 1)
-            # Of the data sets above the last edge each is in the next bin with this probability.
+            # Each data set above the last edge is in the next bin with this probability.
             share = 1 / (self.bins - edge)
             added = counts[None, :] - reached[:, None]
             steps = binom.pmf(added, self.data_sets - reached[:, None], share)
@@ -177,7 +177,7 @@ class Uniformity:
         return float(min(max(1 - probability.sum(), 0.0), 1.0))
 
     def threshold(self, level):
-        """The largest statistic that has at most this p-value."""
+        """Return the largest statistic with at most this p-value."""
         low, high = 0.0, 1.0
         for _ in range(40):
             middle = (low + high) / 2
@@ -186,7 +186,7 @@ class Uniformity:
 
 
 def p_values(ranks_of, draws):
-    """Of ranks ``(data sets, quantities)``, one for each quantity."""
+    """Return a p-value for each quantity, of ranks ``(data sets, quantities)``."""
     uniformity = Uniformity(len(ranks_of))
     return [uniformity.p_value(uniformity.statistic(column, draws)) for column in np.asarray(ranks_of).T]
 
@@ -195,7 +195,7 @@ def p_values(ranks_of, draws):
 
 
 class _Graph(torch.autograd.Function):
-    """A traced energy and its traced gradient, for a sampler that differentiates by itself."""
+    """Traced energy with its traced gradient, for a sampler that uses automatic differentiation."""
 
     @staticmethod
     def forward(context, potential, names, *values):
@@ -209,7 +209,7 @@ class _Graph(torch.autograd.Function):
 
 
 def draw_by_nuts(simulated, *, draws, thinning, warmup_steps, chart="polar"):
-    """As `draw_vectorised`: Pyro's NUTS in a registered chart of the constraint, on a potential that is traced once."""
+    """Return draws as `draw_vectorised` does, by Pyro's NUTS with a registered transform and a traced potential."""
     model = Model(simulated.data[0], chart)
     target = target_from_model(model, transforms={"U": biject_to(StiefelUniform(3, 2, chart=chart).support).inv})
     start = {name: value.unsqueeze(0) for name, value in target.draw().items()}

@@ -1,4 +1,4 @@
-"""A small non-linear regression whose metric changes from point to point, and its expectations by quadrature."""
+"""Small non-linear regression with a position-dependent metric, and its expectations by quadrature."""
 
 import numpy as np
 import torch
@@ -9,13 +9,13 @@ ROOT_PRECISION = 2.0
 
 
 def embedding(q):
-    """Predictions q₁ tanh(q₂ x) with precision 4 and a standard normal prior; |G| varies by a factor of hundreds."""
+    """Return predictions q₁ tanh(q₂ x) with precision 4 and a standard normal prior; |G| varies hundredfold."""
     prediction = q[0] * torch.tanh(q[1] * torch.as_tensor(INPUTS))
     return torch.cat([ROOT_PRECISION * prediction, q])
 
 
 def metric(q):
-    """The pull-back metric with derivatives taken by hand."""
+    """Return the pull-back metric, with derivatives by hand."""
     x = torch.as_tensor(INPUTS)
     tangent = torch.tanh(q[1] * x)
     columns = ROOT_PRECISION * torch.stack([tangent, q[0] * x * (1 - tangent**2)], -1)
@@ -33,7 +33,7 @@ def potential(q):
 
 
 def expectations(target):
-    """Means of q₁² and cos q₁ by quadrature in NumPy, under e^{-E} ("posterior") or √|G| e^{-E} ("jeffreys")."""
+    """Return the means of q₁² and cos q₁ by quadrature, under e^{-E} ("posterior") or √|G| e^{-E} ("jeffreys")."""
     grid = np.linspace(-7, 7, 801)
     first, second = np.meshgrid(grid, grid, indexing="ij")
     tangent = np.tanh(second[..., None] * INPUTS)

@@ -1,4 +1,4 @@
-"""Matrix Langevin by Gibbs sampling over columns: a truth that shares nothing with Hamiltonian dynamics.
+"""Gibbs sampling of the matrix Langevin distribution over columns, independent of Hamiltonian dynamics.
 
 Given the others, a column follows a von Mises–Fisher distribution on the unit sphere orthogonal to them (Hoff, JCGS
 2009).
@@ -13,7 +13,7 @@ from pyro_manifold.distributions.rejection import sample_by_rejection
 
 
 def von_mises_fisher_cosines(rng, concentrations, dimension):
-    """Cosines to the mean direction, one for each concentration, by rejection (Wood 1994)."""
+    """Draw cosines to the mean direction, one for each concentration, by rejection (Wood 1994)."""
     m = dimension - 1
     b = m / (2 * concentrations + np.sqrt(4 * concentrations**2 + m**2))
     x = (1 - b) / (1 + b)
@@ -37,7 +37,7 @@ def unit(vectors):
 
 
 def matrix_langevin(F, chains=200, burn_in=200, sweeps=800, seed=0):
-    """Yields, sweep by sweep, ``(chains, n, p)`` from the density proportional to exp(tr FᵀX); starts at the mode."""
+    """Yield, for each sweep, draws ``(chains, n, p)`` of density proportional to exp(tr FᵀX), started at the mode."""
     rng = np.random.default_rng(seed)
     n, p = F.shape
     left, _, right = np.linalg.svd(F, full_matrices=False)

@@ -1,6 +1,6 @@
-"""Pyro models of the kinds that people write, with data of their own: `MODELS[name](seed)` takes no arguments.
+"""Typical Pyro models with simulated data: `MODELS[name](seed)` returns a model without arguments.
 
-Their data and sizes differ with the seed, and dtype is torch's default, so that each seed is another posterior.
+Data and sizes depend on the seed, so that each seed is another posterior; the dtype is torch's default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def orthonormal(n: int, p: int) -> Tensor:
 
 
 def principal_components(noise_scale: float, size: float) -> Callable[[int], Model]:
-    """Bayesian PCA; ``size`` is the unit that the data are measured in."""
+    """Bayesian PCA; ``size`` is the unit of the data."""
 
     def with_data(seed: int) -> Model:
         torch.manual_seed(seed)
@@ -81,7 +81,7 @@ def network(seed: int) -> Model:
 
 
 def hierarchy(seed: int) -> Model:
-    """Levels of groups around a common level, in the centred form, with a large offset."""
+    """Levels of groups around a common level, in the centred parametrisation, with a large offset."""
     torch.manual_seed(seed)
     groups, rows = 4 + seed % 5, 60
     group = torch.randint(groups, (rows,))
@@ -117,7 +117,7 @@ def regression(seed: int) -> Model:
 
 
 def gaussian_process(seed: int) -> Model:
-    """An ill-conditioned covariance in every evaluation."""
+    """Gaussian process with an ill-conditioned covariance."""
     torch.manual_seed(seed)
     x = torch.linspace(0, 10, 20 + seed % 10)
     y = torch.sin(x) + 0.1 * torch.randn(len(x))
@@ -134,7 +134,7 @@ def gaussian_process(seed: int) -> Model:
 
 
 def orientations(seed: int) -> Model:
-    """Orthonormal matrices around an unknown one."""
+    """Matrix Langevin observations around an unknown orthonormal matrix."""
     torch.manual_seed(seed)
     p = 1 + seed % 2
     X = MatrixLangevin(10 * orthonormal(3, p)).sample((30,))
@@ -148,7 +148,7 @@ def orientations(seed: int) -> Model:
 
 
 def mixture(seed: int) -> Model:
-    """Two components, assignments summed out."""
+    """Mixture of two components, with assignments summed out."""
     torch.manual_seed(seed)
     y = torch.cat([torch.randn(30) - 3, 0.3 * torch.randn(20) + 4])
 
@@ -164,7 +164,7 @@ def mixture(seed: int) -> Model:
 
 
 def low_rank_regression(seed: int) -> Model:
-    """U diag(s) Vᵀ between inputs and outputs."""
+    """Regression with coefficients U diag(s) Vᵀ between inputs and outputs."""
     torch.manual_seed(seed)
     n, m, rows = 8 + seed % 4, 5, 100
     x = torch.randn(rows, n)

@@ -1,9 +1,8 @@
-"""How a sampler is held against a known distribution, with one false-alarm rate for the whole suite.
+"""Comparison of draws with a known distribution, with one false-alarm rate for each comparison.
 
 Every comparison of a Monte Carlo mean with a truth allows 4 standard errors, those of the draws (by effective
-sample size) and of the truth (if it is itself an average) combined. A right sampler fails one comparison
-with probability 6e-5; the suite makes fewer than 700 of them, so it raises a false alarm in fewer than 5 % of its runs
-under fresh seeds.
+sample size) and of the truth (if it is itself an average) combined. A correct sampler fails one comparison
+with probability 6e-5, and one of k with probability at most 6e-5 k, under fresh seeds.
 """
 
 from pyro.ops.stats import effective_sample_size

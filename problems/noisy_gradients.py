@@ -1,4 +1,4 @@
-"""Noise of known size on the gradient of a model, as an ordinary plate that subsamples, and what it does exactly."""
+"""Gradient noise of known variance, by a plate that subsamples, and its exact effect on a stationary distribution."""
 
 from functools import cache
 
@@ -12,16 +12,16 @@ POPULATION = 4096
 
 @cache
 def _population(shape, dtype):
-    """Vectors whose mean is 0 and whose variance is 1 in each entry, to the last digit."""
+    """Return vectors with mean 0 and variance 1 in each entry, up to rounding."""
     noise = torch.randn(POPULATION, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.double)
     noise = noise - noise.mean(0)
     return (noise / noise.square().mean(0).sqrt()).to(dtype)
 
 
 def gradient_noise(name, value, scale):
-    """Noise of standard deviation ``scale`` on each entry of the gradient with respect to a site, a new one a step.
+    """Add noise of standard deviation ``scale`` to each entry of the gradient with respect to a site, new at each step.
 
-    A plate of vectors zᵢ that draws one of them: its estimate of Σᵢ zᵢ·value, which is 0, has the gradient N zᵢ.
+    A plate of N vectors zᵢ draws one of them: its estimate of Σᵢ zᵢ·value, which is 0, has the gradient N zᵢ.
     """
     with pyro.plate(f"{name} noise", POPULATION, subsample_size=1) as one:
         noise = _population(value.shape, value.dtype)[one]
@@ -29,7 +29,7 @@ def gradient_noise(name, value, scale):
 
 
 def exact_variance(integrator, ε, noise, friction):
-    """Of x in the stationary distribution of a linear recursion, U = x²/2 with the gradient x + noise·z.
+    """Return the variance of x in the stationary distribution, for U = x²/2 with the gradient x + noise·z.
 
     Args:
         integrator: ``"splitting"``, ``"euler"`` or ``"SGLD"``.
@@ -43,7 +43,7 @@ def exact_variance(integrator, ε, noise, friction):
     if integrator == "euler":
         move = np.array([[1, ε], [-ε, 1 - friction - ε**2]])
         return solve_discrete_lyapunov(move, np.diag([0, 2 * friction + (ε * noise) ** 2]))[0, 0]
-    # Of (position, momentum, noise of the gradient there): both kicks at a position have the same noise.
+    # The state is (position, momentum, noise of the gradient): both kicks at a position have the same noise.
     keep = np.exp(-friction)
     kick = np.array([[1, 0, 0], [-ε / 2, 1, -ε / 2 * noise], [0, 0, 1]])
     drift = np.array([[1, ε / 2, 0], [0, 1, 0], [0, 0, 1]])

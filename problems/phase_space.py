@@ -1,4 +1,4 @@
-"""Tools for theorems about integrators: potentials in closed form, wrong mechanics, canonical coordinates."""
+"""Tools for tests of integrators: potentials in closed form, incorrect mechanics, canonical coordinates."""
 
 import torch
 
@@ -13,14 +13,14 @@ from pyro_manifold.manifolds import Stiefel
 
 
 class WrongMomentum(CayleyMechanics):
-    """Momentum Z - X Zᵀ X: its A block has eight times the variance that the kinetic energy asks for."""
+    """Momentum Z - X Zᵀ X, whose A block has eight times the variance that the kinetic energy implies."""
 
     def momentum_from(self, noise, position, metric):
         return per_chain(metric.mass_factor, position) * (noise - position @ noise.mT @ position)
 
 
 class WrongEnergy(CayleyMechanics):
-    """Kinetic energy ½‖r‖² with the kick by the orthogonal projection: two pairings mixed."""
+    """Kinetic energy ½‖r‖² with the kick by the orthogonal projection, of two different metrics."""
 
     def kinetic_energy(self, position, momentum, metric):
         return 0.5 * metric.inverse_mass * momentum.square().flatten(1).sum(1)
@@ -35,7 +35,7 @@ class WrongGeodesicEnergy(GeodesicMechanics):
 
 
 class WrongDrift(CayleyMechanics):
-    """The point is rotated, the momentum only projected: tangent, but volume is lost."""
+    """Drift that rotates the point and only projects the momentum, and so does not preserve volume."""
 
     def drift(self, position, momentum, metric, time):
         moved, _ = super().drift(position, momentum, metric, time)
@@ -43,7 +43,7 @@ class WrongDrift(CayleyMechanics):
 
 
 class WrongColumnMomentum(ColumnMechanics):
-    """Each column has the mass of another."""
+    """Momentum in which each column has the mass of another."""
 
     def momentum_from(self, noise, position, metric):
         factor = metric.mass_factor
@@ -52,7 +52,7 @@ class WrongColumnMomentum(ColumnMechanics):
 
 
 class OneWay(ColumnMechanics):
-    """The flows of the columns in one order only: symplectic, but not symmetric."""
+    """Flows of the columns in one order only: symplectic, but not symmetric."""
 
     def drift(self, position, momentum, metric, time):
         p = position.shape[-1]
@@ -66,16 +66,16 @@ class OneWay(ColumnMechanics):
 
 
 def spread_masses(mechanics, p, inverse_mass=1.0):
-    """Inverse masses for a matrix of p columns: a scalar, or where columns have some, different numbers around it."""
+    """Return inverse masses for a matrix of p columns: a scalar, or different values around it for each column."""
     if isinstance(mechanics, ColumnMechanics):
         return inverse_mass * torch.linspace(0.5, 1.7, p + 1)
     return inverse_mass
 
 
 class System:
-    """Blocks with a potential in closed form; every method works on all chains.
+    """Dynamics of blocks with a potential in closed form, for many chains.
 
-    Masses are one for all chains: a scalar, a vector or a matrix for each block.
+    Masses are common to all chains: a scalar, a vector or a matrix for each block.
     """
 
     def __init__(self, potential, mechanics, inverse_masses=None):
@@ -105,7 +105,7 @@ class System:
         return state
 
     def sample(self, state, step_size, num_steps, iterations, burn_in, persistence=0.0):
-        """Metropolised trajectories; positions of shape ``(chains, iterations, ...)`` and mean acceptance."""
+        """Sample by Metropolised trajectories; return positions ``(chains, iterations, ...)`` and mean acceptance."""
         device = state.energy.device
         random = torch.Generator(device).manual_seed(int(torch.randint(2**62, ())))
         settings = HamiltonianSettings(step_size, num_steps, self.metrics, persistence)
@@ -119,7 +119,7 @@ class System:
 
 
 def langevin_bingham(F, A, B):
-    """U = -tr FᵀX + ½ tr XᵀAXB and its gradient, for A and B symmetric."""
+    """Return the potential U = -tr FᵀX + ½ tr XᵀAXB with its gradient, for A and B symmetric."""
 
     def potential(position):
         ((block, X),) = position.items()
@@ -131,7 +131,7 @@ def langevin_bingham(F, A, B):
 
 
 def joint_potential(F):
-    """Two frames and a vector that couples them: U = -tr(s₁FᵀX) + ½‖s‖² + s₂ X₁₁Y₁₁ + sin(s₃)."""
+    """Return a potential of two orthonormal matrices and a vector, U = -tr(s₁FᵀX) + ½‖s‖² + s₂ X₁₁Y₁₁ + sin(s₃)."""
 
     def potential(position):
         X, Y, s = position[("X",)], position[("Y",)], position[("s", "t")]
@@ -153,12 +153,12 @@ def _corner(like, value):
     return result
 
 
-def joint_system(frames=None):
-    """Two Stiefel sites (one wide, one nearly square) and three unconstrained coordinates with a dense mass."""
+def joint_system(orthonormal=None):
+    """Return a system of two Stiefel sites (one wide, one nearly square) and three coordinates with a dense mass."""
     root = torch.randn(3, 3)
-    frames = frames or CayleyMechanics()
-    mechanics = {("X",): frames, ("Y",): frames, ("s", "t"): EuclideanMechanics()}
-    masses = {("X",): spread_masses(frames, 2, 0.7), ("Y",): spread_masses(frames, 3, 0.4)}
+    orthonormal = orthonormal or CayleyMechanics()
+    mechanics = {("X",): orthonormal, ("Y",): orthonormal, ("s", "t"): EuclideanMechanics()}
+    masses = {("X",): spread_masses(orthonormal, 2, 0.7), ("Y",): spread_masses(orthonormal, 3, 0.4)}
     masses[("s", "t")] = root @ root.mT + torch.eye(3)
     return System(joint_potential(torch.randn(6, 2)), mechanics, masses)
 
@@ -173,7 +173,7 @@ def joint_position(chains):
 
 
 def tangent_basis(point):
-    """Orthonormal basis of the tangent space at one point, ``(dimension, n, p)``."""
+    """Return an orthonormal basis of the tangent space at one point, ``(dimension, n, p)``."""
     n, p = point.shape
     ambient = torch.eye(n * p).reshape(n * p, n, p)
     projected = Stiefel().tangent_projection(point, ambient).reshape(n * p, n * p)
@@ -182,7 +182,7 @@ def tangent_basis(point):
 
 
 def phase_space_map(step, start):
-    """The map ``(q, p) -> (q', p')`` of a step in canonical coordinates around ``start`` and its image.
+    """Return the map ``(q, p) -> (q', p')`` of a step in canonical coordinates around ``start`` and its image.
 
     Positions near the start are exp(Ω(q)) X₀, momenta p_i = <r, ∂X/∂q_i>, so that dq∧dp is the symplectic form.
     Near the image q' are the coordinates of the orthogonal projection onto its tangent space.

@@ -1,4 +1,4 @@
-"""Targets with known answers. Truths come from NumPy and SciPy alone: no code of the package enters them."""
+"""Targets with known answers, computed by NumPy and SciPy without code of the package."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +16,7 @@ from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 
 @dataclass(frozen=True)
 class Langevin:
-    """A matrix Langevin distribution, its statistic tr FᵀX and the truth of its mean."""
+    """Matrix Langevin distribution with the mean of tr FᵀX."""
 
     name: str
     F: np.ndarray
@@ -39,12 +39,12 @@ class Langevin:
         return (torch.as_tensor(self.F).to(samples) * samples).sum((-2, -1))
 
     def expectation(self):
-        """``(mean, standard error)`` of tr FᵀX."""
+        """Return ``(mean, standard error)`` of tr FᵀX."""
         return _TRUTHS[self.truth](self.name)
 
 
 def bessel_truth(name):
-    """P = 1: κ I_{n/2}(κ) / I_{n/2-1}(κ), exact."""
+    """Return the exact mean for p = 1, κ I_{n/2}(κ) / I_{n/2-1}(κ)."""
     F = LANGEVIN[name].F
     n, kappa = len(F), np.linalg.norm(F)
     return kappa * scipy.special.ive(n / 2, kappa) / scipy.special.ive(n / 2 - 1, kappa), 0.0
@@ -52,7 +52,7 @@ def bessel_truth(name):
 
 @cache
 def importance_truth(name):
-    """Importance sampling from the uniform distribution: for targets that are not concentrated."""
+    """Estimate the mean by importance sampling from the uniform distribution, for targets of low concentration."""
     F = LANGEVIN[name].F
     rng = np.random.default_rng(1)
     values = np.concatenate([(F * haar(rng, 100_000, *F.shape)).sum((-2, -1)) for _ in range(10)])
@@ -61,7 +61,7 @@ def importance_truth(name):
 
 @cache
 def sequential_truth(name):
-    """Importance sampling from SciPy's von Mises–Fisher distributions, column by column: for concentrated targets."""
+    """Estimate the mean by importance sampling from SciPy's von Mises–Fisher, column by column, if concentrated."""
     F, count = LANGEVIN[name].F, 4000
     n, p = F.shape
     assert np.allclose(F.T @ F, np.diag(np.diag(F.T @ F))), "needs orthogonal columns"
@@ -109,7 +109,7 @@ LANGEVIN = {
 
 
 class NoisyMatrix:
-    """Two Stiefel sites with a scale between them: observations of the matrix s·U diag(1, ½) Vᵀ."""
+    """Two Stiefel sites and a scale, with observations of the matrix s·U diag(1, ½) Vᵀ."""
 
     OBSERVED = 1.5 * np.array([[0.9, 0.1, -0.2], [0.2, 0.5, 0.1], [-0.1, 0.3, 0.2], [0.0, -0.1, 0.1]])
     WEIGHTS = np.array([1.0, 0.5])
@@ -130,14 +130,14 @@ class NoisyMatrix:
 
     @classmethod
     def statistics(cls, samples):
-        """Functions of the draws that signs of columns do not change."""
+        """Return functions of the draws that are invariant to signs of columns."""
         product = (samples["U"] * torch.as_tensor(cls.WEIGHTS)) @ samples["V"].mT
         return {"scale": samples["scale"], "fit": (product * torch.as_tensor(cls.OBSERVED)).sum((-2, -1))}
 
     @staticmethod
     @cache
     def expectations():
-        """``{statistic: (mean, standard error)}`` by importance sampling from the prior."""
+        """Return ``{statistic: (mean, standard error)}``, by importance sampling from the prior."""
         rng, cls = np.random.default_rng(3), NoisyMatrix
         scale, fit, log_weight = [], [], []
         for _ in range(10):

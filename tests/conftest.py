@@ -20,6 +20,7 @@ LONGEST = (
     "test_interruptions.py::test_runs_that_are_killed_are_those_that_are_not",
     "test_on_disk.py::test_a_process_may_end_at_any_file_operation",
     "test_examples.py::test_collinear_regression",
+    "test_site.py::test_the_site",
     "test_autoguide.py::test_stiefel_guide_recovers_a_gaussian_and_its_factor_from_any_start",
     "test_conformance.py::test_another_process_goes_on_bit_for_bit",
     "test_documentation.py::test_blocks_run",
@@ -28,10 +29,10 @@ LONGEST = (
     "test_mechanics.py::test_a_hundred_thousand_steps_stay_on_the_manifold",
     "test_attacks.py::test_gradients_that_depend_on_memory_layout",
     "test_distributions_of_draws.py::test_two_matrices_and_a_scale",
-    "test_distributions_of_draws.py::test_nuts_of_pyro_in_the_registered_charts",
+    "test_distributions_of_draws.py::test_nuts_of_pyro_with_the_registered_transforms",
     "test_kernel.py::test_dense_masses_learn_a_correlated_posterior",
     "test_autoguide.py::test_neutra",
-    "test_examples.py::test_bayesian_pca",
+    "test_bayesian_pca.py::test_every_printed_row_has_converged",
     "test_distributions_of_draws.py::test_matrix_langevin",
     "test_langevin_normaliser.py::test_concentrations_of_groups_are_inferred",
     "test_calibration.py::test_ranks_are_uniform",
@@ -51,7 +52,7 @@ def _in_double_precision():
 
 @pytest.fixture(autouse=True)
 def _with_the_environment_restored():
-    """What a script sets for itself, such as PYRO_MANIFOLD_NATIVE=0, must not reach the tests after it."""
+    """Restore environment variables that a script sets, such as PYRO_MANIFOLD_NATIVE=0, for the tests after it."""
     with mock.patch.dict(os.environ):
         yield
 

@@ -86,8 +86,8 @@ def test_charts(chart):
 
 
 def test_exact_draws():
-    law = MatrixLangevin(torch.as_tensor(TARGET.F, device="cuda"))
-    draws = law.sample((20_000,))
+    distribution = MatrixLangevin(torch.as_tensor(TARGET.F, device="cuda"))
+    draws = distribution.sample((20_000,))
     assert draws.device.type == "cuda"
     assert_mean(TARGET.statistic(draws).cpu(), *TARGET.expectation())
 
@@ -97,9 +97,9 @@ def test_density_and_draws_of_other_distributions():
     X = Stiefel().random_point(5, 4, 3)
     found = MatrixLangevin(F.cuda()).log_prob(X.cuda())
     assert torch.allclose(found.cpu(), MatrixLangevin(F).log_prob(X))
-    law = MatrixBinghamVonMisesFisher(A.cuda(), torch.eye(3, device="cuda"), F.cuda())
-    assert law.support.check(law.sample((10,))).all()
-    assert law.sample().device.type == "cuda"
+    distribution = MatrixBinghamVonMisesFisher(A.cuda(), torch.eye(3, device="cuda"), F.cuda())
+    assert distribution.support.check(distribution.sample((10,))).all()
+    assert distribution.sample().device.type == "cuda"
 
 
 def test_distribution_of_many_chains():

@@ -37,7 +37,7 @@ FOLDERS = sorted({file.parent for file in PACKAGE.rglob("*.py")})
 
 
 def rooms(folder: Path, arrows: list[tuple[Path, Path]]) -> dict[str, set[str]]:
-    """What each file and folder of a folder imports of the others, by name; its face, ``__init__``, is a room too."""
+    """Return, by name, the imports between files and folders of a folder; ``__init__`` counts as one of them."""
     found: dict[str, set[str]] = {}
     for one, other in arrows:
         if one.is_relative_to(folder) and other.is_relative_to(folder):

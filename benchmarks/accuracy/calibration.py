@@ -1,6 +1,7 @@
 """Simulation-based calibration of every kernel: are ranks of true values among draws uniform?
 
     python -m benchmarks.accuracy.calibration --picture docs/images/calibration.png
+    python -m benchmarks.accuracy.calibration --results results/calibration.npz --picture docs/images/calibration.png
     python -m benchmarks.accuracy.calibration --only OHMC "a dropped Jacobian" --data-sets 2000
 
 The model and the method: `problems.calibration`. All kernels and quantities together are held to one level: a package
@@ -9,6 +10,8 @@ Variants that are wrong on purpose are held to the same thresholds, and each mus
 
 Kernels of stochastic gradients see all data at each step, and take steps so short that their bias is below what these
 ranks can resolve; with steps ten times as long it is not, which is one of the variants.
+
+``--results`` keeps the ranks in a file: rows that the file has are drawn from it, not computed again.
 """
 
 from __future__ import annotations
@@ -134,6 +137,7 @@ BROKEN = {
         lambda model: SGLD(model, step_size=0.1, num_steps=10), thinning=3, warmup_steps=50
     ),
 }
+COLOURS = {"U": "#0072B2", "scale": "#D55E00", "shift": "#009E73", "log likelihood": "0.2"}
 COMPARISONS = len(KERNELS) * len(QUANTITIES)
 
 
@@ -165,6 +169,25 @@ def rows(outcomes: dict[str, Outcome]):
         ]
 
 
+def save(outcomes: dict[str, Outcome], path: Path) -> None:
+    """Write ranks, numbers of draws and seconds to one file, three arrays for each row."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {f"{name}/{field}": value for name, each in outcomes.items() for field, value in each._asdict().items()}
+    np.savez(path, **arrays)
+
+
+def saved(path: Path | None) -> dict[str, Outcome]:
+    """Return the rows of a file that `save` has written; none if there is no such file."""
+    if path is None or not path.exists():
+        return {}
+    with np.load(path) as stored:
+        names = dict.fromkeys(key.rsplit("/", 1)[0] for key in stored)
+        return {
+            name: Outcome(stored[f"{name}/ranks"], int(stored[f"{name}/draws"]), float(stored[f"{name}/seconds"]))
+            for name in names
+        }
+
+
 def picture(outcomes: dict[str, Outcome], path: Path) -> None:
     """Empirical distribution functions of ranks less the diagonal, with the band that all of them stay in."""
     import matplotlib
@@ -174,32 +197,37 @@ def picture(outcomes: dict[str, Outcome], path: Path) -> None:
 
     columns = 3
     lines = -(-len(outcomes) // columns)
-    fig, axes = plt.subplots(lines, columns, figsize=(9, 1.9 * lines), sharex=True, squeeze=False)
-    edges = np.arange(1, BINS) / BINS
+    # 7 inches wide: text of 8 points is legible where a page shows the picture 700 pixels wide.
+    fig, axes = plt.subplots(lines, columns, figsize=(7, 0.7 + 1.45 * lines), sharex=True, squeeze=False)
     for ax, (name, outcome) in zip(axes.flat, outcomes.items(), strict=False):
-        count = len(outcome.ranks)
-        uniformity = Uniformity(count)
-        low, high = uniformity.band(uniformity.threshold(LEVEL / COMPARISONS))
-        ax.fill_between(edges, low / count - edges, high / count - edges, color="0.88", linewidth=0)
-        bins = outcome.ranks * BINS // (outcome.draws + 1)
-        for k in range(bins.shape[1]):
-            share = np.bincount(bins[:, k], minlength=BINS).cumsum()[:-1] / count
-            colour = "#0072B2" if k < 6 else ("#D55E00", "#009E73", "0.2")[k - 6]
-            ax.plot(edges, share - edges, color=colour, linewidth=0.9)
+        panel(ax, outcome)
         ax.set_title(name, fontsize=9, color="#B00000" if name in BROKEN else "black")
-        ax.tick_params(labelsize=7)
+        ax.tick_params(labelsize=8)
+        ax.set_xticks([0, 0.5, 1], ["0", "½", "1"])
+        ax.locator_params(axis="y", nbins=4)
     for ax in axes.flat[len(outcomes) :]:
         ax.set_axis_off()
-    handles = [
-        plt.Line2D([], [], color=colour, label=label)
-        for label, colour in {"U": "#0072B2", "scale": "#D55E00", "shift": "#009E73", "log likelihood": "0.2"}.items()
-    ]
-    fig.legend(handles=handles, loc="lower right", ncols=4, frameon=False, fontsize=8)
-    fig.supxlabel("rank / draws", fontsize=9)
+    handles = [plt.Line2D([], [], color=colour, lw=2, label=label) for label, colour in COLOURS.items()]
+    fig.supxlabel("rank / draws", fontsize=9, y=0.5 / fig.get_figheight())
     fig.supylabel("distribution function of ranks − diagonal", fontsize=9)
-    fig.tight_layout()
-    fig.savefig(path, dpi=110)
+    fig.legend(handles=handles, loc="lower center", ncols=4, frameon=False, fontsize=9, borderaxespad=0)
+    fig.tight_layout(rect=(0, 0.35 / fig.get_figheight(), 1, 1), h_pad=0.6, w_pad=0.4)
+    fig.savefig(path, dpi=200)
     plt.close(fig)
+
+
+def panel(ax, outcome: Outcome) -> None:
+    """Draw a line for each quantity of one row of the table, and the band."""
+    edges = np.arange(1, BINS) / BINS
+    count = len(outcome.ranks)
+    uniformity = Uniformity(count)
+    low, high = uniformity.band(uniformity.threshold(LEVEL / COMPARISONS))
+    ax.fill_between(edges, low / count - edges, high / count - edges, color="0.88", linewidth=0)
+    bins = outcome.ranks * BINS // (outcome.draws + 1)
+    for quantity, column in zip(QUANTITIES, bins.T, strict=True):
+        share = np.bincount(column, minlength=BINS).cumsum()[:-1] / count
+        colour = COLOURS["U" if quantity.startswith("U") else quantity]
+        ax.plot(edges, share - edges, color=colour, linewidth=0.9)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -207,15 +235,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=[*KERNELS, *BROKEN], metavar="NAME", help="some of the rows")
     parser.add_argument("--data-sets", type=int, help="of vectorised kernels, and of NUTS; 1000 and 100 by default")
     parser.add_argument("--picture", type=Path, help="where to draw the ranks")
+    parser.add_argument("--results", type=Path, help="file that keeps the ranks; rows that it has are read from it")
     options = parser.parse_args(arguments)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    outcomes = {}
+    outcomes, known = {}, saved(options.results)
     for name in options.only or [*KERNELS, *BROKEN]:
         with warnings.catch_warnings():
             if name in BROKEN:
                 warnings.simplefilter("ignore")  # such as of chains that hardly moved, which is what is asked for
-            outcomes[name] = calibrate(name, options.data_sets)
+            outcomes[name] = known[name] if name in known else calibrate(name, options.data_sets)
+        if options.results:
+            save({**known, **outcomes}, options.results)
         print(*next(rows({name: outcomes[name]})), sep=" | ", flush=True)
     titles = ["", "data sets", "draws", "smallest p", "of", "ranks", "CPU s"]
     print(table(titles, rows(outcomes)))

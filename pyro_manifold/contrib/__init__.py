@@ -1,4 +1,4 @@
-"""Tools that are useful with this package but not about manifolds: SVI over processes, quality of predictions."""
+"""Tools that do not depend on manifolds: data-parallel SVI, and scores of predictive probabilities."""
 
 from pyro_manifold.contrib.distributed import DistributedOptimizer
 from pyro_manifold.contrib.predictive_quality import (

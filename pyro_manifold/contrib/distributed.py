@@ -23,25 +23,26 @@ class DistributedOptimizer(PyroOptim):
 
     $$ G = \frac1R \sum_{r=1}^R G_r $$
 
-    Every process then takes the step of the optimiser with G. Each runs `SVI` on its own data or minibatches. Its
-    ELBO must estimate that of all data, as it does in a plate whose size is their number,
-    ``pyro.plate(name, size, subsample_size=len(batch))``; the mean then does too, with less noise. A parameter that a
-    process did not use in a step has gradient zero there.
+    Each of the R processes runs `SVI` on its own data or minibatches and takes the step of the optimiser with G. The
+    ELBO of each must estimate that of all data: put the data into a plate of their total size,
+    ``pyro.plate(name, size, subsample_size=len(batch))``. The mean gradient is then an unbiased estimate too, with less
+    noise. A parameter that a process did not use in a step has gradient zero there.
 
-    If a step has parameters that are new to any process, all processes take the values of process 0, and for that step
-    the gradients of process 0 alone, as those of the others were computed at other values. From then on parameters and
-    optimiser states are equal in all processes, to the last bit as far as their processors and libraries are alike. A
-    step costs one message of all gradients and one of five numbers. All processes must make the same number of steps.
+    If a step has parameters that are new to any process, all processes take the values of process 0. In that step they
+    also use the gradients of process 0 alone, since those of the others were computed at other values. From then on
+    parameters and optimiser states are equal in all processes, bit for bit on equal processors and libraries. A step
+    costs one all-reduce of all gradients and one of five numbers. All processes must make the same number of steps.
 
     Args:
         optim: the optimiser, of this package or Pyro's. Clipping acts on the mean. Keep a reference to a scheduler to
-            call its
-            ``step()``; save and load in every process.
+            call its ``step()``; save and load in every process.
 
     Raises:
-        ValueError: for something else than a `PyroOptim`; in a step, for parameters that differ in shape, have no name
-            in the param store, or are unknown to a process.
+        ValueError: for an ``optim`` that is not a `PyroOptim`; in a step, for parameters that differ in shape, have no
+            name in the param store, or are missing in a process.
         RuntimeError: in a step, without a process group.
+
+    Source: Li et al. 2020, PyTorch Distributed, arXiv 2006.15704, for data-parallel steps by averaged gradients.
 
     Examples:
         >>> from pyro_manifold.optim import RiemannianAdam
@@ -64,17 +65,16 @@ class DistributedOptimizer(PyroOptim):
         """Take one step of the parameters that any process used; ``params`` are those of this process."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             raise RuntimeError(
-                "DistributedOptimizer: there is no process group; call torch.distributed.init_process_group('gloo') "
-                "in each process first, as torchrun expects it."
+                "DistributedOptimizer: there is no process group; start the processes by torchrun and call "
+                "torch.distributed.init_process_group('gloo') in each."
             )
         used = _named(params)
         device = next((value.device for value in used.values()), torch.device("cpu"))
         alike, is_new, same_random_numbers = self._compare(used, device)
         if not self._started and same_random_numbers and torch.distributed.get_world_size() > 1:
             warnings.warn(
-                "All processes are at the same random numbers: their minibatches and the noise of the guide may be "
-                "the same, and the mean of their gradients no better than one: call pyro.set_rng_seed(seed + rank) in "
-                "each.",
+                "All processes have the same RNG state, so that their minibatches and the noise of the guide may be "
+                "equal and averaging their gradients reduces no noise: call pyro.set_rng_seed(seed + rank) in each.",
                 stacklevel=3,
             )
         self._started = True
@@ -120,7 +120,7 @@ def _named(params: Iterable[Tensor]) -> dict[str, Tensor]:
         if name is None:
             raise ValueError(
                 f"DistributedOptimizer: a parameter of shape {tuple(value.shape)} has no name in Pyro's param store, "
-                "by which processes find each other's: leave module_local_params off."
+                "which identifies it in all processes: call pyro.settings.set(module_local_params=False)."
             )
         named[name] = value
     return dict(sorted(named.items()))
@@ -131,7 +131,7 @@ def _described(value: Tensor) -> Described:
 
 
 def _used_anywhere(used: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters that any process used, as this process holds them.
+    """Return the tensors, in this process, of the parameters that any process used.
 
     Raises:
         ValueError: in all processes, if one lacks a parameter, or has it with another shape or dtype.
@@ -145,14 +145,14 @@ def _used_anywhere(used: dict[str, Tensor]) -> dict[str, Tensor]:
         for rank, (_, described) in enumerate(found):
             if name not in described:
                 raise ValueError(
-                    f"Process {rank} does not know the parameter '{name}', which another one has used: make every "
-                    "parameter in each process before the first step, such as by running the guide once."
+                    f"Process {rank} has no parameter '{name}', which another process has used: create all parameters "
+                    "in each process before the first step, such as by running the guide once."
                 )
             first = next(other[name] for _, other in found if name in other)
             if described[name] != first:
                 raise ValueError(
                     f"Parameter '{name}' has shape and dtype {described[name]} in process {rank}, but {first} in "
-                    "another: processes need the same model."
+                    "another: run the same model and guide in all processes."
                 )
     return {name: used.get(name, known.get(name)) for name in names}
 

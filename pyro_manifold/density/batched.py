@@ -2,8 +2,8 @@
 
 The potential energy is minus the log density, up to a constant. Pyro's handlers cost more than the arithmetic of most
 models, so the energy and gradient of one chain are traced once into a graph of tensor operations, and the graph is
-vectorised over chains. Tracing comes first because it also covers models that `torch.vmap` refuses (enumerated sites,
-whose einsum has an autograd function of its own).
+vectorised over chains. Tracing comes first because it also covers models that `torch.vmap` does not support (enumerated
+sites, whose einsum has an autograd function of its own).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyro_manifold.graphs.operations import first_other_operation
 from pyro_manifold.graphs.passes import PRODUCTS, VECTORISATION, WITHOUT_STRIDES, folded_graph, run
 from pyro_manifold.graphs.rewriting import writes
 from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.verified import Verified, Words, compiled
+from pyro_manifold.graphs.verified import Labels, Verified, compiled
 from pyro_manifold.manifolds import Manifold
 
 _ATEN = torch.ops.aten
@@ -29,19 +29,19 @@ _ATEN = torch.ops.aten
 Sites = dict[str, Tensor]
 PotentialFunction = Callable[[Sites], Tensor]
 Batch = dict[str, Tensor]
-"""Inputs that change from step to step beside the sites, by name."""
+"""Inputs other than the sites that change from step to step, by name."""
 
 BatchPotential = Callable[[Sites, Batch], Tensor]
 
 _COMPARISON_SCALES = (0.01, 0.3, 1.0, 3.0)
-_MAPPED_ANEW = 32 * 2**20 - 2**12  # bytes: the largest block that glibc keeps; larger ones fault page by page
+_LARGEST_KEPT_BLOCK = 32 * 2**20 - 2**12  # bytes that glibc keeps in its heap; larger blocks fault page by page
 _COMPARED_CHAINS = 4  # a few suffice; evaluating the model itself is slow
 
 
 def value_and_gradient(potential_fn: PotentialFunction, sites: Sites) -> tuple[Tensor, Sites]:
     """Compute the potential energy and Euclidean gradient of one chain; a failed factorisation gives NaN for both.
 
-    So a trajectory through such a point is rejected, by all forms of the density alike.
+    A trajectory through such a point is therefore rejected, whichever backend evaluates the density.
     """
     leaves = {name: value.detach().requires_grad_() for name, value in sites.items()}
     zeros = {name: torch.zeros_like(value) for name, value in sites.items()}
@@ -86,23 +86,23 @@ def _check_scalar(energy: object) -> None:
 class BatchedPotential:
     """Potential energy and gradient of many chains: ``{site: (chains, ...)}`` to ``(chains,)`` and gradients.
 
-    The first of these forms that works and agrees with the model at new points is used: the traced and vectorised
+    The first of these backends that works and agrees with the model at new points is used: the traced and vectorised
     graph, the model under `torch.vmap`, a loop over chains.
 
     Args:
         potential_fn: potential energy of one chain; with ``batch``, a function of its sites and a batch.
-        example: positions of all chains; they give number, shapes, dtypes and devices, and forms are compared near
+        example: positions of all chains; they give number, shapes, dtypes and devices, and backends are compared near
             them.
         manifolds: manifolds of the sites that have one, so that the comparison stays on them.
         batch: an example of the inputs that change from step to step; None if there are none.
         own_batches: whether a batch has a leading chain dimension.
-        gradient: whether the gradient is wanted; without it, that of a call is empty, and the potential energy need not
-            be differentiable.
+        gradient: whether to compute gradients; if not, a call returns none, and the potential energy need not be
+            differentiable.
         compile: options for `torch.compile`, if the graph is to be compiled; None if not.
         warn: whether to warn if the graph cannot be used for more than one chain, or not compiled.
 
     Attributes:
-        graph: the function in use; its form is ``"compiled"``, ``"traced"``, ``"vmapped"`` or ``"loop"``.
+        graph: the function in use; its ``form`` is ``"compiled"``, ``"traced"``, ``"vmapped"`` or ``"loop"``.
         of_one_chain: the graph of energy and gradients of one chain; None if there is none.
     """
 
@@ -126,7 +126,7 @@ class BatchedPotential:
         self._own_batches, self._takes_batch = own_batches, batch is not None
         self._differentiated = self._names if gradient else []
         common = 0 if own_batches else len(self._batch_names)
-        self.graph = Verified(self._chain_by_chain, "loop", common, self._words)
+        self.graph = Verified(self._chain_by_chain, "loop", common, self._labels)
         if not example:
             return
         chains = len(next(iter(example.values())))
@@ -136,16 +136,16 @@ class BatchedPotential:
             ("traced", self._traced, "torch.vmap"),
             ("vmapped", self._vectorised, "a loop over chains, which is slow"),
         ):
-            failure = f"The model cannot be {form} ({{reason}}); going on with {following}."
+            failure = f"The model cannot be {form} ({{reason}}); falling back to {following}."
             other = [_resampled(value, int(own_batches)) for value in (batch or {}).values()]
             points = ([*point, *other] for point in _comparison_points(example, manifolds or {}))
             rows = list(range(min(chains, _COMPARED_CHAINS)))
-            said = failure if warn and chains > 1 else None
-            if self.graph.attempt(form, partial(build, inputs), points, rows=rows, failure=said):
+            warning = failure if warn and chains > 1 else None
+            if self.graph.attempt(form, partial(build, inputs), points, rows=rows, failure=warning):
                 break
         if compile is not None:
-            said = "jit_compile=True had no effect, going on without compiling: {reason}." if warn else None
-            self.graph.attempt("compiled", partial(_compiled, options=compile), [inputs], failure=said)
+            warning = "jit_compile=True had no effect, continuing without compilation: {reason}." if warn else None
+            self.graph.attempt("compiled", partial(_compiled, options=compile), [inputs], failure=warning)
 
     @property
     def operators(self) -> int:
@@ -163,9 +163,9 @@ class BatchedPotential:
         return energy, dict(zip(self._differentiated, gradient, strict=True))
 
     @property
-    def _words(self) -> Words:
+    def _labels(self) -> Labels:
         outputs = ["the potential energy", *[f"the gradient of '{name}'" for name in self._differentiated]]
-        return Words(outputs, dict(enumerate(self._names)), self._branch)
+        return Labels(outputs, dict(enumerate(self._names)), self._branch)
 
     def _branch(self, _: FlatFunction, inputs: Sequence[Tensor], chain: int) -> str | None:
         """Describe how the model's operations differ from its trace, as only a branch can cause; None if not at all."""
@@ -178,7 +178,7 @@ class BatchedPotential:
             other = first_other_operation(self._trace, self._graph_of(one))
         except Exception:  # a model can fail in any way, and the values are reported without a cause
             return None
-        return other and f"the model has a branch on values of sites, for its trace has {other}"
+        return other and f"the model has a branch on values of sites: its trace has {other}"
 
     def difference_at(self, sites: Sites, chains: list[int], batch: Batch | None = None) -> str | None:
         """Describe how the graph differs from the model at the positions of these chains; None if it agrees."""
@@ -193,7 +193,7 @@ class BatchedPotential:
         if not agrees(again, once):
             raise ValueError(
                 f"The density is not the same at each call ({float(-once)}, then {float(-again)} at one point): "
-                "samplers need a model without random numbers of its own, which changes none of its data in place."
+                "samplers need a model that draws no random numbers of its own and changes no data in place."
             )
 
     def _one_chain(self, *values: Tensor) -> tuple[Tensor, ...]:
@@ -227,8 +227,8 @@ class BatchedPotential:
         try:
             return self._of_all_chains(graph, in_order)
         except RuntimeError:
-            # torch.vmap refuses to write values that differ between chains into a tensor that does not, and a view that
-            # the memory layout of many chains does not allow.
+            # torch.vmap does not write values that differ between chains into a tensor that does not, and has no views
+            # that the memory layout of many chains does not allow.
             if not writes(graph) and _ATEN.view.default not in {node.target for node in graph.graph.nodes}:
                 raise
         return self._of_all_chains(run(VECTORISATION, graph, *one), in_order)
@@ -291,7 +291,7 @@ def _chains_together(graph: GraphModule) -> int:
     """Return the number of chains whose intermediate values all stay below the size that is memory-mapped again."""
     values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
     sizes = [value.numel() * value.element_size() for value in values if isinstance(value, Tensor)]
-    return max(1, _MAPPED_ANEW // max([*sizes, 1]))
+    return max(1, _LARGEST_KEPT_BLOCK // max([*sizes, 1]))
 
 
 def _compiled(graph: FlatFunction, options: Mapping[str, Any]) -> FlatFunction:
@@ -303,7 +303,7 @@ def _compiled(graph: FlatFunction, options: Mapping[str, Any]) -> FlatFunction:
 def _resampled(value: Tensor, dimension: int) -> Tensor:
     """Return another batch of the same shape, which a trace has not seen: a random choice of rows with replacement.
 
-    Of a batch without rows, a number, the number itself.
+    A batch that is a single number, without rows, is returned as it is.
     """
     if value.dim() <= dimension:
         return value

@@ -23,7 +23,7 @@ class BatchedDensity:
         example: positions of all chains.
         manifolds: manifolds of the sites that have one.
         own: whether each chain has a batch of its own, with a leading chain dimension, or all have the same.
-        gradient: whether gradients are wanted; the density need not be differentiable if not.
+        gradient: whether to compute gradients; if not, the density need not be differentiable.
         compile: options for `torch.compile`, if graphs are to be compiled; None if not.
         warn: whether to warn if the density cannot be traced.
 

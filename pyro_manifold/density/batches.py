@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density.batched import Batch
+from pyro_manifold.density.epochs import Epochs, arguments_of
 from pyro_manifold.density.minibatch import Plates, shapes_of
-from pyro_manifold.density.passes import Passes, arguments_of
 from pyro_manifold.density.seeds import seed_of
 from pyro_manifold.store.saving import Saved
 
@@ -23,13 +23,12 @@ class Batches(Saved):
 
     A model without either has one batch, ``{}``, of all its data.
 
-    ``"shuffled"`` takes the elements of each plate in a random order, and a new order in each epoch. Over an epoch
-    every element is used once, so that errors cancel which ``"independent"`` batches leave, whose
-    elements are drawn with replacement. ``"symmetric"`` takes them forwards, then backwards, and then in a
-    new order: with a symmetric step the bias of minibatches is then of second order in the step size (Paulin, Whalley,
-    Chada & Leimkuhler, arXiv 2410.19780, in flat space). In all three every element is equally likely in a batch, so
-    the gradient is unbiased. Elements that do not fill a last batch are left out of their epoch; which ones is
-    random. A loader has its own order.
+    ``"shuffled"`` takes the elements of each plate in a random order, and a new order in each epoch. Every element is
+    used once in an epoch, which cancels errors that remain with ``"independent"`` batches, whose elements are drawn
+    with replacement. ``"symmetric"`` takes them forwards, then backwards, and then in a new order: with a symmetric
+    step the bias of minibatches is then of second order in the step size (Paulin, Whalley, Chada & Leimkuhler, arXiv
+    2410.19780, in flat space). In all three every element is equally likely to be in a batch, so the gradient is
+    unbiased. Elements that do not fill a last batch are left out of their epoch, at random. A loader has its own order.
 
     Args:
         plates_of: function from the arguments of a loader (``{}`` without one) to the plates that subsample then; None
@@ -62,7 +61,7 @@ class Batches(Saved):
         self._random = torch.Generator(device)
         self._plates: dict[Any, Plates] = {}
         self._permutations: dict[str, tuple[tuple[int, int, int], Tensor]] = {}
-        self._passes: tuple[int, Passes] | None = None
+        self._epochs: tuple[int, Epochs] | None = None
         self._last: tuple[tuple[int, int], Batch] | None = None
 
     @property
@@ -94,10 +93,10 @@ class Batches(Saved):
 
     def _arguments(self, number: int) -> tuple[Batch, Batch]:
         """Return the arguments of all chains and those of one chain."""
-        if self._passes is None or self._passes[0] != self._seed:
+        if self._epochs is None or self._epochs[0] != self._seed:
             seed = self._seed
-            self._passes = (seed, Passes(self._loader or (), lambda number: seed_of(seed, number)))
-        take, chains = self._passes[1], self._chains
+            self._epochs = (seed, Epochs(self._loader or (), lambda number: seed_of(seed, number)))
+        take, chains = self._epochs[1], self._chains
         if chains is None:
             arguments = arguments_of(take(number))
             return arguments, arguments

@@ -83,9 +83,8 @@ class Witness(Messenger):
         for name, (site, before) in self.sites.items():
             if version(site["value"]) != before:
                 raise ValueError(
-                    f"Site '{name}': the model changes its value in place, so that the density would be that of "
-                    "another value: compute a new tensor (x = x * scale, not x *= scale; x.clone() before "
-                    "x[0] = ...)."
+                    f"Site '{name}': the model changes its value in place, and the density would be that of another "
+                    "value: compute a new tensor (x = x * scale instead of x *= scale; x.clone() before x[0] = ...)."
                 )
 
 
@@ -123,7 +122,7 @@ def explained(arguments: Arguments, witness: Witness | None = None) -> Iterator[
 
 
 def _is_foreign(value: object) -> bool:
-    """Return whether a value has numbers that are not in a tensor."""
+    """Return whether a value holds numbers outside a tensor, such as an array or a data frame."""
     if isinstance(value, list | tuple):
         return any(isinstance(part, Real | np.ndarray) and not isinstance(part, Integral) for part in value)
     return isinstance(value, np.ndarray) or (hasattr(value, "to_numpy") and not torch.is_tensor(value))
@@ -146,7 +145,7 @@ def _foreign_arguments(error: Exception, arguments: Arguments) -> str | None:
 
 
 def is_about_dtypes(error: Exception) -> bool:
-    """Return whether torch refused to combine tensors of different dtypes."""
+    """Return whether torch raised the error because dtypes differ."""
     return isinstance(error, RuntimeError) and any(word in reason(error) for word in ("dtype", "scalar type"))
 
 

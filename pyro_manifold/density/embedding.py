@@ -24,6 +24,8 @@ from pyro_manifold.density.model import ModelTarget
 Embedding = Callable[[Sites], Tensor]
 """Function from unconstrained values ``{site: ...}`` of one chain to a vector ``(l,)``."""
 
+__all__ = ["Embedding", "embedding_from_model"]
+
 _REMEDY = "pass metric=, a function of the sites to a vector whose pull-back is the metric."
 
 
@@ -33,11 +35,11 @@ def embedding_from_model(
     r"""Return whitened predictions and parameters of a model, concatenated to a vector, as a function of its sites.
 
     The pull-back of the Euclidean metric of the vector to the unconstrained parameters is their Fisher information plus
-    the precision of their priors. Each element of an observed site contributes the numbers of its distribution. In the
-    table z = (y - μ)/σ; a parameter that is `fixed` does not depend on latent sites; after `or` are the numbers for a
-    scale that does, up to constants:
+    the precision of their priors. Each element of an observed site contributes the components of its distribution. In
+    the table z = (y - μ)/σ; a parameter that is `fixed` does not depend on latent sites; after `or` are the components
+    for a scale that does, up to constants:
 
-    | distribution | numbers | pull-back |
+    | distribution | components | pull-back |
     |---|---|---|
     | Normal(μ, σ) | z, or z and log σ | (dμ² + 2 dσ²)/σ² |
     | Logistic(μ, σ) | z/√3, or z and log σ | (dμ² + (1 + π²/3) dσ²)/3σ² |
@@ -57,7 +59,7 @@ def embedding_from_model(
 
     After `or` the pull-back depends on the data, and the table has its mean over y; for StudentT with ν < 1 it has
     ν + 1 in place of 2ν. Fixed bijections of these distributions, such as LogNormal, InverseGamma and Pareto of fixed
-    scale, have the numbers of the distribution itself. A site that does not depend on latent sites contributes nothing,
+    scale, have the components of the distribution itself. A site independent of latent sites contributes nothing,
     including a `pyro.factor`; one that does, and whose distribution is not in the table, is an error.
 
     A latent site whose prior is in the upper part of the table, down to HalfCauchy, contributes as if it were
@@ -130,9 +132,7 @@ def _sites_of_model(target: ModelTarget, sites: Sites) -> dict[str, dict[str, An
         if site["type"] != "sample" or site["infer"].get("_deterministic") or _is_plate(site):
             continue
         if not site["is_observed"]:
-            raise ValueError(
-                f"Site '{name}' is summed out, and the automatic metric cannot see through sums: {_REMEDY}"
-            )
+            raise ValueError(f"Site '{name}' is summed out, which the automatic metric does not support: {_REMEDY}")
         found[name] = site
     return found
 
@@ -151,17 +151,17 @@ def _is_plate(site: dict[str, Any]) -> bool:
 
 
 def _share(name: str, site: dict[str, Any], coordinates: Tensor | None, moves: Moves) -> Tensor:
-    """Return the numbers that one site contributes; ``coordinates`` are those of a latent site, None for data."""
+    """Return the components that one site contributes; ``coordinates`` are those of a latent site, None for data."""
     if coordinates is not None and _is_masked(site):
         return coordinates  # zero, as for masked data, would make the metric singular
     try:
-        numbers = fisher_embedding(site["fn"], site["value"], moves)
+        components = fisher_embedding(site["fn"], site["value"], moves)
     except NoEmbeddingError as error:
         if coordinates is not None:
             return coordinates
         raise ValueError(f"Site '{name}': the automatic metric {error}: {_REMEDY}") from None
     if site["mask"] is not None:
-        numbers = masked(numbers, site["mask"])
+        components = masked(components, site["mask"])
     if torch.is_tensor(site["scale"]) or site["scale"] != 1:
-        numbers = numbers * torch.as_tensor(site["scale"]).to(numbers).sqrt().unsqueeze(-1)
-    return numbers
+        components = components * torch.as_tensor(site["scale"]).to(components).sqrt().unsqueeze(-1)
+    return components

@@ -91,8 +91,8 @@ def _check_arguments(before: Mapping[str, tuple[Tensor, int | None]], again: Cal
     for name, value in changed.items():
         if not torch.equal(value.detach(), copies[name]):
             raise ValueError(
-                f"The model changes its argument {name} in place, so that each call has other data: let it work on a "
-                f"copy, {name} = {name}.clone()."
+                f"The model changes its argument {name} in place, so that the data differ between calls: copy it "
+                f"first, {name} = {name}.clone()."
             )
 
 

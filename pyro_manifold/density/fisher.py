@@ -1,15 +1,17 @@
 r"""Embeddings of distributions and their draws, whose pull-back is the Fisher information of the parameters.
 
-A distribution of one parameter θ with information I(θ) needs one number, $\int\sqrt{I}\,d\theta$. A location m
-with known scale s needs $\sqrt c\,(y-m)/s$, c the information of the family at s = 1. Then the draw y enters as
-the parameters do, so that the same number serves for a prior: its pull-back is the information of m and y together.
+The embedding of a distribution with one parameter θ and information I(θ) has one component, $\int\sqrt{I}\,d\theta$.
+That of a location m with fixed scale s is $\sqrt c\,(y-m)/s$, c the information of the family at s = 1. The draw y
+enters as the parameters do, so that the same component serves for a prior: its pull-back is the information of m and y
+together.
 
-A location and a scale that both depend on latent sites span a hyperbolic plane, which no few numbers of (m, s)
-embed. With the draw they can, in the mean: let z = (y - m)/s. The numbers α g(z), β log s pull back to
+A location and a scale that both depend on latent sites span a hyperbolic plane, which has no embedding by a few
+functions of (m, s). With functions of the draw it has one in the mean: let z = (y - m)/s. The components α g(z),
+β log s pull back to
 
 $$ \bigl(\alpha^2 g'(z)^2 (dm + z\,ds)^2 + \beta^2 ds^2\bigr)/s^2, $$
 
-whose mean over y is the information if E α²g'² and E α²g'²z² + β² are those of m and log s, and E g'²z = 0. Light tails
+whose mean over y is the information if E α²g'² is that of m, E α²g'²z² + β² that of log s, and E g'²z = 0. Light tails
 have g(z) = z. Heavy tails have g(z) = asinh(z/κ), so that the influence of an outlier is bounded as in its score.
 """
 
@@ -26,7 +28,7 @@ from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDi
 from torch import Tensor
 
 Moves = Callable[[str, Tensor], bool]
-"""Function of a parameter's name and value: whether it depends on latent sites."""
+"""Function from the name and value of a parameter to whether it depends on latent sites."""
 
 
 class NoEmbeddingError(ValueError):
@@ -34,22 +36,22 @@ class NoEmbeddingError(ValueError):
 
 
 def fisher_embedding(distribution: Any, value: Tensor, moves: Moves) -> Tensor:
-    """Return the numbers of each draw, ``(*batch, k)``, concatenated over the draws of an event.
+    """Return the embedding of each draw, ``(*batch, k)``, concatenated over the draws of an event.
 
     Raises:
         NoEmbeddingError: if the distribution is not in the table, or a parameter that must be fixed is not.
     """
     batch = torch.broadcast_shapes(distribution.batch_shape, value.shape[: value.dim() - len(distribution.event_shape)])
-    numbers = _numbers(distribution, value, moves)
-    return numbers.expand(*batch, numbers.shape[-1])
+    components = _components(distribution, value, moves)
+    return components.expand(*batch, components.shape[-1])
 
 
-def masked(numbers: Tensor, mask: Tensor | bool) -> Tensor:
-    """Set numbers to zero where the mask ``(*batch)`` is False."""
-    return torch.where(torch.as_tensor(mask).unsqueeze(-1), numbers, torch.zeros_like(numbers))
+def masked(components: Tensor, mask: Tensor | bool) -> Tensor:
+    """Return the components, set to zero where the mask ``(*batch)`` is False."""
+    return torch.where(torch.as_tensor(mask).unsqueeze(-1), components, torch.zeros_like(components))
 
 
-def _numbers(distribution: Any, value: Tensor, moves: Moves) -> Tensor:
+def _components(distribution: Any, value: Tensor, moves: Moves) -> Tensor:
     if isinstance(distribution, torch_dist.Independent):
         return fisher_embedding(distribution.base_dist, value, moves).flatten(
             -distribution.reinterpreted_batch_ndims - 1
@@ -60,23 +62,23 @@ def _numbers(distribution: Any, value: Tensor, moves: Moves) -> Tensor:
         return fisher_embedding(distribution.base_dist, value, moves)
     for kind, row in _DISTRIBUTIONS.items():
         if isinstance(distribution, kind):
-            return row.numbers(distribution, value, moves)
+            return row.components(distribution, value, moves)
     if isinstance(distribution, torch_dist.TransformedDistribution):
         return _transformed(distribution, value, moves)
-    raise NoEmbeddingError(f"knows no embedding for {type(distribution).__name__}")
+    raise NoEmbeddingError(f"has no embedding for {type(distribution).__name__}")
 
 
 def _transformed(distribution: Any, value: Tensor, moves: Moves) -> Tensor:
-    """Return the numbers of the base distribution: a fixed bijection of the draw does not change the information."""
+    """Return the components of the base distribution: a fixed bijection of the draw does not change the information."""
     inverse = torch_dist.ComposeTransform(distribution.transforms).inv
     if not inverse.bijective:
-        raise NoEmbeddingError(f"knows no embedding for {type(distribution).__name__}")
+        raise NoEmbeddingError(f"has no embedding for {type(distribution).__name__}")
     if moves("transforms", inverse(value.detach())):
-        raise NoEmbeddingError(f"needs transforms in {type(distribution).__name__} that do not depend on latent sites")
+        raise NoEmbeddingError(f"needs transforms of {type(distribution).__name__} that do not depend on latent sites")
     return fisher_embedding(distribution.base_dist, inverse(value), moves)
 
 
-Numbers = Callable[[Any, Tensor], Tensor]
+Components = Callable[[Any, Tensor], Tensor]
 """Function from a distribution and its draws to ``(*batch, k)``, up to broadcasting."""
 
 
@@ -84,16 +86,16 @@ class _Row(NamedTuple):
     """A row of the table of distributions.
 
     Attributes:
-        embed: the numbers.
+        embed: function that returns the components.
         known: parameters that must not depend on latent sites.
-        with_scale: the numbers if the scale depends on latent sites; None if it must not, or if ``embed`` allows it.
+        with_scale: the same if the scale depends on latent sites; None if it must not, or if ``embed`` allows it.
     """
 
-    embed: Numbers
+    embed: Components
     known: tuple[str, ...] = ()
-    with_scale: Numbers | None = None
+    with_scale: Components | None = None
 
-    def numbers(self, distribution: Any, value: Tensor, moves: Moves) -> Tensor:
+    def components(self, distribution: Any, value: Tensor, moves: Moves) -> Tensor:
         for name in self.known:
             if moves(name, getattr(distribution, name)):
                 kind = type(distribution).__name__
@@ -110,7 +112,7 @@ def _residual(distribution: Any, value: Tensor) -> Tensor:
     return (value - distribution.loc) / distribution.scale
 
 
-def _location(information: float) -> Numbers:
+def _location(information: float) -> Components:
     """Return √c z: c is the information of the location at unit scale."""
     return lambda distribution, y: (information**0.5 * _residual(distribution, y)).unsqueeze(-1)
 
@@ -120,12 +122,12 @@ def _location_and_scale(distribution: Any, residual: Tensor, scale_information: 
 
 
 def _normal_with_scale(distribution: Any, value: Tensor) -> Tensor:
-    """Return numbers for informations 1 and 2 of location and log scale; E z² = 1."""
+    """Return the components for information 1 of the location and 2 of the log scale; E z² = 1."""
     return _location_and_scale(distribution, _residual(distribution, value), 1.0)
 
 
 def _logistic_with_scale(distribution: Any, value: Tensor) -> Tensor:
-    """Return numbers for informations 1/3 and 1/3 + π²/9 of location and log scale; E z² = π²/3."""
+    """Return the components for information 1/3 of the location and 1/3 + π²/9 of the log scale; E z² = π²/3."""
     return _location_and_scale(distribution, 3**-0.5 * _residual(distribution, value), 1 / 3)
 
 
@@ -134,14 +136,14 @@ _LAPLACE_MEAN = float(math.sin(1) * _COSINE_INTEGRAL + math.cos(1) * (math.pi / 
 
 
 def _laplace_with_scale(distribution: Any, value: Tensor) -> Tensor:
-    """Return numbers for informations 1 and 1; κ = 1, A = E 1/(1 + z²): α² = 1/A, so that E α²g'²z² = 1/A - 1."""
+    """Return the components for information 1 of both; κ = 1, A = E 1/(1 + z²): α² = 1/A, so E α²g'²z² = 1/A - 1."""
     return _location_and_scale(
         distribution, _residual(distribution, value).asinh() / _LAPLACE_MEAN**0.5, 2 - 1 / _LAPLACE_MEAN
     )
 
 
 def _heavy_tailed_with_scale(distribution: Any, value: Tensor, freedom: Tensor) -> Tensor:
-    """Return numbers for informations (ν + 1)/(ν + 3) and 2ν/(ν + 3), κ² = ν.
+    """Return the components for information (ν + 1)/(ν + 3) of the location and 2ν/(ν + 3) of the log scale, κ² = ν.
 
     1/(1 + z²/ν) has the distribution Beta(ν/2, ½). Below ν = 1 the scale gets (ν + 1)/(ν + 3), more than its
     information.
@@ -168,7 +170,7 @@ def _multivariate_normal(distribution: Any, value: Tensor) -> Tensor:
 
 
 def _log_scale(value: Tensor, scale: Tensor, information: Tensor | float) -> Tensor:
-    """Return the number of a positive draw with a scale: log y has the location log s, for all such families."""
+    """Return the component of a positive draw with a scale: log y has the location log s, for all such families."""
     return (information**0.5 * (value.log() - scale.log())).unsqueeze(-1)
 
 

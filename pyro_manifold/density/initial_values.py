@@ -79,8 +79,8 @@ def _widened(target: Target, positions: Sites) -> Sites:
         if is_about_dtypes(error):
             found = ", ".join(f"'{name}' is {value.dtype}" for name, value in positions.items())
             raise ValueError(
-                f"The density mixes dtypes at the initial values ({reason(error)}), where {found}: give initial_params "
-                "the dtype of the other tensors of the density, or these that of initial_params."
+                f"The density mixes dtypes at the initial values ({reason(error)}), where {found}: convert "
+                "initial_params and the other tensors of the density to one dtype."
             ) from error
         return positions
     if not torch.is_tensor(energy) or not energy.is_floating_point():

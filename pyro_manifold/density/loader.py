@@ -15,14 +15,14 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_manifold.density.batched import Batch, Sites
+from pyro_manifold.density.epochs import PREFIX, Epochs, arguments_of, check_loader, length_of, number_of_examples
 from pyro_manifold.density.minibatch import Minibatch, Plates, Subsample, shapes_of
 from pyro_manifold.density.model import ModelTarget, target_from_model
-from pyro_manifold.density.passes import PREFIX, Passes, arguments_of, cases_of, check_loader, length_of
 from pyro_manifold.graphs.verified import reason
 
 
 class _Program:
-    """A model with the arguments of a batch, which can be replaced."""
+    """A model and the arguments of its current batch."""
 
     def __init__(self, model: Callable[..., Any], kwargs: Mapping[str, Any], arguments: Batch) -> None:
         self._model, self._kwargs, self._arguments = model, dict(kwargs), arguments
@@ -56,7 +56,7 @@ class LoaderDensity:
 
     Args:
         model: a Pyro model.
-        kwargs: its arguments beside those of a batch.
+        kwargs: its keyword arguments, the same for all batches.
         first: the arguments of a first batch.
         loader: the loader of the batches.
         options: options of `target_from_model`.
@@ -74,7 +74,7 @@ class LoaderDensity:
         target, self._weights = self._build(first)
         self._sites = {name: value.shape for name, value in target.draw().items()}
         self.target = replace(target, minibatch_of=self, loader=loader)
-        _warn_of_weights(self._weights, first, cases_of(loader), length_of(loader))
+        _warn_of_weights(self._weights, first, number_of_examples(loader), length_of(loader))
         _warn_of_sizes(self._made[shapes_of(first)].plates, first, loader)
 
     def __call__(self, arguments: Batch) -> Minibatch:
@@ -92,16 +92,17 @@ class LoaderDensity:
                 sites = {name: value.shape for name, value in target.draw().items()}
             if sites != self._sites:
                 raise ValueError(
-                    f"On a batch of shapes {_in_words(arguments)} the model has the sites {_shapes(sites)}, on the "
+                    f"On a batch of shapes {_batch_shapes(arguments)} the model has the sites {_shapes(sites)}, on the "
                     f"first {_shapes(self._sites)}: sites must not depend on the batch."
                 )
             for name, weight in weights.items():
                 before = self._weights.get(name, weight)
-                # By scales, or by sizes of plates alone, where scales are weights of the rows of a batch.
+                # Scales may be weights of the rows of a batch; the sizes of plates alone count in that case.
                 if not any(math.isclose(*pair, rel_tol=1e-3) for pair in zip(weight, before, strict=True)):
                     raise ValueError(
-                        f"Site '{name}' stands for {weight[0]:.6g} data on a batch of shapes {_in_words(arguments)}, "
-                        f"for {before[0]:.6g} on the first: give its plate the size of the whole data, "
+                        f"Site '{name}' stands for {weight[0]:.6g} data on a batch of shapes "
+                        f"{_batch_shapes(arguments)}, for {before[0]:.6g} on the first: give its plate the size of all "
+                        "data, "
                         "pyro.plate(name, size, subsample_size=len(batch)), or leave out the last batch (drop_last)."
                     )
         return self._made[shapes]
@@ -112,12 +113,12 @@ class LoaderDensity:
             return self._build(arguments)
         except RuntimeError as error:
             raise ValueError(
-                f"The model cannot be run on a batch of shapes {_in_words(arguments)} ({reason(error)}), as it could "
-                f"on the first, of shapes {_in_words(self._first)}: is that batch what the model expects?"
+                f"The model cannot be run on a batch of shapes {_batch_shapes(arguments)} ({reason(error)}), as it "
+                f"could on the first, of shapes {_batch_shapes(self._first)}: check the batches of data_loader."
             ) from error
 
     def _weight_of(self, arguments: Batch) -> float:
-        """Return the weight of a batch: batches are equally frequent, so rows of a short one would count more."""
+        """Return the weight of a batch: batches are equally frequent, so rows of a shorter one would count more."""
         lengths = {len(value) for value in arguments.values()}
         if self._mean_length is None or len(lengths) != 1:
             return 1.0
@@ -152,49 +153,52 @@ def _weights(trace: poutine.Trace) -> Weights:
     }
 
 
-def _warn_of_weights(weights: Weights, first: Batch, cases: int | None, batches: int | None) -> None:
+def _warn_of_weights(weights: Weights, first: Batch, examples: int | None, batches: int | None) -> None:
     lengths = {len(value) for value in first.values()}
     if (batches or 0) > 1 and weights and all(weight == 1 for weight, _ in weights.values()):
         warnings.warn(
-            f"Sites {sorted(weights)} count the data of a batch as if there were no others, for the posterior of "
-            "one batch: put them into a plate of the size of all, pyro.plate(name, size, subsample_size=len(batch)).",
+            f"Sites {sorted(weights)} count the data of a batch as if there were no others, and the posterior is that "
+            "of one batch: put them into a plate of the size of all data, pyro.plate(name, size, "
+            "subsample_size=len(batch)).",
             stacklevel=2,
         )
     for name, (weight, _) in weights.items():
-        if cases is not None and cases > weight and weight in lengths:
+        if examples is not None and examples > weight and weight in lengths:
             warnings.warn(
-                f"Site '{name}' stands for the {weight:.0f} data of a batch, but data_loader has {cases}: give its "
-                f"plate the size of all, pyro.plate(name, {cases}, subsample_size=len(batch)), or the posterior is "
-                "that of one batch.",
+                f"Site '{name}' stands for the {weight:.0f} data of a batch, but data_loader has {examples}, and the "
+                f"posterior is that of one batch: give its plate the size of all data, pyro.plate(name, {examples}, "
+                "subsample_size=len(batch)).",
                 stacklevel=2,
             )
 
 
 def _warn_of_sizes(plates: Plates, first: Batch, loader: Iterable[Any]) -> None:
     lengths = {len(value) for value in first.values()}
-    cases = [count for count in (cases_of(loader), length_of(getattr(loader, "sampler", None))) if count is not None]
+    counts = number_of_examples(loader), length_of(getattr(loader, "sampler", None))
+    known = [count for count in counts if count is not None]
     for name, (size, drawn) in plates.items():
-        if cases and drawn in lengths and size not in cases:
+        if known and drawn in lengths and size not in known:
             warnings.warn(
-                f"The plate '{name}' of the rows of a batch has the size {size}, but data_loader has {cases[0]} cases, "
-                f"and the posterior is that of {size} data: give it the size of all, pyro.plate('{name}', {cases[0]}).",
+                f"The plate '{name}' of the rows of a batch has the size {size}, but data_loader has {known[0]} "
+                f"examples, and the posterior is that of {size} data: give it the size of all data, "
+                f"pyro.plate('{name}', {known[0]}).",
                 stacklevel=2,
             )
 
 
 def _mean_length(loader: Iterable[Any]) -> float | None:
-    """Return the mean length of batches over a pass; None if it is not known without a pass."""
+    """Return the mean length of batches over an epoch; None if it is not known without iterating the loader."""
     if isinstance(loader, list | tuple):
         lengths = [len(next(iter(arguments_of(batch).values()))) for batch in loader]
         return sum(lengths) / len(lengths)
-    size, cases = getattr(loader, "batch_size", None), length_of(getattr(loader, "sampler", None))
+    size, examples = getattr(loader, "batch_size", None), length_of(getattr(loader, "sampler", None))
     batches = length_of(loader)
-    if not isinstance(size, int) or cases is None or not batches:
+    if not isinstance(size, int) or examples is None or not batches:
         return None
-    return size if getattr(loader, "drop_last", False) else cases / batches
+    return size if getattr(loader, "drop_last", False) else examples / batches
 
 
-def _in_words(arguments: Batch) -> str:
+def _batch_shapes(arguments: Batch) -> str:
     return ", ".join(str(tuple(value.shape)) for value in arguments.values())
 
 
@@ -205,7 +209,7 @@ def _shapes(sites: Mapping[str, torch.Size]) -> dict[str, tuple[int, ...]]:
 def target_from_loader(
     model: Callable[..., Any], loader: Iterable[Any], kwargs: Mapping[str, Any], **options: Any
 ) -> ModelTarget:
-    """Return the target of a Pyro model whose first arguments are a loader's batches.
+    """Return the target of a Pyro model whose first arguments are the batches of a loader.
 
     Args:
         model: a Pyro model.
@@ -214,8 +218,8 @@ def target_from_loader(
         **options: options of `target_from_model`.
 
     Raises:
-        ValueError: if the loader is empty, or a batch has something else than tensors.
+        ValueError: if the loader is empty, or a batch has parts that are not tensors.
     """
     check_loader(loader)
-    first = arguments_of(Passes(loader, lambda _: 0)(0))
+    first = arguments_of(Epochs(loader, lambda _: 0)(0))
     return LoaderDensity(model, kwargs, first, loader, **options).target

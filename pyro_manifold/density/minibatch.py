@@ -57,7 +57,7 @@ class Subsample(Messenger):
             msg["scale"] = msg["scale"] * self._weight
         if msg["name"] in self._batch and poutine.util.site_is_subsample(msg):
             msg["value"], msg["done"] = self._batch[msg["name"]], True
-            msg["fn"] = _Subsample(msg["fn"].size, None)  # Pyro's MCMC raises an error for a plate that would draw
+            msg["fn"] = _Subsample(msg["fn"].size, None)  # Pyro's MCMC raises an error for a plate that draws indices
 
 
 def on_all_data(potential_fn: PotentialFunction) -> Minibatch:
@@ -94,9 +94,8 @@ def check_subsampled(trace: poutine.Trace, plates: Plates) -> None:
     """Check that a density can be estimated from a subsample of these plates.
 
     Raises:
-        ValueError: if a site within such a plate is sampled, since it would be another one at each step; or if a
-            discrete site is summed out, since Pyro scales before it sums, and the sum of scaled densities is another
-            density.
+        ValueError: if a site within such a plate is sampled, since its elements would change at each step; or if a
+            discrete site is summed out, since Pyro scales densities before it sums them.
     """
     sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
     summed_out = [name for name, site in sites.items() if site["infer"].get("enumerate") and not site["is_observed"]]

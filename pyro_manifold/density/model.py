@@ -1,7 +1,7 @@
 """Conversion of a Pyro model and its arguments to a pure potential energy.
 
 Pyro's handlers are used here to define the density that is sampled. The result is a `Target`: a
-function of plain tensors, and the space of each of its sites. The model's arguments are not used further on.
+function of plain tensors, and the space of each of its sites. The model's arguments are not used afterwards.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Target:
             ValueError: always, as a bare potential has no initial values.
         """
         raise ValueError(
-            "potential_fn needs a start: pass MCMC(..., initial_params={site: tensor}), "
+            "potential_fn needs initial values: pass MCMC(..., initial_params={site: tensor}), "
             "manifold sites on their manifold and all others unconstrained."
         )
 
@@ -162,8 +162,8 @@ class ModelTarget(Target):
                 raise ValueError(
                     f"Site '{name}': the initial value has shape {tuple(value.shape[1:])} and dtype {value.dtype}, "
                     f"expected {tuple(expected.shape)} and {expected.dtype}, "
-                    f"{'on its manifold' if name in self.manifolds else 'in unconstrained space'}; a single chain's "
-                    "have no leading dimension of chains."
+                    f"{'on its manifold' if name in self.manifolds else 'in unconstrained space'}; initial values of a "
+                    "single chain have no chain dimension."
                 )
 
     def not_finite(self) -> dict[str, str | None]:
@@ -210,7 +210,7 @@ def _warn_of_orthonormal(sites: Sites) -> None:
             warnings.warn(
                 f"initial_params['{name}'] has orthonormal columns, but without manifolds= all sites of potential_fn "
                 f"are in unconstrained space: pass manifolds={{'{name}': Stiefel()}} to stay on the manifold, or "
-                "manifolds={} if that is meant.",
+                "manifolds={} to sample in unconstrained space.",
                 stacklevel=2,
             )
 

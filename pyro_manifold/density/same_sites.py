@@ -13,8 +13,8 @@ from pyro.poutine.messenger import Messenger
 from pyro_manifold.graphs.verified import NotAFunctionError
 
 _ADVICE = (
-    "samplers need the same sites at each call: sample it in every run and let torch.where, a mask or a factor of 0 "
-    "say where it counts, or write its sum or integral into the likelihood (such as MixtureSameFamily)."
+    "samplers need the same sites at each call: sample it in every run and switch its effect by torch.where, a mask or "
+    "a factor of 0, or write its sum or integral into the likelihood (such as MixtureSameFamily)."
 )
 
 
@@ -100,7 +100,7 @@ class _Sites(Messenger):
         if not same:
             raise OtherSitesError(
                 f"Site '{name}' has shape {tuple(found)} in one run of the model and {tuple(expected)} in another: "
-                "samplers need the same shapes at each call; give it the largest and leave out what does not count by "
+                "samplers need the same shapes at each call; give it the largest shape, and mask unused elements by "
                 "torch.where or a mask."
             )
 

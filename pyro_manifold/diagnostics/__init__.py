@@ -9,7 +9,16 @@ from pyro_manifold.diagnostics.frechet import dispersion, frechet_mean
 from pyro_manifold.diagnostics.guide_quality import guide_khat
 from pyro_manifold.diagnostics.invariants import Convergence, invariants, summarise_invariants
 from pyro_manifold.diagnostics.modes import Modes, modes
-from pyro_manifold.diagnostics.plots import plot_columns, plot_evidence, plot_loadings, plot_principal_angles
+from pyro_manifold.diagnostics.plots import (
+    plot_biplot,
+    plot_columns,
+    plot_evidence,
+    plot_latent_positions,
+    plot_loadings,
+    plot_principal_angles,
+    plot_scree,
+    plot_subspace_cone,
+)
 from pyro_manifold.diagnostics.stored import open_run
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 
@@ -32,10 +41,14 @@ __all__ = [
     "modes",
     "nested_r_hat",
     "open_run",
+    "plot_biplot",
     "plot_columns",
     "plot_evidence",
+    "plot_latent_positions",
     "plot_loadings",
     "plot_principal_angles",
+    "plot_scree",
+    "plot_subspace_cone",
     "principal_angles",
     "subspace_summary",
     "summarise_invariants",

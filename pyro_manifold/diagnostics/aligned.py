@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.alignment import nearest_permutations, nearest_rotations, nearest_signs
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 _STARTS = 8
 _MOST_DRAWS_OF_REFERENCE = 1000
@@ -54,7 +54,8 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
     matrices of ±1, signed permutations or orthogonal matrices. Y has the rows of all these sites, each site divided by
     its root mean square over draws. R is the mean of the aligned YT (generalised Procrustes analysis, Gower 1975,
     Psychometrika 40); iterations begin at the one of eight draws that is nearest to all. Sites become XT, ZT, ..., and
-    those with a value for each column are reordered as the columns are. Products such as
+    those with a value for each column are reordered as the columns are; those whose signs are not identified are made
+    positive first, with the columns that change signs with them. Products such as
     $X \operatorname{diag}(s) X^\top$ and $X Z^\top$ do not change.
 
     This leaves one transformation that is common to all draws. Signs and order: columns are in decreasing order of
@@ -65,6 +66,11 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
         draws: ``{site: (chains, draws, ...)}`` of all sites of the symmetries, with finite entries.
         symmetries: symmetries of the posterior, as found by `MCMC.symmetries`.
 
+    Returns:
+        `AlignedDraws`: the draws of all sites, and the share of contested draws for each symmetry.
+
+    Source: Gower 1975, Psychometrika 40; Papastamoulis & Ntzoufras 2022, Statistics and Computing 32:23.
+
     Examples:
         >>> U = torch.eye(3, 2, dtype=torch.float64)
         >>> draws = {"U": torch.stack([U, -U.flip(-1)])[None], "s": torch.tensor([[[2.0, 1.0], [1.0, 2.0]]])}
@@ -74,6 +80,9 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
     """
     found, contested = dict(draws), []
     for symmetry in symmetries:
+        positive = _with_positive_scales(found, symmetry)
+        found |= positive
+        draws = dict(draws) | positive
         stacked = _stacked(draws, symmetry)
         reference = _reference(stacked, symmetry)
         reference = reference @ _orientation(reference, _weights(draws, symmetry, stacked, reference), symmetry)
@@ -81,6 +90,16 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
         found |= _changed(draws, symmetry, changes)
         contested.append(_contested((stacked @ changes.turns).mT @ reference, symmetry.kind))
     return AlignedDraws(found, tuple(contested))
+
+
+def _with_positive_scales(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor]:
+    """Return the sites of a symmetry that change when its scales of any sign are made positive."""
+    found: dict[str, Tensor] = {}
+    for names in symmetry.positive:
+        values = {name: found.get(name, draws[name]).detach() for name in names}
+        signs = torch.where(values[names[0]] < 0, -1.0, 1.0).to(values[names[0]])
+        found |= symmetry.with_signs(names, values, signs)
+    return found
 
 
 def _stacked(draws: Mapping[str, Tensor], symmetry: Symmetry) -> Tensor:
@@ -165,7 +184,7 @@ def _changed(draws: Mapping[str, Tensor], symmetry: Symmetry, changes: _Changes)
     for name in symmetry.sites:
         values = draws[name].detach()
         rows = symmetry.rows(name, values, 2)
-        found[name] = (rows @ changes.turns.to(rows)).reshape(values.shape)
+        found[name] = symmetry.put_back(name, rows @ changes.turns.to(rows), values)
     return found | {name: _reordered(draws[name].detach(), changes.order) for name in symmetry.reordered}
 
 

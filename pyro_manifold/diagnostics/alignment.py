@@ -58,8 +58,8 @@ class Alignment(NamedTuple):
         order = self.transformation.abs()
         if not bool((order.amax(-1) == 1).all()):
             raise ValueError(
-                "Alignment.reorder: transformation rotates columns into each other, and values of single columns do "
-                "not survive that; use align_signs_and_permutations, or transform the p×p matrix as T.mT @ A @ T."
+                "Alignment.reorder: transformation rotates columns into each other, for which values of single columns "
+                "are undefined; use align_signs_and_permutations, or transform the p×p matrix as T.mT @ A @ T."
             )
         if values.shape != order.shape[:-1]:
             raise ValueError(
@@ -72,7 +72,7 @@ class Alignment(NamedTuple):
 def align_signs(draws: Tensor, reference: Tensor | None = None) -> Alignment:
     r"""Choose the signs of columns: the diagonal T of ±1 that minimises $\lVert XT - R\rVert$.
 
-    Column j keeps its sign if $x_j^\top r_j \ge 0$. For models whose columns have an order, such as PCA with
+    Column j keeps its sign if $x_j^\top r_j \ge 0$. Use it for models whose columns have an order, such as PCA with
     distinct eigenvalues.
 
     Args:
@@ -102,14 +102,24 @@ def align_signs(draws: Tensor, reference: Tensor | None = None) -> Alignment:
 
 
 def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None) -> Alignment:
-    r"""Choose signs and order of columns: the signed permutation T that minimises $\lVert XT - R\rVert$.
+    r"""Choose the signs and order of columns: the signed permutation T that minimises $\lVert XT - R\rVert$.
 
     Equivalently T maximises $\mathrm{tr}(R^\top X T)$: a linear assignment problem with the gains
-    $|X^\top R|$, solved exactly. For models whose columns are exchangeable, such as mixtures of directions,
+    $|X^\top R|$, solved exactly. Use it for models whose columns are exchangeable, such as mixtures of directions,
     independent components, or factors after a varimax rotation (Papastamoulis & Ntzoufras 2022, Statistics and
-    Computing 32:23).
+    Computing 32:23). `Alignment.reorder` reorders scales or eigenvalues.
 
-    Arguments, result and errors are those of `align_signs`. `Alignment.reorder` reorders scales or eigenvalues.
+    Args:
+        draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not. Batch elements are aligned
+            independently of each other.
+        reference: R, ``(n, p)`` or ``(..., n, p)``; the mean of the aligned draws if None, as for `align_signs`.
+
+    Returns:
+        The aligned draws, T, and R, of the draws' dtype and detached from any graph.
+
+    Raises:
+        TypeError: for anything but a real floating point tensor.
+        ValueError: for non-finite entries or shapes that do not match.
 
     Examples:
         >>> X = torch.eye(3, 2)
@@ -124,9 +134,19 @@ def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment
     r"""Choose the orthogonal T that minimises $\lVert XT - R\rVert$, reflections included.
 
     T is the orthogonal matrix nearest to $X^\top R$ (orthogonal Procrustes; Schönemann 1966, Psychometrika 31).
-    For models that identify only the span of the columns, or only $XX^\top$: factor analysis, latent spaces.
+    Use it for models that identify only the span of the columns, or only $XX^\top$: factor analysis, latent spaces.
 
-    Arguments, result and errors are those of `align_signs`.
+    Args:
+        draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not. Batch elements are aligned
+            independently of each other.
+        reference: R, ``(n, p)`` or ``(..., n, p)``; the mean of the aligned draws if None, as for `align_signs`.
+
+    Returns:
+        The aligned draws, T, and R, of the draws' dtype and detached from any graph.
+
+    Raises:
+        TypeError: for anything but a real floating point tensor.
+        ValueError: for non-finite entries or shapes that do not match.
 
     Examples:
         >>> X = torch.eye(3, 2)
@@ -153,8 +173,8 @@ def _align(draws: Tensor, reference: Tensor | None, nearest: Callable[[Tensor], 
 def _common_reference(draws: Tensor, nearest: Callable[[Tensor], Tensor], owner: str) -> Tensor:
     """Return the mean of the draws aligned to it, oriented so that the first draw is unchanged.
 
-    Each iteration increases the norm of the mean. Over signs and permutations it therefore ends after finitely many;
-    over rotations it converges linearly, the faster the more concentrated the draws.
+    Each iteration increases the norm of the mean. Over signs and permutations the iteration therefore ends; over
+    rotations it converges linearly, the faster the more concentrated the draws are.
     """
     tolerance = float(torch.finfo(draws.dtype).eps) ** 0.75
     reference = draws[0, 0]
@@ -166,8 +186,8 @@ def _common_reference(draws: Tensor, nearest: Callable[[Tensor], Tensor], owner:
             break
     else:
         warnings.warn(
-            f"{owner}: the common reference of draws still changes after {_MOST_ROUNDS} rounds, so the draws hardly "
-            "agree on one; give a reference, or look at invariants instead.",
+            f"{owner}: the common reference of draws has not converged after {_MOST_ROUNDS} iterations, since draws "
+            "are dispersed; give a reference, or use invariants instead.",
             stacklevel=4,
         )
     return reference @ nearest(draws[0, 0].mT @ reference).mT

@@ -11,6 +11,7 @@ import pyro.infer
 import torch
 from torch import Tensor
 
+from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_log_likelihood
 from pyro_manifold.diagnostics.replay import check_has_arguments
@@ -81,10 +82,11 @@ def to_inferencedata(
     """
     if getattr(mcmc, "_samples", None) is None:
         raise ValueError("to_inferencedata: the MCMC object has no draws yet, call mcmc.run(...) first.")
+    check_flag(align=align)
     if align and not hasattr(mcmc, "symmetries"):
         raise ValueError(
-            "to_inferencedata(align=True): only runs of pyro_manifold.infer.MCMC and SMC know the symmetries of the "
-            "posterior; leave align out, or sample with one of these."
+            "to_inferencedata(align=True): the symmetries of the posterior are known only for runs of "
+            "pyro_manifold.infer.MCMC and SMC; leave align out, or sample with one of these."
         )
     options: dict[str, Any] = {"align": True} if align else {}
     drawn = mcmc.get_samples(group_by_chain=True, **options)
@@ -143,7 +145,7 @@ def _log_likelihood(mcmc: pyro.infer.MCMC, posterior: Mapping[str, Tensor], chai
     try:
         check_has_arguments(mcmc)
         values = pointwise_log_likelihood(mcmc.kernel.model, mcmc._args, mcmc._kwargs, flat)
-    except Exception as error:  # a model can fail in any way; the rest of the export need not
+    except Exception as error:  # a model can raise any exception; the other groups are still exported
         warnings.warn(f"log_likelihood is left out: {error}; log_likelihood=False avoids this.", stacklevel=3)
         return {}
     return {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in values.items()}
@@ -178,7 +180,7 @@ def _checked_dims(
             )
     unknown = sorted(set(coords) - {label for names in dims.values() for label in names})
     if unknown:
-        raise ValueError(f"coords names the dimensions {unknown}, which no entry of dims has.")
+        raise ValueError(f"coords names the dimensions {unknown}, expected names in the values of dims.")
     return {name: list(names) for name, names in dims.items()}
 
 
@@ -189,7 +191,7 @@ def _arrays(group: Group) -> Group:
 def _inference_data(groups: dict[str, Group], coords: dict[str, Any], dims: dict[str, list[str]]) -> Any:
     """Return the InferenceData for either version of ArviZ: 1.x takes all groups in one dictionary."""
     with warnings.catch_warnings():
-        # ArviZ announces its refactoring, and mistakes hundreds of chains for a transposed array.
+        # ArviZ warns of its refactoring, and of hundreds of chains as of a transposed array.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
         warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
         import arviz

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_manifold.manifolds.stiefel import Stiefel
 
-_PROJECT = "project with Stiefel().projection first if only rounding has gathered."
+_PROJECT = "project with Stiefel().projection first if the error is only accumulated rounding."
 
 
 def check_real(values: Tensor, name: str, owner: str) -> None:
@@ -33,14 +33,14 @@ def check_matrices(values: Tensor, name: str, owner: str) -> None:
     check_real(values, name, owner)
 
 
-def check_draws(draws: Tensor, owner: str) -> None:
+def check_draws(draws: Tensor, owner: str, name: str = "draws") -> None:
     """Raise an error unless ``draws`` is finite and real, ``(chains, draws, ..., n, p)``."""
     if isinstance(draws, Tensor) and draws.dim() < 4:
         raise ValueError(
-            f"{owner}: draws has shape {tuple(draws.shape)}, expected (chains, draws, ..., n, p); "
-            "take them from mcmc.get_samples(group_by_chain=True) or add the missing dimension with draws[None]."
+            f"{owner}: {name} has shape {tuple(draws.shape)}, expected (chains, draws, ..., n, p); "
+            f"take them from mcmc.get_samples(group_by_chain=True) or add the missing dimension with {name}[None]."
         )
-    check_real(draws, "draws", owner)
+    check_real(draws, name, owner)
 
 
 def check_tall(values: Tensor, name: str, owner: str) -> None:
@@ -71,3 +71,10 @@ def check_reference(reference: Tensor, draws: Tensor, owner: str, name: str = "r
             f"{tuple(draws.shape)}."
         )
     return reference.detach().to(draws).expand(expected)
+
+
+def check_flag(**flags: object) -> None:
+    """Raise an error unless each argument is True or False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name}={value!r}, expected True or False.")

@@ -21,19 +21,20 @@ def convergence(
 
     R-hat compares the variances between and within halves of chains, after rank normalisation of the values and of
     their distances from the median; ``ess_bulk`` is the effective sample size of the normal scores, ``ess_tail`` the
-    smaller one of the 5 % and 95 % quantiles, ``ess_mean`` that of the values. (Vehtari, Gelman, Simpson, Carpenter &
-    Bürkner 2021, Bayesian Analysis 16.)
+    smaller one of the 5 % and 95 % quantiles, ``ess_mean`` that of the values.
 
     Args:
         values: ``(chains, draws, ...)``, at least 4 draws. With a single chain R-hat compares its quarters.
         measures: the measures to compute; R-hat takes longest.
 
     Returns:
-        ``{measure: (...)}`` in float64 on the CPU; NaN for entries that do not vary, and an
-        infinite R-hat where chains stand still at different values.
+        ``{measure: (...)}`` in float64 on the CPU; NaN for entries that do not vary, and infinite R-hat for chains that
+        are constant at different values.
 
     Raises:
         ValueError: for fewer than 4 draws.
+
+    Source: Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021, Bayesian Analysis 16.
 
     Examples:
         >>> import torch
@@ -57,10 +58,10 @@ def convergence(
 
 
 def varies(values: Tensor) -> Tensor:
-    """Return which entries of ``(chains, draws, entries)`` vary by more than rounding or are not finite,
-    ``(entries,)``.
+    """Return a mask of entries that vary by more than rounding or are not finite, ``(entries,)``.
 
-    Row norms of a square orthonormal matrix are 1 up to rounding; the R-hat of rounding errors is meaningless.
+    Values are ``(chains, draws, entries)``. Row norms of a square orthonormal matrix, for instance, are 1 up to
+    rounding, and the R-hat of rounding errors is meaningless.
     """
     unit = torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
     values = values.double()
@@ -106,10 +107,10 @@ def nested_r_hat(draws: Tensor, num_superchains: int) -> Tensor:
     $$
 
     variances over K - 1 and M - 1. With many chains M the variance B of superchains tends to the part that the initial
-    points still explain, however short the chains are, while R-hat needs each chain to be long. Of independent draws it
-    is about $\sqrt{1 + 1/(MN)}$; of chains that stay near initial points of variance $\tau^2$ in units of
-    the variance of their draws, $\sqrt{1 + \tau^2}$. It is not rank-normalised. If the chains of a group began at
-    different points, B has only an M-th of the variance of these, and a value near 1 is no evidence of convergence.
+    points still explain, for chains of any length, whereas R-hat needs long chains. For independent draws nested R-hat
+    is about $\sqrt{1 + 1/(MN)}$; for chains that stay near initial points of variance $\tau^2$, in units of the
+    variance of their draws, it is about $\sqrt{1 + \tau^2}$. It is not rank-normalised. If the chains of a group begin
+    at different points, B has only an M-th of the variance of these, and a value near 1 is no evidence of convergence.
 
     Args:
         draws: ``(chains, draws, ...)``; superchain k has the chains k·M to (k + 1)·M - 1.
@@ -141,7 +142,7 @@ def nested_r_hat(draws: Tensor, num_superchains: int) -> Tensor:
         within = draws.var(1).mean(0)
     if per_superchain > 1:
         within = within + means.var(1).mean(0)
-    # 0 / 0 is NaN, as it should be; superchains that do not move from different points have infinity.
+    # 0 / 0 is NaN, as intended; superchains that stay at different points have infinity.
     return (1 + between / within).sqrt()
 
 

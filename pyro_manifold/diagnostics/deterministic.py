@@ -56,22 +56,23 @@ def deterministic_values(
         dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
         if dropped:
             raise ValueError(
-                f"the deterministic sites {names} are functions of all sites, and there are no draws of {dropped}, "
-                "which save_params left out"
+                f"the deterministic sites {names} are functions of all sites, but there are no draws of {dropped}, "
+                "which save_params leaves out"
             )
         assignments = list(_assignments(missing))
         undefined = _that_depend(names, replay, first, assignments) if missing else []
         chance = _that_depend(names, replay, first, [assignments[0], assignments[0]])
     if chance:
         warnings.warn(
-            f"The deterministic sites {chance} are not the same at each run of the model (its minibatches?), and are "
-            "left out.",
+            f"The deterministic sites {chance} are left out, since their values differ between runs of the model, as "
+            "with minibatches.",
             stacklevel=4,
         )
         names = [name for name in names if name not in chance]
     if undefined:
         warnings.warn(
-            f"The deterministic sites {undefined} depend on {list(missing)}, which were summed out, and have no value.",
+            f"The deterministic sites {undefined} are left out, since they depend on {list(missing)}, which were "
+            "summed out.",
             stacklevel=4,
         )
 
@@ -86,7 +87,7 @@ def deterministic_values_of_run(mcmc: pyro.infer.MCMC, samples: Mapping[str, Ten
     """Compute `deterministic_values` for the model of a run, at samples with ``dimensions`` leading dimensions."""
     model = getattr(mcmc.kernel, "model", None)
     if model is None:
-        raise ValueError("deterministic sites are those of a model, and the kernel was given potential_fn")
+        raise ValueError("deterministic sites need a model, but the kernel was given potential_fn")
     check_has_arguments(mcmc)
     front = next(iter(samples.values())).shape[:dimensions] if samples else ()
     flat = {name: value.flatten(0, dimensions - 1) for name, value in samples.items()}

@@ -1,4 +1,4 @@
-"""Disagreement between chains, chains that do not move, and momenta that are too hot."""
+"""Disagreement between chains, chains that do not move, and kinetic temperatures that are too high."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 LARGEST_RHAT = 1.05
 _FEWEST_DRAWS = 10  # a few rejections in a row are no evidence
 _FEWEST_MOVES = 0.05  # of all iterations
-_LARGEST_HEAT = 1.25  # of a temperature: standard deviations are then too large by about an eighth
+_LARGEST_HEAT = 1.25  # ratio of temperatures: standard deviations are then too large by about an eighth
 
 
 def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = LARGEST_RHAT) -> dict[str, str]:
@@ -19,7 +19,7 @@ def disagreements(samples: Mapping[str, Tensor], largest_rhat: float = LARGEST_R
 
     The furthest chain is the one whose mean is most standard deviations (within chains) from the median of the chains'
     means, over the entries of the site. A chain that never moved disagrees, unless all chains have the same constant
-    value: it has not been where the others are, and if no chain moves there is no R-hat that would show it.
+    value; R-hat alone would not show it if no chain moves.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
@@ -77,7 +77,7 @@ def constant_chains(values: Tensor) -> Tensor:
 
 
 def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> list[int]:
-    """Return the chains that moved in fewer than one iteration of twenty, as far as draws and statistics show.
+    """Return the chains that moved in fewer than 5 % of iterations, as far as draws and statistics show.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``; sites that were not kept are missing.
@@ -101,7 +101,7 @@ def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
 
 
 def temperature_of_hot_chains(statistics: Mapping[str, Tensor]) -> tuple[float, float] | None:
-    """Return the temperature of momenta in chains that are too hot, and the intended one; None if no chain is too hot.
+    """Return the kinetic temperature of chains in which it is too high, and the intended one; None without such chains.
 
     Args:
         statistics: ``{name: (chains, draws)}``, of which ``kinetic_temperature`` and ``temperature`` are used.
@@ -118,9 +118,9 @@ def temperature_of_hot_chains(statistics: Mapping[str, Tensor]) -> tuple[float, 
 
 
 def temperature_of_hottest_coordinate(statistics: Mapping[str, Tensor]) -> tuple[float, float] | None:
-    """Return the temperature of the hottest coordinate of momenta and the intended one, if the first is too high.
+    """Return the largest kinetic temperature of a coordinate and the intended one, if the first is too high.
 
-    It is the mean over chains and the second half of the draws: a run finds the coordinate in the first half.
+    It is the mean over chains and the second half of the draws: the coordinate is chosen in the first half.
 
     Args:
         statistics: ``{name: (chains, draws)}``, of which ``hottest_kinetic_temperature`` and ``temperature`` are used.
@@ -141,20 +141,20 @@ def temperature_of_hottest_coordinate(statistics: Mapping[str, Tensor]) -> tuple
     return _above(*(value[:, half:].mean(0, keepdim=True) for value in (measured, asked)))
 
 
-def _above(measured: Tensor, asked: Tensor) -> tuple[float, float] | None:
+def _above(measured: Tensor, intended: Tensor) -> tuple[float, float] | None:
     """Return means over the chains, ``(chains, draws)``, whose measured temperature exceeds the limit significantly."""
-    # By batch means, which are nearly independent even if draws are not.
-    parts = [part.mean(1) for part in (measured - _LARGEST_HEAT * asked).chunk(_FEWEST_DRAWS, 1)]
+    # Batch means are nearly independent even if draws are not.
+    parts = [part.mean(1) for part in (measured - _LARGEST_HEAT * intended).chunk(_FEWEST_DRAWS, 1)]
     excess = torch.stack(parts, 1)
-    hot = (excess.mean(1) > 4 * excess.std(1) / len(parts) ** 0.5) & (asked.mean(1) > 0)
-    return (float(measured[hot].mean()), float(asked[hot].mean())) if bool(hot.any()) else None
+    hot = (excess.mean(1) > 4 * excess.std(1) / len(parts) ** 0.5) & (intended.mean(1) > 0)
+    return (float(measured[hot].mean()), float(intended[hot].mean())) if bool(hot.any()) else None
 
 
 def named(chains: Sequence[int], most: int = 8) -> str:
     """Return a phrase such as "chain 3" or "chains 0, 2 and 5", with the first few of many."""
-    words = [str(chain) for chain in chains]
-    if len(words) == 1:
-        return f"chain {words[0]}"
-    if len(words) > most:
-        return f"chains {', '.join(words[:most])} and {len(words) - most} more"
-    return f"chains {', '.join(words[:-1])} and {words[-1]}"
+    numbers = [str(chain) for chain in chains]
+    if len(numbers) == 1:
+        return f"chain {numbers[0]}"
+    if len(numbers) > most:
+        return f"chains {', '.join(numbers[:most])} and {len(numbers) - most} more"
+    return f"chains {', '.join(numbers[:-1])} and {numbers[-1]}"

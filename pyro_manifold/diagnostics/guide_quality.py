@@ -20,8 +20,8 @@ def guide_khat(
 
     Draws $x \sim q$ have the weights $p(x, y)/q(x)$. The largest of them follow a generalised Pareto
     distribution of shape k, whose moments of order below 1/k exist. Above 0.7 a few draws carry all of the weight, and
-    estimates from the guide, its covariance above all, can have any error. A mode that the guide does not cover has no
-    draw, and k̂ does not show it.
+    estimates from the guide, above all its covariance, are unreliable. A mode that the guide does not cover has no
+    draws, and k̂ does not show it.
 
     Args:
         model: a Pyro model without discrete sites that are summed out.
@@ -30,10 +30,13 @@ def guide_khat(
         num_draws: number of draws of the guide, one after the other.
         **kwargs: arguments of both.
 
+    Returns:
+        k̂, a number.
+
     Raises:
         ValueError: for fewer than 100 draws, or if no weight is finite.
 
-    Source: Yao, Vehtari, Simpson & Gelman, Yes, but did it work?, ICML 2018; ArviZ fits the distribution.
+    Source: Yao, Vehtari, Simpson & Gelman, Yes, but did it work?, ICML 2018; the distribution is fitted by ArviZ.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist

@@ -68,8 +68,8 @@ def invariants(
 
     Raises:
         TypeError: for anything but a real floating point tensor.
-        ValueError: for non-finite entries, shapes that do not match, another ``kind``, or ``kind`` beside ``scales`` or
-            ``right``.
+        ValueError: for non-finite entries, shapes that do not match, another ``kind``, or ``kind`` together with
+            ``scales`` or ``right``.
 
     Examples:
         >>> import torch
@@ -146,8 +146,8 @@ def _check(draws: Tensor, kind: str, scales: Tensor | None, right: Tensor | None
     given = " and ".join(name for name, value in companions.items() if value is not None)
     if given and kind != "rotations":
         raise ValueError(
-            f"{owner}: kind={kind!r} is for draws alone; leave it out, for with {given} the functionals are those of "
-            "the product, which no change of columns alters."
+            f"{owner}: kind={kind!r} cannot be combined with {given}, with which the functionals are those of the "
+            "product and invariant under all changes of columns: leave kind out."
         )
     for name, value in companions.items():
         if value is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from pyro_manifold.diagnostics.invariants import Invariance, invariants
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 
 def known_quantities(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> dict[str, Tensor]:
@@ -32,10 +32,10 @@ def known_quantities(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]
     """
     found = dict(draws)
     for symmetry in symmetries:
-        sites = [name for name in (*symmetry.sites, *symmetry.reordered) if name in draws]
+        sites = [name for name in symmetry.names if name in draws]
         for name in sites:
             del found[name]
-        product = _of_product(draws, symmetry) if len(sites) == len(symmetry.sites + symmetry.reordered) else None
+        product = _of_product(draws, symmetry) if len(sites) == len(symmetry.names) else None
         found |= product if product is not None else _of_each(draws, symmetry)
     return found
 
@@ -43,16 +43,22 @@ def known_quantities(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]
 def _of_product(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor] | None:
     """Return the invariants of the product of the sites; None if there are not one or two companions that form one."""
     first, *others = symmetry.sites
-    if len(others) > 1 or len(symmetry.reordered) > 1 or not (others or symmetry.reordered):
+    if len(others) > 1 or len(symmetry.scales) > 1 or not (others or symmetry.scales):
         return None
     right = symmetry.rows(others[0], draws[others[0]], 2) if others else None
-    scales = draws[symmetry.reordered[0]] if symmetry.reordered else None
+    scales = draws[symmetry.scales[0]] if symmetry.scales else None
+    if (*symmetry.scales,) in symmetry.positive:  # their signs change alone
+        scales = None if scales is None else scales.abs()
     try:
         values = invariants(symmetry.rows(first, draws[first], 2), scales=scales, right=right)
     except ValueError:
         return None
-    names = ", ".join((*symmetry.sites, *symmetry.reordered))
-    return {f"{names}, {name}": value for name, value in values.items()}
+    names = ", ".join(symmetry.names)
+    found = {f"{names}, {name}": value for name, value in values.items()}
+    # Their order is identified, which the product does not show.
+    return found | {
+        f"{name}, absolute": draws[name].abs() for name in symmetry.scales if name not in symmetry.reordered
+    }
 
 
 def _of_each(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor]:
@@ -63,5 +69,10 @@ def _of_each(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tenso
             continue
         found_of_site = invariants(symmetry.rows(name, draws[name], 2), kind)
         found |= {f"{name}, {key}": value for key, value in found_of_site.items()}
-    sorted_values = {name: draws[name].sort(-1).values for name in symmetry.reordered if name in draws}
-    return found | {f"{name}, sorted": value for name, value in sorted_values.items()}
+    positive = {name for name, *_ in symmetry.positive}
+    for name in symmetry.scales:
+        if name in draws:
+            values = draws[name].abs() if name in positive else draws[name]
+            ordered = name not in symmetry.reordered
+            found |= {f"{name}, absolute": values} if ordered else {f"{name}, sorted": values.sort(-1).values}
+    return found

@@ -16,7 +16,7 @@ from pyro_manifold.diagnostics.replay import Replay, Values, first_draw, has_dat
 
 
 def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
-    """Values of all observed sites of a model, ``{site: tensor}``; none of data that come in minibatches."""
+    """Return the values of all observed sites of a model, ``{site: tensor}``, without data that come in minibatches."""
     with torch.no_grad(), pyro.validation_enabled(False):
         nodes = Replay(model, args, kwargs).trace({}).nodes
     whole = {name: site for name, site in nodes.items() if has_data(site) and not in_minibatches(site)}
@@ -43,7 +43,7 @@ def pointwise_log_likelihood(
         ``{observed site: (draws, ...)}``.
 
     Raises:
-        ValueError: if a latent site has no draws because ``save_params`` left it out, or data come in minibatches.
+        ValueError: if ``save_params`` leaves out a latent site, or data come in minibatches.
     """
     replay = Replay(model, args, kwargs)
     first = first_draw(samples)
@@ -51,10 +51,10 @@ def pointwise_log_likelihood(
         missing = replay.without_draws(first)
         parts = [name for name, site in replay.trace(first).nodes.items() if has_data(site) and in_minibatches(site)]
     if parts:
-        raise ValueError(f"{parts} are observed in minibatches, another one at each run of the model")
+        raise ValueError(f"{parts} are observed in minibatches, which differ between runs of the model")
     dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
     if dropped:
-        raise ValueError(f"there are no draws of {dropped}, which save_params left out")
+        raise ValueError(f"there are no draws of {dropped}, which save_params leaves out")
     if missing:
         return over_draws(MarginalLikelihood(replay, first, list(missing)), samples)
 

@@ -66,10 +66,10 @@ class MarginalLikelihood:
 
     $$ \log p(y_i \mid \theta) = \log \sum_{z_i} p(z_i, y_i, \theta_i) - \log \sum_{z_i} p(z_i, \theta_i), $$
 
-    $\theta_i$ the continuous sites that depend on $z_i$, if there are any. So several observed sites with
-    one assignment have one likelihood, under their names joined by commas, and observations in a further plate within
-    a row have one for the row. If there is no such plate, as for a hidden Markov chain or one discrete site
-    for all data, the likelihood is no product over observations: they are left out, with a warning.
+    $\theta_i$ the continuous sites that depend on $z_i$, if there are any. Several observed sites with one
+    assignment therefore have one likelihood, under their names joined by commas, and observations in a further plate
+    within a row have one for the row. If there is no such plate, as for a hidden Markov chain or one discrete site
+    for all data, the likelihood does not factorise over observations: they are left out, with a warning.
 
     Args:
         replay: the model.
@@ -87,8 +87,8 @@ class MarginalLikelihood:
         left_out = [name for unit in units if unit not in self._units for name in unit.observed]
         if left_out:
             warnings.warn(
-                f"log_likelihood of {left_out} is left out: its observations share {summed_out}, which were summed "
-                "out, so their likelihood is no product over observations; log_likelihood=False avoids this.",
+                f"log_likelihood of {left_out} is left out, since its likelihood does not factorise over observations, "
+                f"which share {summed_out}, summed out; pass log_likelihood=False to silence this.",
                 stacklevel=5,
             )
 
@@ -144,7 +144,7 @@ def _unit(assignments: set[Symbol], names: list[str], factors: Mapping[str, Fact
 
 
 def _merges_observations(unit: Unit, factors: Mapping[str, Factor]) -> bool:
-    """Return whether the likelihood of a unit is one number for several observations."""
+    """Return whether several observations of a unit have only a joint likelihood."""
     several = len(unit.observed) > 1 or any(factors[name].plates for name in unit.observed)
     return several and not unit.plates
 

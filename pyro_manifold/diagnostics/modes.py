@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_manifold.diagnostics.disagreement import named
 from pyro_manifold.diagnostics.known import known_quantities
 from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, shares_of_particles
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 _PARTS = 10
 _FEWEST_DRAWS = 2 * _PARTS
@@ -55,12 +55,12 @@ class Modes:
 
     def _sentences(self) -> Iterator[str]:
         for k, chains in enumerate(self.chains):
-            said = [f"mode {k}: {named(chains)} ({float(self.shares[k]):.0%})"]
+            parts = [f"mode {k}: {named(chains)} ({float(self.shares[k]):.0%})"]
             if not bool(self.log_density[k].isnan()):
-                said.append(f"log density {float(self.log_density[k]):.1f}")
+                parts.append(f"log density {float(self.log_density[k]):.1f}")
             if self.weights is not None and self.weights_error is not None:
-                said.append(f"probability {float(self.weights[k]):.2f} ± {float(self.weights_error[k]):.2f}")
-            yield ", ".join(said)
+                parts.append(f"probability {float(self.weights[k]):.2f} ± {float(self.weights_error[k]):.2f}")
+            yield ", ".join(parts)
         if self.elsewhere:
             yield f"no chain: probability {self.elsewhere:.2g} ± {self.elsewhere_error:.1g}"
 
@@ -81,13 +81,12 @@ def modes(
 
     $s_a^2$ the variance of the means of ten successive parts of chain a. Groups are the connected components of
     the graph of chains that are not apart, so that a chain which visits two modes, for a tenth of its draws or more,
-    joins them. Chains of one mode that mix so slowly that they seem apart have tenths that differ as much as the chains
-    do (`python -m benchmarks.accuracy.modes.groups_of_chains` counts how seldom they are separated).
+    joins them. Chains of one mode that mix slowly are rarely separated, since their tenths differ as much as the chains
+    do (`python -m benchmarks.accuracy.modes.groups_of_chains` counts how often they are).
 
     Quantities are the sites, with the `invariants` in place of sites that have a symmetry, and the log density. Modes
-    that are copies of each other by a symmetry that is not named, such as a permutation of hidden units or of mixture
-    components, count as several: give functions that do not depend on it, such as predictions or sorted means, as
-    ``draws``.
+    that are copies of each other by another symmetry, such as a permutation of hidden units or of mixture components,
+    count as several: pass functions that do not depend on it, such as predictions or sorted means, as ``draws``.
 
     With ``particles`` the probability of each mode is the fraction of particles that are nearest to its draws, in mean
     squares of standard deviations. Its standard error is the larger of the variation between runs and of
@@ -97,11 +96,11 @@ def modes(
     $\sigma$ the `SMC.log_evidence_error` (0 for particles by name), M the number of chains of particles, and
     $\tilde p = (M p + 1) / (M + 2)$, so that a mode with all particles or none has an error too.
 
-    Particles that lie beyond all draws of their mode in some entry of some quantity, in mean square over entries or in
-    log density, and are more than chance explains, are in a mode that no chain visits. The probability of a false
-    alarm, if the particles have exactly the distribution that the chains sample, is at most 5 %, for any number of
-    entries and tails as heavy as any power, as far as the effective number of draws is known (`python -m
-    benchmarks.accuracy.modes.unvisited`).
+    Particles are in a mode that no chain visits if they lie beyond all draws of their mode in some entry of some
+    quantity, in mean square over entries or in log density, and if there are more of them than chance explains. The
+    probability of a false alarm, if the particles have exactly the distribution that the chains sample, is at most 5 %
+    for any number of entries and for polynomial tails of any order, as far as the effective number of draws is known
+    (`python -m benchmarks.accuracy.modes.unvisited`).
 
     Args:
         draws: ``{name: (chains, draws, ...)}``, sites or any functions of them; or an `MCMC` of this package that has
@@ -110,6 +109,9 @@ def modes(
         symmetries: symmetries of the posterior, as found by `MCMC.symmetries`.
         particles: ``{name: (runs, particles, ...)}`` of the same names, draws from the whole posterior, or an `SMC`
             that has run; they give the probability of each mode.
+
+    Returns:
+        `Modes`; ``print`` shows a line for each.
 
     Raises:
         ValueError: for fewer than 20 draws of each chain, particles of other names or shapes, or an `SMC` in place of
@@ -129,8 +131,8 @@ def modes(
     if not isinstance(draws, Mapping):
         if not hasattr(draws, "get_extra_fields"):
             raise ValueError(
-                f"modes: draws is {draws!r}, expected an MCMC of this package that has run, or draws by name; an SMC, "
-                "whose particles are in all modes, goes with them as particles=."
+                f"modes: draws is {draws!r}, expected an MCMC of this package that has run, or draws by name; pass an "
+                "SMC, whose particles are in all modes, as particles=."
             )
         mcmc, draws = draws, draws.get_samples(group_by_chain=True)
         log_density = mcmc.get_extra_fields(group_by_chain=True).get("lp") if log_density is None else log_density
@@ -138,7 +140,7 @@ def modes(
     draws = {name: value.detach() for name, value in draws.items()}
     chains, length = next(iter(draws.values())).shape[:2]
     if length < _FEWEST_DRAWS:
-        raise ValueError(f"modes: {length} draws of each chain, but {_FEWEST_DRAWS} are needed to tell modes apart.")
+        raise ValueError(f"modes: {length} draws of each chain, but {_FEWEST_DRAWS} are needed to distinguish modes.")
     quantities = known_quantities(draws, symmetries)
     density = {} if log_density is None else {"log density": log_density.detach()}
     groups = _connected(~_apart({**quantities, **density}, chains))

@@ -10,10 +10,10 @@ from torch import Tensor
 from pyro_manifold.diagnostics.convergence import convergence, nested_r_hat, varies
 from pyro_manifold.diagnostics.disagreement import LARGEST_RHAT
 from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 _MOST_NAMED = 6
-_WORTH_SAYING = 0.02  # of the draws
+_SMALLEST_REPORTED = 0.02  # of the draws
 
 
 def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chains") -> str:
@@ -28,9 +28,9 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
         >>> agreement({"U": draws}, Symmetry("rotations", ("U",)))
-        'On what is known of them R-hat is at most 1.002, and the effective size at least 1898.'
+        'R-hat of the invariants is at most 1.002, and their effective sample size at least 1898.'
     """
-    names = {*symmetry.sites, *symmetry.reordered}
+    names = set(symmetry.names)
     own = {name: x for name, x in samples.items() if name in names}
     known = known_quantities(own, [symmetry]).values()
     found = [convergence(x, ("r_hat", "ess_bulk")) for x in known]
@@ -38,16 +38,16 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
     sizes = torch.cat([each["ess_bulk"].flatten() for each in found])
     if bool(r_hat.isnan().all()):
         if any(bool(varies(x.flatten(2) if x.dim() > 2 else x.unsqueeze(-1)).any()) for x in known):
-            return f"There are too few draws to see how well {of} agree on what is known of them."
-        return f"On what is known of them {of} agree exactly."
+            return f"There are too few draws to compare {of} on the invariants."
+        return f"On the invariants {of} agree exactly."
     return (
-        f"On what is known of them R-hat is at most {float(r_hat[~r_hat.isnan()].max()):.3f}, and the effective size "
+        f"R-hat of the invariants is at most {float(r_hat[~r_hat.isnan()].max()):.3f}, and their effective sample size "
         f"at least {_smallest(sizes):.0f}."
     )
 
 
-def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Tensor], of: str = "chains") -> str:
-    """Describe the alignment of the sites of a symmetry and the convergence of its invariants, as a line.
+def alignment_note(symmetry: Symmetry, contested: float, samples: Mapping[str, Tensor], of: str = "chains") -> str:
+    """Describe the alignment of the sites of a symmetry and the convergence of its invariants, in one line.
 
     Args:
         symmetry: a symmetry of the posterior.
@@ -58,19 +58,20 @@ def what_was_done(symmetry: Symmetry, contested: float, samples: Mapping[str, Te
     Examples:
         >>> import torch
         >>> draws = torch.randn(4, 500, 3, 2, generator=torch.Generator().manual_seed(0))
-        >>> print(what_was_done(Symmetry("rotations", ("U",)), 0.0, {"U": draws}))
-        `U` is known only up to rotations of its columns: each draw is rotated to the mean subspace (as drawn: \
-summary(align=False)). On what is known of them R-hat is at most 1.002, and the effective size at least 1898.
+        >>> print(alignment_note(Symmetry("rotations", ("U",)), 0.0, {"U": draws}))
+        `U` is known only up to rotations of its columns: each draw is rotated to the mean subspace (unaligned: \
+summary(align=False)). R-hat of the invariants is at most 1.002, and their effective sample size at least 1898.
     """
-    names = {*symmetry.sites, *symmetry.reordered}
+    names = set(symmetry.names)
     done = {
         "signs": "each draw has the signs nearest to the mean",
         "permutations": "each draw has the signs and the order nearest to the mean",
         "rotations": "each draw is rotated to the mean subspace",
     }[symmetry.kind]
-    line = f"{symmetry.known_up_to()}: {done} (as drawn: summary(align=False)). "
+    done += "".join(f", and `{scale}` is made positive" for scale, *_ in symmetry.positive)
+    line = f"{symmetry.known_up_to()}: {done} (unaligned: summary(align=False)). "
     line += agreement({name: x for name, x in samples.items() if name in names}, symmetry, of)
-    if contested < _WORTH_SAYING:
+    if contested < _SMALLEST_REPORTED:
         return line
     other = {"signs": "other signs are", "permutations": "another order or other signs are"}
     nearly = other.get(symmetry.kind, "a reflection is")
@@ -80,31 +81,68 @@ summary(align=False)). On what is known of them R-hat is at most 1.002, and the 
     )
 
 
-def disagreement_to_act_on(
+def disagreement_warning(
     samples: Mapping[str, Tensor],
     symmetries: Sequence[Symmetry],
     log_density: Tensor | None = None,
     num_superchains: int | None = None,
+    of: str = "chains",
 ) -> str | None:
-    """Name the quantities of `unexplained`, with what to do before the table is read; None if chains agree.
+    """Return a warning that names the quantities of `unexplained`, for the head of a table; None if chains agree.
+
+    Runs of SMC (``of="runs"``) are compared as chains are; for a single run the result is None.
 
     Examples:
         >>> import torch
         >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
         >>> draws[2] += 2
-        >>> disagreement_to_act_on({"c": draws}, [])[:39]
+        >>> disagreement_warning({"c": draws}, [])[:39]
         'Chains disagree, R-hat of c (1.32): the'
     """
-    apart = _apart(samples, symmetries, log_density, num_superchains)
+    first = next(iter(samples.values()), torch.empty(1))
+    apart = "" if of == "runs" and len(first) == 1 else _apart(samples, symmetries, log_density, num_superchains)
     if not apart:
         return None
     columns = ", and not only on signs, order or rotations of columns" if symmetries else ""
-    who, where = "Chains disagree", "they are in different modes, have not arrived, or mix slowly"
-    if len(next(iter(samples.values()))) == 1:
-        who, where = "Parts of the chain disagree", "it has changed its mode, has not arrived, or mixes slowly"
+    subject, causes = "Chains disagree", "they are in different modes, have not converged, or mix slowly"
+    if of == "runs":
+        return (
+            f"Runs disagree{columns}, R-hat of {apart}: some have missed modes or given them the wrong share. Take "
+            "more num_particles, or states_per_chain."
+        )
+    if len(first) == 1:
+        subject, causes = "Parts of the chain disagree", "it changed modes, has not converged, or mixes slowly"
+    exchangeable = ""
+    if log_density is not None and _largest_r_hat(log_density, num_superchains) <= _threshold(samples, num_superchains):
+        exchangeable = (
+            " They agree on the log density: if components are exchangeable, as those of a mixture, order them in the "
+            "model, since no sampler can distinguish them."
+        )
     return (
-        f"{who}{columns}, R-hat of {apart}: {where}. Take more warmup_steps and draws; if diagnostics()['modes'] still "
-        "has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True)."
+        f"{subject}{columns}, R-hat of {apart}: {causes}. Take more warmup_steps and draws; if diagnostics()['modes'] "
+        f"still has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True).{exchangeable}"
+    )
+
+
+def not_finite(samples: Mapping[str, Tensor]) -> str | None:
+    """Name the sites with draws that are not finite, and count these; None if there are none.
+
+    Examples:
+        >>> import torch
+        >>> print(not_finite({"c": torch.tensor([[1.0, torch.nan, 2.0]])}))
+        Draws of `c` (1 of 3) are not finite: sites that change with it are not aligned, and convergence is not \
+judged. Look for what overflows in the model, or take a smaller step_size.
+    """
+    counts = {name: int((~x.isfinite()).flatten(2).any(-1).sum()) for name, x in samples.items() if x.dim() > 2}
+    counts |= {name: int((~x.isfinite()).sum()) for name, x in samples.items() if x.dim() == 2}
+    found = [f"`{name}` ({counts[name]} of {x.shape[:2].numel()})" for name, x in samples.items() if counts[name]]
+    if not found:
+        return None
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return (
+        f"Draws of {', '.join(found[:_MOST_NAMED])}{more} are not finite: sites that change with "
+        f"{'it' if len(found) == 1 else 'them'} are not aligned, and convergence is not judged. Look for what "
+        "overflows in the model, or take a smaller step_size."
     )
 
 
@@ -114,7 +152,7 @@ def unexplained(
     log_density: Tensor | None = None,
     num_superchains: int | None = None,
 ) -> str | None:
-    """Name the quantities on which chains disagree though no symmetry changes them, with advice.
+    """Return a sentence on quantities on which chains disagree although no symmetry changes them.
 
     These are sites without a symmetry, the invariants of sites with one and the log density, if the largest R-hat of
     their entries is above 1.05 (nested R-hat with ``num_superchains``, above 1.05 times its value for independent
@@ -140,11 +178,12 @@ def unexplained(
     if not apart:
         return None
     several = len(next(iter(samples.values()))) > 1
-    where = "chains are in different modes, have" if several else "the chain has changed its mode, has"
-    mix = "mix" if several else "mixes"
+    causes = "chains are in different modes, have not converged, or mix slowly"
+    if not several:
+        causes = "the chain changed modes, has not converged, or mixes slowly"
     return (
-        f"No symmetry explains the R-hat of {apart}: {where} not "
-        f"arrived, or {mix} slowly; look at diagnostics()['modes'], and take more warmup_steps and draws."
+        f"No symmetry explains the R-hat of {apart}: {causes}; see diagnostics()['modes'], and take more warmup_steps "
+        "and draws."
     )
 
 

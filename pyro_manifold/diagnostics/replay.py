@@ -26,7 +26,7 @@ def check_has_arguments(mcmc: object) -> None:
     """Raise ValueError for a run whose model took its arguments from a loader, in batches."""
     if getattr(mcmc, "_data_loader", None) is not None:
         raise ValueError(
-            "the model's arguments came from data_loader, batch after batch; there are none to run it with"
+            "the model took its arguments from data_loader in batches, and cannot be run again without them"
         )
 
 

@@ -57,23 +57,23 @@ divergences, disagreeing_chains)
 
     def __repr__(self) -> str:
         sites = {name: x for name, x in self.items() if isinstance(x, Mapping) and "r_hat" in x}
-        said = []
+        parts = []
         for measure, worst, pick in (("r_hat", "largest", max), ("ess_bulk", "smallest", min)):
             values = {name: x[measure][~x[measure].isnan()] for name, x in sites.items()}
             known = {name: float(x.max() if pick is max else x.min()) for name, x in values.items() if x.numel()}
             if known:
                 name = pick(known, key=known.__getitem__)
-                said.append(f"{worst} {measure} {known[name]:.{3 if pick is max else 0}f} of {name}")
+                parts.append(f"{worst} {measure} {known[name]:.{3 if pick is max else 0}f} of {name}")
         if "divergences" in self:
-            said.append(f"divergences {sum(map(len, self['divergences'].values()))}")
+            parts.append(f"divergences {sum(map(len, self['divergences'].values()))}")
         if "acceptance_rate" in self:
             low, high = (pick(self["acceptance_rate"].values()) for pick in (min, max))
-            said.append(f"acceptance_rate {low:.2f}" + (f" to {high:.2f}" if high > low else ""))
+            parts.append(f"acceptance_rate {low:.2f}" + (f" to {high:.2f}" if high > low else ""))
         if "disagreeing_chains" in self:
-            said.append(f"disagreeing_chains {_listed(self['disagreeing_chains']) or 'none'}")
+            parts.append(f"disagreeing_chains {_listed(self['disagreeing_chains']) or 'none'}")
         if "modes" in self:
-            said.append(f"modes {len(self['modes'])}")
-        return f"Diagnostics({', '.join(said)}; keys: {_listed(self)})"
+            parts.append(f"modes {len(self['modes'])}")
+        return f"Diagnostics({', '.join(parts)}; keys: {_listed(self)})"
 
 
 def _listed(names: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Fractions of particles in the mode of each chain, and in none of these modes."""
+"""Fractions of particles in the mode of each group of chains, and outside these modes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.unvisited import FALSE_ALARMS, places
 
 _DISTANCE = "mean square distance"
@@ -61,7 +61,9 @@ def comparable_log_density(particles: Any, mcmc: Any) -> Tensor | None:
 
 def _check_shapes(particles: Mapping[str, Tensor], draws: Mapping[str, Tensor]) -> None:
     if set(particles) != set(draws):
-        raise ValueError(f"modes: particles are of {sorted(particles)}, but draws of {sorted(draws)}.")
+        raise ValueError(
+            f"modes: particles have the names {sorted(particles)}, expected those of draws, {sorted(draws)}."
+        )
     runs = next(iter(particles.values())).shape[:2]
     for name, value in draws.items():
         if particles[name].shape != (*runs, *value.shape[2:]) or len(runs) < 2:
@@ -79,10 +81,10 @@ def shares_of_particles(
     symmetries: Sequence[Symmetry],
     log_density: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the fraction of particles in each group of chains, the last in none, and standard errors, ``(groups +
-    1,)``.
+    """Compute the fraction of particles in each group of chains and in none, and standard errors.
 
-    Each particle is assigned to the group whose draws are nearest, unless it is apart from them.
+    Each particle is assigned to the group whose draws are nearest, unless it is apart from them. Both results are
+    ``(groups + 1,)``, the last entry for particles in no group.
 
     Args:
         chains: indices of the chains of each group.
@@ -107,7 +109,7 @@ def _errors_of_shares(shares: Tensor, relative_variance: float, chains: float) -
     """Return the larger of the standard errors between runs and within them, of ``(runs, groups)``."""
     runs = len(shares)
     share = shares.mean(0)
-    # As if there were one more chain in the group and one more outside, so that 0 of a few chains has an error too.
+    # One more chain is added to the group and one outside, so that a fraction of 0 has an error too.
     taken = (share * chains + 1) / (chains + 2)
     within = (share * (1 - share) * relative_variance + taken * (1 - taken) / chains).sqrt()
     return torch.maximum(within, shares.std(0) / runs**0.5) if runs > 1 else within

@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from pyro_manifold.diagnostics.aligned import align_draws
+from pyro_manifold.diagnostics.checks import check_flag
+from pyro_manifold.diagnostics.stored_symmetries import recorded_symmetries
 from pyro_manifold.store.archive import Array
-from pyro_manifold.store.reading import SITES, STATISTICS, StoredRun, stored_runs
+from pyro_manifold.store.nested import array_of
+from pyro_manifold.store.reading import SITES, STATISTICS, StoredRun, StoredTensors, stored_runs
 from pyro_manifold.version import __version__
 
 
-def open_run(path: str | Path) -> Any:
+def open_run(path: str | Path, *, align: bool = False) -> Any:
     """Open a stored run for ArviZ: draws and statistics are read from disk when they are accessed.
 
     The run may be in progress, in another process or on another machine: the result has the draws stored so far, and
@@ -21,13 +25,16 @@ def open_run(path: str | Path) -> Any:
 
     Args:
         path: the folder given to ``MCMC`` as ``store``.
+        align: align the draws by the symmetries of the posterior, as `MCMC.get_samples` does. Symmetries are recorded
+            with the first draws, so that no model is needed. Sites that are aligned are read into memory.
 
     Returns:
         ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree``, with the groups ``posterior`` and
         ``sample_stats``: variables ``(chain, draw, ...)``.
 
     Raises:
-        ValueError: if there is no stored run, or one of its files is damaged; nothing is unpickled.
+        ValueError: if there is no stored run, or one of its files is damaged; for ``align`` if its symmetries are not
+            recorded. Nothing is unpickled.
 
     Examples:
         >>> import pyro, tempfile
@@ -40,13 +47,18 @@ def open_run(path: str | Path) -> Any:
         >>> open_run(folder).posterior["U"].shape
         (3, 10, 4, 2)
     """
+    check_flag(align=align)
     runs = stored_runs(Path(path))
+    aligned = _aligned(runs) if align else {}
     import xarray
 
     groups = {
         group: xarray.Dataset({name: _variable(runs, group, name) for name in _names(runs, group)}, _coordinates(runs))
         for group in (SITES, STATISTICS)
     }
+    for name, values in aligned.items():
+        variable = groups[SITES][name]
+        groups[SITES][name] = (variable.dims, values)
     groups = {name: group.assign_attrs(_attributes(runs)) for name, group in groups.items()}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
@@ -57,6 +69,21 @@ def open_run(path: str | Path) -> Any:
             warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
             return arviz.InferenceData(**groups, attrs=_attributes(runs))
         return xarray.DataTree.from_dict({"/": xarray.Dataset(attrs=_attributes(runs)), **groups})
+
+
+def _aligned(runs: list[StoredRun]) -> dict[str, Array]:
+    """Return the aligned draws of the sites that have a symmetry."""
+    found = recorded_symmetries(runs[0])
+    draws = {name: x for name, x in StoredTensors(runs, SITES).items() if any(name in each.names for each in found)}
+    left = sorted(name for name, x in draws.items() if not bool(x.isfinite().all()))
+    if left:
+        warnings.warn(f"Draws of {left} are not finite: sites that change with them are not aligned.", stacklevel=3)
+    found = [each for each in found if not set(each.names) & set(left)]
+    try:
+        aligned = align_draws(draws, found).draws if _draws(runs) else draws
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise ValueError(f"The symmetries recorded in '{runs[0].folder}' do not fit its draws: {error}.") from error
+    return {name: array_of(x) for name, x in aligned.items()}
 
 
 def _names(runs: list[StoredRun], group: str) -> list[str]:

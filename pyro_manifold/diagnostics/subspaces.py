@@ -122,7 +122,15 @@ def subspace_summary(draws: Tensor) -> SubspaceSummary:
     Signal Processing 50, 299–308). With N draws in all the cost is that of an eigenvalue problem of size min(n, Np), on
     a matrix no larger than the draws; if both are above a few thousand, thin the draws.
 
-    Arguments and errors are those of `mean_projector`.
+    Args:
+        draws: ``(chains, draws, ..., n, p)``, float32 or float64, with independent columns.
+
+    Returns:
+        `SubspaceSummary` of the draws' dtype.
+
+    Raises:
+        TypeError: for anything but a real floating point tensor.
+        ValueError: for non-finite entries, a wrong shape, or linearly dependent columns.
 
     Examples:
         >>> draws = torch.eye(4, 2).expand(2, 10, 4, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from numbers import Real
 from typing import Any
 
 import torch
@@ -26,11 +27,11 @@ def table(
         samples: ``{site: (chains, draws, ...)}``.
         prob: probability of the interval.
         num_superchains: number of superchains for nested R-hat; None to leave it out.
-        max_rows: of a site with more entries than this, the ten with the largest R-hat are shown, and below them how
-            many there are besides; None to show all.
+        max_rows: for a site with more entries than this, the ten with the largest R-hat are shown, and the number of
+            the others; None to show all.
 
     Raises:
-        ValueError: for ``max_rows`` that is not a positive integer.
+        ValueError: for ``prob`` that is not between 0 and 1, or ``max_rows`` that is not a positive integer.
 
     Examples:
         >>> import torch
@@ -41,9 +42,11 @@ def table(
         and 1 more of x: r_hat at most 1.001, ess_bulk at least 1936
     """
     if max_rows is not None and (not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1):
-        raise ValueError(f"max_rows={max_rows!r}, expected a positive integer, or None for the usual number.")
+        raise ValueError(f"max_rows={max_rows!r}, expected a positive integer, or None for the default.")
+    if not isinstance(prob, Real) or isinstance(prob, bool) or not 0 < prob < 1:
+        raise ValueError(f"prob={prob!r}, expected a probability of the interval between 0 and 1, such as 0.9.")
     lines: dict[str, dict[str, float]] = {}
-    remarks: dict[str, str] = {}  # below the line of the same label
+    footnotes: dict[str, str] = {}  # below the line of the same label
     for name, values in samples.items():
         if not values.numel():  # a site without elements has no lines
             continue
@@ -57,7 +60,7 @@ def table(
             label = f"{name}[{','.join(map(str, place))}]" if shape else name
             lines[label] = {column: float(value[tuple(place)]) for column, value in columns.items()}
         if hidden:
-            remarks[label] = hidden
+            footnotes[label] = hidden
     if not lines:
         return ""
     width = max(10, *map(len, lines))
@@ -69,7 +72,7 @@ def table(
         row = " ".join(
             f"{line[title]:>{room}.{_DECIMALS.get(title, 2)}f}" for title, room in zip(titles, widths, strict=True)
         )
-        text += [f"{label:>{width}} {row}", *([remarks[label]] if label in remarks else [])]
+        text += [f"{label:>{width}} {row}", *([footnotes[label]] if label in footnotes else [])]
     return "\n".join(["", f"{'':>{width}} {header}", *text, ""])
 
 
@@ -124,7 +127,7 @@ def report(
     Args:
         samples: ``{site: (chains, draws, ...)}``.
         statistics: ``{name: (chains, draws)}``.
-        chains: diagnostics of each chain that the kernel reports.
+        chains: diagnostics of each chain, as reported by the kernel.
         num_superchains: number of superchains for nested R-hat; None to leave it out.
     """
     found: dict[str, Any] = {name: measures(value, num_superchains) for name, value in samples.items()}

@@ -1,6 +1,6 @@
-r"""Detection of particles where no chain has been.
+r"""Detection of particles in regions that no chain has visited.
 
-If a chain made n effective draws of an entry, they bound its tail beyond them: with y the distance from the median, on
+The n effective draws that a chain made of an entry bound its tail beyond them: with y the distance from the median, on
 a logarithmic scale, and $y_{(n)}$ the largest of the draws, the probability of a new draw beyond
 $c\,y_{(n)}$ is
 
@@ -31,8 +31,8 @@ class Places(NamedTuple):
     """Particles relative to the draws of some chains, booleans ``(runs, particles)``.
 
     Attributes:
-        apart: whether the particle is one of more particles beyond the draws of some entry than chance explains.
-        inside: whether the particle is beyond the draws of no entry.
+        apart: whether the particle is beyond the draws in some entry, with more others than chance explains.
+        inside: whether the particle is within the range of the draws in every entry.
     """
 
     apart: Tensor
@@ -47,7 +47,7 @@ def places(
     states: int = 1,
     false_alarms: float = FALSE_ALARMS,
 ) -> Places:
-    r"""Return which particles are apart from all draws of some chains, in some entry of some quantity.
+    r"""Return masks of particles apart from all draws of some chains, in some entry of some quantity.
 
     Each entry is transformed to $y = \operatorname{asinh}((x - \text{median}) / s)$, s half of the range of
     the central 68 %. Particles on a side of an entry are apart if they lie beyond c times the y of the furthest draw,

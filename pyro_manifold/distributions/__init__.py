@@ -6,7 +6,9 @@ its uniform distribution, the normalised Haar measure.
 
 from pyro_manifold.distributions import constraints, transforms
 from pyro_manifold.distributions.bingham import Bingham
+from pyro_manifold.distributions.bingham_normaliser import log_bingham_normaliser
 from pyro_manifold.distributions.grassmann import GrassmannLangevin, GrassmannUniform
+from pyro_manifold.distributions.langevin_normaliser import log_langevin_normaliser
 from pyro_manifold.distributions.matrix_angular_central_gaussian import MatrixAngularCentralGaussian
 from pyro_manifold.distributions.matrix_bingham import MatrixBingham
 from pyro_manifold.distributions.matrix_bingham_von_mises_fisher import MatrixBinghamVonMisesFisher
@@ -34,5 +36,7 @@ __all__ = [
     "StiefelUniform",
     "VonMisesFisher",
     "constraints",
+    "log_bingham_normaliser",
+    "log_langevin_normaliser",
     "transforms",
 ]

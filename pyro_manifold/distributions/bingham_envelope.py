@@ -1,6 +1,6 @@
 r"""Exact draws from $p(X) \propto e^{\operatorname{tr}(C^\top X + B X^\top A X)}$ by rejection sampling.
 
-B may be taken diagonal, $\beta_1 \ge \dots \ge \beta_p$. With $S_k$ the trace of
+Without loss of generality B is diagonal, $\beta_1 \ge \dots \ge \beta_p$. With $S_k$ the trace of
 A on the span of the first k columns, the quadratic part is $\beta_p S_p + \sum_{k=2}^p (\beta_{k-1} - \beta_k)
 S_{k-1}$: first the span of all columns is proposed, then inside it the last column, then the one before it. Every
 proposal is angular central Gaussian, whose density is known, by the bound of Kent, Ganeiber and Mardia (2018), for
@@ -28,9 +28,9 @@ _LEAST_HEIGHT = 0.01
 
 @torch.no_grad()
 def sample_bingham(A: Tensor, B: Tensor, C: Tensor, count: int) -> tuple[Tensor, int]:
-    """Return draws ``(count, batch, n, p)`` for A ``(batch, n, n)``, B ``(batch, p, p)``, C; and the number missing."""
+    """Return draws ``(count, batch, n, p)`` for A ``(batch, n, n)``, B ``(batch, p, p)`` and C, and how many failed."""
     dtype = C.dtype
-    # A sign change of both A and B changes nothing; the bounds are made for columns that favour large eigenvalues.
+    # The density is the same for -A and -B; the bounds are for columns that favour large eigenvalues.
     sign = torch.where(B.diagonal(dim1=-2, dim2=-1).sum(-1) < 0, -1.0, 1.0)[:, None, None].double()
     A, B, C = sign * A.double(), sign * B.double(), C.double()
     beta, basis = torch.linalg.eigh(B)
@@ -42,7 +42,7 @@ def sample_bingham(A: Tensor, B: Tensor, C: Tensor, count: int) -> tuple[Tensor,
     rounds = 0
 
     def propose(pending: Tensor, repeats: int) -> Proposals:
-        # Either envelope alone gives exact draws; the choice between them is made before anything is drawn.
+        # Each envelope alone gives exact draws; the choice between them is made before any draw.
         nonlocal rounds
         rounds += 1
         envelope = tangent if has_linear_part and rounds % 2 else span
@@ -64,7 +64,7 @@ class _Target:
 
 
 def _mode(target: _Target) -> Tensor:
-    """Find a local mode: written as a convex function the log density lies above its tangents, so each step ascends.
+    """Find a local mode: as a convex function the log density lies above its tangents, so each step ascends.
 
     The envelopes are valid at any point; near the mode they are tight.
     """
@@ -111,7 +111,7 @@ class _SpanEnvelope:
     With $C = U D V^\top$ the linear part is $\sum_i d_i y_i$, $y_i = u_i^\top X v_i$. It is bounded
     by a quadratic form in the span of X, because $2 y \le h + y^2/h$ for h > 0, and $y_i \le |X^\top u_i|$.
     h is y at the mode. The p largest eigenvalues of the quadratic form
-    are all replaced by the p-th in the proposal: more than one of them would make the bound loose.
+    are all replaced by the p-th in the proposal, since more than one of them would make the bound loose.
     """
 
     def __init__(self, target: _Target, mode: Tensor) -> None:
@@ -177,7 +177,7 @@ class _SpanEnvelope:
 
 
 def _angular_bound(cost: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Eigenvalues $1 + 2\lambda_i/b$ of Ω and log M(b), b optimal: $\sum_i 1/(b + 2\lambda_i) = 1$."""
+    r"""Return eigenvalues $1 + 2\lambda_i/b$ of Ω and log M(b), b optimal: $\sum_i 1/(b + 2\lambda_i) = 1$."""
     n = cost.shape[-1]
     low, high = torch.ones_like(cost[..., 0]), torch.full_like(cost[..., 0], float(n))
     for _ in range(60):

@@ -5,8 +5,8 @@
 that `biject_to` and `transform_to` return, from unconstrained space to the manifold: `PolarTransform` for the first and
 `HouseholderTransform` for the second. Samplers that move on the manifold itself do not use it. `grassmann` has the same
 matrices, for densities that depend on the span of their columns alone, and `special_orthogonal` the square ones with
-determinant 1, which are rotations. `positive_decreasing_vector` is for numbers that belong to columns and identify
-their order, such as singular values.
+determinant 1, which are rotations. `positive_decreasing_vector` is for one value per column that identifies the order
+of columns, such as singular values.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class StiefelConstraint(Constraint):
 class GrassmannConstraint(StiefelConstraint):
     r"""Subspaces of dimension p, each given by a matrix of shape ``(..., n, p)`` with orthonormal columns.
 
-    For densities and losses that are the same at X and XR for every orthogonal R: optimisers then never rotate the
-    columns within their span.
+    Use it for densities and losses that are the same at X and XR for every orthogonal R: optimisers then never rotate
+    the columns within their span.
 
     Examples:
         >>> import torch
@@ -84,7 +84,7 @@ class SpecialOrthogonalConstraint(StiefelConstraint):
 class PositiveDecreasingVector(Constraint):
     r"""Vectors ``(..., p)`` with $y_1 \ge \dots \ge y_p > 0$, such as singular values.
 
-    `DecreasingTransform` maps unconstrained space to them, and to equal numbers only by rounding.
+    `DecreasingTransform` maps unconstrained space to them; its values are equal only by rounding.
 
     Examples:
         >>> import torch
@@ -115,6 +115,11 @@ class HouseholderStiefelConstraint(StiefelConstraint):
 
     Raises:
         ValueError: unless 1 ≤ p ≤ n.
+
+    Examples:
+        >>> import torch
+        >>> householder_stiefel(3, 2).check(torch.eye(3, 2))
+        tensor(True)
     """
 
     def __init__(self, n: int, p: int) -> None:
@@ -132,14 +137,26 @@ class HouseholderStiefelConstraint(StiefelConstraint):
 
 
 stiefel = StiefelConstraint()
+r"""Matrices ``(..., n, p)`` with orthonormal columns, $X^\top X = I$; the transform is `PolarTransform`."""
+
 grassmann = GrassmannConstraint()
+"""Subspaces spanned by the orthonormal columns of ``(..., n, p)``; the transform is `PolarTransform`."""
+
 special_orthogonal = SpecialOrthogonalConstraint()
+r"""Rotations ``(..., n, n)``, $X^\top X = I$ and $\det X = 1$.
+
+The transform of `biject_to` is `RotationTransform`, that of `transform_to` `PolarRotationTransform`.
+"""
+
 householder_stiefel = HouseholderStiefelConstraint
+"""Matrices with orthonormal columns, as ``householder_stiefel(n, p)``; the transform is `HouseholderTransform`."""
+
 positive_decreasing_vector = PositiveDecreasingVector()
+r"""Vectors ``(..., p)`` with $y_1 \ge \dots \ge y_p > 0$; the transform is `DecreasingTransform`."""
 
 
 def manifold_of(constraint: Constraint) -> Manifold | None:
-    """Return the manifold that a site's support describes; None for supports that have unconstrained coordinates."""
+    """Return the manifold of a constraint; None for constraints with unconstrained coordinates."""
     while isinstance(constraint, pyro_constraints.independent):
         constraint = constraint.base_constraint
     if isinstance(constraint, type(pyro_constraints.sphere)):

@@ -13,13 +13,11 @@ from pyro_manifold.distributions.langevin_table import coefficients, scale
 def log_two_columns(total: Tensor, product: Tensor, n: int) -> Tensor:
     r"""Compute $\log {}_0F_1(n/2; \operatorname{diag}(d, e)^2/4)$ from d² + e² and d²e², in float64.
 
-    The two arguments have the same shape, which may be any.
-
     With e = 0 it is the logarithm for one column.
 
     Args:
-        total: d² + e².
-        product: d²e².
+        total: d² + e², any shape.
+        product: d²e², of the same shape.
         n: rows, at least 2.
 
     Examples:
@@ -53,8 +51,7 @@ def _chebyshev(points: Tensor, count: int) -> Tensor:
 class _Series(torch.autograd.Function):
     """All derivatives of one order of R, ``(order + 1, points)``, by `langevin_table.coefficients`.
 
-    The polynomials at the points are an input, so that they are computed once for all orders; as an input they have no
-    derivative.
+    The polynomials at the points are an input without derivative, so that they are computed once for all orders.
     """
 
     generate_vmap_rule = True

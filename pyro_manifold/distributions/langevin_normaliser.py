@@ -22,28 +22,26 @@ def log_langevin_normaliser(concentration: Tensor) -> Tensor:
     \qquad q_i = 1 - \big(1 + 4 d_i^2 / (n-1)^2\big)^{-1/2}.
     $$
 
-    s is the logarithm for one column, s + s + c that for two, by `pyro_manifold.distributions.langevin_table`: for any
-    n and F to about 1e-13 of the larger of it and 1, first derivatives to 1e-12 and second to 1e-11. **p ≤ 2 is exact**
-    and has derivatives of every order. For p ≥ 3, where there are two, the last sum is the contribution of the volumes
-    of k columns beyond those of fewer, e_k an elementary symmetric polynomial and $a_k$ the (k-1)-th difference
-    of $\log\Gamma((n-j)/2)$ at j = 0. It vanishes with any of k singular values and has the right limit when any
-    number of them are large; in between it follows the second-order saddlepoint
-    approximation of Kume, Preston and Wood, whose three-column part is exactly $\frac1{2n} e_3(q)$, with n for
-    n - 1 in q.
+    s is the logarithm for one column and s + s + c that for two, by `pyro_manifold.distributions.langevin_table`. For
+    any n and F their error is about 1e-13 relative to the larger of the value and 1, that of first derivatives 1e-12
+    and that of second ones 1e-11. **p ≤ 2 is exact** and has derivatives of every order. For p ≥ 3 there are two
+    derivatives. The last sum is then the contribution of the volumes of k columns beyond those of fewer, e_k an
+    elementary symmetric polynomial and $a_k$ the (k-1)-th difference of $\log\Gamma((n-j)/2)$ at j = 0. It vanishes
+    with any of k singular values and has the correct limit when any number of them are large; in between it follows the
+    second-order saddlepoint approximation of Kume, Preston and Wood, whose three-column part is exactly
+    $\frac1{2n} e_3(q)$, with n for n - 1 in q.
 
     The table lists the largest errors of the logarithm found, over singular values between 0.5 and 1000, equal and
     spread; they are largest where singular values are near 2n and small at both ends:
 
-    ======  =====  =====  =====  =====  ======
-    p       n = p  p + 1  p + 2  2p     3p
-    ======  =====  =====  =====  =====  ======
-    3       0.05   0.02   0.01   0.005  0.001
-    4       0.17   0.06   0.04   0.02   0.01
-    5       0.33   0.15   0.10   0.05   0.02
-    8       1.3    0.75   0.55   0.2    0.1
-    ======  =====  =====  =====  =====  ======
+    | p | n = p | p + 1 | p + 2 | 2p | 3p |
+    |---|---|---|---|---|---|
+    | 3 | 0.05 | 0.02 | 0.01 | 0.005 | 0.001 |
+    | 4 | 0.17 | 0.06 | 0.04 | 0.02 | 0.01 |
+    | 5 | 0.33 | 0.15 | 0.10 | 0.05 | 0.02 |
+    | 8 | 1.3 | 0.75 | 0.55 | 0.2 | 0.1 |
 
-    The error counts once for each matrix observed: with many matrices of p ≥ 3 columns and n close to p, the posterior
+    The error enters once for each observed matrix: with many matrices of p ≥ 3 columns and n close to p, the posterior
     of F is that of a slightly different distribution.
 
     Args:

@@ -59,7 +59,7 @@ class _Normaliser(torch.autograd.Function):
 
 
 class _Mean(torch.autograd.Function):
-    """The gradient computed with the value, with a derivative of its own."""
+    """Gradient that was computed with the value, as a function with its own derivative."""
 
     generate_vmap_rule = True
 
@@ -150,7 +150,7 @@ def _second_order(function: Slopes, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     hessian = torch.stack([derivative(x, unit) for unit in units], -1)
     gaps, sums = x.unsqueeze(-1) - x.unsqueeze(-2), x.unsqueeze(-1) + x.unsqueeze(-2)
     near = gaps.abs() <= _NEAR * (sums + 1)
-    # For two nearly equal ones: the derivative half-way, by symmetry half the curvature along their difference.
+    # Of nearly equal values the derivative half-way: by symmetry half the curvature along their difference.
     pairs = (units.unsqueeze(1) + units.unsqueeze(0)).clamp(max=1)
     between = torch.where(pairs > 0, sums.unsqueeze(-1) / 2, x.unsqueeze(-2).unsqueeze(-2))
     along = units.unsqueeze(1) - units.unsqueeze(0)
@@ -172,7 +172,7 @@ def _log_of_squares(squares: Tensor, n: int) -> Tensor:
     p = squares.shape[-1]
     first, second = torch.triu_indices(p, p, 1, device=squares.device)
     d, e = squares[..., first], squares[..., second]
-    # Single columns after the pairs, as pairs with zero.
+    # Single columns follow the pairs, as pairs with zero.
     totals, products = torch.cat([d + e, squares], -1), torch.cat([d * e, torch.zeros_like(squares)], -1)
     logarithms = log_two_columns(totals, products, n)
     pairs, singles = logarithms[..., :-p].sum(-1), logarithms[..., -p:].sum(-1)
@@ -189,15 +189,16 @@ def _beyond_pairs(squares: Tensor, n: int) -> Tensor:
     for i in range(p):
         symmetric = [symmetric[0], *(e + q[..., i] * lower for lower, e in pairwise(symmetric))]
     value = torch.zeros_like(q[..., 0])
-    for k, coefficient in enumerate(_interplay(n, p), start=3):
+    for k, coefficient in enumerate(_volume_coefficients(n, p), start=3):
         value = value + coefficient * symmetric[k]
     return value
 
 
 @cache
-def _interplay(n: int, p: int) -> list[float]:
-    r"""Compute $a_k = \Delta^{k-1}_j \log\Gamma\big(\tfrac{n-j}2\big)\big|_{j=0}$, k = 3, ..., p, the
-    contribution of the volumes of k columns beyond those of fewer.
+def _volume_coefficients(n: int, p: int) -> list[float]:
+    r"""Compute the coefficients $a_k$ of `log_langevin_normaliser`, k = 3, ..., p.
+
+    $$ a_k = \Delta^{k-1}_j \log\Gamma\big(\tfrac{n-j}2\big)\big|_{j=0} $$
 
     Differences of logarithms would cancel. By Malmsten's formula they are integrals of positive functions,
     $\int_0^\infty e^{-(n-k+1)t/2} (1 - e^{-t/2})^{k-1} / (t (1 - e^{-t}))\, dt$.

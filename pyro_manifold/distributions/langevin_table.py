@@ -77,7 +77,7 @@ def _fit(n: int) -> Array:
 
 
 def _remainder(w: Array, r: Array, n: int) -> Array:
-    """Compute R, from the quadrature less the closed form, both less d + e. If d < e would be, they are conjugates."""
+    """Compute R from the quadrature less the closed form, both less d + e; d and e may be complex conjugates."""
     k = (w**-2 - 1) / 4
     one_more = (w * r) ** -2  # 1 + t
     t, root = one_more - 1, np.sqrt(k * one_more)

@@ -26,7 +26,7 @@ class MatrixAngularCentralGaussian(OnStiefel):
     differentiable in Σ; draws are exact, and ``rsample`` differentiates through them.
 
     Args:
-        covariance: Σ, ``(..., n, n)``, positive definite; gives dtype and device. This or ``scale_tril``.
+        covariance: Σ, ``(..., n, n)``, positive definite; gives dtype and device. Give it or ``scale_tril``.
         p: number of columns, at most n.
         scale_tril: lower triangular L with $\Sigma = LL^\top$.
         chart: the transform from unconstrained space to the manifold in Pyro's own inference, ``"polar"``
@@ -60,7 +60,7 @@ class MatrixAngularCentralGaussian(OnStiefel):
         validate_args: bool | None = None,
     ) -> None:
         if (covariance is None) == (scale_tril is None):
-            raise ValueError("MatrixAngularCentralGaussian: give either covariance or scale_tril, one of the two.")
+            raise ValueError("MatrixAngularCentralGaussian: give exactly one of covariance and scale_tril.")
         name, matrix = ("covariance", covariance) if scale_tril is None else ("scale_tril", scale_tril)
         n = check_square("MatrixAngularCentralGaussian", name, matrix)
         if not isinstance(p, int):
@@ -72,8 +72,8 @@ class MatrixAngularCentralGaussian(OnStiefel):
             except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
                 # Samplers handle this error type as a divergence.
                 raise type(error)(
-                    "MatrixAngularCentralGaussian: covariance is not positive definite, expected it to be: add a small "
-                    "multiple of the identity, or give scale_tril."
+                    "MatrixAngularCentralGaussian: covariance is not positive definite: add a small multiple of the "
+                    "identity, or give scale_tril."
                 ) from error
         self.scale_tril, self.p, self.chart = scale_tril, p, chart
         self._support = stiefel_support(n, p, chart)

@@ -24,8 +24,8 @@ class MatrixBingham(MatrixBinghamVonMisesFisher):
     apart.
 
     Args:
-        A: ``(..., n, n)``; only its symmetric part counts. Gives dtype and device.
-        B: ``(..., p, p)``; only its symmetric part counts. The identity if None.
+        A: ``(..., n, n)``, of which only the symmetric part is used; gives dtype and device.
+        B: ``(..., p, p)``, of which only the symmetric part is used; the identity if None.
         p: number of columns, at most n; needed if B is None.
         chart: the transform from unconstrained space to the manifold in Pyro's own inference, ``"polar"``
             (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
@@ -34,7 +34,7 @@ class MatrixBingham(MatrixBinghamVonMisesFisher):
 
     Raises:
         ValueError: if shapes or dtypes do not fit, or unless exactly one of B and p is given.
-        NotImplementedError: by ``log_prob``, if A or B requires a gradient, so that it may be inferred.
+        NotImplementedError: by ``log_prob``, if A or B requires a gradient.
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
     Source: Kent, Ganeiber and Mardia 2018, J. Comput. Graph. Stat. 27, 291–301.
@@ -57,7 +57,7 @@ class MatrixBingham(MatrixBinghamVonMisesFisher):
         name = type(self).__name__
         n = check_square(name, "A", A)
         if (B is None) == (p is None):
-            raise ValueError(f"{name}: give either B or, for B the identity, the number of columns p.")
+            raise ValueError(f"{name}: give exactly one of B and, if B is the identity, the number of columns p.")
         if p is not None:
             if not isinstance(p, int):
                 raise ValueError(f"{name}: p={p!r}, expected an integer.")

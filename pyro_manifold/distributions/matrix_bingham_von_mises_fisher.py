@@ -27,13 +27,13 @@ class MatrixBinghamVonMisesFisher(OnStiefel):
     ``sample`` makes exact draws, by rejection from two envelopes in turn:
 
     - angular central Gaussian, for the span of X and then for its columns one after the other. Without a linear part
-      the acceptance rate hardly falls with the concentration, if the entries of B are of one sign and not far apart;
-      for p ≥ 2 a linear part of size c costs about $c^{-p(p-1)/4}$, and $2^{-p}$ in signs;
-    - matrix Langevin, tangent at the mode: for a dominant linear part; p ≤ 6.
+      the acceptance rate hardly falls with the concentration, if the entries of B are of one sign and of similar size;
+      for p ≥ 2 a linear part of size c reduces it by a factor of about $c^{-p(p-1)/4}$, and $2^{-p}$ for signs;
+    - matrix Langevin, tangent at the mode, for a dominant linear part; p ≤ 6.
 
     Args:
-        A: ``(..., n, n)``; only its symmetric part counts. Gives dtype and device.
-        B: ``(..., p, p)``; only its symmetric part counts.
+        A: ``(..., n, n)``, of which only the symmetric part is used; gives dtype and device.
+        B: ``(..., p, p)``, of which only the symmetric part is used.
         C: ``(..., n, p)``, n ≥ p.
         chart: the transform from unconstrained space to the manifold in Pyro's own inference, ``"polar"``
             (`PolarTransform`) or ``"householder"`` (`HouseholderTransform`).
@@ -42,7 +42,7 @@ class MatrixBinghamVonMisesFisher(OnStiefel):
 
     Raises:
         ValueError: if shapes or dtypes do not fit.
-        NotImplementedError: by ``log_prob``, if A, B or C depends on a site or parameter that is inferred.
+        NotImplementedError: by ``log_prob``, if A, B or C requires a gradient.
         RuntimeError: by ``sample``, if the acceptance rate is too low for draws in reasonable time.
 
     Source: Khatri and Mardia 1977 for the distribution; Kent, Ganeiber and Mardia 2018, J. Comput. Graph. Stat. 27,
@@ -104,7 +104,7 @@ class MatrixBinghamVonMisesFisher(OnStiefel):
                     f"wrong posterior: give {name} a fixed value, or {name}.detach() for X given {name}."
                 )
         linear = (self.C * value).sum((-2, -1))
-        # The sum of the products of XB and AX depends on the symmetric parts alone.
+        # The trace depends on the symmetric parts of A and B alone.
         return linear + ((value @ self.B) * (self.A @ value)).sum((-2, -1))
 
     @torch.no_grad()

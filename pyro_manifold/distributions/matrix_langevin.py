@@ -83,7 +83,7 @@ class MatrixLangevin(OnStiefel):
         check_shape(n, p, "MatrixLangevin")
         self.concentration, self.chart = concentration, chart
         self._support = stiefel_support(n, p, chart)
-        self._look_at_concentration()
+        self._find_copies()
         super().__init__(concentration.shape[:-2], concentration.shape[-2:], validate_args=validate_args)
 
     @torch_constraints.dependent_property(is_discrete=False, event_dim=2)
@@ -110,14 +110,14 @@ class MatrixLangevin(OnStiefel):
         if self._validate_args:
             self._validate_sample(value)
         if _version(self.concentration) != self._version:
-            self._look_at_concentration()
+            self._find_copies()
         normaliser = self._log_normaliser
         if normaliser is None:
             normaliser = self._compute_log_normaliser()
         return (self.concentration * value).sum((-2, -1)) - normaliser
 
-    def _look_at_concentration(self) -> None:
-        """Find copies among the F, and compute the normalising constant in advance if F does not require a gradient."""
+    def _find_copies(self) -> None:
+        """Find copies in F, and compute the normalising constant in advance if F does not require a gradient."""
         self._rows = repeated_rows(self.concentration, 2)
         self._version = _version(self.concentration)
         # With a gradient the constant belongs to the graph of one log_prob, not to the distribution.
@@ -134,7 +134,7 @@ class MatrixLangevin(OnStiefel):
     def sample(self, sample_shape: Size | tuple[int, ...] = ()) -> Tensor:
         shape = self._extended_shape(Size(sample_shape))
         if not torch.isfinite(self.concentration).all():
-            raise ValueError("MatrixLangevin.sample: F has entries that are not finite.")
+            raise ValueError("MatrixLangevin.sample: F has entries that are not finite, expected finite ones.")
         if not shape.numel():
             return self.concentration.new_empty(shape)
         concentration = self.concentration.reshape(-1, *self.event_shape)
@@ -155,7 +155,7 @@ def _version(concentration: Tensor) -> int:
 
 @torch.no_grad()
 def sample_langevin(concentration: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return draws ``(count, batch, n, p)`` for F ``(batch, n, p)``, and which ``(count, batch)`` are still missing."""
+    """Return draws ``(count, batch, n, p)`` for F ``(batch, n, p)``, and a mask of failed draws ``(count, batch)``."""
     left, singular, right = torch.linalg.svd(concentration, full_matrices=False)
     # Columns in the order of decreasing concentration: each is drawn given those before it.
     columns = left * singular.unsqueeze(-2)

@@ -1,4 +1,4 @@
-"""Singular values of a matrix of independent normal numbers."""
+"""Distribution of the singular values of a matrix with independent normal entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyro_manifold.distributions import constraints
 
 
 class NormalSingularValues(TorchDistribution):
-    r"""Singular values of an n×p matrix whose entries are independent N(0, s²), the largest first.
+    r"""Distribution of the singular values of an n×p matrix with independent N(0, s²) entries, the largest first.
 
     With $U \sim$ `StiefelUniform` (n, p), the loadings $W = U\,\mathrm{diag}(\sigma)$ have
     $W W^\top$ distributed as for a matrix W of normal entries: the usual prior of factor analysis and
@@ -27,8 +27,8 @@ class NormalSingularValues(TorchDistribution):
     \prod_{i<j} \frac{\sigma_i^2 - \sigma_j^2}{s^2} \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0,
     $$
 
-    a density with respect to Lebesgue measure, $\Gamma_p$ the multivariate gamma function. Values repel each
-    other; the mean of the sum of their squares is nps².
+    a density with respect to Lebesgue measure, $\Gamma_p$ the multivariate gamma function. The values repel each
+    other, and the mean of the sum of their squares is nps².
 
     Args:
         rows: n.
@@ -84,7 +84,7 @@ class NormalSingularValues(TorchDistribution):
         constant -= _log_multivariate_gamma(n / 2, p) + _log_multivariate_gamma(p / 2, p)
         unit = value / self.scale.unsqueeze(-1)
         squares = unit.square()
-        # All pairs twice, and 1 on the diagonal: without indices, which not every compiler supports.
+        # All pairs twice, and 1 on the diagonal, since not every compiler supports indices.
         gaps = (squares.unsqueeze(-1) - squares.unsqueeze(-2)).abs() + torch.eye(
             p, dtype=value.dtype, device=value.device
         )

@@ -14,7 +14,7 @@ _PROJECTIONS: dict[type[Manifold], str] = {Stiefel: _POLAR_FACTOR, Grassmann: _P
 
 
 class OnStiefel(TorchDistribution):
-    """Base class of distributions of matrices with orthonormal columns; its validation errors name the remedy."""
+    """Base class of distributions of matrices with orthonormal columns, with validation errors that name the remedy."""
 
     def _validate_sample(self, value: Tensor) -> None:
         if isinstance(value, Tensor) and value.shape[-2:] == self.event_shape and not self.support.check(value).all():

@@ -1,4 +1,4 @@
-"""Order statistics of a positive distribution, in decreasing order."""
+"""Distributions of order statistics, in decreasing order."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from pyro_manifold.distributions import constraints
 
 
 class Ordered(TorchDistribution):
-    r"""p independent numbers of a positive distribution with density f, in decreasing order.
+    r"""Distribution of p independent draws from a positive distribution with density f, in decreasing order.
 
     $$ p(\sigma_1, \dots, \sigma_p) = p! \prod_i f(\sigma_i) \quad \text{on } \sigma_1 \ge \dots \ge \sigma_p > 0, $$
 
-    a density with respect to Lebesgue measure: the sum over all p! orders. As a prior of scales that belong to columns
-    it is equivalent to independent scales without the freedom to change their order, so that chains agree on the order
-    of columns. `biject_to` of its support is `DecreasingTransform`.
+    a density with respect to Lebesgue measure, the sum over all p! orders. As a prior of one scale per column it is
+    equivalent to independent scales, except that the order of columns is identified and chains agree on it. `biject_to`
+    of its support is `DecreasingTransform`.
 
     Args:
-        base: the distribution of one number, on positive or non-negative numbers, such as ``HalfCauchy(1.0)``,
-            ``LogNormal``, ``Gamma``.
+        base: a univariate distribution on positive or non-negative numbers, such as ``HalfCauchy(1.0)``, ``LogNormal``,
+            ``Gamma``.
         size: p, the number of values.
 
     Shapes: event ``(p,)``, batch that of ``base``; dtype and device are those of its draws.
 
     Raises:
-        ValueError: unless ``size`` is a positive integer, and for a base of vectors or of another support.
+        ValueError: unless ``size`` is a positive integer; for a multivariate base, or one with another support.
 
     Source: David & Nagaraja 2003, Order Statistics, section 2.2.
 
@@ -52,18 +52,18 @@ class Ordered(TorchDistribution):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(f"{owner}: size={size!r}, expected a positive integer.")
         if not isinstance(base, torch.distributions.Distribution) or base.event_shape:
-            raise ValueError(f"{owner}: base is {base!r}, expected a distribution of single numbers.")
+            raise ValueError(f"{owner}: base is {base!r}, expected a univariate distribution.")
         if not _is_positive(base.support):
             raise ValueError(
                 f"{owner}: base has the support {base.support}, expected a distribution of positive numbers; for real "
-                "numbers there is Pyro's constraints.ordered_vector."
+                "numbers use Pyro's constraints.ordered_vector."
             )
         self.base, self.size = base, size
         super().__init__(base.batch_shape, Size((size,)), validate_args=validate_args)
 
     @property
     def has_rsample(self) -> bool:
-        """Return whether draws have derivatives, as they have if those of the base have."""
+        """Return whether draws have derivatives, as for the base."""
         return bool(self.base.has_rsample)
 
     def expand(self, batch_shape: Size | tuple[int, ...], _instance: Any = None) -> Ordered:
@@ -84,7 +84,7 @@ class Ordered(TorchDistribution):
         """Return the log density, ``sample_shape + batch_shape``."""
         if self._validate_args:
             self._validate_sample(value)
-        # Numbers go in front of all batch dimensions, of which a value may lack some.
+        # The event dimension goes in front of all batch dimensions, some of which a value may lack.
         value = value.expand(torch.broadcast_shapes(value.shape, (*self.batch_shape, self.size)))
         of_each: Tensor = self.base.log_prob(value.movedim(-1, 0)).sum(0)
         return of_each + math.lgamma(self.size + 1)
@@ -96,7 +96,7 @@ def _is_positive(support: Any) -> bool:
 
 
 class OrderedHalfNormal(Ordered):
-    r"""Order statistics of p independent half-normal numbers, the largest first.
+    r"""Distribution of the order statistics of p independent half-normal variables, the largest first.
 
     $$
     p(\sigma_1, \dots, \sigma_p) = p! \prod_i \frac{2}{s} \varphi(\sigma_i / s)

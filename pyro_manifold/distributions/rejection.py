@@ -23,8 +23,8 @@ def sample_by_rejection(
             proposals ``(repeats, pending, ...)`` and the logarithms of their acceptance probabilities ``(repeats,
             pending)``.
         draws: ``(count, ...)``, written in place.
-        fruitless_rounds: number of successive rounds without any acceptance after which the search ends; infinite if
-            the acceptance rate has a lower bound.
+        fruitless_rounds: number of successive rounds without acceptance after which sampling stops; infinite if the
+            acceptance rate has a lower bound.
 
     Returns:
         ``draws``, and the indices of those that are still missing.
@@ -32,7 +32,7 @@ def sample_by_rejection(
     pending = torch.arange(len(draws), device=draws.device)
     fruitless = 0
     while len(pending) and fruitless < fruitless_rounds:
-        # If few draws are still missing each is proposed many times: the cost of a round hardly depends on its size.
+        # The cost of a round hardly depends on its size: if few draws are missing, each has many proposals.
         proposal, log_ratio = propose(pending, max(1, _PROPOSALS_PER_ROUND // len(pending)))
         accepted = torch.rand_like(log_ratio).log() <= log_ratio
         found, first = accepted.any(0), accepted.int().argmax(0)

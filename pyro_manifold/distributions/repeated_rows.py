@@ -32,10 +32,10 @@ class RepeatedRows(NamedTuple):
 def repeated_rows(events: Tensor, event_dim: int) -> RepeatedRows:
     """Find the distinct events of a batch that was made by ``expand``, or by an index as ``parameter[group]``.
 
-    Copies by ``expand`` share memory. Those by an integer index are recognised by the autograd graph, so only in a
-    tensor with a gradient that is the direct result of that index and was not written to. Values are not
+    Copies by ``expand`` share memory. Copies by an integer index are recognised by the autograd graph, and therefore
+    only in a tensor with a gradient that is the direct result of that index and was not written to. Values are not
     compared: the result holds for every value of the parameter, and functions of it can be traced. A distinct event is
-    the mean of its copies, so that a gradient reaches all of them alike.
+    the mean of its copies, so that a gradient reaches all of them equally.
 
     Args:
         events: ``batch + event``.
@@ -47,7 +47,7 @@ def repeated_rows(events: Tensor, event_dim: int) -> RepeatedRows:
         >>> rows.distinct.shape, rows.spread(rows.distinct.sum((-2, -1))).shape
         (torch.Size([4, 3, 2]), torch.Size([98]))
     """
-    found = _noted_index(events, event_dim)
+    found = _index_in_graph(events, event_dim)
     index, dim = None, 0
     if found is not None:
         index, dim, size = found
@@ -66,7 +66,7 @@ def _group_means(events: Tensor, index: Tensor, dim: int, size: int) -> Tensor:
     return sums / counts.clamp(min=1).reshape(-1, *[1] * (events.dim() - dim - 1))
 
 
-def _noted_index(events: Tensor, event_dim: int) -> tuple[Tensor, int, int] | None:
+def _index_in_graph(events: Tensor, event_dim: int) -> tuple[Tensor, int, int] | None:
     """Return the index that made a tensor, its dimension, and the size of that; None unless it repeats some entries."""
     function = events.grad_fn
     if function is None or function.name() != "IndexBackward0" or events._version:

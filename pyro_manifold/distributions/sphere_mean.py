@@ -20,8 +20,8 @@ Array = np.ndarray[Any, Any]
 def log_sphere_mean(concentration: Tensor, m: int) -> Tensor:
     r"""Compute $\log E\,e^{\kappa x_1}$ for x uniform on the unit sphere of $\mathbb{R}^m$, in float64.
 
-    It is $\log {}_0F_1(m/2; \kappa^2/4) = \log \Gamma(m/2) (2/\kappa)^{m/2-1} I_{m/2-1}(\kappa)$, without
-    derivatives; see `scaled_log_sphere_mean`.
+    It is $\log {}_0F_1(m/2; \kappa^2/4) = \log \Gamma(m/2) (2/\kappa)^{m/2-1} I_{m/2-1}(\kappa)$, by
+    `scaled_log_sphere_mean`, and not differentiable.
 
     Args:
         concentration: κ ≥ 0, any shape.
@@ -84,7 +84,7 @@ def _debye_expansion(kappa: Array, order: float) -> tuple[Array, Array]:
 def _debye_coefficients(order: float) -> tuple[Array, Array]:
     r"""Return coefficients in t of $\sum_k u_k \nu^{-k}$ and $\sum_k (u_{k-1}/2 + t u_{k-1}') \nu^{-k}$.
 
-    The second is the part of I' over I that remains after division by the terms that cancel at κ = 0.
+    The second is the part of I'/I that remains after division by the terms that cancel at κ = 0.
     """
     t, term = Polynomial([0.0, 1.0]), Polynomial([1.0])
     values, slopes = term, Polynomial([0.0])

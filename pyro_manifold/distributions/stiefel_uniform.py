@@ -110,6 +110,6 @@ class StiefelUniform(OnStiefel):
         """Return zeros, ``sample_shape + batch_shape``."""
         if self._validate_args:
             self._validate_sample(value)
-        # Not a constant: NaN stays NaN, and a site that no likelihood uses still has a gradient.
+        # A function of the value, so that NaN stays NaN and a site without likelihood has a gradient.
         zero = 0 * value.sum((-2, -1))
         return zero.expand(torch.broadcast_shapes(zero.shape, self.batch_shape))

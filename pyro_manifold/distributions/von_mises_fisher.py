@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.distributions import constraints as pyro_constraints
 from torch import Size, Tensor
 from torch.distributions import Beta, register_kl
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.distributions import constraints
 from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
 from pyro_manifold.distributions.repeated_rows import repeated_rows
 from pyro_manifold.distributions.sphere_normaliser import (
@@ -56,10 +56,10 @@ class VonMisesFisher(TorchDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {
-        "mean_direction": constraints.sphere,
-        "concentration": constraints.nonnegative,
+        "mean_direction": pyro_constraints.sphere,
+        "concentration": pyro_constraints.nonnegative,
     }
-    support = constraints.sphere
+    support = pyro_constraints.sphere
 
     def __init__(
         self, mean_direction: Tensor, concentration: Tensor | float, *, validate_args: bool | None = None
@@ -184,7 +184,7 @@ def _sample_around(direction: Tensor, concentration: Tensor) -> Tensor:
 def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
     r"""Draw 1 - t, t the cosine of the angle to the mean direction, of density $e^{\kappa t}(1-t^2)^{(m-3)/2}$.
 
-    Wood's formulas in terms of $1 - t$, as is necessary for large concentrations: their cosines all round to 1.
+    Wood's formulas are in terms of $1 - t$, since cosines round to 1 at large concentrations.
     """
     shape, kappa = concentration.shape, concentration.flatten()
     # b = (-2κ + √(4κ² + (m-1)²)) / (m-1), written without the difference of large numbers.
@@ -199,7 +199,7 @@ def _sample_deficit(concentration: Tensor, m: int) -> Tensor:
         # 1 - mode·t over 1 - mode², both free of cancellation.
         spread = (mode_deficit_ + mode[pending] * proposal) * (1 + b_).square() / (4 * b_)
         log_ratio = kappa[pending] * (mode_deficit_ - proposal) + (m - 1) * spread.log()
-        # A concentration that is not finite gives NaN at once; rejection would never end.
+        # A concentration that is not finite gives NaN; rejection would not terminate.
         return proposal, torch.where(torch.isfinite(kappa[pending]), log_ratio, 0.0)
 
     deficit, _ = sample_by_rejection(propose, torch.empty_like(kappa))

@@ -61,10 +61,10 @@ class Difference(NamedTuple):
         if not self.may_be_rounding:
             return clause
         kind = str(self.dtype).removeprefix("torch.")
-        mend = ", which float64 would mend" if self.dtype == torch.float32 else ""
+        remedy = ", which float64 would avoid" if self.dtype == torch.float32 else ""
         return (
             f"{clause}, {self.excess:.0f} times what rounding the sites to {kind} changes there, so that the model may "
-            f"lose its digits{mend}"
+            f"lose precision there{remedy}"
         )
 
 
@@ -73,13 +73,13 @@ def difference(candidate: FlatFunction, function: FlatFunction, inputs: Sequence
 
     If `agrees` is false, the inputs are perturbed by up to 16 units of rounding, and the result of each
     operation by its possible rounding error (`OtherRounding`): far from the typical set sums of large terms
-    cancel, the gradient of one site is lost in the rounding of another's, and the logarithm of 1 - Φ(8) depends on the
-    last bit of Φ. The unit of the difference is the resulting change of the function itself, twice of which is allowed.
-    A branch that was frozen differs though nothing changes.
+    cancel, the gradient of one site is lost in the rounding of the gradient of another, and the logarithm of 1 - Φ(8)
+    depends on the last bit of Φ. The unit of the difference is the resulting change of the function itself, twice of
+    which is allowed. A branch that was frozen differs although these perturbations change nothing.
 
     Remaining differences are compared once more nearby, at a distance of half the digits: a network with thousands of
-    ReLUs has some within rounding of the kink, and then a part of the gradient is there in one of the two functions and
-    not in the other. Nearby it is another one, while a branch that was frozen differs in the same entries.
+    ReLUs has some within rounding of the kink, where a part of the gradient is present in one of the two functions and
+    absent in the other. Nearby other entries differ, whereas a branch that was frozen differs in the same entries.
 
     Returns:
         The entry that differs most, of the first output that differs.

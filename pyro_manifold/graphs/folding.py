@@ -2,7 +2,7 @@
 
 Forward-mode tangents of constants are traced as tensors of zeros, with all the arithmetic on them. In a step that has
 derivatives of derivatives, these are most of the nodes. And every derivative at one point recomputes the function.
-None of these passes is for graphs that write to tensors.
+These passes do not apply to graphs that write to tensors.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def is_functional(module: GraphModule) -> bool:
 
 
 def is_of_values(module: GraphModule) -> bool:
-    """Return whether a graph is functional, and no strided view in it reads memory beside a tensor."""
+    """Return whether a graph is functional, and no strided view in it reads memory outside its tensor."""
     return is_functional(module) and not any(node.target in _OF_STORAGE for node in module.graph.nodes)
 
 
 def fold_constants(module: GraphModule) -> None:
-    """Replace what depends on no input by its value."""
+    """Replace nodes that depend on no input by their values."""
     known = _known_values(module)
     for node, value in known.items():
         if node.op == "get_attr" or not isinstance(value, Tensor) or all(user in known for user in node.users):
@@ -86,7 +86,7 @@ def _kept(value: Tensor) -> Tensor:
     return once.clone().expand(value.shape)
 
 
-# ---- operators that change nothing ---------------------------------------------------------------------------------
+# ---- identity operations -------------------------------------------------------------------------------------------
 
 
 _SUMS = (ATEN.add.Tensor, _PRIMS.add.default)
@@ -94,14 +94,14 @@ _NEUTRAL: dict[Any, int] = {
     **dict.fromkeys((*_SUMS, ATEN.sub.Tensor, _PRIMS.sub.default), 0),
     **dict.fromkeys((ATEN.mul.Scalar, ATEN.div.Scalar, ATEN.pow.Tensor_Scalar), 1),
 }
-"""Numbers that change nothing as the last argument of an operator."""
+"""Neutral elements, as the last argument of an operator."""
 
 
 def _input(module: GraphModule, node: Node) -> Node | None:
     return _unless_it_differs(node, node.args[0])
 
 
-def _argument_beside_a_neutral_element(module: GraphModule, node: Node) -> Node | None:
+def _argument_of_identity_operation(module: GraphModule, node: Node) -> Node | None:
     if node.kwargs or len(node.args) != 2:
         return None
     neutral: Any = _NEUTRAL[node.target]
@@ -124,7 +124,7 @@ IDENTITIES: Rules = dict.fromkeys((ATEN.alias.default, EXPAND, VIEW), _input)
 
 NEUTRAL_ELEMENTS: Rules = {
     ATEN._to_copy.default: _input,
-    **dict.fromkeys(_NEUTRAL, _argument_beside_a_neutral_element),
+    **dict.fromkeys(_NEUTRAL, _argument_of_identity_operation),
 }
 """Arithmetic and conversions whose result equals an input, in other memory."""
 

@@ -19,7 +19,8 @@ def functionalised(
 ) -> GraphModule:
     """Return the functionalised graph: only constants that the graph leaves changed are still changed in place.
 
-    Constants are made inputs meanwhile: a copy of one may be written to, and torch refuses that for unknown tensors.
+    Constants are inputs during the transformation: a copy of one may be written to, for which torch raises an error if
+    the tensor is not an input.
 
     Args:
         module: a traced graph.
@@ -29,7 +30,7 @@ def functionalised(
     graph = Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     module = GraphModule(module, graph)
-    # Of other in-place operators torch infers the shape, and for that imports its compiler, which takes a second.
+    # For other in-place operators torch infers the shape, for which it imports its compiler, which takes a second.
     rewrite(module, _IN_PLACE)
     module.recompile()
     constants = dict([*module.named_parameters(), *module.named_buffers()])
@@ -49,7 +50,7 @@ def _copy_of_new_values(module: GraphModule, node: Node) -> Node | None:
         return None
     packet = getattr(ATEN, name[:-1], None)
     overloads = [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
-    # By their arguments, since overloads need not have the same name: pow_.Scalar is pow.Tensor_Scalar.
+    # Overloads are matched by arguments, since their names may differ: pow_.Scalar is pow.Tensor_Scalar.
     compute = next((overload for overload in overloads if _arguments(overload) == _arguments(operator)), None)
     if compute is None:
         return None

@@ -24,7 +24,7 @@ def _put_strided(to: Tensor, source: Tensor, size: list[int], stride: list[int],
     order, back = _order_in_memory(to)
     lying = to.permute(order)
     if not lying.is_contiguous():
-        raise ValueError("a write through strides into what is not contiguous")
+        raise ValueError("a write through strides into a tensor that is not contiguous")
     first = 0 if offset is None else offset - to.storage_offset()
     places = torch.arange(to.numel(), device=to.device).as_strided(size, stride, first)
     return lying.reshape(-1).index_put([places], source).view(lying.shape).permute(back)
@@ -52,7 +52,7 @@ def _count_from_the_start(module: GraphModule, node: Node) -> Node:
 
 
 def _reshape(module: GraphModule, node: Node) -> Node:
-    """Replace a view, for memory layouts differ with many chains, and nothing is written."""
+    """Replace a view by a reshape, since memory layouts differ with many chains, and nothing is written."""
     return call(module.graph, ATEN.reshape.default, node.args, value=node.meta["val"])
 
 
@@ -63,7 +63,7 @@ VECTORISABLE: Rules = {ATEN.slice_scatter.default: _count_from_the_start, VIEW: 
 
 
 def _logarithms(module: GraphModule, node: Node) -> Node:
-    """Replace atanh x, for tracing the reverse derivative of its tangent ends the process (torch 2.13)."""
+    """Replace atanh x by logarithms: tracing the reverse derivative of its tangent crashes the process (torch 2.13)."""
     graph = module.graph
     above = call(graph, ATEN.log1p.default, node.args)
     below = call(graph, ATEN.log1p.default, (call(graph, ATEN.neg.default, node.args),))
@@ -73,7 +73,7 @@ def _logarithms(module: GraphModule, node: Node) -> Node:
 def _number_as_tensor(module: GraphModule, node: Node) -> Node | None:
     """Replace numbers in operations with a 0-dimensional tensor.
 
-    The tangent of x + 1.0, x a single float32, has float64 (pytorch issue 90065), and factorisations refuse the result.
+    The tangent of x + 1.0, x a 0-dimensional float32, is float64 (pytorch issue 90065), for which factorisations fail.
     """
     (source, number, *rest), value = node.args, example(node.args[0])
     if not isinstance(number, int | float) or value is None or value.dim() or not value.is_floating_point():

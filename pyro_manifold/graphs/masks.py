@@ -22,7 +22,7 @@ _TRUTHS = (torch.bool, torch.uint8)
 
 
 def assign(x: Tensor, index: Any, value: Any) -> bool:
-    """Assign one number by a mask, as ``x[index] = value`` does; return False, and do nothing, for all else."""
+    """Assign one number by a mask, as ``x[index] = value`` does, and return True; else return False."""
     *before, mask = index if isinstance(index, tuple) and index else (index,)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or not mask.dim():
         return False
@@ -48,7 +48,7 @@ def is_by_mask(func: Any, args: Sequence[Any]) -> bool:
 
 
 def by_places(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[[], Tensor]:
-    """Return a function that does the same by the indices where masks, which are constants, are true.
+    """Return a function that replaces masks, which are constants, by the indices where they are true.
 
     Args:
         func: an operator for which `is_by_mask` holds.

@@ -11,7 +11,7 @@ from torch.fx.node import map_arg
 
 
 def first_other_operation(graph: fx.GraphModule, other: fx.GraphModule) -> str | None:
-    """Describe where two traces of one function differ, such as "exp, and log there"; None if nowhere.
+    """Describe the first difference of two traces of one function, such as "exp, and log there"; None if equal.
 
     Operators, their operands, numbers and constants are compared. Two traces of a function that does not branch on its
     inputs are the same at all inputs.

@@ -1,4 +1,4 @@
-"""Matrix products in the forms that are fast on CPUs."""
+"""Matrix products in the layouts that are fast on CPUs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FEWEST_ENTRIES = 10_000
 def _joined_chains(module: GraphModule, node: Node) -> Node | None:
     r"""Replace $(A_1 S, \dots, A_c S)$ by one product with S, and $S A_k$ by its transpose.
 
-    Data, or a minibatch of them, are the same for all chains; the products of a model with them are the larger part of
-    its arithmetic. As one product, with the rows of all chains below each other, they are faster on CPUs than one by
-    one, and S is not copied for each.
+    Data, or a minibatch of them, are the same for all chains, and products with them are the larger part of the
+    arithmetic of a model. One product, with the rows of all chains concatenated, is faster on CPUs than one for each
+    chain, and S is not copied.
     """
     graph, (left, right) = module.graph, node.args
     values = _factor(module, left), _factor(module, right)

@@ -1,6 +1,6 @@
 """Tracer that records the operators called by a function, by torch's dispatch modes.
 
-It is the only module of the package that uses private parts of torch; if these have changed, `tracing` uses `make_fx`.
+Only this module of the package uses private parts of torch; if these have changed, `tracing` uses `make_fx`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_manifold.graphs.masks import by_places, is_by_mask
-from pyro_manifold.graphs.refusals import ASKS_FOR_A_NUMBER
+from pyro_manifold.graphs.refusals import BRANCHES_ON_A_VALUE
 from pyro_manifold.graphs.rewriting import ATEN, without_storage, written_arguments
 
 
@@ -63,10 +63,10 @@ class Recorder(TorchDispatchMode):
         known = self._is_known((args, kwargs), func)
         if traits.writes and not known:
             self._forget(written_arguments(func, args, kwargs))
-        if traits.has_a_size_of_its_own and not known:
-            raise ValueError(_SIZE.format(func))
-        if traits.tells_values and not known:
-            raise ValueError(f"{ASKS_FOR_A_NUMBER}, by {func}")
+        if traits.has_dynamic_shape and not known:
+            raise ValueError(_DYNAMIC_SHAPE.format(func))
+        if traits.returns_value and not known:
+            raise ValueError(f"{BRANCHES_ON_A_VALUE}, in {func}")
         if func in self._decompositions and not known:
             with self:
                 return self._decompositions[func](*args, **kwargs)
@@ -82,7 +82,7 @@ class Recorder(TorchDispatchMode):
         masks = [value for value in args[1] if isinstance(value, Tensor)] if isinstance(args[1], list) else [args[1]]
         self._recorded(masks)
         if not self._is_known(masks):
-            raise ValueError(_SIZE.format(func))
+            raise ValueError(_DYNAMIC_SHAPE.format(func))
         recorded = by_places(func, args, kwargs)
         with self:
             return recorded()
@@ -130,7 +130,7 @@ class Recorder(TorchDispatchMode):
     def _constant(self, value: Tensor) -> fx.Node:
         if type(value) is not Tensor and not isinstance(value, torch.nn.Parameter):
             # Its class wraps results in tensors whose creation is not recorded.
-            raise ValueError(f"tensors of the class {type(value).__name__} have rules that no graph can hold")
+            raise ValueError(f"tensors of the class {type(value).__name__} cannot be traced")
         name = f"_constant{len(self._constants._buffers)}"
         self._constants.register_buffer(name, value.detach() if value.requires_grad else value)
         node = self._graph.get_attr(name)
@@ -148,17 +148,17 @@ class _Traits(NamedTuple):
     """Properties of an operator: how it is called and what it writes.
 
     Attributes:
-        is_composite: it only calls others.
-        is_random: it draws random numbers.
-        has_a_size_of_its_own: the shape of its result depends on entries of tensors.
-        tells_values: its result is a Python number that depends on entries of tensors.
-        writes: it changes a tensor in place.
+        is_composite: whether it only calls other operators.
+        is_random: whether it draws random numbers.
+        has_dynamic_shape: whether the shape of its result depends on entries of tensors.
+        returns_value: whether its result is a Python number that depends on entries of tensors.
+        writes: whether it changes a tensor in place.
     """
 
     is_composite: bool
     is_random: bool
-    has_a_size_of_its_own: bool
-    tells_values: bool
+    has_dynamic_shape: bool
+    returns_value: bool
     writes: bool
 
 
@@ -174,7 +174,7 @@ def _traits(func: OpOverload[..., Any]) -> _Traits:
     )
 
 
-_SIZE = "a mask or the like that depends on what is sampled decides how many entries there are, by {}"
+_DYNAMIC_SHAPE = "the shape of a tensor depends on a latent value, as with a mask, in {}"
 
 
 def _tensors_of(value: Any) -> Iterator[Tensor]:

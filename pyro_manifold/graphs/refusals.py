@@ -1,5 +1,3 @@
 """Messages of constructs that tracing does not support."""
 
-ASKS_FOR_A_NUMBER = (
-    "a branch, item(), an index without dimensions or the like asks for a number that depends on what is sampled"
-)
+BRANCHES_ON_A_VALUE = "the model branches on, or calls .item() on, a latent value"

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from pyro_manifold.graphs import masks
-from pyro_manifold.graphs.refusals import ASKS_FOR_A_NUMBER
+from pyro_manifold.graphs.refusals import BRANCHES_ON_A_VALUE
 from pyro_manifold.graphs.rewriting import without_storage
 
 
@@ -22,19 +22,19 @@ def trace(
 ) -> fx.GraphModule:
     """Return the graph of a function, as torch's `make_fx` does, in a third of its time.
 
-    A node has a tensor without storage, of its value's shape, strides and dtype, in ``meta["val"]``, its strides and
-    its offset in the storage of which it is a view in ``meta["layout"]``, and its device in ``meta["device"]``. Nothing
-    here imports what `torch.compile` needs, which takes longer than many a whole run, as long as torch's private parts
-    are where `recorder` expects them; in other versions of torch it is `make_fx`, which does not set
+    Each node has a tensor without storage, of the shape, strides and dtype of its value, in ``meta["val"]``, its
+    strides and its offset in the storage of which it is a view in ``meta["layout"]``, and its device in
+    ``meta["device"]``. The modules of `torch.compile`, whose import takes longer than many a whole run, are not
+    imported. If `recorder` does not work with the installed torch, `make_fx` is used, which does not set
     ``meta["layout"]``.
 
     Args:
         function: function of tensors, to tensors in tuples, lists and dictionaries.
-        *example: inputs to trace with, each a tensor of its own; their shapes are frozen in the graph.
+        *example: inputs to trace with, all different tensors; their shapes are frozen in the graph.
         decompositions: operators and functions that replace them, in terms of others.
 
     Raises:
-        ValueError: if the function needs a number that depends on its inputs, as a branch on values does.
+        ValueError: if the function needs a Python number that depends on its inputs, as for a branch on values.
     """
     graph_of = recorded if recorder_works() else by_make_fx
     with _PlainFunctions(), _plain_attention(example):
@@ -45,8 +45,8 @@ def trace(
 def recorder_works() -> bool:
     """Return whether the recorder of this package works with the installed torch, whose private parts it uses.
 
-    They may change in any version; so a small function with a constant, an in-place operator, and a composite operator
-    is recorded and evaluated at another point than that of the recording.
+    These may change in any version; a small function with a constant, an in-place operator and a composite operator is
+    recorded, and its graph compared with it at another point.
     """
     constant = torch.tensor([1.0, 2.0])
 
@@ -87,7 +87,7 @@ def by_make_fx(
     except RuntimeError as error:
         if "data-dependent" not in str(error):
             raise
-        raise ValueError(ASKS_FOR_A_NUMBER) from error
+        raise ValueError(BRANCHES_ON_A_VALUE) from error
     for node in graph.graph.nodes:
         if node.op == "get_attr" and isinstance(value := getattr(graph, node.target), Tensor):
             node.meta |= {"val": without_storage(value), "device": value.device}
@@ -104,7 +104,7 @@ def _plain_attention(example: tuple[Tensor, ...]) -> AbstractContextManager[None
 
 
 def unrecorded() -> AbstractContextManager[object]:
-    """Suspend recording, for values that are to be constants of the graph, whatever was recorded before."""
+    """Suspend recording, for values that are to be constants of the graph."""
     try:
         from torch.utils._python_dispatch import _disable_current_modes
     except ImportError:  # another version of torch: the values are recorded, and folded later
@@ -115,10 +115,10 @@ def unrecorded() -> AbstractContextManager[object]:
 class _PlainFunctions(TorchFunctionMode):
     """Function mode that replaces functions whose torch implementation inspects values.
 
-    Cumulative products are computed by ⌈log₂ n⌉ multiplications of vectors of n numbers: torch's derivative searches
-    for zeros, which no graph does cheaply. Stick-breaking has one: Dirichlet and LKJ in unconstrained space. A number
-    assigned by a mask is an entrywise selection; torch's derivative counts the entries of the mask. ``ldexp`` is
-    replaced because tracing the tangent of its derivative ends the process (torch 2.13).
+    Cumulative products, as of stick-breaking (Dirichlet and LKJ in unconstrained space), are computed by ⌈log₂ n⌉
+    multiplications of vectors of length n: torch's derivative searches for zeros, which a graph cannot do cheaply. A
+    number assigned by a mask is an entrywise selection; torch's derivative counts the entries of the mask. ``ldexp`` is
+    replaced because tracing the tangent of its derivative crashes the process (torch 2.13).
     """
 
     def __torch_function__(

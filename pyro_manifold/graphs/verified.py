@@ -1,4 +1,4 @@
-"""Construction of alternative forms of a function, comparison with the function, and fallback."""
+"""Construction of faster backends of a function, verification against the function, and fallback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SITES_SHOWN, _ENTRIES_SHOWN = 3, 4
 
 
 class NotAFunctionError(ValueError):
-    """Error of a function that is a different one at other inputs, which is not a failure of a form."""
+    """Error of a function whose structure depends on its inputs, which is not a failure of a backend."""
 
 
 def _no_cause(candidate: FlatFunction, inputs: Sequence[Tensor], row: int) -> str | None:
@@ -25,14 +25,14 @@ def _no_cause(candidate: FlatFunction, inputs: Sequence[Tensor], row: int) -> st
 
 
 @dataclass(frozen=True)
-class Words:
-    """The words in which a difference is reported.
+class Labels:
+    """Names of inputs and outputs, by which differences are reported.
 
     Attributes:
         outputs: names of the outputs, such as "the gradient of 'x'".
         places: ``{index of an input: name}`` of the inputs that are positions of a chain.
-        cause: function from the form, the inputs and a row of these to a clause that explains the difference there;
-            None if there is no such function.
+        cause: function from the backend, the inputs and a row of these to a clause that explains the difference there,
+            or None.
     """
 
     outputs: Sequence[str] = ()
@@ -55,26 +55,27 @@ def _in_digits(value: Tensor) -> str:
 
 
 class Verified:
-    """A function of tensors, in the fastest of its forms that agrees with the function itself.
+    """A function of tensors, evaluated by the fastest backend that agrees with the function itself.
 
-    Initially it is the function. Each `attempt` builds another form of it, compares the two, and uses the new one if
-    they agree. If a form raises because a matrix factorisation failed in some chain, the function itself is evaluated.
+    Initially the function itself is in use. Each `attempt` builds another backend, compares it with the function, and
+    uses it if they agree. If a backend raises because a matrix factorisation failed in some chain, the function itself
+    is evaluated.
 
     Args:
-        function: the reference for every form, from tensors to a tuple of tensors.
-        form: name of the form in use while no attempt has succeeded.
+        function: the reference for every backend, from tensors to a tuple of tensors.
+        form: name of the function itself as a backend, in use until an attempt succeeds.
         common: number of the last inputs that are shared by all rows.
-        words: words in which a difference is reported.
+        labels: names in reports of differences.
 
     Attributes:
-        form: the name of the form in use.
-        words: words in which a difference is reported.
+        form: the name of the backend in use.
+        labels: names in reports of differences.
     """
 
-    def __init__(self, function: FlatFunction, form: str, common: int = 0, words: Words | None = None) -> None:
+    def __init__(self, function: FlatFunction, form: str, common: int = 0, labels: Labels | None = None) -> None:
         self._function = self._fastest = function
         self._own_form = self.form = form
-        self._common, self.words = common, words or Words()
+        self._common, self.labels = common, labels or Labels()
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         try:
@@ -92,19 +93,19 @@ class Verified:
         contains: Verified | None = None,
         failure: str | None = None,
     ) -> bool:
-        """Use another form, if it can be built and agrees with the function at all points of comparison.
+        """Use another backend, if it can be built and agrees with the function at all points of comparison.
 
         Args:
-            form: name of the form.
-            build: function from the form in use to the new one; it can fail in any way.
-            points: inputs for the comparison; other ones than those of the trace, so that a branch on values is
+            form: name of the backend.
+            build: function from the backend in use to the new one; any exception counts as a failure to build it.
+            points: inputs for the comparison, different from those of the trace, so that a branch on values is
                 detected. A point at which a matrix cannot be factorised is skipped.
             rows: compare only these rows of inputs and outputs, if rows are chains and the function is slow.
-            contains: another function that becomes part of it: if that could not become a graph, neither can this.
-            failure: text of a warning if it fails, with ``{reason}`` in it; None for no warning.
+            contains: another function that becomes part of it; if that has no graph, the attempt fails.
+            failure: text of a warning if the attempt fails, with ``{reason}`` in it; None for no warning.
 
         Returns:
-            Whether the new form is in use.
+            Whether the new backend is in use.
 
         Raises:
             NotAFunctionError: by the function itself.
@@ -118,7 +119,7 @@ class Verified:
                 self._compare(candidate, points, rows)
         except NotAFunctionError:
             raise
-        except Exception as error:  # a tracer or compiler can fail in any way; the present form is kept
+        except Exception as error:  # a tracer or compiler can raise any exception; the backend in use is kept
             if failure is not None and not isinstance(error, NotWorthItError):
                 warnings.warn(failure.format(reason=reason(error)), stacklevel=2)
             return False
@@ -127,11 +128,11 @@ class Verified:
 
     @property
     def is_graph(self) -> bool:
-        """Return whether another form than the function itself is in use."""
+        """Return whether a backend other than the function itself is in use."""
         return self.form != self._own_form
 
     def difference_at(self, inputs: Sequence[Tensor], rows: list[int] | None = None) -> str | None:
-        """Describe how the form in use differs from the function at these rows of the inputs; None if it agrees."""
+        """Describe how the backend in use differs from the function at these rows; None if it agrees."""
         if not self.is_graph:
             return None
         try:
@@ -140,7 +141,7 @@ class Verified:
             return None
 
     def forget(self) -> None:
-        """Use the function itself from now on."""
+        """Discard the backend in use: evaluate the function itself."""
         self._fastest, self.form = self._function, self._own_form
 
     def _compare(self, candidate: FlatFunction, points: Iterable[Sequence[Tensor]], rows: list[int] | None) -> None:
@@ -149,12 +150,12 @@ class Verified:
             try:
                 differs = self._difference(candidate, inputs, rows)
             except FactorisationError:
-                continue  # outside the support of some chain; another point decides
+                continue  # outside the support in some chain; compared at the other points
             compared += 1
             if differs:
                 raise ValueError(differs)
         if not compared:
-            raise ValueError("there is no point at which it can be compared with the model")
+            raise ValueError("it cannot be compared with the model, whose factorisations fail at all points tried")
 
     def _difference(self, candidate: FlatFunction, inputs: Sequence[Tensor], rows: list[int] | None) -> str | None:
         own = len(inputs) - self._common
@@ -173,15 +174,15 @@ class Verified:
         if found is None:
             return None
         if not found.entry:
-            return found.described(self.words.outputs)
+            return found.described(self.labels.outputs)
         row = found.entry[0] if rows is None else rows[found.entry[0]]
-        clause = found._replace(entry=(row, *found.entry[1:])).described(self.words.outputs)
-        cause = self.words.cause(candidate, inputs, row)
-        return f"{clause}{self.words.where(inputs, row)}{'; ' if cause else ''}{cause or ''}"
+        clause = found._replace(entry=(row, *found.entry[1:])).described(self.labels.outputs)
+        cause = self.labels.cause(candidate, inputs, row)
+        return f"{clause}{self.labels.where(inputs, row)}{'; ' if cause else ''}{cause or ''}"
 
 
 def compiled(graph: FlatFunction, options: Mapping[str, Any] | None) -> FlatFunction:
-    """Compile a graph by `torch.compile`; shapes are those of its inputs unless ``options`` say otherwise."""
+    """Compile a graph by `torch.compile`, for the shapes of its inputs unless ``options`` has ``dynamic``."""
     function: FlatFunction = torch.compile(graph, **{"dynamic": False, **(options or {})})
     return function
 

@@ -1,35 +1,67 @@
 """Inference; names and places follow `pyro.infer`."""
 
-from pyro_manifold.infer import autoguide as autoguide
-from pyro_manifold.infer.api import MCMC as MCMC
-from pyro_manifold.infer.cross_validation import held_out_cells as held_out_cells
-from pyro_manifold.infer.cross_validation import k_fold as k_fold
-from pyro_manifold.infer.evidence import compare_evidence as compare_evidence
-from pyro_manifold.infer.exchange.exchange import ReplicaExchange as ReplicaExchange
-from pyro_manifold.infer.mcmc.arguments import Superchains as Superchains
-from pyro_manifold.infer.mcmc.hmc.ghmc import GHMC as GHMC
-from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC as OHMC
-from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning as Tuning
-from pyro_manifold.infer.mcmc.riemannian.msd import MSD as MSD
-from pyro_manifold.infer.mcmc.running.goal import Until as Until
-from pyro_manifold.infer.mcmc.running.shards import Shards as Shards
-from pyro_manifold.infer.mcmc.running.store import Store as Store
-from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler as MetaSampler
-from pyro_manifold.infer.mcmc.sgmcmc.nnsghmc import NNSGHMC as NNSGHMC
-from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC as OSGHMC
-from pyro_manifold.infer.mcmc.sgmcmc.psgld import PSGLD as PSGLD
-from pyro_manifold.infer.mcmc.sgmcmc.schedules import CosineCycles as CosineCycles
-from pyro_manifold.infer.mcmc.sgmcmc.schedules import PolynomialDecay as PolynomialDecay
-from pyro_manifold.infer.mcmc.sgmcmc.sghmc import SGHMC as SGHMC
-from pyro_manifold.infer.mcmc.sgmcmc.sgld import SGLD as SGLD
-from pyro_manifold.infer.mcmc.sgmcmc.sgnht import SGNHT as SGNHT
-from pyro_manifold.infer.mcmc.slice.geodesic_slice import GeodesicSlice as GeodesicSlice
-from pyro_manifold.infer.meta_training.settings import MetaTask as MetaTask
-from pyro_manifold.infer.meta_training.settings import TrainingSettings as TrainingSettings
-from pyro_manifold.infer.meta_training.stein import stein_scores as stein_scores
-from pyro_manifold.infer.meta_training.training import MetaTraining as MetaTraining
-from pyro_manifold.infer.meta_training.training import train_meta_sampler as train_meta_sampler
-from pyro_manifold.infer.predictive import Predictive as Predictive
-from pyro_manifold.infer.running_predictions import RunningPredictions as RunningPredictions
-from pyro_manifold.infer.smc.smc import SMC as SMC
-from pyro_manifold.infer.svi.svi import SVI as SVI
+from pyro_manifold.infer import autoguide
+from pyro_manifold.infer.api import MCMC
+from pyro_manifold.infer.cross_validation import held_out_cells, k_fold
+from pyro_manifold.infer.evidence import compare_evidence
+from pyro_manifold.infer.exchange.exchange import ReplicaExchange
+from pyro_manifold.infer.mcmc.arguments import Superchains
+from pyro_manifold.infer.mcmc.hmc.ghmc import GHMC
+from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
+from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning
+from pyro_manifold.infer.mcmc.riemannian.msd import MSD
+from pyro_manifold.infer.mcmc.running.goal import Until
+from pyro_manifold.infer.mcmc.running.shards import Shards
+from pyro_manifold.infer.mcmc.running.store import Store
+from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler
+from pyro_manifold.infer.mcmc.sgmcmc.nnsghmc import NNSGHMC
+from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
+from pyro_manifold.infer.mcmc.sgmcmc.psgld import PSGLD
+from pyro_manifold.infer.mcmc.sgmcmc.schedules import CosineCycles, PolynomialDecay
+from pyro_manifold.infer.mcmc.sgmcmc.sghmc import SGHMC
+from pyro_manifold.infer.mcmc.sgmcmc.sgld import SGLD
+from pyro_manifold.infer.mcmc.sgmcmc.sgnht import SGNHT
+from pyro_manifold.infer.mcmc.slice.geodesic_slice import GeodesicSlice
+from pyro_manifold.infer.meta_training.settings import MetaTask, TrainingSettings
+from pyro_manifold.infer.meta_training.stein import stein_scores
+from pyro_manifold.infer.meta_training.training import MetaTraining, train_meta_sampler
+from pyro_manifold.infer.predictive import Predictive
+from pyro_manifold.infer.running_predictions import RunningPredictions
+from pyro_manifold.infer.smc.smc import SMC
+from pyro_manifold.infer.svi.svi import SVI
+
+__all__ = [
+    "GHMC",
+    "MCMC",
+    "MSD",
+    "NNSGHMC",
+    "OHMC",
+    "OSGHMC",
+    "PSGLD",
+    "SGHMC",
+    "SGLD",
+    "SGNHT",
+    "SMC",
+    "SVI",
+    "CosineCycles",
+    "GeodesicSlice",
+    "MetaSampler",
+    "MetaTask",
+    "MetaTraining",
+    "PolynomialDecay",
+    "Predictive",
+    "ReplicaExchange",
+    "RunningPredictions",
+    "Shards",
+    "Store",
+    "Superchains",
+    "TrainingSettings",
+    "Tuning",
+    "Until",
+    "autoguide",
+    "compare_evidence",
+    "held_out_cells",
+    "k_fold",
+    "stein_scores",
+    "train_meta_sampler",
+]

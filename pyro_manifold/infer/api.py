@@ -30,7 +30,8 @@ from pyro_manifold.infer.mcmc.arguments import (
 from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
 from pyro_manifold.infer.mcmc.running.end_of_run import warn_of_chains
-from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, known_by, lengths
+from pyro_manifold.infer.mcmc.running.finished import Finished
+from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, identified_quantities, lengths
 from pyro_manifold.infer.mcmc.running.loop import Consumer, Iteration
 from pyro_manifold.infer.mcmc.running.on_disk import OnDisk
 from pyro_manifold.infer.mcmc.running.run import Run
@@ -38,6 +39,7 @@ from pyro_manifold.infer.mcmc.running.sampling import Reports, Sampling
 from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws, seed_of_all
 from pyro_manifold.infer.mcmc.running.shards import Job, Shards, run_shards
 from pyro_manifold.infer.mcmc.running.store import Store, as_store
+from pyro_manifold.infer.mcmc.running.symmetry_record import SymmetryRecord
 from pyro_manifold.infer.results import Results
 from pyro_manifold.store.fingerprint import fingerprint
 
@@ -46,7 +48,7 @@ ChainMethod = Literal["vectorized", "parallel", "sequential"] | Shards
 
 @runtime_checkable
 class Vectorised(Protocol):
-    """Protocol of a kernel that advances all chains together, such as every `Kernel` of this package."""
+    """Protocol of a kernel that advances all chains in one process, such as every `Kernel` of this package."""
 
     def prepare(
         self,
@@ -65,53 +67,53 @@ class Vectorised(Protocol):
 class MCMC(Results):
     """`pyro.infer.MCMC`, with all chains advanced together in one process.
 
-    With ``chain_method="vectorized"`` and a kernel of this package, chains are the leading dimension of every tensor:
-    a leapfrog step moves all of them, and one warm-up adapts step size and masses on all of them together. Each
-    chain has initial values of its own. Other kernels, such as Pyro's NUTS, run as in Pyro.
+    With ``chain_method="vectorized"`` and a kernel of this package, chains are the leading dimension of every tensor: a
+    leapfrog step moves all of them, and warm-up adapts step size and masses on all of them jointly. Each chain has its
+    own initial values. Other kernels, such as Pyro's NUTS, run as in Pyro.
 
     Args:
         kernel: the kernel.
-        num_samples: iterations of each chain after warm-up; each is a draw unless ``thinning`` says otherwise. With
-            ``until`` the least number of them, 100 if None.
-        warmup_steps: iterations before them that adapt; ``num_samples`` if None, and 500 if that is None too.
-        initial_params: ``{site: tensor}`` to start from, with a leading chain dimension if ``num_chains > 1``
-            (of groups, with `Superchains`); manifold sites on their manifold, all others unconstrained.
-            `SMC.initial_params` has particles so.
-        num_chains: number of chains, 1 to thousands; or `Superchains`, groups of chains that begin at one point each,
+        num_samples: number of iterations of each chain after warm-up; each gives a draw unless ``thinning`` is set.
+            With ``until`` it is the minimum, 100 if None.
+        warmup_steps: number of warm-up iterations, during which the kernel adapts; ``num_samples`` if None, and 500 if
+            that is None too.
+        initial_params: initial values ``{site: tensor}``, with a leading chain dimension if ``num_chains > 1`` (of
+            groups, with `Superchains`); manifold sites on their manifold, all others unconstrained.
+            `SMC.initial_params` returns them in this form.
+        num_chains: number of chains, 1 to thousands; or `Superchains`, groups of chains that share an initial value,
             for nested R-hat.
         hook_fn: called as ``hook_fn(kernel, params, stage, i)`` after each iteration; under ``"vectorized"`` each of
             ``params`` has a leading chain dimension.
         mp_context: for ``"parallel"``: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
-        disable_progbar: no progress bar.
+        disable_progbar: whether to hide the progress bar.
         disable_validation: as in Pyro.
         transforms: as in Pyro.
         save_params: names of the sites to keep, all if None.
         chain_method: ``"vectorized"``, `Shards` of vectorised chains in other processes, or Pyro's own processes
-            (``"parallel"``) or one chain after the other (``"sequential"``).
-        thinning: keep the end of every so many iterations after warm-up, ``num_samples // thinning`` draws of each
-            chain. For ``"vectorized"``.
-        consumers: called with every `Iteration` (stage, index, sites, statistics) as it comes, such as a running
-            mean; with ``save_params=[]`` no draw is kept. For ``"vectorized"``.
+            (``"parallel"``) or one chain after another (``"sequential"``).
+        thinning: number of iterations per draw after warm-up; each chain has ``num_samples // thinning`` draws. For
+            ``"vectorized"``.
+        consumers: functions called with each `Iteration` (stage, index, sites, statistics) when it is finished, for
+            example to update a running mean; with ``save_params=[]`` no draw is stored. For ``"vectorized"``.
         until: `Until`, or a dictionary such as ``{"ess": 400, "rhat": 1.01}``: sample until effective sample sizes and
-            R-hat are as asked for. For ``"vectorized"``.
-        store: a folder to which draws go as they come, or a `Store`; then they are not kept in memory, and
-            `get_samples` reads them. For ``"vectorized"``.
-        resume: go on with the run that is in the store, from its last checkpoint and bit for bit; begin, if there is
-            none.
-        tempering: True, or `ReplicaExchange` with its arguments: each chain is a ladder of replicas from the prior to
-            the posterior that swap places, so that it passes between modes, and the evidence comes with its draws. For
-            OHMC and GHMC, ``"vectorized"``.
+            R-hat reach these values. For ``"vectorized"``.
+        store: a folder, or a `Store`, to which draws are written during the run. They are then not kept in memory, and
+            `get_samples` reads them from there. For ``"vectorized"``.
+        resume: continue the run in ``store`` from its last checkpoint, bit for bit; start a new run if there is none.
+        tempering: True, or `ReplicaExchange` with its arguments: replica exchange (parallel tempering). Each chain
+            becomes a ladder of replicas between prior and posterior that swap states, which lets it move between modes
+            and estimates the evidence. For OHMC and GHMC, ``"vectorized"``.
 
     Attributes:
-        stopped: why a run with ``until`` stopped; None before it has.
+        stopped: reason for which a run with ``until`` stopped; None while it has not.
 
     An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised, and
-    `continue_run` goes on with that warm-up. An error while sampling is raised, and `get_samples` has the draws made
+    `continue_run` completes that warm-up. An error while sampling is raised, and `get_samples` has the draws made
     before it.
 
     Raises:
-        ValueError: for what is no kernel, another ``chain_method``, or ``initial_params`` without the right leading
-            dimension.
+        ValueError: if ``kernel`` is not a kernel, for an unknown ``chain_method``, and for ``initial_params`` without
+            the right leading dimension.
 
     Examples:
         >>> import pyro
@@ -169,7 +171,10 @@ class MCMC(Results):
         self._data_loader: Iterable[Any] | None = None
         self._store, self._resume = as_store(store, resume), resume
         if self._store is not None and transforms is not None:
-            raise ValueError("store keeps draws as the model has them: give transforms to the kernel.")
+            raise ValueError(
+                "MCMC: store does not support transforms, as it keeps constrained draws: pass transforms to the "
+                "kernel instead."
+            )
         arguments = {
             "warmup_steps": warmup_steps,
             "hook_fn": hook_fn,
@@ -195,14 +200,14 @@ class MCMC(Results):
         self._consumers = functions(consumers)
         self._save_params = save_params
         self._disable_progbar = disable_progbar
-        self._sampling: Sampling | ShardedDraws | None = None
+        self._sampling: Sampling | ShardedDraws | Finished | None = None
 
     def run(self, *args: Any, data_loader: Iterable[Any] | None = None, **kwargs: Any) -> None:
-        """Run all chains; arguments are those of the model. Warns of chains that hardly moved.
+        """Run all chains, and warn about chains that hardly moved.
 
         Args:
             *args: arguments of the model.
-            data_loader: an iterable over batches, such as a torch ``DataLoader``, for kernels that see a new one at
+            data_loader: an iterable over batches, such as a torch ``DataLoader``, for kernels that use a new batch at
                 each step (`SGLD`, `PSGLD`, `SGHMC`, `OSGHMC`). A batch's tensors become the model's positional
                 arguments (its keyword arguments, if it is a dictionary).
             **kwargs: keyword arguments of the model.
@@ -219,10 +224,10 @@ class MCMC(Results):
         self._warn_of_chains()
 
     def _compare(self, *args: Any, data_loader: Iterable[Any] | None = None, **kwargs: Any) -> None:
-        """Compare the run that is stored with this one, without drawing; arguments are those of the model.
+        """Compare the stored run with this one, without sampling; arguments are those of the model.
 
         Raises:
-            ValueError: if that is another run; the sentence says what differs.
+            ValueError: if they differ; the message names the difference.
         """
         self._take_arguments(args, kwargs, data_loader)
         self._begun()
@@ -235,20 +240,25 @@ class MCMC(Results):
     def continue_run(self, num_samples: int) -> None:
         """Continue sampling from the current state without new warm-up; further draws are appended in `get_samples`.
 
-        After an interrupt in warm-up, the rest of it comes first. What is drawn does not depend on whether a run is
-        made in one go or in several, up to the rounding of native code that a longer plan makes earlier.
+        After an interrupt during warm-up, warm-up is completed first. Draws do not depend on whether a run is made in
+        one call or in several, up to rounding: native code is compiled earlier if more iterations are planned.
 
         Args:
-            num_samples: iterations of each chain, more than `run` and earlier calls have made.
+            num_samples: number of iterations of each chain, in addition to those of `run` and earlier calls.
 
         Raises:
-            ValueError: before `run`, or for a run that was not vectorised, or whose shards are not stored; and if the
-                model or its data have changed since, as far as the density shows it.
+            ValueError: before `run`; for a run that was not vectorised, or in shards without a store; and if the model
+                or its data have changed since, as far as the log density shows.
         """
         check_counts(num_samples=num_samples)
+        if isinstance(self._sampling, Finished):
+            raise ValueError(
+                "MCMC.continue_run: this object is a copy, which has the draws and not the state of the chains: go on "
+                "with the original, or give MCMC a store and resume that run, MCMC(..., store=folder, resume=True)."
+            )
         if self._sampling is None or (self._shards is not None and self._store is None):
             raise ValueError(
-                "MCMC.continue_run goes on with a vectorised run of this object, in shards with a stored one: call "
+                "MCMC.continue_run needs a vectorised run of this object, and a store if it is in shards: call "
                 "mcmc.run(...) first."
             )
         if isinstance(self._sampling, Sampling):
@@ -260,7 +270,7 @@ class MCMC(Results):
         self._warn_of_chains()
 
     def _warn_of_chains(self) -> None:
-        if self._sampling is None:
+        if not isinstance(self._sampling, Sampling | ShardedDraws):
             warn_of_chains(self._samples, self.get_extra_fields(group_by_chain=True))
         else:
             run = self._run_here
@@ -321,7 +331,7 @@ class MCMC(Results):
         if self._until is None:
             return None
         least = self._requested_samples // self._thinning
-        return Goal(self._until, self._num_superchains, known_by(run), least)
+        return Goal(self._until, self._num_superchains, identified_quantities(run), least)
 
     def _fingerprints_of_data(self) -> dict[str, str]:
         """Return fingerprints of the data of a kernel that takes minibatches, by name."""
@@ -348,6 +358,9 @@ class MCMC(Results):
     def _go_on(self, sampling: Sampling) -> None:
         """Run warm-up and sampling; after an interrupt or an error the draws so far are kept."""
         consumers = [*self._consumers, *([self._call_hook] if self._hook is not None else [])]
+        if self._store is not None:
+            names = self._names_to_save(sampling.run)
+            consumers.append(SymmetryRecord(self._store.folder, sampling.run, names))
         with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
 
             def figures() -> dict[str, str]:

@@ -36,9 +36,10 @@ def k_fold(
     y_{-f(i)}),
     $$
 
-    f(i) the fold of row i. The model is fitted k times, to the rows of all folds but one. In contrast to the evidence,
-    the elpd needs no proper prior and hardly depends on the width of the prior. It is that of fits to a share 1 - 1/k
-    of the rows. Differences between models are sums over rows, from which their standard errors are computed.
+    where f(i) is the fold of row i. The model is fitted k times, each time to the rows of all folds but one. In
+    contrast to the evidence, the elpd needs no proper prior and hardly depends on the width of the prior. It refers to
+    fits to a fraction 1 - 1/k of the rows. Differences between models are sums over rows, from which their standard
+    errors are computed.
 
     Args:
         model: a Pyro model in which latent variables of single rows are integrated out.
@@ -102,11 +103,16 @@ def held_out_cells(
 ) -> Any:
     r"""Compute the log predictive density of held-out cells of a data matrix, for `arviz.compare`.
 
+    $$
+    \mathrm{elpd} = \sum_{(i,j)\ \mathrm{hidden}} \log \frac1S \sum_s p(y_{ij} \mid \theta_s), \quad
+    \theta_s \sim p(\theta \mid y_{\mathrm{observed}}) .
+    $$
+
     The model has an argument for the mask of observed cells, and masks its likelihood by it:
 
-    .. code-block:: python
-
-        cells = dist.Normal(scores @ loadings.mT, noise).mask(observed).to_event(1)
+    ```python
+    cells = dist.Normal(scores @ loadings.mT, noise).mask(observed).to_event(1)
+    ```
 
     It is fitted once; then the density of the held-out cells is evaluated with the inverted mask. Scores of rows may be
     latent sites, since each row keeps most of its cells. Use the same ``hidden`` to compare two models.
@@ -145,8 +151,8 @@ def held_out_cells(
     hidden = _hidden_cells(data, share, hidden)
     if mask in kwargs or mask not in inspect.signature(model).parameters:
         raise ValueError(
-            f"held_out_cells: the model needs an argument `{mask}` of its own, True for cells that it may see; see "
-            "mask=."
+            f"held_out_cells: the model has no argument `{mask}`: add one that masks its likelihood, True for "
+            "observed cells, or pass its name as mask=."
         )
 
     def with_mask(seen: Tensor) -> Arguments:
@@ -181,8 +187,8 @@ def _first_tensor(arguments: Arguments, owner: str) -> Tensor:
     tensors = [value for value in (*arguments[0], *arguments[1].values()) if isinstance(value, Tensor) and value.dim()]
     if not tensors:
         raise ValueError(
-            f"{owner}: the model's arguments have no tensor, whose rows could be left out: give the data as torch "
-            f"tensors in the call, {owner}(model, y, ...), not inside the model or a functools.partial."
+            f"{owner}: no argument of the model is a tensor: pass the data as torch tensors in the call, "
+            f"{owner}(model, y, ...), not inside the model or a functools.partial."
         )
     return tensors[0]
 
@@ -195,7 +201,8 @@ def _folds(rows: int, k: int, folds: Tensor | None) -> Tensor:
     folds = torch.as_tensor(folds)
     if folds.shape != (rows,) or len(folds.unique()) < 2:
         raise ValueError(
-            f"k_fold: folds has shape {tuple(folds.shape)}, expected the fold of each of {rows} rows, of 2 or more."
+            f"k_fold: folds has shape {tuple(folds.shape)}, expected ({rows},) with the fold of each row, and at "
+            "least 2 folds."
         )
     return folds
 
@@ -210,7 +217,7 @@ def _rows(arguments: Arguments, rows: int, chosen: Tensor) -> Arguments:
 
 
 def _check_parameters_are_shared(model: Model, arguments: Arguments, seen: Arguments) -> None:
-    """Raise an error if a latent site has a value for each row, which held-out rows would lack."""
+    """Raise an error if a latent site has a value for each row, since held-out rows would have none."""
     shapes: list[dict[str, Any]] = []
     for part in (arguments, seen):
         with torch.no_grad(), pyro.validation_enabled(False):
@@ -225,8 +232,8 @@ def _check_parameters_are_shared(model: Model, arguments: Arguments, seen: Argum
     own = sorted(name for name in shapes[0] if shapes[0][name] != shapes[1].get(name))
     if own:
         raise ValueError(
-            f"k_fold: sites {own} have values for each row, and a row that is left out has none: integrate them out of "
-            "the model, or hide cells instead of rows, with held_out_cells."
+            f"k_fold: sites {own} have a value for each row, which held-out rows lack: integrate them out of the "
+            "model, or hold out cells instead of rows, with held_out_cells."
         )
 
 
@@ -238,7 +245,9 @@ def _check_rows_are_first(model: Model, arguments: Arguments, rows: int, samples
     few = {name: value[:2] for name, value in samples.items()}
     found = pointwise_log_likelihood(model, *arguments, few)
     if not found:
-        raise ValueError("k_fold: the model observes nothing, of which rows could be left out.")
+        raise ValueError(
+            "k_fold: the model has no observed site, expected one with a dimension of rows: observe the data with obs=."
+        )
     for name, value in found.items():
         _by_row(name, value, rows)
 
@@ -247,8 +256,8 @@ def _by_row(name: str, log_likelihood: Tensor, rows: int) -> Tensor:
     """Return the log likelihood of each row, ``(draws, rows)``."""
     if log_likelihood.dim() < 2 or log_likelihood.shape[1] != rows:
         raise ValueError(
-            f"k_fold: site '{name}' has a likelihood of shape {tuple(log_likelihood.shape[1:])} for {rows} rows: "
-            "observe it in a plate of rows, `with pyro.plate('rows', len(y))`, the first of its dimensions."
+            f"k_fold: site '{name}' has a likelihood of shape {tuple(log_likelihood.shape[1:])}, expected {rows} "
+            "rows first: observe it in a plate of rows, `with pyro.plate('rows', len(y))`, as the leftmost plate."
         )
     return log_likelihood.flatten(2).sum(2) if log_likelihood.dim() > 2 else log_likelihood
 

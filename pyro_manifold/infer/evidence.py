@@ -19,7 +19,7 @@ from pyro_manifold.infer.smc.smc import SMC
 
 Model = Callable[..., Any]
 
-_RUNS_DIFFER = "The log evidences of"  # the beginning of a warning of `SMC`
+_RUNS_DIFFER = "The log evidences of"  # start of a warning of `SMC`
 _SPREADS = 10.0  # a difference of this many standard deviations between runs is decisive
 
 
@@ -50,7 +50,8 @@ def compare_evidence(
 
     Args:
         models: ``{name: model}``, any models for the same data: ranks of Bayesian PCA, factor models, numbers of
-            components of a mixture; or one model with ``over``. An `SMC` object that has run may replace its model.
+            components of a mixture; or one model with ``over``. An `SMC` object that has run may take the place of its
+            model.
         *args: arguments of the models.
         over: ``{argument: values}``: one model for each value of an argument, such as ``{"rank": range(1, 7)}``, named
             by the value; with several arguments one model for each combination, named by the tuple of values.
@@ -68,6 +69,8 @@ def compare_evidence(
         ValueError: if there are no models, for a single model without ``over``, if ``over`` is not a dictionary of
             lists or is given with several models, if ``smc`` is not a function, and for an `SMC` that has not run.
         Exception: the error of the first model, if all models fail.
+
+    Source: Kass & Raftery, Bayes factors, JASA 90 (1995).
 
     Examples:
         >>> import pyro, torch
@@ -137,8 +140,8 @@ def _named(models: Any, over: Mapping[str, Iterable[Hashable]] | None) -> dict[H
     single = callable(models)
     if single != (over is not None):
         raise ValueError(
-            "compare_evidence: give several models, {name: model}, or one model and over={argument: values}, such as "
-            "over={'rank': range(1, 7)}."
+            "compare_evidence: pass several models, {name: model}, or one model and over={argument: values}, such "
+            "as over={'rank': range(1, 7)}."
         )
     if not single and not isinstance(models, Iterable):
         raise ValueError(f"compare_evidence: models is {models!r}, expected {{name: model}} or a list of models.")
@@ -150,7 +153,7 @@ def _named(models: Any, over: Mapping[str, Iterable[Hashable]] | None) -> dict[H
     else:
         named = dict(models) if isinstance(models, Mapping) else dict(enumerate(models))
     if not named:
-        raise ValueError("compare_evidence: there is no model to weigh.")
+        raise ValueError("compare_evidence: models is empty, expected at least one model.")
     for name, model in named.items():
         if not isinstance(model, SMC) and not callable(model):
             raise ValueError(f"compare_evidence: models[{name!r}] is {model!r}, expected a Pyro model or an SMC.")
@@ -167,7 +170,7 @@ class _Row(NamedTuple):
         error: standard error of the log evidence.
         seconds: wall time; NaN for an `SMC` that had already run.
         spread: standard deviation of the log evidences of the runs.
-        said: warnings of the run, except those in ``differ``.
+        messages: warnings of the run, except those in ``differ``.
         differ: warnings that the log evidences of the runs differ.
         failure: the error that ended the run.
     """
@@ -176,7 +179,7 @@ class _Row(NamedTuple):
     error: float = math.nan
     seconds: float = math.nan
     spread: float = 0.0
-    said: Sequence[warnings.WarningMessage] = ()
+    messages: Sequence[warnings.WarningMessage] = ()
     differ: Sequence[warnings.WarningMessage] = ()
     failure: Exception | None = None
 
@@ -196,21 +199,21 @@ def _rows(
         except _NoSMCError:
             raise
         except Exception as error:
-            error.add_note(f"compare_evidence: by the model {name!r}.")
+            error.add_note(f"compare_evidence: raised by the model {name!r}.")
             rows[name] = _Row(failure=error)
         except KeyboardInterrupt:
             if all(math.isnan(row.log_evidence) for row in rows.values()):
                 raise
-            _warn(f"compare_evidence: interrupted in the model {name!r}; rows of models that are not done are NaN.")
+            _warn(f"compare_evidence: interrupted during the model {name!r}; rows of models without a result are NaN.")
             return rows
-        for message in rows[name].said:
+        for message in rows[name].messages:
             _warn(f"compare_evidence, the model {name!r}: {message.message}", message.category)
     failures = {name: row.failure for name, row in rows.items() if row.failure is not None}
     if len(failures) == len(rows):
         raise next(iter(failures.values()))
     for name, failure in failures.items():
-        said = f"{type(failure).__name__}: {failure}".splitlines()[0]
-        _warn(f"compare_evidence, the model {name!r}: it failed, and its row is NaN ({said})")
+        reason = f"{type(failure).__name__}: {failure}".splitlines()[0]
+        _warn(f"compare_evidence, the model {name!r}: the run failed, and its row is NaN ({reason})")
     return rows
 
 
@@ -225,13 +228,13 @@ def _weighed(model: Model | SMC, args: tuple[Any, ...], kwargs: dict[str, Any], 
     start = time.perf_counter()
     run = smc(model)
     if not isinstance(run, SMC):
-        raise _NoSMCError(f"compare_evidence: smc gave {run!r}, expected lambda model: SMC(OHMC(model), ...).")
+        raise _NoSMCError(f"compare_evidence: smc returned {run!r}, expected lambda model: SMC(OHMC(model), ...).")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")  # under -W error, they are raised when re-issued, not inside the run
         run.run(*args, **kwargs)
     differ = [each for each in caught if str(each.message).startswith(_RUNS_DIFFER)]
     others = [each for each in caught if each not in differ]
-    return _of_run(run)._replace(seconds=time.perf_counter() - start, said=others, differ=differ)
+    return _of_run(run)._replace(seconds=time.perf_counter() - start, messages=others, differ=differ)
 
 
 def _of_run(run: SMC) -> _Row:
@@ -251,7 +254,7 @@ def _warn_of_runs(rows: Mapping[Hashable, _Row], difference: Tensor) -> None:
 
 
 def _warn_of_ends(best: Hashable, over: Mapping[str, Iterable[Hashable]]) -> None:
-    """Warn of arguments for which the best model has the smallest or largest value tried."""
+    """Warn about arguments for which the best model has the smallest or largest value tried."""
     chosen = best if len(over) > 1 and isinstance(best, tuple) else (best,)
     for (argument, values), value in zip(over.items(), chosen, strict=False):
         end = _end(value, list(values))
@@ -274,5 +277,5 @@ def _end(value: Any, values: list[Any]) -> int | None:
 
 
 def _warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning attributed to the caller of `compare_evidence`, three frames up."""
+    """Issue a warning attributed to the caller of `compare_evidence`, three calls up the stack."""
     warnings.warn(message, category, stacklevel=4)

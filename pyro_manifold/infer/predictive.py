@@ -18,8 +18,8 @@ from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_determin
 from pyro_manifold.graphs.verified import reason
 
 _REMEDY = (
-    "say in it from the right which dimension is meant (U * scales[..., None, :], F[..., group, :, :] for a plate of "
-    "groups), or take parallel=False."
+    "index dimensions from the right in the model (U * scales[..., None, :], F[..., group, :, :] for a plate of "
+    "groups), or pass parallel=False."
 )
 
 
@@ -42,6 +42,10 @@ class Predictive(pyro.infer.Predictive):
         num_samples: as in Pyro.
         return_sites: as in Pyro.
         parallel: whether to run the model once for all draws.
+
+    Raises:
+        ValueError: for draws whose shapes do not match the model, and with ``parallel=True`` for a model that gives
+            other results for all draws at once than for each draw separately.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
@@ -71,7 +75,7 @@ class Predictive(pyro.infer.Predictive):
         super().__init__(model, _checked(posterior_samples), guide, num_samples, return_sites, parallel)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw the sites that are not in ``posterior_samples``, or ``return_sites``; arguments are the model's."""
+        """Draw the sites not in ``posterior_samples``, or ``return_sites``; arguments are those of the model."""
         with self._explained(args, kwargs):
             if not self.parallel:
                 return super().forward(*args, **kwargs)
@@ -107,8 +111,8 @@ class Predictive(pyro.infer.Predictive):
         counts = {name: len(value) if value.dim() else 0 for name, value in samples.items()}
         if len(set(counts.values())) > 1 or 0 in counts.values():
             raise ValueError(
-                f"Predictive: posterior_samples has {counts} draws, expected draws in the first dimension of each, as "
-                "many of one site as of another."
+                f"Predictive: posterior_samples has {counts} draws, expected the same number of draws of each site, "
+                "in the first dimension."
             )
         if samples:
             first = {name: value[0] for name, value in samples.items()}
@@ -132,7 +136,7 @@ def _checked(posterior_samples: Any) -> Any:
         return None
     if not isinstance(posterior_samples, Mapping):
         raise ValueError(
-            f"Predictive: posterior_samples={posterior_samples!r}, expected draws by names of sites, such as "
+            f"Predictive: posterior_samples={posterior_samples!r}, expected a dictionary of draws by site, such as "
             "mcmc.get_samples()."
         )
     samples = {name: torch.as_tensor(x) if isinstance(x, np.ndarray) else x for name, x in posterior_samples.items()}
@@ -140,8 +144,8 @@ def _checked(posterior_samples: Any) -> Any:
         if not torch.is_tensor(value) or not value.dim() or not len(value):
             found = f"of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"of type {type(value).__name__}"
             raise ValueError(
-                f"Predictive: posterior_samples['{name}'] is {found}, expected a tensor of one draw or more, "
-                "(draws, ...)."
+                f"Predictive: posterior_samples['{name}'] is {found}, expected a tensor (draws, ...) with at least "
+                "one draw."
             )
     return samples
 
@@ -159,9 +163,8 @@ def _misshapen(
         expected = nodes[name]["value"].shape if name in nodes else value.shape[1:]
         if value.shape[1:] != expected:
             return (
-                f"Predictive: posterior_samples['{name}'] has shape {tuple(value.shape)}, expected draws of shape "
-                f"{tuple(expected)}, one for each of the first dimension, as get_samples() has them without "
-                "group_by_chain"
+                f"Predictive: posterior_samples['{name}'] has shape {tuple(value.shape)}, expected (draws, "
+                f"*{tuple(expected)}), as returned by get_samples() without group_by_chain"
             )
     return None
 
@@ -173,7 +176,7 @@ def _check_alike(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Raise an error unless the first and the last draw give the same results together as each alone.
+    """Raise an error unless the first and the last draw give the same results jointly as separately.
 
     Draws that are broadcast against the elements of a plate cause no error if both have the same size.
     """
@@ -199,8 +202,8 @@ def _check_alike(
             ) from error
     if wrong:
         raise ValueError(
-            "Predictive(parallel=True): of all draws together the model says something else about site "
-            f"'{wrong[0]}' than of each alone: {_REMEDY}"
+            f"Predictive(parallel=True): for all draws at once the model gives another result at site '{wrong[0]}' "
+            f"than for each draw separately: {_REMEDY}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +14,15 @@ from torch import Tensor
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.modes import modes_of_run
 from pyro_manifold.diagnostics.report import Diagnostics
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import report
 from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.running.end_of_run import KnownSymmetries, aligned_draws
+from pyro_manifold.infer.mcmc.running.finished import Finished
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.sampling import Sampling
 from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws
@@ -30,7 +33,7 @@ from pyro_manifold.infer.mcmc.transitions.states import Statistics
 class Results(pyro.infer.MCMC):
     """Part of `MCMC` that reads what a run has drawn."""
 
-    _sampling: Sampling | ShardedDraws | None
+    _sampling: Sampling | ShardedDraws | Finished | None
     _num_superchains: int | None
     _vectorised: bool
     stopped: str | None
@@ -51,11 +54,11 @@ class Results(pyro.infer.MCMC):
         """Return the draws of each site, as in Pyro.
 
         Args:
-            num_samples: so many draws, drawn from all with replacement; None for all.
+            num_samples: number of draws to select at random with replacement; None for all draws.
             group_by_chain: ``{site: (chains, draws, ...)}`` instead of ``{site: (chains · draws, ...)}``.
             deterministic: whether to add sites of `pyro.deterministic`, computed for each draw; those that depend on
-                discrete sites which were summed out are left out, with a warning. Not for `Predictive`, which would
-                take these values for those that its own arguments give.
+                discrete sites which were summed out are left out, with a warning. Do not pass the result to
+                `Predictive`, which would use these values instead of recomputing them.
             align: whether to align the draws by the `symmetries` of the posterior, as `summary` does: each draw is
                 replaced by the one of the same density, with other signs, order or rotations of columns, that is
                 nearest to a common reference (`pyro_manifold.diagnostics.align_draws`). Deterministic sites are those
@@ -66,6 +69,7 @@ class Results(pyro.infer.MCMC):
                 density of the kernel cannot be evaluated.
         """
         self._check_there_are_draws("get_samples")
+        check_flag(align=align)
         if num_samples is not None:
             check_counts(num_samples=num_samples)
         draws = aligned_draws(self._samples, self._known(), "MCMC.get_samples") if align else self._samples
@@ -81,7 +85,7 @@ class Results(pyro.infer.MCMC):
             group_by_chain: ``{name: (chains, draws)}`` instead of ``{name: (chains · draws,)}``.
 
         Returns:
-            By ArviZ's names; empty for kernels that record nothing.
+            Statistics by ArviZ's names; empty for kernels without statistics.
 
         Raises:
             ValueError: before `run`.
@@ -93,25 +97,27 @@ class Results(pyro.infer.MCMC):
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
 
     def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
-        """Print a table of the draws, aligned where the posterior knows sites only up to signs, order or rotations.
+        """Print a table of the draws, aligned where sites are identified only up to signs, order or rotations.
 
-        Draws of such sites are those of ``get_samples(align=True)``. A line below the table says what was done, with
-        the largest R-hat and the smallest effective size of what no change of signs, order or rotation alters
-        (`pyro_manifold.diagnostics.invariants`). If chains disagree on that, on sites without a symmetry or on the log
-        density, with an R-hat above 1.05, a sentence before the table says so and what to do.
+        Draws of such sites are those of ``get_samples(align=True)``. A line below the table describes the alignment,
+        with the largest R-hat and the smallest effective sample size of invariants, the quantities that no change of
+        signs, order or rotation alters (`pyro_manifold.diagnostics.invariants`). If chains disagree on these, on sites
+        without a symmetry or on the log density, with an R-hat above 1.05, a warning with a remedy precedes the table.
 
         The table is Pyro's, with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
         (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given.
 
         Args:
-            prob: probability of the interval.
-            align: False prints the draws as they were sampled, all rows, and what is known of them below the table.
-            max_rows: of a site with more entries than this, the ten with the largest R-hat are shown, and how many
-                there are besides; None for 20 with ``align``, and for all without.
+            prob: probability of the interval, between 0 and 1.
+            align: whether to align draws. False prints all rows of the draws as they were sampled, with their
+                invariants below the table.
+            max_rows: largest number of rows of a site. For a site with more entries, the ten with the largest R-hat and
+                the number of the others are shown; None is 20 with ``align``, and no limit without.
 
         Raises:
-            ValueError: before `run`, for fewer than 4 draws of each chain, or another ``max_rows``.
+            ValueError: before `run`, for fewer than 4 draws of each chain, or another ``prob`` or ``max_rows``.
         """
+        check_flag(align=align)
         self._check_there_are_draws("summary", fewest=4)
         density = self.get_extra_fields(group_by_chain=True).get("lp")
         options: Any = {"prob": prob, "num_superchains": self._num_superchains, "max_rows": max_rows}
@@ -122,7 +128,7 @@ class Results(pyro.infer.MCMC):
         divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
         if divergences:
             print("Number of divergences:", sum(divergences))
-        for sentence in [*sentences, *([] if self._run_here is None else self._run_here.sentences())]:
+        for sentence in [*sentences, *([] if self._sampling is None else self._sampling.sentences())]:
             print(sentence)
         if self.stopped is not None:
             print(self.stopped)
@@ -130,8 +136,8 @@ class Results(pyro.infer.MCMC):
     def symmetries(self) -> list[Symmetry]:
         """Find sites that the posterior identifies only up to signs, order or rotations of their columns.
 
-        Found for kernels of this package, by changing the columns of some draws and asking the density, once for the
-        draws of a run.
+        They are found once per run, for kernels of this package, by evaluating the log density at some draws with
+        changed columns.
         """
         self._check_there_are_draws("symmetries")
         return self._known() or []
@@ -152,8 +158,8 @@ class Results(pyro.infer.MCMC):
             raise ValueError(f"MCMC.{method}: there are no draws yet, call mcmc.run(...) first.")
         if self._samples and self.num_samples < fewest:
             raise ValueError(
-                f"MCMC.{method} needs {fewest} draws of each chain, for effective sizes and R-hat, and there are "
-                f"{self.num_samples}."
+                f"MCMC.{method} needs at least {fewest} draws of each chain for effective sample sizes and R-hat, "
+                f"and there are {self.num_samples}: increase num_samples."
             )
 
     def diagnostics(self) -> Diagnostics:
@@ -162,22 +168,22 @@ class Results(pyro.infer.MCMC):
         The result is a dictionary with a short ``repr``. Keys are the names of sites and identifiers; names with spaces
         in place of underscores are accepted.
 
-        Of each site, by ArviZ and of the draws as they were sampled: ``"n_eff"`` (for the mean), ``"ess_bulk"``,
-        ``"ess_tail"`` and the rank-normalised ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains`` is given.
+        Entries of each site, computed by ArviZ from the draws as they were sampled: ``"n_eff"`` (for the mean),
+        ``"ess_bulk"``, ``"ess_tail"`` and the rank-normalised ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains``
+        is given.
 
         ``"disagreeing_chains"`` names, for each site whose largest split R-hat is above 1.05, that R-hat and the chain
-        furthest from the others: it may sit in another mode, or not have arrived yet; and the chains that never moved.
-        This R-hat is of values, not of ranks: where chains are far apart it is larger than ``"r_hat"``.
-        Of a single chain, sites on which its two halves disagree.
-        Sites that the model knows only up to sign or rotation disagree by nature; ``"log_density"``, the last entry,
-        does not.
+        furthest from the others: it may be in another mode, or not have converged yet. It also names the chains that
+        never moved. This R-hat is computed from values, not from ranks: where chains are far apart it is larger than
+        ``"r_hat"``. For a single chain, its two halves are compared. Chains always disagree on sites that are
+        identified only up to sign or rotation; ``"log_density"``, the last entry, is not affected by this.
 
-        ``"modes"`` groups the chains by mode (`pyro_manifold.diagnostics.modes`), as far as the posterior tells them
-        apart, where there are 20 draws or more.
+        ``"modes"`` groups the chains by mode (`pyro_manifold.diagnostics.modes`), as far as the draws distinguish them,
+        if there are at least 20 draws.
 
-        With ``tempering``, ``"replica_exchange"`` has the ladder, rejection rates of swaps between its neighbours,
-        their sum, the barrier Λ, round trips of each chain's replicas, how many are expected at such rejections, and
-        the log evidence with its standard error.
+        With ``tempering``, ``"replica_exchange"`` contains the ladder, the rejection rates of swaps between neighbours
+        and their sum, the barrier Λ, the round trips of each chain's replicas and their expected number, and the log
+        evidence with its standard error.
         """
         self._check_there_are_draws("diagnostics", fewest=4)
         statistics = self.get_extra_fields(group_by_chain=True)
@@ -185,11 +191,21 @@ class Results(pyro.infer.MCMC):
         found = report(self._samples, statistics, chains, self._num_superchains)
         if self._vectorised:
             found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
-        return Diagnostics(found if self._run_here is None else found | self._run_here.report())
+        return Diagnostics(found if self._sampling is None else found | self._sampling.report())
 
     def to_inferencedata(self, **options: Any) -> Any:
         """Export the run to ArviZ; options and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""
         return to_inferencedata(self, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickling: results and settings, without graphs, and without the run that made them."""
+        state = self.__dict__.copy()
+        if not self._vectorised:
+            return state
+        kernel, sampler = self.kernel.without_run(), copy.copy(self.sampler)
+        sampler.kernel = kernel
+        run = None if self._sampling is None else Finished.of(self._sampling)
+        return state | {"kernel": kernel, "sampler": sampler, "_sampling": run}
 
 
 def _selected(samples: Mapping[str, Tensor], num_samples: int | None, group_by_chain: bool) -> Sites:

@@ -29,7 +29,7 @@ class RunningPredictions:
 
     For ``MCMC(..., consumers=[predictions], save_params=[])``: for a network with a million weights, only statistics of
     its predictions are stored. The model is run with the values of each kept draw, and its *return value*, mapped by
-    ``statistic``, is averaged. Data need not be given if the return value does not depend on values drawn in their
+    ``statistic``, is averaged. Data need not be passed if the return value does not depend on values drawn in their
     place; if it does, predictions are random, and a warning is issued. The model is traced at the first draw and
     vectorised over chains; if that is not possible, it is run chain by chain, with a warning.
 
@@ -147,7 +147,7 @@ class RunningPredictions:
 
     def _check_there_are_draws(self) -> None:
         if not self.draws:
-            raise ValueError(f"{_OWNER}: there are no draws yet, give it to MCMC(..., consumers=[...]) and run that.")
+            raise ValueError(f"{_OWNER}: there are no draws yet: pass it to MCMC(..., consumers=[...]) and call run.")
 
     # ---- updates ------------------------------------------------------------------------------------------------
 
@@ -156,8 +156,9 @@ class RunningPredictions:
             self._means, self._squares = torch.zeros_like(found), torch.zeros_like(found)
         if self._means.shape != found.shape:
             raise ValueError(
-                f"{_OWNER}: the predictions of all chains have shape {tuple(found.shape)}, those of the draws so far "
-                f"{tuple(self._means.shape)}: go on with the same model, arguments and number of chains."
+                f"{_OWNER}: the predictions of all chains have shape {tuple(found.shape)}, expected "
+                f"{tuple(self._means.shape)} as for the draws so far: continue with the same model, arguments and "
+                "number of chains."
             )
         means, squares = self._means.to(found), self._squares.to(found)
         difference = found - means
@@ -170,15 +171,16 @@ class RunningPredictions:
         if not finite.all():
             chains = named((~finite).nonzero().flatten().tolist())
             raise ValueError(
-                f"{_OWNER}: predictions of {chains} at draw {draw} are not finite; let statistic give finite numbers "
-                "(such as probabilities instead of logarithms), or look at that draw with save_params=None."
+                f"{_OWNER}: predictions of {chains} at draw {draw} are not finite: choose a statistic that returns "
+                "finite values (such as probabilities instead of their logarithms), or inspect that draw with "
+                "save_params=None."
             )
 
     def _of_one_chain(self, values: Values) -> tuple[Tensor]:
         returned = self._replay.trace(values).nodes["_RETURN"]["value"]
         found = returned if self._statistic is None else self._statistic(returned)
         if not isinstance(found, Tensor):
-            what = "the model returns" if self._statistic is None else "statistic gives"
+            what = "the model returns" if self._statistic is None else "statistic returns"
             raise ValueError(f"{_OWNER}: {what} a {type(found).__name__}, expected a tensor of predictions.")
         return (found,)
 
@@ -187,7 +189,9 @@ class RunningPredictions:
         # Distinct storage for each input: tracing merges inputs that are the same tensor object.
         names, columns = list(values), [value.detach().clone() for value in values.values()]
         if not columns:
-            raise ValueError(f"{_OWNER}: the draws have no sites, expected those of a model that samples some.")
+            raise ValueError(
+                f"{_OWNER}: the draws have no sites, expected at least one: sample a model with latent sites."
+            )
 
         def flat(*values: Tensor) -> tuple[Tensor, ...]:
             return self._of_one_chain(dict(zip(names, values, strict=True)))
@@ -200,7 +204,7 @@ class RunningPredictions:
 
         function, chains = Verified(row_by_row(flat), "chain by chain"), len(columns[0])
         if self._repeatable({name: column[0] for name, column in zip(names, columns, strict=True)}):
-            failure = f"{_OWNER}: the model cannot be traced ({{reason}}); going on chain by chain, which is slow."
+            failure = f"{_OWNER}: the model cannot be traced ({{reason}}); continuing chain by chain, which is slow."
             rows = list(range(min(chains, _COMPARED_CHAINS)))
             function.attempt("traced", vectorised, [columns], rows=rows, failure=failure if chains > 1 else None)
         return function
@@ -213,8 +217,8 @@ class RunningPredictions:
         drawn = sorted(self._replay.without_draws(values))
         warnings.warn(
             f"{_OWNER}: predictions are not the same at each call with one draw; they depend on "
-            f"{drawn or 'random numbers of the model, such as dropout'}, of which the draws have no values. Are the "
-            "names of all other sites those of the sampler's model?",
+            f"{drawn or 'random numbers of the model, such as dropout'}, for which the draws have no values. Check "
+            "that all other sites have the names of the sampler's model.",
             stacklevel=4,
         )
         return False
@@ -226,8 +230,8 @@ class RunningPredictions:
         if difference is not None:
             function.forget()
             warnings.warn(
-                f"{_OWNER}: at draw {draw} the traced model left the model, predictions so far may be wrong: "
-                f"{difference}. Going on chain by chain, without tracing.",
+                f"{_OWNER}: at draw {draw} the traced model differs from the model ({difference}), so that "
+                "predictions so far may be wrong. Continuing chain by chain, without tracing.",
                 stacklevel=3,
             )
 
@@ -248,7 +252,7 @@ class RunningPredictions:
         draws, means, squares = (saved[name] for name in entries)
         alike = isinstance(means, Tensor) and isinstance(squares, Tensor) and means.shape == squares.shape
         if not isinstance(draws, int) or draws < 0 or not alike:
-            raise ValueError(f"What was saved of {_OWNER} is damaged: expected what state_dict() returns.")
+            raise ValueError(f"{_OWNER}: the saved state is damaged, expected the result of state_dict().")
         self.draws, self._means, self._squares = draws, means.clone(), squares.clone()
 
     def __getstate__(self) -> dict[str, Any]:

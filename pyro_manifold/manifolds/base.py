@@ -22,7 +22,7 @@ class Manifold(ABC):
 
     event_dim: int
     shape_in_words: str = "any"
-    """The event shapes of its points, for messages."""
+    """Description of the event shapes of its points, for messages."""
 
     @abstractmethod
     def dimension(self, *shape: int) -> int:

@@ -12,10 +12,10 @@ from pyro_manifold.manifolds.base import Manifold
 
 @dataclass(frozen=True)
 class Constant(Manifold):
-    """A fixed vector, a manifold of dimension 0: for numbers on which a density depends, such as a temperature.
+    """A fixed vector, a manifold of dimension 0, for constants on which a density depends, such as a temperature.
 
-    As the manifold of a site it makes that number an input of the density, one for each chain, that every kernel leaves
-    unchanged. Its gradient is the derivative of the potential energy.
+    A site with this manifold is an input of the density with its own value in each chain, which no kernel changes. Its
+    gradient is the derivative of the potential energy.
 
     Examples:
         >>> Constant().retraction(torch.tensor([0.5]), torch.tensor([1.0]))

@@ -16,7 +16,9 @@ class Grassmann(Stiefel):
     XR for an orthogonal R spans the same subspace and is the same point. Tangent vectors (directions of movement) at X
     are the *horizontal* matrices, $X^\top r = 0$: those that rotate no column within the subspace. They are
     tangent vectors of `Stiefel` too, with the same geodesics, so only the removal of these rotations differs from
-    `Stiefel`. Edelman, Arias & Smith 1998, section 2.5.
+    `Stiefel`.
+
+    Source: Edelman, Arias & Smith 1998, SIAM Journal on Matrix Analysis and Applications 20, 303–353, section 2.5.
 
     Examples:
         >>> import torch

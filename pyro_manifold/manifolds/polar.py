@@ -30,6 +30,8 @@ def polar_factor(matrix: Tensor) -> Tensor:
     Returns:
         Q, ``(..., n, p)``, of the same dtype and device.
 
+    Source: Higham 1986, SIAM Journal on Scientific and Statistical Computing 7, 1160–1174.
+
     Examples:
         >>> Q = polar_factor(torch.tensor([[3.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))
         >>> Q.tolist()
@@ -60,7 +62,7 @@ def solve_lyapunov(positive: Tensor, right_side: Tensor) -> Tensor:
 
 
 def _finite_or_zero(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Replace matrices with a non-finite entry by zero: LAPACK raises an error for them, which a divergence must not.
+    """Replace matrices with a non-finite entry by zero, since LAPACK raises an error for them and divergences must not.
 
     Returns:
         The matrices, and a factor for results computed from them: 1, or NaN where a matrix was replaced.

@@ -23,6 +23,8 @@ class SpecialOrthogonal(Stiefel):
 
     Tangent vectors, retractions and geodesics are those of `Stiefel`, which never leave a component.
 
+    Source: Edelman, Arias & Smith 1998, SIAM Journal on Matrix Analysis and Applications 20, 303–353.
+
     Examples:
         >>> import torch
         >>> manifold = SpecialOrthogonal()
@@ -60,7 +62,7 @@ class SpecialOrthogonal(Stiefel):
         return with_positive_determinant(super().random_point(*shape, dtype=dtype, device=device, generator=generator))
 
     def projection(self, ambient: Tensor) -> Tensor:
-        r"""Nearest rotation, $U \operatorname{diag}(1, \dots, 1, \det UV^\top) V^\top$ for $USV^\top$."""
+        r"""Return the nearest rotation, $U \operatorname{diag}(1, \dots, 1, \det UV^\top) V^\top$ for $USV^\top$."""
         left, _, right = torch.linalg.svd(ambient)
         sign = torch.linalg.det(left @ right).sign()
         return torch.cat([left[..., :-1], left[..., -1:] * sign[..., None, None]], -1) @ right

@@ -35,6 +35,8 @@ def great_circle_flow(point: Tensor, tangent: Tensor, time: Tensor | float, dim:
 class Sphere(Manifold):
     r"""Unit vectors, $\{x \in \mathbb{R}^n : \|x\| = 1\}$, n ≥ 2; tangent vectors at x are orthogonal to x.
 
+    Source: Edelman, Arias & Smith 1998, SIAM Journal on Matrix Analysis and Applications 20, 303–353, for p = 1.
+
     Examples:
         >>> Sphere().projection(torch.tensor([3.0, 4.0])).tolist()
         [0.6000000238418579, 0.800000011920929]

@@ -72,7 +72,7 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
         signs = torch.cat([ones, -ones])
         exchanged = signs * (both.mT @ both)
         identity = torch.eye(2 * p, dtype=point.dtype, device=point.device)
-        # solve_ex: a diverging step may contain non-finite numbers, which must be returned as such rather than raise.
+        # solve_ex does not raise: a diverging step may contain non-finite entries, which are returned.
         solved = torch.linalg.solve_ex(identity - time / 2 * exchanged.roll(p, -1), exchanged)[0]
         moved = both + time * (both @ solved.roll(p, -2))
     else:
@@ -92,9 +92,9 @@ def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple
     \quad A = X^\top r, \; S = r^\top r .
     $$
 
-    The formula needs X orthonormal and r tangent: rounding grows exponentially from step to step, to order 1 in some
-    thirty steps of size 0.6. So the accumulated rounding error is removed at the end of each step. For p = 1 the
-    geodesic is a great circle.
+    The formula requires X orthonormal and r tangent: rounding errors grow exponentially from step to step, to order 1
+    in about thirty steps of size 0.6. They are therefore removed at the end of each step. For p = 1 the geodesic is a
+    great circle.
 
     Edelman, Arias & Smith 1998, eq. 2.42; Byrne & Girolami 2013, arXiv 1301.6064.
 
@@ -131,6 +131,8 @@ class Stiefel(Manifold):
 
     Tangent vectors at X, the directions in which X can move without leaving the set, are the matrices r with
     $X^\top r$ skew-symmetric. p = 1 gives unit vectors, p = n the orthogonal matrices O(n).
+
+    Source: Edelman, Arias & Smith 1998, SIAM Journal on Matrix Analysis and Applications 20, 303–353.
 
     Examples:
         >>> manifold = Stiefel()

@@ -43,7 +43,7 @@ def check_gain(owner: str, gain: Any) -> None:
             "the layer, of shape ()."
         )
     if gain.support.check(torch.tensor(-1.0)).any():
-        raise ValueError(f"{owner}: gain={gain!r} can be negative, expected positive numbers, such as LogNormal has.")
+        raise ValueError(f"{owner}: gain={gain!r} can be negative, expected positive numbers, such as by LogNormal.")
 
 
 def as_pair(owner: str, name: str, value: int | Sequence[int], least: int = 1) -> tuple[int, int]:

@@ -22,6 +22,8 @@ Chosen = Literal["hidden"] | type | tuple[type, ...] | Collection[str] | Callabl
 PriorScale = float | Callable[[str, nn.Parameter], float] | None
 
 _OWNER = "to_bayesian_"
+_OUTPUT_SCALE = 4.0  # chosen by python -m benchmarks.accuracy.networks.priors, see docs/how_to/networks.md
+_LAYERS = (nn.Linear, nn.Conv2d)
 _ORTHOGONAL = {nn.Linear, PyroModule[nn.Linear], nn.Conv2d, PyroModule[nn.Conv2d]}
 _NORMALISATIONS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
 
@@ -32,34 +34,37 @@ def to_bayesian_(
     *,
     prior_scale: PriorScale = None,
     bias_scale: float = 1.0,
-    gain: Any = 1.0,
+    gain: Any = None,
 ) -> PyroModule:
     r"""Give every parameter of a network a prior, **in place**, and make it a `PyroModule` as `to_pyro_module_` does.
 
     Some of the layers `torch.nn.Linear` and `torch.nn.Conv2d` are replaced by `OrthogonalLinear` and
     `OrthogonalConv2d`. All other parameters become sites with independent normal entries: of mean 0 and standard
     deviation 1/√fan-in for tensors of two or more dimensions (fan-in is the number of terms that one output sums, the
-    product of all sizes but the first), so that inputs of variance 1 have outputs of variance 1; 1 for embeddings; and
-    ``bias_scale`` for biases and other parameters of at most one dimension. The weights of normalisation layers have
-    mean 1. Parameters with ``requires_grad=False`` are left unchanged; the values of all others are discarded. The
-    dtype and device of each layer are kept, and follow later calls of ``.to(...)``.
+    product of all sizes but the first), so that inputs of variance 1 have outputs of variance 1; 4/√fan-in for the
+    weight of the last Linear or Conv2d, so that a classifier can be certain; 1 for embeddings; and ``bias_scale`` for
+    biases and other parameters of at most one dimension. The weights of normalisation layers have mean 1. Parameters
+    with ``requires_grad=False`` are left unchanged; the values of all others are discarded. The dtype and device of
+    each layer are kept, and follow later calls of ``.to(...)``.
 
     Args:
         network: a module; attributes of a `PyroModule` that are sites already are left unchanged.
         orthogonal: the layers that become orthogonal. ``"hidden"``: every Linear and Conv2d but the last, in the order
-            of ``network.named_modules()``: its outputs are not hidden, and the data determine their scale. Or a type,
-            or several, such as ``nn.Conv2d``; or names, such as ``["0", "body.2"]``; or a function of name and layer.
-            ``()`` for none. Subclasses of the two layers compute something else and are never replaced.
-        prior_scale: standard deviation of the weights that are not orthogonal, or a function of name and parameter;
-            None as above.
+            of ``network.named_modules()``, whose outputs are not hidden and have a scale that the data determine. Or a
+            type, or several, such as ``nn.Conv2d``; or names, such as ``["0", "body.2"]``; or a function of name and
+            layer. ``()`` for none. Subclasses of the two layers are never replaced.
+        prior_scale: standard deviation of the weights that are not orthogonal, or a function from name and parameter to
+            it; None for the values above.
         bias_scale: standard deviation of biases, including those of orthogonal layers.
-        gain: gain of the orthogonal layers, as in `OrthogonalLinear`; √2 keeps the variance through ReLU.
+        gain: gain of the orthogonal layers, as in `OrthogonalLinear`; √2 keeps the variance through ReLU. None for
+            $\sqrt{\max(1, \text{out} / \text{in})}$ of each layer, with which inputs of variance 1 have outputs of
+            variance 1 (of a convolution, ``in`` is the size of a patch).
 
     Returns:
         The network.
 
     Raises:
-        TypeError: if ``network`` is no module.
+        TypeError: if ``network`` is not a module.
         ValueError: if it has no parameters that could become sites, shares one between layers, has some without a
             shape, or has batch normalisation; or for arguments other than those above. The network is unchanged then.
 
@@ -67,17 +72,18 @@ def to_bayesian_(
         >>> import torch
         >>> from pyro import poutine
         >>> from torch import nn
-        >>> network = to_bayesian_(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)))
+        >>> network = to_bayesian_(nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 3)))
         >>> network[0]
-        OrthogonalLinear(4, 8, bias=True)
-        >>> network(torch.randn(5, 4)).shape
+        OrthogonalLinear(8, 4, bias=True)
+        >>> network(torch.randn(5, 8)).shape
         torch.Size([5, 3])
-        >>> sorted(poutine.trace(network).get_trace(torch.randn(5, 4)).stochastic_nodes)
+        >>> sorted(poutine.trace(network).get_trace(torch.randn(5, 8)).stochastic_nodes)
         ['0.basis', '0.bias', '2.bias', '2.weight']
     """
     parameters = _checked_parameters(network)
     check_positive(_OWNER, bias_scale=bias_scale)
-    check_gain(_OWNER, gain)
+    if gain is not None:
+        check_gain(_OWNER, gain)
     replaced = _chosen(network, orthogonal)
     scales = {
         name: _scale(network, name, parameter, prior_scale, bias_scale)
@@ -86,7 +92,7 @@ def to_bayesian_(
     }
     for name, layer in replaced.items():
         parent, _, child = name.rpartition(".")
-        # Not by setattr, which would move the layer to the end of a sequence that is a PyroModule already.
+        # setattr would move the layer to the end of a sequence that is already a PyroModule.
         network.get_submodule(parent)._modules[child] = _orthogonal(layer, gain, bias_scale)
     to_pyro_module_(network)
     for name, scale in scales.items():
@@ -105,11 +111,11 @@ def _checked_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
         if not parameter.requires_grad or _of_pyro(network, name):
             continue
         if isinstance(parameter, UninitializedParameter):
-            raise ValueError(f"{_OWNER}: '{name}' has no shape yet, run the network once on an example before.")
+            raise ValueError(f"{_OWNER}: '{name}' has no shape yet; run the network once on an example first.")
         if id(parameter) in names:
             raise ValueError(
-                f"{_OWNER}: '{names[id(parameter)]}' and '{name}' are the same tensor, and would become two "
-                "independent sites: give each layer its own."
+                f"{_OWNER}: '{names[id(parameter)]}' and '{name}' are the same tensor and would become two "
+                "independent sites; give each layer its own parameter."
             )
         names[id(parameter)], parameters[name] = name, parameter
     if not parameters:
@@ -117,8 +123,8 @@ def _checked_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
     for name, module in network.named_modules():
         if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
             raise ValueError(
-                f"{_OWNER}: '{name}' normalises by the batch, so that no case has a density of its own: take GroupNorm "
-                "or LayerNorm, or call network.eval() first to use the running statistics."
+                f"{_OWNER}: '{name}' normalises over the batch, so that the likelihood does not factorise over "
+                "examples; use GroupNorm or LayerNorm, or call network.eval() first to use the running statistics."
             )
     return parameters
 
@@ -164,7 +170,8 @@ def _can_be_replaced(layer: nn.Module) -> bool:
 
 def _orthogonal(layer: Any, gain: Any, bias_scale: float) -> nn.Module:
     """Return the orthogonal layer that replaces a layer of `torch.nn`."""
-    options: dict[str, Any] = {"bias": layer.bias is not None, "gain": gain, "bias_scale": bias_scale}
+    options: dict[str, Any] = {"bias": layer.bias is not None, "bias_scale": bias_scale}
+    options["gain"] = _gain_that_keeps_variance(layer) if gain is None else gain
     options |= {"device": layer.weight.device, "dtype": layer.weight.dtype}
     if isinstance(layer, nn.Linear):
         new: nn.Module = OrthogonalLinear(layer.in_features, layer.out_features, **options)
@@ -172,6 +179,12 @@ def _orthogonal(layer: Any, gain: Any, bias_scale: float) -> nn.Module:
         options |= {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "groups", "padding_mode")}
         new = OrthogonalConv2d(layer.in_channels, layer.out_channels, layer.kernel_size, **options)
     return new.train(layer.training)
+
+
+def _gain_that_keeps_variance(layer: Any) -> float:
+    """Return the gain with which inputs of variance 1 have outputs of variance 1, see `OrthogonalLinear`."""
+    outputs, *patch = layer.weight.shape
+    return math.sqrt(max(1.0, outputs / getattr(layer, "groups", 1) / math.prod(patch)))
 
 
 def _scale(network: nn.Module, name: str, parameter: nn.Parameter, prior_scale: PriorScale, bias_scale: float) -> float:
@@ -189,7 +202,9 @@ def _scale(network: nn.Module, name: str, parameter: nn.Parameter, prior_scale: 
         return float(prior_scale)
     if isinstance(network.get_submodule(name.rpartition(".")[0]), nn.Embedding | nn.EmbeddingBag):
         return 1.0
-    return 1.0 / math.sqrt(math.prod(parameter.shape[1:]))
+    layers = [f"{layer}.weight".lstrip(".") for layer, part in network.named_modules() if isinstance(part, _LAYERS)]
+    scale = _OUTPUT_SCALE if layers and name == layers[-1] else 1.0
+    return scale / math.sqrt(math.prod(parameter.shape[1:]))
 
 
 def _give_prior(module: nn.Module, name: str, scale: float) -> None:

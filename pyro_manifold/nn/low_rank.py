@@ -40,7 +40,7 @@ class LowRankLinear(PyroModule):
     Shapes: ``(..., in)`` to ``(..., out)``; U ``(out, r)``, V ``(in, r)``, σ ``(r,)``.
 
     Raises:
-        ValueError: for sizes that are no positive integers, a rank above them, or scales that are not positive.
+        ValueError: for sizes that are not positive integers, a rank above them, or scales that are not positive.
 
     Examples:
         >>> layer = LowRankLinear(6, 5, rank=2)
@@ -78,7 +78,7 @@ class LowRankLinear(PyroModule):
 
     @property
     def weight(self) -> Tensor:
-        """The weight W, ``(out, in)``, formed at each access; outside of `forward` each access is another draw."""
+        """The weight W, ``(out, in)``, computed at each access; outside of `forward` each access is a new draw."""
         left, scales, right = self.left, self.singular_values, self.right
         return left * scales @ right.mT
 

@@ -44,7 +44,7 @@ class _Orthogonal(PyroModule):
         basis: Tensor = self.basis
         return self.gain * (basis.mT if self._transposed else basis)
 
-    def _gain_in_words(self) -> str:
+    def _gain_option(self) -> str:
         gain = self._pyro_samples.get("gain", self.__dict__.get("gain"))
         return "" if gain == 1.0 else f", gain={gain}"
 
@@ -73,7 +73,7 @@ class OrthogonalLinear(_Orthogonal):
     Shapes: ``(..., in)`` to ``(..., out)``.
 
     Raises:
-        ValueError: for sizes that are no positive integers, a ``gain`` or ``bias_scale`` that is not positive.
+        ValueError: for sizes that are not positive integers, a ``gain`` or ``bias_scale`` that is not positive.
 
     Source: Saxe, McClelland & Ganguli 2014, arXiv 1312.6120, whose initial values are draws of this prior.
 
@@ -104,14 +104,14 @@ class OrthogonalLinear(_Orthogonal):
 
     @property
     def weight(self) -> Tensor:
-        """The weight gQ, ``(out, in)``; outside of `forward` each access is another draw."""
+        """The weight gQ, ``(out, in)``; outside of `forward` each access is a new draw."""
         return self._matrix()
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, bias={'bias' in self._pyro_samples}{self._gain_in_words()}"
+        return f"{self.in_features}, {self.out_features}, bias={'bias' in self._pyro_samples}{self._gain_option()}"
 
 
 class OrthogonalConv2d(_Orthogonal):
@@ -190,14 +190,16 @@ class OrthogonalConv2d(_Orthogonal):
         if not isinstance(padding, str):
             return as_pair(type(self).__name__, "padding", padding, least=0)
         if padding not in ("same", "valid"):
-            raise ValueError(f"OrthogonalConv2d: padding={padding!r}, expected numbers, 'same' or 'valid'.")
+            raise ValueError(f"OrthogonalConv2d: padding={padding!r}, expected integers, 'same' or 'valid'.")
         if padding == "same" and self.stride != (1, 1):
-            raise ValueError(f"OrthogonalConv2d: padding='same' needs stride=1, not {self.stride}; give numbers.")
+            raise ValueError(
+                f"OrthogonalConv2d: padding='same' needs stride=1, not {self.stride}; pass padding as integers."
+            )
         return padding
 
     @property
     def weight(self) -> Tensor:
-        """The kernel, ``(out, in/groups, height, width)``; outside of `forward` each access is another draw."""
+        """The kernel, ``(out, in/groups, height, width)``; outside of `forward` each access is a new draw."""
         return self._matrix().reshape(self.out_channels, self.in_channels // self.groups, *self.kernel_size)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -207,7 +209,7 @@ class OrthogonalConv2d(_Orthogonal):
         return functional.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
     def _border(self) -> list[int]:
-        """Return the pixels to add left, right, above and below; of an odd number the larger part is last."""
+        """Return the pixels to add left, right, above and below; if odd, the larger part is right or below."""
         if self.padding == "valid":
             return [0, 0, 0, 0]
         if self.padding == "same":
@@ -221,5 +223,5 @@ class OrthogonalConv2d(_Orthogonal):
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
             f"padding={self.padding}, dilation={self.dilation}, groups={self.groups}, "
-            f"bias={'bias' in self._pyro_samples}{self._gain_in_words()}"
+            f"bias={'bias' in self._pyro_samples}{self._gain_option()}"
         )

@@ -1,9 +1,10 @@
-"""Riemannian optimisers, which move a parameter along its manifold, for `SVI` and as plain torch optimisers.
+"""Riemannian optimisers, which move parameters along manifolds, for `SVI` and as torch optimisers.
 
 A manifold is a smooth curved set, such as the matrices with orthonormal columns. `RiemannianAdam` is a `PyroOptim`, for
 `SVI`; `TorchRiemannianAdam` is the `torch.optim.Optimizer` that it wraps. The other methods are named in the same way.
 """
 
+from pyro_manifold.optim.mean_square import SecondMoment
 from pyro_manifold.optim.pyro_optim import (
     RiemannianAdaDelta,
     RiemannianAdam,
@@ -23,6 +24,7 @@ __all__ = [
     "RiemannianMomentum",
     "RiemannianRMSProp",
     "RiemannianSGD",
+    "SecondMoment",
     "TorchRiemannianAdaDelta",
     "TorchRiemannianAdam",
     "TorchRiemannianMomentum",

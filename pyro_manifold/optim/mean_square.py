@@ -1,16 +1,4 @@
-r"""Running mean squares of gradients, by which RMSProp, AdaDelta and Adam scale coordinates.
-
-On a manifold there are two definitions. With g the gradient at the point X, projected by $P_X$ onto the tangent
-space there, and T the transport, which projects onto the tangent space at the next point,
-
-- ``"ambient"``: $V \leftarrow \rho V + (1 - \rho)\, g \circ g$, a non-negative matrix that is not transported;
-- ``"transported"``: $V \leftarrow \rho\, T(V) + (1 - \rho)\, P_X(g \circ g)$, a tangent vector, as in Zhou, Gao,
-  Tran & Gerlach, arXiv 1902.03718. Its entries may be negative, and a negative entry reverses its coordinate.
-
-The step is $P_X(g \oslash (\mathrm{sign}(V) \circ \sqrt{|V|} + \delta))$ for both; products ∘ and quotients ⊘ are
-entrywise. Where V is near zero and negative, the divisor of the second passes through zero. For parameters without
-a manifold the two are the same.
-"""
+r"""Running mean squares of gradients, by which RMSProp, AdaDelta and Adam scale coordinates."""
 
 from __future__ import annotations
 
@@ -21,6 +9,19 @@ from torch import Tensor
 from pyro_manifold.manifolds import Manifold
 
 SecondMoment = Literal["ambient", "transported"]
+r"""Running mean square V of gradients on a manifold, in one of two definitions.
+
+With g the gradient at the point X, projected by $P_X$ onto the tangent
+space there, and T the transport, which projects onto the tangent space at the next point,
+
+- ``"ambient"``: $V \leftarrow \rho V + (1 - \rho)\, g \circ g$, a non-negative matrix that is not transported;
+- ``"transported"``: $V \leftarrow \rho\, T(V) + (1 - \rho)\, P_X(g \circ g)$, a tangent vector, as in Zhou, Gao,
+  Tran & Gerlach, arXiv 1902.03718. Its entries may be negative, and a negative entry reverses its coordinate.
+
+The step is $P_X(g \oslash (\mathrm{sign}(V) \circ \sqrt{|V|} + \delta))$ for both; products ∘ and quotients ⊘ are
+entrywise. Where V is near zero and negative, the divisor of the second passes through zero. For parameters without
+a manifold the two are the same.
+"""
 
 
 def accumulate(
@@ -44,6 +45,6 @@ def root(mean_square: Tensor, kind: SecondMoment) -> Tensor:
 
 
 def check_kind(kind: str, owner: str) -> None:
-    """Raise ValueError for another name."""
+    """Raise ValueError unless ``kind`` is ``"ambient"`` or ``"transported"``."""
     if kind not in get_args(SecondMoment):
         raise ValueError(f"{owner}: second_moment={kind!r}, expected one of {get_args(SecondMoment)}.")

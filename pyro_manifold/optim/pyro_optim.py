@@ -19,14 +19,15 @@ Options = dict[str, Any] | Callable[..., dict[str, Any]]
 class RiemannianPyroOptim(PyroOptim):
     """A `PyroOptim` that keeps parameters with a Stiefel, Grassmann or sphere constraint on their manifold.
 
-    Every other parameter is updated by the Euclidean form of the same method.
+    Every other parameter is updated by the Euclidean version of the same method.
 
     Args:
-        optim_args: options of the torch optimiser, or a function from the parameter's name to them.
+        optim_args: options of the torch optimiser, or a function from the parameter name to them.
         clip_args: as in `pyro.optim.PyroOptim`.
 
     Raises:
-        ValueError: for optim_args of another kind; later, for a loaded state that does not fit.
+        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for a loaded state that does
+            not match.
     """
 
     torch_optimizer: ClassVar[type[RiemannianOptimizer]]
@@ -36,14 +37,25 @@ class RiemannianPyroOptim(PyroOptim):
             given = f"{optim_args!r:.60}" + (f" with {misplaced}" if misplaced else "")
             raise ValueError(
                 f"{type(self).__name__}: optim_args is {given}, expected a dict of options like "
-                "{'lr': 0.01} or a function from a parameter's name to one; where a torch optimiser is wanted, as in "
-                f"Pyro's schedulers, give pyro_manifold.optim.{self.torch_optimizer.__name__}."
+                "{'lr': 0.01} or a function from a parameter's name to one; where a torch optimiser is needed, as in "
+                f"Pyro's schedulers, pass pyro_manifold.optim.{self.torch_optimizer.__name__}."
             )
         super().__init__(self.torch_optimizer, optim_args, clip_args)
 
 
 class RiemannianSGD(RiemannianPyroOptim):
-    """Gradient descent along the manifold, for `SVI`. Options are those of `TorchRiemannianSGD`: ``lr``, ``momentum``.
+    """Gradient descent along the manifold, for `SVI`.
+
+    The step is that of `TorchRiemannianSGD`.
+
+    Args:
+        optim_args: options ``lr`` and ``momentum``, or a function from the parameter name to them.
+        clip_args: as in `pyro.optim.PyroOptim`.
+
+    Raises:
+        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range.
+
+    Source: Bonnabel 2013, arXiv 1111.5280.
 
     Examples:
         >>> optim = RiemannianSGD({"lr": 0.01})
@@ -53,9 +65,18 @@ class RiemannianSGD(RiemannianPyroOptim):
 
 
 class RiemannianMomentum(RiemannianPyroOptim):
-    """Gradient descent with momentum, for `SVI`.
+    """Gradient descent with momentum along the manifold, for `SVI`.
 
-    Options are those of `TorchRiemannianMomentum`: ``lr``, ``momentum`` (0.9).
+    The step is that of `TorchRiemannianMomentum`.
+
+    Args:
+        optim_args: options ``lr`` and ``momentum`` (0.9), or a function from the parameter name to them.
+        clip_args: as in `pyro.optim.PyroOptim`.
+
+    Raises:
+        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range.
+
+    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
 
     Examples:
         >>> optim = RiemannianMomentum({"lr": 0.01})
@@ -67,7 +88,17 @@ class RiemannianMomentum(RiemannianPyroOptim):
 class RiemannianRMSProp(RiemannianPyroOptim):
     """RMSProp along the manifold, for `SVI`.
 
-    Options are those of `TorchRiemannianRMSProp`: ``lr``, ``alpha``, ``eps``, ``second_moment``.
+    The step is that of `TorchRiemannianRMSProp`.
+
+    Args:
+        optim_args: options ``lr``, ``alpha``, ``eps`` and ``second_moment``, or a function from the parameter name to
+            them.
+        clip_args: as in `pyro.optim.PyroOptim`.
+
+    Raises:
+        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range.
+
+    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
 
     Examples:
         >>> optim = RiemannianRMSProp({"lr": 0.01})
@@ -79,7 +110,17 @@ class RiemannianRMSProp(RiemannianPyroOptim):
 class RiemannianAdaDelta(RiemannianPyroOptim):
     """AdaDelta along the manifold, for `SVI`.
 
-    Options are those of `TorchRiemannianAdaDelta`: ``lr``, ``rho``, ``eps``, ``second_moment``.
+    The step is that of `TorchRiemannianAdaDelta`.
+
+    Args:
+        optim_args: options ``lr``, ``rho``, ``eps`` and ``second_moment``, or a function from the parameter name to
+            them.
+        clip_args: as in `pyro.optim.PyroOptim`.
+
+    Raises:
+        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range.
+
+    Source: Zeiler 2012, arXiv 1212.5701; Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
 
     Examples:
         >>> optim = RiemannianAdaDelta({"rho": 0.9})
@@ -91,7 +132,17 @@ class RiemannianAdaDelta(RiemannianPyroOptim):
 class RiemannianAdam(RiemannianPyroOptim):
     """Adam along the manifold, for `SVI`.
 
-    Options are those of `TorchRiemannianAdam`: ``lr``, ``betas``, ``eps``, ``second_moment``.
+    The step is that of `TorchRiemannianAdam`.
+
+    Args:
+        optim_args: options ``lr``, ``betas``, ``eps`` and ``second_moment``, or a function from the parameter name to
+            them.
+        clip_args: as in `pyro.optim.PyroOptim`.
+
+    Raises:
+        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range.
+
+    Source: Kingma & Ba 2015, arXiv 1412.6980.
 
     Examples:
         >>> optim = RiemannianAdam(lambda name: {"lr": 0.01 if name.endswith("cov_factor") else 0.001})

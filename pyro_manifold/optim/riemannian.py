@@ -34,7 +34,7 @@ class RiemannianOptimizer(Optimizer):
     projection onto the tangent space, so both have the same gradient.
 
     Raises:
-        ValueError: for a parameter that is not on its manifold, or a loaded state that does not fit.
+        ValueError: for a parameter that is not on its manifold, or a loaded state that does not match.
     """
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ class RiemannianOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group as in torch, with the additional option ``manifold``."""
-        # Outside the options of the group, since those end up in state_dict, which should hold plain data.
+        # Outside the options of the group, since these are part of state_dict, which should hold plain data.
         manifold = param_group.get("manifold")
         super().add_param_group({key: value for key, value in param_group.items() if key != "manifold"})
         if manifold is None:
@@ -91,7 +91,7 @@ class RiemannianOptimizer(Optimizer):
         return loss
 
     def _place(self, point: Tensor) -> Manifold:
-        """Return the manifold of a parameter, which is projected onto it if it was set off it since the last step."""
+        """Return the manifold of a parameter; the parameter is projected onto it if it was set to a value off it."""
         if point not in self._manifolds:
             self._manifolds[point] = _manifold_of_parameter(point)
         manifold = self._manifolds[point]
@@ -103,7 +103,7 @@ class RiemannianOptimizer(Optimizer):
         return manifold
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state as in torch, after a check that its names and shapes fit this optimiser and its parameters."""
+        """Load a state as in torch, after a check of its names and shapes."""
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=False):
             for point, index in zip(group["params"], saved["params"], strict=False):
                 self._check_state(point, state_dict["state"].get(index, {}), {**group, **saved})
@@ -125,7 +125,7 @@ class RiemannianOptimizer(Optimizer):
 
 
 def entry_scale(manifold: Manifold, point: Tensor) -> float:
-    """Return the scale of an entry of a point, by which methods that give each coordinate a step of size η multiply it.
+    """Return the size of an entry of a point, the unit of steps that are η in each coordinate.
 
     An orthonormal n×p matrix has entries of size 1/√n, so steps of 0.01 in each would rotate every column of a 10⁴×p
     matrix by a radian, while 0.01 suits the other parameters of the same model.
@@ -136,7 +136,15 @@ def entry_scale(manifold: Manifold, point: Tensor) -> float:
 def parameter_groups(module: PyroModule) -> list[dict[str, Any]]:
     """Return the parameters of a `PyroModule`, such as a guide, with their manifolds, for a torch optimiser.
 
-    Needed where Pyro's param store does not hold them, under ``pyro.settings.set(module_local_params=True)``.
+    It is needed under ``pyro.settings.set(module_local_params=True)``, where Pyro's param store does not hold the
+    parameters.
+
+    Args:
+        module: the module.
+
+    Returns:
+        A parameter group for each parameter, ``{"params": [parameter], "manifold": manifold}``, with `Euclidean` for
+        parameters without a manifold.
 
     Examples:
         >>> from pyro.nn import PyroParam

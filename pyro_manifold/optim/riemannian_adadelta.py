@@ -24,19 +24,20 @@ class TorchRiemannianAdaDelta(RiemannianOptimizer):
     $$
 
     g is the projected gradient, P and R are projection and retraction of `RiemannianOptimizer`, u is the size of an
-    entry as in `TorchRiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adadelta`. Zeiler 2012 (arXiv
-    1212.5701); Zhou, Gao, Tran & Gerlach (arXiv 1902.03718), whose form of V is ``second_moment="transported"``; W
-    stays a matrix of mean squares in either.
+    entry as in `TorchRiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adadelta`. With
+    ``second_moment="transported"`` V is that of Zhou et al.; W is a matrix of mean squares in both cases.
 
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
-        lr: η, a factor of the steps that the method chooses.
+        lr: η, a factor of the steps.
         rho: ρ in [0, 1).
         eps: δ; it sets the size of the first steps, about $u\sqrt{\delta}$.
-        second_moment: see `pyro_manifold.optim.mean_square`.
+        second_moment: see `SecondMoment`.
 
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.
+
+    Source: Zeiler 2012, arXiv 1212.5701; Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
 
     Examples:
         >>> optimizer = TorchRiemannianAdaDelta([torch.zeros(3, requires_grad=True)], rho=0.95)

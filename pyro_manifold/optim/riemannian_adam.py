@@ -24,18 +24,20 @@ class TorchRiemannianAdam(RiemannianOptimizer):
     $$
 
     G is the gradient, P and R are projection and retraction of `RiemannianOptimizer`, u is the size of an entry as in
-    `TorchRiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adam`. Kingma & Ba 2015 (arXiv 1412.6980),
-    with the geometry of `TorchRiemannianSGD` and the mean square of `TorchRiemannianRMSProp`.
+    `TorchRiemannianRMSProp`. On Euclidean parameters this is `torch.optim.Adam`. The geometry is that of
+    `TorchRiemannianSGD`, the mean square that of `TorchRiemannianRMSProp`.
 
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
         lr: η.
         betas: β₁, β₂ in [0, 1).
         eps: δ.
-        second_moment: see `pyro_manifold.optim.mean_square`.
+        second_moment: see `SecondMoment`.
 
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.
+
+    Source: Kingma & Ba 2015, arXiv 1412.6980.
 
     Examples:
         >>> optimizer = TorchRiemannianAdam([torch.zeros(3, requires_grad=True)], lr=0.01)

@@ -23,9 +23,9 @@ class TorchRiemannianRMSProp(RiemannianOptimizer):
     $$
 
     G is the gradient, P and R are projection and retraction of `RiemannianOptimizer`, u is the size of an entry: 1/√n
-    for orthonormal n×p matrices, so that columns turn by about η radians a step whatever n is (the paper has u = 1),
-    and 1 for Euclidean parameters, where this is `torch.optim.RMSprop`. Zhou, Gao, Tran & Gerlach (arXiv 1902.03718);
-    for their form of V see `pyro_manifold.optim.mean_square`.
+    for orthonormal n×p matrices, so that columns turn by about η radians in a step for every n (the paper has u = 1),
+    and 1 for Euclidean parameters, where this is `torch.optim.RMSprop`. See `SecondMoment` for the two
+    definitions of V.
 
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
@@ -36,6 +36,8 @@ class TorchRiemannianRMSProp(RiemannianOptimizer):
 
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.
+
+    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
 
     Examples:
         >>> optimizer = TorchRiemannianRMSProp([torch.zeros(3, requires_grad=True)], lr=0.1)

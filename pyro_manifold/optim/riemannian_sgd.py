@@ -18,8 +18,7 @@ class TorchRiemannianSGD(RiemannianOptimizer):
 
     $$ v \leftarrow \gamma\, T(v) + P_X(G), \qquad X \leftarrow R_X(-\eta v) . $$
 
-    On Euclidean parameters this is `torch.optim.SGD`. Bonnabel 2013 (arXiv 1111.5280) for the plain step; Zhou, Gao,
-    Tran & Gerlach (arXiv 1902.03718) for momentum, there with η inside v, which is the same at a constant η.
+    On Euclidean parameters this is `torch.optim.SGD`. Zhou et al. have η inside v, which is equivalent at a constant η.
 
     Args:
         params: tensors or groups; the group option ``manifold`` names their manifold.
@@ -28,6 +27,8 @@ class TorchRiemannianSGD(RiemannianOptimizer):
 
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.
+
+    Source: Bonnabel 2013, arXiv 1111.5280; Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, for momentum.
 
     Examples:
         >>> from pyro_manifold.manifolds import Stiefel
@@ -62,6 +63,16 @@ class TorchRiemannianSGD(RiemannianOptimizer):
 
 class TorchRiemannianMomentum(TorchRiemannianSGD):
     """`TorchRiemannianSGD` with a default momentum of 0.9.
+
+    Args:
+        params: tensors or groups; the group option ``manifold`` names their manifold.
+        lr: η.
+        momentum: γ in [0, 1).
+
+    Raises:
+        ValueError: for options out of range, and as `RiemannianOptimizer`.
+
+    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
 
     Examples:
         >>> optimizer = TorchRiemannianMomentum([torch.zeros(3, requires_grad=True)], lr=0.1)

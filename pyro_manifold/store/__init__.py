@@ -1,1 +1,1 @@
-"""Storage of runs on disk: the file formats, writing and reading. Independent of kernels, without pickle."""
+"""Storage of runs on disk: file formats, writing and reading, independent of kernels and without pickle."""

@@ -52,7 +52,7 @@ def packed(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
 
 def _add(archive: zipfile.ZipFile, buffer: io.BytesIO, name: str, content: bytes | memoryview) -> None:
     member = zipfile.ZipInfo(name, _EPOCH)
-    # An extra field without meaning pads the local header to the alignment.
+    # An extra field pads the local header to the alignment.
     padding = -(buffer.tell() + 30 + len(name.encode()) + 4) % _ALIGNMENT
     member.extra = struct.pack("<HH", 0x4D50, padding) + bytes(padding)
     archive.writestr(member, content)
@@ -96,7 +96,7 @@ class Archive:
         checksum: `checksum` of the members as the file lists them.
 
     Raises:
-        DamagedError: if it is no such file; the message says what is wrong.
+        DamagedError: if it is not such a file; the message names the defect.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,7 +107,7 @@ class Archive:
             self.checksum = checksum(archive)
             members = {member.filename: member for member in archive.infolist()}
             if len(members) != len(archive.infolist()):
-                raise DamagedError(f"{path} has two members of one name: it is damaged or was made to mislead.")
+                raise DamagedError(f"{path} has two members of one name: it is damaged or was tampered with.")
             self.about = self._read_about(archive, members)
             self.entries = {
                 name.removesuffix(".npy"): self._entry(archive, member)
@@ -119,9 +119,9 @@ class Archive:
         """Return an array, memory-mapped copy-on-write: changes to it do not reach the file."""
         entry = self.entries.get(name)
         if entry is None:
-            raise DamagedError(f"{self.path} has no '{name}', which belongs there: it is damaged.")
+            raise DamagedError(f"{self.path} has no array '{name}': it is damaged.")
         if not self.path.exists():
-            raise DamagedError(f"{self.path} is gone since it was opened: keep the folder while its draws are read.")
+            raise DamagedError(f"{self.path} was removed after it was opened: keep the folder while draws are read.")
         now = self.path.stat()
         if (now.st_ino, now.st_mtime_ns) != (self._seen.st_ino, self._seen.st_mtime_ns):
             raise DamagedError(f"{self.path} was rewritten since it was opened: open the run again.")
@@ -133,7 +133,7 @@ class Archive:
         """Raise `DamagedError` unless there is an array of this name, data type and shape."""
         entry = self.entries.get(name)
         if entry is None:
-            raise DamagedError(f"{self.path} has no '{name}', which belongs there: it is damaged.")
+            raise DamagedError(f"{self.path} has no array '{name}': it is damaged.")
         if entry.dtype != np.dtype(dtype) or entry.shape != shape:
             raise DamagedError(
                 f"{self.path}: '{name}' is {entry.dtype} {entry.shape}, expected {dtype} {shape}: it is damaged or "
@@ -145,11 +145,11 @@ class Archive:
         with self._opened() as archive:
             wrong = self._checked(archive.testzip)
         if wrong is not None:
-            raise DamagedError(f"{self.path} is damaged: '{wrong}' has another checksum than it was written with.")
+            raise DamagedError(f"{self.path} is damaged: the checksum of '{wrong}' does not match.")
 
     def _opened(self) -> _Opened:
         if not self.path.is_file():
-            raise DamagedError(f"{self.path} is not there, or not a file.")
+            raise DamagedError(f"{self.path} does not exist or is not a file.")
         return _Opened(self._checked(lambda: zipfile.ZipFile(self.path)))
 
     def _checked(self, read: Callable[[], Checked]) -> Checked:
@@ -158,20 +158,20 @@ class Archive:
         except DamagedError:
             raise
         except (zipfile.BadZipFile, ValueError, EOFError, struct.error, NotImplementedError, RuntimeError) as error:
-            raise DamagedError(f"{self.path} is damaged or no file of arrays ({error}).") from error
+            raise DamagedError(f"{self.path} is damaged or not a file of arrays ({error}).") from error
 
     def _read_about(self, archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Any]:
         member = members.get(_ABOUT)
         if member is None or member.file_size > _MOST_JSON or member.compress_type != zipfile.ZIP_STORED:
-            raise DamagedError(f"{self.path} has no '{_ABOUT}' of a sensible size: it is no file of a stored run.")
+            raise DamagedError(f"{self.path} has no '{_ABOUT}' of a valid size: it is not a file of a stored run.")
         about = self._checked(lambda: json.loads(archive.read(member)))
         if not isinstance(about, dict):
-            raise DamagedError(f"{self.path}: '{_ABOUT}' is no dictionary: it is damaged.")
+            raise DamagedError(f"{self.path}: '{_ABOUT}' is not a dictionary: it is damaged.")
         return about
 
     def _entry(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Entry:
         if member.compress_type != zipfile.ZIP_STORED or member.file_size > self._size:
-            raise DamagedError(f"{self.path}: '{member.filename}' is compressed or longer than the file, expected not.")
+            raise DamagedError(f"{self.path}: '{member.filename}' is compressed or beyond the file: it is damaged.")
         return self._checked(lambda: self._read_entry(archive, member))
 
     def _read_entry(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Entry:
@@ -182,11 +182,12 @@ class Archive:
             header = file.tell()
         if dtype.kind not in _KINDS or (fortran_order and len(shape) > 1):
             raise DamagedError(
-                f"{self.path}: '{member.filename}' holds {dtype}, expected rows of numbers; it was not read."
+                f"{self.path}: '{member.filename}' has the type {dtype}, expected a row-major array of numbers; it "
+                "was not read."
             )
         if math.prod(shape) * dtype.itemsize != member.file_size - header:
             raise DamagedError(
-                f"{self.path}: '{member.filename}' says it has the shape {shape}, and has {member.file_size - header} "
+                f"{self.path}: '{member.filename}' declares the shape {shape}, but has {member.file_size - header} "
                 "bytes: it is damaged."
             )
         with self.path.open("rb") as whole:
@@ -195,7 +196,7 @@ class Archive:
         name, extra = struct.unpack("<HH", local[26:30])
         offset = member.header_offset + 30 + name + extra + header
         if local[:4] != b"PK\x03\x04" or offset + math.prod(shape) * dtype.itemsize > self._size:
-            raise DamagedError(f"{self.path}: '{member.filename}' is not where it should be: it is damaged.")
+            raise DamagedError(f"{self.path}: '{member.filename}' is not at its position: it is damaged.")
         return Entry(dtype, tuple(shape), offset)
 
 

@@ -16,12 +16,12 @@ _LOCKED: set[IO[bytes]] = set()
 def write_durably(contents: Mapping[Path, bytes]) -> None:
     """Write files of one folder atomically, in the order given.
 
-    All are written under temporary names and flushed to the disk first; only then are they renamed, one after the
-    other. So a process that is killed, or a full disk, leaves the old files unchanged; and if the last file exists, all
+    All files are written under temporary names and flushed to the disk, and then renamed, one after the other. A
+    process that is killed, or a full disk, therefore leaves the old files unchanged; and if the last file exists, all
     of them do.
 
     Raises:
-        OSError: if one cannot be written, with a message; none of the files has changed then.
+        OSError: if a file cannot be written; none of the files has changed then.
     """
     for path, content in contents.items():
         try:
@@ -31,8 +31,8 @@ def write_durably(contents: Mapping[Path, bytes]) -> None:
                 with suppress(OSError):
                     _unfinished(other).unlink(missing_ok=True)
             raise OSError(
-                f"{path} cannot be written ({error.strerror or error}): what was stored before is safe; make room, and "
-                "go on with resume=True."
+                f"{path} cannot be written ({error.strerror or error}): earlier draws are intact; free disk space and "
+                "continue with resume=True."
             ) from error
     for path in contents:
         os.replace(_unfinished(path), path)
@@ -58,7 +58,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def write_roughly(path: Path, text: str) -> None:
-    """Write a text file without guarantees: errors are ignored, since the content may be lost and is soon rewritten."""
+    """Write a text file without guarantees: errors are ignored, since the content is optional and soon rewritten."""
     with suppress(OSError):
         if path.is_symlink():
             path.unlink()
@@ -82,11 +82,10 @@ def remove_unfinished(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder for writing; the lock is released when the process ends, for whatever reason.
+    """Lock a folder for writing; the lock is released when the process ends, for any reason.
 
-    Processes that it forks meanwhile, such as workers of a DataLoader, do not keep the lock: they close the file.
-
-    On file systems without locks nothing is locked.
+    Forked processes, such as workers of a DataLoader, close the lock file and do not keep the lock. On file systems
+    without locks nothing is locked.
 
     Raises:
         ValueError: if another process writes to the folder.
@@ -102,13 +101,13 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         file = path.open("ab")
     except OSError as error:
-        raise OSError(f"store='{folder}' cannot be written to ({error.strerror}): choose another folder.") from error
+        raise OSError(f"store='{folder}' cannot be written ({error.strerror}): choose another folder.") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"Another process is writing to store='{folder}': wait for its end, or store this run elsewhere."
+                f"Another process is writing to store='{folder}': wait until it ends, or choose another folder."
             ) from None
         except OSError:  # a file system without locks
             pass
@@ -119,7 +118,7 @@ def locked(folder: Path) -> Iterator[None]:
             _LOCKED.discard(file)
 
 
-def _leave_locks() -> None:
+def _close_locks() -> None:
     """Close the lock files in a forked process: a lock lasts as long as any process has its file open."""
     for file in _LOCKED:
         file.close()
@@ -127,4 +126,4 @@ def _leave_locks() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_locks)
+    os.register_at_fork(after_in_child=_close_locks)

@@ -1,4 +1,4 @@
-"""Hashes of data that a log density does not show: initial values, and data that are seen in minibatches."""
+"""Hashes of data that a log density does not show: initial values, and data that come in minibatches."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _DEEPEST = 100
 
 
 def fingerprint(value: object) -> str:
-    """Return a hash of a value, equal in all processes, which depends on entries, data types, shapes and names.
+    """Return a hash of the entries, data types, shapes and names in a value, equal in all processes.
 
     Args:
         value: tensors and arrays, numbers and strings, nested in Python containers, data classes, modules, and torch's
-            data sets and data loaders. Of any other object only the type and the length count.
+            data sets and data loaders. For any other object only the type and the length are hashed.
     """
     digest = hashlib.blake2b(digest_size=8)
     for part in _parts(value, ()):
@@ -78,14 +78,14 @@ def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
         return np.frombuffer(value, np.uint8)
     try:
         if isinstance(value, Tensor):
-            return None if value.is_nested else _numbers(value)
+            return None if value.is_nested else _numpy_array(value)
         has_numbers = isinstance(value, memoryview | array.array) or callable(getattr(value, "__array__", None))
         return np.asarray(value) if has_numbers else None
     except Exception:  # a type that neither NumPy nor torch can convert
         return None
 
 
-def _numbers(value: Tensor) -> np.ndarray[Any, Any]:
+def _numpy_array(value: Tensor) -> np.ndarray[Any, Any]:
     value = (value if value.layout == torch.strided else value.to_dense()).resolve_conj().resolve_neg().detach()
     try:
         return array_of(value)

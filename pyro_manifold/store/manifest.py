@@ -18,8 +18,8 @@ from pyro_manifold.store.files import write_durably
 from pyro_manifold.version import __version__
 
 FORMAT = 3
-"""Version of the file format. Draws of all versions can be read; a run can be continued only in its own version:
-earlier checkpoints do not record which density it is (1), nor what positions mean (2)."""
+"""Version of the file format. Draws of all versions can be read; a run can be continued only in its own version, since
+earlier checkpoints do not record the density (format 1) or the meaning of positions (format 2)."""
 
 _NAME = "manifest.json"
 _LARGEST = 2**26
@@ -42,7 +42,7 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Description of a run that does not change while the run goes on.
+    """Description of a run that does not change while the run is in progress.
 
     Attributes:
         identity: unique identifier of the run, repeated in every file of the run.
@@ -73,7 +73,7 @@ class Manifest:
     def difference(self, other: Manifest) -> str | None:
         """Describe the differences for which another run cannot continue this one; None if there are none."""
         if self.format != other.format:
-            return f"an earlier version wrote it, in the format {self.format}, of which only open_run reads the draws"
+            return f"an earlier version wrote it, in format {self.format}, whose draws can only be read, by open_run"
         pairs: list[tuple[str, object, object]] = [
             *_pairs("version of", self.versions, other.versions, ("pyro_manifold",)),
             *_pairs("", self.parts, other.parts),
@@ -81,7 +81,7 @@ class Manifest:
             ("chains", self.chains, other.chains),
             ("warmup_steps", self.warmup_steps, other.warmup_steps),
             ("thinning", self.thinning, other.thinning),
-            *_pairs("the site", _in_words(self.sites), _in_words(other.sites)),
+            *_pairs("the site", _as_strings(self.sites), _as_strings(other.sites)),
         ]
         found = [f"{name} was {before}, and is {after}" for name, before, after in pairs if before != after]
         return "; ".join(found[:3]) if found else None
@@ -105,13 +105,13 @@ class Manifest:
         """Read the manifest of a folder.
 
         Raises:
-            ValueError: if there is none, or it has invalid values; the message says which.
+            ValueError: if there is none, or it has invalid values; the message names them.
         """
         values = read_json(folder / _NAME)
         try:
             return cls(**_checked(values))
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise ValueError(f"{folder / _NAME} is damaged or was made to mislead: {error}.") from error
+            raise ValueError(f"{folder / _NAME} is damaged or was tampered with: {error}.") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def read_json(path: Path) -> dict[str, Any]:
     found = values.get("format") if isinstance(values, dict) else None
     if type(found) is not int or not 1 <= found <= FORMAT:
         raise ValueError(
-            f"{path} has the format {str(found)[:40]}, expected 1 to {FORMAT}: read it by the version that wrote it."
+            f"{path} has the format {str(found)[:40]}, expected 1 to {FORMAT}: read it with the version that wrote it."
         )
     return values
 
@@ -169,13 +169,13 @@ def _pairs(
     return [(names_of[name], before.get(name, "none"), after.get(name, "none")) for name in listed]
 
 
-def _in_words(sites: Mapping[str, Site]) -> dict[str, str]:
+def _as_strings(sites: Mapping[str, Site]) -> dict[str, str]:
     return {name: f"{site.dtype} {site.shape}" for name, site in sites.items()}
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """Return validated arguments of `Manifest`; raise an error for values that are impossible."""
-    words = {name: _words(values, name) for name in ("settings", "parts", "versions", "machine")}
+    """Return validated arguments of `Manifest`; raise ValueError for impossible values."""
+    strings = {name: _strings(values, name) for name in ("settings", "parts", "versions", "machine")}
     counts = {name: _count(values, name) for name in ("chains", "warmup_steps", "thinning", "seed")}
     if not counts["chains"] or not counts["thinning"] or counts["chains"] > _MOST_CHAINS:
         raise ValueError(f"it has {counts['chains']} chains and a thinning of {counts['thinning']}")
@@ -183,15 +183,15 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(identity, str) or len(identity) != 32 or not identity.isalnum():
         raise ValueError(f"its identity is {str(identity)[:40]!r}")
     if not isinstance(values["sites"], dict):
-        raise ValueError("its sites are no dictionary")
+        raise ValueError("its sites are not a dictionary")
     sites = {name: _site(name, site, counts["chains"]) for name, site in values["sites"].items()}
-    return {**words, **counts, "identity": identity, "sites": sites, "format": values["format"]}
+    return {**strings, **counts, "identity": identity, "sites": sites, "format": values["format"]}
 
 
-def _words(values: dict[str, Any], name: str) -> dict[str, str]:
+def _strings(values: dict[str, Any], name: str) -> dict[str, str]:
     found = values[name]
     if not isinstance(found, dict) or not all(isinstance(word, str) for word in found.values()):
-        raise ValueError(f"'{name}' is no dictionary of words")
+        raise ValueError(f"'{name}' is not a dictionary of strings")
     return found
 
 
@@ -210,6 +210,6 @@ def _site(name: str, found: Any, chains: int) -> Site:
         raise ValueError(f"the site '{name}' has the shape {str(shape)[:40]}")
     if chains * math.prod(max(size, 1) for size in shape) > _MOST:
         raise ValueError(
-            f"the site '{name}' has the shape {tuple(shape)} in each of {chains} chains, which is too much"
+            f"the site '{name}' has the shape {tuple(shape)} in each of {chains} chains, which is too large"
         )
     return Site(dtype, tuple(shape))

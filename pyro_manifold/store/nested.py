@@ -43,7 +43,7 @@ def unflattened(tree: Any, archive: Archive) -> Any:
     """Rebuild a value from a JSON tree: the inverse of `flattened`.
 
     Raises:
-        DamagedError: if the tree and the archive do not fit.
+        DamagedError: if the tree and the archive do not match.
     """
     if isinstance(tree, dict) and isinstance(tree.get("parts"), dict):
         return {name: unflattened(part, archive) for name, part in tree["parts"].items()}
@@ -53,6 +53,6 @@ def unflattened(tree: Any, archive: Archive) -> Any:
         value = torch.from_numpy(np.array(archive[tree["tensor"]]))
         dtype = _TYPES[tree["dtype"]]
         if value.dtype != _AS_INTEGERS.get(dtype, dtype):
-            raise DamagedError(f"{archive.path}: array {tree['tensor']} is no {tree['dtype']}: it is damaged.")
+            raise DamagedError(f"{archive.path}: array {tree['tensor']} is not of type {tree['dtype']}: it is damaged.")
         return value.view(dtype)
-    raise DamagedError(f"{archive.path}: {str(tree)[:60]!r} is no part of a saved run: it is damaged.")
+    raise DamagedError(f"{archive.path}: {str(tree)[:60]!r} is not a part of a saved run: it is damaged.")

@@ -16,7 +16,7 @@ from pyro_manifold.store.nested import tensor_of
 SITES, STATISTICS = "posterior", "sample_stats"
 CHUNK = "draws"
 MOST_DRAWS = 2**24
-"""Largest number of draws in a file; a bound is needed, as arrays without elements do not show how many it has."""
+"""Largest number of draws in a file; a bound is needed, since the size of arrays without elements does not imply it."""
 
 _SHARD = "shard"
 
@@ -56,7 +56,7 @@ class StoredRun:
         self.refresh()
 
     def refresh(self) -> None:
-        """Add files that have been written since."""
+        """Add files that were written since the last call."""
         while True:
             number = len(self.chunks)
             path = numbered_path(self.folder, CHUNK, number)
@@ -76,7 +76,7 @@ class StoredRun:
             raise DamagedError(f"{path} belongs to another run than {self.folder}: remove it.")
         expected = {"number": number, "first": first}
         if {name: archive.about.get(name) for name in expected} != expected or not _is_count(draws):
-            raise DamagedError(f"{path} does not go on where the draws before it end: it is damaged.")
+            raise DamagedError(f"{path} does not continue where the previous draws end: it is damaged.")
         for name, site in self.manifest.sites.items():
             archive.check(f"{SITES}/{name}", site.dtype, (self.manifest.chains, draws, *site.shape))
         for name, entry in archive.entries.items():
@@ -84,7 +84,7 @@ class StoredRun:
             if group == STATISTICS:
                 archive.check(name, str(entry.dtype), (self.manifest.chains, draws))
             elif group != SITES or statistic not in self.manifest.sites:
-                raise DamagedError(f"{path} has '{name[:60]}', which no site of the run is: it is damaged.")
+                raise DamagedError(f"{path} has '{name[:60]}', which is not a site of the run: it is damaged.")
         return Chunk(archive, first, draws)
 
     @property
@@ -175,7 +175,7 @@ def stored_runs(folder: Path) -> list[StoredRun]:
         raise ValueError(f"There is no stored run in '{folder}'.")
     for run in runs:
         if run.manifest.sites != runs[0].manifest.sites:
-            raise ValueError(f"{run.folder} has other sites than {runs[0].folder}: they are no shards of one run.")
+            raise ValueError(f"{run.folder} has other sites than {runs[0].folder}: expected shards of one run.")
     return runs
 
 

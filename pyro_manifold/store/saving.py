@@ -36,10 +36,10 @@ class Saved:
 def check_entries(saved: Plain, names: Iterable[str], owner: str) -> None:
     """Raise an error unless the saved state is a dictionary with at least these entries."""
     if not isinstance(saved, dict):
-        raise ValueError(f"What was saved of {owner} is {saved!r}, expected a dictionary as state_dict() returns it.")
+        raise ValueError(f"The saved state of {owner} is {saved!r}, expected a dictionary as returned by state_dict().")
     missing = sorted(set(names) - set(saved))
     if missing:
-        raise ValueError(f"What was saved of {owner} lacks {missing}: expected what state_dict() returns.")
+        raise ValueError(f"The saved state of {owner} lacks {missing}: pass the result of state_dict().")
 
 
 def plain(value: Any) -> Plain:
@@ -64,7 +64,7 @@ def _entries(value: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def restored(like: Any, saved: Plain, name: str) -> Any:
-    """Convert a saved value to the type, structure and device of an example.
+    """Return a saved value with the type, structure and device of an example.
 
     Raises:
         ValueError: if the two do not match; the message names the entry.

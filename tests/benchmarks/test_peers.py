@@ -86,7 +86,7 @@ def test_a_process_apart_measures_what_this_one_does():
     assert figures["gradients"] == of_here["gradients"]
 
 
-def test_a_process_that_fails_or_is_late_says_so():
+def test_a_process_that_fails_or_is_late_is_reported():
     setting = Setting("name", "no such peer", 2, 3, 4, {})
     values, figures = measure_apart(
         "benchmarks.problems.page:PROBLEMS", "entries near 1 or 2, V(2,2)", setting, threads=1, limit=200

@@ -135,7 +135,7 @@ def work(rank, folder):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What each scene gave in each process; starting processes takes most of the time."""
+    """Results of each scene in each process; starting processes takes most of the time."""
     folder = tmp_path_factory.mktemp("processes")
     torch.multiprocessing.spawn(work, (str(folder),), nprocs=PROCESSES)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
@@ -165,7 +165,7 @@ def test_a_parameter_that_a_process_leaves_out_counts_with_gradient_zero(found):
 
 def test_sentences(found):
     for each in found:
-        assert "Process 0 does not know the parameter 'only here'" in each["unknown"]
+        assert "Process 0 has no parameter 'only here'" in each["unknown"]
         assert "Parameter 'w' has shape and dtype ((3,), 'torch.float64') in process 1" in each["of_other_shapes"]
         assert any("pyro.set_rng_seed(seed + rank)" in said for said in each["same_seeds"])
 

@@ -19,8 +19,8 @@ from pyro_manifold.contrib import (
 metrics = pytest.importorskip("sklearn.metrics")
 
 
-def some(cases=200, classes=5):
-    probabilities, labels = (2 * torch.randn(cases, classes)).softmax(-1), torch.randint(classes, (cases,))
+def some(examples=200, classes=5):
+    probabilities, labels = (2 * torch.randn(examples, classes)).softmax(-1), torch.randint(classes, (examples,))
     return probabilities, labels
 
 
@@ -54,6 +54,19 @@ def test_negative_log_likelihood_and_brier_score():
     assert brier_score(torch.eye(3), torch.tensor([1, 2, 0])) == 2
 
 
+def test_probabilities_of_a_binary_outcome_are_those_of_its_two_classes():
+    p, y = torch.rand(100), torch.randint(2, (100,))
+    two = torch.stack([1 - p, p], -1)
+    for score in (negative_log_likelihood, brier_score, expected_calibration_error):
+        torch.testing.assert_close(score(p, y), score(two, y))
+    assert float(brier_score(p, y)) == pytest.approx(2 * metrics.brier_score_loss(y, p))
+    assert float(negative_log_likelihood(p, y)) == pytest.approx(metrics.log_loss(y, p))
+    torch.testing.assert_close(predictive_entropy(p), predictive_entropy(two))
+    q = torch.rand(100)
+    torch.testing.assert_close(total_variation(p, q), (p - q).abs().mean())
+    torch.testing.assert_close(agreement(p, q), ((p > 0.5) == (q > 0.5)).double().mean())
+
+
 def test_calibration_error_bin_by_bin():
     probabilities, labels = some(500)
     for bins in (1, 10, 15):
@@ -67,12 +80,12 @@ def test_calibration_error_bin_by_bin():
         torch.testing.assert_close(expected_calibration_error(probabilities, labels, bins), expected)
 
 
-def test_calibration_error_of_cases_by_hand():
+def test_calibration_error_by_hand():
     """The upper edge belongs to a bin; certainty that is right costs nothing."""
     assert expected_calibration_error(torch.eye(3), torch.arange(3)) == 0
     assert expected_calibration_error(torch.eye(3), torch.tensor([1, 2, 0])) == 1
     p = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.625, 0.375], [0.625, 0.375]])
-    # Bins (1/4, 1/2] and (1/2, 3/4]: |1 − 1/2| and |0 − 5/8|, half of the cases in each.
+    # Bins (1/4, 1/2] and (1/2, 3/4]: |1 − 1/2| and |0 − 5/8|, half of the examples in each.
     assert float(expected_calibration_error(p, torch.tensor([0, 0, 1, 1]), bins=4)) == pytest.approx(0.5625)
 
 
@@ -124,24 +137,37 @@ P, LABELS = torch.full((4, 2), 0.5).double(), torch.tensor([0, 1, 0, 1])
         ("agreement", (P, P[:3]), ValueError, r"agreement: reference has shape \(3, 2\), expected.*\(4, 2\)"),
         ("agreement", (P, 2 * P), ValueError, "reference has rows that sum to 1 more or less than one"),
         ("total_variation", (P.tolist(), P), TypeError, "probabilities is a list, expected a torch tensor"),
-        ("total_variation", (P, P[0]), ValueError, r"reference has shape \(2,\), expected \(cases, classes\)"),
+        (
+            "total_variation",
+            (P, P[None]),
+            ValueError,
+            r"reference has shape \(1, 4, 2\), expected \(examples, classes\)",
+        ),
+        ("total_variation", (P, P[:, 0][:3]), ValueError, r"reference has shape \(3, 2\), expected.*\(4, 2\)"),
+        ("brier_score", (P[:, 0] + 0.6, LABELS), ValueError, r"entries outside of 0 to 1.*logits\.sigmoid\(\)"),
+        (
+            "negative_log_likelihood",
+            (P[:, 0], LABELS + 1),
+            ValueError,
+            "labels are from 1 to 2, expected class indices from 0 to 1",
+        ),
         ("predictive_entropy", (torch.tensor([[1.5, -0.5]]),), ValueError, r"negative entries.*softmax\(-1\)"),
         ("predictive_entropy", (P * torch.nan,), ValueError, "entries that are not finite"),
-        ("brier_score", (P, LABELS + 1), ValueError, "labels are from 1 to 2, expected 0 to 1"),
+        ("brier_score", (P, LABELS + 1), ValueError, "labels are from 1 to 2, expected class indices from 0 to 1"),
         ("brier_score", (P, LABELS[:3]), ValueError, r"labels has shape \(3,\), expected \(4,\)"),
         (
             "negative_log_likelihood",
             (P, LABELS.double()),
             TypeError,
-            r"of torch\.float64, expected a tensor of integers",
+            r"of type torch\.float64, expected a tensor of integers",
         ),
-        ("negative_log_likelihood", (P, [0, 1]), TypeError, "of list, expected a tensor of integers"),
+        ("negative_log_likelihood", (P, [0, 1]), TypeError, "of type list, expected a tensor of integers"),
         ("expected_calibration_error", (P, LABELS, 0), ValueError, "bins=0, expected a positive integer"),
         (
             "out_of_distribution_auroc",
             (P, P[:, 0]),
             ValueError,
-            r"inside_scores has shape \(4, 2\), expected one score",
+            r"inside_scores has shape \(4, 2\), expected \(examples,\)",
         ),
         ("out_of_distribution_auroc", (P[:, 0], P[:0, 0]), ValueError, "outside_scores is empty"),
     ],

@@ -19,7 +19,7 @@ def test_chains_in_parts_of_a_size_that_memory_keeps(chains, monkeypatch):
     sites = {"w": torch.randn(chains, 3), "b": torch.randn(chains)}
     calls = []
     whole = BatchedPotential(potential, sites)(sites)
-    monkeypatch.setattr(batched, "_MAPPED_ANEW", 3 * DATA.element_size() * DATA.numel())
+    monkeypatch.setattr(batched, "_LARGEST_KEPT_BLOCK", 3 * DATA.element_size() * DATA.numel())
     folded = batched.folded_graph
     monkeypatch.setattr(batched, "folded_graph", lambda *some, **more: calls.append(some) or folded(*some, **more))
     in_parts = BatchedPotential(potential, sites)
@@ -32,7 +32,7 @@ def test_chains_in_parts_of_a_size_that_memory_keeps(chains, monkeypatch):
 
 
 def test_on_batches_of_each_chain_in_parts(monkeypatch):
-    monkeypatch.setattr(batched, "_MAPPED_ANEW", 2 * 5 * DATA.element_size())
+    monkeypatch.setattr(batched, "_LARGEST_KEPT_BLOCK", 2 * 5 * DATA.element_size())
     sites, rows = {"w": torch.randn(5, 3)}, {"rows": torch.randint(20, (5, 5))}
 
     def on_batch(sites, batch):
@@ -103,7 +103,7 @@ def test_what_a_model_writes_in_place_may_differ_from_chain_to_chain(potential):
 
 @pytest.mark.parametrize("strange", [False, True])
 def test_parameters_of_the_model_keep_no_iterations_in_memory(strange):
-    """What asks for a gradient keeps all that it came from."""
+    """A tensor that requires a gradient would keep its whole graph."""
     layer = torch.nn.Linear(2, 2)
 
     def potential(sites):

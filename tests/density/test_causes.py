@@ -1,4 +1,4 @@
-"""Models that fail, or that say something else than their author thinks: one sentence that names site or argument."""
+"""Models that fail, or differ from the intended one: one sentence that names the site or argument."""
 
 import warnings
 
@@ -137,7 +137,7 @@ def test_initial_values_in_another_dtype_than_the_data():
     kernel = OHMC(single)
     start = {"w": torch.zeros(2, dtype=DOUBLE)}
     message = sentence(lambda: MCMC(kernel, 2, 2, initial_params=start, disable_progbar=True).run(x, y))
-    assert "'w' is torch.float64: give initial_params the dtype" in message
+    assert "'w' is torch.float64: convert initial_params" in message
 
 
 # ---- values changed in place ---------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_data_outside_of_the_support():
 
 
 def test_supports_that_depend_on_what_is_sampled():
-    """That data are outside of one draw's bounds is no fault of theirs."""
+    """Data outside the bounds of a single draw are valid."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         MCMC(OHMC(bounded), 2, 2, initial_params={"width": torch.tensor(4.0)}, disable_progbar=True).run(

@@ -1,6 +1,6 @@
-"""The automatic metric of whole models: likelihoods, priors, masks and scales; and what it says where it has none.
+"""The automatic metric of whole models: likelihoods, priors, masks, scales, and errors for unsupported models.
 
-What each law gives is held against its Fisher information in test_fisher.py.
+The embedding of each distribution is compared with its Fisher information in test_fisher.py.
 """
 
 from functools import partial
@@ -36,24 +36,24 @@ def pull_back(model, position, metric_scale=None, **options):
     return jacobian.mT @ jacobian
 
 
-def fisher(law, outcomes, position):
-    """Σ over data of E[score scoreᵀ], the law a function of the parameters, ``outcomes`` all values of one datum."""
+def fisher(family, outcomes, position):
+    """Return Σ over data of E[score scoreᵀ]; ``family`` is a function of the parameters, ``outcomes`` all values."""
     total = torch.zeros(len(position), len(position))
     for outcome in outcomes:
 
         def log_probability(q, outcome=outcome):
-            return law(q).log_prob(outcome.expand(law(q).batch_shape))
+            return family(q).log_prob(outcome.expand(family(q).batch_shape))
 
         scores = torch.autograd.functional.jacobian(log_probability, position)
         total += torch.einsum("n,ni,nj->ij", log_probability(position).exp(), scores, scores)
     return total
 
 
-def regression(law, observed, scale=1.0):
+def regression(family, observed, scale=1.0):
     def model():
         w = pyro.sample("w", dist.Normal(torch.zeros(2), PRIOR_SCALE).to_event(1))
         with pyro.plate("data", len(observed)), poutine.scale(scale=scale):
-            pyro.sample("y", law(w), obs=observed)
+            pyro.sample("y", family(w), obs=observed)
 
     return model
 
@@ -78,11 +78,11 @@ LIKELIHOODS = {
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_pull_back_is_fisher_information_and_prior_precision(name):
-    law, outcomes = LIKELIHOODS[name]
+    family, outcomes = LIKELIHOODS[name]
     w = torch.tensor([0.3, -0.8])
-    expected = fisher(law, outcomes, w)
+    expected = fisher(family, outcomes, w)
     observed = torch.ones(3, dtype=outcomes.dtype)
-    found = pull_back(regression(law, observed), w)
+    found = pull_back(regression(family, observed), w)
     assert torch.allclose(found, expected + torch.eye(2) / PRIOR_SCALE**2, atol=1e-10)
 
 
@@ -116,9 +116,9 @@ def test_multivariate_priors_give_their_precision_and_others_unit_precision():
         pyro.sample("c", dist.Uniform(-1.0, 3.0))
         pyro.sample("d", dist.Dirichlet(torch.ones(3)))
         pyro.sample("e", dist.ImproperUniform(dist.constraints.real, (), (2,)))
-        pyro.sample("f", dist.Gamma(a[0].exp(), 1.0))  # a law of the table, but its concentration moves
+        pyro.sample("f", dist.Gamma(a[0].exp(), 1.0))  # a distribution of the table, but its concentration moves
 
-    # Pyro cannot draw from an improper law, so what it would draw for must be given.
+    # Pyro cannot draw from an improper distribution, so what it would draw for must be given.
     found = pull_back(
         model, torch.randn(9), max_plate_nesting=0, init_strategy=init_to_value(values={"e": torch.zeros(2)})
     )
@@ -147,7 +147,7 @@ POSITIVE_PRIORS = {
 
 @pytest.mark.parametrize("name", [*REAL_PRIORS, *POSITIVE_PRIORS])
 def test_the_precision_of_a_prior_is_the_mean_square_of_its_slope(name):
-    """In unconstrained coordinates z, under the prior; by the trapezoid in asinh z, for the tails."""
+    """Unconstrained coordinates z under the prior; the trapezoidal rule in asinh z covers the tails."""
     prior = (REAL_PRIORS | POSITIVE_PRIORS)[name]()
 
     def log_density(z):
@@ -185,19 +185,19 @@ COUNTED = {
 @pytest.mark.parametrize("name", COUNTED)
 def test_masks_and_scales_count_data_as_they_should(name):
     w = torch.tensor([0.3, -0.8])
-    law = COUNTED[name]
+    family = COUNTED[name]
     prior = torch.eye(2) / PRIOR_SCALE**2
-    data = pull_back(regression(law, torch.ones(3)), w) - prior
-    assert torch.allclose(pull_back(regression(law, torch.ones(3), scale=2.5), w) - prior, 2.5 * data)
+    data = pull_back(regression(family, torch.ones(3)), w) - prior
+    assert torch.allclose(pull_back(regression(family, torch.ones(3), scale=2.5), w) - prior, 2.5 * data)
     mask = torch.tensor([True, False, True])
 
     def single(i):
-        return pull_back(regression(lambda w: law(w).mask(torch.arange(3) == i), torch.ones(3)), w) - prior
+        return pull_back(regression(lambda w: family(w).mask(torch.arange(3) == i), torch.ones(3)), w) - prior
 
     assert torch.allclose(single(0) + single(1) + single(2), data)
     expected = single(0) + single(2) + prior
-    assert torch.allclose(pull_back(regression(lambda w: law(w).mask(mask), torch.ones(3)), w), expected)
-    with_handler = poutine.mask(regression(law, torch.ones(3)), mask=mask)
+    assert torch.allclose(pull_back(regression(lambda w: family(w).mask(mask), torch.ones(3)), w), expected)
+    with_handler = poutine.mask(regression(family, torch.ones(3)), mask=mask)
     # The handler's mask meets the prior's site too, and a latent site with a mask has unit precision.
     assert torch.allclose(pull_back(with_handler, w), expected - prior + torch.eye(2))
 
@@ -241,10 +241,10 @@ def mixture():
     pyro.sample("y", dist.Normal(w * z, 1.0), obs=torch.tensor(0.0))
 
 
-def observed(law, value):
+def observed(family, value):
     def model():
         w = pyro.sample("w", dist.Normal(0.0, 1.0))
-        pyro.sample("odd", law(w), obs=torch.as_tensor(value))
+        pyro.sample("odd", family(w), obs=torch.as_tensor(value))
 
     return model
 
@@ -253,7 +253,7 @@ ONE = torch.ones(1)
 NO_METRIC = {
     "factor": (factor, "Unit"),
     "mixture": (mixture, "summed out"),
-    "unknown law": (observed(lambda w: dist.Beta(w.exp(), 1.0), 0.5), "Beta"),
+    "unknown distribution": (observed(lambda w: dist.Beta(w.exp(), 1.0), 0.5), "Beta"),
     "point": (observed(lambda w: dist.Delta(torch.zeros(()), w), 0.0), "Delta"),
     "trials": (observed(lambda w: dist.Binomial(w.exp(), logits=w, validate_args=False), 1.0), "a total_count"),
     "failures": (observed(lambda w: dist.NegativeBinomial(w.exp(), logits=w), 1.0), "a total_count"),
@@ -282,7 +282,7 @@ def test_what_has_no_automatic_metric_is_named_with_a_remedy(name):
 
 
 def test_sites_that_do_not_depend_on_latent_sites_give_nothing():
-    """Not even those whose parameters a user learns otherwise, with gradients of their own."""
+    """Sites whose parameters have gradients for another reason contribute nothing either."""
     learned = torch.ones(1).requires_grad_()
 
     def model():

@@ -1,4 +1,4 @@
-"""The numbers of each law against the Fisher information: the mean outer product of scores, by quadrature or sums."""
+"""The embedding of each distribution against the Fisher information, by quadrature or sums."""
 
 from itertools import product
 
@@ -11,37 +11,37 @@ import torch.distributions as torch_dist
 from pyro_manifold.density.fisher import fisher_embedding
 from pyro_manifold.infer.mcmc.riemannian.metric_field import PullBackMetric
 
-# ---- all draws of a law, with their weights in an integral -------------------------------------------------------
+# ---- all draws of a distribution, with their weights in an integral ---------------------------------------------
 
 
-def positive(law):
+def positive(family):
     """Double exponential: y = exp(½π sinh t), at home with any tail and with kinks at zero."""
     t = torch.linspace(-5.0, 5.0, 801)
     y = (torch.pi / 2 * t.sinh()).exp()
     return y, y * torch.pi / 2 * t.cosh() * (t[1] - t[0])
 
 
-def real(law):
-    """Both half-lines from the location, where the law of Laplace has its kink."""
-    y, weights = positive(law)
-    return torch.cat([law.loc - y, law.loc + y]), weights.repeat(2)
+def real(family):
+    """Both half-lines from the location, where the distribution of Laplace has its kink."""
+    y, weights = positive(family)
+    return torch.cat([family.loc - y, family.loc + y]), weights.repeat(2)
 
 
-def above_scale(law):
-    y, weights = positive(law)
-    return law.base_dist.rate.new_tensor(LOWEST) + y, weights
+def above_scale(family):
+    y, weights = positive(family)
+    return family.base_dist.rate.new_tensor(LOWEST) + y, weights
 
 
 def counts(size):
-    return lambda law: (torch.arange(float(size)), torch.ones(size))
+    return lambda family: (torch.arange(float(size)), torch.ones(size))
 
 
-def plane(law):
+def plane(family):
     line = torch.linspace(-12.0, 12.0, 121)
-    return law.loc + torch.cartesian_prod(line, line), torch.full((121**2,), float(line[1] - line[0]) ** 2)
+    return family.loc + torch.cartesian_prod(line, line), torch.full((121**2,), float(line[1] - line[0]) ** 2)
 
 
-def thrice(law):
+def thrice(family):
     """All tables of three draws from three categories."""
     outcomes = torch.tensor([n for n in product(range(4), repeat=3) if sum(n) == 3], dtype=torch.float64)
     return outcomes, torch.ones(len(outcomes))
@@ -64,7 +64,7 @@ def three_logits(q):
     return torch.cat([plane_curve(q), q.new_zeros(1)])
 
 
-LAWS = {
+FAMILIES = {
     "Normal": (lambda q: dist.Normal(curve(q), 0.6), real),
     "Normal, scale": (lambda q: dist.Normal(q[0], q[1].exp()), real),
     "LogNormal": (lambda q: dist.LogNormal(curve(q), 0.6), positive),
@@ -97,35 +97,38 @@ LAWS = {
     "Geometric, probability": (lambda q: dist.Geometric(curve(q).sigmoid()), counts(3000)),
     "NegativeBinomial": (lambda q: dist.NegativeBinomial(2.5, logits=curve(q)), counts(3000)),
     "Poisson": (lambda q: dist.Poisson(curve(q).exp()), counts(300)),
-    "Categorical": (lambda q: dist.Categorical(logits=three_logits(q)), lambda law: (torch.arange(3), torch.ones(3))),
+    "Categorical": (
+        lambda q: dist.Categorical(logits=three_logits(q)),
+        lambda family: (torch.arange(3), torch.ones(3)),
+    ),
     "OneHotCategorical": (
         lambda q: dist.OneHotCategorical(three_logits(q).exp()),
-        lambda law: (torch.eye(3), torch.ones(3)),
+        lambda family: (torch.eye(3), torch.ones(3)),
     ),
     "Multinomial": (lambda q: dist.Multinomial(3, logits=three_logits(q)), thrice),
 }
 
 
-def numbers_of(law, q, draws):
+def components_of(family, q, draws):
     """The numbers as a function of q, and q alone."""
     moved = {}
-    fisher_embedding(law(q.clone().requires_grad_()), draws, lambda name, x: moved.setdefault(name, x.requires_grad))
-    return lambda q: fisher_embedding(law(q), draws, lambda name, _: moved[name])
+    fisher_embedding(family(q.clone().requires_grad_()), draws, lambda name, x: moved.setdefault(name, x.requires_grad))
+    return lambda q: fisher_embedding(family(q), draws, lambda name, _: moved[name])
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_mean_pull_back_is_the_fisher_information(name):
-    law, outcomes = LAWS[name]
+    family, outcomes = FAMILIES[name]
     q = torch.randn(2).clamp(-1.5, 1.5)
-    draws, weights = outcomes(law(q))
-    probabilities = law(q).log_prob(draws).exp() * weights
+    draws, weights = outcomes(family(q))
+    probabilities = family(q).log_prob(draws).exp() * weights
     possible = probabilities > 1e-280  # elsewhere a score may be infinite
     draws, probabilities = draws[possible], probabilities[possible]
     assert float(probabilities.sum()) == pytest.approx(1, abs=1e-9)
 
-    scores = torch.func.jacfwd(lambda q: law(q).log_prob(draws))(q)
+    scores = torch.func.jacfwd(lambda q: family(q).log_prob(draws))(q)
     expected = torch.einsum("n,ni,nj->ij", probabilities, scores, scores)
-    jacobian = torch.func.jacfwd(numbers_of(law, q, draws))(q)
+    jacobian = torch.func.jacfwd(components_of(family, q, draws))(q)
     found = torch.einsum("n,nki,nkj->ij", probabilities, jacobian, jacobian)
     assert torch.allclose(found, expected, rtol=1e-6, atol=1e-9)
 
@@ -134,11 +137,11 @@ def test_degrees_of_freedom_below_one_give_the_scale_more_than_its_information()
     q = torch.tensor([0.3, -0.2])
     draws, weights = real(dist.Normal(0.3, 1.0))
 
-    def law(q):
+    def family(q):
         return dist.StudentT(0.7, q[0], q[1].exp())
 
-    probabilities = law(q).log_prob(draws).exp() * weights
-    jacobian = torch.func.jacfwd(numbers_of(law, q, draws))(q)
+    probabilities = family(q).log_prob(draws).exp() * weights
+    jacobian = torch.func.jacfwd(components_of(family, q, draws))(q)
     found = torch.einsum("n,nki,nkj->ij", probabilities, jacobian, jacobian)
     expected = 1.7 / 3.7 * torch.tensor([0.4, 0.0]).exp()  # the information of the location is this over scale²
     assert torch.allclose(found, expected.diag(), rtol=1e-6, atol=1e-9)
@@ -167,10 +170,10 @@ ONE_PARAMETER = {
 @pytest.mark.parametrize("name", ONE_PARAMETER)
 def test_metric_and_connection_are_finite_far_out(name, dtype):
     torch.set_default_dtype(dtype)
-    law, far = ONE_PARAMETER[name]
+    family, far = ONE_PARAMETER[name]
     q = torch.tensor(far).unsqueeze(-1)
     with pyro.validation_enabled(False):  # as in every run: validation branches on values, which no vmap does
-        numbers = numbers_of(law, q[-2], torch.ones(1))
+        numbers = components_of(family, q[-2], torch.ones(1))
         field = PullBackMetric(lambda q: numbers(q).flatten(), 1, numbers(q[-2]).numel())
         metric, gradient = field.at(q)
         found = [metric, gradient(torch.ones_like(metric)), field.connection(q, q), field.connection_matrix(q, q)]
@@ -178,37 +181,37 @@ def test_metric_and_connection_are_finite_far_out(name, dtype):
     assert all(value.isfinite().all() for value in found)
 
 
-# ---- laws inside laws -------------------------------------------------------------------------------------------
+# ---- distributions inside distributions -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["StudentT, scale", "NegativeBinomial", "Gamma", "Multinomial", "LogNormal, scale"])
-def test_expanded_independent_and_masked_distributions_give_the_numbers_of_their_elements(name):
-    law, outcomes = LAWS[name]
+def test_expanded_independent_and_masked_distributions_have_the_components_of_their_elements(name):
+    family, outcomes = FAMILIES[name]
     q = torch.randn(2)
-    draws = outcomes(law(q))[0][:4]
+    draws = outcomes(family(q))[0][:4]
     mask = torch.tensor([True, False, True, True])
     wrapped = [
-        lambda q: law(q).expand([4]),
-        lambda q: law(q).expand([4]).to_event(1),
-        lambda q: dist.torch_distribution.ExpandedDistribution(law(q), [4]),
-        lambda q: dist.torch_distribution.ExpandedDistribution(law(q), [4]).to_event(1),
+        lambda q: family(q).expand([4]),
+        lambda q: family(q).expand([4]).to_event(1),
+        lambda q: dist.torch_distribution.ExpandedDistribution(family(q), [4]),
+        lambda q: dist.torch_distribution.ExpandedDistribution(family(q), [4]).to_event(1),
     ]
-    plain = numbers_of(law, q, draws)(q)
+    plain = components_of(family, q, draws)(q)
     for outer in wrapped:
-        found = numbers_of(outer, q, draws)(q)
+        found = components_of(outer, q, draws)(q)
         assert found.shape[:-1] == outer(q).batch_shape
         torch.testing.assert_close(found.reshape(plain.shape), plain)
-    for outer in (lambda q: law(q).expand([4]).mask(mask).to_event(1), lambda q: law(q).expand([4]).mask(mask)):
-        found = numbers_of(outer, q, draws)(q).reshape(plain.shape)
+    for outer in (lambda q: family(q).expand([4]).mask(mask).to_event(1), lambda q: family(q).expand([4]).mask(mask)):
+        found = components_of(outer, q, draws)(q).reshape(plain.shape)
         torch.testing.assert_close(found, plain * mask.unsqueeze(-1), rtol=1e-7, atol=0)  # what is masked is 0
 
 
 def test_a_fixed_bijection_changes_nothing():
     transforms = [torch_dist.AffineTransform(1.0, 0.5), torch_dist.SigmoidTransform()]
 
-    def law(q):
+    def family(q):
         return dist.TransformedDistribution(dist.Normal(q[0], q[1].exp()), transforms)
 
     q, x = torch.randn(2), torch.tensor([0.3, -0.4])
-    expected = numbers_of(lambda q: dist.Normal(q[0], q[1].exp()), q, x)(q)
-    assert torch.allclose(numbers_of(law, q, torch_dist.ComposeTransform(transforms)(x))(q), expected)
+    expected = components_of(lambda q: dist.Normal(q[0], q[1].exp()), q, x)(q)
+    assert torch.allclose(components_of(family, q, torch_dist.ComposeTransform(transforms)(x))(q), expected)

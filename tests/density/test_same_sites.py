@@ -50,7 +50,7 @@ def summed_out():
         pyro.sample("y", dist.Normal(x + z, 1.0), obs=value(1.0))
 
 
-def observed_beside_a_sum():
+def observed_next_to_a_sum():
     x = pyro.sample("x", dist.Normal(0.0, 1.0))
     k = pyro.sample("k", dist.Bernoulli(0.3))
     if x.tolist() > 0:
@@ -59,7 +59,7 @@ def observed_beside_a_sum():
 
 @pytest.mark.filterwarnings("ignore:The model cannot be")
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("model", [coming, hidden, growing, plated, summed_out, observed_beside_a_sum])
+@pytest.mark.parametrize("model", [coming, hidden, growing, plated, summed_out, observed_next_to_a_sum])
 def test_they_are_refused_by_name(model, seed):
     pyro.set_rng_seed(seed)
     with pytest.raises(ValueError, match=f"Site 'z' (has shape|exists only in some runs).*{NEEDS}"):
@@ -98,7 +98,7 @@ def turned(sign):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_density_at_one_point_in_both_directions(sign):
-    """Whether the site was there at first, and is missing now, or the reverse."""
+    """A site that is present first and missing later, and the reverse."""
     for seed in SEEDS:
         pyro.set_rng_seed(seed)
         try:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pyro_manifold.diagnostics import align_draws, align_signs_and_permutations, invariants
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.distributions import MatrixLangevin
 
 CHAINS, DRAWS, P = 4, 60, 3
@@ -131,7 +131,7 @@ def test_more_columns_than_rows_are_rotated_too():
 
 @pytest.mark.parametrize(("distance", "contested"), [(0.0, True), (8.0, False)])
 def test_columns_that_overlap_are_contested(distance, contested):
-    """Two columns that differ in one entry by so many standard deviations; at 0 nothing tells them apart."""
+    """Two columns that differ in one entry by so many standard deviations; at 0 they are exchangeable."""
     W = torch.randn(CHAINS, 500, 5, 2) + 20
     W[..., 0, 0] += distance
     share = align_draws({"W": W}, [Symmetry("permutations", ("W",))]).contested[0]

@@ -122,7 +122,7 @@ def test_no_random_element_does_better(kind):
 
 
 def test_procrustes_optimum_is_stationary():
-    """At the best T, TᵀXᵀR is symmetric and positive semi-definite: conditions of first and second order."""
+    """First- and second-order conditions: at the best T, TᵀXᵀR is symmetric and positive semi-definite."""
     draws, reference = torch.randn(4, 25, 5, 3), torch.randn(5, 3)
     inner = align_rotations(draws, reference).draws.mT @ reference
     torch.testing.assert_close(inner, inner.mT)
@@ -157,7 +157,7 @@ def test_float32_stays_float32(kind):
 
 @every_group
 def test_rhat_is_that_of_the_loadings_afterwards(kind):
-    """Chains that sit in different modes of the same law."""
+    """Chains in different modes of the same distribution."""
     draws = orthonormal_matrices(4, 200, noise=0.1)
     scrambled = draws @ random_element(kind, 4, p=3).unsqueeze(1)
     scrambled[0] = -scrambled[1]  # at least two chains differ

@@ -176,13 +176,13 @@ def test_masked_observations_have_no_likelihood(way):
 
     def masked():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
-        law, options = dist.Normal(x, 1.0), {}
+        distribution, options = dist.Normal(x, 1.0), {}
         if way == "distribution":
-            law = law.mask(mask)
+            distribution = distribution.mask(mask)
         if way == "obs_mask":
             options = {"obs_mask": mask}
         with pyro.plate("rows", 3), poutine.mask(mask=mask if way == "handler" else True):
-            pyro.sample("y", law, obs=y, **options)
+            pyro.sample("y", distribution, obs=y, **options)
 
     samples = {"x": torch.tensor([0.0, 1.0])}
     if way == "obs_mask":

@@ -1,4 +1,4 @@
-"""R-hat, nested R-hat and effective sample sizes against what theory says of draws whose distribution is known."""
+"""R-hat, nested R-hat and effective sample sizes against theory for draws of known distributions."""
 
 import math
 
@@ -10,7 +10,7 @@ from problems.monte_carlo import assert_mean
 from pyro_manifold.diagnostics import nested_r_hat
 from pyro_manifold.diagnostics.convergence import convergence
 from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.manifolds import Stiefel
 
 
@@ -72,7 +72,7 @@ def test_superchains_must_divide_the_chains(number):
 
 
 def test_effective_sizes_of_an_autoregressive_chain():
-    """For the mean n (1 - ρ) / (1 + ρ)."""
+    """The effective size of the mean is n (1 - ρ) / (1 + ρ)."""
     chains, draws, memory = 16, 4000, 0.6
     values = autoregressive(torch.randn(chains, 8), draws, memory)
     found = convergence(values, ("ess_mean", "ess_bulk", "r_hat"))

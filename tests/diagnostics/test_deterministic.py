@@ -73,7 +73,7 @@ def test_get_samples_has_them_when_asked():
 
 
 def test_the_model_is_not_run_for_every_draw():
-    """Also with sites that are no floating point numbers."""
+    """Sites that are not floating-point are included."""
     runs = []
 
     def model():
@@ -98,7 +98,7 @@ def test_more_draws_than_one_batch_has_and_models_that_cannot_be_traced():
 
 
 def test_those_that_depend_on_summed_out_sites_have_no_value():
-    """Also where only two values of three differ, or two places."""
+    """Sites are found even if only two of three values differ, or two places."""
 
     def mixture():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
@@ -110,7 +110,7 @@ def test_those_that_depend_on_summed_out_sites_have_no_value():
         pyro.deterministic("unequal", (kind[..., :1] != kind[..., 1:]).any(-1))
 
     mcmc = run(OHMC(mixture), num_chains=2)
-    sentence = r"sites \['middle', 'unequal'\] depend on \['kind'\], which were summed out"
+    sentence = r"sites \['middle', 'unequal'\] are left out, since they depend on \['kind'\], which were summed out"
     with pytest.warns(UserWarning, match=sentence):
         samples = mcmc.get_samples(deterministic=True)
     assert set(samples) == {"x", "square"}
@@ -119,7 +119,7 @@ def test_those_that_depend_on_summed_out_sites_have_no_value():
         assert set(mcmc.to_inferencedata().posterior.data_vars) == {"x", "square"}
 
 
-def test_sites_that_nobody_kept_are_named():
+def test_sites_that_were_not_kept_are_named():
     mcmc = run(OHMC(loadings), num_chains=2, save_params=["U", "shift"])
     with pytest.raises(ValueError, match=r"'covariance'.*functions of all sites.*no draws of \['scales'\]"):
         mcmc.get_samples(deterministic=True)
@@ -131,7 +131,7 @@ def test_sites_that_nobody_kept_are_named():
 def test_without_a_model_there_are_none():
     kernel = OHMC(potential_fn=lambda sites: 0.5 * sites["x"].square().sum(), manifolds={})
     mcmc = run(kernel, initial_params={"x": torch.zeros(2)})
-    with pytest.raises(ValueError, match=r"those of a model.*potential_fn"):
+    with pytest.raises(ValueError, match=r"need a model.*potential_fn"):
         mcmc.get_samples(deterministic=True)
 
 

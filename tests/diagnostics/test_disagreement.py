@@ -50,5 +50,5 @@ def test_a_chain_that_moves_once_in_a_while_is_stuck():
     assert stuck_chains({}, {"accepted": accepted}) == [0, 1]
 
 
-def test_a_site_without_entries_says_nothing():
+def test_a_site_without_entries_has_no_entry():
     assert stuck_chains({"x": torch.zeros(2, 50, 0)}, {}) == []

@@ -1,4 +1,4 @@
-"""Invariants do not change under their group, do change otherwise, and tell chains apart that disagree."""
+"""Invariants do not change under their group, do change otherwise, and distinguish chains that disagree."""
 
 import arviz
 import pytest
@@ -24,7 +24,7 @@ def test_invariant_under_the_group(kind, cloud):
 
 @pytest.mark.parametrize(("kind", "larger"), [("signs", "permutations"), ("permutations", "rotations")])
 def test_not_invariant_under_a_larger_group(kind, larger):
-    """Otherwise they would be blind to chains in modes that the model can tell apart."""
+    """Invariants must distinguish chains in modes that the model distinguishes."""
     draws = loadings(2, 10)
     swap = torch.eye(3)[[1, 2, 0]] if larger == "permutations" else random_element(larger, p=3)
     before, after = invariants(draws, kind), invariants(draws @ swap, kind)
@@ -41,7 +41,7 @@ def test_row_products_determine_loadings_up_to_rotation():
 
 
 def test_pivot_rows_avoid_dependent_rows():
-    """Two large proportional rows: the second of them says nothing new about the span."""
+    """Two large proportional rows: the second has no information on the span."""
     X = torch.tensor([[3.0, 0.0], [-2.9, 0.0], [0.0, 0.5], [0.1, 0.1]])
     products = invariants(X.expand(1, 1, 4, 2))["row products"][0, 0]
     torch.testing.assert_close(products, X @ X[[0, 2]].mT)
@@ -55,7 +55,7 @@ def test_pivot_rows_are_compared_by_what_they_add():
 
 
 def test_column_products_are_with_the_row_that_is_largest_on_average():
-    """In the first draw other rows are."""
+    """In the first draw other rows are the largest."""
     draws = torch.tensor([[[1.0, 3.0], [2.0, 1.0]], [[4.0, 1.0], [0.0, 4.0]], [[4.0, 1.0], [0.0, 4.0]]]).unsqueeze(0)
     products = invariants(draws, "signs")["column products"]
     torch.testing.assert_close(products, draws * torch.stack([draws[..., 0, 0], draws[..., 1, 1]], -1).unsqueeze(-2))
@@ -138,7 +138,7 @@ class TestProducts:
         torch.testing.assert_close(found["singular values"], torch.linalg.svdvals(product)[..., :3])
 
     def test_pivot_columns_are_columns_of_the_product_that_are_not_alike(self):
-        """The longest column of the product comes from a short row of V, and the next longest says nothing new."""
+        """The longest column of the product comes from a short row of V, and the next longest is proportional to it."""
         left, scales = torch.eye(4, 2).expand(1, 1, 4, 2), torch.tensor([[[1.0, 10.0]]])
         right = torch.tensor([[5.0, 0.0], [0.0, 1.0], [0.0, 0.9]]).expand(1, 1, 3, 2)
         found = invariants(left, scales=scales, right=right)["pivot columns"]
@@ -176,7 +176,7 @@ class TestProducts:
         assert found["pivot columns"].shape == (1, 4, 20_000, 2)
         assert max(value.numel() for value in found.values()) == 4 * 30_000 * 2
 
-    def test_rhat_sees_only_what_the_model_knows(self):
+    def test_rhat_depends_only_on_identified_functionals(self):
         left, scales, right = self.factors(4, 200)
         signs = torch.randint(2, (4, 1, 1, 3)) * 2.0 - 1
         found = summarise_invariants(left * signs, scales=scales, right=right * signs)
@@ -194,7 +194,7 @@ class TestProducts:
             ),
             ({"right": right[..., :2]}, r"right has shape \(1, 4, 5, 2\), expected \(1, 4, 5, 3\)"),
             ({"right": right[0]}, r"right has shape \(4, 5, 3\), expected \(1, 4, 5, 3\)"),
-            ({"right": right, "kind": "signs"}, r"kind='signs' is for draws alone; leave it out, for with right"),
+            ({"right": right, "kind": "signs"}, r"kind='signs' cannot be combined with right"),
             ({"scales": scales * torch.nan}, r"scales has entries that are not finite"),
         ]:
             with pytest.raises(ValueError, match=r"^summarise_invariants: " + sentence):

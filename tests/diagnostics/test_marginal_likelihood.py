@@ -84,8 +84,8 @@ def test_sites_with_one_assignment_have_one_likelihood():
 def chain(weights, means, states, transition):
     previous = None
     for t, y in enumerate(states):
-        law = weights if previous is None else transition[previous]
-        previous = pyro.sample(f"z{t}", dist.Categorical(law))
+        distribution = weights if previous is None else transition[previous]
+        previous = pyro.sample(f"z{t}", dist.Categorical(distribution))
         pyro.sample(f"y{t}", dist.Normal(means[previous], 1.0), obs=y)
 
 
@@ -114,11 +114,14 @@ def test_observations_that_share_a_site_are_left_out_and_others_are_not():
         with rows:
             pyro.sample("y", dist.Normal(means[kind] + shift, 1.0), obs=Y)
 
-    with pytest.warns(UserWarning, match=r"log_likelihood of \['y0', 'y1', 'y2', 'y3'\] is left out.*no product"):
+    with pytest.warns(
+        UserWarning,
+        match=r"log_likelihood of \['y0', 'y1', 'y2', 'y3'\] is left out, since its likelihood does not factorise",
+    ):
         assert set(likelihood(hidden_markov, draws())) == {"x"}
-    with pytest.warns(UserWarning, match=r"of \['y'\] is left out: its observations share \['kind'\]"):
+    with pytest.warns(UserWarning, match=r"of \['y'\] is left out, .* which share \['kind'\]"):
         assert not likelihood(common, draws())
-    with pytest.warns(UserWarning, match=r"of \['y'\] is left out: its observations share \['kind', 'shift'\]"):
+    with pytest.warns(UserWarning, match=r"of \['y'\] is left out, .* which share \['kind', 'shift'\]"):
         assert not likelihood(local_and_common, draws())
 
 
@@ -159,7 +162,7 @@ def test_observations_within_a_row_have_the_likelihood_of_the_row(rows_dim):
 
 
 def test_given_continuous_sites_that_depend_on_the_assignment():
-    """p(y | tau) of a scale mixture: the draw of tau says all about the assignment that y needs."""
+    """p(y | tau) of a scale mixture: given tau, y does not depend on the assignment."""
 
     def model():
         weights, means = components()
@@ -209,12 +212,12 @@ def test_a_plate_of_one_element_and_loops_over_plates():
     torch.testing.assert_close(torch.stack([found["y0"], found["y1"]], -1), closed_form(samples, Y[:2]))
 
 
-def test_a_site_that_nobody_kept_is_named():
+def test_a_site_that_was_not_kept_is_named():
     def model():
         weights, means = components()
         with pyro.plate("rows", 4):
             kind = pyro.sample("kind", dist.Categorical(weights))
             pyro.sample("y", dist.Normal(means[kind], 1.0), obs=Y)
 
-    with pytest.raises(ValueError, match=r"no draws of \['means'\], which save_params left out"):
+    with pytest.raises(ValueError, match=r"no draws of \['means'\], which save_params leaves out"):
         likelihood(model, {"weights": draws()["weights"]})

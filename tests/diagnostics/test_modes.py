@@ -1,4 +1,4 @@
-"""Chains of one mode are not told apart, chains of several are, and modes have the probability that they should."""
+"""Chains of one mode are not separated, chains of several are, and modes have the correct probability."""
 
 import pyro
 import pyro.distributions as dist
@@ -8,7 +8,7 @@ import torch
 from benchmarks.accuracy.modes.groups_of_chains import chains_of_one_mode
 from benchmarks.accuracy.modes.unvisited import MARGINALS, exact
 from pyro_manifold.diagnostics import modes
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 
@@ -26,22 +26,22 @@ def test_chains_of_one_mode_are_one_group(chains, effective):
         assert modes({"x": x if k % 2 else x.exp()}).chains == [list(range(chains))]
 
 
-def test_chains_that_mix_slowly_are_seldom_told_apart():
-    """Of 200 sets one or two, and 24 by the tails of their draws alone."""
+def test_chains_that_mix_slowly_are_rarely_separated():
+    """One or two of 200 sets are separated, and 24 would be by the tails of their draws alone."""
     split = sum(len(modes({"x": chains_of(2, 200, 10, 3)})) > 1 for _ in range(200))
     assert split <= 8
 
 
 @pytest.mark.parametrize(("effective", "distance"), [(8, 9.0), (50, 4.0)])
 def test_chains_of_two_modes_are_two_groups(effective, distance):
-    """Of equal Gaussian modes at a distance of d the barrier is d²/8: 10 nats at 9, and 2 at 4."""
+    """The barrier between equal Gaussian modes at distance d is d²/8: 10 nats at 9, and 2 at 4."""
     for _ in range(100):
         x = chains_of(6, 200, 10, effective)
         x[[1, 4], :, 3] += distance
         assert sorted(modes({"x": x}).chains) == [[0, 2, 3, 5], [1, 4]]
 
 
-def test_the_log_density_tells_modes_apart_and_orders_them():
+def test_the_log_density_distinguishes_modes_and_orders_them():
     density = -chains_of(5, 400, 20, 100).square().sum(-1) / 2  # of 20 dimensions, with a standard deviation of 3.2
     density[[0, 3]] -= 25.0
     found = modes({"x": torch.randn(5, 400)}, density)
@@ -59,7 +59,7 @@ def test_a_chain_that_visits_two_modes_joins_them():
     assert len(modes({"x": x})) == 1
 
 
-def test_rounding_does_not_tell_chains_apart():
+def test_rounding_does_not_separate_chains():
     x = 1 + torch.finfo(torch.float64).eps * torch.arange(4.0)[:, None].expand(4, 50)
     assert len(modes({"norms": x})) == 1
     assert len(modes({"x": torch.arange(4.0)[:, None].expand(4, 50)})) == 4  # chains that stand still
@@ -208,7 +208,7 @@ def test_errors_of_probabilities_cover_the_truth(probability, seeds):
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"^modes: 10 draws of each chain, but 20 are needed"):
         modes({"x": torch.randn(3, 10)})
-    with pytest.raises(ValueError, match=r"^modes: particles are of \['y'\], but draws of \['x'\]"):
+    with pytest.raises(ValueError, match=r"^modes: particles have the names \['y'\], expected those of draws, \['x'\]"):
         modes({"x": torch.randn(3, 30)}, particles={"y": torch.randn(2, 30)})
     with pytest.raises(
         ValueError, match=r"^modes: particles\['x'\] has shape \(2, 30, 3\), expected \(runs, particles, 2\)"

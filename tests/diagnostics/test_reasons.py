@@ -1,4 +1,4 @@
-"""A summary says what is known of columns, and what chains disagree on for another reason than symmetry."""
+"""A summary reports symmetries of columns, and disagreement of chains for other reasons."""
 
 import pyro
 import pyro.distributions as dist
@@ -7,7 +7,7 @@ import torch
 from pyro_manifold.diagnostics import invariants
 from pyro_manifold.diagnostics.convergence import convergence
 from pyro_manifold.diagnostics.reasons import agreement, unexplained
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 
@@ -44,7 +44,7 @@ def test_a_site_and_invariants_that_disagree_for_another_reason_are_named(capsys
     least = min(float(each["ess_bulk"].nan_to_num(nan=torch.inf).min()) for each in found)
     assert worst > 1.2
     assert lines[place + 1] == (
-        f"On what is known of them R-hat is at most {worst:.3f}, and the effective size at least {least:.0f}."
+        f"R-hat of the invariants is at most {worst:.3f}, and their effective sample size at least {least:.0f}."
     )
     c = float(convergence(draws["c"], ("r_hat",))["r_hat"])
     assert lines[place + 2].startswith("No symmetry explains the R-hat of ")
@@ -63,14 +63,14 @@ def test_what_only_symmetry_explains_has_no_other_reason():
     assert unexplained(draws, [], density).startswith("No symmetry explains the R-hat of U (")
     density[2] += 2
     assert unexplained(draws, [symmetry], density).startswith("No symmetry explains the R-hat of log density (1.")
-    assert "chains are in different modes, have not arrived, or mix slowly" in unexplained(draws, [symmetry], density)
+    assert "chains are in different modes, have not converged, or mix slowly" in unexplained(draws, [symmetry], density)
 
 
 def test_one_chain_many_short_ones_and_constants():
     x = torch.randn(1, 400)
     assert unexplained({"x": x, "constant": torch.ones(1, 400)}, []) is None
     x[:, 200:] += 3
-    assert "the chain has changed its mode, has not arrived, or mixes slowly" in unexplained({"x": x}, [])
+    assert "the chain changed modes, has not converged, or mixes slowly" in unexplained({"x": x}, [])
     short = {"x": torch.randn(64, 4)}
     assert unexplained(short, [], num_superchains=8) is None
     short["x"][:8] += 4
@@ -79,13 +79,11 @@ def test_one_chain_many_short_ones_and_constants():
 
 def test_too_few_draws_are_no_agreement():
     symmetry = Symmetry("signs", ("U",))
-    assert agreement({"U": torch.randn(1, 5, 3, 2)}, symmetry).startswith(
-        "There are too few draws to see how well chains"
-    )
-    assert agreement({"U": torch.ones(4, 50, 3, 2)}, symmetry) == "On what is known of them chains agree exactly."
+    assert agreement({"U": torch.randn(1, 5, 3, 2)}, symmetry).startswith("There are too few draws to compare chains")
+    assert agreement({"U": torch.ones(4, 50, 3, 2)}, symmetry) == "On the invariants chains agree exactly."
 
 
-def test_nothing_is_said_where_symmetries_cannot_be_asked(capsys):
+def test_nothing_is_reported_where_symmetries_cannot_be_evaluated(capsys):
     kernel = OHMC(
         lambda: (
             pyro.sample("U", StiefelUniform(4, 2)) + pyro.sample("c", dist.Normal(torch.zeros(4, 2), 1.0).to_event(2))

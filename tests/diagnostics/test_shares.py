@@ -1,4 +1,4 @@
-"""Whose log densities can be compared, and what they say of particles that nothing else tells apart."""
+"""Comparability of log densities, and their use for particles that nothing else distinguishes."""
 
 import pyro
 import pyro.distributions as dist
@@ -47,7 +47,7 @@ def test_other_coordinates_or_models_are_not_compared():
     assert comparable_log_density({"U": torch.ones(2)}, mcmc) is None
 
 
-def test_the_log_density_alone_tells_particles_apart():
+def test_the_log_density_alone_distinguishes_particles():
     x, y = torch.randn(4, 250, 20), torch.randn(4, 256, 20)
     density, other = -torch.randn(4, 250, 20).square().sum(-1) / 2, -torch.randn(4, 256, 20).square().sum(-1) / 2
     other[:, :32] -= 80

@@ -32,7 +32,7 @@ def cloud(*batch, n=6, p=3, noise=0.2):
 class TestPrincipalAngles:
     @pytest.mark.parametrize(("n", "p", "q"), [(7, 3, 3), (7, 2, 4), (7, 4, 2), (5, 4, 3), (4, 4, 2), (3, 1, 1)])
     def test_as_scipy(self, n, p, q):
-        """To 1e-7: SciPy 1.17 loses half the digits of small angles where others of the same pair are above π/4."""
+        """Agreement to 1e-7: SciPy 1.17 loses half the digits of small angles if others of the pair are above π/4."""
         first, second = torch.randn(20, n, p), torch.randn(20, n, q)
         torch.testing.assert_close(principal_angles(first, second), scipy_angles(first, second), rtol=0, atol=1e-7)
 
@@ -158,12 +158,12 @@ class TestFrechetMean:
         least = (draws - mean).square().sum((-2, -1)).mean()
         torch.testing.assert_close(dispersion(draws), least)
         near = manifold.projection(mean + 10 ** torch.linspace(-6, 0, 300).reshape(-1, 1, 1) * torch.randn(300, 6, 3))
-        for frame in torch.cat([near, manifold.random_point(300, 6, 3)]):
-            assert dispersion(draws, frame) >= least - 1e-14
+        for matrix in torch.cat([near, manifold.random_point(300, 6, 3)]):
+            assert dispersion(draws, matrix) >= least - 1e-14
 
     def test_dispersion_of_uniform_draws_is_2p_on_average(self):
         draws = manifold.random_point(4, 500, 6, 3)
-        values = torch.stack([dispersion(draws, frame) for frame in (torch.eye(6, 3), -torch.eye(6, 3))])
+        values = torch.stack([dispersion(draws, matrix) for matrix in (torch.eye(6, 3), -torch.eye(6, 3))])
         torch.testing.assert_close(values.mean(), torch.tensor(6.0))  # exact: E‖X − M‖² + E‖X + M‖² = 4p
 
     def test_dispersion_on_the_circle(self):

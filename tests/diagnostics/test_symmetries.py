@@ -1,4 +1,4 @@
-"""What a posterior does not know of the columns of a site, and that summary() says so."""
+"""Symmetries of the columns of a site, and their report by summary()."""
 
 from typing import ClassVar
 
@@ -26,8 +26,10 @@ def principal_components(scales):
         U = pyro.sample("U", StiefelUniform(4, 2))
         noise = pyro.sample("noise", dist.LogNormal(0.0, 1.0))
         with pyro.plate("rows", 10):
-            law = dist.LowRankMultivariateNormal(torch.zeros(4), U * torch.tensor(scales), noise**2 * torch.ones(4))
-            pyro.sample("y", law, obs=DATA)
+            distribution = dist.LowRankMultivariateNormal(
+                torch.zeros(4), U * torch.tensor(scales), noise**2 * torch.ones(4)
+            )
+            pyro.sample("y", distribution, obs=DATA)
 
     return model
 
@@ -101,21 +103,21 @@ class Directions(dist.TorchDistribution):
 
 
 def plates():
-    """In a plate, the signs of each element."""
+    """Signs of each element of a plate."""
     with pyro.plate("groups", 3):
         U = pyro.sample("U", StiefelUniform(4, 2))
         pyro.factor("likelihood", (DATA[0] @ U).square() @ torch.tensor([1.0, 2.0]))
 
 
 def common_signs():
-    """In a plate, the signs of all elements together, but not of each."""
+    """Signs of all elements of a plate together, but not of each."""
     with pyro.plate("groups", 3):
         U = pyro.sample("U", StiefelUniform(4, 2))
     pyro.factor("likelihood", (U[0] * U[1]).sum(-2) @ torch.tensor([1.0, 2.0]) + U[2, 0].square().sum())
 
 
 def scales_in_plates():
-    """In a plate, signs and order of each element, with its scales."""
+    """Signs and order of each element of a plate, with its scales."""
     with pyro.plate("groups", 3):
         U = pyro.sample("U", StiefelUniform(4, 2))
         scales = pyro.sample("scales", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
@@ -123,7 +125,7 @@ def scales_in_plates():
 
 
 def common_scales():
-    """In a plate, the signs of each element, and one order."""
+    """Signs of each element of a plate, and one common order."""
     scales = pyro.sample("scales", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
     with pyro.plate("groups", 3):
         U = pyro.sample("U", StiefelUniform(4, 2))
@@ -131,7 +133,7 @@ def common_scales():
 
 
 def slopes_in_plates():
-    """In a plate, rotations of each element, with a number for each of its columns."""
+    """Rotations of each element of a plate, with a value for each of its columns."""
     with pyro.plate("groups", 3):
         U = pyro.sample("U", StiefelUniform(4, 2))
         w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
@@ -228,16 +230,16 @@ def summary_of(kernel, capsys, **options):
     lines = capsys.readouterr().out.splitlines()
     last = max((k for k, line in enumerate(lines) if "known only" in line), default=len(lines))
     if last < len(lines):
-        assert lines[last + 1].startswith(("On what is known of them R-hat is at most", "There are too few draws"))
+        assert lines[last + 1].startswith(("R-hat of the invariants is at most", "There are too few draws"))
     return lines[: last + 1]
 
 
 @pytest.mark.parametrize("options", [{"num_chains": 2}, {"num_chains": 2, "chain_method": "sequential"}])
-def test_summary_says_so_for_all_ways_to_run(options, capsys):
+def test_summary_reports_symmetries_for_all_ways_to_run(options, capsys):
     model = principal_components([2.0, 1.0])
     last = summary_of(OHMC(model), capsys, **options)[-1]
     assert last.startswith(
-        "`U` is known only up to the signs of its columns: means and R-hat of its entries say little"
+        "`U` is known only up to the signs of its columns: means and R-hat of its entries are not meaningful"
     )
     assert last.endswith('summarise_invariants(U, kind="signs").')
 
@@ -257,7 +259,7 @@ def test_summary_names_two_sites_and_vectors(capsys):
     assert last.endswith('summarise_invariants(V[..., None], kind="signs").')
 
 
-def test_summary_says_nothing_of_what_is_known_or_cannot_be_asked(capsys):
+def test_summary_reports_no_symmetry_of_identified_or_unknown_sites(capsys):
     assert "known only" not in "\n".join(summary_of(OHMC(langevin), capsys))
     model = principal_components([2.0, 1.0])
     assert "known only" not in "\n".join(summary_of(OHMC(model), capsys, save_params=["U"]))
@@ -281,7 +283,7 @@ def test_no_density_is_asked_without_matrices_and_loadings_can_be_left_out():
 
 
 @pytest.mark.parametrize(("dtype", "level"), [(torch.float32, 1e6), (torch.float64, 1e9)])
-def test_a_slope_beside_a_large_energy_is_no_symmetry(dtype, level):
+def test_a_slope_of_a_large_energy_is_no_symmetry(dtype, level):
     samples = {"U": Stiefel().random_point(10, 4, 2, dtype=dtype)}
     target = Target(lambda sites: level + 50 * sites["U"][0, 0], {"U": Stiefel()}, {})
     assert symmetries(target, samples) == []

@@ -72,8 +72,10 @@ def test_each_envelope_bounds_the_density_and_has_the_density_it_claims(name, ki
     """log_ratio ≤ 0 always, and weighs proposals to the distribution: importance sampling with the envelope."""
     A, B, C = (torch.as_tensor(m) for m in MODERATE[name])
     beta, basis = torch.linalg.eigh(B)
-    law = envelope._Target(A[None], beta.flip(-1)[None], (C @ basis.flip(-1))[None])
-    X, log_ratio = getattr(envelope, kind)(law, envelope._mode(law)).propose(torch.zeros(1, dtype=torch.long), 40_000)
+    target = envelope._Target(A[None], beta.flip(-1)[None], (C @ basis.flip(-1))[None])
+    X, log_ratio = getattr(envelope, kind)(target, envelope._mode(target)).propose(
+        torch.zeros(1, dtype=torch.long), 40_000
+    )
     assert log_ratio.max() < 1e-9
     n, p = C.shape
     haar_X = haar(np.random.default_rng(8), 400_000, n, p)
@@ -107,9 +109,9 @@ def test_concentrated_distributions_have_gaussian_tails(n, beta, length):
     scale, p = 3e4, len(beta)
     A = scale * torch.diag(torch.linspace(1.0, -1.0, n))
     B, C = torch.diag(torch.tensor(beta)), scale * length * torch.eye(n, p)
-    law = MatrixBinghamVonMisesFisher(A, B, C)
-    X = law.sample((500,))
-    deficit = 2 * (law.log_prob(torch.eye(n, p)) - law.log_prob(X))
+    distribution = MatrixBinghamVonMisesFisher(A, B, C)
+    X = distribution.sample((500,))
+    deficit = 2 * (distribution.log_prob(torch.eye(n, p)) - distribution.log_prob(X))
     dimension = n * p - p * (p + 1) // 2
     assert_mean(deficit, dimension, truth_error=0.01)
     assert scipy.stats.kstest(deficit.numpy(), scipy.stats.chi2(dimension).cdf).pvalue > 6e-5
@@ -117,14 +119,14 @@ def test_concentrated_distributions_have_gaussian_tails(n, beta, length):
 
 def test_linear_part_alone_is_the_langevin_distribution():
     F = torch.tensor([[30.0, 4.0], [0.0, 20.0], [1.0, 0.0], [0.0, 0.0]])
-    law = MatrixBinghamVonMisesFisher(torch.zeros(4, 4), torch.eye(2), F)
-    draws, mean = law.sample((8000,)), MatrixLangevin(F).mean
+    distribution = MatrixBinghamVonMisesFisher(torch.zeros(4, 4), torch.eye(2), F)
+    draws, mean = distribution.sample((8000,)), MatrixLangevin(F).mean
     for entry in [(0, 0), (1, 1), (0, 1)]:
         assert_mean(draws[(..., *entry)], float(mean[entry]), truth_error=1e-12)
 
 
 def test_batches_of_bingham_distributions():
-    """On the sphere the first coordinate t has density exp(s t²) on [-1, 1]."""
+    """Known case: on the sphere the first coordinate t has density exp(s t²) on [-1, 1]."""
     strengths = (0.0, 5.0, -500.0)
     A = torch.stack([torch.diag(s * torch.tensor([1.0, 0.0, 0.0])) for s in strengths])
     X = MatrixBingham(A, p=1).sample((4000,))[..., 0, 0]
@@ -137,13 +139,13 @@ def test_batches_of_bingham_distributions():
 def test_angular_central_gaussian_on_the_circle():
     """Tan φ of a draw is Cauchy: P(|x₂/x₁| < ratio of scales) = 1/2. Concentrated ones too."""
     for ratio in (1.0, 1e-3):
-        law = MatrixAngularCentralGaussian(torch.diag(torch.tensor([1.0, ratio**2])), 1)
-        X = law.sample((20_000,))[..., 0]
+        distribution = MatrixAngularCentralGaussian(torch.diag(torch.tensor([1.0, ratio**2])), 1)
+        X = distribution.sample((20_000,))[..., 0]
         assert_mean((X[:, 1].abs() < ratio * X[:, 0].abs()).double(), 0.5)
         assert_mean(X[:, 0], 0.0)
         angle = torch.linspace(0, torch.pi, 200_001)[1:]
         circle = torch.stack([angle.cos(), angle.sin()], -1).unsqueeze(-1)
-        assert abs(float(law.log_prob(circle).exp().mean()) - 1) < 1e-6
+        assert abs(float(distribution.log_prob(circle).exp().mean()) - 1) < 1e-6
 
 
 def test_angular_central_gaussian_of_a_cholesky_factor():
@@ -164,7 +166,7 @@ def test_parameters_that_are_inferred_are_refused():
         MatrixBinghamVonMisesFisher(torch.eye(3), torch.eye(3), A).log_prob(torch.eye(3))
 
 
-def test_too_slow_is_said():
+def test_a_low_acceptance_rate_is_an_error():
     A = torch.diag(torch.tensor([1e4, 0.0, -1e4]))
     with pytest.raises(RuntimeError, match=r"MatrixBingham.sample: 2 of 2 draws.*too slow"):
         MatrixBingham(A, torch.diag(torch.tensor([1.0, -1.0]))).sample((2,))
@@ -175,13 +177,13 @@ def test_bad_input_is_named():
     for message, make in {
         r"MatrixBingham: A has shape \(3, 2\)": lambda: MatrixBingham(torch.ones(3, 2), p=1),
         "MatrixBingham: A has dtype torch.int64": lambda: MatrixBingham(torch.ones(3, 3).long(), p=1),
-        "MatrixBingham: give either B or": lambda: MatrixBingham(A),
+        "MatrixBingham: give exactly one of B": lambda: MatrixBingham(A),
         "MatrixBingham: p=1.5": lambda: MatrixBingham(A, p=1.5),
         "MatrixBingham: got n=3, p=4": lambda: MatrixBingham(A, p=4),
         r"Fisher: C has shape \(3, 1\).*n=3 of A and p=3 of B": lambda: MatrixBinghamVonMisesFisher(A, A, A[:, :1]),
         "expected one dtype": lambda: MatrixBinghamVonMisesFisher(A, A, A.float()),
         "not finite": lambda: MatrixBingham(A * torch.inf, p=1, validate_args=False).sample(),
-        "either covariance or scale_tril": lambda: MatrixAngularCentralGaussian(A, 1, scale_tril=A),
+        "exactly one of covariance and scale_tril": lambda: MatrixAngularCentralGaussian(A, 1, scale_tril=A),
         "CentralGaussian: got n=3, p=4": lambda: MatrixAngularCentralGaussian(A, 4),
         "CentralGaussian: p=None": lambda: MatrixAngularCentralGaussian(A, None),
         "expected 'polar' or 'householder'": lambda: MatrixBingham(A, p=1, chart="euler"),

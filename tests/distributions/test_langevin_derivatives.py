@@ -47,7 +47,7 @@ def rotated(n, *singular_values):
 
 
 def curvature(F, E):
-    """Of the logarithm at F in the direction E, by our own derivatives."""
+    """Second derivative of the logarithm at F in the direction E, by the package."""
     return torch.func.jvp(lambda M: (langevin_mean(M) * E).sum(), (F,), (E,))[1]
 
 
@@ -107,7 +107,7 @@ def test_second_derivatives_of_many_columns(name):
 
 
 def test_second_derivative_is_the_variance():
-    """Of tr EᵀX, by importance sampling; three columns of ten rows have an error of about 0.001."""
+    """Variance of tr EᵀX by importance sampling; three columns of ten rows have an error of about 0.001."""
     F = rotated(10, 4.0, 3.0, 2.0)
     E = F / 3 + 0.1 * torch.randn(10, 3)
     X = torch.as_tensor(haar(np.random.default_rng(6), 200_000, 10, 3))

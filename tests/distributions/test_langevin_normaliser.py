@@ -84,7 +84,7 @@ def test_two_and_three_rows_at_every_scale(d):
 
 
 def test_parallel_columns_are_as_one():
-    """On the sphere in three dimensions log(sinh d / d); a cancelling determinant would be wrong by 1e-5 here."""
+    """Known case log(sinh d / d) in three dimensions; a cancelling determinant would be wrong by 1e-5 here."""
     v = torch.randn(3, 1)
     F = 1e6 * torch.cat([v, 3 * v], 1)
     d = float(F.norm())
@@ -135,10 +135,10 @@ def test_importance_sampling(n, d, allowed):
 )
 def test_many_columns_when_concentrated(n, d, allowed):
     """E q(X)/p(X) = 1 over draws of p for any density q: here that of columns drawn one after the other."""
-    law = MatrixLangevin(diagonal(n, *d))
-    draws = law.sample((4000,))
+    distribution = MatrixLangevin(diagonal(n, *d))
+    draws = distribution.sample((4000,))
     log_q = sequential_log_density(draws.numpy(), d)
-    ratio = torch.exp(torch.as_tensor(log_q) - law.log_prob(draws))
+    ratio = torch.exp(torch.as_tensor(log_q) - distribution.log_prob(draws))
     assert abs(math.log(ratio.mean())) < allowed + 4 * float(ratio.std()) / len(ratio) ** 0.5
 
 
@@ -173,10 +173,10 @@ def test_derivative(name):
 
 @pytest.mark.parametrize("name", ["sphere", "V(3,2)", "V(12,2), concentrated", "V(10,4)"])
 def test_mean_is_that_of_draws(name):
-    law = LANGEVIN[name].distribution()
-    draws = law.sample((20_000,))
+    distribution = LANGEVIN[name].distribution()
+    draws = distribution.sample((20_000,))
     for entry in [(0, 0), (-1, 0), (1, -1)]:
-        assert_mean(draws[(..., *entry)], float(law.mean[entry]), truth_error=1e-4)
+        assert_mean(draws[(..., *entry)], float(distribution.mean[entry]), truth_error=1e-4)
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])
@@ -204,7 +204,7 @@ def test_not_finite_is_nan_and_single_precision_is_accurate():
 
 
 def test_concentrations_of_groups_are_inferred():
-    """With κ ~ Gamma and F = κF₀ the posterior is known by quadrature over κ, with the series as normaliser."""
+    """Posterior by quadrature over κ, with κ ~ Gamma and F = κF₀ and the series as normaliser."""
     F0, count = diagonal(3, 1.0, 0.5), 12
     group = torch.arange(2 * count) % 2
     observed = MatrixLangevin(torch.tensor([6.0, 12.0])[group, None, None] * F0).sample()

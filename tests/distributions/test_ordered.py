@@ -41,7 +41,7 @@ def test_exponential_gaps_are_independent_exponentials():
         assert_mean(gaps[:, k].square(), 2 / (2.0 * (k + 1)) ** 2)
 
 
-def test_the_transform_inverts_and_knows_its_jacobian():
+def test_inverse_and_jacobian_of_the_transform():
     for registry in (biject_to, transform_to):
         transform, x = registry(constraints.positive_decreasing_vector), torch.randn(4)
         y = transform(x)
@@ -77,6 +77,6 @@ def test_bad_input_is_named():
         Ordered(dist.Normal(0.0, 1.0), 2)
     with pytest.raises(ValueError, match=r"^Ordered: base has the support .*, expected .* positive numbers"):
         Ordered(dist.Uniform(0.0, 1.0), 2)
-    with pytest.raises(ValueError, match=r"^Ordered: base is .*, expected a distribution of single numbers"):
+    with pytest.raises(ValueError, match=r"^Ordered: base is .*, expected a univariate distribution"):
         Ordered(dist.HalfNormal(torch.ones(3)).to_event(1), 3)
     assert not constraints.positive_decreasing_vector.check(torch.tensor(1.0))

@@ -43,24 +43,24 @@ COPIES = {
 def test_copies_share(seen, name):
     make, distinct = COPIES[name]
     F = (3 * torch.randn(4, 3, 2)).requires_grad_()
-    law = make(F)
-    X = law.sample()
-    found = law.log_prob(X)
+    distribution = make(F)
+    X = distribution.sample()
+    found = distribution.log_prob(X)
     assert seen == [distinct]
-    alone = MatrixLangevin((law.concentration * 1.0).contiguous())
+    alone = MatrixLangevin((distribution.concentration * 1.0).contiguous())
     expected = alone.log_prob(X)
-    assert found.shape == law.batch_shape
+    assert found.shape == distribution.batch_shape
     assert torch.allclose(found, expected, atol=1e-12)
     weights = torch.randn_like(found)
     gradients = [torch.autograd.grad((weights * x).sum(), F, retain_graph=True)[0] for x in (found, expected)]
     assert torch.allclose(*gradients, atol=1e-11)
-    assert torch.allclose(law.mean, alone.mean)
+    assert torch.allclose(distribution.mean, alone.mean)
 
 
 def test_a_fixed_parameter_is_seen_once(seen):
-    law = MatrixLangevin(torch.randn(4, 1, 3, 2).expand(4, 98, 3, 2)).expand((3, 4, 98))
+    distribution = MatrixLangevin(torch.randn(4, 1, 3, 2).expand(4, 98, 3, 2)).expand((3, 4, 98))
     for _ in range(2):
-        law.log_prob(law.sample())
+        distribution.log_prob(distribution.sample())
     assert seen == [4]
 
 
@@ -109,7 +109,7 @@ def test_models_share(seen):
 
 @pytest.mark.parametrize("form", ["index", "expand"])
 def test_each_copy_gets_its_own_gradient(form):
-    """Of a function of the copies themselves, not of the parameter behind them."""
+    """Gradients of a function of the copies themselves, not of the parameter behind them."""
     F = torch.randn(3, 4, 2, requires_grad=True)
     copies = F[torch.tensor([0, 1, 1, 2, 2, 2])] if form == "index" else F[0].expand(6, 4, 2)
     X = StiefelUniform(4, 2).sample((6,))

@@ -162,7 +162,7 @@ def test_a_parameter_goes_to_the_nearest_rotation(optimiser):
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"^SpecialOrthogonalUniform: n=1, expected an integer of 2 or more"):
         SpecialOrthogonalUniform(1)
-    with pytest.raises(ValueError, match=r"^RotationTransform: got a vector of 3 numbers"):
+    with pytest.raises(ValueError, match=r"^RotationTransform: got a vector of length 3"):
         biject_to(constraints.special_orthogonal)(torch.zeros(3))
     with pytest.raises(ValueError, match="rotations are n×n"):
         SpecialOrthogonal().random_point(3, 2)

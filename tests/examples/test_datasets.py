@@ -1,4 +1,4 @@
-"""Where data come from, without network: a folder, or a download that is replaced here."""
+"""Sources of data without network: a folder, or a download that is replaced here."""
 
 import hashlib
 
@@ -24,7 +24,7 @@ def golub_file(path, patients, values):
 
 @pytest.mark.usefixtures("no_folder")
 @pytest.mark.parametrize("load", [datasets.ionosphere, datasets.leukemia, datasets.robot_arm])
-def test_failed_download_says_what_to_do(monkeypatch, load):
+def test_a_failed_download_has_advice(monkeypatch, load):
     def fail(*arguments, **options):
         raise OSError("no route to host")
 
@@ -77,7 +77,7 @@ def folder(monkeypatch, tmp_path):
 
 
 def test_the_robot_arm_is_split_in_the_order_of_its_files(monkeypatch, folder):
-    """From files that have the shape of MacKay's; the 200 first cases are for training."""
+    """Files in the format of MacKay's, whose first 200 examples are for training."""
     expected = [np.arange(1200.0).reshape(600, 2), -np.arange(1200.0).reshape(600, 2)]
     digests = {}
     for part, values in zip(("inputs", "outputs"), expected, strict=True):

@@ -25,7 +25,7 @@ def rewritten(function, *inputs):
 
 
 def entries(module):
-    """Of the largest result of an elementwise function."""
+    """Return the entries of the largest result of an elementwise function."""
     values = [
         node.meta["val"] for node in module.graph.nodes if torch.Tag.pointwise in getattr(node.target, "tags", ())
     ]

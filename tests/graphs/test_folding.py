@@ -42,7 +42,7 @@ def test_what_is_computed_again_is_computed_once():
 
 
 def test_zero_times_what_is_not_finite_is_nan():
-    """So a chain that has left the support is noticed, in the graph as in the model."""
+    """A chain that has left the support is detected in the graph as in the model."""
     zeros, x = torch.zeros(4), torch.tensor([0.5, torch.inf, -torch.inf, torch.nan])
 
     def function(x):
@@ -54,7 +54,7 @@ def test_zero_times_what_is_not_finite_is_nan():
 
 
 def test_operators_of_constants_with_several_results_are_folded():
-    """Not written in C, they need not be: a network without sites before a regression."""
+    """Operators without C code are folded, as in a network without sites before a regression."""
     data, layer = torch.randn(5, 3), torch.nn.LayerNorm(3)
     with torch.no_grad():
         layer.weight.normal_()
@@ -72,7 +72,7 @@ def test_operators_of_constants_with_several_results_are_folded():
 
 
 def test_copies_of_constants_may_be_written_to():
-    """As missing values are put among data."""
+    """Missing values are put among data in this way."""
     data = torch.arange(6.0)
 
     def function(x):

@@ -99,11 +99,11 @@ def _several(x):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_masks_that_decide_how_many_entries_there_are_stay_with_the_model(name):
-    with pytest.raises(ValueError, match="a mask or the like that depends on what is sampled"):
+    with pytest.raises(ValueError, match="the shape of a tensor depends on a latent value, as with a mask"):
         trace(REFUSED[name], torch.randn(3, 4))
     x = torch.randn(3, 3, 4)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         batched = BatchedPotential(lambda sites: REFUSED[name](sites["x"]), {"x": x})
-    assert "cannot be traced (a mask or the like that depends on what is sampled" in str(said[0].message)
+    assert "cannot be traced (the shape of a tensor depends on a latent value, as with a mask" in str(said[0].message)
     torch.testing.assert_close(batched({"x": x})[0], torch.stack([REFUSED[name](row) for row in x]))

@@ -37,7 +37,7 @@ def _scattered(x):
     return torch.zeros(x.shape).scatter_(-1, (torch.arange(x.numel()).reshape(x.shape) * 7) % x.shape[-1], x)
 
 
-def _written_beside(x):
+def _written_elsewhere(x):
     """Through strides, and read through others afterwards."""
     y = x.clone()
     corner = y.as_strided((2, 2), (1, 2))
@@ -61,7 +61,7 @@ STEPS = {
     "diagonal": _diagonal,
     "in a view": _in_a_view,
     "scattered": _scattered,
-    "beside": _written_beside,
+    "elsewhere": _written_elsewhere,
     "in order": lambda x: x.sort(dim=0, stable=True)[0],
     "like": lambda x: torch.empty_strided(x.shape, x.stride()).copy_(x),
 }

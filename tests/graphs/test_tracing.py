@@ -81,7 +81,7 @@ def test_cumulative_products_and_their_derivative_are_plain_multiplications(size
     torch.testing.assert_close(graph(other), gradient(other))
 
 
-# ---- beside torch's own tracer -------------------------------------------------------------------------------------
+# ---- comparison with the tracer of torch ---------------------------------------------------------------------------
 
 DATA = torch.arange(6, dtype=torch.float64).reshape(2, 3)
 
@@ -157,7 +157,7 @@ def test_torchs_own_tracer_stands_in_for_the_recorder(function):
 
 @pytest.mark.usefixtures("other_torch")
 def test_torchs_own_tracer_refuses_branches_and_detaches_parameters():
-    with pytest.raises(ValueError, match="depends on what is sampled"):
+    with pytest.raises(ValueError, match="on, a latent value"):
         trace(lambda x: x if x.sum() > 0 else -x, torch.ones(3))
     layer = torch.nn.Linear(3, 2)
     graph = trace(lambda x: layer(x), torch.ones(3))
@@ -180,7 +180,7 @@ def test_models_become_native_code_by_torchs_own_tracer():
     assert run.transitions[-1].graph.form == "native"
 
 
-def test_nodes_know_the_shapes_of_their_values():
+def test_nodes_have_the_shapes_of_their_values():
     graph = trace(of_many_outputs, torch.ones(3, dtype=torch.float64))
     (total,) = (node for node in graph.graph.nodes if node.target == torch.ops.aten.add.Tensor)
     value = total.meta["val"]
@@ -200,7 +200,7 @@ def test_nodes_know_the_shapes_of_their_values():
     ],
 )
 def test_numbers_that_depend_on_inputs_are_refused(function):
-    with pytest.raises(ValueError, match="depends on what is sampled"):
+    with pytest.raises(ValueError, match="on, a latent value"):
         trace(function, torch.ones(3))
 
 
@@ -237,7 +237,7 @@ def test_a_write_hides_only_what_shares_its_storage():
         outer[0] = x[0]
         return x * inner.sum().item()
 
-    with pytest.raises(ValueError, match="depends on what is sampled"):
+    with pytest.raises(ValueError, match="on, a latent value"):
         trace(through_a_view_that_was_there, torch.ones(3))
 
 
@@ -251,7 +251,7 @@ class Strange(torch.Tensor):
 
 
 def test_tensors_with_rules_of_their_own_are_refused():
-    """What comes of them is wrapped behind the tracer's back, and would be taken for a constant."""
+    """Their results are wrapped without being recorded, and would be constants."""
     strange = torch.ones(3).as_subclass(Strange)
     with pytest.raises(ValueError, match="tensors of the class Strange"):
         trace(lambda x: (strange * x).as_subclass(torch.Tensor), torch.ones(3))
@@ -282,7 +282,7 @@ def test_random_numbers_of_a_generator_are_drawn_at_each_call():
     assert torch.equal(found, torch.randn(3, generator=torch.Generator().manual_seed(1)))
 
 
-def test_cumulative_products_of_whole_numbers_and_into_tensors():
+def test_cumulative_products_of_integers_and_into_tensors():
     def function(x):
         counts = torch.tensor([100, 100, 100], dtype=torch.int8).cumprod(0)
         within = torch.tensor([True, True, False]).cumprod(-1)

@@ -1,10 +1,10 @@
-"""A graph is told from the function that it stands for by more than rounding, and by no less."""
+"""Differences between a graph and its function are detected beyond rounding, and only then."""
 
 import pytest
 import torch
 
 from problems.models import MODELS
-from pyro_manifold.graphs.verified import NotAFunctionError, Verified, Words
+from pyro_manifold.graphs.verified import Labels, NotAFunctionError, Verified
 from pyro_manifold.infer import OHMC
 
 # Large terms that cancel, as residuals do.
@@ -30,7 +30,7 @@ def branching(x, y):
 
 
 def frozen(x, y):
-    """What a trace at positive y keeps of `branching`."""
+    """The branch of `branching` that a trace at positive y keeps."""
     return 1e4 * x.square(), 2e4 * x, y
 
 
@@ -48,8 +48,8 @@ def test_rounding_is_no_difference():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_small_difference_beside_a_large_gradient_is_seen(dtype):
-    """At 0.7 of 6e7 it is below the rounding of the whole gradient in float32."""
+def test_a_small_difference_next_to_a_large_gradient_is_detected(dtype):
+    """A difference of 0.7 in 6e7 is below the rounding of the whole gradient in float32."""
     assert not taken(branching, frozen, [value.to(dtype) for value in POINT])
 
 
@@ -113,7 +113,7 @@ def test_units_within_rounding_of_their_kinks_are_no_difference():
     assert taken(gradient_of_units, gradient_in_another_order, units)
 
 
-def test_units_that_were_frozen_are_a_difference_beside_kinks():
+def test_frozen_units_are_a_difference_near_kinks():
     units = units_at_their_kinks()
     frozen_at = (IMAGES @ units[0] > 0).float()
 
@@ -172,9 +172,9 @@ def test_a_wrong_tail_is_a_difference(beyond):
 
 
 def test_a_difference_is_reported_with_its_name_and_place():
-    words = Words(["the potential energy", "the gradient of 'x'"], {0: "x"})
+    labels = Labels(["the potential energy", "the gradient of 'x'"], {0: "x"})
     x = torch.tensor([[0.5, 1.0], [2.0, 3.0]])
-    verified = Verified(lambda x: (x.square().sum(1) / 2, x), "function", words=words)
+    verified = Verified(lambda x: (x.square().sum(1) / 2, x), "function", labels=labels)
     form = lambda x: (x.square().sum(1) / 2, torch.where(x > 2.5, 2 * x, x))  # noqa: E731
     with pytest.warns(UserWarning, match="No graph") as caught:
         verified.attempt("graph", lambda _: form, [[x]], failure="No graph: {reason}.")

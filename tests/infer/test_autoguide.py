@@ -1,4 +1,4 @@
-"""Low-rank guides: known Gaussians, their family, and Pyro's own ways with guides."""
+"""Low-rank guides: known Gaussians, their distribution, and Pyro's own ways with guides."""
 
 import math
 import pickle
@@ -44,20 +44,20 @@ def target(factor_scale):
     return dist.LowRankMultivariateNormal(loc, factor * torch.as_tensor(factor_scale), scale.square()), factor, scale
 
 
-def model(law):
+def model(distribution):
     """Sites without a density of their own, and the density of both together."""
     a = pyro.sample("a", dist.Normal(0.0, 1.0).expand([2, 3]).to_event(2).mask(False))
     b = pyro.sample("b", dist.Normal(0.0, 1.0).expand([6]).to_event(1).mask(False))
-    pyro.factor("law", law.log_prob(torch.cat([a.flatten(-2), b], -1)))
+    pyro.factor("distribution", distribution.log_prob(torch.cat([a.flatten(-2), b], -1)))
 
 
-def fit(guide, law, steps=2500, lr=0.05):
+def fit(guide, distribution, steps=2500, lr=0.05):
     args = {"optimizer": TorchRiemannianAdam, "optim_args": {"lr": lr}, "gamma": 0.01 ** (1 / steps)}
     schedule = pyro.optim.ExponentialLR(args)
     loss = Trace_ELBO(num_particles=8, vectorize_particles=True, max_plate_nesting=0)
     svi = SVI(guide.model, guide, schedule, loss)
     for _ in range(steps):
-        svi.step(law)
+        svi.step(distribution)
         schedule.step()
     return guide
 
@@ -68,27 +68,27 @@ def start_anywhere(guide_type, **options):
 
 
 def small(guide_type=AutoStiefelLowRankMultivariateNormal, **options):
-    law, _, _ = target([2.0, 1.0])
+    distribution, _, _ = target([2.0, 1.0])
     guide = start_anywhere(guide_type, **{"rank": 2, "init_scale": 0.5, **options})
-    guide(law)
-    return guide, law
+    guide(distribution)
+    return guide, distribution
 
 
 def test_stiefel_guide_recovers_a_gaussian_and_its_factor_from_any_start():
-    law, factor, scale = target([3.0, 1.5])
+    distribution, factor, scale = target([3.0, 1.5])
     fits = []
     for _ in range(2):
         pyro.clear_param_store()
-        guide = fit(start_anywhere(AutoStiefelLowRankMultivariateNormal, rank=2), law)
+        guide = fit(start_anywhere(AutoStiefelLowRankMultivariateNormal, rank=2), distribution)
         fits.append(guide.identified_covariance())
-        assert ((guide.loc.detach() - law.loc).abs() < 0.25 * law.stddev).all()
-        assert torch.distributions.kl_divergence(guide.get_posterior(), law) < 0.1
+        assert ((guide.loc.detach() - distribution.loc).abs() < 0.25 * distribution.stddev).all()
+        assert torch.distributions.kl_divergence(guide.get_posterior(), distribution) < 0.1
     for found in fits:
         cosines = (found.factor * factor).sum(0).abs()  # column by column: no rotation, no exchange
         assert cosines.min() > 0.99
         torch.testing.assert_close(found.factor_scale, torch.tensor([3.0, 1.5]), rtol=0.1, atol=0)
         torch.testing.assert_close(found.scale, scale, rtol=0.15, atol=0)
-        explained = torch.tensor([9.0, 2.25]) / law.variance.sum()
+        explained = torch.tensor([9.0, 2.25]) / distribution.variance.sum()
         torch.testing.assert_close(found.explained, explained, rtol=0.2, atol=0)
         assert found.directions["a"].shape == (2, 2, 3)
         torch.testing.assert_close(found.directions["b"], found.factor[6:].mT)
@@ -97,11 +97,11 @@ def test_stiefel_guide_recovers_a_gaussian_and_its_factor_from_any_start():
 
 def test_unconstrained_factors_depend_on_the_start():
     """The contrast that the orthonormal factor is for: the covariance agrees, the factor does not."""
-    law, _, _ = target([3.0, 1.5])
+    distribution, _, _ = target([3.0, 1.5])
     factors, covariances = [], []
     for _ in range(2):
         pyro.clear_param_store()
-        guide = fit(start_anywhere(AutoLowRankMultivariateNormal, rank=2), law)
+        guide = fit(start_anywhere(AutoLowRankMultivariateNormal, rank=2), distribution)
         covariances.append(guide.get_posterior().covariance_matrix.detach())
         factors.append((guide.cov_factor * guide.scale.unsqueeze(-1)).detach())
     assert (covariances[0] - covariances[1]).norm() < 0.15 * covariances[0].norm()
@@ -110,16 +110,18 @@ def test_unconstrained_factors_depend_on_the_start():
 
 
 def test_grassmann_guide_recovers_its_subspace():
-    law, factor, scale = target([2.0, 2.0])
-    found = fit(start_anywhere(AutoGrassmannLowRankMultivariateNormal, rank=2), law).identified_covariance()
+    distribution, factor, scale = target([2.0, 2.0])
+    found = fit(start_anywhere(AutoGrassmannLowRankMultivariateNormal, rank=2), distribution).identified_covariance()
     assert torch.linalg.svdvals(found.factor.mT @ factor).min() > 0.99
     torch.testing.assert_close(found.factor_scale, torch.tensor([2.0, 2.0]), rtol=0.1, atol=0)
     torch.testing.assert_close(found.scale, scale, rtol=0.15, atol=0)
 
 
 def test_a_fixed_factor_scale_stays():
-    law, _, _ = target([2.0, 2.0])
-    guide = fit(start_anywhere(AutoGrassmannLowRankMultivariateNormal, rank=2, factor_scale=1.0), law, steps=20)
+    distribution, _, _ = target([2.0, 2.0])
+    guide = fit(
+        start_anywhere(AutoGrassmannLowRankMultivariateNormal, rank=2, factor_scale=1.0), distribution, steps=20
+    )
     assert float(guide.factor_scale) == 1.0
     assert "factor_scale" not in dict(guide.named_parameters())
     assert guide.identified_covariance().factor_scale.tolist() == [1.0, 1.0]
@@ -182,7 +184,7 @@ def test_what_is_identified_is_the_covariance_in_a_fixed_form(guide_type):
 @over_guides
 @pytest.mark.parametrize("rank", [0, 1, 3, LATENT])
 def test_draws_are_from_the_posterior(guide_type, rank):
-    """Draws come through another root of the covariance than `get_posterior`: the laws must be one."""
+    """Draws come through another root of the covariance than `get_posterior`: the distributions must be one."""
     guide, _ = small(guide_type, rank=rank)
     guide.scale = 0.5 + torch.rand(LATENT)  # with equal ones the columns are orthogonal in the metric of the rest too
     posterior, transform = guide.get_posterior(), guide.get_transform()
@@ -198,15 +200,15 @@ def test_draws_are_from_the_posterior(guide_type, rank):
 @pytest.mark.parametrize("path_derivative", [True, False])
 def test_gradient_of_the_elbo_is_unbiased(guide_type, path_derivative):
     """Against the closed form of the divergence between two Gaussians."""
-    guide, law = small(guide_type, path_derivative=path_derivative)
+    guide, distribution = small(guide_type, path_derivative=path_derivative)
     guide.scale = 0.5 + torch.rand(LATENT)
     parameters = dict(guide.named_parameters())
     exact = torch.autograd.grad(
-        torch.distributions.kl_divergence(guide.get_posterior(), law), list(parameters.values())
+        torch.distributions.kl_divergence(guide.get_posterior(), distribution), list(parameters.values())
     )
     estimates = []
     for _ in range(400):
-        loss = Trace_ELBO().differentiable_loss(model, guide, law)
+        loss = Trace_ELBO().differentiable_loss(model, guide, distribution)
         estimates.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(parameters.values()))]))
     estimates, exact = torch.stack(estimates), torch.cat([g.flatten() for g in exact])
     direction = torch.randn(len(exact))
@@ -215,9 +217,9 @@ def test_gradient_of_the_elbo_is_unbiased(guide_type, path_derivative):
 
 
 def test_rank_zero_is_the_mean_field():
-    guide, law = small(rank=0)
+    guide, distribution = small(rank=0)
     mean_field = AutoNormal(model, init_loc_fn=init_to_value(values=guide.median()), init_scale=0.5 * 0.5**0.5)
-    losses = [torch.stack([Trace_ELBO().differentiable_loss(model, g, law) for _ in range(500)]).detach()
+    losses = [torch.stack([Trace_ELBO().differentiable_loss(model, g, distribution) for _ in range(500)]).detach()
               for g in (guide, mean_field)]  # fmt: skip
     assert_mean(losses[0] - losses[1], 0.0)
     found = guide.identified_covariance()
@@ -226,13 +228,13 @@ def test_rank_zero_is_the_mean_field():
 
 
 def hierarchical(y):
-    """Constrained sites, a plate with latents, and a frame through its chart."""
-    frame = pyro.sample("frame", StiefelUniform(4, 2))
+    """Constrained sites, a plate with latents, and a orthonormal matrix through its transform."""
+    loadings = pyro.sample("loadings", StiefelUniform(4, 2))
     spread = pyro.sample("spread", dist.HalfNormal(1.0))
     with pyro.plate("groups", 3):
         mean = pyro.sample("mean", dist.Normal(0.0, spread))
         with pyro.plate("data", 4):
-            pyro.sample("y", dist.Normal(mean + frame.prod(-1).sum(-1), 1.0), obs=y)
+            pyro.sample("y", dist.Normal(mean + loadings.prod(-1).sum(-1), 1.0), obs=y)
 
 
 @over_guides
@@ -246,25 +248,25 @@ def test_any_pyro_model(guide_type, vectorised):
     assert sum(losses[-20:]) < sum(losses[:20])
     draws = Predictive(hierarchical, guide=guide, num_samples=7)(y)
     assert draws["mean"].shape[0] == 7
-    assert constraints.stiefel.check(draws["frame"]).all()
+    assert constraints.stiefel.check(draws["loadings"]).all()
     assert (draws["spread"] > 0).all()
     low, high = guide.quantiles([0.1, 0.9])["spread"]
     assert low < guide.median()["spread"] < high
-    assert guide.identified_covariance().directions["frame"].shape == (2, 4, 2)
+    assert guide.identified_covariance().directions["loadings"].shape == (2, 4, 2)
 
 
 @over_guides
 def test_neutra(guide_type):
     """Pyro's NeuTra samples in the coordinates in which the guide, fitted or not, is standard."""
-    guide, law = small(guide_type)
+    guide, distribution = small(guide_type)
     neutra = NeuTraReparam(guide)
     mcmc = MCMC(HMC(neutra.reparam(model), step_size=0.5, num_steps=6), 400, 50, disable_progbar=True)
-    mcmc.run(law)
+    mcmc.run(distribution)
     latent = next(iter(mcmc.get_samples(group_by_chain=True).values()))
     with torch.no_grad():
         sites = neutra.transform_sample(latent)
-    assert_mean(sites["a"][..., 1, 2], float(law.loc[5]))
-    assert_mean((sites["b"][..., 0] - law.loc[6]).square(), float(law.variance[6]))
+    assert_mean(sites["a"][..., 1, 2], float(distribution.loc[5]))
+    assert_mean((sites["b"][..., 0] - distribution.loc[6]).square(), float(distribution.variance[6]))
 
 
 @over_guides
@@ -307,13 +309,13 @@ def test_no_matrix_with_a_side_for_each_pair_of_dimensions(guide_type):
 
 @over_guides
 def test_saved_guides(guide_type, tmp_path):
-    guide, law = small(guide_type)
+    guide, distribution = small(guide_type)
     before = guide.get_posterior().covariance_matrix
     pyro.get_param_store().save(tmp_path / "params")
     pyro.clear_param_store()
     pyro.get_param_store().load(tmp_path / "params")
     restored = start_anywhere(guide_type, rank=2)
-    restored(law)
+    restored(distribution)
     torch.testing.assert_close(restored.get_posterior().covariance_matrix, before)
     copied = pickle.loads(pickle.dumps(guide))
     torch.testing.assert_close(copied.get_posterior().covariance_matrix, before)
@@ -321,12 +323,12 @@ def test_saved_guides(guide_type, tmp_path):
 
 @over_guides
 def test_loaded_parameters_of_another_rank(guide_type, tmp_path):
-    _, law = small(guide_type)
+    _, distribution = small(guide_type)
     pyro.get_param_store().save(tmp_path / "params")
     pyro.clear_param_store()
     pyro.get_param_store().load(tmp_path / "params")
-    with pytest.raises(ValueError, match=r"factor has shape \(12, 2\), expected \(12, 3\).*another rank"):
-        start_anywhere(guide_type, rank=3)(law)
+    with pytest.raises(ValueError, match=r"factor has shape \(12, 2\), expected \(12, 3\).*the same rank"):
+        start_anywhere(guide_type, rank=3)(distribution)
 
 
 def test_optimisers_find_the_manifold_of_each_factor():
@@ -381,7 +383,7 @@ def test_numbers_of_numpy_and_sites_without_elements(guide_type):
 def test_a_covariance_that_does_not_determine_its_split():
     """[[2, 1], [1, 3]] is c²bbᵀ + D for many b."""
     guide, _ = small(rank=6)
-    with pytest.warns(UserWarning, match="12 latent dimensions with rank 6 leave the split.*from 13 dimensions on"):
+    with pytest.warns(UserWarning, match="12 latent dimensions and rank 6 the split.*at least 13 dimensions"):
         guide.identified_covariance()
 
 

@@ -179,12 +179,12 @@ def columns_before_rows(y):
 
 def test_columns_are_not_taken_for_the_rows_of_a_fold():
     """Though a fold has as many rows as there are columns."""
-    with pytest.raises(ValueError, match=r"site 'y' has a likelihood of shape \(4, 12\) for 12 rows"):
+    with pytest.raises(ValueError, match=r"site 'y' has a likelihood of shape \(4, 12\), expected 12 rows"):
         k_fold(columns_before_rows, torch.randn(12, 4), k=3, mcmc=lambda _: Exact(lambda y: {"m": torch.zeros(5)}))
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="k_fold: the model observes nothing"):
+    with pytest.raises(ValueError, match="k_fold: the model has no observed site"):
         k_fold(lambda y: pyro.sample("m", dist.Normal(0.0, 1.0)), torch.randn(12), k=3, mcmc=exact_mean)
     with pytest.raises(ValueError, match=r"held_out_cells: share=nan"):
         held_out_cells(factor, torch.randn(12, 4), share=float("nan"))
@@ -204,7 +204,7 @@ def test_bad_input_is_named():
     def careless(y, observed):
         mean_of_rows(y.flatten())
 
-    with pytest.raises(ValueError, match=r"k_fold: sites \['z'\] have values for each row.*held_out_cells"):
+    with pytest.raises(ValueError, match=r"k_fold: sites \['z'\] have a value for each row.*held_out_cells"):
         k_fold(own_scores, y, k=2, mcmc=exact_mean)
     with pytest.raises(ValueError, match=r"site 'y' has a likelihood of shape .* observe it in a plate of rows"):
         k_fold(in_one, y, k=2, mcmc=exact_mean)
@@ -212,9 +212,9 @@ def test_bad_input_is_named():
         k_fold(mean_of_rows, y, k=1)
     with pytest.raises(ValueError, match="folds has shape"):
         k_fold(mean_of_rows, y, folds=torch.zeros(10))
-    with pytest.raises(ValueError, match=r"have no tensor.*k_fold\(model, y, \.\.\.\)"):
+    with pytest.raises(ValueError, match=r"is a tensor.*k_fold\(model, y, \.\.\.\)"):
         k_fold(mean_of_rows, [1.0])
-    with pytest.raises(ValueError, match="the model needs an argument `observed`"):
+    with pytest.raises(ValueError, match="the model has no argument `observed`"):
         held_out_cells(mean_of_rows, y)
     with pytest.raises(ValueError, match="must hide some of the cells"):
         held_out_cells(factor, torch.randn(5, 4), share=0.0)

@@ -4,6 +4,7 @@ import math
 import warnings
 from functools import partial
 
+import pandas
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -85,31 +86,47 @@ def test_several_models_runs_that_are_done_and_combinations(data):
 
 
 def test_the_picture_shows_the_numbers():
-    pandas = pytest.importorskip("pandas")
-    columns = {"log_evidence": [-120.0, -100.0, -102.0], "se": [0.5, 0.2, float("nan")]}
-    table = pandas.DataFrame({**columns, "probability": [0.0, 0.88, 0.12]}, index=pandas.Index([1, 2, 3], name="rank"))
+    columns = {"difference": [-20.0, 0.0, -2.0], "dse": [0.5, 0.0, float("nan")], "probability": [0.0, 0.88, 0.12]}
+    table = pandas.DataFrame(columns, index=pandas.Index([1, 2, 3], name="rank"))
     ax = plot_evidence(table)
     ax.figure.canvas.draw()
     assert ax.get_xlabel() == "rank"
-    assert ax.lines[0].get_xdata().tolist() == [1, 2, 3]
-    assert ax.lines[0].get_ydata().tolist() == [-120.0, -100.0, -102.0]
-    assert [text.get_text() for text in ax.texts] == ["0.88", "0.12", "numbers: probability of the model"]
+    (line,) = (each for each in ax.lines if each.get_linestyle() == "-" and len(each.get_xdata()) == 3)
+    assert line.get_xdata().tolist() == [1, 2, 3]
+    assert line.get_ydata().tolist() == [-20.0, 0.0, -2.0]
+    note = "numbers: probability of the model\nscale: logarithmic below −3"
+    assert [text.get_text() for text in ax.texts] == ["0.88", "0.12", note]
     low, high = ax.containers[0].lines[2][0].get_segments()[0][:, 1]
-    assert (low, high) == pytest.approx((-121.0, -119.0))
+    assert (low, high) == pytest.approx((-21.0, -19.0))
+    # Intervals and labels are inside, and the two models in question are further apart than the scale alone would have.
+    bottom, top = ax.get_ylim()
+    assert bottom < -21.0
+    assert top > 0.0
+    first, second, third = (ax.transAxes.inverted().transform(ax.transData.transform((1, y)))[1] for y in (0, -2, -20))
+    assert first - second > 0.25 * (first - third)
     plt.close(ax.figure)
     named = plot_evidence(table.set_axis(["one", "two", "three"]), ax=plt.subplots()[1])
     assert [label.get_text() for label in named.get_xticklabels()] == ["one", "two", "three"]
     plt.close("all")
-    with pytest.raises(ValueError, match=r"^plot_evidence: table is what .*compare_evidence gives"):
+    with pytest.raises(ValueError, match=r"^plot_evidence: table has no columns .*compare_evidence"):
         plot_evidence({"a": 1})
 
 
+def test_the_picture_of_one_model_has_a_scale():
+    table = pandas.DataFrame({"difference": [0.0], "dse": [0.0], "probability": [1.0]}, index=["only"])
+    ax = plot_evidence(table)
+    ax.figure.canvas.draw()
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0"]
+    assert ax.texts[0].get_text() == "> 0.99"
+    plt.close("all")
+
+
 def test_bad_input_is_named(data):
-    with pytest.raises(ValueError, match=r"give several models.*or one model and over="):
+    with pytest.raises(ValueError, match=r"pass several models.*or one model and over="):
         compare_evidence(polynomial, *data)
-    with pytest.raises(ValueError, match=r"give several models.*or one model and over="):
+    with pytest.raises(ValueError, match=r"pass several models.*or one model and over="):
         compare_evidence({"a": polynomial}, *data, over={"degree": [1]})
-    with pytest.raises(ValueError, match="there is no model to weigh"):
+    with pytest.raises(ValueError, match="models is empty"):
         compare_evidence({}, *data)
     with pytest.raises(ValueError, match=r"models is 3, expected"):
         compare_evidence(3, *data)
@@ -121,7 +138,7 @@ def test_bad_input_is_named(data):
         compare_evidence({"a": 3}, *data)
     with pytest.raises(ValueError, match=r"smc is <.*expected lambda model"):
         compare_evidence(polynomial, *data, over={"degree": [1]}, smc=SMC(OHMC(polynomial)))
-    with pytest.raises(ValueError, match=r"smc gave OHMC|smc gave <"):
+    with pytest.raises(ValueError, match=r"smc returned OHMC|smc returned <"):
         compare_evidence(polynomial, *data, over={"degree": [1]}, smc=OHMC)
     with pytest.raises(ValueError, match=r"SMC.log_evidence: there are no particles yet"):
         compare_evidence({"a": few(polynomial)}, *data)
@@ -141,7 +158,7 @@ def test_errors_and_warnings_name_the_model():
         compare_evidence({"first": warns}, y, smc=one_run)
     with pytest.raises(TypeError, match="no such argument") as error:
         compare_evidence({"first": fails}, y, smc=one_run)
-    assert error.value.__notes__ == ["compare_evidence: by the model 'first'."]
+    assert error.value.__notes__ == ["compare_evidence: raised by the model 'first'."]
 
 
 def conjugate(y, shift=0.0, scale=1.0):
@@ -160,7 +177,7 @@ def test_a_model_that_fails_leaves_the_evidence_of_the_others():
     def some_fail(y, shift):
         (fails if shift == 1.0 else conjugate)(y, shift)
 
-    expected = r"^compare_evidence, the model 1.0: it failed, and its row is NaN \(RuntimeError: no luck at 1.0\)$"
+    expected = r"^compare_evidence, the model 1.0: the run failed, and its row is NaN \(RuntimeError: no luck at 1.0\)$"
     with pytest.warns(UserWarning, match=expected):
         table = compare_evidence(some_fail, y, over={"shift": [2.0, 1.0, 0.0, -1.0]}, smc=partial(few, particles=64))
     assert table.index.tolist() == [2.0, 1.0, 0.0, -1.0]
@@ -180,7 +197,7 @@ def test_an_interrupt_leaves_the_evidence_of_the_models_that_are_done():
         conjugate(y, shift)
 
     y, few_particles = torch.zeros(5), partial(few, particles=64)
-    with pytest.warns(UserWarning, match=r"^compare_evidence: interrupted in the model 3.0; rows .* not done are NaN"):
+    with pytest.warns(UserWarning, match=r"^compare_evidence: interrupted during the model 3.0; rows .* are NaN"):
         table = compare_evidence(interrupted, y, over={"shift": [1.0, 0.0, 2.0, 3.0, 4.0]}, smc=few_particles)
     assert table.log_evidence.notna().tolist() == [True, True, True, False, False]
     with pytest.raises(KeyboardInterrupt):
@@ -199,7 +216,7 @@ def test_an_interrupt_leaves_the_evidence_of_the_models_that_are_done():
         ([3.0, 1.0, 2.0], None),  # no order
     ],
 )
-def test_the_end_of_a_range_is_said(values, expected):
+def test_the_end_of_a_range_is_reported(values, expected):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         compare_evidence(conjugate, torch.zeros(20), over={"shift": values}, smc=partial(few, particles=64))
@@ -224,7 +241,7 @@ class Spread(SMC):
 
 
 @pytest.mark.parametrize(("shift", "said"), [(1.0, True), (8.0, False)])
-def test_differences_between_runs_are_said_where_they_matter(shift, said):
+def test_relevant_differences_between_runs_are_reported(shift, said):
     """One model is worse by 8 nats or by 500, and the runs of both have a standard deviation of 2."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

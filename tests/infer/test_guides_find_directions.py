@@ -1,4 +1,4 @@
-"""Low-rank guides on Gaussians that their families contain: the gradient's noise, and every long direction."""
+"""Low-rank guides on Gaussians that their distributions contain: the gradient's noise, and every long direction."""
 
 import pyro
 import pyro.distributions as dist
@@ -35,8 +35,8 @@ class Target:
         self.scale, self.loc = 0.3 + 0.5 * torch.rand(dimensions), torch.randn(dimensions)
 
     def model(self):
-        law = dist.LowRankMultivariateNormal(self.loc, self.factor * self.long, self.scale.square())
-        pyro.sample("x", law)
+        distribution = dist.LowRankMultivariateNormal(self.loc, self.factor * self.long, self.scale.square())
+        pyro.sample("x", distribution)
 
     def divergence(self, guide):
         """KL(guide ‖ target) from dense matrices alone."""
@@ -60,17 +60,21 @@ def gradients(guide, loss, count):
 
 def at_the_posterior(guide_type, **options):
     """A guide whose own Gaussian is the model's."""
-    laws = []
+    distributions = []
 
     def model():
-        law = laws[0] if laws else dist.Normal(torch.zeros(8), 1.0).to_event(1)
-        pyro.sample("x", law)
+        distribution = distributions[0] if distributions else dist.Normal(torch.zeros(8), 1.0).to_event(1)
+        pyro.sample("x", distribution)
 
     guide = guide_type(model, rank=2, init_scale=0.8, **options)
     guide()
     guide.scale = 0.5 + torch.rand(8)
-    law = guide.get_posterior()
-    laws.append(dist.LowRankMultivariateNormal(law.loc.detach(), law.cov_factor.detach(), law.cov_diag.detach()))
+    distribution = guide.get_posterior()
+    distributions.append(
+        dist.LowRankMultivariateNormal(
+            distribution.loc.detach(), distribution.cov_factor.detach(), distribution.cov_diag.detach()
+        )
+    )
     return guide
 
 

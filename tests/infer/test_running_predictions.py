@@ -95,7 +95,7 @@ def test_what_is_returned_may_be_anything_that_the_statistic_maps():
 
 
 def test_a_part_of_the_model_will_do():
-    network = to_bayesian_(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+    network = to_bayesian_(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), gain=1.0)
 
     def with_noise(x, y):
         temperature = pyro.sample("temperature", dist.LogNormal(0.0, 0.1))
@@ -146,7 +146,7 @@ def test_a_model_that_cannot_be_traced_is_run_chain_by_chain():
         return logits if float(logits[0, 0].detach()) > 0 else 2 * logits
 
     predictions = RunningPredictions(branching, NEW, statistic=probabilities)
-    with pytest.warns(UserWarning, match="the model cannot be traced .* going on chain by chain, which is slow"):
+    with pytest.warns(UserWarning, match="the model cannot be traced .* continuing chain by chain, which is slow"):
         mcmc = run(predictions)
     logits = expected(mcmc.get_samples(group_by_chain=True)).log()
     draws = mcmc.get_samples(group_by_chain=True)
@@ -162,7 +162,7 @@ def test_a_branch_that_the_first_draw_did_not_show_is_found():
         warnings.simplefilter("error")
         predictions(draw(0, torch.randn(2)))
     assert predictions._predict.form == "traced"
-    with pytest.warns(UserWarning, match="at draw 1 the traced model left the model"):
+    with pytest.warns(UserWarning, match="at draw 1 the traced model differs from the model"):
         predictions(draw(1, torch.full((2,), 10.0)))
     with_later = torch.full((2,), 11.0)
     predictions(draw(2, with_later))
@@ -174,7 +174,7 @@ def draw(number, x):
     return Iteration("Sample", number, number, {"x": x}, {})
 
 
-def test_random_predictions_are_told():
+def test_random_predictions_are_reported():
     def noisy(x):
         return model(x) + pyro.sample("noise", dist.Normal(0.0, 1.0))
 
@@ -187,7 +187,7 @@ def test_random_predictions_are_told():
 def test_predictions_that_are_not_finite_are_named_and_not_taken_in():
     predictions = RunningPredictions(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)))
     predictions(draw(0, torch.tensor([1.0, 2.0, 3.0])))
-    with pytest.raises(ValueError, match=r"predictions of chains 0 and 2 at draw 1 are not finite; let statistic"):
+    with pytest.raises(ValueError, match=r"predictions of chains 0 and 2 at draw 1 are not finite: choose a statistic"):
         predictions(draw(1, torch.tensor([torch.inf, 2.0, torch.nan])))
     assert predictions.draws == 1
     assert torch.equal(predictions.chain_means, torch.tensor([1.0, 2.0, 3.0]))
@@ -232,11 +232,11 @@ def test_bad_input_is_named():
         RunningPredictions(model, X).mean  # noqa: B018
     with pytest.raises(ValueError, match="the model returns a NoneType, expected a tensor"):
         run(RunningPredictions(lambda: None))
-    with pytest.raises(ValueError, match="statistic gives a float, expected a tensor"):
+    with pytest.raises(ValueError, match="statistic returns a float, expected a tensor"):
         run(RunningPredictions(model, NEW, statistic=lambda logits: 1.0))
     predictions = RunningPredictions(model, NEW)
     run(predictions)
-    with pytest.raises(ValueError, match=r"shape \(2, 5, 2\), those of the draws so far \(3, 5, 2\)"):
+    with pytest.raises(ValueError, match=r"shape \(2, 5, 2\), expected \(3, 5, 2\)"):
         run(predictions, num_chains=2)
     with pytest.raises(ValueError, match=r"lacks \['means', 'squares'\]"):
         predictions.load_state_dict({"draws": 3})

@@ -87,7 +87,7 @@ def test_aligned_draws_of_chains_with_other_labels_agree(capsys):
     said = [line for line in lines if line.startswith("`U` is known only up to the signs and the order of its columns")]
     assert len(said) == 1
     assert "with `scales` in the same order: each draw has the signs and the order nearest to the mean" in said[0]
-    assert "On what is known of them R-hat is at most 1.0" in said[0]
+    assert "R-hat of the invariants is at most 1.0" in said[0]
     assert "nearly as good" not in said[0]
 
 
@@ -98,7 +98,7 @@ def test_without_alignment_the_table_is_that_of_the_draws(capsys):
     symmetry = mcmc.symmetries()[0]
     assert out.startswith(f"{table(raw, 0.9)}\nNumber of divergences: ")
     assert out.splitlines()[-2] == symmetry.sentence()
-    assert out.splitlines()[-1].startswith("On what is known of them R-hat is at most ")
+    assert out.splitlines()[-1].startswith("R-hat of the invariants is at most ")
 
 
 def test_normal_loadings_are_rotated_with_their_scores(capsys):
@@ -162,7 +162,7 @@ def test_it_is_an_error_where_symmetries_cannot_be_found(capsys):
         part.to_inferencedata(align=True, log_likelihood=False)
     alone = pyro.infer.MCMC(NUTS(two_numbers), 10, 10, disable_progbar=True)
     alone.run()
-    with pytest.raises(ValueError, match=r"to_inferencedata\(align=True\): only runs of"):
+    with pytest.raises(ValueError, match=r"to_inferencedata\(align=True\): the symmetries of the posterior"):
         to_inferencedata(alone, align=True)
 
 
@@ -193,7 +193,7 @@ def two_places():
     pyro.factor("columns", (strengths * (U[0].square() - U[3].square())).sum())
 
 
-def test_invariants_that_disagree_are_said_first(capsys):
+def test_invariants_that_disagree_are_reported_first(capsys):
     initial = {"c": torch.tensor([-4.0, 4.0, -4.0, 4.0]), "U": StiefelUniform(4, 2).sample((4,))}
     mcmc = MCMC(OHMC(two_places), 100, 100, num_chains=4, initial_params=initial, disable_progbar=True)
     mcmc.run()
@@ -217,7 +217,7 @@ def test_particles_are_aligned_too(capsys):
     assert float(aligned["U"].std((0, 1)).max()) < 0.3 < float(raw["U"].std((0, 1)).max())
     out = printed(capsys, smc)
     assert "each draw has the signs and the order nearest to the mean" in out
-    assert out.startswith(table(aligned, 0.9))
+    assert table(aligned, 0.9) in out
     assert printed(capsys, smc, align=False).startswith(table(raw, 0.9))
     np.testing.assert_array_equal(smc.to_inferencedata(align=True, log_likelihood=False).posterior["U"], aligned["U"])
     assert [each.kind for each in smc.symmetries()] == ["permutations"]
@@ -243,3 +243,116 @@ def test_diagnostics_have_a_short_repr_and_identifiers_for_keys():
     copy = pickle.loads(pickle.dumps(found))
     assert copy["acceptance rate"] == found["acceptance_rate"]
     assert repr(copy) == text
+
+
+def left_and_right(rows):
+    """A product UV with k rows of V, and with its d of a prior on both sides of 0."""
+    U = pyro.sample("U", dist.Normal(torch.zeros(12, 2), 1.0).to_event(2))
+    V = pyro.sample("V", dist.Normal(torch.zeros(2, rows), 1.0).to_event(2))
+    pyro.sample("y", dist.Normal(U @ V, 0.3).to_event(2), obs=NOISE[:12, :2] @ NOISE[20:22, :rows])
+
+
+def singular_values():
+    U = pyro.sample("U", StiefelUniform(8, 2))
+    V = pyro.sample("V", StiefelUniform(6, 2))
+    d = pyro.sample("d", dist.Normal(torch.zeros(2), 10.0).to_event(1))
+    truth = torch.linalg.qr(NOISE[:8, :2])[0] * torch.tensor([9.0, 4.0], dtype=torch.float64) @ AXES.T
+    pyro.sample("y", dist.Normal(U * d.unsqueeze(-2) @ V.mT, 0.3).to_event(2), obs=truth)
+
+
+def test_rows_of_a_second_factor_are_rotated_with_the_columns_of_the_first(capsys):
+    mcmc = MCMC(OHMC(left_and_right), 300, 300, num_chains=4, disable_progbar=True)
+    mcmc.run(5)
+    raw, aligned = (mcmc.get_samples(group_by_chain=True, align=align) for align in (False, True))
+    spread, expected = (float(each["U"].std((0, 1)).mean()) for each in (aligned, raw))
+    assert spread < 0.75 * expected
+    assert max(largest_r_hat(aligned[name]) for name in ("U", "V")) < 1.05
+    torch.testing.assert_close(aligned["U"] @ aligned["V"], raw["U"] @ raw["V"], rtol=0, atol=1e-11)
+    said = printed(capsys, mcmc)
+    assert "`U` and `V` are known only up to rotations of the columns of `U` and the rows of `V`, together: " in said
+    assert "summarise_invariants(U, right=V.mT)" in printed(capsys, mcmc, align=False)
+
+
+def test_singular_values_of_any_sign_are_made_positive(capsys):
+    mcmc = MCMC(OHMC(singular_values), 300, 300, num_chains=8, disable_progbar=True)
+    mcmc.run()
+    raw, aligned = (mcmc.get_samples(group_by_chain=True, align=align) for align in (False, True))
+    assert bool((raw["d"] < 0).any())
+    assert bool((aligned["d"] > 0).all())
+    assert max(largest_r_hat(x) for x in aligned.values()) < 1.05
+    products = [each["U"] * each["d"].unsqueeze(-2) @ each["V"].mT for each in (raw, aligned)]
+    torch.testing.assert_close(*products, rtol=0, atol=1e-11)
+    # Independently of this package: singular value decompositions of the draws, with the signs of one of them.
+    left, values, right = np.linalg.svd(products[0].numpy(), full_matrices=False)
+    np.testing.assert_allclose(aligned["d"], values[..., :2], atol=1e-10)
+    for found, expected in ((aligned["U"], left[..., :2]), (aligned["V"], right.swapaxes(-1, -2)[..., :2])):
+        np.testing.assert_allclose(abs(found.numpy()), abs(expected), atol=1e-9)
+    reference = left[0, 0, :, :2]
+    signs = np.sign((reference * left[..., :2]).sum(-2)) * np.sign((reference * aligned["U"][0, 0].numpy()).sum(-2))
+    np.testing.assert_allclose(aligned["U"], left[..., :2] * signs[..., None, :], atol=1e-9)
+    said = printed(capsys, mcmc)
+    assert "and `d` up to its signs, with those of the columns of `U`: each draw has" in said
+    assert ", and `d` is made positive (unaligned" in said
+    assert not said.startswith("Chains disagree")
+
+
+def test_wrong_arguments_have_a_sentence():
+    mcmc = run_of_components()
+    for wrong in ("x", 1, None):
+        for method in (mcmc.get_samples, mcmc.summary, mcmc.to_inferencedata):
+            with pytest.raises(ValueError, match=r"align=.*, expected True or False"):
+                method(align=wrong)
+    for wrong in (-1, 0, 1, 2.0, "a", True):
+        with pytest.raises(ValueError, match=r"prob=.*, expected a probability of the interval between 0 and 1"):
+            mcmc.summary(wrong)
+
+
+def test_draws_that_are_not_finite_are_said_first(capsys):
+    mcmc = MCMC(OHMC(components), 20, 20, num_chains=2, disable_progbar=True)
+    mcmc.run()
+    mcmc._samples["U"][1, 3, 0, 0] = torch.nan
+    said = printed(capsys, mcmc)
+    assert said.startswith("Draws of `U` (1 of 40) are not finite: sites that change with it are not aligned, and ")
+    assert "Chains disagree" not in said
+
+
+def apart(runs):
+    """Particles of runs, the last of which is elsewhere."""
+    smc = SMC(OHMC(two_numbers_observed), 64, runs, disable_progbar=True)
+    smc.run()
+    smc._result.samples["x"][-1] += 5.0 * (runs > 1)
+    return smc
+
+
+def two_numbers_observed():
+    x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    pyro.sample("y", dist.Normal(x, 2.0).to_event(1), obs=torch.zeros(2))
+
+
+@pytest.mark.filterwarnings("ignore:The standard error of the log evidence")  # of so few chains
+def test_runs_of_particles_that_disagree_are_said_first(capsys):
+    said = printed(capsys, apart(4))
+    assert said.startswith("Runs disagree, R-hat of x (")
+    assert "): some have missed modes or given them the wrong share. Take more num_particles" in said
+    assert "disagree" not in printed(capsys, apart(1))
+    with pytest.raises(ValueError, match="align='x', expected True or False"):
+        apart(2).summary(align="x")
+
+
+def test_exchangeable_components_of_a_mixture_are_explained(capsys):
+    def mixture():
+        means = pyro.sample("means", dist.Normal(torch.zeros(2), 10.0).to_event(1))
+        components = dist.Normal(means.unsqueeze(-2), 1.0)
+        y = torch.cat([NOISE[:20, 0] - 5, NOISE[20:40, 0] + 5])
+        each = components.log_prob(y.unsqueeze(-1)).logsumexp(-1)
+        pyro.factor("likelihood", each.sum(-1))
+
+    starts = torch.tensor([[-5.0, 5.0], [5.0, -5.0]]).repeat(2, 1)
+    mcmc = MCMC(OHMC(mixture), 300, 200, num_chains=4, initial_params={"means": starts}, disable_progbar=True)
+    mcmc.run()
+    first = printed(capsys, mcmc).splitlines()[0]
+    assert first.startswith("Chains disagree, R-hat of means (")
+    assert first.endswith(
+        "They agree on the log density: if components are exchangeable, as those of a mixture, order "
+        "them in the model, since no sampler can distinguish them."
+    )

@@ -57,7 +57,7 @@ def test_hidden_layers_become_orthogonal_and_the_rest_normal():
         "body.0.bias": (0, 0.5),
         "body.1.weight": (1, 0.5),
         "body.1.bias": (0, 0.5),
-        "head.weight": (0, 5**-0.5),
+        "head.weight": (0, 4 * 5**-0.5),
         "head.bias": (0, 0.5),
     }.items():
         distribution = found[name]["fn"]
@@ -66,11 +66,32 @@ def test_hidden_layers_become_orthogonal_and_the_rest_normal():
     assert not list(network.parameters())
 
 
-def test_the_prior_of_outputs_is_what_is_said():
-    """Of a linear network: variance 1 from the frame, and the bias."""
+def test_the_prior_of_outputs_is_that_of_the_docstring():
+    """Outputs of a linear network: variance 1 from the orthonormal weight, and the bias."""
     network = to_bayesian_(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), bias_scale=0.5)
     outputs = torch.stack([network(torch.randn(6)) for _ in range(4000)])
-    assert_mean(outputs[:, 0].square(), (1 + 0.25) + 0.25)
+    assert_mean(outputs[:, 0].square(), 4**2 * (1 + 0.25) + 0.25)
+
+
+def test_layers_that_widen_keep_the_variance():
+    """By default; a convolution of patches of 2 × 3 numbers to 24 channels, and 2 numbers to 6."""
+    linear = to_bayesian_(nn.Sequential(nn.Linear(2, 6), nn.Identity(), nn.Linear(6, 1)), bias_scale=0.5)[0]
+    convolution = to_bayesian_(nn.Sequential(nn.Conv2d(2, 24, (1, 3), groups=2), nn.Conv2d(24, 1, 1)))[0]
+    assert linear.gain == pytest.approx(3**0.5)
+    assert convolution.gain == pytest.approx(4**0.5)
+    outputs = torch.stack([linear(torch.randn(2)) for _ in range(4000)])
+    assert_mean(outputs[:, 0].square(), 1 + 0.25)
+    given = to_bayesian_(nn.Sequential(nn.Linear(2, 6), nn.Linear(6, 1)), gain=1.0)[0]
+    assert given.gain == 1.0
+
+
+def test_the_last_layer_is_wider_without_orthogonal_layers_too():
+    scales = {
+        name: float(site["fn"].stddev.min())
+        for name, site in sites(to_bayesian_(perceptron(), ()), torch.randn(1, 2)).items()
+    }
+    expected = {"0.weight": 2**-0.5, "2.weight": 5**-0.5, "4.weight": 4 * 4**-0.5}
+    assert {name: scales[name] for name in expected} == pytest.approx(expected)
 
 
 def test_the_order_of_layers_and_their_options_are_kept():
@@ -209,7 +230,7 @@ def test_the_prior_by_ohmc():
     assert_mean(draws["0.basis"][..., 0, 0].square(), 1 / 3)
     assert_mean(draws["0.basis"][..., 0, 0], 0.0)
     assert_mean(draws["0.bias"][..., 0].square(), 0.25)
-    assert_mean(draws["1.weight"][..., 0, 0].square(), 1 / 2)
+    assert_mean(draws["1.weight"][..., 0, 0].square(), 4**2 / 2)
 
 
 def shared():
@@ -224,8 +245,8 @@ def shared():
         (lambda: 3, {}, TypeError, r"network is a int, expected a torch\.nn\.Module"),
         (nn.Tanh, {}, ValueError, "network has no parameters with requires_grad=True"),
         (shared, {}, ValueError, r"'0\.weight' and '2\.weight' are the same tensor"),
-        (lambda: nn.Sequential(nn.LazyLinear(3)), {}, ValueError, r"'0\.weight' has no shape yet, run the network"),
-        (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), {}, ValueError, "'1' normalises by the batch"),
+        (lambda: nn.Sequential(nn.LazyLinear(3)), {}, ValueError, r"'0\.weight' has no shape yet; run the network"),
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), {}, ValueError, "'1' normalises over the batch"),
         (perceptron, {"orthogonal": "all"}, ValueError, "orthogonal='all', expected 'hidden', types, a list of names"),
         (perceptron, {"orthogonal": 3}, ValueError, "orthogonal=3, expected 'hidden', types, a list of names"),
         (perceptron, {"orthogonal": ["0", "1"]}, ValueError, r"names \['1'\], but the layers.*\['0', '2', '4'\]"),

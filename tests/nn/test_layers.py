@@ -171,7 +171,7 @@ def test_looking_at_a_layer_draws_nothing():
         (lambda: OrthogonalLinear(3, 2, bias_scale=0.0), r"bias_scale=0\.0, expected a positive number"),
         (lambda: OrthogonalConv2d(3, 2, (3, 3, 3)), r"kernel_size=\(3, 3, 3\), expected an integer or two"),
         (lambda: OrthogonalConv2d(3, 2, 3, groups=2), "groups=2 does not divide in_channels=3"),
-        (lambda: OrthogonalConv2d(3, 2, 3, padding="full"), "padding='full', expected numbers, 'same' or 'valid'"),
+        (lambda: OrthogonalConv2d(3, 2, 3, padding="full"), "padding='full', expected integers, 'same' or 'valid'"),
         (lambda: OrthogonalConv2d(3, 2, 3, 2, padding="same"), "padding='same' needs stride=1"),
         (lambda: OrthogonalConv2d(3, 2, 3, padding_mode="mirror"), "padding_mode='mirror', expected one of"),
         (lambda: LowRankLinear(3, 2, 3), "rank=3, expected at most 2"),

@@ -81,7 +81,7 @@ def test_grassmann_minimum_is_the_leading_subspace(method):
 
 @over_methods
 def test_a_subspace_is_moved_without_turning_its_basis(method):
-    """A gradient within the span says nothing about the subspace."""
+    """A gradient within the span does not move the subspace."""
     X = Grassmann().random_point(6, 2).requires_grad_()
     start = X.detach().clone()
     optim = optimiser(method, X, Grassmann())
@@ -107,7 +107,7 @@ def test_points_stay_on_the_manifold(method, manifold, dtype):
 
 @over_manifolds
 def test_a_hundred_thousand_steps(manifold):
-    """Only the retraction could drift, so one method with each retraction says it for all."""
+    """Only the retraction could drift, so one method with each retraction covers all."""
     X = manifold.random_point(6, 2).requires_grad_()
     optim = TorchRiemannianSGD([{"params": [X], "manifold": manifold}], lr=0.05)
     gradients = torch.randn(1000, 6, 2)
@@ -128,7 +128,7 @@ def test_unit_vectors(method):
 @over_second_moments
 @pytest.mark.parametrize("method", ["rmsprop", "adadelta", "adam"])
 def test_steps_turn_columns_by_the_same_angle_whatever_their_length(method, kind):
-    """With η in units of an entry, one step of 10×2 and of 4000×2 matrices is about as large an angle.
+    """One step of 10×2 and of 4000×2 matrices is about the same angle, with η in units of an entry.
 
     Without, lengths are in proportion to √n; small ones, because the retraction takes from long ones.
     """
@@ -152,7 +152,7 @@ FIRST_STEPS = {"rmsprop": 0.01**-0.5, "adadelta": (1e-4 / 0.1) ** 0.5, "adam": 1
 @over_second_moments
 @pytest.mark.parametrize("method", FIRST_STEPS)
 def test_first_step_of_large_gradients(method, kind, manifold):
-    """So large that δ does not matter: V alone is left, which is g∘g, P(g∘g), or for Adam the square of G itself."""
+    """Gradients so large that δ is negligible: V is g∘g, P(g∘g), or for Adam the square of G itself."""
     X, G = manifold.random_point(5, 2), 1e6 * torch.randn(5, 2)
     g = manifold.tangent_projection(X, G)
     square = G**2 if method == "adam" else g**2
@@ -207,7 +207,7 @@ def test_a_gradient_that_is_not_finite_shows_in_the_point():
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda optim: pickle.loads(pickle.dumps(optim))])
-def test_copies_know_their_manifolds(copied):
+def test_copies_keep_their_manifolds(copied):
     X = Stiefel().random_point(4, 2).requires_grad_()
     group = {"params": [X], "manifold": Stiefel()}
     optim = TorchRiemannianAdam([group], lr=0.1)
@@ -238,7 +238,7 @@ def test_options_out_of_range(build, options, words):
 
 
 def test_a_state_brings_its_own_options():
-    """As in torch: a state saved with momentum restores it."""
+    """A state saved with momentum restores it, as in torch."""
     point = torch.zeros(3, requires_grad=True)
     first = TorchRiemannianSGD([point], lr=0.1, momentum=0.9)
     point.grad = torch.ones(3)

@@ -56,7 +56,7 @@ def found(X):
 
 @pytest.mark.parametrize("kind", CONSTRAINTS)
 def test_gradient_of_an_unconstrained_value_on_the_manifold_is_the_riemannian_one(kind):
-    """What spares the optimisers the difference between a parameter and its unconstrained value."""
+    """Optimisers need not distinguish a parameter from its unconstrained value."""
     sphere = kind == "sphere"
     point = (Sphere().random_point(6) if sphere else Stiefel().random_point(6, 3)).requires_grad_()
     ambient = torch.randn_like(point)
@@ -182,20 +182,20 @@ def test_torch_optimisers_of_a_guide(local):
 
 def test_an_optimiser_built_before_the_first_call_of_a_module():
     module = PyroModule()
-    module.frame = PyroParam(Stiefel().random_point(5, 2), constraint=constraints.stiefel)
+    module.loadings = PyroParam(Stiefel().random_point(5, 2), constraint=constraints.stiefel)
     optimiser = TorchRiemannianAdam(module.parameters(), lr=0.1)
 
     class Caller(PyroModule):
         def forward(self):
-            return self.inner.frame[0, 0]
+            return self.inner.loadings[0, 0]
 
     caller = Caller("caller")
     caller.inner = module
     train(optimiser, caller, 10)
-    assert Stiefel().contains(module.frame_unconstrained.detach())
+    assert Stiefel().contains(module.loadings_unconstrained.detach())
 
 
-def test_charts_with_coordinates_of_their_own_are_euclidean():
+def test_transforms_with_coordinates_of_their_own_are_euclidean():
     householder = constraints.householder_stiefel(5, 2)
     fit(make("RiemannianAdam"), 800, householder)
     assert found(pyro.param("X").detach()) > 0.995

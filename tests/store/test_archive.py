@@ -54,7 +54,7 @@ def test_any_changed_byte_of_an_array_is_noticed(path):
     content = bytearray(path.read_bytes())
     content[content.index(np.array(17.0).tobytes()) + 6] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DamagedError, match=r"another checksum|Bad CRC-32"):
+    with pytest.raises(DamagedError, match=r"checksum of|Bad CRC-32"):
         Archive(path).verify()
 
 
@@ -66,14 +66,14 @@ def test_files_that_are_gone_or_rewritten_are_sentences(path):
     with pytest.raises(DamagedError, match="was rewritten"):
         archive[name]
     path.unlink()
-    with pytest.raises(DamagedError, match="is gone since it was opened"):
+    with pytest.raises(DamagedError, match="was removed after it was opened"):
         archive[name]
 
 
 @pytest.mark.parametrize("length", [0, 10, 500, -1, -30])
 def test_a_file_that_is_cut_off_is_a_sentence(path, length):
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(DamagedError, match=r"file\.npz is damaged or no file"):
+    with pytest.raises(DamagedError, match=r"file\.npz is damaged or not a file"):
         Archive(path)
 
 
@@ -93,14 +93,14 @@ def pickled():
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (header("<f8", (2**40, 2**20)), "says it has the shape"),
-        (header("<f8", (-4,)), "says it has the shape"),
-        (pickled(), "holds object, expected rows of numbers; it was not read"),
-        (header([("x", "<f8")], ()) + bytes(8), "expected rows of numbers"),
-        (header("<f8", (2, 2), True) + bytes(32), "expected rows of numbers"),
-        (header("<U4", (1,)) + bytes(16), "expected rows of numbers"),
-        (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "damaged or no file"),
-        (b"nothing", "damaged or no file"),
+        (header("<f8", (2**40, 2**20)), "declares the shape"),
+        (header("<f8", (-4,)), "declares the shape"),
+        (pickled(), "has the type object, expected a row-major array of numbers; it was not read"),
+        (header([("x", "<f8")], ()) + bytes(8), "expected a row-major array of numbers"),
+        (header("<f8", (2, 2), True) + bytes(32), "expected a row-major array of numbers"),
+        (header("<U4", (1,)) + bytes(16), "expected a row-major array of numbers"),
+        (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "damaged or not a file"),
+        (b"nothing", "damaged or not a file"),
     ],
 )
 def test_members_that_mislead_are_sentences(tmp_path, content, words):
@@ -115,9 +115,9 @@ def test_members_that_mislead_are_sentences(tmp_path, content, words):
 @pytest.mark.parametrize(
     ("members", "compression", "words"),
     [
-        ([("about.json", "{}"), ("x.npy", bytes(10**6))], zipfile.ZIP_DEFLATED, "compressed|sensible size"),
+        ([("about.json", "{}"), ("x.npy", bytes(10**6))], zipfile.ZIP_DEFLATED, "compressed|valid size"),
         ([("x.npy", b"")], zipfile.ZIP_STORED, "no 'about.json'"),
-        ([("about.json", "[1]")], zipfile.ZIP_STORED, "no dictionary"),
+        ([("about.json", "[1]")], zipfile.ZIP_STORED, "not a dictionary"),
         ([("about.json", "{" * 10**5)], zipfile.ZIP_STORED, "damaged"),
     ],
 )

@@ -25,7 +25,9 @@ def test_all_are_written_or_none(tmp_path, monkeypatch):
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"second cannot be written \(No space left on device\): what was stored before"):
+    with pytest.raises(
+        OSError, match=r"second cannot be written \(No space left on device\): earlier draws are intact"
+    ):
         write_durably({first: b"3", second: b"4"})
     assert (first.read_bytes(), second.read_bytes()) == (b"1", b"2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
@@ -65,7 +67,7 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path):
 
 
 def test_a_forked_process_does_not_keep_the_lock(tmp_path):
-    """Such as a worker of a loader, which may outlive a process that was killed."""
+    """A worker of a loader may outlive a process that was killed."""
     held, ended = os.pipe(), os.pipe()
     with locked(tmp_path):
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Tensors and data sets are told apart by their numbers, and known again in any process."""
+"""Hashes distinguish tensors and data sets by their entries, equally in all processes."""
 
 import array
 import collections
@@ -125,7 +125,7 @@ def test_what_fills_of_itself_does_not_count():
 
 
 class Endless:
-    """Whose data set is another of its kind, or itself."""
+    """Data set whose data set is another of its kind, or itself."""
 
     def __init__(self, itself):
         self.itself = itself
@@ -147,7 +147,7 @@ def test_what_contains_itself_is_no_error():
     assert fingerprint({1, 2, "a", "b"}) == fingerprint({"b", "a", 2, 1})
 
 
-def test_another_process_says_the_same():
+def test_another_process_has_the_same_hash():
     program = (
         "import torch; torch.set_default_dtype(torch.float64)\n"
         "from tests.store.test_fingerprint import *\n"

@@ -108,7 +108,7 @@ def truths(draws=2_000_000):
 def run(name, step_size, noise, *, chains, burn_in, draws, device="cpu"):
     """ESS of the entries (least, median), largest bias and its standard error, seconds of the draws.
 
-    None where a chain left the finite numbers, after which `MCMC` keeps the draws before, with a warning.
+    None where a chain became NaN or infinite, after which `MCMC` keeps the draws before, with a warning.
     """
     pyro.set_rng_seed(0)
     kernel = KERNELS[name](
@@ -118,7 +118,7 @@ def run(name, step_size, noise, *, chains, burn_in, draws, device="cpu"):
     started = time.perf_counter()
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*left the finite numbers")
+            warnings.filterwarnings("ignore", message=".*became NaN or infinite")
             mcmc.run()
     except NotFiniteError:
         return None
@@ -145,7 +145,7 @@ def grid(noise, step_sizes, device, **sizes):
             for step_size in step_sizes:
                 found = run(name, step_size, noise, device=device, **sizes)
                 if found is None:
-                    yield [name, step_size, "left the finite numbers"]
+                    yield [name, step_size, "became NaN or infinite"]
                     continue
                 least, median, bias, error, _ = found
                 share = 1000 / (sizes["chains"] * sizes["draws"])

@@ -47,15 +47,25 @@ def panel(axes, problem, rank):
 
 
 def main(path, rank=4):
+    """Two panels a row and 7 inches wide, so that text is legible where a page shows the picture 700 pixels wide."""
     problems = [problem for problem in TITLES if (CACHE / f"{problem}.json").exists()]
-    fig, panels = plt.subplots(1, len(problems), figsize=(5 * len(problems), 4.6), squeeze=False)
-    for axes, problem in zip(panels[0], problems, strict=True):
+    fig, panels = plt.subplots(2, 2, figsize=(7, 6.4))
+    for axes, problem in zip(panels.flat, problems, strict=False):
         panel(axes, problem, rank)
-    panels[0, 0].set_ylabel("ELBO")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    fig.legend(handles, labels, ncols=4, loc="lower center", frameon=False)
-    fig.tight_layout(rect=(0, 0.16, 1, 1))
-    fig.savefig(path, dpi=110)
+    for axes in panels.flat[len(problems) :]:
+        axes.set_axis_off()
+    for axes in panels[:, 0]:
+        axes.set_ylabel("ELBO")
+    # Every method of any panel, in the place of the fourth panel.
+    handles = {}
+    for axes in panels.flat:
+        handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    fig.tight_layout()
+    corner = panels[1, 1].get_position()
+    middle = corner.x0 + corner.width / 2, corner.y0 + corner.height / 2
+    fig.legend(handles.values(), handles, loc="center", bbox_to_anchor=middle, frameon=False, fontsize=9)
+    fig.savefig(path, dpi=200)
+    plt.close(fig)
 
 
 if __name__ == "__main__":

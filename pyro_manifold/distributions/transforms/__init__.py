@@ -1,4 +1,4 @@
-"""Pyro transforms from unconstrained space to manifolds, and one to decreasing numbers.
+"""Pyro transforms from unconstrained space to manifolds, and one to decreasing vectors.
 
 Pyro's own inference uses them for sites on a manifold. Importing this package registers each with `biject_to` and
 `transform_to`.

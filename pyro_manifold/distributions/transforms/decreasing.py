@@ -1,4 +1,4 @@
-"""Transform from unconstrained numbers to positive decreasing ones, by their gaps."""
+"""Transform from unconstrained vectors to positive decreasing ones, by their gaps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pyro_manifold.distributions.constraints import positive_decreasing_vector
 class DecreasingTransform(Transform):
     r"""Transform of $x \in \mathbb{R}^p$ to $y_i = \sum_{j \ge i} e^{x_j}$, positive and decreasing.
 
-    Each $e^{x_i}$ is the gap from $y_i$ to its successor, of the last number to 0. The Jacobian is
-    triangular, and the logarithm of its determinant $\sum_i x_i$. Pyro's transform to
-    ``positive_ordered_vector`` has gaps between logarithms, so that numbers grow as exponentials of exponentials.
+    Each $e^{x_i}$ is the gap from $y_i$ to its successor, and from the last entry to 0. The Jacobian is triangular, and
+    the logarithm of its determinant is $\sum_i x_i$. Pyro's transform to ``positive_ordered_vector`` has gaps between
+    logarithms, so that entries grow as exponentials of exponentials.
 
     Shapes: ``(..., p)`` on both sides; dtype and device are the input's.
 

@@ -19,8 +19,8 @@ class HouseholderTransform(Transform):
     r"""Transform of p directions $v_k \in \mathbb{R}^{n-k+1}$ to a matrix with orthonormal columns.
 
     $G_k$, on rows k..n, is the smallest rotation that takes $e_1$ to $v_k / \|v_k\|$, a pair of
-    Householder reflectors; X is the first p columns of $G_1 G_2 \cdots G_p$. There are more numbers in v than X
-    has degrees of freedom, so a parameter expansion takes the place of the Jacobian determinant: with
+    Householder reflectors; X is the first p columns of $G_1 G_2 \cdots G_p$. The dimension of v exceeds the degrees of
+    freedom of X, so a parameter expansion takes the place of the Jacobian determinant: with
 
     $$ \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I) $$
 

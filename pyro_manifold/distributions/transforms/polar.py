@@ -25,7 +25,7 @@ class PolarTransform(Transform):
     the integral $\int p(X(Z))\, e^{\texttt{log\_abs\_det\_jacobian}} dZ$ equals
     $\int p(X)\, dX$ over the uniform distribution (the **normalised** Haar measure), because the polar factor of
     a Gaussian matrix is uniform and independent of the symmetric factor. A sampler over Z therefore draws X from the
-    right distribution, and an ELBO over Z is a valid lower bound. Jauch, Hoff & Dunson 2021, arXiv 1906.07684.
+    correct distribution, and an ELBO over Z is a valid lower bound.
 
     The pseudo-inverse is ``Z = X``. The derivative is not finite where Z does not have full rank.
 
@@ -36,6 +36,8 @@ class PolarTransform(Transform):
 
     Raises:
         ValueError: for a matrix with n < p.
+
+    Source: Jauch, Hoff & Dunson 2021, arXiv 1906.07684.
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Transforms from unconstrained numbers to rotations, the square orthonormal matrices with determinant 1."""
+"""Transforms from unconstrained space to rotations, the square orthonormal matrices with determinant 1."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class RotationTransform(Transform):
     r"""Transform of n - 1 directions $v_k \in \mathbb{R}^{n-k+1}$, k = 1..n - 1, to a rotation.
 
     $X = G_1 G_2 \cdots G_{n-1}$, $G_k$ the smallest rotation of rows k..n that takes $e_1$ to
-    $v_k / \|v_k\|$, as in `HouseholderTransform`: each has determinant 1, and so has X. There are more numbers in
-    v than X has degrees of freedom, so a parameter expansion takes the place of the Jacobian determinant: with
+    $v_k / \|v_k\|$, as in `HouseholderTransform`: each has determinant 1, and so has X. The dimension of v exceeds the
+    degrees of freedom of X, so a parameter expansion takes the place of the Jacobian determinant: with
 
     $$ \texttt{log\_abs\_det\_jacobian}(v, X) = \sum_k \log N(v_k; 0, I) $$
 
@@ -33,7 +33,7 @@ class RotationTransform(Transform):
     Shapes: ``(..., n(n+1)/2 - 1)`` to ``(..., n, n)``; dtype and device are the input's.
 
     Raises:
-        ValueError: for a length that no n has, such as 3, or less than 2.
+        ValueError: for a length other than n(n+1)/2 - 1 with n ≥ 2.
 
     Source: Diaconis & Shahshahani, The subgroup algorithm, 1987; Mezzadri 2007, arXiv math-ph/0609050.
 
@@ -73,12 +73,12 @@ class RotationTransform(Transform):
         return Size([*shape[:-2], n * (n + 1) // 2 - 1])
 
 
-def _size_of_rotation(numbers: int) -> int:
-    """Return the n for which a rotation has n(n+1)/2 - 1 numbers; raise ValueError if there is none."""
-    n = (math.isqrt(8 * numbers + 9) - 1) // 2
-    if n < 2 or n * (n + 1) // 2 - 1 != numbers:
+def _size_of_rotation(length: int) -> int:
+    """Return the n of rotations with unconstrained vectors of a length n(n+1)/2 - 1; raise ValueError if none."""
+    n = (math.isqrt(8 * length + 9) - 1) // 2
+    if n < 2 or n * (n + 1) // 2 - 1 != length:
         raise ValueError(
-            f"RotationTransform: got a vector of {numbers} numbers, but n×n rotations have n(n+1)/2 - 1: 2, 5, 9, 14 "
+            f"RotationTransform: got a vector of length {length}, expected n(n+1)/2 - 1 for n×n rotations: 2, 5, 9, 14 "
             "and so on."
         )
     return n
@@ -95,9 +95,14 @@ def _off_the_axis(direction: Tensor) -> Tensor:
 class PolarRotationTransform(PolarTransform):
     r"""Polar factor of a square matrix Z, with the sign of its last column changed if the determinant is negative.
 
-    A standard normal Z becomes a uniform rotation, and ``log_abs_det_jacobian`` is as for `PolarTransform`. The map is
+    A standard normal Z becomes a uniform rotation, and ``log_abs_det_jacobian`` is that of `PolarTransform`. The map is
     smooth except where Z is singular, between the two signs of its determinant. A rotation is its own pseudo-inverse,
-    and a parameter with this constraint is the matrix itself.
+    so that a parameter with this constraint is its own unconstrained value.
+
+    Shapes: ``(..., n, n)`` on both sides; dtype and device are the input's.
+
+    Raises:
+        ValueError: for a matrix that is not square.
 
     Examples:
         >>> X = PolarRotationTransform(special_orthogonal)(torch.tensor([[3.0, 0.0], [0.0, -2.0]]))

@@ -1,4 +1,4 @@
-"""Search for the operator of a loop whose result in C differs from torch's, after a difference was found."""
+"""Search for the first operator of a loop whose result in C differs from torch's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPERANDS_SHOWN = 3
 
 
 def wrong_operator(loop: Loop, inputs: Sequence[Tensor], steps: int) -> str | None:
-    """Return the first operator of a step whose result in C is not torch's for the same operands, as a clause.
+    """Return a clause on the first operator of a step whose result in C differs from torch's for the same operands.
 
     Args:
         loop: graphs of one chain.
@@ -27,7 +27,7 @@ def wrong_operator(loop: Loop, inputs: Sequence[Tensor], steps: int) -> str | No
         steps: number of steps to check.
 
     Returns:
-        None if each operator is right by itself.
+        The clause; None if no single operator differs.
 
     Raises:
         Exception: if native code for all values of a step cannot be compiled.
@@ -45,7 +45,7 @@ def wrong_operator(loop: Loop, inputs: Sequence[Tensor], steps: int) -> str | No
 
 
 def wrong_operator_of(loop: Loop) -> Callable[[FlatFunction, Sequence[Tensor], int], str | None]:
-    """Return the `cause` of `Words`, which names the wrong operator; the last input is the number of steps."""
+    """Return a function for `Labels.cause` that names the wrong operator; the last input is the number of steps."""
 
     def cause(_: FlatFunction, inputs: Sequence[Tensor], row: int) -> str | None:
         given = [value[row : row + 1] if len(value) > 1 else value for value in inputs[:-1]]

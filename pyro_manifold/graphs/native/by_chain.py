@@ -26,7 +26,7 @@ def exists(index: Value, i: Index, size: int) -> str:
 
 
 def picked(x: Value, shape: Shape, index_of: Callable[[Index], Index], condition: Condition) -> Value:
-    """Return elements of x, NaN where an index is out of range; reading x must not compute anything."""
+    """Return elements of x, NaN where an index is out of range; reading x must not involve arithmetic."""
 
     def at(index: Index) -> str:
         element = f"LANE({x.at(index_of(index))}, lane)"

@@ -1,4 +1,4 @@
-"""Reuse of values across the steps of a loop: what a step ends with, the next one need not compute again."""
+"""Reuse of values across the steps of a loop: values at the end of a step are inputs of the next one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _COSTLY = {"mm", "bmm", "mv", "dot", "linalg_solve_triangular"}
 
 
 def reusing(loop: Loop) -> Loop:
-    """Return a loop that carries values which one step computes of its end, and the next one of its start.
+    """Return a loop that carries values which a step computes at its end and the next one at its start.
 
-    Half a kick ends a leapfrog step and another begins the next one, by the same force at the same position. If a
-    function of the state is computed in a step both of the given state and of the one that it returns, and contains a
-    product of matrices, it becomes part of the state. The values of a loop stay the same.
+    A leapfrog step ends with half a kick and the next begins with another, by the same force at the same position. A
+    function of the state becomes part of the state if a step evaluates it both at the given state and at the one that
+    it returns, and if it contains a product of matrices. The results of a loop do not change.
     """
     if writes(loop.step) or writes(loop.begin):
         return loop
@@ -33,7 +33,7 @@ def reusing(loop: Loop) -> Loop:
     inputs, outputs = _placeholders(step), list(_output(step).args[0])  # type: ignore[arg-type]
     state = inputs[len(inputs) - loop.carried :]
     following = _following(step, dict(zip(state, outputs, strict=True)))
-    kept = [node for node in following if _is_worth_it(node, following, set(state))]
+    kept = [node for node in following if _is_reused_product(node, following, set(state))]
     if not kept:
         return loop
     begin, end = copy.deepcopy(loop.begin), copy.deepcopy(loop.end)
@@ -55,7 +55,7 @@ def reusing(loop: Loop) -> Loop:
 
 
 def _following(step: GraphModule, ends: Mapping[Node, Node]) -> dict[Node, Node]:
-    """Return for each node of a step that is also computed of the next state the node that does so."""
+    """Return, for each node of a step that is also computed from the next state, the node that computes it."""
     same = _equal_nodes(step)
     known: dict[Any, Node] = {}
     for node in step.graph.nodes:
@@ -75,7 +75,7 @@ def _following(step: GraphModule, ends: Mapping[Node, Node]) -> dict[Node, Node]
 
 
 def _equal_nodes(module: GraphModule) -> dict[Node, Node]:
-    """Return for each node the first one of the same value: before views in the same shape, or an equal constant."""
+    """Return, for each node, the first node of the same value: before views in the same shape, or an equal constant."""
     same: dict[Node, Node] = {}
     constants: list[tuple[Tensor, Node]] = []
     for node in module.graph.nodes:
@@ -102,13 +102,13 @@ def _is_a_tensor(node: Node) -> bool:
 
 
 def _key(node: Node, values: Mapping[Node, Node]) -> Any:
-    """Return what determines the value of a node, with its arguments replaced."""
+    """Return the operator and arguments of a node, with its arguments replaced, as a key."""
     arguments = map_arg((node.args, node.kwargs), lambda source: values.get(source, source))
     return node.target, repr(arguments)
 
 
-def _is_worth_it(node: Node, following: Mapping[Node, Node], state: set[Node]) -> bool:
-    """Return whether a node is the last of a product of the state, so that it is used by what is computed once."""
+def _is_reused_product(node: Node, following: Mapping[Node, Node], state: set[Node]) -> bool:
+    """Return whether a node depends on a matrix product of the state, and a user of it not on the next state."""
     if all(user in following for user in node.users) or following[node] is node:
         return False
     sources = _sources(node)
@@ -116,7 +116,7 @@ def _is_worth_it(node: Node, following: Mapping[Node, Node], state: set[Node]) -
 
 
 def _sources(node: Node) -> set[Node]:
-    """Return a node and all that it is computed from."""
+    """Return a node and all of its predecessors."""
     found, left = {node}, [node]
     while left:
         for source in left.pop().all_input_nodes:
@@ -127,7 +127,7 @@ def _sources(node: Node) -> set[Node]:
 
 
 def _copied(node: Node, begin: GraphModule, known: dict[Node, Node]) -> Node:
-    """Copy a node of a step, and all that it is computed from, to the end of a graph."""
+    """Copy a node of a step, and all of its predecessors, to the end of a graph."""
     if node not in known:
         for source in node.all_input_nodes:
             _copied(source, begin, known)

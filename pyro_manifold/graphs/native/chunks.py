@@ -22,9 +22,9 @@ class Statement(NamedTuple):
 
     Attributes:
         body: loops over ``m`` vectors of rows from vector ``first`` on.
-        before: what is computed before the first chunk.
-        after: what is computed after the last one.
-        totals: names of arrays that are complete only then.
+        before: code that runs before the first chunk.
+        after: code that runs after the last chunk.
+        totals: names of arrays that are complete only after the last chunk.
     """
 
     body: str
@@ -56,7 +56,8 @@ class Group:
 class Schedule:
     """Lines of C in which statements on rows are collected in groups.
 
-    Lines between the statements of an open group go before it, or after it if they depend on it, and so end no loop.
+    Lines between the statements of an open group are moved before it, or after it if they depend on it, so that the
+    loop stays open.
     """
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ def vector_functions() -> str:
 
 @cache
 def _signature() -> str:
-    """Return all that determines, beside the source, the compiler's output and whether it runs on this machine."""
+    """Return all that determines, other than the source, the output of the compiler and whether it runs here."""
     version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, timeout=_LONGEST).stdout
     return "\n".join([compiler(), version, platform.machine(), _processor(), *_FLAGS])
 
@@ -126,7 +126,7 @@ def compiled(source: str, width: int, checked: bool = False) -> ctypes.CDLL:
         try:
             return _loaded(_build(text, Path(alone), key))
         except OSError as error:
-            raise NoCompilerError(f"what was compiled cannot be kept or loaded ({error})") from error
+            raise NoCompilerError(f"the compiled library cannot be stored or loaded ({error})") from error
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
@@ -138,7 +138,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 
 def _build(text: str, place: Path, key: str) -> Path:
-    """Compile beside the final path, then rename: another process never sees an incomplete file."""
+    """Compile next to the final path, then rename: another process never sees an incomplete file."""
     with tempfile.TemporaryDirectory(dir=place, prefix=_UNFINISHED) as folder:
         code, result = Path(folder) / "loop.c", Path(folder) / "loop.so"
         code.write_text(text)
@@ -149,9 +149,9 @@ def _build(text: str, place: Path, key: str) -> Path:
         except (OSError, subprocess.SubprocessError) as error:
             raise NoCompilerError(f"the C compiler could not be run ({type(error).__name__})") from error
         if done.returncode or not result.exists():
-            said = [line for line in done.stderr.splitlines() if "error" in line] or ["no word of why"]
-            raise NoCompilerError(f"the C compiler failed: {said[0][:200]}")
-        result.chmod(0o700)  # whatever the umask: a file that a group may write to is not trusted
+            errors = [line for line in done.stderr.splitlines() if "error" in line] or ["without an error message"]
+            raise NoCompilerError(f"the C compiler failed: {errors[0][:200]}")
+        result.chmod(0o700)  # independent of the umask: files that a group may write to are not loaded
         return result.rename(place / f"{key}-{_digest(result)}.so")
 
 
@@ -165,7 +165,7 @@ def _digest(library: Path) -> str:
 def cache_folder() -> Path | None:
     """Return the folder of the cache: ``$PYRO_MANIFOLD_CACHE``, else ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
-    It must be owned by the user and writable by nobody else, since its content is executed. None if there is no such
+    It must be owned by the user and writable by the user alone, since its content is executed. None if there is no such
     folder; then nothing is cached.
     """
     given = os.environ.get("PYRO_MANIFOLD_CACHE")
@@ -175,14 +175,14 @@ def cache_folder() -> Path | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):
         return None
-    return folder if _ours(folder, stat.S_ISDIR) and os.access(folder, os.W_OK) else None
+    return folder if _is_private(folder, stat.S_ISDIR) and os.access(folder, os.W_OK) else None
 
 
 def cache_limit() -> int:
     """Return the size limit of the cache in bytes: ``$PYRO_MANIFOLD_CACHE_SIZE`` megabytes, else 256.
 
     Raises:
-        NoCompilerError: if that is no number, or negative.
+        NoCompilerError: if that is not a number, or negative.
     """
     given = os.environ.get("PYRO_MANIFOLD_CACHE_SIZE") or str(_MEGABYTES_KEPT)
     try:
@@ -197,7 +197,7 @@ def cache_limit() -> int:
 def _remove_oldest(folder: Path, limit: int) -> None:
     """Remove least recently used libraries until the rest is within a limit, and abandoned builds.
 
-    A process that has loaded one keeps it; another that has just found it compiles it again.
+    A process that has loaded one keeps it; a process that has found but not yet loaded it compiles it again.
     """
     found = sorted((used, size, path) for path, used, size in _entries(folder, "*.so"))
     total = sum(size for _, size, _ in found)
@@ -220,9 +220,9 @@ def _entries(folder: Path, pattern: str) -> Iterator[tuple[Path, float, int]]:
 
 
 def _kept(folder: Path, key: str) -> Path | None:
-    """Return a cached library if its content is unchanged: an incomplete file would end the process, not raise."""
+    """Return a cached library if its content is unchanged: an incomplete file would crash the process."""
     for library in folder.glob(f"{key}-*.so"):
-        if _ours(library, stat.S_ISREG):
+        if _is_private(library, stat.S_ISREG):
             if library.stem == f"{key}-{_digest(library)}":
                 os.utime(library)  # the time of last use for `_remove_oldest`
                 return library
@@ -230,8 +230,8 @@ def _kept(folder: Path, key: str) -> Path | None:
     return None
 
 
-def _ours(path: Path, is_kind: object) -> bool:
-    """Return whether this is a file or folder of this user, not a link, that nobody else can write to."""
+def _is_private(path: Path, is_kind: object) -> bool:
+    """Return whether this is a file or folder of this user, not a link, and writable by this user alone."""
     try:
         status = path.lstat()
     except OSError:

@@ -24,7 +24,7 @@ _WHOLE_NUMBERS_ALLOWED = {
     *("reshape", "expand", "unsqueeze", "squeeze", "select", "slice", "clone", "alias", "detach"),
     *("argmax", "argmin", "clamp", "gather", "maximum", "minimum", "remainder", "scatter"),
 }
-_COST_OF_AN_OPERATOR = 9  # 3 ns; operators wait for each other, and steps of small models consist of little else
+_COST_OF_AN_OPERATOR = 9  # 3 ns: operators wait for each other, which dominates in steps of small models
 DTYPES = {torch.float64: "", torch.float32: "#define SINGLE\n"}
 
 
@@ -110,7 +110,7 @@ class GraphWriter:
         size, steps, offset = [*arguments[size_at:], None][:3]
         strides, begin = _layout(own)
         offset = (_layout(node.args[0])[1] if offset is None else offset) - begin
-        storage = _as_it_lies(self._values[own], strides)
+        storage = _in_memory_order(self._values[own], strides)
         last = offset + sum((n - 1) * step for n, step in zip(size, steps, strict=True))
         if math.prod(size) and not 0 <= offset <= last < storage.size:
             raise NotCoveredError("strides through more than one tensor")
@@ -122,12 +122,12 @@ class GraphWriter:
             return None
         if value.is_floating_point():
             if value.dtype != self._dtype and value.dim():
-                raise NotCoveredError(f"numbers of {str(value.dtype).removeprefix('torch.')} among others")
+                raise NotCoveredError(f"{str(value.dtype).removeprefix('torch.')} among other dtypes")
         elif value.dtype == torch.bool:
             if name == "add":
-                raise NotCoveredError("sums of truth values")  # booleans in torch
+                raise NotCoveredError("sums of booleans")  # which torch returns as booleans
         elif name not in _WHOLE_NUMBERS_ALLOWED:
-            raise NotCoveredError(f"whole numbers from {name}")
+            raise NotCoveredError(f"integers from {name}")
         return tuple(value.shape)
 
 
@@ -150,7 +150,7 @@ def _converted(value: Value, source: torch.dtype | None, target: torch.dtype | N
         return value
     narrower = source.is_floating_point == target.is_floating_point and target.itemsize < source.itemsize
     if value.constant is None and target != torch.bool and (narrower or target.itemsize < _FEWEST_BYTES):
-        raise NotCoveredError(f"numbers rounded or wrapped to {str(target).removeprefix('torch.')}")
+        raise NotCoveredError(f"values rounded or wrapped to {str(target).removeprefix('torch.')}")
     if target.is_floating_point:
         return value
     if target == torch.bool:
@@ -166,11 +166,11 @@ def _layout(node: Any) -> tuple[Sequence[int], int]:
         layout: tuple[Sequence[int], int] = node.meta["layout"]
         return layout
     if node.op != "call_function" or owner(node) is not node:
-        raise NotCoveredError("strides through a storage that is not known")
+        raise NotCoveredError("strides through an unknown storage")
     return node.meta["val"].stride(), 0
 
 
-def _as_it_lies(value: Value, strides: Sequence[int]) -> Value:
+def _in_memory_order(value: Value, strides: Sequence[int]) -> Value:
     """Return a view with dimensions in the order of memory, without those of size 1."""
     order = sorted((d for d, n in enumerate(value.shape) if n != 1), key=lambda d: -strides[d])
     shape = tuple(value.shape[d] for d in order)
@@ -228,7 +228,7 @@ class Source:
 
     @property
     def by_rows(self) -> bool:
-        """Whether all lanes of a vector belong to one chain."""
+        """Return whether all lanes of a vector belong to one chain."""
         return self.of_rows > 0
 
 
@@ -243,7 +243,7 @@ class Loop:
         step: graph from inputs and the state to the next state.
         end: graph from inputs, kept values and the last state to the outputs.
         carried: number of tensors in a state.
-        shared: indices of the inputs that are always the same for all chains; these may be used as indices.
+        shared: indices of the inputs that are always the same for all chains; only these may hold indices.
         summed: indices of the outputs that are summed over chains.
     """
 
@@ -341,7 +341,7 @@ def unload(writer: Writer, number: int, value: Value) -> None:
 
 
 def _add_up(writer: Writer, number: int, value: Value) -> None:
-    """Add an output of all chains to the sum so far; lanes without a chain do not count."""
+    """Add an output of all chains to the sum so far, without lanes that have no chain."""
     size = value.size
 
     def body(index: Index) -> str:

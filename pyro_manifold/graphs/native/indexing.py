@@ -41,9 +41,9 @@ def _elements(writer: Writer, index: Value, size: int, shape: Shape) -> _Element
     if index.constant is not None:
         tensor = index.constant
         counted = torch.where(tensor < 0, tensor + size, tensor).broadcast_to(shape).contiguous()
-        return _Elements(writer.whole_numbers(counted))
+        return _Elements(writer.integers(counted))
     if not size:
-        raise NotCoveredError("an index into nothing")
+        raise NotCoveredError("an index into an empty dimension")
     if index.shared:
         found = writer.stored(index.broadcast(shape))
         return _Elements(lambda i: Place(f"within(LANE({found.at(i)}, 0), {size})"))

@@ -22,8 +22,8 @@ FlatStep = Callable[..., list[Tensor]]
 
 _VECTOR_BYTES = 64 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 32
 _LARGEST_ARRAYS = 2**25
-"""Bytes of all arrays of one vector of chains. Beyond a core's cache operators are bound by memory, here and in torch,
-and results in the cache need not be read again: 1.2 to 6 times faster up to this size, about even at twice."""
+"""Bytes of all arrays of one vector of chains. Native code is 1.2 to 6 times as fast as torch up to this size, since
+results stay in the cache, and about as fast at twice the size, where both are bound by memory."""
 
 _LARGEST_ARRAYS_OF_SUMS = 2**26
 """The same where outputs are summed over chains: the graph of many chains writes all of its values to memory, and takes
@@ -33,8 +33,8 @@ _LARGEST_STEP = 4_000_000
 """Operations of one chain in a step: beyond that, products take most of the time, and matrix libraries are better."""
 
 _CHAINS_IN_LANES = 1.5
-"""Cost of an operation with chains in lanes beside one with rows in lanes: arrays are as many times as large as there
-are lanes, and leave the cache. Measured on V(200,5), V(200,10) and V(100,10)."""
+"""Cost of an operation with chains in lanes relative to one with rows in lanes: arrays are as many times as large as
+there are lanes, and leave the cache. Measured on V(200,5), V(200,10) and V(100,10)."""
 
 _LARGEST_ARRAYS_BY_ROWS = 2**28
 """Bytes of all arrays, where lanes are along rows: loops over chunks of rows need each array once."""
@@ -56,7 +56,7 @@ def lanes(chains: int, dtype: torch.dtype) -> int:
 class OutsideArrayError(BaseException):
     """Error of a checked build whose compiled code accessed memory outside an array.
 
-    Not an `Exception`: those are caught to continue without native code, and this is not an error of the model.
+    It is not an `Exception`, since these are caught to continue without native code.
     """
 
 
@@ -298,7 +298,7 @@ def _by_rows(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, width: int
 
 def _check_size(source: Source, bytes_of_a_vector: int, largest: int) -> None:
     if source.elements * bytes_of_a_vector > largest or source.arithmetic > _LARGEST_STEP:
-        raise NotWorthItError("its arrays or products are large, which matrix libraries do better")
+        raise NotWorthItError("its arrays or products are so large that matrix libraries are faster")
 
 
 def _integers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:

@@ -1,7 +1,7 @@
 """The table from ATen operators to C.
 
-Operators that are not in it have `decompositions`, most of them torch's. A new operator needs a line in
-one of the tables here, and a case in ``tests/graphs/native/test_operators.py``.
+Operators that are not in it have `decompositions`, most of them from torch. A new operator is a line in one of the
+tables here, and a case in ``tests/graphs/native/test_operators.py``.
 """
 
 from __future__ import annotations

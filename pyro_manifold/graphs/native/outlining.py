@@ -12,8 +12,8 @@ _KINDS = {"a": "Vectors", "k": "Numbers", "j": "Integers"}
 _FROM_OUTSIDE = re.compile(r"\b(?:inputs|outputs)\[")
 _BOUND = re.compile(r"< (\d+);")
 _FEWEST_PASSES = 4
-"""Passes of a loop that is worth a call. Shorter loops are unrolled by the compiler and kept in registers: shared too,
-they would save nothing, and cost the smallest models another tenth of a step."""
+"""Smallest number of iterations of a loop that becomes a function. Shorter loops are unrolled by the compiler and kept
+in registers: as functions they would compile no faster, and cost the smallest models another tenth of a step."""
 
 
 def shared_statements(lines: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -62,7 +62,7 @@ class RowsGraphWriter(GraphWriter):
         return result
 
     def output(self, value: Value, rows: int | None) -> Value:
-        """Return an output on rows if it is to be: constants are laid out."""
+        """Return an output, with its rows in lanes if ``rows`` is given: constants are laid out."""
         if rows is not None and value.rows is None and value.constant is not None:
             return self._writer.laid_out(value.constant, rows)
         if value.rows != rows:
@@ -78,7 +78,7 @@ class RowsGraphWriter(GraphWriter):
         operands = [argument for argument in arguments if isinstance(argument, Value)]
         from_the_right = {len(x.shape) - x.rows for x in operands if x.rows is not None}
         if len(from_the_right) != 1 or any(isinstance(argument, Flattened) for argument in arguments):
-            raise NotCoveredError("rows beside columns")
+            raise NotCoveredError("rows broadcast with columns")
         rows = len(shape) - from_the_right.pop()
         aligned = [self._aligned(x, rows - len(shape)) if isinstance(x, Value) else x for x in arguments]
         options = {
@@ -92,7 +92,7 @@ class RowsGraphWriter(GraphWriter):
         if x.rows is not None or len(x.shape) < -rows or x.shape[rows] == 1:
             return x
         if x.constant is None:
-            raise NotCoveredError("rows beside numbers that are not on rows")
+            raise NotCoveredError("rows broadcast with values that are not on rows")
         return self._writer.laid_out(x.constant, len(x.shape) + rows)
 
     def _constant_like(self, node: fx.Node, name: str, x: Value, *arguments: Any) -> Value:
@@ -162,7 +162,7 @@ class RowsGraphWriter(GraphWriter):
         dim %= len(shape)
         parts = [self._aligned(part, rows - len(shape)) for part in parts]
         if dim == rows or any(part.rows != rows for part in parts):
-            raise NotCoveredError("rows below each other")
+            raise NotCoveredError("concatenated rows")
         return self._on_rows(shape, rows, lambda shape: OPERATORS[name].emit(self._writer, shape, parts, dim))
 
     def _on_rows(self, shape: Shape, rows: int, emit: Callable[[Shape], Value]) -> Value:
@@ -211,7 +211,7 @@ class RowsGraphWriter(GraphWriter):
         if inner:
             left, right = self._aligned(left, -1), self._aligned(right, -2)
             if left.rows != rank - 1 or right.rows != rank - 2:
-                raise NotCoveredError("a product of rows and numbers that are not on rows")
+                raise NotCoveredError("a product of rows and values that are not on rows")
             return self._writer.inner_product(left, right, _is_gram(node))
         if left.rows == rank - 2 and right.rows is None:
             return self._writer.outer_product(left, right)

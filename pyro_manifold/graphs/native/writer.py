@@ -25,11 +25,11 @@ _LARGEST_ON_THE_STACK = 512  # vectors of an array
 _LARGEST_OF_ALL = 2**14
 """Vectors of all arrays on the stack, up to one megabyte: a thread may have two, and an overflow ends the process."""
 
-_LARGEST_IN_SOURCE = 1  # a constant; others are passed, so that other data of the same shape need no compilation
+_LARGEST_IN_SOURCE = 1  # entries of a constant; larger ones are passed, so that new data need no compilation
 
 COST_OF_AN_ELEMENT = 4
-"""Of an elementwise expression: 1.0 to 1.8 ns where products of matrices take 0.35 ns, in the posteriors of
-``benchmarks.problems.published``."""
+"""Cost of an elementwise expression: 1.0 to 1.8 ns, where a multiplication and addition in a product of matrices take
+0.35 ns, in the posteriors of ``benchmarks.problems.published``."""
 
 
 class Writer:
@@ -116,7 +116,7 @@ class Writer:
 
         return Value(shape, at, constant=tensor, shared=True)
 
-    def whole_numbers(self, tensor: Tensor) -> Callable[[Index], Place]:
+    def integers(self, tensor: Tensor) -> Callable[[Index], Place]:
         """Return elements of an integer constant, as C integers."""
         shape = tuple(tensor.shape)
         name = f"j{len(self.indices)}"

@@ -42,8 +42,8 @@ class _AutoLowRank(AutoContinuous):
         owner = type(self).__name__
         if rank is not None and (isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 0):
             raise ValueError(
-                f"{owner}: rank={rank!r}, expected a whole number ≥ 0 (0 is the mean field), or None for about "
-                "√(latent dimensions)."
+                f"{owner}: rank={rank!r}, expected an integer ≥ 0 (0 is the mean field), or None for about √(latent "
+                "dimensions)."
             )
         if not isinstance(path_derivative, bool):
             raise ValueError(f"{owner}: path_derivative={path_derivative!r}, expected True or False.")
@@ -60,8 +60,8 @@ class _AutoLowRank(AutoContinuous):
             self.rank = round(self.latent_dim**0.5)
         if self.rank > self.latent_dim:
             raise ValueError(
-                f"{type(self).__name__}: rank={self.rank}, but the model has {self.latent_dim} latent dimensions, and "
-                f"no more than {self.latent_dim} columns can be orthonormal; give a smaller rank."
+                f"{type(self).__name__}: rank={self.rank}, but the model has {self.latent_dim} latent dimensions, "
+                f"and at most {self.latent_dim} columns can be orthonormal: choose a smaller rank."
             )
         self.loc = nn.Parameter(self._init_loc())
         part = 0.5**0.5 * self._init_scale  # equal shares of the variance for factor and diagonal
@@ -89,8 +89,8 @@ class _AutoLowRank(AutoContinuous):
         if factor.shape != (self.latent_dim, self.rank):
             raise ValueError(
                 f"{type(self).__name__}: the factor has shape {tuple(factor.shape)}, expected "
-                f"{(self.latent_dim, self.rank)} for {self.latent_dim} latent dimensions and rank {self.rank}: the "
-                "parameters that were loaded belong to another rank or model."
+                f"{(self.latent_dim, self.rank)} for {self.latent_dim} latent dimensions and rank {self.rank}: load "
+                "parameters of the same rank and model."
             )
         return factor
 
@@ -108,7 +108,8 @@ class _AutoLowRank(AutoContinuous):
         The closed form is obtained through `get_transform`: with the cached noise of a draw, log q is a function of
         the noise minus a log determinant, so that the gradient of the entropy has no Monte Carlo error.
         """
-        # A mean-field guide rarely fits exactly, so it keeps the closed form, which widens a narrow start faster.
+        # A mean-field guide rarely fits exactly, so it uses the closed form, which widens a narrow initial guide
+        # faster.
         if self.path_derivative and self.rank:
             parameters = self.loc, self._checked_factor(), self.scale
             frozen = (parameter.detach() for parameter in parameters)
@@ -132,14 +133,14 @@ class _AutoLowRank(AutoContinuous):
         """
         if self.prototype_trace is None:
             raise RuntimeError(
-                f"{type(self).__name__}.identified_covariance: the guide knows no sites yet; call it, or SVI.step, "
+                f"{type(self).__name__}.identified_covariance: the guide has no sites yet: call it, or SVI.step, "
                 "with the model's arguments first."
             )
         if self.rank and self.latent_dim <= 2 * self.rank:
             warnings.warn(
-                f"{type(self).__name__}.identified_covariance: {self.latent_dim} latent dimensions with rank "
-                f"{self.rank} leave the split of the covariance into factor and diagonal open; it is determined from "
-                f"{2 * self.rank + 1} dimensions on.",
+                f"{type(self).__name__}.identified_covariance: with {self.latent_dim} latent dimensions and rank "
+                f"{self.rank} the split of the covariance into factor and diagonal is not identified: use a smaller "
+                f"rank, or at least {2 * self.rank + 1} dimensions.",
                 stacklevel=2,
             )
         factor, factor_scale = self._canonical_form() if self.rank else (self._checked_factor(), self.loc.new_zeros(0))
@@ -157,8 +158,7 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
     z and ε standard normal, in Pyro's unconstrained space. The family is that of `AutoLowRankMultivariateNormal`, all
     covariances that are diagonal plus low rank. The columns of B are identified up to order and sign, provided that
     the c differ and that Σ determines the split into its two parts (see `IdentifiedCovariance`). Densities are
-    computed by Woodbury's formula, in O(m·rank²) time and memory for m dimensions. The family is that of Zhou, Gao,
-    Tran & Gerlach, arXiv 1902.03718.
+    computed by Woodbury's formula, in O(m·rank²) time and memory for m dimensions.
 
     The optimised parameter is $A = W / d$ (row by row) with $W = B\,\mathrm{diag}(c)$. It is in units of
     d, so that the scales of coordinates do not matter. B and c are computed by a singular value decomposition of W,
@@ -184,6 +184,9 @@ class AutoStiefelLowRankMultivariateNormal(_AutoLowRank):
 
     Raises:
         ValueError: for a rank or scale out of range, and for loaded parameters of another shape.
+
+    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, for the family; Journée, Bach, Absil & Sepulchre, SIAM J.
+        Optim. 20 (2010), for the quotient geometry.
 
     Examples:
         >>> import pyro
@@ -241,11 +244,11 @@ class _AutoOrthonormalLowRank(_AutoLowRank):
 class AutoProductStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
     r"""Gaussian guide of the family of `AutoStiefelLowRankMultivariateNormal`, with B and c as separate parameters.
 
-    B moves on the Stiefel manifold (the matrices with orthonormal columns), as in Zhou, Gao, Tran & Gerlach (arXiv
-    1902.03718), and each entry of c is a parameter. The gradient of column k of B is $c_k^2$ times a matrix
-    applied to that column. A column that starts orthogonal to a direction of large variance therefore shrinks and then
-    hardly rotates, and columns with nearly equal c hardly rotate into each other. In thousands of dimensions without a
-    direction of large variance this guide is nevertheless preferable, because a scalar scale decreases quickly.
+    B moves on the Stiefel manifold (the matrices with orthonormal columns), and each entry of c is a parameter. The
+    gradient of column k of B is $c_k^2$ times a matrix applied to that column. A column that starts orthogonal to a
+    direction of large variance therefore shrinks and then hardly rotates, and columns with nearly equal c hardly rotate
+    into each other. In thousands of dimensions without a direction of large variance this guide is nevertheless
+    preferable, because a scalar scale decreases quickly.
 
     Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``cov_factor`` B, ``(m, rank)``, with the constraint
     `constraints.stiefel` (orthonormal columns); ``factor_scale`` c > 0, ``(rank,)``. The optimisers of
@@ -253,6 +256,8 @@ class AutoProductStiefelLowRankMultivariateNormal(_AutoOrthonormalLowRank):
     nearest orthonormal one.
 
     Arguments and errors are those of `AutoStiefelLowRankMultivariateNormal`.
+
+    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
 
     Examples:
         >>> import pyro
@@ -279,8 +284,8 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
 
     Σ does not change when B becomes BR for an orthogonal R: only the subspace spanned by its columns matters (the set
     of these subspaces is the Grassmann manifold). The family is smaller than that of
-    `AutoStiefelLowRankMultivariateNormal`, at the same cost. Zhou, Gao, Tran & Gerlach, arXiv 1902.03718, fix s = 1,
-    which is suitable if coordinates are in units of their prior standard deviation.
+    `AutoStiefelLowRankMultivariateNormal`, at the same cost. The source fixes s = 1, which is suitable if coordinates
+    are in units of their prior standard deviation.
 
     Parameters: ``loc`` μ, ``(m,)``; ``scale`` d > 0, ``(m,)``; ``cov_factor`` B, ``(m, rank)``, in
     `constraints.grassmann`; ``factor_scale`` s > 0, a scalar. The optimisers of `pyro_manifold.optim` keep B
@@ -289,13 +294,15 @@ class AutoGrassmannLowRankMultivariateNormal(_AutoOrthonormalLowRank):
     Args:
         model: a Pyro model with continuous latent variables.
         rank: columns of B, 0 to m; 0 is the mean field, None about √m.
-        factor_scale: s, held fixed; None learns it. The paper's family is ``factor_scale=1.0``.
+        factor_scale: a fixed s; None to optimise it. The paper's family is ``factor_scale=1.0``.
         init_loc_fn: initial value of each site, as in Pyro.
         init_scale: initial standard deviation, √½ of it from the diagonal and √½ along each column (unless s is given).
         path_derivative: as for `AutoStiefelLowRankMultivariateNormal`.
 
     Raises:
         ValueError: for a rank or scale out of range, and for loaded parameters of another shape.
+
+    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
 
     Examples:
         >>> import pyro

@@ -27,14 +27,14 @@ class PathDerivative(TorchDistribution):
     that weight draws by their density (`RenyiELBO`), which would be biased without the score, keep it.
 
     Args:
-        law: a distribution with reparametrised draws.
+        distribution: a distribution with reparametrised draws.
         frozen: the same distribution with detached parameters.
 
     Examples:
         >>> import pyro.distributions as dist
         >>> loc = torch.tensor(1.0, requires_grad=True)
-        >>> law = PathDerivative(dist.Normal(loc, 1.0), dist.Normal(loc.detach(), 1.0))
-        >>> loss = law.score_parts(law.rsample()).entropy_term  # log N(loc + ε; loc, 1), with the gradient -ε
+        >>> q = PathDerivative(dist.Normal(loc, 1.0), dist.Normal(loc.detach(), 1.0))
+        >>> loss = q.score_parts(q.rsample()).entropy_term  # log N(loc + ε; loc, 1), with the gradient -ε
         >>> bool(torch.autograd.grad(loss, loc)[0] != 0)
         True
     """
@@ -42,22 +42,22 @@ class PathDerivative(TorchDistribution):
     arg_constraints: ClassVar[dict[str, Any]] = {}
     has_rsample = True
 
-    def __init__(self, law: TorchDistribution, frozen: TorchDistribution) -> None:
-        self.law, self.frozen = law, frozen
-        super().__init__(law.batch_shape, law.event_shape, validate_args=False)
+    def __init__(self, distribution: TorchDistribution, frozen: TorchDistribution) -> None:
+        self.distribution, self.frozen = distribution, frozen
+        super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
 
     @property
     def support(self) -> Any:
-        return self.law.support
+        return self.distribution.support
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> PathDerivative:
-        return PathDerivative(self.law.expand(batch_shape), self.frozen.expand(batch_shape))
+        return PathDerivative(self.distribution.expand(batch_shape), self.frozen.expand(batch_shape))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return self.law.rsample(torch.Size(sample_shape))
+        return self.distribution.rsample(torch.Size(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self.law.log_prob(value)
+        return self.distribution.log_prob(value)
 
     def score_parts(self, value: Tensor) -> ScoreParts:
         """Return Pyro's split of the gradient, with the path-derivative term of the entropy."""

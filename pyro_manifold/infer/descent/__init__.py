@@ -1,1 +1,1 @@
-"""Descents of many starts at once, on manifolds."""
+"""Optimisation of many chains in parallel along manifolds: natural gradients and L-BFGS."""

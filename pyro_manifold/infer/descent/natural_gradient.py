@@ -1,4 +1,4 @@
-r"""Damped natural gradients of many chains at once, along manifolds.
+r"""Damped natural gradients of many chains in parallel, along manifolds.
 
 With G the Fisher information of a model's parameters plus the precision of their priors, a step is
 
@@ -60,7 +60,7 @@ class NaturalGradient:
         self._points, self._metric = points, metric
 
     def begin(self, at: Tensor) -> NaturalGradientState:
-        """Return the state at some points, with the initial damping."""
+        """Return the state at these points, with the initial damping."""
         energy, slope = self._points.energy_and_slope(at)
         metric = self._metric_at(at)
         unit = metric.diagonal(dim1=-2, dim2=-1).amax(-1)
@@ -74,9 +74,9 @@ class NaturalGradient:
         delta = -torch.linalg.solve_ex(damped, slope.unsqueeze(-1))[0].squeeze(-1)
         there = self._points.moved(at, delta)
         energy_there, slope_there = self._points.energy_and_slope(there)
-        promised = -(slope * delta).sum(1) - (delta * (metric @ delta.unsqueeze(-1)).squeeze(-1)).sum(1) / 2
-        kept = (energy - energy_there) / promised
-        good, trusted = kept > _SUFFICIENT, kept > _GOOD
+        predicted = -(slope * delta).sum(1) - (delta * (metric @ delta.unsqueeze(-1)).squeeze(-1)).sum(1) / 2
+        kept = (energy - energy_there) / predicted
+        good, accurate = kept > _SUFFICIENT, kept > _GOOD
         rows = good.nonzero().squeeze(1)
         if len(rows):
             metric = metric.index_copy(0, rows, self._metric_at(there[rows]))
@@ -85,11 +85,11 @@ class NaturalGradient:
             torch.where(good, energy_there, energy),
             torch.where(good.unsqueeze(1), slope_there, slope),
             metric,
-            torch.where(trusted, damping / _LESS, damping * _MORE).clamp(_LEAST * unit, _MOST * unit),
+            torch.where(accurate, damping / _LESS, damping * _MORE).clamp(_LEAST * unit, _MOST * unit),
             unit,
         )
 
-    def promise(self, state: NaturalGradientState) -> Tensor:
+    def predicted_decrease(self, state: NaturalGradientState) -> Tensor:
         r"""Return the predicted decrease $\tfrac12 g^\top G^{-1} g$; 0 where the damping is at its maximum."""
         step = torch.linalg.solve_ex(state.metric, state.slope.unsqueeze(-1))[0].squeeze(-1)
         return torch.where(state.damping < _MOST * state.unit, (state.slope * step).sum(1) / 2, 0.0)

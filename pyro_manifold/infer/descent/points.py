@@ -21,7 +21,7 @@ class Points(Generic[K]):
         potential: computes energies and Euclidean gradients of any number of chains.
         manifolds: manifolds of the parts that have one.
         units: scales of the coordinates of Euclidean parts, ``{part: (...)}``; 1 for parts that are not given. With
-            them, a descent does not depend on whether a variable is measured in metres or miles.
+            them, a descent does not depend on the units in which variables are measured.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ S = TypeVar("S", bound=Place)
 
 
 class Descent(Protocol[S]):
-    """Descent of independent chains; a chain whose energy would not decrease stays and tries another step next."""
+    """Descent of independent chains; a chain whose energy would not decrease stays where it is."""
 
     def begin(self, at: Tensor) -> S:
-        """Return the state at some points ``(chains, coordinates)``."""
+        """Return the state at these points ``(chains, coordinates)``."""
 
     def advance(self, state: S) -> S:
         """Take one step, at the cost of one evaluation of the potential."""
 
-    def promise(self, state: S) -> Tensor:
+    def predicted_decrease(self, state: S) -> Tensor:
         """Return the decrease in energy still predicted for each chain, ``(chains,)``; 0 for a chain that is stuck."""
 
 

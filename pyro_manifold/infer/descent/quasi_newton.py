@@ -1,4 +1,4 @@
-"""L-BFGS of many chains at once, along manifolds (Nocedal & Wright, Numerical Optimization, 2006, algorithm 7.4)."""
+"""L-BFGS of many chains in parallel along manifolds (Nocedal & Wright, Numerical Optimization, 2006, algorithm 7.4)."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class QuasiNewton:
         self._points, self._pairs = points, pairs
 
     def begin(self, at: Tensor) -> QuasiNewtonState:
-        """Return the state at some points, with an empty memory and a first step of length 1."""
+        """Return the state at these points, with an empty memory and a first step of length 1."""
         energy, slope = self._points.energy_and_slope(at)
         chains, size = at.shape
         memory = [at.new_zeros(chains, self._pairs, width) for width in (size, size, 1)]
         return QuasiNewtonState(at, energy, slope, -unit(slope), torch.ones_like(energy), *memory)
 
     def advance(self, state: QuasiNewtonState) -> QuasiNewtonState:
-        """Take one step; a chain whose step is rejected stays, and tries a third of that step next."""
+        """Take one step; a chain whose step is rejected keeps its position, and its next step is a third as long."""
         points, (at, energy, slope, direction, step, *memory) = self._points, state
         there = points.moved(at, step.unsqueeze(1) * direction)
         energy_there, slope_there = points.energy_and_slope(there)
@@ -66,7 +66,7 @@ class QuasiNewton:
         moved, turned = points.tangent(there, there - at), slope_there - points.tangent(there, slope)
         curvature = (moved * turned).sum(1)
         learns = good & (curvature > 1e-10 * moved.norm(dim=1) * turned.norm(dim=1))
-        # Each chain has a memory of its own, which a rejected step leaves unchanged.
+        # Each chain has its own memory, which a rejected step leaves unchanged.
         memory = [
             torch.where(learns[:, None, None], torch.cat([old[:, 1:], new.unsqueeze(1)], 1), old)
             for old, new in zip(memory, (moved, turned, (1 / curvature).unsqueeze(1)), strict=True)
@@ -84,10 +84,10 @@ class QuasiNewton:
             *memory,
         )
 
-    def promise(self, state: QuasiNewtonState) -> Tensor:
+    def predicted_decrease(self, state: QuasiNewtonState) -> Tensor:
         r"""Return $\tfrac12 g^\top H g$, the decrease left on a quadratic with inverse Hessian estimate H."""
-        promised = -(state.slope * state.direction).sum(1) / 2
-        return torch.where(state.step > _SHORTEST, promised, 0.0)
+        predicted = -(state.slope * state.direction).sum(1) / 2
+        return torch.where(state.step > _SHORTEST, predicted, 0.0)
 
 
 def _two_loops(slope: Tensor, moved: Tensor, turned: Tensor, weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Replica exchange: chains that pass between the modes of a posterior by way of its prior."""
+"""Replica exchange (parallel tempering): chains move between the modes of a posterior through its prior."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Blocks
-from pyro_manifold.infer.smc.initialisation import likelihood_beside, posterior_of, problem_with_finite_starts
+from pyro_manifold.infer.smc.initialisation import likelihood_terms, posterior_of, problem_with_finite_starts
 from pyro_manifold.infer.smc.tuning import particle_tuning
 
 _FEWEST_WARMUP_STEPS = 20
@@ -44,12 +44,12 @@ class ReplicaExchange:
     these modes exceeds the estimated evidence, the reported error of the evidence covers the difference; a warning is
     issued if it is significant.
 
-    The kernel's masses are one for each site on a manifold and diagonal for others; its ``trajectory_length`` (π/2 if
-    None), ``trajectory_jitter``, ``target_accept_prob`` and ``reflection_probability`` are used. An iteration evaluates
-    one gradient more than its number of leapfrog steps.
+    Masses are scalar for each site on a manifold and diagonal for other sites. The kernel's ``trajectory_length`` (π/2
+    if None), ``trajectory_jitter``, ``target_accept_prob`` and ``reflection_probability`` are used. An iteration
+    evaluates one gradient more than its number of leapfrog steps.
 
     Args:
-        levels: N. The best choice is about 2Λ + 1, Λ the barrier that `MCMC.summary` reports.
+        levels: N. The optimum is about 2Λ + 1, with the barrier Λ that `MCMC.summary` reports.
 
     Raises:
         ValueError: if ``levels`` is not an integer of 2 or more.
@@ -79,7 +79,7 @@ class ReplicaExchange:
     def __post_init__(self) -> None:
         check_positive_integer(levels=self.levels)
         if self.levels < 2:
-            raise ValueError(f"levels={self.levels}, expected 2 or more: the prior and the posterior.")
+            raise ValueError(f"levels={self.levels}, expected at least 2: the prior and the posterior.")
 
     def prepare(
         self, kernel: HamiltonianKernel, chains: int, warmup_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -99,9 +99,9 @@ class ReplicaExchange:
         """
         kernel = kernel.with_masses_of_sites()
         options = {**kernel.model_options, "init_strategy": init_to_sample}
-        model: Any = kernel.model  # not None, as `check_tempering` saw to
+        model: Any = kernel.model  # not None, as checked by `check_tempering`
         full = posterior_of(model, args, kwargs, options, "tempering")
-        likelihood_beside(full, (), "tempering")
+        likelihood_terms(full, (), "tempering")
         base = target_from_model(WithoutLikelihood()(model), args, kwargs, **options)
         target = tempered(base, full)
         problem = problem_with_finite_starts(target, base, full, self.levels * chains, kernel.batched, "tempering")
@@ -116,7 +116,7 @@ class ReplicaExchange:
         return ReplicaRun(problem, parts, warmup_steps, full, chains, configuration)
 
     def _start(self, problem: Problem) -> Blocks:
-        """Place draws from the prior on the first ladder; within a group, larger β get draws of higher likelihood."""
+        """Place draws from the prior on the first ladder; within a group, by increasing likelihood."""
         position = problem.position
         _, gradient = problem.potential(position)
         negative_log_likelihood = gradient[BETA].reshape(self.levels, -1)
@@ -141,24 +141,25 @@ def as_tempering(tempering: bool | ReplicaExchange | None) -> ReplicaExchange | 
 
 
 def check_tempering(kernel: object, warmup_steps: int, **others: object) -> None:
-    """Raise an error for arguments that do not go with tempering; ``others`` are None or False if not given."""
+    """Raise an error for arguments that are incompatible with tempering; ``others`` are None or False if not given."""
     if not isinstance(kernel, HamiltonianKernel):
         raise ValueError(
-            f"tempering is for OHMC and GHMC, which see the whole likelihood, not for {type(kernel).__name__}."
+            f"tempering needs a kernel with the full likelihood, OHMC or GHMC, not {type(kernel).__name__}."
         )
     if kernel.model is None:
         raise ValueError(
-            "tempering needs a prior and a likelihood, which potential_fn does not tell: give a Pyro model."
+            "tempering needs a prior and a likelihood, which potential_fn does not separate: pass a Pyro model."
         )
     if warmup_steps < _FEWEST_WARMUP_STEPS:
         raise ValueError(
-            f"warmup_steps={warmup_steps}: with tempering warm-up sets the ladder; take {_FEWEST_WARMUP_STEPS} or more."
+            f"warmup_steps={warmup_steps}, expected at least {_FEWEST_WARMUP_STEPS} with tempering, as warm-up "
+            "adapts the ladder."
         )
     reasons = {
-        "initial_params": "replicas begin with draws from the prior",
-        "Superchains": "replicas begin with draws from the prior",
+        "initial_params": "replicas are initialised with draws from the prior",
+        "Superchains": "replicas are initialised with draws from the prior",
         "Shards": "the replicas of a ladder swap in one process",
     }
     for name, value in others.items():
         if value is not None and value is not False:
-            raise ValueError(f"{name} does not go with tempering, as {reasons[name]}: leave it out.")
+            raise ValueError(f"{name} is not supported with tempering, as {reasons[name]}: leave it out.")

@@ -36,7 +36,7 @@ def first_ladder(negative_log_likelihood: Tensor, levels: int) -> Tensor:
 def ladder_of_equal_rejection(inverse_temperature: Tensor, rejection: Tensor) -> Tensor:
     """Compute as many levels at equal increments of the barrier that these rejection probabilities estimate.
 
-    The barrier is interpolated monotonically, over :func:`scale` of β.
+    The barrier is interpolated monotonically, over `scale` of β.
 
     Args:
         inverse_temperature: β of the present levels, ``(levels,)``, from 0 to 1.

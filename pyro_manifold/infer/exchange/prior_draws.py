@@ -76,15 +76,15 @@ class PriorDraws(Saved):
                 break
         else:
             raise ValueError(
-                f"The likelihood is zero at nearly all of {self.drawn} draws from the prior: replica exchange begins "
-                "there, so take a prior under which the data are possible."
+                f"The likelihood is zero at nearly all of {self.drawn} draws from the prior, from which replica "
+                "exchange starts: choose a prior under which the data are possible."
             )
         # The pool always has the same size, so that saved states have the same shapes.
         self._pool = {block: torch.cat([x, self._pool[block][have:]]) for block, x in kept.items()}
         self._next, self._have = 0, have
 
     def many(self, random: torch.Generator) -> Sites:
-        """Draw as many as the example has, ``{site: (chains, ...)}``, whatever their likelihood; these are not counted.
+        """Draw as many as the example has, ``{site: (chains, ...)}``, of any likelihood; these are not counted.
 
         Args:
             random: generator of the seed.
@@ -99,7 +99,7 @@ class PriorDraws(Saved):
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
 
     def _at_once(self) -> Sites | None:
-        """Draw all at once by `torch.vmap`; None if that fails or gives the same draw throughout."""
+        """Draw all at once by `torch.vmap`; None if that fails or all draws are equal."""
         state = torch.get_rng_state()
         try:
             with warnings.catch_warnings():
@@ -107,7 +107,7 @@ class PriorDraws(Saved):
                 draws: Sites = torch.vmap(lambda _: self._draw(), randomness="different")(torch.empty(self._size))
             if all(_differ(x) for x in draws.values() if x.numel()):
                 return draws
-        except Exception:  # a model can fail in any way under vmap; it is then drawn from one by one
+        except Exception:  # a model can fail in any way under vmap; draws are then made one by one
             pass
         torch.set_rng_state(state)
         return None

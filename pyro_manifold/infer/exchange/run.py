@@ -1,4 +1,4 @@
-"""Run of replicas at all levels; only the replicas at the posterior are visible from outside."""
+"""Run of replicas at all levels, whose positions are those of the replicas at the posterior."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pyro_manifold.infer.smc.modes import Energies
 _OF_REPLICAS = ("swap_probability", "came_from", "negative_log_likelihood")
 _FEWEST_ROUND_TRIPS = 1
 _RECENT = 256  # iterations
-_SHARE_FOR_PRIOR = 0.04  # share of a run's evaluations spent on draws from the prior as starts of descents
+_SHARE_FOR_PRIOR = 0.04  # share of a run's evaluations spent on draws from the prior as initial values of descents
 
 
 class ReplicaRun(Run[State, ReplicaSettings]):
@@ -133,12 +133,12 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         return {"replica_exchange": figures}
 
     def sentences(self) -> list[str]:
-        """Return the lines of a summary about the exchange."""
+        """Return the lines about replica exchange for a summary."""
         evidence, error = self.log_evidence
         counts = self.counts
         low, high = float(counts.rejection.min()), float(counts.rejection.max())
         known = not math.isnan(self.bound.log_evidence)
-        bound = f" (at least {self.bound.sure:.3f} about modes that descents find)" if known else ""
+        bound = f" (at least {self.bound.sure:.3f} by the modes that descents find)" if known else ""
         return [
             f"Replica exchange: {len(counts.inverse_temperature)} levels, swaps rejected with probabilities {low:.2f} "
             f"to {high:.2f}, barrier {counts.barrier:.2f}, {int(counts.round_trips.sum())} round trips of "
@@ -153,7 +153,7 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         if not pools or not self._recent or not has_normalised_prior(self._posterior):
             return
         problem = self.problem
-        # A generator of its own, so that the following draws do not depend on this check.
+        # A separate generator, so that later draws do not depend on this check.
         random = torch.Generator(self.random.device).manual_seed(self.random.initial_seed())
         rows = len(self.state.energy)
         energies = Energies(posterior_energies(problem.batched, rows, self.state.energy), rows)
@@ -165,11 +165,11 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         self._checked = self.iteration
 
     def warn(self) -> None:
-        """Warn of chains without a round trip, and of modes that descents find and replicas have lost."""
+        """Warn about chains without a round trip, and about modes that descents find and replicas have lost."""
         self._check()
         found, error = self._evidence_of_replicas
         if self.bound.contradicts(found, error, self.chains - 1):
-            remedy = "take more chains and iterations, or SMC(init='modes')"
+            remedy = "use more chains and iterations, or SMC(init='modes')"
             warnings.warn(self.bound.sentence("the replicas", found, error, remedy), stacklevel=5)
         counts, levels = self.counts, len(self.counts.inverse_temperature)
         stuck = (counts.round_trips < _FEWEST_ROUND_TRIPS).nonzero().flatten().tolist()
@@ -177,9 +177,9 @@ class ReplicaRun(Run[State, ReplicaSettings]):
             enough = 1 + math.ceil(2 * counts.barrier)
             or_levels = f", or ReplicaExchange(levels={enough})" if enough > levels else ""
             warnings.warn(
-                f"No replica of {named(stuck)} went from the prior to the posterior and back, so that its modes are "
-                f"those it began in. The barrier is at least {counts.barrier:.1f}, for {levels} levels: take more "
-                f"iterations{or_levels}.",
+                f"No replica of {named(stuck)} made a round trip from the prior to the posterior and back, so that "
+                f"only the modes of its initial values are sampled. The barrier is at least {counts.barrier:.1f} "
+                f"with {levels} levels: increase num_samples{or_levels}.",
                 stacklevel=5,
             )
 

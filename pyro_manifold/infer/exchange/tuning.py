@@ -51,7 +51,7 @@ class LadderTuning(ParticleTuning):
         return super()._gain * (1 + self._learnt / _DELAY) ** -_DECAY
 
     def new_ladder(self, old: Tensor, new: Tensor) -> None:
-        """Set masses from the finished round, and interpolate masses and step sizes to the new levels."""
+        """Set masses from the completed round, and interpolate masses and step sizes to the new levels."""
         self.end_level()
         self._log_step_size = interpolated(old, self._log_step_size, new)
         self._inverse_masses = {

@@ -19,17 +19,17 @@ from pyro_manifold.infer.mcmc.running.shards import Shards
 
 @dataclass(frozen=True)
 class Superchains:
-    """Groups of chains that begin at one point each, so that many short chains can be judged.
+    """Groups of chains with a common initial value in each group, for nested R-hat of many short chains.
 
-    `MCMC.summary` and `pyro_manifold.diagnostics.Convergence` then have nested R-hat. Source: Margossian et al.,
+    `MCMC.summary` and `pyro_manifold.diagnostics.Convergence` then report nested R-hat. Source: Margossian et al.,
     arXiv 2110.13017.
 
     Args:
-        count: of groups.
-        size: chains of each.
+        count: number of groups.
+        size: number of chains of each group.
 
     Raises:
-        ValueError: unless both are positive integers, and there are several groups.
+        ValueError: unless both are positive integers and ``count`` is at least 2.
 
     Examples:
         >>> Superchains(8, size=16).chains
@@ -56,15 +56,15 @@ def check_kernel(kernel: object) -> None:
 
 
 def check_iterations(num_samples: int, warmup_steps: object, thinning: int, hook_fn: object, method: object) -> None:
-    """Raise a sentence unless there is something to draw, and a way to."""
+    """Raise an error for invalid numbers of iterations, ``hook_fn`` or ``chain_method``."""
     if not isinstance(method, Shards) and method not in ("vectorized", "parallel", "sequential"):
         raise ValueError(f"chain_method={method!r}, expected 'vectorized', 'parallel', 'sequential' or Shards(...).")
     if thinning > num_samples:
-        raise ValueError(f"thinning={thinning} leaves no draw of num_samples={num_samples}, expected at most that.")
+        raise ValueError(f"thinning={thinning} leaves no draw, expected at most num_samples={num_samples}.")
     if warmup_steps is not None and (not is_a(Integral, warmup_steps) or warmup_steps < 0):  # type: ignore[operator]
-        raise ValueError(f"warmup_steps={warmup_steps!r}, expected an integer that is not negative.")
+        raise ValueError(f"warmup_steps={warmup_steps!r}, expected an integer ≥ 0.")
     if hook_fn is not None and not callable(hook_fn):
-        raise ValueError(f"hook_fn={hook_fn!r}, expected a function of kernel, params, stage and i.")
+        raise ValueError(f"hook_fn={hook_fn!r}, expected a function hook_fn(kernel, params, stage, i).")
 
 
 def check_vectorised(vectorised: bool, thinning: int, consumers: Sequence[Consumer], **others: object) -> None:
@@ -73,28 +73,27 @@ def check_vectorised(vectorised: bool, thinning: int, consumers: Sequence[Consum
         return
     if thinning > 1 or consumers:
         raise ValueError(
-            "thinning and consumers are for chain_method='vectorized' and kernels of this package: thin the draws "
-            "of get_samples(group_by_chain=True) instead."
+            "thinning and consumers need chain_method='vectorized' and a kernel of this package: thin the draws of "
+            "get_samples(group_by_chain=True) instead."
         )
     for name, value in others.items():
         if value is not None:
-            raise ValueError(f"{name} is for chain_method='vectorized' and kernels of this package, such as OHMC.")
+            raise ValueError(f"{name} needs chain_method='vectorized' and a kernel of this package, such as OHMC.")
 
 
 def check_data_loader(data_loader: object, takes_one: bool, kernel: object) -> None:
-    """Raise a sentence if there is one, for a kernel that sees all data."""
+    """Raise an error if a data loader is given for a kernel that does not use minibatches."""
     if data_loader is not None and not takes_one:
         raise ValueError(
-            "data_loader is for vectorised chains of kernels that see a part of the data at a time, not for "
-            f"{type(kernel).__name__} run so: take OSGHMC, with chain_method='vectorized', or pass all of the data to "
-            "run(...)."
+            f"data_loader needs vectorised chains of a minibatch kernel, not {type(kernel).__name__} run in this "
+            "way: use OSGHMC with chain_method='vectorized', or pass all data to run(...)."
         )
 
 
 def check_params(initial_params: object) -> Sites:
     """Return the initial values as tensors; raise an error if that is not possible."""
     if not isinstance(initial_params, Mapping):
-        raise ValueError(f"initial_params={initial_params!r}, expected a dictionary of tensors by names of sites.")
+        raise ValueError(f"initial_params={initial_params!r}, expected a dictionary of tensors by site.")
     tensors = {}
     for name, value in initial_params.items():
         try:
@@ -105,21 +104,23 @@ def check_params(initial_params: object) -> Sites:
 
 
 def check_names(save_params: object) -> None:
-    """Raise an error if the names of sites are given as one string instead of a list."""
+    """Raise an error if a string is given instead of a list of site names."""
     if isinstance(save_params, str):
-        raise ValueError(f"save_params={save_params!r}, expected a list of names of sites like [{save_params!r}].")
+        raise ValueError(f"save_params={save_params!r}, expected a list of site names like [{save_params!r}].")
 
 
 def check_shards(shards: Shards | None, chains: Mapping[str, int], **local: Any) -> None:
-    """Raise a sentence for what chains in other processes cannot do."""
+    """Raise an error for options that chains in other processes do not support."""
     if shards is None:
         return
     (argument, count), *_ = chains.items()
     if count % shards.count:
-        raise ValueError(f"{argument}={count} are not to be split into shards={shards.count}: take a multiple of it.")
+        raise ValueError(
+            f"{argument}={count} is not divisible by the number of shards, {shards.count}: choose a multiple of it."
+        )
     for name, value in local.items():
         if value:
-            raise ValueError(f"{name} belongs to this process, and shards run in others: leave it out.")
+            raise ValueError(f"{name} is not supported with shards, which run in other processes: leave it out.")
 
 
 def functions(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
@@ -130,7 +131,7 @@ def functions(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
 
 
 def stacked(initial_params: Sites | None, chains: int, starts: int) -> Sites | None:
-    """Return the initial values with a leading chain dimension, each start repeated for equally many chains."""
+    """Return the initial values with a leading chain dimension, each repeated for equally many chains."""
     if initial_params is None:
         return None
     initial_params = check_params(initial_params)
@@ -140,6 +141,6 @@ def stacked(initial_params: Sites | None, chains: int, starts: int) -> Sites | N
         if value.dim() == 0 or len(value) != starts:
             raise ValueError(
                 f"initial_params['{name}'] has shape {tuple(value.shape)}, expected a leading dimension of "
-                f"{starts}, one start for each {'super' * (starts < chains)}chain."
+                f"{starts}, one initial value for each {'super' * (starts < chains)}chain."
             )
     return {name: value.repeat_interleave(chains // starts, 0) for name, value in initial_params.items()}

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
@@ -65,16 +65,19 @@ class Kernel(MCMCKernel):
     ) -> None:
         for name, function in {"model": model, "potential_fn": potential_fn}.items():
             if function is not None and not callable(function):
-                raise ValueError(f"{name}={function!r}, expected a function; give other arguments by name.")
+                raise ValueError(f"{name}={function!r}, expected a function; pass other arguments by name.")
         if (model is None) == (potential_fn is None):
-            raise ValueError(f"{type(self).__name__} takes one of model and potential_fn.")
+            raise ValueError(f"{type(self).__name__}: expected exactly one of model and potential_fn.")
         if not callable(init_strategy):
             raise ValueError(f"init_strategy={init_strategy!r}, expected a function such as init_to_sample.")
         for name, mapping in {"transforms": transforms, "manifolds": manifolds}.items():
             if mapping is not None and not isinstance(mapping, Mapping):
-                raise ValueError(f"{name}={mapping!r}, expected a dictionary by names of sites.")
+                raise ValueError(f"{name}={mapping!r}, expected a dictionary by site.")
         if model is not None and manifolds is not None:
-            raise ValueError("manifolds is for potential_fn; the sites of a model tell theirs by their support.")
+            raise ValueError(
+                "manifolds is only for potential_fn: leave it out, as the manifolds of a model follow from the "
+                "supports of its sites."
+            )
         self.model = model
         self.potential_fn = potential_fn
         self._given_transforms = transforms
@@ -82,7 +85,7 @@ class Kernel(MCMCKernel):
         self._init_strategy = init_strategy
         self._manifolds = manifolds
         self._warn = not ignore_jit_warnings
-        # Transforms to unconstrained space of sites that are not on a manifold; Pyro reads them after `cleanup` too.
+        # Transforms to unconstrained space of sites that are not on a manifold; Pyro reads them also after `cleanup`.
         self.transforms = transforms if model is None else None
         self._run: Run[Any, Any] | None = None
         self._record = Record()
@@ -141,7 +144,7 @@ class Kernel(MCMCKernel):
         return problem
 
     def batched(self, target: Target, example: Sites) -> BatchedDensity:
-        """Energies and gradients of all chains, for positions like these."""
+        """Return the function for energies and gradients of all chains, for positions like these."""
         return BatchedDensity(target.on, Batches(), example, target.manifolds, warn=self._warn)
 
     def _configuration(self) -> dict[str, str]:
@@ -158,7 +161,7 @@ class Kernel(MCMCKernel):
 
     @property
     def takes_batches(self) -> bool:
-        """True if transitions take another part of the data at each step."""
+        """True if transitions use another minibatch of the data at each step."""
         return False
 
     def target(
@@ -168,10 +171,10 @@ class Kernel(MCMCKernel):
         kwargs: dict[str, Any],
         data_loader: Iterable[Any] | None = None,
     ) -> Target:
-        """The target for these arguments of the model, or for batches of them.
+        """Return the target for these arguments of the model, or for batches of them.
 
         Raises:
-            ValueError: for a loader that the kernel, ``potential_fn`` or the other arguments leave no place for.
+            ValueError: for a loader that the kernel, ``potential_fn`` or the other arguments do not support.
         """
         if data_loader is not None:
             self._check_takes_loader(args)
@@ -185,13 +188,14 @@ class Kernel(MCMCKernel):
     def _check_takes_loader(self, args: tuple[Any, ...]) -> None:
         if not self.takes_batches:
             raise ValueError(
-                "data_loader is for kernels that see a part of the data at a time, not for "
-                f"{type(self).__name__}: take OSGHMC, or pass all of the data."
+                f"data_loader needs a minibatch kernel, not {type(self).__name__}: use OSGHMC, or pass all data."
             )
         if self.model is None:
-            raise ValueError("data_loader gives a model its arguments, and potential_fn has none: pass a model.")
+            raise ValueError("data_loader is not supported with potential_fn, which has no arguments: pass a model.")
         if args:
-            raise ValueError("Positional arguments come from data_loader; give the model's others by name.")
+            raise ValueError(
+                "data_loader supplies the positional arguments of the model: pass other arguments by name."
+            )
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -217,8 +221,8 @@ class Kernel(MCMCKernel):
         """
         if self._run is None:
             raise RuntimeError(
-                f"{type(self).__name__} has no run in this process: MCMC.run or kernel.setup makes one; each shard "
-                "has its own."
+                f"{type(self).__name__} has no run in this process: call MCMC.run or kernel.setup first (each shard "
+                "has its own run)."
             )
         return self._run
 
@@ -291,6 +295,12 @@ class Kernel(MCMCKernel):
             return {**self.__dict__, "_run": None}
         arguments = (run.problem.target, run.chains, run.warmup_steps, run.problem.initial_values)
         return {**self.__dict__, "_run": (*arguments, run.state_dict())}
+
+    def without_run(self) -> Self:
+        """Return a kernel of the same configuration that has no run."""
+        kernel = object.__new__(type(self))
+        kernel.__dict__.update(self.__dict__, _run=None)
+        return kernel
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _run=None)

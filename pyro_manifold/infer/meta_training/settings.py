@@ -23,6 +23,16 @@ class MetaTask:
         data_loader: data loader of batches of its positional arguments, in place of ``args``.
         init_strategy: initialisation of chains, a function of `pyro.infer.autoguide.initialization`.
         data_size: number of its data, as in `NNSGHMC`.
+
+    Raises:
+        ValueError: for arguments of other types, and for both ``args`` and ``data_loader``.
+
+    Examples:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> def model(y):
+        ...     mean = pyro.sample("mean", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        ...     pyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+        >>> task = MetaTask(model, args=(torch.ones(2),), data_size=1)
     """
 
     model: Callable[..., Any]
@@ -38,7 +48,9 @@ class MetaTask:
         if not isinstance(self.args, tuple):
             raise ValueError(f"args={self.args!r}, expected a tuple.")
         if self.args and self.data_loader is not None:
-            raise ValueError("args and data_loader: expected one of them, for both are positional arguments.")
+            raise ValueError(
+                "args and data_loader are both given, expected one of them, since both are positional arguments."
+            )
         if not isinstance(self.kwargs, Mapping):
             raise ValueError(f"kwargs={self.kwargs!r}, expected a dictionary.")
         if not callable(self.init_strategy):
@@ -65,6 +77,13 @@ class TrainingSettings:
             ``"marginal"`` for scores of each coordinate separately, if there are fewer.
         learning_rate: learning rate of Adam.
         seed: seed of all random numbers.
+
+    Raises:
+        ValueError: for settings out of range; ``thinning`` ≤ ``truncation`` ≤ ``steps`` is required.
+
+    Examples:
+        >>> TrainingSettings(step_size=0.05, chains=20).scores
+        'joint'
     """
 
     step_size: float
@@ -95,13 +114,16 @@ class TrainingSettings:
         if self.scores not in ("joint", "marginal"):
             raise ValueError(f"scores={self.scores!r}, expected 'joint' or 'marginal'.")
         if self.chains < 4:
-            raise ValueError(f"chains={self.chains}, expected at least 4: the score of draws comes from many of them.")
+            raise ValueError(
+                f"chains={self.chains}, expected at least 4, since scores are estimated from draws of all chains."
+            )
         if self.truncation > self.steps:
             raise ValueError(
-                f"truncation={self.truncation}, expected at most steps={self.steps}: the weights change after so many."
+                f"truncation={self.truncation}, expected at most steps={self.steps}, after which the weights are "
+                "updated."
             )
         if self.thinning > self.truncation:
             raise ValueError(
-                f"thinning={self.thinning}, expected at most truncation={self.truncation}: what is differentiated at "
-                "once needs a draw."
+                f"thinning={self.thinning}, expected at most truncation={self.truncation}, so that each window has "
+                "a draw."
             )

@@ -44,6 +44,19 @@ class MetaTraining:
         losses: ``{"cross": ..., "in-chain": ...}`` of the last round: mean squares of ∇U + ∇log q over coordinates.
         ran_away: numbers of the tasks whose chains reached values that are not finite in their last round, or whose
             cross-chain loss exceeded ten times that of their very first segment.
+
+    Raises:
+        ValueError: for arguments of other types, an empty list of tasks, and a task without a site to which the learned
+            dynamics apply.
+
+    Examples:
+        >>> import torch, pyro, pyro.distributions as dist
+        >>> from pyro_manifold.infer import TrainingSettings
+        >>> def gaussian():
+        ...     pyro.sample("x", dist.Normal(torch.zeros(3), torch.tensor([0.5, 1.0, 2.0])).to_event(1))
+        >>> training = MetaTraining([gaussian], TrainingSettings(step_size=0.05, chains=10, steps=20))
+        >>> sorted(training.advance())
+        ['cross', 'in-chain']
     """
 
     def __init__(
@@ -60,7 +73,7 @@ class MetaTraining:
             raise ValueError(f"sampler={sampler!r}, expected a MetaSampler or None.")
         chosen = [task if isinstance(task, MetaTask) else MetaTask(task) for task in tasks]
         if not chosen:
-            raise ValueError("tasks is empty: give at least one Pyro model or MetaTask.")
+            raise ValueError("tasks is empty, expected at least one Pyro model or MetaTask.")
         check_positive_integer(hidden=hidden)
         check_positive(constant_friction=constant_friction)
         self._training_settings = training_settings
@@ -89,8 +102,8 @@ class MetaTraining:
         energies = task.energies(sampler, training_settings.segments * training_settings.steps)
         if not bool(energies.isfinite().all()):
             raise ValueError(
-                "Chains of the first task left the finite numbers with "
-                f"step_size={training_settings.step_size:.3g}: take a smaller one."
+                "Chains of the first task reached values that are not finite with "
+                f"step_size={training_settings.step_size:.3g}: choose a smaller step_size."
             )
         low, centre, high = energies.double().quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.double)).tolist()
         return replace(sampler, energy_centre=centre, energy_scale=max(high - low, 1e-6 * abs(centre), 1e-6))
@@ -202,7 +215,9 @@ class MetaTraining:
                 ]
                 self.rounds = about["rounds"]
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged or no {_KIND} ({error}): restore it, or start again.") from error
+            raise ValueError(
+                f"{path} is damaged or not a {_KIND} ({error}): restore it, or start again with another file."
+            ) from error
         if other:
             raise ValueError(
                 f"{path} was trained with {other[0]}={found[other[0]]!r}, and this training has {mine[other[0]]!r}: "
@@ -294,8 +309,8 @@ def train_meta_sampler(
                 training.save(checkpoint)
     if training.ran_away:
         warnings.warn(
-            f"The chains of task {min(training.ran_away)} ran away in its last round, and the sampler is of no use: "
-            f"take a smaller step_size than {step_size:.3g}.",
+            f"The chains of task {min(training.ran_away)} diverged in its last round, so that the sampler is "
+            f"unusable: choose a step_size below {step_size:.3g}.",
             stacklevel=2,
         )
     return replace(training.sampler, command=command)

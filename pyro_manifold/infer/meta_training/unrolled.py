@@ -60,8 +60,8 @@ class Unrolled:
         self._flat = [block for block, move in self._mechanics.items() if isinstance(move, EuclideanMechanics)]
         if not self._flat:
             raise ValueError(
-                f"Task {index} has no site that the learned dynamics move, which are continuous and in no manifold: "
-                "leave it out, or give it such a site."
+                f"Task {index} has no continuous site outside of manifolds, to which the learned dynamics apply: "
+                "leave it out, or add such a site."
             )
         self._scaling = kernel.scaling_of(run.problem)
         self.dimension, self.data_size = self._scaling.dimension, self._scaling.data_size

@@ -32,15 +32,15 @@ from pyro_manifold.infer.smc.weights import (
 
 _FORGOTTEN, _REMEMBERED = 0.3, 0.7
 _MOST_MOVES = 64
-_MOST_VISITED = 2**23  # numbers, 64 MB
+_MOST_VISITED = 2**23  # entries, 64 MB
 
 
 class Evidence(NamedTuple):
     r"""Ratio of normalising constants of each run so far, with a variance estimate from that run alone.
 
     At level t, chain m of M contributes $d_{tm} = (\bar w_{tm} / \bar w_t - 1) / M$ to the error of the
-    logarithm. Errors of a chain and of its ancestors are correlated, since a chain does not forget its start at once;
-    other chains are independent:
+    logarithm. Errors of a chain and of its ancestors are correlated, since a chain does not forget its initial state at
+    once. Other chains are independent:
 
     $$
     \widehat{\operatorname{var}} = \frac{M}{M - 1} \sum_t \sum_m
@@ -177,7 +177,7 @@ class Particles:
 
 
 def anneal(
-    run: Run[Any, Any], tuning: ParticleTuning, plan: AnnealingSettings, tell: Callable[[Level], None]
+    run: Run[Any, Any], tuning: ParticleTuning, plan: AnnealingSettings, report: Callable[[Level], None]
 ) -> Particles:
     """Anneal through all levels from β = 0 to 1.
 
@@ -185,7 +185,7 @@ def anneal(
         run: run of ``runs · chains`` chains at β = 0, each at a draw from that distribution.
         tuning: adaptation of the run.
         plan: settings of the algorithm.
-        tell: callback after each level.
+        report: function that is called after each level.
 
     Raises:
         RuntimeError: if β = 1 is not reached within ``plan.most_levels`` levels.
@@ -194,13 +194,13 @@ def anneal(
     moves = 1
     lines = run.state.energy.new_zeros(plan.runs, plan.chains)
     particles = _explore(run, plan, plan.states, moves, start, Evidence(start, start, lines))
-    tell(particles.levels[-1])
+    report(particles.levels[-1])
     while not particles.arrived:
         if len(particles.levels) > plan.most_levels:
             raise RuntimeError(
                 f"SMC is at an inverse temperature of {float(particles.inverse_temperature.min()):.2g} after "
-                f"{plan.most_levels} levels: take more particles or max_levels, a smaller ess_share, or a narrower"
-                " prior."
+                f"{plan.most_levels} levels: increase num_particles or max_levels, or choose a smaller ess_share or "
+                "a narrower prior."
             )
         new = next_inverse_temperature(particles.negative_log_likelihood, particles.inverse_temperature, plan.share)
         log_weights = -(new - particles.inverse_temperature).unsqueeze(-1) * particles.negative_log_likelihood
@@ -213,7 +213,7 @@ def anneal(
         states = plan.last_states if bool((new == 1).all()) else plan.states
         particles = _explore(run, plan, states, moves, new, evidence)
         particles.levels, particles.visited = levels + particles.levels, visited
-        tell(particles.levels[-1])
+        report(particles.levels[-1])
     return particles
 
 

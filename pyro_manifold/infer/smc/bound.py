@@ -38,7 +38,7 @@ from pyro_manifold.infer.descent.points import Points
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.smc.annealing import Particles, Visited
-from pyro_manifold.infer.smc.charts import has_charts
+from pyro_manifold.infer.smc.local_coordinates import have_local_coordinates
 from pyro_manifold.infer.smc.modes import (
     Energies,
     GaussianMixture,
@@ -141,12 +141,12 @@ class Bound:
         modes = ""
         if self.share - self.present > _DIFFERENCE_OF_SHARES:
             modes = (
-                f", and a mode with {self.share:.2f} of that mass has {self.present:.2f} of the draws, whose shares of "
-                "modes are wrong too"
+                f", and a mode with {self.share:.2f} of that mass has {self.present:.2f} of the draws, so that the "
+                "proportions of modes among draws are wrong too"
             )
         return (
-            f"The log evidence {log_evidence:.2f} ± {error:.2f} of {owner} is too low: importance sampling about the "
-            f"modes that descents find gives at least {self.sure:.2f}{modes}; {remedy}."
+            f"The log evidence {log_evidence:.2f} ± {error:.2f} of {owner} is too low: importance sampling at the "
+            f"modes that descents find gives at least {self.sure:.2f}{modes}: {remedy}."
         )
 
     @property
@@ -214,7 +214,12 @@ def evidence_about_modes(
     manifolds = {name: manifold for name, manifold in manifolds.items() if name in draws}
     budget = int(_SHARE_OF_GRADIENTS * calls)
     size = sum(x[0].numel() for x in draws.values())
-    if not has_charts(manifolds) or size > _LARGEST or not len(visited.energy) or budget <= _IMPORTANCE_DRAWS:
+    if (
+        not have_local_coordinates(manifolds)
+        or size > _LARGEST
+        or not len(visited.energy)
+        or budget <= _IMPORTANCE_DRAWS
+    ):
         return Bound()
     first = visited.at(slice(len(next(iter(draws.values())))))
     units = units_of(first.sites, manifolds)

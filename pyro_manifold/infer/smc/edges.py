@@ -37,21 +37,21 @@ class Edges(NamedTuple):
         """Warn if the counts are too large to be explained by rounding."""
         if self.nan:
             warnings.warn(
-                f"The log density is NaN at {self.nan} of {self.probed} points beside the particles, where it counts "
-                "as zero: the evidence is without that part. Check the model and its data; where the likelihood is "
-                "zero, its logarithm is -inf.",
+                f"The log density is NaN at {self.nan} of {self.probed} points near the particles, which are "
+                "treated as having zero density, so that the evidence may be too low: check the model and its "
+                "data, and return -inf where the likelihood is zero.",
                 stacklevel=4,
             )
         if self.tied >= max(_FEWEST_AT_THE_EDGE, _MANY_AT_THE_EDGE * self.drawn):
             warnings.warn(
-                f"{self.tied} of {self.drawn} draws of the prior are at the edge of floating point, such as 1 - ε in "
-                "place of numbers nearer to 1: the prior has mass where there are no numbers, and the evidence and its "
-                "error are wrong by about this share. Take float64, or a prior with less mass at its ends.",
+                f"{self.tied} of {self.drawn} draws from the prior are at the limit of floating-point precision, "
+                "such as 1 - ε in place of values nearer to 1, so that the evidence and its error are wrong by "
+                "about this fraction: use float64, or a prior with less mass at its ends.",
                 stacklevel=4,
             )
 
 
-def nan_beside(energies: Energies, states: Visited, manifolds: Collection[str]) -> tuple[int, int]:
+def nan_near(energies: Energies, states: Visited, manifolds: Collection[str]) -> tuple[int, int]:
     """Count points with an energy of NaN among reflections of one particle at another.
 
     NaN in trajectories can be legitimate, such as gradients where the density is zero; here only densities count.

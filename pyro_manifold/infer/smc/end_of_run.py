@@ -30,8 +30,8 @@ def warn(result: Result, plan: AnnealingSettings, num_starts: int) -> None:
 def _warn_of_few_chains(chains: int) -> None:
     if chains < _FEW_CHAINS:
         warnings.warn(
-            f"The standard error of the log evidence is by what {chains} chains differ, and may be several times "
-            f"too small: take num_particles or num_runs for {_FEW_CHAINS} chains or more.",
+            f"The standard error of the log evidence is estimated from only {chains} chains, and may be several "
+            f"times too small: increase num_particles or num_runs, to {_FEW_CHAINS} chains or more.",
             stacklevel=_CALLER,
         )
 
@@ -42,8 +42,8 @@ def warn_of_differences(result: Result) -> None:
     spread = float(result.log_evidences.std()) if runs > 1 else 0.0
     if spread > _RUNS_DIFFER:
         warnings.warn(
-            f"The log evidences of {runs} runs differ with a standard deviation of {spread:.2g}: some "
-            "runs have missed modes, or given them the wrong share. Take more num_particles, or states_per_chain.",
+            f"The log evidences of {runs} runs differ with a standard deviation of {spread:.2g}: some runs have "
+            "missed modes, or have wrong proportions of them. Increase num_particles or states_per_chain.",
             stacklevel=_CALLER,
         )
 
@@ -51,7 +51,7 @@ def warn_of_differences(result: Result) -> None:
 def _warn_of_lost_mass(result: Result, plan: AnnealingSettings, num_starts: int) -> None:
     found, bound, error = result.log_evidence, result.bound, result.error_of_particles
     if bound.contradicts(found, error, plan.runs * (plan.chains - 1)):
-        remedy = f"take {_starts(bound, num_starts)}more num_particles"
+        remedy = f"use {_starts(bound, num_starts)}more num_particles"
         warnings.warn(bound.sentence("the particles", found, error, remedy), stacklevel=_CALLER)
 
 
@@ -61,7 +61,7 @@ def _starts(bound: Bound, num_starts: int) -> str:
         return f"init='modes' with num_starts={max(num_starts, bound.enough_starts)}, or "
     if bound.first:
         return (
-            f"init='modes' with num_starts far above {bound.first} (of so many draws to begin with none is where that "
-            "mode is), or "
+            f"init='modes' with num_starts far above {bound.first} (none of so many initial draws is near that "
+            "mode), or "
         )
     return ""

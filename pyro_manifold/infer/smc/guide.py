@@ -43,8 +43,8 @@ class Base(Target):
         return self.sample()
 
 
-def is_over_charts(guide: object) -> bool:
-    """Return whether a guide is a distribution over unconstrained space, also for sites on manifolds."""
+def is_over_unconstrained_space(guide: object) -> bool:
+    """Return whether a guide is a distribution over unconstrained space for all sites, including those on manifolds."""
     return isinstance(guide, _Gaussian)
 
 
@@ -55,7 +55,7 @@ def target_of_guide(
 
     Args:
         guide: a fitted guide of Pyro, or any guide that samples the sites of the model and no others.
-        full: the model's target, with all sites in unconstrained space if `is_over_charts`.
+        full: the model's target, with all sites in unconstrained space if `is_over_unconstrained_space`.
         args: positional arguments of model and guide.
         kwargs: keyword arguments of model and guide.
         options: options of `target_from_model`.
@@ -80,7 +80,7 @@ def target_of_guide(
 def _of_vector(guide: Any, full: Target) -> Target:
     if guide.prototype_trace is None:
         raise ValueError(
-            f"init: {type(guide).__name__} knows no sites yet: fit it, or call it once with the model's arguments."
+            f"init: {type(guide).__name__} has no sites yet: fit it, or call it once with the model's arguments."
         )
     with torch.no_grad():
         shapes, posterior = _posterior(guide)
@@ -116,9 +116,9 @@ def _sites_of(guide: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     hidden = sorted(name for name, site in nodes.items() if site["infer"].get("is_auxiliary"))
     if hidden:
         raise ValueError(
-            f"init: the guide {_name(guide)} draws the hidden variables {hidden}, so that the density of its sites is "
-            "not known: take AutoNormal, AutoMultivariateNormal, a low-rank guide, or one that samples the model's "
-            "sites directly."
+            f"init: the guide {_name(guide)} has auxiliary variables {hidden}, so that the density of its sites is "
+            "not available: use AutoNormal, AutoMultivariateNormal, a low-rank guide, or a guide that samples the "
+            "model's sites directly."
         )
     return {name: site for name, site in nodes.items() if not site["infer"].get("_deterministic")}
 
@@ -126,19 +126,16 @@ def _sites_of(guide: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 def _check_names(names: Mapping[str, Any], full: Target) -> None:
     expected = sorted({*full.manifolds, *full.transforms})
     if sorted(names) != expected:
-        raise ValueError(
-            f"init: the guide has the sites {sorted(names)}, but the model samples {expected}: expected the same."
-        )
+        raise ValueError(f"init: the guide has the sites {sorted(names)}, expected those of the model, {expected}.")
 
 
 def _check_site(name: str, distribution: Any, support: Any) -> None:
     """Raise an error unless a site of the guide has a density, on the same support as in the model."""
     if isinstance(_innermost(distribution), dist.Delta):
-        raise ValueError(f"init: site '{name}' of the guide is a point (Delta), which has no density: take AutoNormal.")
+        raise ValueError(f"init: site '{name}' of the guide is a point (Delta), which has no density: use AutoNormal.")
     if not _alike(distribution.support, support):
         raise ValueError(
-            f"init: site '{name}' has support {distribution.support} in the guide and {support} in the model: expected "
-            "the same."
+            f"init: site '{name}' has support {distribution.support} in the guide, expected {support} as in the model."
         )
 
 

@@ -26,14 +26,14 @@ _DRAWS = 64
 
 
 def posterior_of(model: Callable[..., Any], args: Any, kwargs: Any, options: dict[str, Any], owner: str) -> ModelTarget:
-    """Return the target of a model whose prior can be drawn from.
+    """Return the target of a model whose prior can be sampled.
 
     Args:
         model: a Pyro model.
-        args: its arguments.
-        kwargs: its keyword arguments.
-        options: of `target_from_model`.
-        owner: whose sentences errors are.
+        args: positional arguments of the model.
+        kwargs: keyword arguments of the model.
+        options: options of `target_from_model`.
+        owner: name of the method in error messages.
 
     Raises:
         ValueError: if the prior of a site is improper, masked or scaled, or no site is continuous.
@@ -44,25 +44,25 @@ def posterior_of(model: Callable[..., Any], args: Any, kwargs: Any, options: dic
 
 
 def with_continuous_sites(target: ModelTarget, owner: str) -> ModelTarget:
-    """Return the same target, if there is anything to move.
+    """Return the target; raise an error if it has no continuous site.
 
     Raises:
-        ValueError: if there is not.
+        ValueError: if there is none.
     """
     if not {*target.manifolds, *target.transforms}:
-        raise ValueError(f"{owner}: the model samples no continuous site.")
+        raise ValueError(f"{owner}: the model has no continuous site, expected at least one.")
     return target
 
 
-def likelihood_beside(full: ModelTarget, prior_factors: Sequence[str], owner: str) -> list[str]:
-    """Return observed sites and factors of a model that do not belong to its prior.
+def likelihood_terms(full: ModelTarget, prior_factors: Sequence[str], owner: str) -> list[str]:
+    """Return the observed sites and factors of a model that do not belong to its prior.
 
     Raises:
         ValueError: if there is none.
     """
     found = sorted(set(likelihood_sites(full.program)) - set(prior_factors))
     if not found:
-        raise ValueError(f"{owner}: the model has no likelihood: nothing is observed, and there is no factor.")
+        raise ValueError(f"{owner}: the model has no likelihood: add an observed site (obs=) or a pyro.factor.")
     return found
 
 
@@ -74,18 +74,18 @@ def problem_with_finite_starts(
     batched: Callable[[Target, Sites], BatchedDensity],
     owner: str,
 ) -> Problem:
-    """Return the problem of a tempered target, whose chains begin with draws of finite density.
+    """Return the problem of a tempered target, whose initial values are draws with finite density.
 
     Args:
-        target: between ``base`` and ``full``.
-        base: to draw from.
-        full: its log density may be -inf at draws, where the likelihood is zero.
-        chains: how many.
+        target: tempered target between ``base`` and ``full``.
+        base: initial distribution, which is sampled.
+        full: final target; its log density may be -inf at draws where the likelihood is zero.
+        chains: number of chains.
         batched: see `Problem.build`.
-        owner: whose sentences errors are.
+        owner: name of the method in error messages.
 
     Raises:
-        ValueError: if the density is NaN or infinite at a draw, or finite at next to none.
+        ValueError: if the log density is NaN or +inf at a draw, or finite at hardly any.
     """
     try:
         problem = Problem.build(target, chains, None, batched=batched)
@@ -97,7 +97,7 @@ def problem_with_finite_starts(
 
 
 def check_prior(program: Program, owner: str) -> None:
-    """Raise a sentence for a site whose prior is no distribution; ``owner`` is whose sentence it is.
+    """Raise an error for a site whose prior is improper or scaled, with the name ``owner`` of the method.
 
     Raises:
         ValueError: with the name of the site.
@@ -118,13 +118,13 @@ class _RefusesImproper(Messenger):
             return
         if _masks(msg["mask"]) or _is_improper(msg["fn"]):
             raise ValueError(
-                f"{self._owner}: site '{msg['name']}' has an improper prior, under which there is no evidence: give it "
-                "a distribution that can be drawn from and is not masked, or take MCMC without tempering."
+                f"{self._owner}: site '{msg['name']}' has an improper prior, for which the evidence is not defined: "
+                "use a distribution that can be sampled and is not masked, or MCMC without tempering."
             )
         if bool((torch.as_tensor(msg["scale"]) != 1).any()):
             raise ValueError(
-                f"{self._owner}: the prior of site '{msg['name']}' is scaled, so that draws from its distribution are "
-                "not draws from this prior: scale the likelihood alone, or take MCMC without tempering."
+                f"{self._owner}: the prior of site '{msg['name']}' is scaled, so that draws from its distribution "
+                "are not draws from this prior: scale only the likelihood, or use MCMC without tempering."
             )
 
 
@@ -143,22 +143,22 @@ def _masks(mask: Tensor | bool | None) -> bool:
 
 
 def check_likelihood(draw: Callable[[], Sites], full: Target, owner: str) -> None:
-    """Look at the density at some draws of the base, after one was found where it is not finite: zero is allowed.
+    """Check the log density at draws from the initial distribution, after it was not finite at one; -inf is allowed.
 
     Raises:
-        ValueError: if it is NaN or infinite.
+        ValueError: if it is NaN or +inf.
     """
     for _ in range(_DRAWS):
         value = -_energy(full, draw())
         if not bool(value < torch.inf):  # NaN too
             raise ValueError(
-                f"{owner}: the log density of the model is {float(value)} at a draw to begin with; it may be -inf, "
-                "where the likelihood is zero, and else must be finite: check the model and its data."
+                f"{owner}: the log density of the model is {float(value)} at an initial draw, expected a finite "
+                "value, or -inf where the likelihood is zero: check the model and its data."
             )
 
 
 def refuse_likelihood(draw: Callable[[], Sites], full: Target, drawn: int, owner: str) -> NoReturn:
-    """Say why no particle can begin.
+    """Raise the error for a likelihood that is zero at nearly all initial draws.
 
     Raises:
         ValueError: always.
@@ -167,8 +167,8 @@ def refuse_likelihood(draw: Callable[[], Sites], full: Target, drawn: int, owner
     culprits = list(full.not_finite())
     where = f" of {culprits}" if culprits else ""
     raise ValueError(
-        f"{owner}: the likelihood{where} is zero, or has no finite gradient, at nearly each of {drawn} draws to begin "
-        "with: check the data and the supports, or take a prior that is nearer."
+        f"{owner}: the likelihood{where} is zero, or has no finite gradient, at nearly all of {drawn} initial "
+        "draws: check the data and the supports, or choose a prior nearer to the posterior."
     )
 
 

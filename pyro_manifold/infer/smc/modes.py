@@ -1,7 +1,7 @@
 r"""Search for the modes of a posterior, and a mixture of Gaussians about them (Laplace approximation).
 
 Descents from many starts run in parallel (`find_modes`); after each round the worse half is dropped. About each mode
-the density is approximated by a Gaussian (Laplace), in local coordinates x (see `Charts`):
+the density is approximated by a Gaussian (Laplace), in local coordinates x (see `LocalCoordinates`):
 
 $$
 q(x) = \sum_k w_k\,N(x_k; 0, H_k^{-1}), \qquad w_k \propto Z_k^{1/2}, \quad
@@ -31,7 +31,7 @@ from pyro_manifold.infer.descent.natural_gradient import NaturalGradient
 from pyro_manifold.infer.descent.points import Descent, Place, Points, S, rows_of, with_rows
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
 from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField, metric_field
-from pyro_manifold.infer.smc.charts import Charts
+from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
 from pyro_manifold.manifolds import Manifold
 
 _LAST_ROUND = 2000  # steps
@@ -57,23 +57,23 @@ class GaussianMixture:
 
     Attributes:
         log_weights: log weights, ``(k,)``.
-        charts: local coordinates about each of k points.
+        local: local coordinates about each of k points.
         roots: lower factors L of the precisions LLᵀ, ``(k, d, d)``.
     """
 
     log_weights: Tensor
-    charts: Charts
+    local: LocalCoordinates
     roots: Tensor
 
     @property
     def centres(self) -> Sites:
         """Centres of the Gaussians, ``{site: (k, ...)}``."""
-        return self.charts.sites(self.roots.new_zeros(self.roots.shape[:2]))[0]
+        return self.local.sites(self.roots.new_zeros(self.roots.shape[:2]))[0]
 
     def at(self, rows: list[int]) -> GaussianMixture:
         """Return the mixture of some of the Gaussians, with renormalised weights."""
         kept = torch.tensor(rows, device=self.roots.device)
-        return GaussianMixture(self.log_weights[kept].log_softmax(0), self.charts.at(kept), self.roots[kept])
+        return GaussianMixture(self.log_weights[kept].log_softmax(0), self.local.at(kept), self.roots[kept])
 
     def log_density(self, sites: Sites) -> Tensor:
         """Compute the log density of one point ``{site: ...}``, with respect to the base measures of the sites."""
@@ -81,7 +81,7 @@ class GaussianMixture:
 
     def each(self, sites: Sites) -> Tensor:
         """Compute the log of the weighted density of each Gaussian at a point, ``(k,)``."""
-        x, log_volume = self.charts.coordinates(sites)
+        x, log_volume = self.local.coordinates(sites)
         whitened = (x.unsqueeze(-2) @ self.roots).squeeze(-2)
         half_logdet = self.roots.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         constant = x.shape[-1] / 2 * math.log(2 * math.pi)
@@ -91,7 +91,7 @@ class GaussianMixture:
 
     def unconstrained(self) -> tuple[Sites, Tensor]:
         """Return centres ``{site: (k, ...)}`` of Euclidean sites, and factors L of their covariances LLᵀ."""
-        centres, flat, units = self.charts.flat
+        centres, flat, units = self.local.flat
         roots = torch.linalg.cholesky(torch.cholesky_inverse(self.roots)[:, flat][:, :, flat])
         return centres, units.unsqueeze(-1) * roots
 
@@ -103,9 +103,9 @@ class GaussianMixture:
         """Return independent draws ``{site: (count, ...)}``."""
         k = torch.multinomial(self.log_weights.exp(), count, replacement=True, generator=random)
         options: Any = {"dtype": self.roots.dtype, "device": self.roots.device}
-        noise = torch.randn(count, self.charts.size, 1, generator=random, **options)
+        noise = torch.randn(count, self.local.size, 1, generator=random, **options)
         x = torch.linalg.solve_triangular(self.roots[k].mT, noise, upper=True).squeeze(-1)
-        return self.charts.at(k).sites(x)[0]
+        return self.local.at(k).sites(x)[0]
 
 
 class Energies:
@@ -206,7 +206,7 @@ def find_modes(descent: Descent[S], points: Points[str], starts: Tensor, most: i
 
 def arrived(descent: Descent[S], state: S) -> Tensor:
     """Return which descents have converged, ``(points,)``."""
-    return descent.promise(state) <= _TOLERANCE
+    return descent.predicted_decrease(state) <= _TOLERANCE
 
 
 def different(points: Points[str], state: Place) -> Tensor:
@@ -259,13 +259,16 @@ def laplace_mixture(
         NoModeError: if no mode has finite second derivatives.
     """
     values, _ = energies(ends)
-    charts = Charts(ends, manifolds, units)
-    hessians = _hessians(energies, charts, len(values), values)
+    local = LocalCoordinates(ends, manifolds, units)
+    hessians = _hessians(energies, local, len(values), values)
     fine = hessians.isfinite().flatten(1).all(1).nonzero().squeeze(1)
     if not len(fine):
-        raise NoModeError("init='modes': the log density has finite second derivatives at no end of a descent.")
-    values, charts, hessians = values[fine], charts.at(fine), hessians[fine]
-    _, log_volume = charts.sites(values.new_zeros(len(values), charts.size))
+        raise NoModeError(
+            "init='modes': the log density has no finite second derivatives at the end of any descent: use "
+            "init='prior'."
+        )
+    values, local, hessians = values[fine], local.at(fine), hessians[fine]
+    _, log_volume = local.sites(values.new_zeros(len(values), local.size))
     curvatures, directions = torch.linalg.eigh(hessians)
     # In directions that are flat, or in which the descent has not converged, the Gaussian is wide but finite.
     curvatures = curvatures.abs().clamp(min=_SOFTEST)
@@ -275,22 +278,24 @@ def laplace_mixture(
     heaviest = weights.argsort(descending=True)[:_MOST_MODES]
     kept = heaviest[weights[heaviest] > _SMALLEST_WEIGHT * weights.max()]
     weights = weights[kept] / weights[kept].sum()
-    return GaussianMixture(weights.log(), charts.at(kept), torch.linalg.cholesky(precision[kept]))
+    return GaussianMixture(weights.log(), local.at(kept), torch.linalg.cholesky(precision[kept]))
 
 
-def _hessians(energies: Callable[[Sites], tuple[Tensor, Sites]], charts: Charts, count: int, like: Tensor) -> Tensor:
+def _hessians(
+    energies: Callable[[Sites], tuple[Tensor, Sites]], local: LocalCoordinates, count: int, like: Tensor
+) -> Tensor:
     """Compute Hessians in local coordinates, ``(k, d, d)``, by central differences of gradients.
 
     Steps are small relative to the units of coordinates; for a mode that is narrower than that, they are adapted to its
     width.
     """
-    d = charts.size
+    d = local.size
     small = float(torch.finfo(like.dtype).eps) ** 0.25
 
     def gradients(x: Tensor) -> Tensor:
         with torch.enable_grad():
             x = x.requires_grad_()
-            sites, log_volume = charts.sites(x)
+            sites, log_volume = local.sites(x)
             _, slopes = energies({name: value.detach().flatten(0, 1) for name, value in sites.items()})
             # Chain rule: the gradient of this sum with respect to x is that of energy and log volume.
             pulled = sum(((slopes[name] * value.flatten(0, 1)).sum() for name, value in sites.items()), x.new_zeros(()))

@@ -11,7 +11,7 @@ class ProgressBar:
     """Progress bar that shows β, and records all levels.
 
     Args:
-        disable: whether to show nothing.
+        disable: whether to hide the progress bar.
         levels: list to which levels are appended.
     """
 

@@ -10,7 +10,7 @@ import torch
 
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.reasons import agreement
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import table
 from pyro_manifold.infer.mcmc.running.summary import aligned_summary
 from pyro_manifold.infer.smc.results import Result
@@ -30,7 +30,9 @@ def text(
     """
     runs = len(result.log_evidences)
     if align:
-        first, sentences = aligned_summary(result.samples, symmetries, prob=prob, max_rows=max_rows, of="runs")
+        first, sentences = aligned_summary(
+            result.samples, symmetries, result.log_density, prob=prob, max_rows=max_rows, of="runs"
+        )
         lines = [first, *sentences]
     else:
         lines = [table(result.samples, prob, max_rows=max_rows)]
@@ -39,7 +41,7 @@ def text(
     ways = [] if runs == 1 else [f"by differences between runs {result.error_between:.3f}"]
     ways.append(f"between their chains {result.error_within:.3f}" if ways else "by differences between its chains")
     if not math.isnan(result.bound.log_evidence):
-        ways.append(f"at least {result.bound.sure:.3f} about modes that descents find")
+        ways.append(f"at least {result.bound.sure:.3f} by the modes that descents find")
     counted = f"{runs} run" + "s" * (runs > 1)
     lines.append(f"log evidence {result.log_evidence:.3f} ± {result.error:.3f} ({counted}; {', '.join(ways)})")
     return "\n".join(lines)

@@ -47,7 +47,7 @@ class Job:
         _replace(store, self.parameters)
         try:
             smc = self.sampling(self.kernel, num_runs=self.runs // count, disable_progbar=True, **self.options)
-            result = smc.run_in_silence(*self.args, **self.kwargs)
+            result = smc.run_without_warnings(*self.args, **self.kwargs)
         finally:
             _replace(store, before)
         return result.samples, result.tensors()

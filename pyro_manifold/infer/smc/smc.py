@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any, Literal
 
 import pyro
 import torch
-from pyro import poutine
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Tensor
-from torch.distributions import biject_to
 
 from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import ModelTarget, Target, target_from_model
-from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites, split, tempered
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.density.model import Target
+from pyro_manifold.density.tempered import split, tempered
+from pyro_manifold.diagnostics.checks import check_flag
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.infer.mcmc.arguments import check_shards
 from pyro_manifold.infer.mcmc.checks import check_positive_integer, is_a
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
@@ -28,16 +27,12 @@ from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.shards import Shards
 from pyro_manifold.infer.smc.annealing import AnnealingSettings, Level, Particles, anneal
 from pyro_manifold.infer.smc.bound import Bound, bound_of_particles, energies_of_posterior
-from pyro_manifold.infer.smc.edges import Edges, nan_beside, tied_at_an_end
+from pyro_manifold.infer.smc.edges import Edges, nan_near, tied_at_an_end
 from pyro_manifold.infer.smc.end_of_run import warn
-from pyro_manifold.infer.smc.guide import is_over_charts, target_of_guide
 from pyro_manifold.infer.smc.initialisation import (
-    likelihood_beside,
-    posterior_of,
     problem_with_finite_starts,
-    with_continuous_sites,
 )
-from pyro_manifold.infer.smc.modes import mixture_about_modes
+from pyro_manifold.infer.smc.path import AnnealingPath
 from pyro_manifold.infer.smc.progress import ProgressBar
 from pyro_manifold.infer.smc.report import inferencedata, text
 from pyro_manifold.infer.smc.results import Result
@@ -45,11 +40,9 @@ from pyro_manifold.infer.smc.sharded import run_in_shards
 from pyro_manifold.infer.smc.starts import draws_of, starts_of_chains
 from pyro_manifold.infer.smc.tuning import particle_tuning
 from pyro_manifold.infer.smc.weights import log_mean_weight
-from pyro_manifold.infer.smc.whitened import from_mixture
 
 _ENDLESS = 2**62
 _USUAL_LEVELS = 10
-_TO_THE_END = 8
 
 
 class SMC:
@@ -59,7 +52,7 @@ class SMC:
 
     $$ \pi_\beta(x) \propto p(x)\,p(y \mid x)^\beta, \qquad 0 = \beta_0 < \beta_1 < \dots < 1, $$
 
-    each step of β as large as their effective sample size allows. Between steps they are resampled by their weights and
+    with steps of β as large as the effective sample size allows. Between steps they are resampled by their weights and
     moved by the kernel, whose step size and masses are adapted to the particles. Each mode keeps a share of particles
     in proportion to its mass, whereas single chains stay in the first mode they reach. The weights give the evidence
     $p(y) = \int p(y \mid x)\,p(x)\,dx$: of two models, the one with the larger evidence predicted the data better
@@ -70,7 +63,7 @@ class SMC:
 
     Args:
         kernel: `OHMC` or `GHMC` of a model, which moves the particles. Its ``trajectory_length`` (π/2 if None),
-            ``trajectory_jitter``, ``target_accept_prob`` and ``reflection_probability`` are used; masses are one for
+            ``trajectory_jitter``, ``target_accept_prob`` and ``reflection_probability`` are used; masses are scalar for
             each site on a manifold and diagonal for other sites.
         num_particles: N, number of particles of each run.
         num_runs: number of independent runs, which are vectorised.
@@ -83,13 +76,12 @@ class SMC:
             pass then brings the particles to this prior, and the evidence is with respect to it.
         init: ``"prior"``, or ``"modes"``: from a mixture of Gaussians about the ends of descents from draws of the
             prior, for modes that have no particle while β is small. The evidence is then that of the modes found.
-            Or a fitted guide of the model, from which the way is shorter: `AutoNormal`, `AutoMultivariateNormal`, the
-            low-rank guides of this package, or a function that samples the same sites. The evidence is the model's,
-            as far as the guide reaches: what it does not cover, no particle finds.
-        num_starts: of descents, for ``init="modes"``.
-        disable_progbar: no progress bar.
-        shards: `Shards` of the runs in other processes.
-        threads_per_shard: of each of them.
+            Or a fitted guide of the model, which shortens the path: `AutoNormal`, `AutoMultivariateNormal`, the
+            low-rank guides of this package, or a function that samples the same sites. The evidence is that of the
+            model, except for regions that the guide does not cover, which no particle reaches.
+        num_starts: number of descents, for ``init="modes"``.
+        disable_progbar: whether to hide the progress bar.
+        shards: `Shards`, to distribute the runs over other processes.
 
     Attributes:
         log_evidence: estimate of log p(y) from all runs: the logarithm of their mean evidence.
@@ -101,7 +93,8 @@ class SMC:
         levels: statistics at each β, a list of `Level`; after an interrupt, of the levels reached.
         evaluations: number of evaluations of the density to find modes.
 
-    An interrupt (Ctrl-C) is raised, since intermediate particles are not draws from the posterior.
+    dtype and device are those of the model's tensors. An interrupt (Ctrl-C) is raised, since intermediate particles are
+    not draws from the posterior.
 
     Raises:
         ValueError: for arguments out of range or a kernel of another kind; in `run`, for a model without a likelihood,
@@ -146,7 +139,9 @@ class SMC:
         if not isinstance(kernel, HamiltonianKernel):
             raise ValueError(f"SMC: kernel is {kernel!r}, expected OHMC(model) or GHMC(model).")
         if kernel.model is None:
-            raise ValueError("SMC needs a prior and a likelihood, which potential_fn does not tell: give a Pyro model.")
+            raise ValueError(
+                "SMC needs a prior and a likelihood, which potential_fn does not separate: pass a Pyro model."
+            )
         check_positive_integer(
             num_particles=num_particles, num_runs=num_runs, states_per_chain=states_per_chain, max_levels=max_levels
         )
@@ -155,8 +150,8 @@ class SMC:
         if states_per_chain < 2 or num_particles % states_per_chain or num_particles < 2 * states_per_chain:
             states = max(states_per_chain, 2)
             raise ValueError(
-                f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected chains of 2 or more "
-                "states, and a number of particles that is a multiple of that and at least twice it, such as "
+                f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected states_per_chain of "
+                "at least 2, and num_particles a multiple of it and at least twice as large, such as "
                 f"num_particles={states * max(2, -(-num_particles // states))}."
             )
         if not (is_a(Real, ess_share) and 0 < ess_share < 1):
@@ -167,7 +162,7 @@ class SMC:
             raise ValueError(f"init={init!r}, expected 'prior', 'modes' or a guide.")
         check_positive_integer(num_starts=num_starts)
         if init != "prior" and prior_factors:
-            raise ValueError("prior_factors is for init='prior'.")
+            raise ValueError("prior_factors needs init='prior'.")
         self.kernel, self._model = kernel.with_masses_of_sites(), kernel.model
         self._plan = AnnealingSettings(
             num_runs, num_particles // states_per_chain, states_per_chain, last_states, float(ess_share), max_levels
@@ -197,10 +192,10 @@ class SMC:
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Run from the prior to the posterior; arguments are those of the model. Warn if runs disagree."""
-        result = self.run_in_silence(*args, **kwargs)
+        result = self.run_without_warnings(*args, **kwargs)
         warn(result, self._plan, self._num_starts)
 
-    def run_in_silence(self, *args: Any, **kwargs: Any) -> Result:
+    def run_without_warnings(self, *args: Any, **kwargs: Any) -> Result:
         """Run as `run` does, but without warnings about the results; these require the results of all shards."""
         self._args, self._kwargs = args, kwargs
         self._result, self._reached = None, []
@@ -254,6 +249,7 @@ class SMC:
                 succession.
             align: as in `MCMC.get_samples`.
         """
+        check_flag(align=align)
         samples = self._found("get_samples").samples
         samples = aligned_draws(samples, self._known(), "SMC.get_samples") if align else samples
         return dict(samples) if group_by_chain else {name: x.flatten(0, 1) for name, x in samples.items()}
@@ -267,10 +263,14 @@ class SMC:
         chain dimension.
         """
         samples = self._found("initial_params").samples
-        return starts_of_chains(samples, num_chains, self._target(self._model))
+        return starts_of_chains(samples, num_chains, self._path.target())
 
     def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
-        """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence."""
+        """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence.
+
+        If runs disagree on what the posterior identifies, a sentence above the table reports it, with the remedy.
+        """
+        check_flag(align=align)
         print(text(self._found("summary"), self._known() or [], prob, align=align, max_rows=max_rows))
 
     def symmetries(self) -> list[Symmetry]:
@@ -319,10 +319,10 @@ class SMC:
                     tied = max(tied, tied_here)
                 if particles is not None and self._init != "modes":  # particles start about the modes in that case
                     bound = bound_of_particles(targets[-1], run.problem, particles, before)
-                    nan = nan_beside(energies_of_posterior(run.problem, particles), particles.states, full.manifolds)
+                    nan = nan_near(energies_of_posterior(run.problem, particles), particles.states, full.manifolds)
                     edges = Edges(*nan, tied, self._plan.runs * self._plan.chains)
             except KeyboardInterrupt as interrupt:
-                interrupt.add_note(f"{bar.reached()} smc.levels has what was reached.")
+                interrupt.add_note(f"{bar.reached()} smc.levels has the levels so far.")
                 raise
         assert particles is not None
         return Result(
@@ -338,47 +338,20 @@ class SMC:
         )
 
     def _targets(self) -> tuple[list[Target], int]:
-        """The distributions on the way, and how often the density was evaluated to find them."""
-        if callable(self._init):
-            return self._guide(with_continuous_sites(self._target(self._model), "SMC")), 0
-        full = posterior_of(self._model, self._args, self._kwargs, self._target_options, "SMC")
-        if self._init == "modes":
-            return self._modes(full)
-        likelihood = likelihood_sites(full.program)
-        unknown = sorted(set(self._prior_factors) - set(likelihood))
-        if unknown:
-            raise ValueError(f"prior_factors names {unknown}, but the observed sites and factors are {likelihood}.")
-        likelihood_beside(full, self._prior_factors, "SMC")
-        keep = [[]] if not self._prior_factors else [[], self._prior_factors]
-        return [*[self._target(WithoutLikelihood(names)(self._model)) for names in keep], full], 0
-
-    def _guide(self, full: ModelTarget) -> list[Target]:
-        """Return the guide, and the posterior in its coordinates."""
-        guide: Any = self._init
-        options = {"max_plate_nesting": self.kernel.model_options["max_plate_nesting"]}
-        if is_over_charts(guide):
-            full = self._in_charts(full, {*full.manifolds, *full.transforms}, {})
-        return [target_of_guide(guide, full, self._args, self._kwargs, **options), full]
-
-    def _modes(self, full: ModelTarget) -> tuple[list[Target], int]:
-        """Return a mixture of Gaussians about the modes, and the posterior."""
-        mixture, evaluations = mixture_about_modes(full, self._num_starts, _TO_THE_END)
-        return from_mixture(mixture, full), evaluations
-
-    def _in_charts(self, full: ModelTarget, names: Collection[str], others: Mapping[str, Any]) -> ModelTarget:
-        """Return the same target with these sites transformed to unconstrained space by `biject_to`."""
-        if not names:
-            return full
-        nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
-        charts = {name: biject_to(nodes[name]["fn"].support).inv for name in names}
-        return self._target(self._model, transforms={**charts, **others})
-
-    def _target(self, model: Any, **changed: Any) -> ModelTarget:
-        return target_from_model(model, self._args, self._kwargs, **{**self._target_options, **changed})
+        """Return the distributions of the path, and the number of evaluations of the density to find them."""
+        return self._path.targets()
 
     @property
-    def _target_options(self) -> dict[str, Any]:
-        return {**self.kernel.model_options, "init_strategy": init_to_sample}
+    def _path(self) -> AnnealingPath:
+        return AnnealingPath(
+            self._model,
+            self._args,
+            self._kwargs,
+            {**self.kernel.model_options, "init_strategy": init_to_sample},
+            self._init,
+            self._prior_factors,
+            self._num_starts,
+        )
 
     def _leg(
         self, base: Target, full: Target, start: Particles | None, bar: ProgressBar

@@ -1,4 +1,4 @@
-"""Use of particles as starts: of the next annealing path, and of chains of `MCMC`."""
+"""Particles as initial values of the next annealing path, and of chains of `MCMC`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def draws_of(particles: Particles) -> Callable[[], Sites]:
 
 
 def starts_of_chains(samples: Sites, num_chains: int, target: Target) -> Sites:
-    """Choose distinct particles at random as starts of chains, in the coordinates in which chains move.
+    """Choose distinct particles at random as initial values of chains, in the coordinates in which chains move.
 
     Raises:
         ValueError: if there are fewer particles than chains.
@@ -36,7 +36,7 @@ def starts_of_chains(samples: Sites, num_chains: int, target: Target) -> Sites:
     flat = {name: x.flatten(0, 1) for name, x in samples.items()}
     first = next(iter(flat.values()))
     if num_chains > len(first):
-        raise ValueError(f"num_chains={num_chains}, but there are {len(first)} particles to begin at.")
+        raise ValueError(f"num_chains={num_chains}, expected at most the number of particles, {len(first)}.")
     chosen = torch.randperm(len(first))[:num_chains].to(first.device)
     found = target.positions({name: x[chosen] for name, x in flat.items()})
     return {name: x[0] for name, x in found.items()} if num_chains == 1 else found

@@ -98,9 +98,9 @@ class ParticleTuning(Saved):
         step_size = float(self._log_step_size.mean().exp())
         if not step_size > length * torch.finfo(torch.float64).tiny:
             raise RuntimeError(
-                f"SMC: the step size of the particles went to {step_size:.1e}, because no step is accepted: prior and "
-                "likelihood are on scales too different for floating point, so take a narrower prior or rescale the "
-                "data."
+                f"SMC: the step size of the particles fell to {step_size:.1e}, because no step is accepted: the "
+                "scales of prior and likelihood are too different for floating point, so choose a narrower prior "
+                "or rescale the data."
             )
         steps = round(length / step_size)
         return HamiltonianSettings(

@@ -1,4 +1,4 @@
-"""Density of a model on the arguments of a step, which may be other ones at the next."""
+"""Density of a model on the arguments of a step, which may change between steps."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torch.distributions import biject_to
 
 from pyro_manifold.density.batched import Batch, Sites
 from pyro_manifold.density.batches import Batches
+from pyro_manifold.density.epochs import PREFIX
 from pyro_manifold.density.minibatch import Minibatch
 from pyro_manifold.density.model import ModelTarget, target_from_model
-from pyro_manifold.density.passes import PREFIX
 from pyro_manifold.distributions.constraints import manifold_of
 
 _NUMBERS = bool, int, float, str, type(None)
 
 
 class Arguments(NamedTuple):
-    """Arguments of a step: tensors and other values, and how they are nested.
+    """Arguments of a step: tensors and other values, with their nesting.
 
     Attributes:
         leaves: all tensors and values.
-        structure: how they are nested in positional and keyword arguments.
+        structure: nesting in positional and keyword arguments.
         versions: version of each tensor, which changes when its values do; 0 for other values.
     """
 
@@ -42,7 +42,7 @@ class Arguments(NamedTuple):
         return cls(leaves, structure, [leaf._version if isinstance(leaf, Tensor) else 0 for leaf in leaves])
 
     def same(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether a call has these very arguments, unchanged."""
+        """Return whether a call has identical and unmodified arguments."""
         leaves, structure = _flat((args, kwargs))
         if structure != self.structure:
             return False
@@ -61,7 +61,7 @@ class Arguments(NamedTuple):
 
     @property
     def key(self) -> Any:
-        """All that a graph with tensors as inputs is specialised to."""
+        """Key of a graph with tensors as inputs: everything that it is specialised to."""
         each = [
             (leaf.shape, leaf.dtype, leaf.device)
             if isinstance(leaf, Tensor)
@@ -103,8 +103,8 @@ class ModelDensity:
 
     Args:
         model: a Pyro model.
-        arguments: its arguments.
-        sites: its latent sites, from a trace.
+        arguments: arguments of the model.
+        sites: latent sites of the model, from a trace.
         inputs: whether the tensors among the arguments are part of each batch, or constants.
         device: device of the indices of plates.
 

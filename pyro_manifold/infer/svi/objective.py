@@ -13,7 +13,7 @@ from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.native.loop import native_sums
 from pyro_manifold.graphs.native.values import NotCoveredError
 from pyro_manifold.graphs.passes import folded_graph
-from pyro_manifold.graphs.verified import Verified, Words
+from pyro_manifold.graphs.verified import Labels, Verified
 from pyro_manifold.infer.svi.reparametrisation import Reparametrisation
 
 Parameters = dict[str, Tensor]
@@ -24,10 +24,10 @@ _Density = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 _ELEMENTS_OF_AN_OPERATOR = 4000
 """Elements that take as long as the overhead of an operator."""
 
-_POINTS = 2  # of comparison, beside that of the trace
+_POINTS = 2  # points of comparison, in addition to that of the trace
 _NO_NATIVE_CODE = (
-    "No native code for the steps of SVI, which costs time and nothing else: {reason}. "
-    "PYRO_MANIFOLD_NATIVE=0 in the environment asks for none."
+    "No native code for the steps of SVI, which only makes them slower: {reason}. Set PYRO_MANIFOLD_NATIVE=0 in "
+    "the environment to disable native code without this warning."
 )
 
 
@@ -36,7 +36,7 @@ class Objective:
 
     Args:
         reparametrisation: the guide.
-        parameters: its parameters, whose memory later calls read.
+        parameters: parameters of the guide, whose memory is read by later calls.
         potential: potential energies of the model at draws of all particles.
         particles: number of draws in each estimate.
         batch: an example of the inputs that change from step to step.
@@ -63,13 +63,13 @@ class Objective:
         self.outputs = [first.new_zeros(()), *[torch.zeros_like(value) for value in self._parameters]]
         self._native: Callable[[], None] | None = None
         self._rows: list[Tensor] = []
-        words = Words(["the loss", *[f"the gradient of '{name}'" for name in self._names]])
-        self.graph = Verified(self._of_all, "eager", words=words)
+        labels = Labels(["the loss", *[f"the gradient of '{name}'" for name in self._names]])
+        self.graph = Verified(self._of_all, "eager", labels=labels)
         self.graph.attempt("traced", lambda _: folded_graph(self._of_all, *self._example(batch)), self._points(batch))
 
     @property
     def cost(self) -> int:
-        """Cost of a call as a graph, in small tensor operators; from shapes, so that seeded runs are repeated."""
+        """Cost of a call as a graph, in small tensor operators; by shapes, so that seeded runs are reproducible."""
         graph: Any = self._potential.of_one_chain
         values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"] if graph else []
         elements = sum(value.numel() for value in values if isinstance(value, Tensor))
@@ -81,7 +81,7 @@ class Objective:
         self.again(batch)
 
     def again(self, batch: Batch) -> None:
-        """Write loss and gradients of the same noise to `outputs`."""
+        """Evaluate again with the same noise, and write loss and gradients to `outputs`."""
         if self._native is None or self.graph.form != "native":
             found = self.graph(self.noise, *self._parameters, *batch.values())
             torch._foreach_copy_(self.outputs, list(found))

@@ -52,11 +52,11 @@ Form = Callable[[Any, Tensor], Draws]
 
 @dataclass(frozen=True)
 class Reparametrisation:
-    """A guide whose draws are a function of its parameters and noise.
+    """Guide whose draws are a function of its parameters and noise.
 
     Attributes:
         guide: the guide, which has been called.
-        form: function to its draws.
+        form: function from guide and noise to draws.
         noise: number of standard normal numbers of a draw.
         shapes: unconstrained shape of each site, in the order of the dimensions.
     """
@@ -84,7 +84,7 @@ class Reparametrisation:
 
 
 class _Applied(nn.Module):
-    """A form applied to a guide, outside of the guide's own call, so that its parameters are not Pyro statements."""
+    """Module that applies a form outside of the guide's own call, so that its parameters are not Pyro statements."""
 
     def __init__(self, guide: AutoGuide, form: Form) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _Applied(nn.Module):
 def reparametrisation_of(guide: Any) -> Reparametrisation | None:
     """Return the reparametrisation of a guide that has been called; None for a guide of another kind.
 
-    A subclass that redefines its distribution is of another kind.
+    A subclass that redefines its distribution is not supported.
     """
     kind = kind_of(guide)
     if kind is None:

@@ -37,7 +37,7 @@ class TracedSteps:
 
     Args:
         model: a Pyro model.
-        guide: a guide of a kind that `reparametrisation_of` knows.
+        guide: a guide that `reparametrisation_of` supports.
         optim: the optimiser.
         particles: number of draws in each estimate.
         args, kwargs: arguments of the first step.
@@ -46,7 +46,7 @@ class TracedSteps:
         number: number of evaluations so far.
 
     Raises:
-        NotTracedError: if there is no traced form.
+        NotTracedError: if steps cannot be traced.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TracedSteps:
         self._graph = self._graph_on(self._arguments, inputs=False)
 
     def is_current(self, optim: PyroOptim) -> bool:
-        """Return whether optimiser and parameters are still those of the first step."""
+        """Return whether the optimiser and its parameters are those of the first step."""
         store = pyro.get_param_store()._params
         return optim is self._optim and all(store.get(name) is value for name, value in self._stored.items())
 
@@ -117,7 +117,7 @@ class TracedSteps:
         return self._graph.objective.graph.form
 
     def compile(self) -> None:
-        """Compile native code now, unless it has been."""
+        """Compile native code now, unless it has been compiled."""
         if not self._graph.policy.made:
             self._graph.policy.make(self._graph.density.batch(self._arguments, self.number))
 
@@ -143,9 +143,7 @@ class TracedSteps:
         key = (inputs, arguments.key)
         if key not in self._graphs:
             if len(self._graphs) == _MOST_GRAPHS:
-                raise NotTracedError(
-                    "arguments that are not tensors, or shapes, are other ones at most steps; give numbers as tensors"
-                )
+                raise NotTracedError("non-tensor arguments or shapes change at most steps: pass numbers as tensors")
             self._graphs[key] = self._traced(arguments, inputs)
         return self._graphs[key]
 
@@ -161,8 +159,8 @@ class TracedSteps:
             except (NotImplementedError, ValueError, RuntimeError) as error:
                 raise NotTracedError(f"the model has no density that can be traced ({reason(error)})") from error
         if potential.graph.form != "traced":
-            said = [str(each.message) for each in caught if "cannot be traced" in str(each.message)]
-            raise NotTracedError(reason(ValueError(said[0])) if said else "the model cannot be traced")
+            reasons = [str(each.message) for each in caught if "cannot be traced" in str(each.message)]
+            raise NotTracedError(reason(ValueError(reasons[0])) if reasons else "the model cannot be traced")
         objective = Objective(self._guide, self._parameters, potential, self._particles, batch)
         if objective.graph.form != "traced":
             raise NotTracedError("the guide cannot be traced")
@@ -209,7 +207,7 @@ def _first_run(
     """Run guide and model once; return the model's latent sites, and the parameters by their names in the store.
 
     Raises:
-        NotTracedError: if the model has parameters of its own.
+        NotTracedError: if the model has its own parameters.
     """
     with torch.no_grad(), poutine.block():
         of_guide = poutine.trace(guide).get_trace(*args, **kwargs)
@@ -218,7 +216,7 @@ def _first_run(
         check_model_guide_match(of_model, of_guide)
     own = [name for name, site in of_model.nodes.items() if site["type"] == "param"]
     if own:
-        raise NotTracedError(f"the model has parameters of its own ('{own[0]}')")
+        raise NotTracedError(f"the model has its own parameters ('{own[0]}')")
     sites = {
         name: site
         for name, site in of_model.nodes.items()
@@ -235,8 +233,8 @@ def _parameters_of(guide: AutoGuide, stored: Mapping[str, Tensor]) -> Parameters
     missing = sorted(held[other] for other in held.keys() - {id(value) for value in found.values()})
     if missing:
         raise NotTracedError(
-            f"the param store has a value of '{missing[0]}' that the guide does not use; load a store before the first "
-            "call of a new guide"
+            f"the param store has a value of '{missing[0]}' that the guide does not use: load a store before the "
+            "first call of a new guide"
         )
     return found
 
@@ -244,4 +242,4 @@ def _parameters_of(guide: AutoGuide, stored: Mapping[str, Tensor]) -> Parameters
 def _check_sites(sites: Mapping[str, Any], guide: Reparametrisation) -> None:
     more = sorted(set(sites) - set(guide.shapes))
     if more:
-        raise NotTracedError(f"the guide has no draw of the model's site '{more[0]}'")
+        raise NotTracedError(f"the guide does not sample the model's site '{more[0]}'")

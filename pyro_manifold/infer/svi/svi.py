@@ -1,4 +1,4 @@
-"""Stochastic variational inference with Pyro's face and traced gradients."""
+"""Stochastic variational inference with Pyro's interface and traced gradients."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyro_manifold.infer.svi.reparametrisation import kind_of
 from pyro_manifold.infer.svi.schedule import Course, Schedule, StepSizes, Until, check_run
 from pyro_manifold.infer.svi.steps import NotTracedError, TracedSteps
 
-_PYROS_OWN = "SVI takes Pyro's own steps: {reason}."
+_PYROS_OWN = "SVI falls back to Pyro's own steps: {reason}."
 
 
 class SVI(pyro.infer.SVI):
-    r"""Stochastic variational inference as in Pyro, with one call of native code a step where guide and loss allow.
+    r"""Stochastic variational inference as in Pyro, with one call of native code per step if guide and loss allow it.
 
     A step estimates the gradient of the ELBO by the guide's parameters λ from K particles
     $\theta_k = T_\lambda(z_k)$, z standard normal,
@@ -33,21 +33,21 @@ class SVI(pyro.infer.SVI):
     $$
 
     with an unbiased $s_k$ of the gradient of the entropy, and then calls the optimiser. Log density, guide and
-    both derivatives are traced once; the graph is compiled to C if a C compiler covers its operators and the steps so
-    far outweigh the time to compile. Noise, batch, and parameters are inputs. The graph is compared with the model when
-    it is made, after 1, 4, 16 and so on steps, and every 4,096.
+    both derivatives are traced once; the graph is compiled to C if a C compiler is available, its operators are
+    supported, and the steps so far outweigh the compile time. Noise, batch, and parameters are inputs. The graph is
+    compared with the model when it is made, after 1, 4, 16 and so on steps, and every 4,096.
 
     Steps are traced for ``loss=Trace_ELBO(...)`` with the guides of `pyro_manifold.infer.autoguide` and Pyro's
     `AutoNormal`, `AutoDiagonalNormal`, `AutoMultivariateNormal`, `AutoLowRankMultivariateNormal`, `AutoIAFNormal` and
-    `AutoNormalizingFlow`, for models with continuous latent sites and no parameters of their own. Otherwise a step is
-    Pyro's own, and one warning names the reason. Parameters are in Pyro's param store in both cases. Optimisers are
+    `AutoNormalizingFlow`, for models with continuous latent sites and without parameters in the model. Otherwise a step
+    is Pyro's own, and one warning names the reason. Parameters are in Pyro's param store in both cases. Optimisers are
     Pyro's or those of `pyro_manifold.optim`; `Adam`, `ClippedAdam` and `RiemannianAdam` update all parameters by one
-    operator, with their state where it was.
+    operator, and keep their state in the optimiser.
 
     Differences from Pyro: particles share the minibatch of a step; a plate with a subsample takes its elements in a
     random order, all of them in each epoch, as those of `OSGHMC`; the entropy of Gaussian guides is that of the guide's
-    ``path_derivative``, in closed form for Pyro's guides. Data that changes has to be an argument of ``step``: changed
-    tensors of the same shapes cost nothing, other numbers and new shapes cost a trace.
+    ``path_derivative``, in closed form for Pyro's guides. Data that change between steps must be arguments of ``step``:
+    changed tensors of the same shapes have no cost, while other values and new shapes are traced again.
 
     Args:
         model: a Pyro model.
@@ -58,6 +58,9 @@ class SVI(pyro.infer.SVI):
 
     Raises:
         ValueError: for arguments of another kind.
+
+    Source: Kucukelbir, Tran, Ranganath, Gelman & Blei, Automatic differentiation variational inference, JMLR 18 (2017);
+    Roeder, Wu & Duvenaud, arXiv 1703.09194, for the path derivative.
 
     Examples:
         >>> import pyro.distributions as dist
@@ -73,8 +76,6 @@ class SVI(pyro.infer.SVI):
         >>> losses.shape, bool(losses[-50:].mean() < losses[:50].mean())
         (torch.Size([300]), True)
 
-    Kucukelbir, Tran, Ranganath, Gelman & Blei, Automatic differentiation variational inference, JMLR 18 (2017); Roeder,
-    Wu & Duvenaud, arXiv 1703.09194, for the path derivative.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class SVI(pyro.infer.SVI):
         return found
 
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
-        """Return an estimate of the loss, from as many particles as a step has.
+        """Return an estimate of the loss, with the number of particles of a step.
 
         Args:
             *args: arguments of model and guide.
@@ -137,22 +138,22 @@ class SVI(pyro.infer.SVI):
 
         With ``"cosine"`` the learning rate of step t of T is η(1 + cos(πt/T))/2, with η that of the optimiser: large
         steps until the parameters are near the optimum, and small ones to average the noise of the gradient. The same η
-        suits short and long runs. Learning rates are set back at the end.
+        suits short and long runs. The initial learning rates are restored at the end.
 
-        ``until="plateau"`` holds the learning rate until the losses have ceased to fall, and then lets it fall to zero
-        in half as many steps as those before; ``num_steps`` is then the most. They have ceased if twice, at 400 steps,
-        600, 900 and so on, the mean of the last quarter is not below that of the quarter before by more than its
-        standard error.
+        ``until="plateau"`` keeps the learning rate constant until the losses reach a plateau, and then decreases it to
+        zero over half as many steps; ``num_steps`` is then the maximum. A plateau is reached if, at two successive
+        tests after 400, 600, 900 and so on steps, the mean of the last quarter of the losses is not below that of the
+        quarter before by more than its standard error.
 
         Args:
             num_steps: number of steps, ≥ 1.
             *args: arguments of model and guide.
             schedule: ``"cosine"``, or ``"constant"`` for the optimiser's own learning rate.
             until: ``"plateau"``, or None to take all steps.
-            **kwargs: arguments of model and guide, by name.
+            **kwargs: keyword arguments of model and guide.
 
         Raises:
-            ValueError: for arguments out of range, and for an optimiser with a schedule of its own.
+            ValueError: for arguments out of range, and for an optimiser with its own schedule.
         """
         check_run(self.optim, num_steps, schedule, until)
         course, sizes = Course(num_steps, schedule, until), StepSizes(self.optim)
@@ -162,19 +163,19 @@ class SVI(pyro.infer.SVI):
             while len(losses) < course.last:
                 sizes.scale(course.factor(len(losses)))
                 losses.append(self.step(*args, **kwargs))
-                course.look(losses)
+                course.check(losses)
         finally:
             sizes.restore()
             self._planned = 0
         return torch.tensor(losses)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Graphs and native code are made again by the next step.
+        # Graphs and native code are rebuilt by the next step.
         return {**self.__dict__, "_steps": None}
 
     def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedSteps | None:
         """Return the traced steps on these arguments; None if Pyro's own are needed."""
-        if runtime._PYRO_STACK:  # handlers around the step, which a trace does not see
+        if runtime._PYRO_STACK:  # handlers around the step, which are not part of a trace
             return None
         if self._reason is None:
             try:
@@ -196,23 +197,23 @@ class SVI(pyro.infer.SVI):
 
 
 def _reason_at_first(guide: Any, loss: Any) -> str | None:
-    """Return why steps cannot be traced, as a clause; None if nothing is known against it."""
+    """Return the reason for which steps cannot be traced, as a clause; None if there is none so far."""
     if type(loss) not in (Trace_ELBO, JitTrace_ELBO):
         name = type(loss).__name__ if isinstance(loss, ELBO) else getattr(loss, "__name__", type(loss).__name__)
         return f"the loss is {name}, and only Trace_ELBO is traced"
     if kind_of(guide) is None:
         name = getattr(guide, "__name__", type(guide).__name__)
-        return f"the guide is {name}, which is none of the automatic guides that are traced"
+        return f"the guide is {name}, which is not a supported automatic guide"
     if pyro.settings.get("module_local_params"):
-        return "the setting module_local_params keeps parameters out of the param store"
+        return "the setting module_local_params excludes parameters from the param store"
     return None
 
 
 def _check(model: object, guide: object, optim: object, loss: object) -> None:
     for name, value in (("model", model), ("guide", guide)):
         if not callable(value) or isinstance(value, type):
-            said = "" if not isinstance(value, type) else "; call it with the model first"
-            raise ValueError(f"SVI: {name}={value!r:.60}, expected a function with Pyro statements{said}.")
+            hint = "" if not isinstance(value, type) else "; call it with the model first"
+            raise ValueError(f"SVI: {name}={value!r:.60}, expected a function with Pyro statements{hint}.")
     if not isinstance(optim, PyroOptim):
         raise ValueError(
             f"SVI: optim={optim!r:.60}, expected an optimiser like pyro.optim.Adam({{'lr': 0.01}}) or "

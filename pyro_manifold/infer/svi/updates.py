@@ -1,4 +1,4 @@
-"""Updates of parameters by Pyro's optimisers, of all parameters in one operator where the method is Adam's.
+"""Parameter updates of Pyro's optimisers, jointly for all parameters if the method is Adam's.
 
 A `PyroOptim` has a torch optimiser for each parameter, and a step of each takes longer than the gradient of a small
 model. The state stays in those optimisers, so that saving, schedules and changed options have the usual effect.
@@ -24,7 +24,7 @@ _CALLS = PyroOptim.__call__, PyroLRScheduler.__call__
 
 
 class _Rates(NamedTuple):
-    """Numbers of one step of Adam."""
+    """Constants of one step of Adam."""
 
     lr: float
     beta1: float
@@ -34,12 +34,13 @@ class _Rates(NamedTuple):
 
 
 class _Method(NamedTuple):
-    """How the steps of an optimiser are those of Adam.
+    """Description of an optimiser as a variant of Adam.
 
     Attributes:
-        moments: names of the first and the second moment in its state.
-        fits: whether the options of an optimiser and its parameter leave it Adam.
-        rates: numbers of a step, from the options and the number of the step, from 1; it may change the options.
+        moments: names of the first and second moments in its state.
+        fits: function that returns whether the options of an optimiser and its parameter make it plain Adam.
+        rates: function from the options and the step number, from 1, to the constants of a step; may modify the
+            options.
         clips: whether entries of gradients are limited to ``clip_norm``.
     """
 
@@ -57,12 +58,12 @@ def torch_optimizer(optim: PyroOptim, parameter: Tensor) -> Optimizer | None:
 
 
 class Update:
-    """Step of a `PyroOptim` from given gradients, with the result of calling it.
+    """Step of a `PyroOptim` from given gradients, equivalent to calling it.
 
     Args:
         optim: the optimiser.
         parameters: unconstrained parameters.
-        gradients: tensors that hold their gradients at each call.
+        gradients: tensors that contain their gradients at each call.
     """
 
     def __init__(self, optim: PyroOptim, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
@@ -87,7 +88,7 @@ class Update:
             self._join()
 
     def _join(self) -> None:
-        """Find the parameters that are updated together; optimisers have their state after their first step."""
+        """Find the parameters that can be updated jointly; optimisers have state only after their first step."""
         every = range(len(self._parameters))
         places = [k for k in every if _fits(self.optim, self._parameters[k])]
         self._others = [k for k in every if k not in places]
@@ -117,7 +118,7 @@ class _Joined:
         ]
 
     def is_current(self) -> bool:
-        """Return whether the optimisers and their states are those found before."""
+        """Return whether the optimisers and their states are unchanged."""
         return all(
             self._optim.optim_objs.get(parameter) is own
             and owner.param_groups[0] is options

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from benchmarks.accuracy.calibration import BROKEN, KERNELS, LEVEL, calibrate, main
+from benchmarks.accuracy.calibration import BROKEN, KERNELS, LEVEL, calibrate, main, saved
 from problems.calibration import BINS, QUANTITIES, Uniformity
 
 DATA_SETS, DRAWS = 500, 19
@@ -59,7 +59,7 @@ def test_p_values_see_a_shift_and_another_width():
         assert scipy.stats.kstest((ranks + random.random(1000)) / 100, "uniform").pvalue < 1e-3
 
 
-def test_the_command_says_what_is_not_as_expected(tmp_path, capsys):
+def test_the_command_reports_deviations(tmp_path, capsys):
     """Of 20 data sets nobody can tell that a warm-up was short."""
     path = tmp_path / "ranks.png"
     assert main(["--only", "a short warm-up", "--data-sets", "20", "--picture", str(path)]) == 1
@@ -67,3 +67,21 @@ def test_the_command_says_what_is_not_as_expected(tmp_path, capsys):
     assert "| a short warm-up | 20 | 19 |" in printed
     assert printed.endswith("Not as expected: a short warm-up\n")
     assert path.stat().st_size > 1000
+
+
+def test_ranks_are_kept_and_read(tmp_path, monkeypatch):
+    path = tmp_path / "folder" / "ranks.npz"
+    arguments = ["--only", "a short warm-up", "--data-sets", "20", "--results", str(path)]
+    main(arguments)
+    kept = saved(path)["a short warm-up"]
+    again = calibrate("a short warm-up", 20)
+    assert (kept.ranks == again.ranks).all()
+    assert kept.draws == again.draws == 19
+
+    def not_again(*_):
+        raise AssertionError("the row is in the file")
+
+    monkeypatch.setattr("benchmarks.accuracy.calibration.calibrate", not_again)
+    picture = tmp_path / "ranks.png"
+    main([*arguments, "--picture", str(picture)])
+    assert picture.stat().st_size > 1000

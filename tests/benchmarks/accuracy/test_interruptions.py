@@ -25,9 +25,9 @@ def test_native_code_is_made_in_the_middle_and_stored(tmp_path):
 
 
 def test_kills_are_spread_over_runs(monkeypatch, capsys):
-    def told(name, kills, chance):
+    def reported(name, kills, chance):
         return {"before": 0, "warm-up": kills, "draws": 0, "runs": kills + 1}
 
-    monkeypatch.setattr(interruptions, "check", told)
+    monkeypatch.setattr(interruptions, "check", reported)
     interruptions.main(["--kills", str(2 * len(RUNS)), "--seed", "0"])
     assert capsys.readouterr().out.count("| 0 | 2 | 0 | 3 |") == len(RUNS)

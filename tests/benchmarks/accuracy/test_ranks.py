@@ -17,7 +17,7 @@ def test_the_density_of_a_scatter_matrix_is_that_of_its_rows():
     torch.testing.assert_close(found, rows.log_prob(y).sum())
 
 
-def test_a_component_that_nobody_could_see_is_not_identifiable():
+def test_a_component_without_effect_is_not_identifiable():
     assert Simulated(2, torch.tensor([20.0, 5.0]), torch.empty(0)).margin > 2
     assert Simulated(2, torch.tensor([20.0, 0.2]), torch.empty(0)).margin < 0
     # Worth N/2 (1 - log 2) = 23.0 and priced (D - k + 1)/2 log N = 27.6, in units of √(N/2) = 8.7.

@@ -19,7 +19,7 @@ def test_every_method_finds_the_least_value(name, method):
         assert optimisers.steps_to_tolerance(objective, build, start, 1.0 if method == "Adam" else 0.25, 600) < 600
 
 
-def test_a_method_that_does_not_arrive_has_a_row_that_says_so():
+def test_a_method_that_does_not_converge_is_reported_in_its_row():
     objective, *_ = optimisers.objectives()
     start = Stiefel().random_point(*optimisers.SHAPE)
     build = optimisers.methods("SGD")[optimisers.OURS]

@@ -70,7 +70,7 @@ def test_medians_come_with_their_range():
     assert spread([], ".1f") == "–"
 
 
-def test_the_overview_counts_models_on_which_we_are_ahead():
+def test_the_overview_counts_models_on_which_we_are_faster():
     models = {
         name: {OURS: ("OHMC", {0: run(ess=ess)}), "nutpie": ("diagonal", {0: run(ess=100)})}
         for name, ess in (("slow", 25.0), ("fast", 400.0))

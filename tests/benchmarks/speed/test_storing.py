@@ -11,14 +11,14 @@ from benchmarks.speed.storing import memory, workers
 matplotlib.use("Agg")
 
 
-def test_memory_is_told_a_hundred_times(tmp_path, capsys):
+def test_memory_is_reported_a_hundred_times(tmp_path, capsys):
     memory.main(["--child", "200", str(tmp_path / "run")])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [int(iteration) for iteration, _ in lines] == list(range(2, 201, 2))
     assert all(float(size) > 10 for _, size in lines)
 
 
-def test_the_last_nine_tenths_of_a_stored_run_are_told(monkeypatch, tmp_path, capsys):
+def test_the_last_nine_tenths_of_a_stored_run_are_reported(monkeypatch, tmp_path, capsys):
     def known(iterations, store):
         if store:
             Path(store).mkdir()

@@ -30,7 +30,7 @@ def test_functionals_of_components_do_not_see_their_signs_and_order():
     assert all(torch.allclose(found[name], expected[name]) for name in found)
 
 
-def test_a_run_tells_its_gradients_and_its_draws():
+def test_a_run_reports_its_gradients_and_its_draws():
     found = measured(Posterior(stretched_langevin(), all_entries), chains=2, warmup=30, draws=20)
     assert found["warmup"] >= 30
     assert found["sampling"] >= 20

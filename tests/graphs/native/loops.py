@@ -12,7 +12,7 @@ TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def skip_quantiles(name, dtype):
-    """Where torch takes them in double precision, by ranks that depend on whether a number is NaN."""
+    """Skip where torch computes them in double precision, by ranks that depend on NaN."""
     if name.startswith("quantile") and dtype == torch.float32 and TORCH >= (2, 14):
         pytest.skip("torch computes quantiles of float32 in float64 there, which has no native code")
 
@@ -46,7 +46,7 @@ def loop_of(function, *inputs):
 
 
 def in_native(function, *inputs):
-    """What a function of one chain gives for each of the chains."""
+    """Apply a function of one chain to each of the chains."""
     return native_function(function, *inputs)(1, *inputs)
 
 

@@ -36,7 +36,7 @@ _INTO_THE_DOMAIN = {
     "special_entr": lambda x: x.abs() + 0.1,
 }
 _SMALLER = [torch.tanh, torch.sigmoid, torch.atan, torch.asinh, lambda x: x / (1 + x.abs()), lambda x: x.cos()]
-"""What keeps values finite at large scales, for a density that is NaN says little."""
+"""Functions that keep values finite at large scales, since a density that is NaN is not informative."""
 
 
 def random_density(number: int) -> Density:
@@ -56,7 +56,7 @@ def random_density(number: int) -> Density:
 
 
 def _random_step(choice: random.Random, known: int) -> Step:
-    """From the values that are known to one more, each ``(3, 4)``."""
+    """Return a random step from the values so far to one more, each ``(3, 4)``."""
     newest = choice.random() < 0.7  # or densities would be many short ones
     first, second = known - 1 if newest else choice.randrange(known), choice.randrange(known)
     kind = choice.choice([_unary, _unary, _binary, _structure, _structure, _matrix, _smaller])
@@ -119,7 +119,7 @@ def _one_result_of(choice: random.Random, cases: dict[str, Callable[..., Sequenc
 
 
 def _fitted(x: Tensor, shape: tuple[int, int], way: int) -> Tensor:
-    """As many of the elements as a shape has, or more than once what there is."""
+    """Return as many elements as a shape has, with repetition if there are fewer."""
     row, size = x.reshape(-1), shape[0] * shape[1]
     if not len(row):
         return x.sum() + torch.zeros(shape).to(x)
@@ -135,7 +135,7 @@ def _fitted(x: Tensor, shape: tuple[int, int], way: int) -> Tensor:
 
 
 def energy_and_gradient(density: Density) -> Callable[..., list[Tensor]]:
-    """Of one chain, as targets have them."""
+    """Return the function for energy and gradient of one chain, as in targets."""
 
     def function(*values: Tensor) -> list[Tensor]:
         leaves = [value.detach().requires_grad_() for value in values]
@@ -168,7 +168,7 @@ class OfManyChains:
         self._batched = trace(torch.vmap(one), *self._same)
 
     def eager(self) -> Iterator[list[Tensor] | None]:
-        """Of each chain; None where a matrix has no factor."""
+        """Evaluate chain by chain; None where a matrix has no factor."""
         for values in zip(*self._inputs, strict=True):
             try:
                 yield self._function(*values)
@@ -176,12 +176,12 @@ class OfManyChains:
                 yield None
 
     def traced(self) -> list[Tensor] | None:
-        """By the graph that targets use; None if a matrix of some chain has no factor."""
+        """Evaluate the graph that targets use; None if a matrix of some chain has no factor."""
         graph = folded_graph(self._batched, *self._same, then=PRODUCTS)
         return self._unless_no_factor(graph)
 
     def disturbed(self, noise: torch.Generator | float) -> list[Tensor] | None:
-        """With each number that is computed moved by 1e-12 of it; None if a matrix of some chain has no factor.
+        """Evaluate with each result perturbed by 1e-12 of it; None if a matrix of some chain has no factor.
 
         Args:
             noise: moves are drawn uniformly from [-1, 1] times 1e-12, or are all the number given times 1e-12.

@@ -22,13 +22,13 @@ def _between(low, high, count=25):
 
 
 def _of_all_sizes(low=-12, high=3, count=25):
-    """Of both signs."""
+    """Return numbers of all magnitudes and both signs."""
     random = np.random.default_rng(1)
     return random.choice([-1, 1], count) * 10 ** random.uniform(low, high, count)
 
 
 def _near_poles():
-    """Of the gamma function."""
+    """Return numbers near poles of the gamma function."""
     poles = -np.arange(12.0)
     return np.concatenate([poles + 1e-7, poles - 1e-10, poles + 0.3])
 
@@ -52,7 +52,7 @@ def _log_of_normal(x):
 
 
 def _normal_quantile(p):
-    """By Newton's method on the smaller of the two tails, of which mpmath knows all digits."""
+    """Compute quantiles by Newton's method on the smaller of the two tails, exact in mpmath."""
     tail = min(p, 1 - p)
     y = -mpmath.sqrt(-2 * mpmath.log(tail))
     for _ in range(60):
@@ -61,7 +61,7 @@ def _normal_quantile(p):
 
 
 def polygamma(order):
-    """By the reflection, which mpmath does not use, where the argument is negative."""
+    """Compute polygamma, by reflection where the argument is negative, which mpmath does not use."""
 
     def value(x):
         if x > 0:

@@ -107,7 +107,7 @@ def test_edges(name, dtype):
 
 
 def test_no_compiler_is_imported():
-    """By any of them, with its derivative; torch's decompositions of most would take a second for that."""
+    """No activation or derivative imports the compiler, which torch's decompositions of most would."""
     code = """
 import sys, torch
 from tests.graphs.native.loops import graph_of

@@ -54,7 +54,7 @@ def _constant_beyond(writer, shape, x, dims):
 
 
 def _index_beyond(writer, shape, x, dims):
-    places = writer.whole_numbers(torch.arange(x.size))
+    places = writer.integers(torch.arange(x.size))
     return x.viewed(shape, lambda index: [places([shifted(index[0], 1)])])
 
 
@@ -106,7 +106,7 @@ def test_inputs_of_another_size():
 
 
 def test_a_fault_does_not_become_a_fallback(monkeypatch):
-    """A model goes on without native code whatever the compiler says; a checked build must not be silent for that."""
+    """A model continues without native code after any compiler error, but a checked build must report it."""
     monkeypatch.setitem(operators.OPERATORS, "flip", Operator(_before_the_first))
     function = Verified(lambda x: (x.flip(1),), "torch")
     x = torch.randn(3, 5)

@@ -1,4 +1,4 @@
-"""Compiled code on disk: found again, and trusted only if nobody else could have written it."""
+"""Compiled code on disk: found again, and loaded only if no other user could have written it."""
 
 import ctypes
 import gc
@@ -102,13 +102,13 @@ def test_a_full_disk_costs_the_cache_alone(folder, monkeypatch):
     assert list(folder.iterdir()) == []
 
 
-def test_a_compiler_that_makes_nothing_is_told(folder, monkeypatch):
+def test_a_compiler_without_output_is_an_error(folder, monkeypatch):
     monkeypatch.setattr(compiler, "compiler", lambda: "true")
     with pytest.raises(compiler.NoCompilerError, match="the C compiler failed"):
         compiler.compiled(SOURCE, 4)
 
 
-def test_what_the_compiler_says_is_told(folder):
+def test_messages_of_the_compiler_are_reported(folder):
     with pytest.raises(compiler.NoCompilerError, match=r"the C compiler failed: .*error"):
         compiler.compiled("int answer(void) { return x; }", 4)
     assert list(folder.iterdir()) == []
@@ -154,7 +154,7 @@ for turn in range(3):
 
 @pytest.mark.parametrize("megabytes", ["256", "0.02"])
 def test_processes_that_compile_the_same_at_once(folder, megabytes):
-    """With room for one library, each removes what others have just made or found."""
+    """Processes with room for one library remove those that others have just made or found."""
     environment = {**os.environ, "PYRO_MANIFOLD_CACHE_SIZE": megabytes}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([sys.executable, "-c", AT_ONCE], env=environment, **pipes) for _ in range(4)]
@@ -205,7 +205,7 @@ def test_no_room_keeps_nothing_and_runs(folder, monkeypatch, megabytes):
 
 
 @pytest.mark.parametrize("given", ["many", "-1", "nan", "inf"])
-def test_a_bound_that_is_none_is_told(folder, monkeypatch, given):
+def test_an_invalid_size_limit_is_an_error(folder, monkeypatch, given):
     monkeypatch.setenv("PYRO_MANIFOLD_CACHE_SIZE", given)
     with pytest.raises(compiler.NoCompilerError, match=f"PYRO_MANIFOLD_CACHE_SIZE='{given}' .*, expected megabytes"):
         compiler.compiled(SOURCE, 4)
@@ -261,7 +261,7 @@ def test_other_data_of_the_same_shape_need_no_compiler(folder, monkeypatch):
 
 
 def test_arrays_leave_room_on_the_stack_of_a_thread():
-    """Which has two megabytes where the system sets no limit; a vector has 64 bytes."""
+    """The stack has two megabytes where the system sets no limit; a vector has 64 bytes."""
 
     def many(x):
         parts = [x.sin()]

@@ -1,4 +1,4 @@
-"""Which distributions of Pyro and layers of torch have native code, and that all have the right values and gradients.
+"""Distributions of Pyro and layers of torch in native code: coverage, values and gradients.
 
 What has none is listed here with the reason; ``docs/understand/ohmc.md`` says it in short.
 """
@@ -30,7 +30,7 @@ BRANCH = {
     "StableWithLogProb": "Pyro integrates where and as finely as values ask for",
     "Wishart of its degrees": "torch asks whether the degrees of freedom are too few",
 }
-"""What asks for a number that depends on sites has no graph either: chains go one after the other."""
+"""Distributions that branch on values of sites: they have no graph, and chains run one after the other."""
 
 NO_OPERATOR = {
     "CTCLoss": "_ctc_loss",
@@ -42,9 +42,9 @@ NO_OPERATOR = {
     "grid_sample": "grid_sampler_2d_backward",
     "Upsample smoothed": "_upsample_bicubic2d_aa",
 }
-"""Operators that nobody has asked for."""
+"""Operators without native code, which no known model uses."""
 
-WITHOUT = {**dict.fromkeys(BRANCH, "a branch, item"), **NO_OPERATOR}
+WITHOUT = {**dict.fromkeys(BRANCH, r"branches on, or calls .item\(\) on, a latent value"), **NO_OPERATOR}
 
 NO_DENSITY = {
     *("Distribution", "TorchDistribution", "ExponentialFamily", "Rejector"),  # which others are made from
@@ -131,7 +131,7 @@ def test_native_code(part):
 
 
 @pytest.mark.parametrize("name", WITHOUT)
-def test_what_has_no_native_code_says_why(name):
+def test_models_without_native_code_have_a_reason(name):
     with pytest.raises((NotCoveredError, ValueError), match=WITHOUT[name]):
         source(name)
 

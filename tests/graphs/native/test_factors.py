@@ -20,7 +20,7 @@ def qr(x):
 
 
 def singular_values(x):
-    """What does not depend on the signs of vectors."""
+    """Function that does not depend on the signs of singular vectors."""
     u, s, vh = torch.linalg.svd(x, full_matrices=False)
     whole_u, _, whole_vh = torch.linalg.svd(x)
     products = [whole_u.mT @ whole_u, whole_vh @ whole_vh.mT, u @ (s.unsqueeze(-1) * vh)]
@@ -33,7 +33,7 @@ def of_singular_values(x):
 
 
 def close(found, expected, digits):
-    """By the largest entry of each chain's matrix."""
+    """Compare relative to the largest entry of each chain's matrix."""
     for here, there in zip(found, expected, strict=True):
         assert here.shape == there.shape
         unit = there.abs().reshape(len(there), -1).amax(1).clamp(min=1e-320)
@@ -96,7 +96,7 @@ def test_triangular_matrices_stay():
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_what_is_not_finite_is_nan(wide):
-    """And its neighbours are not, and the loop ends."""
+    """Neighbouring chains are finite, and the loop ends."""
     x = torch.randn(5, 4, 3)
     x[1, 3, 2], x[2, 1, 1], x[3, 0, 0] = torch.inf, -torch.inf, torch.nan
     x = x.mT.contiguous() if wide else x

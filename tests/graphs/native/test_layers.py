@@ -95,7 +95,7 @@ def test_options(name, chains):
 
 
 def test_the_first_of_the_largest_has_the_gradient():
-    """Where several are equal, and where all are minus infinity or NaN."""
+    """Ties, and windows that are all minus infinity or NaN."""
     x = torch.randint(-1, 2, (3, 1, 2, 6, 5)).double()
     x[1, ..., :3, :] = -torch.inf
     x[2, ..., 4, 1:4] = torch.nan
@@ -110,7 +110,7 @@ def test_the_first_of_the_largest_has_the_gradient():
 
 
 def test_after_a_write_in_place():
-    """From there on nothing is known to be constant while a density is traced, and yet the windows are."""
+    """Windows are constant although nothing is known to be after a write in place."""
 
     def density(x):
         rows = torch.zeros(5)

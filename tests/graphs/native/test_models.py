@@ -43,7 +43,7 @@ def chosen():
 @pytest.mark.parametrize("chains", [1, 4])
 @pytest.mark.parametrize("model", [counted, ordered, ranked, chosen])
 def test_models_are_native(model, chains):
-    """Native code is in use only where it agrees with the model; and nothing is said, for nothing has failed."""
+    """Native code is in use only where it agrees with the model, without warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run = OHMC(model).prepare(chains, 50, None)

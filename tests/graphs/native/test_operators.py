@@ -329,7 +329,7 @@ GRADIENTS = {
 
 
 def _singular(a):
-    """With a row of zeros, which comes to stand last: elimination leaves it zero however it rounds."""
+    """Return a matrix with a row of zeros, which elimination moves last and leaves zero in any rounding."""
     return torch.cat([a[:2], 0 * a[2:3], a[3:]])
 
 
@@ -377,14 +377,14 @@ def test_determinants_of_singular_matrices(dtype):
     assert solved.isnan().any(1).tolist() == [False, True]
 
 
-def test_sums_of_truth_values_are_left_to_torch():
-    """Which has true + true = true."""
-    with pytest.raises(NotCoveredError, match="sums of truth values"):
+def test_sums_of_booleans_are_left_to_torch():
+    """Torch has true + true = true."""
+    with pytest.raises(NotCoveredError, match="sums of booleans"):
         in_native(lambda x: [((x > 0) + (x > 1)).to(x)], torch.randn(2, 3))
 
 
 def test_every_operator_is_tested():
-    """Whoever adds to the table adds a case here: graphs of the cases above have all operators of the table."""
+    """Each operator of the table is in the graph of a case above."""
     tested = _operators_of_all_cases()
     aliases = {"_unsafe_view", "_unsafe_index", "_unsafe_index_put", "alias", "detach", "lift_fresh_copy", "reshape"}
     aliases |= {"copy", "empty_like", "new_empty", "new_empty_strided", "scalar_tensor", "t", "unbind", "split", "mv"}
@@ -441,7 +441,7 @@ def test_numbers_that_wrap_or_are_rounded_are_not_covered(function):
         in_native(lambda x: [function(x)], torch.ones(2, 3))
 
 
-def test_a_truth_value_filled_with_a_number_is_true():
+def test_a_boolean_filled_with_a_number_is_true():
     x = torch.tensor([[0.5, 2.0, -1.0]])
     results = in_native(lambda x: [(x > 0).masked_fill(x > 1, 5).to(x)], x)
     assert results[0].tolist() == [[1.0, 1.0, 0.0]]

@@ -55,7 +55,7 @@ def kind(value):
 
 
 class Yardstick:
-    """What torch gives for a density, and what rounding alone may change in it."""
+    """Result of torch for a density, and its change by rounding alone."""
 
     def __init__(self, ways):
         rows = list(ways.eager())
@@ -73,7 +73,7 @@ class Yardstick:
                 self.spread[k] = torch.maximum(self.spread[k], (x - moved).abs().nan_to_num(0.0, 0.0, 0.0))
 
     def wrong(self, found):
-        """Of each output, which entries are wrong."""
+        """Return masks of the wrong entries of each output."""
         every = zip(found, self.expected, self.spread, self.decided, strict=True)
         return [self._wrong(*of_output) for of_output in every]
 
@@ -113,7 +113,7 @@ def drawn(first, inputs):
 
 
 def disagreements(first, count):
-    """What is wrong with so many densities, and the share of entries that say something."""
+    """Count wrong densities among so many, and the share of informative entries."""
     inputs = inputs_at_all_scales()
     densities = dict(itertools.islice(drawn(first, inputs), count))
     found, said, shares = natively([random_density(number) for number in densities], inputs), [], []

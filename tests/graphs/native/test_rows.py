@@ -22,7 +22,7 @@ FUNCTIONS = {
     "products over rows": lambda x, y: [x.mT @ y, (x + 2).mT @ (y.exp()), x.mT @ x],
     "products row by row": lambda x, y: [x @ SMALL.to(x), x @ (x.mT @ y), ((x.mT @ y) @ y.mT).mT],
     "products with data": lambda x, y: [DATA.to(x).mT @ x, y.mT @ DATA.to(x)],
-    "constants beside rows": lambda x, y: [x * WEIGHTS.to(x), DATA.to(x)[:, :4] - y / WEIGHTS.to(x)],
+    "constants broadcast with rows": lambda x, y: [x * WEIGHTS.to(x), DATA.to(x)[:, :4] - y / WEIGHTS.to(x)],
     "parts and joins of columns": lambda x, y: [torch.cat([y, -x], -1)[..., 2:6], x[..., 1:2] * y, x[..., 2] + 1],
     "conditions": lambda x, y: [torch.where(x > 0, x, y.abs()), torch.where(x.sum((1, 2), True) > 0, x, y)],
     "filled": lambda x, y: [torch.ones_like(x).mT @ torch.ones_like(y), torch.full_like(x, 2.0) + y],

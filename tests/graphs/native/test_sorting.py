@@ -188,7 +188,7 @@ def test_order_by_nan_stays_inside():
 
 
 def test_a_place_of_a_chain_is_looked_at(monkeypatch):
-    """In a checked build, if an emitter forgets to keep it inside."""
+    """A checked build detects an index that an emitter does not clamp."""
     monkeypatch.setenv("PYRO_MANIFOLD_CHECKED", "1")
     monkeypatch.setattr(by_chain, "place", lambda index, i, size: Place(f"1 + (int)LANE({index.at(i)}, lane)"))
     x = torch.tensor([[0.0, 1.0], [1.0, 0.0]])

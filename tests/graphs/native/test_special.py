@@ -27,7 +27,7 @@ def equal(found, expected, tolerance):
 
 
 def kinds(value):
-    """Which entries are NaN, ∞ and −∞."""
+    """Return masks of entries that are NaN, ∞ and −∞."""
     return value.isnan() * 3 + (value == math.inf) * 1 + (value == -math.inf) * 2
 
 
@@ -45,7 +45,7 @@ def test_values_to_the_last_digits(name):
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 9])
 def test_polygamma_to_the_last_digits(order):
-    """Also where the series of torch's trigamma has ten digits, and its sum for others of negative numbers has none."""
+    """All digits, where the series of torch's trigamma has ten, and other orders at negative numbers have none."""
     random = np.random.default_rng(0)
     sizes = [random.uniform(-20, 20, 40), 10 ** random.uniform(-12, 12, 40), -(10 ** random.uniform(-12, 6, 40))]
     arguments = np.concatenate(sizes)

@@ -111,7 +111,7 @@ def test_chains_of_views(first):
 
 
 def test_gradient_of_a_walk_from_zero():
-    """As ordered vectors have it: the backward pass of a cumulative sum flips, sums and flips, and is then cut."""
+    """Ordered vectors: the backward pass of a cumulative sum flips, sums and flips, and is then cut."""
     ends = torch.tensor([0.0])
 
     def function(x):
@@ -136,7 +136,7 @@ def test_strides_through_a_copy():
 
 
 def test_places_are_whole():
-    """Whatever stands in a place, an expression of it means what it says."""
+    """Any expression can be put into a place without changing its meaning."""
     next_one = shifted(Place("i0"), 1)
     assert Place(f"4 - {next_one}") == "(4 - (i0 + 1))"
     assert strided(Place(f"4 - {next_one}"), 2) == "((4 - (i0 + 1)) * 2)"

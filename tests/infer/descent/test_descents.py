@@ -51,7 +51,7 @@ def test_a_curved_valley_is_passed(way, steps):
     descent = ways(points_of(valley, {"x": starts}), gauss_newton)[way]
     state = after(descent, starts, steps)
     torch.testing.assert_close(state.at, torch.ones(3, 2), atol=1e-4, rtol=0)
-    assert (descent.promise(state) < 1e-6).all()
+    assert (descent.predicted_decrease(state) < 1e-6).all()
 
 
 @pytest.mark.parametrize("way", ["L-BFGS", "natural"])

@@ -44,16 +44,16 @@ def impossible():
 
 
 MANIFOLDS = {"X": Stiefel()}
-FRAME = torch.eye(3, 2)
+ORTHONORMAL = torch.eye(3, 2)
 
 
 @pytest.mark.parametrize(
     ("expected", "call"),
     [
         ("one of model and potential_fn", lambda: OHMC()),
-        ("potential_fn=0.2, expected a function; give other arguments by name", lambda: MSD(concentrated, 0.2)),
+        ("potential_fn=0.2, expected a function; pass other arguments by name", lambda: MSD(concentrated, 0.2)),
         ("one of model and potential_fn", lambda: OHMC(concentrated, potential)),
-        ("manifolds is for potential_fn", lambda: OHMC(concentrated, manifolds=MANIFOLDS)),
+        ("manifolds is only for potential_fn", lambda: OHMC(concentrated, manifolds=MANIFOLDS)),
         ("step_size=-1", lambda: OHMC(concentrated, step_size=-1)),
         ("num_steps=1.5", lambda: OHMC(concentrated, num_steps=1.5)),
         ("step_size='a'", lambda: OHMC(concentrated, step_size="a")),
@@ -65,24 +65,24 @@ FRAME = torch.eye(3, 2)
         ("initial_params", lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS))),
         (
             "manifolds names ['Y']",
-            lambda: run(OHMC(potential_fn=potential, manifolds={"Y": Stiefel()}), initial_params={"X": FRAME}),
+            lambda: run(OHMC(potential_fn=potential, manifolds={"Y": Stiefel()}), initial_params={"X": ORTHONORMAL}),
         ),
         (
             "manifolds['X'] is <class 'pyro_manifold.manifolds.stiefel.Stiefel'>, expected a manifold like Stiefel()",
-            lambda: run(OHMC(potential_fn=potential, manifolds={"X": Stiefel}), initial_params={"X": FRAME}),
+            lambda: run(OHMC(potential_fn=potential, manifolds={"X": Stiefel}), initial_params={"X": ORTHONORMAL}),
         ),
         ("transforms names ['V']", lambda: run(OHMC(concentrated, transforms={"V": None}))),
         (
             "instead of a tensor: potential_fn must return one",
-            lambda: run(OHMC(potential_fn=lambda s: None, manifolds=MANIFOLDS), initial_params={"X": FRAME}),
+            lambda: run(OHMC(potential_fn=lambda s: None, manifolds=MANIFOLDS), initial_params={"X": ORTHONORMAL}),
         ),
         (
             "Site 'X': the initial value is off the Stiefel manifold by 3.0e+00",
-            lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS), initial_params={"X": 2 * FRAME}),
+            lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS), initial_params={"X": 2 * ORTHONORMAL}),
         ),
         (
             "Site 'X': the initial value has shape (2, 3)",
-            lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS), initial_params={"X": FRAME.mT}),
+            lambda: run(OHMC(potential_fn=potential, manifolds=MANIFOLDS), initial_params={"X": ORTHONORMAL.mT}),
         ),
         (
             "Site 'X': the initial value has shape (3,)",
@@ -101,15 +101,15 @@ FRAME = torch.eye(3, 2)
             "on its manifold",
             lambda: run(OHMC(concentrated), initial_params={"U": torch.eye(4, 2, dtype=torch.float32)}),
         ),
-        ("initial_params has the sites ['V']", lambda: run(OHMC(concentrated), initial_params={"V": FRAME})),
+        ("initial_params has the sites ['V']", lambda: run(OHMC(concentrated), initial_params={"V": ORTHONORMAL})),
         (
             "The potential energy is ",
-            lambda: run(OHMC(potential_fn=nowhere_finite, manifolds=MANIFOLDS), initial_params={"X": FRAME}),
+            lambda: run(OHMC(potential_fn=nowhere_finite, manifolds=MANIFOLDS), initial_params={"X": ORTHONORMAL}),
         ),
         ("the log density of ['nothing_fits'] is not finite", lambda: run(OHMC(impossible))),
         (
             "shape (3, 2) instead of being a scalar",
-            lambda: run(OHMC(potential_fn=lambda s: s["X"], manifolds=MANIFOLDS), initial_params={"X": FRAME}),
+            lambda: run(OHMC(potential_fn=lambda s: s["X"], manifolds=MANIFOLDS), initial_params={"X": ORTHONORMAL}),
         ),
         ("Site 'y' is observed with 2 NaN", lambda: run(OHMC(factor_model), nan_data())),
         ("MCMC: kernel=<function concentrated", lambda: MCMC(concentrated)),

@@ -30,7 +30,7 @@ ALL = pytest.mark.parametrize("name", KERNELS)
 WITH_MINIBATCHES = pytest.mark.parametrize("name", [name for name, case in KERNELS.items() if case.minibatches])
 OF_MATRICES = pytest.mark.parametrize("name", [name for name, case in KERNELS.items() if case.model is matrix])
 NATIVE = pytest.mark.parametrize("name", [name for name, case in KERNELS.items() if case.native])
-IN_HASTE = pytest.mark.filterwarnings("ignore:The momenta of .* are at a temperature")
+SHORT_RUNS = pytest.mark.filterwarnings("ignore:The momenta of .* are at a temperature")
 
 
 def run_of(name, *, chains=4, seed=0, warmup_steps=WARMUP, minibatches=False):
@@ -105,7 +105,7 @@ def test_the_distribution_of_all_data(name):
 
 
 @WITH_MINIBATCHES
-@IN_HASTE
+@SHORT_RUNS
 def test_the_distribution_of_minibatches(name):
     check_distribution(name, minibatches=True)
 
@@ -223,7 +223,7 @@ def test_a_kernel_travels_with_its_run(name):
 
 
 @ALL
-@IN_HASTE
+@SHORT_RUNS
 def test_an_interrupted_run_is_resumed_bit_for_bit(name, tmp_path):
     """In warm-up, then among draws; each time with another seed, of which nothing may be seen."""
     for seed, moment in enumerate((("Warmup", 13), ("Sample", 21), None), 1):
@@ -273,7 +273,7 @@ def test_a_run_is_not_resumed_on_another_manifold(name, tmp_path):
 
 
 @ALL
-@IN_HASTE
+@SHORT_RUNS
 def test_a_run_stops_at_its_goal(name, monkeypatch):
     monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
     mcmc = sampled(name, chains=8, draws=20, warmup_steps=60, until={"ess": 100}, thinning=2, short=False)
@@ -310,7 +310,7 @@ def test_native_code_of_minibatches_makes_the_iterations_of_eager_code(name, mon
 
 
 @NATIVE
-@IN_HASTE
+@SHORT_RUNS
 def test_iterations_made_together_are_those_made_one_by_one(name, monkeypatch):
     monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
     mcmc = sampled(name, draws=60, warmup_steps=10)

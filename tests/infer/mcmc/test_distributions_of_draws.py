@@ -86,7 +86,7 @@ def test_one_chain(kernel):
 
 
 @pytest.mark.parametrize("chart", ["polar", "householder"])
-def test_nuts_of_pyro_in_the_registered_charts(chart):
+def test_nuts_of_pyro_with_the_registered_transforms(chart):
     target = LANGEVIN["V(3,2)"]
     samples = draw(NUTS(target.model(chart)), 400, 200, num_chains=1)
     assert_mean(target.statistic(samples["X"]), *target.expectation())

@@ -345,7 +345,7 @@ def test_a_column_that_is_known_well_has_the_largest_mass():
 
 
 def test_a_kernel_without_masses_of_columns_says_so():
-    with pytest.raises(ValueError, match="GHMC has one mass for each site; use OHMC"):
+    with pytest.raises(ValueError, match="GHMC supports only one mass for each site"):
         GHMC(orthonormal(4, 2), column_masses=True)
 
 

@@ -95,13 +95,13 @@ def test_nothing_else_in_the_process_changes_the_draws():
 def test_what_does_not_fit_is_named():
     saved = run_of().state_dict()
     for other, words in (
-        (run_of(chains=4), "made with chains=8, this one with chains=4"),
-        (GHMC(square).prepare(CHAINS, WARMUP, None), "made with kernel='OHMC', this one with kernel='GHMC'"),
+        (run_of(chains=4), "run has chains=8, this one chains=4"),
+        (GHMC(square).prepare(CHAINS, WARMUP, None), "run has kernel='OHMC', this one kernel='GHMC'"),
         (
             OHMC(concentrated, persistence=0.5).prepare(CHAINS, WARMUP, None),
-            "persistence=0.0, this one with persistence=0.5",
+            "persistence=0.0, this one persistence=0.5",
         ),
-        (OHMC(concentrated).prepare(CHAINS, 100, None), "made with warmup_steps=170, this one with warmup_steps=100"),
+        (OHMC(concentrated).prepare(CHAINS, 100, None), "run has warmup_steps=170, this one warmup_steps=100"),
         (
             OHMC(concentrated).prepare(CHAINS, WARMUP, None, 5, 2),
             r"'U' was float64 \(4, 2\) on Stiefel\(\), and is .*\(5, 2\)",
@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_named():
         assert is_same_state(run.state_dict(), expected), "nothing is half loaded"
 
 
-def test_a_form_that_cannot_be_had_here_is_said(monkeypatch):
+def test_a_backend_that_is_unavailable_is_reported(monkeypatch):
     run = run_of("a compiled step")
     saved = run.state_dict()
     assert saved["forms"] == {"density": "traced", "step": "compiled", "trajectory": "steps"}
@@ -147,7 +147,7 @@ def test_a_form_that_cannot_be_had_here_is_said(monkeypatch):
     monkeypatch.setattr(torch, "compile", fail)
     with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
         other = run_of("a compiled step")
-    with pytest.warns(UserWarning, match="The saved run had its step compiled, which cannot be done here"):
+    with pytest.warns(UserWarning, match="The saved run had its step compiled, which is not possible here"):
         other.load_state_dict(saved)
 
 

@@ -162,7 +162,7 @@ def test_a_density_that_can_be_traced_is_traced():
 
 
 @pytest.mark.parametrize("density", [opaque, branching])
-def test_a_density_that_cannot_be_traced_falls_back_and_says_so(density):
+def test_a_density_that_cannot_be_traced_falls_back_with_a_warning(density):
     with (
         pytest.warns(UserWarning, match=r"cannot be traced .*torch\.vmap"),
         pytest.warns(UserWarning, match=r"cannot be vmapped .*loop over chains"),

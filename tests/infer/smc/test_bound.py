@@ -19,7 +19,7 @@ from pyro_manifold.infer.smc.bound import (
     has_normalised_prior,
     least_explained,
 )
-from pyro_manifold.infer.smc.charts import Charts
+from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
 from pyro_manifold.infer.smc.modes import Energies, GaussianMixture, NoModeError, laplace_mixture
 from pyro_manifold.manifolds import Grassmann
 from tests.infer.models import linear
@@ -105,8 +105,8 @@ def test_units_of_a_site_are_of_no_account(unit):
 
 def test_the_least_explained_states_are_those_of_an_unknown_mode():
     log_density = two_normals(0.3)
-    charts = Charts({"x": torch.zeros(1, 2)}, {})
-    known = GaussianMixture(torch.zeros(1), charts, torch.eye(2).unsqueeze(0))
+    local = LocalCoordinates({"x": torch.zeros(1, 2)}, {})
+    known = GaussianMixture(torch.zeros(1), local, torch.eye(2).unsqueeze(0))
     x = torch.cat([3 * torch.randn(500, 2), torch.tensor([[9.0, 0.0], [10.0, 0.5]])])
     found = least_explained(known, Visited({"x": x}, -log_density(x)), 2)
     assert sorted(found.sites["x"][:, 0].tolist()) == [9.0, 10.0]
@@ -120,11 +120,11 @@ def test_an_end_without_second_derivatives_is_left_out():
 
     mixture = laplace_mixture(batched, {}, {"x": torch.tensor([[0.0], [9.0]])})
     assert mixture.centres["x"].tolist() == [[0.0]]
-    with pytest.raises(NoModeError, match="second derivatives at no end"):
+    with pytest.raises(NoModeError, match="no finite second derivatives"):
         laplace_mixture(batched, {}, {"x": torch.tensor([[9.0]])})
 
 
-def test_where_nothing_can_be_known_nothing_is_said():
+def test_without_information_nothing_is_reported():
     nothing = Bound()
     assert nothing.sure == -math.inf
     assert not nothing.contradicts(0.0, math.nan, 3)
@@ -211,7 +211,7 @@ def test_the_bound_is_relative_to_a_prior_with_factors():
     assert abs(smc.result.bound.log_evidence - smc.log_evidence) < 4 * smc.log_evidence_error + 0.1
 
 
-def test_a_narrow_mode_beside_a_wide_one_is_covered_by_the_error_or_warned_of():
+def test_a_narrow_mode_next_to_a_wide_one_is_covered_by_the_error_or_warned_of():
     """Seven of ten calls were off by more than three of their errors, up to fifteen, without a word."""
     truth, _ = unequal_truth(3, 0.2)
     for _ in range(4):

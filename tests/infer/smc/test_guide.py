@@ -144,11 +144,11 @@ def negative():
     ("guide", "words"),
     [
         (AutoDelta(with_a_scale), "is a point"),
-        (AutoStructured(with_a_scale), r"AutoStructured draws the hidden variables \['U_aux', 's_aux'\]"),
-        (AutoMultivariateNormal(with_a_scale), "AutoMultivariateNormal knows no sites yet"),
-        (hidden, r"hidden draws the hidden variables \['radius'\]"),
-        (of_other_sites, r"the guide has the sites \['U'\], but the model samples \['U', 's'\]"),
-        (off_the_manifold, "site 'U' has support .* in the guide and stiefel in the model"),
+        (AutoStructured(with_a_scale), r"AutoStructured has auxiliary variables \['U_aux', 's_aux'\]"),
+        (AutoMultivariateNormal(with_a_scale), "AutoMultivariateNormal has no sites yet"),
+        (hidden, r"hidden has auxiliary variables \['radius'\]"),
+        (of_other_sites, r"the guide has the sites \['U'\], expected those of the model, \['U', 's'\]"),
+        (off_the_manifold, "site 'U' has support .* in the guide, expected stiefel"),
         (negative, "site 's' has support Real"),
     ],
 )

@@ -14,7 +14,7 @@ from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
 from pyro_manifold.infer.descent.points import Points
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
-from pyro_manifold.infer.smc.charts import Charts
+from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
 from pyro_manifold.infer.smc.modes import (
     GaussianMixture,
     find_modes,
@@ -112,8 +112,8 @@ def test_those_that_have_arrived_stay_once_and_of_others_the_better_half():
 
 def test_draws_of_a_mixture_have_its_moments():
     roots = torch.linalg.cholesky(torch.tensor([[[4.0]], [[1.0]]]))
-    charts = Charts({"x": torch.tensor([[-2.0], [1.0]])}, {})
-    mixture = GaussianMixture(torch.tensor([0.25, 0.75]).log(), charts, roots)
+    local = LocalCoordinates({"x": torch.tensor([[-2.0], [1.0]])}, {})
+    mixture = GaussianMixture(torch.tensor([0.25, 0.75]).log(), local, roots)
     random = torch.Generator().manual_seed(0)
     draws = torch.stack([mixture.sample(random)["x"] for _ in range(4000)]).squeeze(-1)
     assert_mean(draws, 0.25)
@@ -194,15 +194,15 @@ def test_what_is_not_gaussian_is_left_to_the_particles():
     assert abs(smc.log_evidence - float(dist.Normal(0.0, 100.0).log_prob(torch.tensor(0.0)))) < 0.1
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_matrices_with_two_modes_and_their_evidence(beside):
+@pytest.mark.parametrize("with_noise", [False, True])
+def test_matrices_with_two_modes_and_their_evidence(with_noise):
     """Of the density a exp(κ tr MᵀU) + b exp(κ tr NᵀU), each mode has the mass of its matrix Langevin."""
     kappa = 30.0
     modes = torch.stack([torch.eye(4, 2), torch.eye(4, 2).roll(2, 0)])
 
     def model():
         U = pyro.sample("U", StiefelUniform(4, 2))
-        if beside:
+        if with_noise:
             v = pyro.sample("v", dist.Normal(0.0, 1.0))
             pyro.sample("y", dist.Normal(v, 0.5), obs=torch.tensor(1.0))
         logs = kappa * (modes * U).sum((-2, -1)) + torch.tensor([0.2, 0.8]).log()
@@ -210,11 +210,11 @@ def test_matrices_with_two_modes_and_their_evidence(beside):
 
     smc = run(model, num_particles=256, num_starts=16)
     normaliser = -float(MatrixLangevin(kappa * modes[0]).log_prob(modes[0]) - kappa * 2)
-    observed = float(dist.Normal(0.0, 1.25**0.5).log_prob(torch.tensor(1.0))) if beside else 0.0
+    observed = float(dist.Normal(0.0, 1.25**0.5).log_prob(torch.tensor(1.0))) if with_noise else 0.0
     assert_evidence(smc, normaliser + observed)
     U = smc.get_samples(group_by_chain=True)["U"]
     assert_share((modes[1] * U).sum((-2, -1)) > (modes[0] * U).sum((-2, -1)), 0.8)
-    if beside:
+    if with_noise:
         means = smc.get_samples(group_by_chain=True)["v"].mean(1)
         assert abs(float(means.mean()) - 0.8) < QUANTILE * float(means.std()) / 8**0.5
 

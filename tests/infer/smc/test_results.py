@@ -70,12 +70,12 @@ def test_an_error_covers_the_lower_bound():
 def test_lost_mass_is_a_sentence_of_what_is_lost_and_what_to_do():
     plan, bound = AnnealingSettings(2, 64, 16, 16, 0.5, 100), Bound(1.0, 0.0, 0.6, 0.0, 0.01)
     lost = r"± 0\.\d\d of the particles is too low: .* at least 1\.00, and a mode with 0\.60 .* has 0\.00 of the draws"
-    remedy = r".*; take init='modes' with num_starts=500, or more num_particles\.$"
+    remedy = r".*: use init='modes' with num_starts=500, or more num_particles\.$"
     with pytest.warns(UserWarning, match=lost + remedy):
         warn(result([0.0, 0.0], [0.01, 0.01], bound=bound), plan, 64)
     warn(result([0.0, 0.0], [0.3, 0.3], bound=bound), plan, 64)  # which the error covers
     outside = replace(bound, basin=0.0, first=4096)
-    with pytest.warns(UserWarning, match="take init='modes' with num_starts far above 4096 .*, or more num_particles"):
+    with pytest.warns(UserWarning, match="use init='modes' with num_starts far above 4096 .*, or more num_particles"):
         warn(result([0.0, 0.0], [0.01, 0.01], bound=outside), plan, 64)
 
 
@@ -132,14 +132,14 @@ def test_parameters_of_a_guide_travel_to_shards():
     pyro.param("other", torch.ones(1))
     options = {"num_particles": 64, "init": guide}
     job = Job(SMC, OHMC(linear), 4, options, (torch.randn(20, 2), torch.randn(20)), {}, 0, parameters)
-    samples, told = job.done_by(0, 2)
+    samples, extra = job.done_by(0, 2)
     assert samples["w"].shape == (2, 64, 2)
-    assert bool(torch.isfinite(told["log_evidences"]).all())
+    assert bool(torch.isfinite(extra["log_evidences"]).all())
     assert list(pyro.get_param_store().keys()) == ["other"]
 
 
 def test_shards_that_cannot_be_are_sentences():
-    with pytest.raises(ValueError, match="num_runs=4 are not to be split into shards=3"):
+    with pytest.raises(ValueError, match="num_runs=4 is not divisible by the number of shards, 3"):
         SMC(OHMC(langevin), shards=Shards(ThreadPoolExecutor(1), 3))
     with pytest.raises(ValueError, match="shards=2, expected Shards"):
         SMC(OHMC(langevin), shards=2)
@@ -156,14 +156,14 @@ def components(y):
 
 
 @pytest.mark.filterwarnings("ignore:The log evidences of 2 runs differ")  # as those of so few particles may
-def test_columns_that_are_known_up_to_signs_are_said_to_be(capsys):
+def test_columns_known_up_to_signs_are_reported(capsys):
     smc = SMC(OHMC(components), 64, 2, disable_progbar=True)
     smc.run(torch.randn(20, 4) @ torch.diag(torch.tensor([3.0, 2.0, 1.0, 1.0])))
     smc.summary()
     said = capsys.readouterr().out
     assert "ess_bulk" in said
     assert "`U` is known only up to the signs" in said
-    assert "On what is known of them R-hat is at most" in said
+    assert "R-hat of the invariants is at most" in said
     assert "(2 runs; by differences between runs" in said
 
 
@@ -208,10 +208,10 @@ def test_the_error_of_a_chain_goes_with_that_of_its_ancestor():
     torch.testing.assert_close(second.lines, torch.tensor([[0.0, 0.0]]))
 
 
-def test_an_error_from_few_chains_is_said_to_be_rough():
+def test_an_error_from_few_chains_is_reported_as_rough():
     """Of two chains, 12 calls had errors of which the truth was 2 away in the mean of squares, and 5.5 at most."""
     smc = SMC(OHMC(langevin), 64, 1, disable_progbar=True)
-    with pytest.warns(UserWarning, match="what 4 chains differ"):
+    with pytest.warns(UserWarning, match="estimated from only 4 chains"):
         smc.run()
 
 

@@ -258,19 +258,19 @@ def test_models_without_an_evidence_are_sentences(model, words):
         run(model, num_particles=64, num_runs=2)
 
 
-def test_a_density_that_is_nan_where_the_prior_is_not_is_said_to_be():
+def test_a_density_that_is_nan_where_the_prior_is_finite_is_reported():
     """It counted as zero in silence: a third of the mass is beyond 4."""
 
     def model():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
         pyro.factor("f", torch.where(x > 4.0, torch.nan, dist.Normal(4.0, 0.2).log_prob(x)))
 
-    with pytest.warns(UserWarning, match="NaN at [0-9]+ of 512 points beside the particles"):
+    with pytest.warns(UserWarning, match="NaN at [0-9]+ of 512 points near the particles"):
         SMC(OHMC(model), disable_progbar=True).run()
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_a_prior_at_the_edge_of_floating_point_is_said_to_be(shards):
+def test_a_prior_at_the_edge_of_floating_point_is_reported(shards):
     """Draws of Beta(0.05, 0.05) that are nearer to 1 than ε are there: evidence is off by 2.5 to 7 errors."""
 
     def model():
@@ -278,11 +278,11 @@ def test_a_prior_at_the_edge_of_floating_point_is_said_to_be(shards):
         pyro.sample("y", dist.Binomial(10, p), obs=torch.tensor(0.0))
 
     options = {"shards": Shards(ThreadPoolExecutor(1), 2)} if shards == 2 else {}
-    with pytest.warns(UserWarning, match="draws of the prior are at the edge of floating point"):
+    with pytest.warns(UserWarning, match="draws from the prior are at the limit of floating-point"):
         SMC(OHMC(model), 512, disable_progbar=True, **options).run()
 
 
-def test_an_interrupt_says_how_far_it_was_and_leaves_no_draws(monkeypatch):
+def test_an_interrupt_reports_progress_and_leaves_no_draws(monkeypatch):
     smc = SMC(OHMC(linear), 64, 2, disable_progbar=True)
     x, y = torch.randn(30, 4), torch.randn(30)
     smc.run(x, y)
@@ -306,7 +306,7 @@ def test_particles_are_a_part_at_a_time_where_memory_asks(monkeypatch):
     """Chains whose intermediate values would be mapped anew at each call are moved in parts."""
     pyro.set_rng_seed(9)
     x, y = torch.randn(30, 4), torch.randn(30)
-    monkeypatch.setattr(batched, "_MAPPED_ANEW", 30 * 8 * 24)  # 24 chains of 32 · 4
+    monkeypatch.setattr(batched, "_LARGEST_KEPT_BLOCK", 30 * 8 * 24)  # 24 chains of 32 · 4
     smc = run(linear, x, y, num_runs=4)
     covariance = 4 * x @ x.T + 0.25 * torch.eye(30)
     assert_evidence(smc, float(dist.MultivariateNormal(torch.zeros(30), covariance).log_prob(y)))

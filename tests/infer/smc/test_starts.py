@@ -51,7 +51,7 @@ def test_of_one_chain_and_of_too_many(particles):
     starts = particles.initial_params()
     assert {name: tuple(value.shape) for name, value in starts.items()} == {"U": (3, 2), "scale": (), "weights": (2,)}
     MCMC(OHMC(two_groups), 10, 10, initial_params=starts, disable_progbar=True).run()
-    with pytest.raises(ValueError, match="there are 128 particles"):
+    with pytest.raises(ValueError, match="at most the number of particles, 128"):
         particles.initial_params(129)
 
 

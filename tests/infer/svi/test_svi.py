@@ -32,10 +32,10 @@ def gaussian():
     return dist.LowRankMultivariateNormal(torch.randn(12, generator=generator), factor, scale.square())
 
 
-def known(law):
+def known(distribution):
     a = pyro.sample("a", dist.Normal(0.0, 1.0).expand([2, 3]).to_event(2).mask(False))
     b = pyro.sample("b", dist.Normal(0.0, 1.0).expand([6]).to_event(1).mask(False))
-    pyro.factor("law", law.log_prob(torch.cat([a.flatten(-2), b], -1)))
+    pyro.factor("distribution", distribution.log_prob(torch.cat([a.flatten(-2), b], -1)))
 
 
 def regression(x, y, size=None, drawn=None):
@@ -73,25 +73,25 @@ def native_at_once(monkeypatch):
 
 @pytest.mark.parametrize("optim", [RiemannianAdam, pyro.optim.Adam, pyro.optim.ClippedAdam])
 def test_a_gaussian_of_the_family_is_found(optim):
-    law = gaussian()
+    distribution = gaussian()
     guide = AutoStiefelLowRankMultivariateNormal(known, rank=2)
     svi = svi_of(known, guide, lr=0.05, optim=optim)
-    svi.run(3000, law)
+    svi.run(3000, distribution)
     assert svi.form == "native"
-    assert kl_divergence(guide.get_posterior(), law) < 1e-3
+    assert kl_divergence(guide.get_posterior(), distribution) < 1e-3
 
 
 @pytest.mark.parametrize("guide_type", [pyros.AutoNormal, pyros.AutoDiagonalNormal])
 def test_the_mean_field_has_its_known_optimum(guide_type):
-    law = gaussian()
+    distribution = gaussian()
     guide = guide_type(known)
-    svi_of(known, guide, lr=0.05).run(3000, law)
-    spread = law.precision_matrix.diagonal().rsqrt()
+    svi_of(known, guide, lr=0.05).run(3000, distribution)
+    spread = distribution.precision_matrix.diagonal().rsqrt()
     found = guide.quantiles([0.5, 0.841344746])
     loc, upper = (
         torch.cat([torch.as_tensor(found["a"][k]).reshape(-1), torch.as_tensor(found["b"][k])]) for k in (0, 1)
     )
-    torch.testing.assert_close(loc, law.mean, atol=0.05, rtol=0.0)
+    torch.testing.assert_close(loc, distribution.mean, atol=0.05, rtol=0.0)
     torch.testing.assert_close(upper - loc, spread, rtol=0.1, atol=0.0)
 
 
@@ -148,7 +148,7 @@ def test_values_that_are_no_tensors_end_in_pyros_steps():
         for step in range(1, 20):
             svi.step(*rows(), step / 20)
 
-    with pytest.warns(UserWarning, match="give numbers as tensors") as said:
+    with pytest.warns(UserWarning, match="pass numbers as tensors") as said:
         anneal()
     assert len(said) == 1
     assert svi.form == "pyro"
@@ -226,22 +226,22 @@ def test_a_loaded_store_and_another_optimiser_are_used(tmp_path):
     assert torch.equal(pyro.param(f"{guide._pyro_name}.loc"), guide.loc)
 
 
-def test_a_store_that_the_guide_does_not_use_is_said(tmp_path):
+def test_a_store_that_the_guide_does_not_use_is_reported(tmp_path):
     svi = svi_of(regression, AutoStiefelLowRankMultivariateNormal(regression, rank=1))
     svi.step(*rows())
     pyro.get_param_store().save(tmp_path / "store")
     pyro.get_param_store().load(tmp_path / "store")
-    with pytest.warns(UserWarning, match="that the guide does not use; load a store before"):
+    with pytest.warns(UserWarning, match="that the guide does not use: load a store before"):
         svi.step(*rows())
 
 
 def test_pickled_svi_goes_on():
-    law = gaussian()
+    distribution = gaussian()
     svi = svi_of(known, AutoStiefelLowRankMultivariateNormal(known, rank=2))
-    svi.run(50, law)
+    svi.run(50, distribution)
     pyro.clear_param_store()
     again = pickle.loads(pickle.dumps(svi))
-    losses = again.run(50, law)
+    losses = again.run(50, distribution)
     assert again.form == "traced"
     assert losses.isfinite().all()
 
@@ -258,11 +258,11 @@ def test_a_run_sets_learning_rates_back():
 
 
 def test_a_run_ends_after_the_plateau():
-    law = gaussian()
+    distribution = gaussian()
     guide = AutoStiefelLowRankMultivariateNormal(known, rank=2)
-    losses = svi_of(known, guide, lr=0.05).run(50_000, law, until="plateau")
+    losses = svi_of(known, guide, lr=0.05).run(50_000, distribution, until="plateau")
     assert 900 <= len(losses) < 50_000
-    assert kl_divergence(guide.get_posterior(), law) < 0.02
+    assert kl_divergence(guide.get_posterior(), distribution) < 0.02
 
 
 def test_a_fall_is_no_plateau():
@@ -270,10 +270,10 @@ def test_a_fall_is_no_plateau():
     falling = (noise - 0.005 * torch.arange(2000.0)).tolist()
     course = Course(10_000, "cosine", "plateau")
     for count in range(1, 2001):
-        course.look(falling[:count])
+        course.check(falling[:count])
     assert course.last == 10_000
     for count in range(2001, 6001):
-        course.look(falling + noise[:1].expand(count - 2000).tolist())
+        course.check(falling + noise[:1].expand(count - 2000).tolist())
     assert course.last < 10_000
     assert course.factor(course.last) == 0.0
 
@@ -407,11 +407,11 @@ def test_arguments_of_a_run_out_of_range_are_named(arguments, options, named):
 def test_a_run_refuses_a_second_schedule():
     optim = OPTIMISERS["schedule"]()
     svi = SVI(regression, pyros.AutoNormal(regression), optim, Trace_ELBO())
-    with pytest.raises(ValueError, match="schedule of its own"):
+    with pytest.raises(ValueError, match="optim has its own schedule"):
         svi.run(10, *rows())
 
 
-def test_no_native_code_is_said(monkeypatch, native_at_once):
+def test_missing_native_code_is_reported(monkeypatch, native_at_once):
     def uncovered(*_, **__):
         raise steps_of_svi.NotTracedError("no compiler here")
 

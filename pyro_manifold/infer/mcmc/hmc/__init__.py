@@ -1,1 +1,1 @@
-"""Hamiltonian Monte Carlo over sites of all kinds: mechanics, steps, trajectories, and what warm-up tunes of them."""
+"""Hamiltonian Monte Carlo over sites of all kinds: mechanics, steps, trajectories, and their adaptation in warm-up."""

@@ -1,4 +1,4 @@
-"""Directions across the blocks of a problem: which groups have them, their mechanics and their estimators."""
+"""Directions across the blocks of a problem: groups of blocks that have them, mechanics and estimators."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block
 from pyro_manifold.manifolds import Stiefel
 
-_MOST_NUMBERS = 100, 4000
-"""Limits of the numbers of a group that was not asked for, in one chain and in all: eigenvalues of its covariances are
-computed for each chain."""
+_MOST_COORDINATES = 100, 4000
+"""Limits of the number of coordinates of a group that was not requested, in one chain and in all chains: eigenvalues of
+its covariances are computed for each chain."""
 
 _MOST_UNCONSTRAINED = 256, 10_000
-"""The same for groups without matrices, of which all chains share one covariance."""
+"""The same limits for groups without matrices, for which all chains share one covariance."""
 
 
 def correlated_groups(problem: Problem) -> tuple[tuple[Block, ...], ...]:
-    """Return the blocks to look for directions across: all with diagonal masses, if there are not too many numbers.
+    """Return groups of blocks for adapted directions: all blocks with diagonal masses, if they are small enough.
 
-    Where there are manifolds, a site of orthonormal columns in no plate must be among them.
+    If there are manifolds, one of the blocks must be a site with orthonormal columns outside of plates.
     """
     layout, position = problem.layout, problem.position
     matrices = [
@@ -36,7 +36,7 @@ def correlated_groups(problem: Problem) -> tuple[tuple[Block, ...], ...]:
     ]
     group = (*matrices, *(block for block in layout.groups if block not in layout.dense))
     numbers = sum(position[block][0].numel() for block in group)
-    most, most_of_chains = _MOST_NUMBERS if problem.manifolds else _MOST_UNCONSTRAINED
+    most, most_of_chains = _MOST_COORDINATES if problem.manifolds else _MOST_UNCONSTRAINED
     few = 1 < numbers <= most and numbers * problem.chains <= most_of_chains
     return (group,) if few and (matrices or not problem.manifolds) else ()
 
@@ -54,12 +54,13 @@ def with_ridges(problem: Problem, mechanics: ProductMechanics, groups: Iterable[
         if not isinstance(mechanics[block], CayleyMechanics | ColumnMechanics):
             raise ValueError(
                 f"full_mass names '{block[0]}', a site on {problem.manifolds[block]!r}: directions across sites are "
-                "those of OHMC, for sites with orthonormal columns; leave it out, and it has masses of its own."
+                "supported only by OHMC and for sites with orthonormal columns: leave the site out of full_mass, "
+                "so that it has its own masses."
             )
         if problem.position[block].dim() != 3:
             raise ValueError(
-                f"full_mass names '{block[0]}', of shape {tuple(problem.position[block].shape[1:])}: expected a matrix "
-                "in no plate; leave it out, and it has masses of its own."
+                f"full_mass names '{block[0]}', of shape {tuple(problem.position[block].shape[1:])}: expected a "
+                "single matrix outside of plates: leave the site out of full_mass, so that it has its own masses."
             )
     return RidgeMechanics(mechanics, named)
 

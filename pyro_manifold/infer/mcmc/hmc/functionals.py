@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
-from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import ChainState
 
@@ -22,17 +23,17 @@ def coordinates(state: ChainState) -> Tensor:
 
 
 class Functionals:
-    r"""All coordinates of a state, those with a symmetry replaced by functionals that it does not change.
+    r"""Functionals of a state: all coordinates, except that those with a symmetry are replaced by invariants.
 
-    Where the posterior identifies the columns of X and Y only up to signs, order or rotations that both have in common,
-    with numbers s in the same order, the functionals are the entries of $X \operatorname{diag}(s) Y^\top w$ for
-    two fixed random vectors w, Y the next of the sites that are transformed together, or X itself. If signs alone are
-    not identified they are the columns of this product, $x_j (y_j^\top w)$; if X has no companion, and the order
-    of its columns is not identified, the sum of $x_j (x_j^\top w)^3$. Numbers s are sorted to be functionals
-    themselves.
+    If the posterior identifies the columns of X and Y only up to signs, order or rotations that both share, with scales
+    s in the same order, the functionals are the entries of $X \operatorname{diag}(s) Y^\top w$ for two fixed random
+    vectors w, where Y is the next of the sites that are transformed jointly, or X itself. If only signs are not
+    identified, they are the columns of this product, $x_j (y_j^\top w)$; if X is the only such site, and the order of
+    its columns is not identified, the sum of $x_j (x_j^\top w)^3$. The scales s are sorted, which makes them
+    functionals themselves.
 
     Symmetries are those that `diagnostics.symmetries` finds at the initial values: signs, order and rotations of sites
-    with orthonormal columns. Of others, such as labels of a mixture, nothing is known here.
+    with orthonormal columns. Other symmetries, such as labels of a mixture, are not detected.
 
     Args:
         problem: target with initial values.
@@ -44,9 +45,9 @@ class Functionals:
         if problem.manifolds and not problem.takes_minibatches:
             try:
                 self._found = symmetries(problem.target, problem.target.values(problem.initial_values), loadings=False)
-            except Exception:  # a model can fail in any way, and then coordinates are looked at as they are
+            except Exception:  # a model can fail in any way; coordinates are then used unchanged
                 self._found = []
-        self._changed = {name for symmetry in self._found for name in (*symmetry.sites, *symmetry.reordered)}
+        self._changed = {name for symmetry in self._found for name in symmetry.names}
         first = problem.initial_values
         self._directions = {
             name: _directions(symmetry.rows(name, first[name], 1))
@@ -61,23 +62,30 @@ class Functionals:
         sites, chains = self._unpack(state.position), len(state.energy)
         values = [x.reshape(chains, -1) for name, x in sorted(sites.items()) if name not in self._changed]
         for symmetry in self._found:
-            scales = [self._value(sites, name) for name in symmetry.reordered]
+            scales = [self._value(sites, name) for name in symmetry.scales]
+            alone = {name for name, *others in symmetry.positive if not others}  # their signs change with nothing
+            scales = [x.abs() if name in alone else x for name, x in zip(symmetry.scales, scales, strict=True)]
             values += [value.reshape(chains, -1) for value in self._invariant(sites, symmetry, scales)]
-            values += [sites[name].sort(-1).values.reshape(chains, -1) for name in symmetry.reordered]
+            positive = {name for name, *_ in symmetry.positive}
+            numbers = {name: sites[name].abs() if name in positive else sites[name] for name in symmetry.scales}
+            values += [
+                (x.sort(-1).values if name in symmetry.reordered else x).reshape(chains, -1)
+                for name, x in numbers.items()
+            ]
         return torch.cat(values, 1)
 
     def _value(self, sites: Sites, name: str) -> Tensor:
-        """Return a site as the model sees it; by its logarithm a scale near 0 would count for more than all others."""
+        """Return a constrained value; on the log scale a scale near 0 would outweigh all others."""
         return self._transforms[name].inv(sites[name]) if name in self._transforms else sites[name]
 
     def _invariant(self, sites: Sites, symmetry: Symmetry, scales: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield functionals of the columns of sites that a symmetry does not change, with numbers in the same order."""
+        """Yield functionals of the columns of sites that a symmetry does not change, with scales in the same order."""
         names = symmetry.sites
         for name, other in zip(names, (*names[1:], names[0]), strict=True):
             left, right = (symmetry.rows(each, sites[each], 1) for each in (name, other))
             along = right.mT @ self._directions[other]  # (..., p, directions)
             for each in scales:
-                # A scale without the plates of the columns is common to their elements.
+                # A scale outside of the plates of the columns is shared by their elements.
                 common = (1,) * (along.dim() - 1 - each.dim())
                 along = along * each.reshape(*each.shape[:1], *common, *each.shape[1:], 1)
             if symmetry.kind == "signs":

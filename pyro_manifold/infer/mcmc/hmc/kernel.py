@@ -60,8 +60,8 @@ TunedBy = Callable[[State, ProductMechanics, HamiltonianTransition], Hamiltonian
 """Factory of the adaptation, for chains with an initial state, mechanics and a trajectory."""
 
 _NO_ADAPTER = (
-    "{name} has no mass_matrix_adapter, it estimates masses itself: pass full_mass=[('a', 'b')] for dense blocks, and "
-    "inverse_mass_matrix for masses to begin with."
+    "{name} has no mass_matrix_adapter, since it adapts masses itself: pass full_mass=[('a', 'b')] for dense "
+    "blocks, and inverse_mass_matrix for initial masses."
 )
 _MOST_COLUMNS = 8  # limit, because a drift is a sequence of 2p flows
 
@@ -85,7 +85,7 @@ class HamiltonianKernel(Kernel):
         num_steps: int | None = None,
         adapt_step_size: bool = True,
         adapt_mass_matrix: bool = True,
-        full_mass: bool | list[Block] | Literal["low rank"] = False,
+        full_mass: bool | list[Block] | Literal["low rank"] | None = None,
         transforms: Mapping[str, Transform] | None = None,
         max_plate_nesting: int | None = None,
         jit_compile: bool = False,
@@ -143,7 +143,8 @@ class HamiltonianKernel(Kernel):
         )
         if column_masses and not self.with_column_masses:
             raise ValueError(
-                f"column_masses={column_masses}: {type(self).__name__} has one mass for each site; use OHMC."
+                f"column_masses={column_masses}: {type(self).__name__} supports only one mass for each site: leave "
+                "it out, or use OHMC."
             )
         self._column_masses = "auto" if column_masses is None else bool(column_masses)
         self._full_mass = full_mass
@@ -152,10 +153,10 @@ class HamiltonianKernel(Kernel):
         self._jit_options = jit_options
 
     def grouping(self) -> bool | list[Block]:
-        return False if self._full_mass == "low rank" else self._full_mass
+        return False if self._full_mass in (None, "low rank") else self._full_mass  # type: ignore[return-value]
 
     def initialised(self, problem: Problem, warmup_steps: int) -> Problem:
-        """Replace random starts far from the typical set by `nearer_starts`."""
+        """Replace random initial values far from the typical set by `nearer_starts`."""
         adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and len(windows(warmup_steps)) > 1
         if not (adapts and problem.drawn and self._init_strategy is init_to_uniform):
             return problem
@@ -174,7 +175,9 @@ class HamiltonianKernel(Kernel):
 
     def _masses(self, problem: Problem, mechanics: ProductMechanics) -> Masses:
         make, groups = estimators(problem, mechanics), mechanics.groups if isinstance(mechanics, RidgeMechanics) else {}
-        across = ridge_estimators(problem, groups, optional=not problem.layout.correlated)
+        across = ridge_estimators(
+            problem, groups, optional=not (problem.layout.correlated or self._full_mass == "low rank")
+        )
         given = None if self._tuned is None else self._tuned.inverse_masses(make, across)
         return Masses(make, given, across)
 
@@ -217,14 +220,15 @@ class HamiltonianKernel(Kernel):
             if isinstance(manifold, Stiefel) and 1 < p < n and p <= most:
                 mechanics[block] = self.with_column_masses.get(type(mechanics[block]), mechanics[block])
         groups = problem.layout.correlated
-        if not groups and self._may_have_directions and (problem.manifolds or self._full_mass == "low rank"):
+        if not groups and self._may_have_directions:
             groups = correlated_groups(problem)
         return with_ridges(problem, mechanics, groups) if groups else mechanics
 
     @property
     def _may_have_directions(self) -> bool:
-        """Return whether directions across sites are taken without being asked for: by warm-up or an earlier run."""
-        allowed = self.with_column_masses and self._column_masses is not False and not self._jit_compile
+        """Return whether directions across sites may be used without being requested: by warm-up or an earlier run."""
+        diagonal = self._full_mass is False or self._column_masses is False
+        allowed = self.with_column_masses and not diagonal and not self._jit_compile
         known = [] if self._tuned is None else list(self._tuned.numbers())
         return bool(allowed) and (self._plan.adapt_mass_matrix or any(key[:1] == (DIRECTIONS_ACROSS,) for key in known))
 

@@ -77,8 +77,8 @@ class LengthChoice(Saved):
     for lengths from an octave below the present one to half an octave above, between π/2 and 8π. Expectations are taken
     over the jitter, and c is the fixed cost of an iteration. The cost is increased by the fraction 40/T for each octave
     away from π/√2, T the number of transitions in this window of warm-up and the previous one, because few transitions
-    give little information on the slowest coordinates. Each term is 1 for independent Gaussian draws; the second
-    is $(1 + \rho)/(1 - \rho)$, ρ the autocorrelation of the energy.
+    contain little information on the slowest coordinates. Each term is 1 for independent Gaussian draws; the second is
+    $(1 + \rho)/(1 - \rho)$, ρ the autocorrelation of the energy.
 
     The fourth power of the jump distinguishes a jump to another mode from a random walk within one: second moments can
     be equal for both at lengths for which the effective sample size differs tenfold. Reciprocals emphasise the slowest
@@ -87,9 +87,9 @@ class LengthChoice(Saved):
     although it moves every coordinate. Jumps do not involve means, and variances are computed within chains, since
     chains may be in different symmetric modes.
 
-    Coordinates that the posterior knows only up to signs, order or rotations of columns are replaced by `Functionals`
-    that do not change with them: otherwise the slowest motion would be that of columns that change places. Other
-    symmetries, such as labels of a mixture, are not known, and coordinates are looked at as they are.
+    Coordinates that are identified only up to signs, order or rotations of columns are replaced by invariant
+    `Functionals`: otherwise the slowest motion would be that of columns that swap. Other symmetries, such as labels of
+    a mixture, are not detected, and the coordinates are used unchanged.
 
     The method is related to those of Hoffman, Radul & Sountsov (AISTATS 2021) and Sountsov & Hoffman (arXiv
     2110.11576), who follow gradients of another fourth moment, that of the change in squared distance from the mean.
@@ -97,7 +97,7 @@ class LengthChoice(Saved):
     Args:
         lengths: the trajectory lengths whose mean is set.
         state: initial state, used for its shapes.
-        functionals: what counts as the coordinates of a state, ``(chains, functionals)``; see `Functionals`.
+        functionals: functionals of a state, ``(chains, functionals)``; see `Functionals`.
 
     Attributes:
         fixed_cost: c, in leapfrog steps.
@@ -136,7 +136,7 @@ class LengthChoice(Saved):
         """
         self._window, self._window_before = Transitions(self._example), self._window
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Discard all transitions and reset the mean length, after a large change of masses."""
         self._window, self._window_before = Transitions(self._example), Transitions(self._example)
         self._lengths.mean = INITIAL_LENGTH
@@ -177,7 +177,7 @@ class LengthChoice(Saved):
             self._lengths.mean = min(costs, key=lambda length: costs[length])
 
     def _functionals(self, state: ChainState) -> Tensor:
-        """Return those of the position, then the potential energy, ``(chains, functionals + 1)``."""
+        """Return the functionals of a state, then its potential energy, ``(chains, functionals + 1)``."""
         return torch.cat([self._of_position(state), state.energy.unsqueeze(1)], 1)
 
     def _candidates(self) -> list[float]:

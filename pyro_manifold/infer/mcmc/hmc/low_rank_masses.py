@@ -8,17 +8,30 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.ridge_masses import FAR_FROM_ONE, RidgeEstimator, covariances, geometric_mean
+from pyro_manifold.infer.mcmc.hmc.ridge_masses import (
+    FAR_FROM_ONE,
+    RidgeEstimator,
+    covariances,
+    geometric_mean,
+    worthwhile,
+)
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 
 _WEIGHT_OF_IDENTITY = 0.01  # in draws: more would make long directions look short
 
 _LIKE_A_GAUSSIAN = 2.5
-"""Largest product of the variances of draws and of gradients along an eigenvector: 1 for a Gaussian, by its estimate up
-to 2, and larger for all others. In a funnel, whose neck asks for other masses than its mouth, it is 5 to 100, and with
-directions chains would stay in its neck."""
+"""Largest product of the variances of draws and of gradients along an eigenvector: 1 for a Gaussian, with estimates up
+to 2, and larger for all other distributions. In a funnel, whose neck requires other masses than its mouth, it is 5 to
+100, and with directions chains would get stuck in the neck."""
 
-_DRAWS_OF_A_NUMBER = 2.0  # with fewer draws than numbers, draws and gradients vary along other directions
+_KURTOSIS = 8.0
+"""Largest kurtosis of gradients along an eigenvector: 3 for a Gaussian, up to 7 for regressions and latent time series,
+and 9 to 100 if the scale of a group of effects may vanish."""
+
+_DRAWS_PER_COORDINATE = 2.0  # with fewer draws than coordinates, draws and gradients vary along other directions
+_FEWEST_DRAWS = 100
+"""Fewest draws of a window for directions that were not requested: the first windows of chains in the neck of a funnel
+resemble those of a Gaussian."""
 
 
 class LowRankEstimator(RidgeEstimator):
@@ -29,22 +42,27 @@ class LowRankEstimator(RidgeEstimator):
 
     $$ M^{-1} = D^{1/2} \Big(\sigma I + \sum_{i=1}^k (\eta_i - \sigma) w_i w_i^\top\Big) D^{1/2}: $$
 
-    at most eight eigenvectors w with their eigenvalues η, such that those left differ least, and σ the geometric mean
-    of these. Eigenvectors are left out whose eigenvalue is within a factor of 2 of σ, and all if the posterior is far
-    from a Gaussian along any: the product of the variances of draws and of gradients along it, 1 for a Gaussian, is
-    above 2.5.
+    with at most eight eigenvectors w and their eigenvalues η, chosen such that the remaining eigenvalues differ least,
+    and σ the geometric mean of the remaining ones. Eigenvectors whose eigenvalue is within a factor of 2 of σ are left
+    out. All are left out if the posterior is far from a Gaussian along any of them: if the product of the variances of
+    draws and of gradients along it, which is 1 for a Gaussian, exceeds 2.5, or the kurtosis of gradients, which is 3
+    for a Gaussian, exceeds 8.
 
-    Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, whose metric has no σ and no such product.
+    Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, whose metric has neither σ nor this criterion.
     """
 
-    cost_little = True  # two products of a matrix of k rows with a vector a step
+    @property
+    def from_the_start(self) -> bool:
+        """True if directions were requested, as two products of a matrix of k rows with a vector per step are cheap."""
+        return not self.optional
 
     def __init__(self, group: tuple[Block, ...], position: Blocks, matrices: Collection[Block], optional: bool) -> None:
         super().__init__(group, position, matrices, optional)
         self._count = min(self._count, sum(self._numbers) - 1)
 
     def estimate(self, inverse_masses: Blocks) -> tuple[Tensor, Blocks]:
-        if len(self._states) * len(self.initial()) < _DRAWS_OF_A_NUMBER * sum(self._numbers):
+        fewest = max(_DRAWS_PER_COORDINATE * sum(self._numbers), _FEWEST_DRAWS if self.optional else 0)
+        if len(self._states) * len(self.initial()) < fewest:
             return self.initial(), {}
         scales = self._scales(inverse_masses)
         coordinates, gradients = self._coordinates(scales, {})
@@ -54,8 +72,9 @@ class LowRankEstimator(RidgeEstimator):
         # Since C = N G N, both variances along an eigenvector of N follow from one.
         products = (values * (vectors * (curvature @ vectors)).sum(0)).square()
         used = (values[outside] / usual).log().abs() > math.log(FAR_FROM_ONE)
-        used &= products.max() < _LIKE_A_GAUSSIAN
-        if not bool(used.any()):
+        used &= (products.max() < _LIKE_A_GAUSSIAN) & (_kurtosis(gradients, vectors).max() < _KURTOSIS)
+        left = values.scatter(0, outside, torch.where(used, usual, values[outside]))
+        if not bool(used.any()) or (self.optional and not worthwhile(values, left)):
             return self.initial(), {}
         shifts = (vectors[:, outside] * scales.mT).mT * used.unsqueeze(-1)
         weights = torch.where(used, values[outside] - usual, 0.0)
@@ -71,10 +90,16 @@ def _within_chains(values: Tensor) -> Tensor:
     return covariances((values - values.mean(1, keepdim=True)).flatten(0, 1), _WEIGHT_OF_IDENTITY)
 
 
-def _far_from_others(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the places of so many of the smallest and largest of sorted values, and the geometric mean of the others.
+def _kurtosis(values: Tensor, vectors: Tensor) -> Tensor:
+    """Return the kurtosis within chains of ``(chains, iterations, size)`` along each column of vectors."""
+    centred = (values - values.mean(1, keepdim=True)).flatten(0, 1) @ vectors
+    return centred.pow(4).mean(0) / centred.square().mean(0).square()
 
-    Of the ways to take some of both, that after which the ratio of the largest to the smallest is least.
+
+def _far_from_others(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return indices of ``count`` of the smallest and largest sorted values, and the geometric mean of the others.
+
+    The split between smallest and largest minimises the ratio of the largest to the smallest remaining value.
     """
     logs, left = values.log(), len(values) - count
     first = int((logs[left - 1 :] - logs[: count + 1]).argmin())

@@ -85,8 +85,8 @@ class DiagonalEstimator(InverseMassEstimator):
     $$ m_i^{-1} = \sqrt{\mathrm{Var}\,x_i / \mathrm{Var}\,(\nabla U)_i} $$
 
     For a Gaussian with independent coordinates $\nabla U = (x - \mu)/\sigma^2$, so that a few points determine
-    $\sigma^2$ without error, wherever they are, also for chains that have not reached the typical set. In general
-    it is the diagonal metric with the smallest Fisher divergence from the posterior to a Gaussian.
+    $\sigma^2$ without error, also if the chains have not reached the typical set. In general it is the diagonal metric
+    with the smallest Fisher divergence from the posterior to a Gaussian.
 
     With a weight of 5/(count + 5), the variance of draws is shrunk towards a small constant as in Stan, and the
     variance of gradients slightly towards the inverse of the former, for directions without a gradient.
@@ -265,7 +265,7 @@ class Masses(Saved):
         across: factory of the estimator of the directions of each group of blocks.
 
     Attributes:
-        metrics: current masses; of a group without directions nothing.
+        metrics: current masses; groups without directions have no entry.
         windows_completed: number of windows from which masses have been estimated.
     """
 
@@ -291,12 +291,12 @@ class Masses(Saved):
 
     def _use(self, inverse_masses: Blocks) -> None:
         self._inverse_masses = inverse_masses
-        # Directions once taken stay, since code is compiled for them, also those without weight.
+        # Directions are kept once they are in use, also without weight, since code is compiled for them.
         self.metrics = {
             block: self._across[block].ridges(value) if block in self._across else Metric.from_inverse_mass(value)
             for block, value in inverse_masses.items()
             if block not in self._across
-            or self._across[block].cost_little
+            or self._across[block].from_the_start
             or block in self.metrics
             or bool(value.any())
         }

@@ -13,31 +13,31 @@ from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 class OHMC(HamiltonianKernel):
     r"""Hamiltonian Monte Carlo in which orthonormal matrices stay orthonormal, by Cayley rotations.
 
-    One trajectory moves all continuous sites together. The momentum r is refreshed (partially with ``persistence``);
-    each leapfrog step is half a kick by the force -∇U, a drift, and another half kick:
+    A trajectory moves all continuous sites jointly. The momentum r is refreshed (partially with ``persistence``); each
+    leapfrog step is half a kick by the force -∇U, a drift, and another half kick:
 
     - a site whose support is `constraints.stiefel` moves on the manifold itself, for $r$ tangent at X
 
-      $$
-      K(X, r) = \frac{1}{2m}\left(\|r\|^2 + \|X^\top r\|^2\right), \quad
-      r \leftarrow r - \tfrac{\varepsilon}{2} P_X(\nabla U), \quad
-      (X, r) \leftarrow (QX, Qr),
-      $$
+        $$
+        K(X, r) = \frac{1}{2m}\left(\|r\|^2 + \|X^\top r\|^2\right), \quad
+        r \leftarrow r - \tfrac{\varepsilon}{2} P_X(\nabla U), \quad
+        (X, r) \leftarrow (QX, Qr),
+        $$
 
-      Q the Cayley transform of $\tfrac{\varepsilon}{m}(r X^\top - X r^\top)$, at a cost of O(np²) per step. With
-      2 to 8 columns, fewer than rows, each column has its own mass, and the drift is a composition of rotations:
+        Q the Cayley transform of $\tfrac{\varepsilon}{m}(r X^\top - X r^\top)$, at a cost of O(np²) per step. With
+        2 to 8 columns, fewer than rows, each column has its own mass, and the drift is a composition of rotations:
 
-      $$ K(X, r) = \sum_k \frac{\|b_k\|^2}{2 m_k} + \frac{\|A\|^2}{m}, \quad A = X^\top r, \; b = r - XA; $$
+        $$ K(X, r) = \sum_k \frac{\|b_k\|^2}{2 m_k} + \frac{\|A\|^2}{m}, \quad A = X^\top r, \; b = r - XA; $$
 
     - a unit vector (``constraints.sphere``, such as Pyro's ``ProjectedNormal``) moves along great circles;
     - every other site moves by the standard leapfrog step in Pyro's unconstrained space.
 
     The step is symplectic and reversible with an energy error of O(ε²), and the stationary distribution is exactly the
     posterior (densities on the manifold are with respect to the normalised Haar measure, the uniform distribution).
-    Chains whose random starts are far from the typical set first descend towards it. Warm-up adapts the step size by
-    dual averaging, a diagonal or dense mass matrix for the unconstrained sites, and the masses of each Stiefel site
-    (the larger its mass, the slower a column moves); masses of columns are estimated separately in each chain. Discrete
-    sites are enumerated as in Pyro's HMC. Arguments are those of `pyro.infer.HMC`.
+    Chains whose random initial values are far from the typical set first descend towards it. Warm-up adapts the step
+    size by dual averaging, a diagonal or dense mass matrix for the unconstrained sites, and the masses of each Stiefel
+    site (the larger its mass, the slower a column moves); masses of columns are estimated separately in each chain.
+    Discrete sites are enumerated as in Pyro's HMC. Arguments are those of `pyro.infer.HMC`.
 
     Args:
         model: a Pyro model; give this or ``potential_fn``.
@@ -49,17 +49,20 @@ class OHMC(HamiltonianKernel):
         num_steps: number of leapfrog steps of a trajectory at the initial ``step_size``; lengths are then not jittered.
         adapt_step_size: whether to adapt ε during warm-up.
         adapt_mass_matrix: whether to adapt masses during warm-up.
-        full_mass: True for a dense mass matrix over all unconstrained sites, or a list of tuples of site names, each a
-            dense block. A Stiefel site in a tuple gets directions across the sites of the tuple, rotations together
-            with shifts, that have masses of their own (at most 8); see `RidgeMechanics`. Without it warm-up takes such
-            directions by itself where they make trajectories much shorter, over all sites that are in no dense block,
-            if these have at most 100 numbers, and 4,000 in all chains; not with ``jit_compile`` and not with
-            ``column_masses=False``. ``"low rank"``: in a model without manifolds, at most 8 such directions beside the
-            diagonal, where the posterior is near a Gaussian (at most 256 numbers, 10,000 in all chains).
+        full_mass: None for diagonal masses of unconstrained sites, plus at most 8 directions across sites with their
+            own masses if warm-up finds that they make trajectories much shorter. False for diagonal masses alone, True
+            for a dense mass matrix over all unconstrained sites, or a list of tuples of site names, each a dense block.
+            Without sites on manifolds, directions make the mass matrix a diagonal plus a matrix of low rank, and the
+            posterior must be close to a Gaussian along them (at most 256 coordinates, and 10,000 in all chains);
+            ``"low rank"`` uses them even if trajectories become only a little shorter. With Stiefel sites, directions
+            are rotations combined with shifts, over all sites outside of dense blocks (at most 100 coordinates, and
+            4,000 in all chains); see `RidgeMechanics`. A Stiefel site in a tuple requests directions across the sites
+            of this tuple. There are no directions with ``jit_compile``, and with ``column_masses=False`` only those
+            that a tuple requests.
         transforms: transforms to unconstrained space for some of the sites. A Stiefel site in this mapping moves in
             unconstrained space, in the coordinates of its transform.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
-        jit_compile: whether to trace and compile the model's density and gradient with `torch.compile`, instead of the
+        jit_compile: whether to trace and compile the model's density and gradient with `torch.compile`, in place of the
             native code that long runs use by default; falls back with a warning.
         jit_options: keyword arguments for `torch.compile`.
         ignore_jit_warnings: whether to suppress the warning about that fallback.
@@ -76,9 +79,9 @@ class OHMC(HamiltonianKernel):
             $r \leftarrow r\cos\theta + \xi\sin\theta$ with ξ a fresh draw; 0 is a full refreshment. The momentum
             of a rejected chain is reversed. With short trajectories, chains travel further (Horowitz 1991).
         column_masses: True for one mass per column of every Stiefel site with 1 < p < n, False for one mass per site
-            (shared by all matrices of its plate), without directions across sites unless ``full_mass`` asks for
-            them; None for one mass per column up to 8 columns, beyond which steps cost
-            more than they gain unless the density is expensive.
+            (shared by all matrices of its plate), without directions across sites unless ``full_mass`` requests them;
+            None for one mass per column up to 8 columns, beyond which the higher cost of a step exceeds the gain unless
+            the density is expensive.
         min_stepsize: lower bound of ε.
         max_stepsize: upper bound of ε, as is the trajectory length.
         inverse_mass_matrix: initial inverse masses, as in ``kernel.inverse_mass_matrix`` after an earlier run:
@@ -91,8 +94,8 @@ class OHMC(HamiltonianKernel):
     dtype and device are those of the model's tensors.
 
     Raises:
-        ValueError: for arguments out of range; in ``MCMC.run``, for a start that is off the manifold or has no finite
-            energy, and for observed NaN.
+        ValueError: for arguments out of range; in ``MCMC.run``, for initial values that are off the manifold or have no
+            finite energy, and for observed NaN.
         NotImplementedError: in ``MCMC.run``, for subsampled plates.
 
     Source: Yanush & Kropotov, Hamiltonian Monte-Carlo for Orthogonal Matrices, arXiv 1901.08045, algorithm 1, with

@@ -1,4 +1,4 @@
-"""Reflections, by which chains pass between the two components of O(n)."""
+"""Reflections of square matrices, which move chains between the two components of O(n)."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ class Reflection:
 
 
 def reflections(problem: Problem, probability: float) -> list[Reflection]:
-    """Return the reflection of all sites on O(n), whose two components no continuous path connects; [] without any.
+    """Return the reflections of all sites on O(n), whose two components are not connected; [] if there are none.
 
     Args:
-        problem: with the sites.
-        probability: of proposing one; with 0 a warning says what is not sampled.
+        problem: target with the sites.
+        probability: probability of proposing a reflection; 0 causes a warning about the component that is not sampled.
     """
     square: list[Block] = [
         block
@@ -113,8 +113,8 @@ def reflections(problem: Problem, probability: float) -> list[Reflection]:
     if square and not probability:
         names = ", ".join(f"'{name}'" for (name,) in square)
         warnings.warn(
-            f"Site {names} is square: a continuous path never changes the sign of its determinant, so with "
-            "reflection_probability=0 the draws follow the posterior given the sign of the start.",
+            f"Site {names} is square, and a continuous path never changes the sign of its determinant: with "
+            "reflection_probability=0, draws follow the posterior given the sign of the initial value.",
             stacklevel=4,
         )
         return []

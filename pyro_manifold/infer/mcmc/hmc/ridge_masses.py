@@ -1,10 +1,9 @@
-"""Estimation of directions that need masses of their own, from the states of warm-up."""
+"""Estimation of directions with their own masses, from the states of warm-up."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,13 +19,13 @@ MOST_DIRECTIONS = 8
 """Largest number of directions of a group: each adds two flows to a drift."""
 
 FAR_FROM_ONE = 2.0
-"""Ratio of inverse masses from which a direction is worth its flows."""
+"""Smallest ratio of inverse masses for which a direction is used."""
 
 _FROM_THE_USUAL = 4.0  # ratio of a chain's eigenvalues, by rank, to their median over chains
 _MANY_STEPS, _FEWER_STEPS = 8.0, 3.0
-"""Ratio of the largest to the smallest scale from which directions are looked for without being asked for, and factor
-by which they must reduce it: below, trajectories are short, and compiling code for directions takes longer than they
-save."""
+"""Smallest ratio of the largest to the smallest scale for which directions are used without being requested, and the
+factor by which they must reduce it. Below it, trajectories are short, and compiling code for directions takes longer
+than they save."""
 
 
 class RidgeEstimator(Saved):
@@ -35,33 +34,34 @@ class RidgeEstimator(Saved):
     Coordinates of a chain are taken at an anchor $X_0$, its first position in the window: with an orthogonal
     $Q = (X_0, \cdot)$, generators $E_{ij} = q_j q_i^\top - q_i q_j^\top$ for each column i of $X_0$
     and each j > i, whose coordinate of X is the component of $Q^\top X$ and whose derivative of U is
-    $\langle \nabla U, E_{ij} X \rangle$; unconstrained numbers are coordinates themselves. Scaled by the masses
-    of the blocks, with covariances C of coordinates and G of derivatives, the inverse mass matrix is their geometric
-    mean
+    $\langle \nabla U, E_{ij} X \rangle$; unconstrained coordinates are used as they are. Scaled by the masses of the
+    blocks, with covariances C of coordinates and G of derivatives, the inverse mass matrix is their geometric mean
 
     $$ N = G^{-1/2} (G^{1/2} C G^{1/2})^{1/2} G^{-1/2}, $$
 
-    which a Gaussian determines without error, and which `DiagonalEstimator` uses for each coordinate alone. Directions
-    are the eigenvectors whose eigenvalues η are furthest from 1 by at least a factor of 2, with weights
-    $\lambda = \eta - 1$; only η > 1 if columns of a matrix have masses of their own, see `RidgeMechanics`.
+    which is exact for a Gaussian, and which `DiagonalEstimator` uses for each coordinate separately. Directions are the
+    eigenvectors whose eigenvalues η are furthest from 1 by at least a factor of 2, with weights $\lambda = \eta - 1$;
+    only η > 1 if the columns of a matrix have separate masses, see `RidgeMechanics`.
 
-    Each chain has its own directions: by a change of signs of columns, generators do not change and shifts of
-    companions do. The flat inverse mass is ``(chains, k, 1 + size)``: weights, generators, shifts.
+    Each chain has its own directions: a change of signs of columns leaves generators unchanged but changes the shifts
+    of the other sites. The flat inverse mass is ``(chains, k, 1 + size)``: weights, generators, shifts.
 
     Args:
         group: blocks of the group, orthonormal matrices first.
         position: positions of all blocks, used for their shapes.
         matrices: blocks of orthonormal matrices, ``(chains, n, p)``.
-        optional: whether directions are left out where trajectories are short anyway or would not become much shorter.
+        optional: whether directions are left out if trajectories are already short or would not become much shorter.
 
     Attributes:
-        optional: the argument; directions once taken are kept, since other code would have to be compiled.
+        optional: the argument; False once directions are in use, since they are then kept to avoid recompilation.
 
     Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, for the geometric mean.
     """
 
-    cost_little: ClassVar[bool] = False
-    """Whether code is compiled for directions from the start, so that it need not be compiled again for them."""
+    @property
+    def from_the_start(self) -> bool:
+        """True if code is compiled for directions before any are in use, which avoids recompilation."""
+        return False
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class RidgeEstimator(Saved):
         return flat if len(flat) == len(like) else self._for_other_chains(flat, like)
 
     def _for_other_chains(self, flat: Tensor, like: Tensor) -> Tensor:
-        """Return what a flat inverse mass is for another number of chains: none, as signs differ by chain."""
+        """Return a flat inverse mass for another number of chains: without directions, whose signs differ by chain."""
         return like
 
     def _rows(self) -> list[int]:
@@ -126,14 +126,14 @@ class RidgeEstimator(Saved):
 
     def update(self, position: Blocks, gradient: Blocks) -> None:
         """Add the states of one iteration, given for all blocks."""
-        # States are kept and looked at once, since small operations in each iteration would slow warm-up down.
+        # States are stored and evaluated at the end, since small operations in each iteration would slow down warm-up.
         self._states.append(tuple(blocks[key] for blocks in (position, gradient) for key in self._example))
 
     def estimate(self, inverse_masses: Blocks) -> tuple[Tensor, Blocks]:
-        """Return the flat inverse mass for the next window, and inverse masses of blocks that it changes.
+        """Return the flat inverse mass for the next window, and the inverse masses of blocks that change with it.
 
         Args:
-            inverse_masses: those of the blocks, which the flat inverse mass is relative to.
+            inverse_masses: inverse masses of the blocks, to which the flat inverse mass is relative.
         """
         scales = self._scales(inverse_masses)
         # Orthonormal matrices are first in the group, and so in each state.
@@ -141,7 +141,8 @@ class RidgeEstimator(Saved):
         coordinates, derivatives = self._coordinates(scales, bases)
         spread, curvature = (covariances(values, 1.0) for values in (coordinates, derivatives))
         values, vectors = torch.linalg.eigh(geometric_mean(spread, curvature))
-        # A chain that hardly moved, or came from elsewhere, would estimate masses with which it never moves again.
+        # A chain that hardly moved, or is still approaching the typical set, would estimate masses with which it gets
+        # stuck.
         usual = values.median(0, keepdim=True).values
         values = values.clamp(usual / _FROM_THE_USUAL, usual * _FROM_THE_USUAL)
         either_way = all(inverse_masses[key].dim() == 1 for key in self._pairs)
@@ -151,7 +152,7 @@ class RidgeEstimator(Saved):
         kept = vectors.gather(-1, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
         used = distance.gather(-1, order) > math.log(FAR_FROM_ONE)
         left = values.scatter(-1, order, torch.where(used, 1.0, chosen))
-        if self.optional and not _worthwhile(values, left):
+        if self.optional and not worthwhile(values, left):
             return self.initial(), {}
         directions = (kept * scales.unsqueeze(-1)).mT * used.unsqueeze(-1)
         parts = [torch.where(used, chosen - 1, 0.0).unsqueeze(-1)]
@@ -209,20 +210,20 @@ def _generators(basis: Tensor, pairs: Tensor, amounts: Tensor) -> Tensor:
     return basis.unsqueeze(1) @ inner @ basis.mT.unsqueeze(1)
 
 
-def _worthwhile(values: Tensor, left: Tensor) -> bool:
-    """Return whether the steps of a trajectory become fewer, by the eigenvalues before and those left, per chain."""
+def worthwhile(values: Tensor, left: Tensor) -> bool:
+    """Return whether trajectories take fewer steps, by the eigenvalues before and the remaining ones, per chain."""
     before, after = (each.amax(-1) / each.amin(-1) for each in (values, left))
     return float(before.sqrt().median()) > _MANY_STEPS and float((before / after).sqrt().median()) > _FEWER_STEPS
 
 
 def covariances(values: Tensor, weight: float) -> Tensor:
-    """Compute covariances with so much of the identity as of a draw, ``(..., size, size)``.
+    """Compute covariances shrunk towards the identity, ``(..., size, size)``.
 
-    They are the identity where they are not finite.
+    Covariances that are not finite are replaced by the identity.
 
     Args:
         values: values of each iteration, ``(..., iterations, size)``.
-        weight: weight of the identity, where each draw has 1.
+        weight: weight of the identity, relative to that of one draw.
     """
     centred = values - values.mean(-2, keepdim=True)
     identity = torch.eye(values.shape[-1], dtype=values.dtype, device=values.device)
@@ -244,7 +245,7 @@ def _completed(matrices: Tensor) -> Tensor:
 
 
 def geometric_mean(spread: Tensor, curvature: Tensor) -> Tensor:
-    r"""Compute the symmetric positive N with $N G N = C$, of spread C and curvature G.
+    r"""Compute the symmetric positive N with $N G N = C$, for a covariance C and a curvature G.
 
     With $G = LL^\top$ and $L^\top C L = V \Lambda V^\top$, it is
     $L^{-\top} V \Lambda^{1/2} V^\top L^{-1}$; the identity where G is singular by rounding.
@@ -265,6 +266,6 @@ def planes(generators: Tensor, columns: int) -> Planes:
     values, vectors = torch.linalg.eigh(1j * generators)
     most = min(columns, math.floor(generators.shape[-1] / 2))
     speeds, vectors = values[..., -most:].clamp(min=0), vectors[..., -most:] * 2**0.5
-    # A zero generator has arbitrary eigenvectors, real ones among them: any plane does, but none is not one.
+    # A zero generator has arbitrary eigenvectors, some of them real: then any plane is used in their place.
     turning = (speeds > 0).unsqueeze(-2)
     return Planes(speeds, (vectors.imag * turning).contiguous(), (vectors.real * turning).contiguous())

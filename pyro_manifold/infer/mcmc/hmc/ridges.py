@@ -1,4 +1,4 @@
-"""Mechanics of correlated blocks: directions with masses of their own, across orthonormal and unconstrained sites."""
+"""Mechanics of correlated blocks: directions with their own masses, across orthonormal and unconstrained sites."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Planes(NamedTuple):
 
 
 class Ridges(NamedTuple):
-    r"""Directions of a group of blocks, and what each adds to the kinetic energy.
+    r"""Directions of a group of blocks, with the weight of each in the kinetic energy.
 
     Attributes:
         weights: $\lambda_i > -1$, ``(chains, k)``; 0 for a direction that is not used.
@@ -74,12 +74,12 @@ class Ridges(NamedTuple):
 
 
 class RidgeMechanics(ProductMechanics):
-    r"""Product mechanics in which directions across blocks have masses of their own.
+    r"""Product mechanics in which directions across blocks have their own masses.
 
-    A ridge of the posterior, a direction known far worse than others, is in general no column of an orthonormal matrix
-    and no coordinate, but a rotation of the matrix together with a shift of unconstrained sites. With skew-symmetric
-    matrices $E_i$ and vectors $u_i$, constant along a trajectory, and momenta r of an orthonormal matrix X
-    and s of unconstrained numbers z,
+    A ridge of the posterior, a direction with much larger variance than others, is in general neither a column of an
+    orthonormal matrix nor a coordinate, but a rotation of the matrix combined with a shift of unconstrained sites. With
+    skew-symmetric matrices $E_i$ and vectors $u_i$, constant along a trajectory, and momenta r of an orthonormal matrix
+    X and s of unconstrained sites z,
 
     $$
     K = K_0(X, r, s) + \tfrac12 \sum_i \lambda_i c_i^2 - \tfrac12 \log\det(I + \Lambda S(X)), \quad
@@ -98,12 +98,14 @@ class RidgeMechanics(ProductMechanics):
     - K is positive if no $\lambda_i$ is negative. With one mass for each Stiefel site $K_0$ is a quadratic
       form of $rX^\top - Xr^\top$, and for directions orthonormal in it $\lambda_i > -1$ suffices.
 
-    Generators act from the left, so neither signs, order nor rotations of columns change them, and one that turns X
-    along a great circle does so everywhere on it: unlike a chart with a dense mass matrix, they have no singular point.
+    Generators act from the left. They are therefore unchanged by signs, order and rotations of columns, and a generator
+    that rotates X along a great circle does so at all its points: in contrast to local coordinates with a dense mass
+    matrix, they have no singular point.
 
     Args:
         mechanics: mechanics of each block; those with generators are `CayleyMechanics` or `ColumnMechanics`.
-        groups: groups of blocks with directions, ``{key of the metrics: blocks}``; groups that metrics lack have none.
+        groups: groups of blocks with directions, ``{key of the metrics: blocks}``; groups without an entry in the
+            metrics have none.
     """
 
     def __init__(self, mechanics: Mapping[Block, Mechanics], groups: Mapping[Block, tuple[Block, ...]]) -> None:

@@ -21,7 +21,7 @@ def windows(warmup_steps: int) -> list[range]:
     """Split the iterations of warm-up, counted from 0, into windows; the first and the last estimate no masses.
 
     Stan's windows double in size, and the last one is extended to the end: of 350 iterations, half are in one window.
-    While chains still travel to the typical set, earlier masses are wrong, and without masses trajectories need many
+    While chains still move towards the typical set, earlier masses are wrong, and without masses trajectories need many
     short steps. Windows here therefore grow by a factor of 1.5, and masses are first estimated after some 20 iterations
     instead of 100. Warm-ups of less than 150 iterations have one window for masses as in Stan, between the first 15 %
     and the last 10 %. Below 20 iterations there is a single window, without masses.

@@ -29,7 +29,17 @@ class Tuning:
         trajectory_length: mean integration time; None to adapt it.
 
     Raises:
-        ValueError: for numbers that are not positive.
+        ValueError: for values that are not positive.
+
+    Examples:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> from pyro_manifold.infer import MCMC, OHMC
+        >>> model = lambda: pyro.sample("x", dist.Normal(torch.zeros(2), torch.tensor([1.0, 5.0])).to_event(1))
+        >>> tuning = Tuning(0.8, {"x": torch.tensor([1.0, 25.0])}, trajectory_length=2.0)
+        >>> mcmc = MCMC(OHMC(model, tuning=tuning), 10, 0, num_chains=4, disable_progbar=True)
+        >>> mcmc.run()
+        >>> mcmc.kernel.step_size
+        0.8
     """
 
     step_size: float
@@ -42,8 +52,8 @@ class Tuning:
             check_positive(trajectory_length=self.trajectory_length)
         if not isinstance(self.inverse_mass_matrix, Mapping):
             raise ValueError(
-                f"inverse_mass_matrix={self.inverse_mass_matrix!r}, expected a dictionary of a tensor for each block, "
-                "as kernel.inverse_mass_matrix is after a run."
+                f"inverse_mass_matrix={self.inverse_mass_matrix!r}, expected {{block: tensor}}, as in "
+                "kernel.inverse_mass_matrix after a run."
             )
 
     def numbers(self) -> dict[Block, Any]:
@@ -72,8 +82,8 @@ class Tuning:
         lost = [key for key in given if key[:1] == (DIRECTIONS_ACROSS,) and key not in across]
         if lost:
             warnings.warn(
-                f"The directions across {list(lost[0][1:])} of the earlier run are left out: this kernel has none "
-                "across the same sites, and trajectories may take more steps.",
+                f"The directions across {list(lost[0][1:])} of the earlier run are not used, since this kernel has "
+                "none across the same sites: trajectories may take more steps.",
                 stacklevel=2,
             )
             given = {block: value for block, value in given.items() if block not in lost}
@@ -93,9 +103,11 @@ def as_tuning(step_size: float, inverse_mass_matrix: object, tuning: object) -> 
     if tuning is None:
         return None if inverse_mass_matrix is None else Tuning(step_size, inverse_mass_matrix)  # type: ignore[arg-type]
     if not isinstance(tuning, Tuning):
-        raise ValueError(f"tuning={tuning!r}, expected what mcmc.kernel.tuning is after a run.")
+        raise ValueError(f"tuning={tuning!r}, expected mcmc.kernel.tuning of an earlier run.")
     if inverse_mass_matrix is not None or step_size != 1:
-        raise ValueError("tuning has a step_size and an inverse_mass_matrix: leave these out, or leave out tuning.")
+        raise ValueError(
+            "tuning already contains step_size and inverse_mass_matrix: pass either tuning or these arguments."
+        )
     return tuning
 
 
@@ -123,12 +135,14 @@ def _fitted(block: Block, given: object, estimator: InverseMassEstimator) -> Ten
         value = value.unsqueeze(0)
     if value.shape[1:] != shape or not len(value) or (len(like) == 1 and len(value) > 1 and shape):
         raise ValueError(
-            f"inverse_mass_matrix[{block}] has the shape {tuple(value.shape)}, expected {tuple(shape)}"
-            f"{', for each chain or for all' if len(like) > 1 else ''}."
+            f"inverse_mass_matrix[{block}] has the shape {tuple(value.shape)}, expected "
+            f"{tuple(shape)}{', for each chain or for all chains' if len(like) > 1 else ''}."
         )
     if len(value) != len(like):
         value = (1 / (1 / value).mean(0, keepdim=True)).expand_as(like).contiguous()
     positive = torch.linalg.cholesky_ex(value)[1] == 0 if len(shape) == 2 else value > 0
     if not bool(positive.all() & value.isfinite().all()):
-        raise ValueError(f"inverse_mass_matrix[{block}] is not positive and finite, expected variances.")
+        raise ValueError(
+            f"inverse_mass_matrix[{block}] has values that are not positive and finite, expected variances."
+        )
     return value

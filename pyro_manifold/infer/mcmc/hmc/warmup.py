@@ -187,7 +187,7 @@ class WarmUp(Saved):
             # iterations could otherwise cost as much as all draws.
             step_size = max(step_size, self._step_size.typical)
         num_steps = self._lengths.steps_of(self._integration_time, step_size, longest)
-        # The trajectory is shorter if steps are shorter than assumed above, or fewer.
+        # The trajectory is shorter if there are fewer steps than assumed above, or shorter ones.
         shortened = self._integration_time * self.step_size / step_size
         self._integration_time = min(shortened, (num_steps + 1) * self.step_size)
         persistence = self._plan.persistence if self._momenta_fit else 0.0
@@ -229,7 +229,7 @@ class WarmUp(Saved):
             self._untried = 0 if bool((share == 1).any()) else self._untried + 1
             if 0 < self._untried <= _PATIENCE:
                 return
-            # If no chain uses the full ε, it is too large for all; adapt to the chains that use the largest share.
+            # If no chain uses the full ε, it is too large for all: adapt to the chains that use the largest share.
             acceptance = (share * acceptance)[share == share.max()]
         probability = float(acceptance.mean())
         # At its upper bound the step size must not be increased further: the dual average would lag behind.
@@ -242,7 +242,7 @@ class WarmUp(Saved):
         self._momenta_fit = False
         is_last = self.masses.windows_completed == len(self._windows) - 2
         if self._plan.chooses_length and is_last and changed > _OTHER_MASSES:
-            self.length_choice.begin_anew()
+            self.length_choice.reset()
         if self._plan.adapt_step_size:
             self._search(state, random)
 

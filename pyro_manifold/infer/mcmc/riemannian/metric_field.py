@@ -153,11 +153,13 @@ def metric_field(function: Field, start: Tensor) -> MetricField:
         raise ValueError(f"metric returns {found!r}, expected a tensor.")
     if found.dim() != 1 and found.shape != (dimension, dimension):
         raise ValueError(
-            f"metric returns a tensor of shape {tuple(found.shape)}, expected a vector, whose pull-back is the metric, "
-            f"or the metric itself, ({dimension}, {dimension})."
+            f"metric returns a tensor of shape {tuple(found.shape)}, expected a vector, of which the pull-back "
+            f"metric is used, or the metric itself, ({dimension}, {dimension})."
         )
     if found.dim() == 2 and not agrees(found.mT, found):
-        raise ValueError("metric returns a matrix that is not symmetric, expected the metric itself.")
+        raise ValueError(
+            "metric returns a matrix that is not symmetric, expected a symmetric positive definite matrix."
+        )
 
     def in_dtype_of_sites(position: Tensor) -> Tensor:
         value = function(position).to(position.dtype)
@@ -172,8 +174,9 @@ def metric_field(function: Field, start: Tensor) -> MetricField:
             field.connection(start[:1], torch.ones_like(start[:1]))
     except Exception as error:
         raise ValueError(
-            f"The metric cannot be differentiated twice by torch.func ({error}): write it, or the model that it is "
-            "found from, without branches on values, .item(), writes into tensors and random numbers; or pass metric=."
+            f"The metric cannot be differentiated twice by torch.func ({error}): avoid branches on values, .item(), "
+            "in-place operations and random numbers in it, or in the model from which it is computed, or pass "
+            "metric=."
         ) from error
     return field
 

@@ -153,7 +153,7 @@ class MSD(Kernel):
         if target not in ("posterior", "jeffreys"):
             raise ValueError(f"target={target!r}, expected 'posterior' or 'jeffreys'.")
         if metric is None and model is None:
-            raise ValueError("potential_fn tells nothing of a metric: pass metric=.")
+            raise ValueError("potential_fn does not define a metric: pass metric=.")
         _check_metric_arguments(metric, metric_scale)
         self.step_size = float(step_size)
         self._persistence = float(persistence)
@@ -208,9 +208,9 @@ class MSD(Kernel):
         self, trajectory: LagrangianTransition, state: LagrangianState, model: PotentialAndMetric, problem: Problem
     ) -> None:
         """Replace steps by a graph, since the overhead of torch.func exceeds the arithmetic of a step."""
-        failures = {"traced": "The step cannot be traced, going on without, which is slow: {reason}."}
+        failures = {"traced": "The step cannot be traced, continuing without tracing, which is slow: {reason}."}
         if self._jit_compile:
-            failures["compiled"] = "jit_compile=True had no effect, going on without compiling: {reason}."
+            failures["compiled"] = "jit_compile=True had no effect, continuing without compilation: {reason}."
         trajectory.step.replace(
             state,
             [self._settings(state, step_size) for step_size in (1e-2, 3e-2)],
@@ -263,9 +263,9 @@ class MSD(Kernel):
         counts = statistics["jittered"].sum(1).tolist()
         if any(counts) and not self._metropolis:
             warnings.warn(
-                f"The metric was singular at {sum(counts)} draws. Where it turns singular from one place to "
-                "another the unadjusted dynamics has a wrong distribution at any step size: give a metric that is not, "
-                "or pass metropolis=True.",
+                f"The metric was singular at {sum(counts)} draws. If its rank varies between positions, the "
+                "unadjusted dynamics has a wrong stationary distribution at any step size: pass a metric that is "
+                "positive definite everywhere, or metropolis=True.",
                 stacklevel=2,
             )
         return [{**report, "jittered metrics": count} for report, count in zip(reports, counts, strict=True)]
@@ -289,13 +289,14 @@ def _check_metric(field: MetricField, start: Tensor) -> None:
     metric, _ = field.at(start)
     faults = {
         "is not finite": ~metric.isfinite().flatten(1).all(1),
-        "is not positive definite, nor with a jitter": ~factorise(metric)[0].isfinite().flatten(1).all(1),
+        "is not positive definite, even with jitter": ~factorise(metric)[0].isfinite().flatten(1).all(1),
     }
     for fault, chains in faults.items():
         if chains.any():
             raise ValueError(
-                f"The metric {fault} at the start of chain {int(chains.nonzero()[0])}, where unconstrained values are "
-                f"{start[chains][0].tolist()[:5]}: check metric=, or start elsewhere."
+                f"The metric {fault} at the initial values of chain {int(chains.nonzero()[0])}, which are "
+                f"{start[chains][0].tolist()[:5]} in unconstrained space: check metric=, or choose other initial "
+                "values."
             )
 
 
@@ -303,7 +304,7 @@ def _check_metric_arguments(metric: object, metric_scale: object) -> None:
     if metric is not None and not callable(metric):
         raise ValueError(f"metric={metric!r}, expected a function of the sites, or None for the automatic metric.")
     if metric is not None and metric_scale is not None:
-        raise ValueError("metric_scale is for the automatic metric: put the factors into metric= instead.")
+        raise ValueError("metric_scale is only for the automatic metric: multiply by the factors in metric= instead.")
     if not isinstance(metric_scale, Mapping | None):
         raise ValueError(f"metric_scale={metric_scale!r}, expected a dictionary {{site: factor}}.")
     for name, factor in (metric_scale or {}).items():

@@ -31,7 +31,7 @@ class DrawStorage(Protocol):
         """Return the context manager in which iterations are run."""
 
     def finish(self, whole: bool) -> None:
-        """Complete the storage after the last iteration; ``whole`` is False if an iteration was broken off."""
+        """Complete the storage after the last iteration; ``whole`` is False if an iteration was interrupted."""
 
     def settle(self) -> None:
         """Make all draws so far readable."""

@@ -1,4 +1,4 @@
-"""End-of-run warnings and remarks."""
+"""End-of-run warnings, and symmetries of the draws."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from pyro_manifold.diagnostics.disagreement import (
     temperature_of_hottest_coordinate,
 )
 from pyro_manifold.diagnostics.reasons import agreement, unexplained
-from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 
 def warn_of_chains(
     samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor], hottest_site: str | None = None
 ) -> None:
-    """Warn of chains that hardly moved, and of chains with too high a momentum temperature.
+    """Warn about chains that hardly moved, and about a momentum temperature that is too high.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
@@ -32,12 +33,12 @@ def warn_of_chains(
     stuck = stuck_chains(samples, statistics)
     if stuck:
         chains = next(len(value) for value in [*statistics.values(), *samples.values()])
-        where = named(stuck) if chains > 1 else "the chain"
+        where = named(stuck).capitalize() if chains > 1 else "The chain"
         whose = "their" if len(stuck) > 1 else "its"
         warnings.warn(
-            f"After warm-up {where} moved in fewer than one iteration of twenty, so that {whose} draws are a few "
-            "points, not the posterior: take more warmup_steps, a start nearer to the mass (init_strategy of the "
-            "kernel, or initial_params), a shorter step_size or float64.",
+            f"{where} moved in fewer than 5 % of iterations after warm-up, so that {whose} draws do not represent "
+            "the posterior: increase warmup_steps, or use initial values nearer to the typical set (init_strategy "
+            "of the kernel, or initial_params), a smaller step_size or float64.",
             stacklevel=4,
         )
     _warn_of_heat(statistics, hottest_site)
@@ -54,19 +55,18 @@ def _warn_of_heat(statistics: Mapping[str, Tensor], hottest_site: str | None) ->
     whose, where = ("chains", "") if hot else (f"one coordinate{named_site}", " there")
     scales = "scales" if hottest_site is None else f"scales={{'{hottest_site}': ...}}"
     warnings.warn(
-        f"The momenta of {whose} are at a temperature of {measured:.3g} instead of {wanted:.3g}: the noise of "
-        f"minibatches, or steps that are too long, heat the chains, and draws spread more widely{where} than the "
-        f"posterior. Take a smaller step_size, shorter steps of single sites ({scales}), larger batches or more "
-        "friction.",
+        f"The momenta of {whose} are at a temperature of {measured:.3g} instead of {wanted:.3g}: minibatch noise or "
+        f"a large step size heats the chains, so that the variance of draws{where} is too large. Use a smaller "
+        f"step_size, smaller steps of single sites ({scales}), larger batches or more friction.",
         stacklevel=5,
     )
 
 
 def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[str, Tensor]) -> list[Symmetry] | None:
-    """Return the symmetries of a density, by draws of a run; None if the density cannot be evaluated.
+    """Return the symmetries of a density at draws of a run; None if the density cannot be evaluated.
 
     Args:
-        target_of: makes the target of the run; it may fail, and gives None for a density that is not known.
+        target_of: returns the target of the run, or None if the density is not known; it may raise an error.
         samples: draws ``{site: (chains, draws, ...)}``.
     """
     try:
@@ -74,8 +74,8 @@ def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[st
         if target is None or not set(samples) >= {*target.manifolds, *target.transforms}:
             return None  # save_params left sites out
         found = symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
-        return [each for each in found if all(_is_finite(samples[name]) for name in each.sites + each.reordered)]
-    except Exception:  # a model can fail in any way; the table is then shown without remarks
+        return [each for each in found if all(_is_finite(samples[name]) for name in each.names)]
+    except Exception:  # a model can fail in any way; the table is then shown without symmetries
         return None
 
 
@@ -91,13 +91,13 @@ class KnownSymmetries:
         self._found: list[Symmetry] | None = None
 
     def of(self, target_of: Callable[[], Target | None], samples: Mapping[str, Tensor]) -> list[Symmetry] | None:
-        """Return `found_symmetries`; from before, if ``samples`` is the dictionary of the call before."""
+        """Return `found_symmetries`, cached for successive calls with the same dictionary ``samples``."""
         if samples is not self._samples:
             self._samples, self._found = samples, found_symmetries(target_of, samples)
         return self._found
 
     def __reduce__(self) -> tuple[type[KnownSymmetries], tuple[()]]:
-        return KnownSymmetries, ()  # a copy of the run, in another process too, finds them again
+        return KnownSymmetries, ()  # recomputed in a copy of the run, such as in another process
 
 
 def aligned_draws(samples: Mapping[str, Tensor], known: Sequence[Symmetry] | None, owner: str) -> dict[str, Tensor]:
@@ -109,8 +109,8 @@ def aligned_draws(samples: Mapping[str, Tensor], known: Sequence[Symmetry] | Non
     if known is None:
         raise ValueError(
             f"{owner}(align=True): the symmetries of this posterior are not known, since its density cannot be "
-            "evaluated here (a kernel of another package, or sites that save_params left out); align the draws of a "
-            "site with pyro_manifold.diagnostics.align_signs, align_signs_and_permutations or align_rotations."
+            "evaluated (for a kernel of another package, or with sites missing in save_params): align the draws of "
+            "a site by pyro_manifold.diagnostics.align_signs, align_signs_and_permutations or align_rotations."
         )
     return align_draws(samples, known).draws
 

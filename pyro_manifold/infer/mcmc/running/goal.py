@@ -16,13 +16,14 @@ from torch import Tensor
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.diagnostics.convergence import Measure, convergence, nested_r_hat, varies
 from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetries import Symmetry, symmetries
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.infer.mcmc.checks import check_counts, is_a
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage
 from pyro_manifold.infer.mcmc.running.run import Run
 
 Quantities = Callable[[Sites], dict[str, Tensor]]
-"""From draws ``{site: (chains, draws, ...)}`` to what is asked about."""
+"""Function from draws ``{site: (chains, draws, ...)}`` to the quantities that are checked."""
 
 FEWEST_DRAWS = 4
 _LEAST_GROWTH, _LARGEST_GROWTH = 1.2, 2.0
@@ -32,19 +33,19 @@ _FEWEST_SAMPLES, _MOST_SAMPLES, _WARMUP_STEPS = 100, 10_000, 500
 
 @dataclass(frozen=True)
 class Until:
-    """Goals of a run: sample until every entry of every site that is kept, and the log density, has reached them.
+    """Stopping rule: sample until all entries of all stored sites, and the log density, reach these values.
 
-    Sites that the posterior knows only up to signs, order or rotations of columns are looked at through
-    `pyro_manifold.diagnostics.invariants`, which these do not change.
+    Sites that are identified only up to signs, order or rotations of columns are replaced by invariants, see
+    `pyro_manifold.diagnostics.invariants`.
 
     Args:
-        ess: the smallest bulk and tail effective sample sizes.
-        rhat: the largest rank-normalised R-hat, as `MCMC.summary` shows it.
-        nested_rhat: the largest nested R-hat, for chains in `Superchains`.
-        max_samples: at most so many iterations after warm-up; 10,000 if None (``num_samples``, if that is more).
+        ess: smallest bulk and tail effective sample size.
+        rhat: largest rank-normalised R-hat, as in `MCMC.summary`.
+        nested_rhat: largest nested R-hat, for chains in `Superchains`.
+        max_samples: largest number of iterations after warm-up; if None, the larger of 10,000 and ``num_samples``.
 
     Raises:
-        ValueError: without a goal, and for values that none can have.
+        ValueError: if no goal is set, and for values that cannot be reached.
 
     Examples:
         >>> Until(ess=400, rhat=1.01, max_samples=3000).goals
@@ -58,7 +59,7 @@ class Until:
 
     def __post_init__(self) -> None:
         if not self.goals:
-            raise ValueError("until has no goal, expected one such as Until(ess=400, rhat=1.01).")
+            raise ValueError("until has no goal, expected at least one, such as Until(ess=400, rhat=1.01).")
         for goal, value in self.goals.items():
             least = 0 if goal == "ess" else 1
             if not (is_a(Real, value) and least < value < math.inf):
@@ -77,10 +78,11 @@ class Shortfall(NamedTuple):
     """Distance of one entry of a quantity from a goal.
 
     Attributes:
-        ratio: the effective sample size wanted over that found, or R-hat's excess over 1 found over that allowed:
-            about by how much the draws have to grow. The goal is reached where it is at most 1.
-        name: of the entry.
-        found: in words.
+        ratio: required effective sample size divided by the estimate, or estimated excess of R-hat over 1 divided by
+            that allowed. It is about the factor by which the number of draws has to grow; at most 1 if the goal is
+            reached.
+        name: name of the entry.
+        found: description of the estimate.
     """
 
     ratio: float
@@ -91,21 +93,21 @@ class Shortfall(NamedTuple):
 class Goal:
     """Stopping rule based on the convergence diagnostics of the draws so far.
 
-    The worst entries of the last look are looked at first, and the first that falls short settles it, so that a look
-    costs little until the last one. The next look is where that entry is forecast to suffice, effective sample sizes
-    and the inverse of R-hat's excess growing in proportion to the draws, at least 1.2 and at most 2 times as many draws
-    on: it depends on draws alone, so that a run with the same seed is the same run.
+    A check starts with the worst entries of the last one and ends at the first that falls short, so that all checks but
+    the last are cheap. The next check is made when this entry is predicted to reach its goal, with effective sample
+    sizes and the inverse of R-hat's excess in proportion to the number of draws, at 1.2 to 2 times as many draws. It
+    depends on draws only, so that runs with the same seed are identical.
 
     Args:
-        until: what is to be reached.
-        num_superchains: for the last of these.
-        quantities: what is to reach them.
-        first: number of draws of each chain at the first look.
+        until: the goals.
+        num_superchains: number of groups of chains, for nested R-hat.
+        quantities: function from draws to the quantities that are checked.
+        first: number of draws of each chain at the first check.
 
     Attributes:
-        next: number of draws at the next look.
-        reached: whether it has been reached.
-        worst: the worst entry of the last look.
+        next: number of draws at the next check.
+        reached: whether all goals are reached.
+        worst: worst entry at the last check.
     """
 
     def __init__(self, until: Until, num_superchains: int | None, quantities: Quantities, first: int) -> None:
@@ -115,17 +117,17 @@ class Goal:
         self.worst: Shortfall | None = None
         self._ratios: dict[str, np.ndarray] = {}
 
-    def look(self, draws: Sites, *, thoroughly: bool = False) -> bool:
+    def check(self, draws: Sites, *, thoroughly: bool = False) -> bool:
         """Check the draws so far, ``{site: (chains, draws, ...)}``, and return whether the goal is reached.
 
         Args:
             draws: at least 4 of each chain.
-            thoroughly: look at all entries, to name the worst.
+            thoroughly: whether to check all entries, to find the worst.
         """
         if not draws:
             raise ValueError(
-                "until looks at the sites of save_params and at the log density, and of this kernel with "
-                "save_params=[] there is neither: keep a site."
+                "until needs the draws of a site or the log density, and with this kernel and save_params=[] there "
+                "are neither: store at least one site."
             )
         count = next(iter(draws.values())).shape[1]
         worst: Shortfall | None = None
@@ -133,8 +135,8 @@ class Goal:
             worst = shortfall if worst is None or shortfall.ratio > worst.ratio else worst
             if worst.ratio > 1 and not thoroughly:
                 break
-        # Where nothing has moved there is nothing to go by.
-        self.worst = worst or Shortfall(math.inf, "every site", "not a single change of value")
+        # If no value has changed, no diagnostic is defined.
+        self.worst = worst or Shortfall(math.inf, "every site", "no change of value")
         self.reached = self.worst.ratio <= 1
         self.next = math.ceil(count * min(max(self.worst.ratio, _LEAST_GROWTH), _LARGEST_GROWTH))
         return self.reached
@@ -166,7 +168,7 @@ class Goal:
         return worst
 
     def _figures_of(self, entry: Tensor) -> Iterator[tuple[str, float]]:
-        """Yield the diagnostics of an entry, the fastest to compute first."""
+        """Yield the diagnostics of an entry, those that are fastest to compute first."""
         if "nested_rhat" in self._until:
             yield "nested_rhat", float(nested_r_hat(entry, self._superchains or 0))
         measures: tuple[Measure, ...] = ("ess_tail", "ess_bulk") if "ess" in self._until else ()
@@ -183,16 +185,16 @@ class Goal:
         """Describe the reason for which a run stopped with this number of draws of each chain."""
         if self.reached:
             return f"Stopped at {draws} draws of each chain, with {self._wanted} for every site and the log density."
-        said = "" if self.worst is None else f": the worst is {self.worst.name} with {self.worst.found}"
+        worst = "" if self.worst is None else f": the worst is {self.worst.name} with {self.worst.found}"
         which = f"max_samples, {most} draws of each chain," if draws == most else f"{draws} draws of each chain"
-        return f"Stopped at {which} before {self._wanted} for every site and the log density{said}."
+        return f"Stopped at {which} before {self._wanted} for every site and the log density{worst}."
 
     @property
     def _wanted(self) -> str:
         return " and ".join(in_words({goal: value}, bound=True) for goal, value in self._until.items())
 
 
-def known_by(run: Run[Any, Any]) -> Quantities:
+def identified_quantities(run: Run[Any, Any]) -> Quantities:
     """Return a function of draws to the quantities that the posterior identifies, given its symmetries (found once)."""
     found: list[Symmetry] | None = None
 
@@ -201,20 +203,20 @@ def known_by(run: Run[Any, Any]) -> Quantities:
         if found is None:
             try:
                 found = symmetries(run.target, run.values)
-            except Exception:  # a model can fail in any way, and then entries are looked at as they are
+            except Exception:  # a model can fail in any way, entries are then checked unchanged
                 found = []
         return known_quantities(draws, found)
 
     return quantities
 
 
-class Looks:
+class GoalChecks:
     """Stopping rule that checks a goal on the draws in a draw storage, as used by `loop.sample`.
 
     Args:
-        goal: what is to be reached.
-        storage: has the draws.
-        thinning: iterations of a draw.
+        goal: the goals.
+        storage: storage of the draws.
+        thinning: number of iterations per draw.
     """
 
     def __init__(self, goal: Goal, storage: DrawStorage, thinning: int) -> None:
@@ -228,14 +230,14 @@ class Looks:
         """Check the goal if a check is due, also at earlier numbers of draws that a resumed run has passed."""
         while self._goal.next <= draws and not self._goal.reached:
             self._storage.settle()
-            self._goal.look(self._draws(self._goal.next))
+            self._goal.check(self._draws(self._goal.next))
         return self._goal.reached
 
     def verdict(self, wanted: int) -> str:
         """Describe the reason for which the run stopped, after a last check of at most ``wanted`` draws."""
         made = min(self._storage.made, wanted)
         if not self._goal.reached and made >= FEWEST_DRAWS:
-            self._goal.look(self._draws(made), thoroughly=True)
+            self._goal.check(self._draws(made), thoroughly=True)
         return self._goal.sentence(made, wanted)
 
     def _draws(self, count: int) -> Sites:
@@ -274,7 +276,7 @@ def _label(name: str, shape: torch.Size, k: int) -> str:
 
 
 def lengths(num_samples: int | None, warmup_steps: int | None, until: Until | None) -> tuple[int, int | None, int]:
-    """Return iterations at least, of warm-up, and at most."""
+    """Return the minimum number of iterations, the number of warm-up iterations, and the maximum."""
     if until is None:
         if num_samples is None:
             raise ValueError("MCMC needs num_samples, or until=Until(ess=400, rhat=1.01).")
@@ -286,12 +288,14 @@ def lengths(num_samples: int | None, warmup_steps: int | None, until: Until | No
     check_counts(num_samples=num_samples)
     most = max(_MOST_SAMPLES, num_samples) if most is None else most
     if most < num_samples:
-        raise ValueError(f"max_samples={most} is below num_samples={num_samples}, the least that is sampled.")
+        raise ValueError(
+            f"max_samples={most}, expected at least num_samples={num_samples}, the minimum number of iterations."
+        )
     return num_samples, warmup_steps, most
 
 
 def as_until(until: object, num_superchains: int | None) -> Until | None:
-    """Return the goals of a run, checked; a dictionary of them is as good."""
+    """Return the ``until`` argument as checked goals; a dictionary is converted."""
     if until is None:
         return None
     if isinstance(until, Mapping) and set(until) <= {field.name for field in fields(Until)}:
@@ -300,6 +304,6 @@ def as_until(until: object, num_superchains: int | None) -> Until | None:
         raise ValueError(f"until={until!r}, expected goals such as Until(ess=400, rhat=1.01).")
     if until.nested_rhat is not None and num_superchains is None:
         raise ValueError(
-            "until['nested_rhat'] needs chains that share starts: pass num_chains=Superchains(8, size=16)."
+            "until['nested_rhat'] needs chains with common initial values: pass num_chains=Superchains(8, size=16)."
         )
     return until

@@ -128,7 +128,7 @@ def sample(
         if not draws:
             raise
         why = str(error).removesuffix(".") or "Interrupted"
-    except Exception as error:  # a model, its data or a consumer can fail in any way, hours in
+    except Exception as error:  # a model, its data or a consumer can fail in any way, also late in a run
         if not draws:
             raise
         return Ended(draws, None, error)
@@ -195,7 +195,7 @@ class ProgressBar:
     Args:
         total: number of iterations.
         figures: function that returns the figures to show.
-        disable: whether to show nothing.
+        disable: whether to hide the progress bar.
         made: number of iterations already made.
     """
 

@@ -89,10 +89,12 @@ class OnDisk:
         """Raise an error if draws of another run would be overwritten, also of a process that started meanwhile."""
         if holds_a_run(self._folder):
             if not resume:
-                raise ValueError(f"store='{self._folder}' holds a run by now, of another process: store elsewhere.")
+                raise ValueError(
+                    f"store='{self._folder}' has been taken by a run of another process: choose another folder."
+                )
         elif any(numbered(self._folder, CHUNK)) or any(numbered(self._folder, CHECKPOINT)):
             raise ValueError(
-                f"store='{self._folder}' has files of a run and no manifest to know it by: store elsewhere."
+                f"store='{self._folder}' has files of a run but no manifest that identifies it: choose another folder."
             )
 
     # ---- iterations ---------------------------------------------------------------------------------------------
@@ -148,8 +150,8 @@ class OnDisk:
             newest = max((number for number, _ in numbered(self._folder, CHECKPOINT)), default=0)
             if newest != self._checkpoint:
                 raise ValueError(
-                    f"store='{self._folder}' has been written to since, by another run of it: go on with that by a new "
-                    "MCMC(..., resume=True)."
+                    f"store='{self._folder}' has since been written to by another process that resumed the run: "
+                    "continue with a new MCMC(..., resume=True)."
                 )
             if replaced:
                 signal.signal(signal.SIGINT, stop)
@@ -162,8 +164,8 @@ class OnDisk:
     def finish(self, whole: bool) -> None:
         """Write all remaining draws.
 
-        If an iteration was broken off, the state of the random number generator is not that of an uninterrupted run. No
-        checkpoint is then written, and draws since the last one are recomputed when the run is resumed.
+        If an iteration was interrupted, the state of the random number generator is not that of an uninterrupted run.
+        No checkpoint is then written, and draws since the last one are recomputed when the run is resumed.
         """
         if self._saved_at != self._run.iteration or self._waiting:
             self._save(with_checkpoint=whole or self._stopped)
@@ -209,11 +211,13 @@ class OnDisk:
         self._is_gone = not holds_a_run(self._folder)
         if self._is_gone:
             since = (
-                f"the {self._waiting} since are in memory (get_samples)" if self._waiting else "there are none since"
+                f"the {self._waiting} later ones are in memory (get_samples)"
+                if self._waiting
+                else "there are no later ones"
             )
             raise OSError(
-                f"store='{self._folder}' was removed or renamed during the run, expected to stay until its end: "
-                f"{self._stored_draws} draws of each chain went with it, {since}, and another run needs another store."
+                f"store='{self._folder}' was removed or renamed during the run: {self._stored_draws} draws of each "
+                f"chain were stored in it, {since}; use another store for a new run."
             )
 
     def _packed_chunk(self, draws: int) -> bytes:
@@ -251,12 +255,12 @@ class OnDisk:
         stored = Manifest.read(self._folder)
         difference = stored.difference(manifest)
         if difference is not None:
-            raise ValueError(f"store='{self._folder}' holds another run: {difference}. Store this one elsewhere.")
+            raise ValueError(f"store='{self._folder}' holds another run: {difference}. Choose another folder.")
         rounding = stored.rounding_difference(manifest)
         if rounding is not None:
             warnings.warn(
-                f"store='{self._folder}' was made elsewhere ({rounding}): the run goes on, and its draws may differ "
-                "from an uninterrupted run's by rounding.",
+                f"store='{self._folder}' was written by another installation ({rounding}): the run continues, and "
+                "its draws may differ by rounding from those of an uninterrupted run.",
                 stacklevel=2,
             )
         return stored
@@ -277,15 +281,15 @@ class OnDisk:
             break
         else:
             if any(numbered(self._folder, CHUNK)):
-                why = losses[-1] if losses else "Its checkpoints are gone."
+                why = losses[-1] if losses else "Its checkpoints are missing."
                 raise ValueError(
-                    f"store='{self._folder}' has draws and no checkpoint to go on from ({why}): open_run reads them; "
-                    "store this run elsewhere."
+                    f"store='{self._folder}' has draws but no usable checkpoint ({why}): read them with open_run, "
+                    "and choose another folder for this run."
                 )
         if losses:
             warnings.warn(
-                f"{' '.join(losses)} Going on from iteration {self._run.iteration}, with {self.made} draws of each "
-                "chain; what came later is drawn again.",
+                f"{' '.join(losses)} Continuing from iteration {self._run.iteration}, with {self.made} draws of "
+                "each chain; later draws are made again.",
                 stacklevel=2,
             )
         for stem, kept in ((CHUNK, len(self._chunks) - 1), (CHECKPOINT, self._checkpoint)):
@@ -302,14 +306,14 @@ class OnDisk:
             raise DamagedError(f"{path} belongs to another run.")
         chunks = about.get("chunks")
         if not isinstance(chunks, list) or not all(_is_chunk(chunk) for chunk in chunks):
-            raise DamagedError(f"{path} does not say which draws precede it: it is damaged.")
+            raise DamagedError(f"{path} has no list of the draws before it: it is damaged.")
         self._check_chunks(chunks)
         try:
             state = unflattened(about.get("state"), archive)
         except RecursionError as error:
-            raise DamagedError(f"{path} is nested more deeply than any state: it is damaged.") from error
+            raise DamagedError(f"{path} is nested too deeply for a state: it is damaged.") from error
         if not isinstance(state, dict) or not {"run", "unfinished draw", "torch"} <= set(state):
-            raise DamagedError(f"{path} has no state of a run: it is damaged.")
+            raise DamagedError(f"{path} does not contain the state of a run: it is damaged.")
         return state, chunks
 
     def _check_chunks(self, chunks: list[list[int]]) -> None:
@@ -320,7 +324,7 @@ class OnDisk:
             archive = Archive(path)
             archive.verify()
             if path.stat().st_size != size or archive.checksum != checksum:
-                raise DamagedError(f"{path} is another file than the one that was written.")
+                raise DamagedError(f"{path} is not the file that was written.")
 
     def _load(self, state: dict[str, Any]) -> None:
         try:
@@ -330,13 +334,13 @@ class OnDisk:
             _set_random_states(self._run, random)
         except AnotherDensityError as error:
             raise ValueError(
-                f"store='{self._folder}' holds a run of another density ({error.difference}): resume it with the model "
-                "and data that it began with, or store this run elsewhere."
+                f"store='{self._folder}' holds a run of another density ({error.difference}): resume it with its "
+                "own model and data, or choose another folder for this run."
             ) from None
         except ValueError as error:
             raise ValueError(
-                f"store='{self._folder}' holds another run, or is damaged ({str(error).rstrip('.')}): resume it with "
-                "the kernel, model and data that it began with, or store this run elsewhere."
+                f"store='{self._folder}' holds another run, or is damaged ({str(error).rstrip('.')}): resume it "
+                "with its own kernel, model and data, or choose another folder for this run."
             ) from error
         except (KeyError, TypeError, RuntimeError) as error:
             raise ValueError(f"The checkpoint in '{self._folder}' is damaged ({error}).") from error

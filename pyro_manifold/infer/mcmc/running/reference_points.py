@@ -36,7 +36,7 @@ class AnotherDensityError(ValueError):
     def __init__(self, difference: str) -> None:
         self.difference = difference
         super().__init__(
-            f"The saved run is of another density ({difference}): restore it into a run of the same model and data."
+            f"The saved run has another density ({difference}): restore it into a run of the same model and data."
         )
 
 
@@ -78,7 +78,7 @@ class ReferencePoints(NamedTuple):
         check_entries(saved, cls._fields, "the reference points")
         for name, kind in (("position", Tensor), ("manifolds", str), ("values", Tensor)):
             if not isinstance(saved[name], dict) or not all(isinstance(part, kind) for part in saved[name].values()):
-                raise ValueError(f"The saved {name} of the reference points cannot be those of a run: restore another.")
+                raise ValueError(f"The saved {name} of the reference points are damaged: restore another checkpoint.")
         position, values = ({site: x.to(device) for site, x in saved[name].items()} for name in ("position", "values"))
         return cls(position, dict(saved["manifolds"]), values)
 
@@ -205,21 +205,21 @@ def _beyond(found: Tensor, recorded: Tensor, rounding: Tensor | None) -> Tensor:
 
 def _clause(found: Values, recorded: Values, differing: Mapping[str, Tensor], place: str) -> str:
     point = min(int(mask.nonzero()[0, 0]) for mask in differing.values())
-    said = [place.format(point)]
+    clauses = [place.format(point)]
     if _LOG_DENSITY in differing:
         before, now = float(recorded[_LOG_DENSITY][point]), float(found[_LOG_DENSITY][point])
         by = f", {now - before:+.2g}" if math.isfinite(now) else ""
-        said.append(f"the log density was {before:.6g} and is {now:.6g}{by}")
+        clauses.append(f"the log density was {before:.6g} and is {now:.6g}{by}")
     sites = [name for name in differing if name.startswith("'")]
     for name in [name for name in differing if name not in (_LOG_DENSITY, _METRIC, *sites)][:_NAMED]:
-        said.append(f"{name} {_change(found[name], recorded[name], differing[name])}")
+        clauses.append(f"{name} {_change(found[name], recorded[name], differing[name])}")
     if sites:
         more = f" and {len(sites) - _NAMED} more" if len(sites) > _NAMED else ""
         largest = max(float((found[name] - recorded[name]).abs().max()) for name in sites)
-        said.append(f"the gradient of {', '.join(sites[:_NAMED])}{more} differs by up to {largest:.2g}")
+        clauses.append(f"the gradient of {', '.join(sites[:_NAMED])}{more} differs by up to {largest:.2g}")
     if _METRIC in differing:
-        said.append("the metric differs")
-    return ", ".join(said)
+        clauses.append("the metric differs")
+    return ", ".join(clauses)
 
 
 def _change(found: Tensor, recorded: Tensor, differing: Tensor) -> str:

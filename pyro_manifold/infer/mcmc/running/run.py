@@ -12,6 +12,7 @@ from torch import Tensor
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
 from pyro_manifold.graphs.verified import reason
+from pyro_manifold.infer.mcmc.running import comparison_schedule as schedule
 from pyro_manifold.infer.mcmc.running.reference_points import (
     AnotherDensityError,
     ReferencePoints,
@@ -19,7 +20,7 @@ from pyro_manifold.infer.mcmc.running.reference_points import (
     difference,
     named,
 )
-from pyro_manifold.infer.mcmc.transitions.composition import Composition, golden_phase
+from pyro_manifold.infer.mcmc.transitions.composition import Composition
 from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import S, Statistics, in_rows, unbound
@@ -27,48 +28,27 @@ from pyro_manifold.store.saving import Plain, Saved, check_entries, plain, resto
 
 T = TypeVar("T")
 
-_BETWEEN_COMPARISONS_AT_FIRST, _FIRST_ITERATIONS = 8, 256
-_BETWEEN_COMPARISONS = {"warm-up": 64, "sampling": 256}
-_CHAINS_COMPARED, _CHAINS_COMPARED_WITH_CODE, _CHAINS_COMPARED_AT_THE_END = 2, 4, 16
-_FIRST_COMPARISON_OF_CODE, _MOST_BETWEEN_COMPARISONS_OF_CODE = 64, 4096
-
-
-def _code_is_compared(iteration: int) -> bool:
-    """Return whether to compare code after this iteration: 65, 129, 257 etc., as it costs up to 100 iterations."""
-    done = iteration - 1
-    doubled = done >= _FIRST_COMPARISON_OF_CODE and done & (done - 1) == 0
-    return doubled or (done > 0 and done % _MOST_BETWEEN_COMPARISONS_OF_CODE == 0)
-
-
-def _previous_comparison(iteration: int) -> int:
-    """Return the last iteration before this one after which code was compared; 0 if there was none."""
-    done = iteration - 2
-    if done < _FIRST_COMPARISON_OF_CODE:
-        return 0
-    every = _MOST_BETWEEN_COMPARISONS_OF_CODE
-    return 1 + (done // every * every if done >= every else 1 << (done.bit_length() - 1))
-
 
 class Run(Saved, Generic[S, T]):
     """Run of all chains: states, adaptation, counters and random number generator, as returned by `Kernel.prepare`.
 
-    Random numbers come from a generator of the run's own. So nothing else in the process changes the draws, and
-    `state_dict` holds all that they depend on.
+    Random numbers come from the run's own generator. Draws therefore do not depend on other code in the process, and
+    `state_dict` contains everything that they depend on.
 
     Args:
         problem: target, initial values and potential.
-        parts: what the kernel has composed.
-        warmup_steps: iterations that adapt.
-        configuration: the kernel's settings in words, to know them again when a saved run is loaded.
+        parts: transitions and adaptation, as composed by the kernel.
+        warmup_steps: number of warm-up iterations.
+        configuration: the kernel's settings as strings, which are compared when a saved run is loaded.
 
     Attributes:
-        transitions: one iteration, in this order.
-        iteration: iterations made so far, those of warm-up included.
+        transitions: transitions of an iteration, in this order.
+        iteration: number of iterations so far, including warm-up.
         statistics: statistics of the last iteration, ``{name: (chains,)}``.
         divergences: divergent iterations after warm-up, of all chains, ``()``.
         mean_acceptance: mean acceptance probability of this stage so far, ``()``.
-        compilation: knows when native code pays.
-        made_with: the kernel's settings in words, and how many chains and iterations of warm-up.
+        compilation: policy for when to compile native code.
+        made_with: the kernel's settings as strings, with the numbers of chains and of warm-up iterations.
     """
 
     changing: ClassVar[tuple[str, ...]] = (
@@ -127,10 +107,10 @@ class Run(Saved, Generic[S, T]):
         return self._hottest(self.state)
 
     def warn(self) -> None:
-        """Warn of what this kind of run can find wrong with itself when it has ended."""
+        """Issue the end-of-run warnings of this kind of run."""
 
     def report(self) -> dict[str, Any]:
-        """Return entries of `MCMC.diagnostics` that this kind of run has beside those of all."""
+        """Return additional entries of `MCMC.diagnostics` for this kind of run."""
         return {}
 
     def sentences(self) -> list[str]:
@@ -138,7 +118,7 @@ class Run(Saved, Generic[S, T]):
         return []
 
     def figures(self) -> dict[str, str]:
-        """Return what the progress bar shows of this kind of run."""
+        """Return additional figures for the progress bar."""
         return {}
 
     @property
@@ -166,11 +146,11 @@ class Run(Saved, Generic[S, T]):
             self._count()
         else:
             self._make_one()
-        if _code_is_compared(self.iteration):
-            self.compare_graphs(_CHAINS_COMPARED_WITH_CODE)
+        if schedule.code_is_compared(self.iteration):
+            self.compare_graphs(schedule.CHAINS_COMPARED_WITH_CODE)
             self.compare_code()
-        elif self.iteration % self._between_comparisons == 1:
-            self.compare_graphs(_CHAINS_COMPARED)
+        elif schedule.graph_is_compared(self.iteration, self.stage):
+            self.compare_graphs(schedule.CHAINS_COMPARED)
         self.compilation.after(self.iteration, self.statistics, self.state, self.warming_up)
         return self.sites
 
@@ -183,7 +163,7 @@ class Run(Saved, Generic[S, T]):
             before = state
             state, found = transition(before, settings, self.random)
             statistics.update(found)
-        # Only now, so that an interrupt leaves the run where it was.
+        # Only now, so that an interrupt leaves the run unchanged.
         self.state, self.statistics, self.iteration = in_rows(state), statistics, iteration
         if iteration == 1:
             self._check_statistics()
@@ -199,10 +179,8 @@ class Run(Saved, Generic[S, T]):
         if together is None or done < max(1, self.warmup_steps) or done >= self.compilation.planned:
             return
         first = self.tuning.settings(done + 1)
-        every = _BETWEEN_COMPARISONS["sampling"]
-        last = min(
-            done + together.iterations_per_call(first), done + every - (done - 1) % every, self.compilation.planned
-        )
+        compared = schedule.next_comparison_of_graph(done)
+        last = min(done + together.iterations_per_call(first), compared, self.compilation.planned)
         if last > done + 1:
             settings = [first, *map(self.tuning.settings, range(done + 2, last + 1))]
             states, statistics, random = together.iterate(self.state, settings, self.random)
@@ -214,7 +192,7 @@ class Run(Saved, Generic[S, T]):
             if not isinstance(value, Tensor) or value.shape != (self.problem.chains,):
                 found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
                 raise ValueError(
-                    f"A transition returns '{name}' as {found}, expected a tensor of one number for each chain, "
+                    f"A transition returns '{name}' as {found}, expected a tensor with one value for each chain, "
                     f"({self.problem.chains},)."
                 )
 
@@ -240,29 +218,20 @@ class Run(Saved, Generic[S, T]):
         return {"orthogonality_error": torch.stack(errors).amax(0)} if errors else {}
 
     @property
-    def stage(self) -> str:
+    def stage(self) -> schedule.Stage:
         """Stage of the last iteration, ``"warm-up"`` or ``"sampling"``."""
         return "warm-up" if self.warming_up else "sampling"
-
-    @property
-    def _between_comparisons(self) -> int:
-        """Number of iterations between comparisons; smaller in early warm-up."""
-        early = self.warming_up and self.iteration <= _FIRST_ITERATIONS
-        return _BETWEEN_COMPARISONS_AT_FIRST if early else _BETWEEN_COMPARISONS[self.stage]
 
     def compare_graphs(self, count: int) -> None:
         """Compare the graph of the density with the model at some of the chains; drop all graphs if they differ.
 
-        A branch on values may be frozen in a trace though both sides agreed near the initial values. `advance` does so
-        now and then for two chains or four; other ones each time.
+        Tracing freezes branches on values, which may have no effect near the initial values. `advance` makes this
+        comparison at intervals for two or four chains, each time for other ones.
 
         Args:
-            count: how many chains to look at, spread evenly.
+            count: number of chains to compare, evenly spaced.
         """
-        every = self.problem.chains
-        first = int(golden_phase(self.iteration) * every)
-        stride = max(1, every // count)
-        chains = sorted({(first + k * stride) % every for k in range(min(count, every))})
+        chains = schedule.chains_to_compare(self.iteration, self.problem.chains, count)
         difference = self._difference(self.state, chains)
         if difference is None:
             return
@@ -272,8 +241,8 @@ class Run(Saved, Generic[S, T]):
         self.state = self._renew(self.state, self.state.position)
         where = self.stage if self.warming_up else f"{self.stage}, draws so far may be wrong"
         warnings.warn(
-            f"The traced density left the model's at iteration {self.iteration} (in {where}): {difference}. Going on "
-            "with a loop over chains, without tracing.",
+            f"The traced density differs from the model at iteration {self.iteration} (in {where}): {difference}. "
+            "Continuing with a loop over chains, without tracing.",
             stacklevel=3,
         )
 
@@ -319,11 +288,11 @@ class Run(Saved, Generic[S, T]):
     def compare_code(self, *, slow: bool = False) -> None:
         """Compare compiled code of steps or iterations with the original at all chains; drop code that differs.
 
-        One iteration is made in both ways, from random numbers of its own, and each of its ends is taken that is not
-        divergent: what chains meet on their way counts too, also where they are always sent back.
+        One iteration is run in both ways with separate random numbers, and all its proposals that are not divergent are
+        accepted, so that rejected proposals are compared too.
 
         Args:
-            slow: whether to compare also what takes long.
+            slow: whether to include comparisons that take long.
         """
         for name, difference_from in self._code.items():
             graph = self._graphs[name]
@@ -332,31 +301,32 @@ class Run(Saved, Generic[S, T]):
             random = torch.Generator(self.state.energy.device).manual_seed(self.iteration)
             difference = difference_from(self.state, self.tuning.settings(max(1, self.iteration)), random)
             if difference is not None:
-                self.compare_graphs(_CHAINS_COMPARED_AT_THE_END)  # where that is wrong, so is all that contains it
+                # If the density's graph is wrong, so is all code that contains it.
+                self.compare_graphs(schedule.CHAINS_COMPARED_AT_THE_END)
                 if graph.is_graph:
                     self._go_on_without(name, difference)
 
     def _go_on_without(self, name: str, difference: str) -> None:
-        graph, agreed = self._graphs[name], _previous_comparison(self.iteration)
+        graph, agreed = self._graphs[name], schedule.previous_comparison_of_code(self.iteration)
         form = graph.form
         self._lookahead.forget(self.random)
         graph.forget()
         self.state = self._renew(self.state, self.state.position)
-        since = f"iteration {agreed}, when it was last right," if agreed else "it was made"
+        since = f"iteration {agreed}, when it last agreed," if agreed else "it was built"
         draws = max(0, min(self.iteration - self.warmup_steps, self.iteration - agreed))
         made = f" ({draws} of sampling)" if draws else ""
         without = {"native": "PYRO_MANIFOLD_NATIVE=0 in the environment", "compiled": "jit_compile=False"}
         again = f": run again with {without[form]}" if form in without else ""
         warnings.warn(
             f"The {form} code of the {name} is wrong at iteration {self.iteration} (in {self.stage}): {difference}. "
-            f"Going on without it, which is slower. The {self.iteration - agreed} iterations{made} since {since} may "
-            f"be wrong, and so may earlier ones that came to such places{again}.",
+            f"Continuing without it, which is slower. The {self.iteration - agreed} iterations{made} since {since} "
+            f"may be wrong, and so may earlier ones that visited similar states{again}.",
             stacklevel=3,
         )
 
     def compare_at_the_end(self) -> None:
         """Compare graphs and code at the end of a run, at more chains than before."""
-        self.compare_graphs(_CHAINS_COMPARED_AT_THE_END)
+        self.compare_graphs(schedule.CHAINS_COMPARED_AT_THE_END)
         self.compare_code(slow=True)
 
     def _difference_of_density(self, state: S, chains: list[int]) -> str | None:
@@ -367,8 +337,8 @@ class Run(Saved, Generic[S, T]):
     def state_dict(self) -> dict[str, Plain]:
         """Return the state on which later draws depend, as nested dictionaries of tensors, numbers and strings.
 
-        A run of the same kernel, model, data, number of chains and warm-up that loads it goes on bit for bit as this
-        one would, in another process too, given the same machine and number of threads.
+        A run of the same kernel, model, data, number of chains and warm-up that loads it continues bit for bit as this
+        run would, also in another process, given the same machine and number of threads.
         """
         self._lookahead.forget(self.random)
         saved = {**super().state_dict(), "random": self.random.get_state(), "forms": self.forms}
@@ -378,16 +348,15 @@ class Run(Saved, Generic[S, T]):
         """Restore a checkpoint of a run.
 
         Raises:
-            ValueError: if it was a run of another kernel or settings, another number of chains or of warm-up
-                iterations, or if log density or gradient are others where its chains are or at its reference points;
-                the sentence says what differs.
+            ValueError: for a run of another kernel or settings, or another number of chains or warm-up iterations, and
+                if log density or gradient differ at its chains or reference points; the message names the difference.
         """
         check_entries(saved, (*self.changing, "random", "forms", "made with", "reference"), "the run")
         self._check_made_alike(saved["made with"])
         check_entries(saved["forms"], self._graphs, "the run's graphs")
         for name, form in saved["forms"].items():
             if not isinstance(form, str):
-                raise ValueError(f"The saved form of the {name} is {form!r}, expected a word such as 'traced'.")
+                raise ValueError(f"The saved form of the {name} is {form!r}, expected a string such as 'traced'.")
         present = self.state_dict()
         try:
             reference = ReferencePoints.restored(saved["reference"], self.random.device)
@@ -397,12 +366,12 @@ class Run(Saved, Generic[S, T]):
             if self.iteration < 0:
                 raise ValueError(f"The saved 'iteration' is {self.iteration}, expected at least 0.")
             self._check_where_chains_are()
-        except Exception as error:  # what is damaged can fail in any way
-            super().load_state_dict(present)  # nothing is half loaded
+        except Exception as error:  # a damaged state can fail in any way
+            super().load_state_dict(present)  # a state is never partly loaded
             self.random.set_state(present["random"])
             if isinstance(error, ValueError):
                 raise
-            raise ValueError(f"The saved run is damaged ({reason(error)}): restore another.") from error
+            raise ValueError(f"The saved run is damaged ({reason(error)}): restore another checkpoint.") from error
         self._reference, self.statistics = reference, {}
         if self.compilation.made:
             self.compilation.make(self.state)
@@ -413,8 +382,8 @@ class Run(Saved, Generic[S, T]):
             graph.forget()
             if form != graph.form:
                 warnings.warn(
-                    f"The saved run had its {name} {form}, which cannot be done here: it goes on {graph.form}, and its "
-                    "draws may differ from an uninterrupted run's by rounding.",
+                    f"The saved run had its {name} {form}, which is not possible here: it continues {graph.form}, "
+                    "and its draws may differ by rounding from those of an uninterrupted run.",
                     stacklevel=2,
                 )
 
@@ -423,5 +392,6 @@ class Run(Saved, Generic[S, T]):
         for name, here in self.made_with.items():
             if saved[name] != here:
                 raise ValueError(
-                    f"The saved run was made with {name}={saved[name]}, this one with {name}={here}: prepare it alike."
+                    f"The saved run has {name}={saved[name]}, this one {name}={here}: prepare a run with the same "
+                    "settings."
                 )

@@ -1,4 +1,4 @@
-"""Sampling session: a run with its draw storage and number of iterations, for `MCMC.run` and `MCMC.continue_run`."""
+"""Sampling of a run: its draw storage and number of iterations, for `MCMC.run` and `MCMC.continue_run`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
-from pyro_manifold.infer.mcmc.running.goal import Goal, Looks
+from pyro_manifold.infer.mcmc.running.goal import Goal, GoalChecks
 from pyro_manifold.infer.mcmc.running.loop import Consumer, ProgressBar, sample
 from pyro_manifold.infer.mcmc.running.reference_points import AnotherDensityError
 from pyro_manifold.infer.mcmc.running.run import Run
@@ -79,8 +79,8 @@ class Sampling:
             changed = [f"the density is no longer that of the run ({error.difference})"]
         if changed:
             raise ValueError(
-                f"MCMC.continue_run: {'; '.join(changed)}: go on with the model and data that it began with, or run "
-                "another MCMC."
+                f"MCMC.continue_run: {'; '.join(changed)}: continue with the original model and data, or create a "
+                "new MCMC."
             )
         self.run.compare_graphs(_CHAINS_COMPARED)
 
@@ -101,13 +101,13 @@ class Sampling:
         total, wanted = self.run.warmup_steps + self._asked, self.wanted
         why: str | None = None
         error: BaseException | None = None
-        looks = None if self._goal is None else Looks(self._goal, self._storage, self._thinning)
+        checks = None if self._goal is None else GoalChecks(self._goal, self._storage, self._thinning)
         with self._storage.sampling():
             try:
                 with ProgressBar(total, figures, disable_progbar, self.run.iteration) as progress:
                     consumers = [self._storage, *consumers, progress]
-                    if looks is None or not looks.reached(min(self._storage.made, wanted)):
-                        _, why, error = sample(self.run, self._asked, self._thinning, consumers, looks)
+                    if checks is None or not checks.reached(min(self._storage.made, wanted)):
+                        _, why, error = sample(self.run, self._asked, self._thinning, consumers, checks)
             except BaseException as raised:  # no draw in this call; there may be earlier ones
                 error = raised
             try:
@@ -115,23 +115,23 @@ class Sampling:
             except OSError as full:
                 error = error or full  # the first error is the one reported
         broken_off = why is not None or error is not None
-        if looks is not None and not broken_off:
-            self.stopped = looks.verdict(wanted)
-        if broken_off or looks is not None:  # iterations not made are no longer requested
+        if checks is not None and not broken_off:
+            self.stopped = checks.verdict(wanted)
+        if broken_off or checks is not None:  # iterations not made are no longer requested
             self._asked = max(0, min(self._asked, self.run.iteration - self.run.warmup_steps))
         made = self._storage.made
         if isinstance(error, KeyboardInterrupt):
             if not made:
                 warnings.warn(
-                    f"Interrupted at iteration {self.run.iteration}, of which {self.run.warmup_steps} are warm-up, and "
-                    "before the first draw: what warm-up has learnt is kept, and continue_run(num_samples) goes on.",
+                    f"Interrupted at iteration {self.run.iteration} (warm-up has {self.run.warmup_steps}), before "
+                    "the first draw: the state of warm-up is kept, and continue_run(num_samples) continues from it.",
                     stacklevel=4,
                 )
                 raise error
             why, error = "Interrupted", None
         if error is not None:
             if made:
-                error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() has them.")
+                error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() returns them.")
             self.error = error
         elif why is not None:
             warnings.warn(f"{why}: kept {made} of {wanted} draws of each chain.", stacklevel=4)
@@ -154,6 +154,14 @@ class Sampling:
         """Return draws and statistics, only of the most recent draws if they are stored in files."""
         return self._storage.samples(self.draws, RECENT), self._storage.statistics(self.draws, RECENT)
 
+    def report(self) -> dict[str, Any]:
+        """Return the entries of `MCMC.diagnostics` that this kind of run adds to those of all runs."""
+        return self.run.report()
+
+    def sentences(self) -> list[str]:
+        """Return lines below the table of `MCMC.summary`."""
+        return self.run.sentences()
+
 
 class Reports(Sequence[dict[str, Any]]):
     """Lazy sequence of a kernel's diagnostics of each chain, computed on access.
@@ -174,3 +182,6 @@ class Reports(Sequence[dict[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._make()[index]
+
+    def __reduce__(self) -> tuple[type[list[dict[str, Any]]], tuple[list[dict[str, Any]]]]:
+        return list, (self._make(),)  # a copy has the statistics in memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,10 @@ def seed_of_all(store: Store | None, count: int, resume: bool) -> int:
     if resume and path.exists():
         found = read_json(path)
         if found.get("shards") != count or type(found.get("seed")) is not int:
-            raise ValueError(f"store='{store.folder}' has {str(found.get('shards'))[:20]} shards, and not {count}.")
+            raise ValueError(
+                f"store='{store.folder}' has {str(found.get('shards'))[:20]} shards, expected {count}: pass the "
+                "same number, or choose another folder."
+            )
         return int(found["seed"])
     store.make_folder()
     write_durably({path: json.dumps({"format": FORMAT, "shards": count, "seed": seed}).encode()})
@@ -79,6 +83,14 @@ class ShardedDraws:
     def recent(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Return draws and statistics, only the most recent ones if they are stored in files."""
         return self.samples(RECENT), self.statistics(RECENT)
+
+    def report(self) -> dict[str, Any]:
+        """Return no entries, as `MCMC.diagnostics` of shards has those of all runs alone."""
+        return {}
+
+    def sentences(self) -> list[str]:
+        """Return no lines below the table of `MCMC.summary`."""
+        return []
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         return {name: torch.cat([part[name][:, : self.draws] for part in parts]) for name in parts[0]}

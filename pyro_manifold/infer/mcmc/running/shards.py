@@ -24,10 +24,10 @@ from pyro_manifold.store.files import write_roughly
 from pyro_manifold.store.reading import shard_folder
 
 _ATTEMPTS = 3
-_SECONDS_BETWEEN_LOOKS = 1.0
-_LARGEST_SEED = 2**32  # that NumPy takes
+_SECONDS_BETWEEN_CHECKS = 1.0
+_LARGEST_SEED = 2**32  # supported by NumPy
 _PROGRESS = "progress"
-_ALONE = threading.Lock()  # Pyro's handlers and torch's generator belong to the process
+_ALONE = threading.Lock()  # Pyro's handlers and torch's generator are global to the process
 
 MakeExecutor = Callable[[], Executor]
 
@@ -36,17 +36,17 @@ MakeExecutor = Callable[[], Executor]
 class Shards:
     """Chains spread over processes and machines: ``MCMC(..., chain_method=Shards(ProcessPoolExecutor(2), 2))``.
 
-    Each shard has a warm-up, a seed and in a store a folder of its own. Draws depend on the number of shards, and not
-    on the number of workers. See ``docs/how_to/resuming.md``.
+    Each shard has its own warm-up, seed and, with a store, folder. Draws depend on the number of shards, but not on the
+    number of workers. See ``docs/how_to/resuming.md``.
 
     Args:
-        executor: any `concurrent.futures.Executor`, or a function without arguments that makes one: it is asked for
-            another when a worker's death has broken the first.
-        count: how many shards, of as many chains each.
-        threads: of each shard.
+        executor: any `concurrent.futures.Executor`, or a function without arguments that returns one. The function is
+            called again if the death of a worker breaks the executor.
+        count: number of shards, with the same number of chains each.
+        threads: number of threads of each shard.
 
     Raises:
-        ValueError: for something else.
+        ValueError: for arguments of other types, or counts below 1.
 
     Examples:
         >>> from concurrent.futures import ProcessPoolExecutor
@@ -61,8 +61,8 @@ class Shards:
     def __post_init__(self) -> None:
         if not isinstance(self.executor, Executor) and not callable(self.executor):
             raise ValueError(
-                f"executor={self.executor!r}, expected a concurrent.futures.Executor such as ProcessPoolExecutor(2), "
-                "or a function without arguments that makes one."
+                f"executor={self.executor!r}, expected a concurrent.futures.Executor such as "
+                "ProcessPoolExecutor(2), or a function without arguments that returns one."
             )
         check_positive_integer(count=self.count, threads=self.threads)
 
@@ -87,17 +87,17 @@ class Job:
     """Work of all shards: sampling of chains.
 
     Attributes:
-        sampling: makes what samples the chains of one shard: `MCMC`.
-        kernel: of each.
-        num_samples: iterations after warm-up.
-        num_chains: of all shards together.
-        initial_params: of all chains, or None.
-        options: of ``MCMC``, the same for all shards.
+        sampling: creates the sampler of one shard: `MCMC`.
+        kernel: kernel of all shards.
+        num_samples: number of iterations after warm-up.
+        num_chains: number of chains of all shards together.
+        initial_params: initial values of all chains, or None.
+        options: options of ``MCMC``, the same for all shards.
         args: of the model.
         kwargs: of the model.
-        store: where shards have their folders; None to send draws back when a shard has ended.
-        seed: from which shards have theirs.
-        only_compare: shards that are stored are compared with this run, and nothing is drawn.
+        store: folder with the folders of the shards; None to send draws back when a shard has ended.
+        seed: seed from which the seeds of shards are derived.
+        only_compare: whether to compare stored shards with this run, without sampling.
     """
 
     sampling: Callable[..., Any]
@@ -140,7 +140,7 @@ class Job:
             num_chains=chains,
             store=store,
             resume=store is not None,
-            consumers=[] if store is None else [_Tell(store.folder, self.options["warmup_steps"])],
+            consumers=[] if store is None else [_IterationFile(store.folder, self.options["warmup_steps"])],
             disable_progbar=True,
             **self.options,
         )
@@ -157,10 +157,10 @@ class Outcome(NamedTuple):
     """Result of a shard: its draws, warnings, and its error if there was one.
 
     Attributes:
-        error: of the model or its data; None if there was none.
-        samples: its draws, if they are not stored.
-        statistics: of these.
-        warnings: what it said.
+        error: error of the model or its data; None if there was none.
+        samples: draws, if they are not stored.
+        statistics: statistics of these draws.
+        warnings: messages of its warnings.
     """
 
     error: Exception | None
@@ -173,11 +173,12 @@ class LostShardError(RuntimeError):
     """Error if workers end before their shards."""
 
 
-# ---- what a worker does ------------------------------------------------------------------------------------------
+# ---- in the worker processes
+# ------------------------------------------------------------------------------------------
 
 
 @dataclass
-class _Tell:
+class _IterationFile:
     """Consumer that writes the number of iterations into a shard's folder about once per second."""
 
     folder: Path
@@ -186,7 +187,7 @@ class _Tell:
 
     def __call__(self, iteration: Any) -> None:
         if time.monotonic() >= self.due:
-            self.due = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+            self.due = time.monotonic() + _SECONDS_BETWEEN_CHECKS
             made = iteration.index + (1 if iteration.stage == "Warmup" else 1 + self.warmup_steps)
             write_roughly(self.folder / _PROGRESS, str(made))
 
@@ -196,8 +197,8 @@ def run_shard(payload: bytes, number: int, attempt: int) -> Outcome:
 
     Args:
         payload: the job and the number of threads, by cloudpickle.
-        number: of the shard.
-        attempt: how often it was lost; schedulers take equal calls for one.
+        number: number of the shard.
+        attempt: number of times that it was lost, since schedulers may merge identical calls.
     """
     import cloudpickle
 
@@ -224,12 +225,12 @@ def _outcome(job: Work, count: int, number: int) -> Outcome:
         try:
             samples, statistics = job.done_by(number, count)
         except Exception as raised:  # a model can fail in any way
-            error = _that_travels(raised)
-    said = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
-    return Outcome(error, samples, statistics, said)
+            error = _picklable(raised)
+    messages = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+    return Outcome(error, samples, statistics, messages)
 
 
-def _that_travels(error: Exception) -> Exception:
+def _picklable(error: Exception) -> Exception:
     """Return the error without parts that cannot be pickled."""
     import cloudpickle
 
@@ -237,43 +238,44 @@ def _that_travels(error: Exception) -> Exception:
     error.__cause__ = error.__context__ = None
     try:
         cloudpickle.loads(cloudpickle.dumps(error))
-    except Exception:  # an exception of the user's own, whose constructor wants other arguments
+    except Exception:  # a user-defined exception whose constructor has other arguments
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
 
 
-# ---- what the one who asks does ----------------------------------------------------------------------------------
+# ---- in the calling process ----------------------------------------------------------------------------------
 
 
 def run_shards(shards: Shards, job: Work, total: int, disable_progbar: bool) -> list[Outcome]:
     """Run all shards and return their results.
 
     Args:
-        shards: how many, and by whom.
-        job: what they do.
-        total: iterations of a shard, for the bar.
-        disable_progbar: show none.
+        shards: number of shards and their executor.
+        job: work of the shards.
+        total: number of iterations of a shard, for the progress bar.
+        disable_progbar: whether to hide the progress bar.
 
     Raises:
-        LostShardError: if workers end again and again, or the executor is broken and nobody makes another.
-        Exception: the model's, with the number of its shard.
+        LostShardError: if workers end repeatedly, or the executor is broken and cannot be replaced.
+        Exception: an error of the model, with the number of its shard.
     """
     try:
         import cloudpickle
     except ImportError as error:
         raise ValueError(
-            "executor needs cloudpickle, by which models travel: pip install 'pyro-manifold[executors]'."
+            "executor needs cloudpickle, with which models are sent to other processes: pip install "
+            "'pyro-manifold[executors]'."
         ) from error
     try:
         payload = cloudpickle.dumps((job, shards.count, shards.threads, torch.get_default_dtype()))
-    except Exception as error:  # what cannot be sent can fail in any way
+    except Exception as error:  # pickling can fail in any way
         raise ValueError(
-            f"executor sends the model and its data to other processes, and they cannot be pickled ({error}): make "
-            "what cannot inside the model, or leave executor out."
+            f"executor sends the model and its data to other processes, but they cannot be pickled ({error}): "
+            "create unpicklable objects inside the model, or leave executor out."
         ) from error
     folder = None if job.store is None else job.store.folder
     with tqdm(total=shards.count * total, disable=disable_progbar) as bar:
-        outcomes = _Desk(shards, payload, lambda ended: _show(bar, folder, shards.count, total, ended)).outcomes()
+        outcomes = _Scheduler(shards, payload, lambda ended: _show(bar, folder, shards.count, total, ended)).outcomes()
     for number, outcome in enumerate(outcomes):
         for words in outcome.warnings:
             warnings.warn(f"Shard {number}: {words}", stacklevel=5)
@@ -283,7 +285,7 @@ def run_shards(shards: Shards, job: Work, total: int, disable_progbar: bool) -> 
     return outcomes
 
 
-class _Desk:
+class _Scheduler:
     """Scheduler that submits shards, and resubmits those whose workers were lost."""
 
     def __init__(self, shards: Shards, payload: bytes, show: Callable[[set[int]], None]) -> None:
@@ -297,7 +299,7 @@ class _Desk:
         given = self._shards.executor
         executor = given if isinstance(given, Executor) else given()
         if not isinstance(executor, Executor):
-            raise ValueError(f"executor made {executor!r}, expected a concurrent.futures.Executor.")
+            raise ValueError(f"executor returned {executor!r}, expected a concurrent.futures.Executor.")
         return executor
 
     def outcomes(self) -> list[Outcome]:
@@ -320,36 +322,36 @@ class _Desk:
         try:
             future = self._executor.submit(run_shard, self._payload, number, self._attempts[number])
         except BrokenExecutor as error:
-            self._renew(error)
+            self._replace_executor(error)
             future = self._executor.submit(run_shard, self._payload, number, self._attempts[number])
         self._pending[future] = number
 
     def _wait(self, found: dict[int, Outcome]) -> list[int]:
         """Collect the results of finished shards, and return the shards that were lost."""
-        done, _ = wait(self._pending, _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+        done, _ = wait(self._pending, _SECONDS_BETWEEN_CHECKS, FIRST_COMPLETED)
         lost = []
         for future in done:
             number = self._pending.pop(future)
             try:
                 found[number] = future.result()
-            except Exception as error:  # the model's own errors are in outcomes: this is of the executor
+            except Exception as error:  # an error of the executor, since errors of the model are part of outcomes
                 if not _is_loss(error):
                     raise
                 self._attempts[number] += 1
                 if self._attempts[number] == _ATTEMPTS:
                     raise LostShardError(
-                        f"The worker of shard {number} ended {_ATTEMPTS} times ({error}): did it run out of memory? "
-                        "What shards have stored is safe: run again with resume=True."
+                        f"The worker of shard {number} ended {_ATTEMPTS} times ({error}), possibly for lack of "
+                        "memory. Stored draws are kept: run again with resume=True."
                     ) from error
                 lost.append(number)
         return lost
 
-    def _renew(self, error: BrokenExecutor) -> None:
+    def _replace_executor(self, error: BrokenExecutor) -> None:
         if not self._made:
             raise LostShardError(
-                f"The executor is broken ({error}) and takes no more work. What shards have stored is safe: run again "
-                "with another executor and resume=True, or give a function that makes one, such as "
-                "executor=lambda: ProcessPoolExecutor(2)."
+                f"The executor is broken ({error}) and accepts no more work. Stored draws are kept: run again with "
+                "a new executor and resume=True, or pass a function that returns one, such as executor=lambda: "
+                "ProcessPoolExecutor(2)."
             ) from error
         self._executor.shutdown(wait=False)
         self._executor = self._new()
@@ -377,5 +379,5 @@ def _stored_iterations(folder: Path) -> int:
     try:
         with (folder / _PROGRESS).open() as file:
             return max(0, int(file.read(20)))
-    except (OSError, ValueError):  # not yet, or at this very moment
+    except (OSError, ValueError):  # not yet written, or being written
         return 0

@@ -1,4 +1,4 @@
-"""Folder of a stored run, as users name it, and checks of what is in it."""
+"""Folder of a stored run, as given by the user, and checks of its content."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ class Store:
 
     Raises:
         ValueError: if ``seconds`` or ``draws`` are not positive.
+
+    Examples:
+        >>> Store("runs/first", seconds=60.0).folder.name
+        'first'
     """
 
     path: str | Path
@@ -58,7 +62,9 @@ class Store:
         try:
             yield
         except OSError as error:
-            raise OSError(f"store='{self.folder}' cannot be made ({error.strerror}): choose another folder.") from error
+            raise OSError(
+                f"store='{self.folder}' cannot be created ({error.strerror}): choose another folder."
+            ) from error
 
     def check_is_free(self, resume: bool, in_shards: bool) -> None:
         """Raise an error if there is a stored run that is not to be resumed, or one with (or without) shards."""
@@ -69,11 +75,15 @@ class Store:
         whole, shards = holds_a_run(self.folder), any(self.folder.glob("shard*"))
         if not resume and (whole or shards):
             raise ValueError(
-                f"store='{self.folder}' holds a run already: go on with it by resume=True, or store elsewhere."
+                f"store='{self.folder}' already holds a run: continue it with resume=True, or choose another folder."
             )
         if whole if in_shards else shards:
-            kind = "a run in one part: leave executor out" if in_shards else "a run in shards: pass executor and shards"
-            raise ValueError(f"store='{self.folder}' holds {kind}, or store elsewhere.")
+            kind = (
+                "a run without shards: leave out chain_method=Shards(...)"
+                if in_shards
+                else "a run in shards: pass chain_method=Shards(...)"
+            )
+            raise ValueError(f"store='{self.folder}' holds {kind}, or choose another folder.")
 
 
 def has_begun(folder: Path) -> bool:
@@ -87,7 +97,7 @@ def as_store(store: str | Path | Store | None, resume: object) -> Store | None:
         raise ValueError(f"resume={resume!r}, expected True or False.")
     if store is None:
         if resume:
-            raise ValueError("resume=True goes on with a stored run: say where it is, by store=.")
+            raise ValueError("resume=True continues a stored run: pass its folder as store=.")
         return None
     if not isinstance(store, str | Path | Store):
         raise ValueError(f"store={store!r}, expected the path of a folder, or a Store.")

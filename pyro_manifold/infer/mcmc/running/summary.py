@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from pyro_manifold.diagnostics.aligned import align_draws
-from pyro_manifold.diagnostics.reasons import disagreement_to_act_on, what_was_done
-from pyro_manifold.diagnostics.symmetries import Symmetry
+from pyro_manifold.diagnostics.reasons import alignment_note, disagreement_warning, not_finite
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import table
 from pyro_manifold.infer.mcmc.running.end_of_run import reasons
 
@@ -40,11 +40,10 @@ def aligned_summary(
     text = table(aligned.draws, prob, num_superchains, _MOST_ROWS if max_rows is None else max_rows)
     if known is None or not samples:
         return text, []
-    if of == "chains":
-        disagreement = disagreement_to_act_on(samples, known, log_density, num_superchains)
-        text = text if disagreement is None else f"{disagreement}\n{text}"
+    first = not_finite(samples) or disagreement_warning(samples, known, log_density, num_superchains, of)
+    text = text if first is None else f"{first}\n{text}"
     pairs = zip(known, aligned.contested, strict=True)
-    return text, [what_was_done(symmetry, contested, samples, of) for symmetry, contested in pairs]
+    return text, [alignment_note(symmetry, contested, samples, of) for symmetry, contested in pairs]
 
 
 def plain_summary(

@@ -39,31 +39,36 @@ from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Statistic
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
-_OPERATORS_OF_A_STEP = 30  # beside those of the gradient, about
+_OPERATORS_OF_A_STEP = 30  # in addition to those of the gradient, about
 _MOST_COORDINATES = 2**14
-"""Of a chain in native code: more do not fit a processor's cache, and products take most of the time anyway."""
+"""Largest number of coordinates of a chain in native code: more do not fit into a processor's cache, and matrix
+products then dominate the time."""
 _STEPS_DESCRIBED = (0, 1, 10, 100, 1000, 10_000, 100_000)
 
 
 class StochasticGradientKernel(Kernel):
-    """Base class of kernels with stochastic gradients; a subclass defines the step, and how it moves on each manifold.
+    """Base class of kernels with stochastic gradients; a subclass defines the step and its mechanics on manifolds.
 
-    ``manifold_mechanics`` has the mechanics of each manifold that the kernel can move on, none by default. Steps with
-    friction override ``plan``.
+    ``manifold_mechanics`` contains the mechanics of each supported manifold, none by default. Steps with friction
+    override ``plan``.
 
     Args:
         model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
         potential_fn: as in `Kernel`.
-        step_size: ε, a number or a function of the number of the step.
-        num_steps: steps of an iteration.
-        temperature: τ, a number or a function of the number of the step.
-        minibatches: the order in which minibatches come, see `Batches`.
-        own_minibatches: whether each chain has its own.
-        scales: ``{site: scale}``, about the standard deviation of a site's posterior (in unconstrained space) beside
-            that of others: the site takes ε times that. 1 for sites that it does not name.
-        jit_compile: compile the model's density and gradient with `torch.compile`; falls back with a warning.
+        step_size: ε, a number or a function of the step number.
+        num_steps: number of steps of an iteration.
+        temperature: τ, a number or a function of the step number.
+        minibatches: order of minibatches, see `Batches`.
+        own_minibatches: whether each chain has its own minibatches.
+        scales: ``{site: scale}``, proportional to the posterior standard deviation of a site in unconstrained space;
+            its step size is ε times its scale. 1 for sites that are not given.
+        jit_compile: whether to compile the model's density and gradient with `torch.compile`; falls back with a
+            warning.
         jit_options: keyword arguments for `torch.compile`.
         **options: as in `Kernel`.
+
+    dtype and device are those of the model's tensors. Densities are with respect to Lebesgue measure in unconstrained
+    space, with the Jacobian of transforms, and to the normalised Haar measure on manifolds.
     """
 
     manifold_mechanics: ClassVar[Mapping[type[Manifold], Mechanics]] = {}
@@ -125,7 +130,7 @@ class StochasticGradientKernel(Kernel):
         return state
 
     def statistics(self, state: StochasticState, mechanics: ProductMechanics) -> Statistics:
-        """Return statistics of the kernel's own, of states ``(chains, ...)`` or ``(iterations, chains, ...)``."""
+        """Return additional statistics of the kernel, for states ``(chains, ...)`` or ``(iterations, chains, ...)``."""
         return {}
 
     @property
@@ -133,7 +138,7 @@ class StochasticGradientKernel(Kernel):
         return True
 
     def batched(self, target: Target, example: Sites) -> BatchedDensity:
-        """Energies and gradients of all chains on the batch of a step."""
+        """Return the function for energies and gradients of all chains on the batch of a step."""
         batches = self._batches(target, example)
         own = self._own_minibatches and not batches.whole
         options: Any = {"own": own, "compile": self._compile_options, "warn": self._warn}
@@ -205,8 +210,8 @@ class StochasticGradientKernel(Kernel):
             known = isinstance(manifold, tuple(self.manifold_mechanics))
             if not known and isinstance(manifold, Stiefel | Sphere):
                 raise ValueError(
-                    f"Site '{name}' is on {manifold!r}, and {type(self).__name__} moves in unconstrained space: take "
-                    "OSGHMC, or give the site a transform to unconstrained space."
+                    f"Site '{name}' is on {manifold!r}, but {type(self).__name__} supports only unconstrained "
+                    "space: use OSGHMC, or pass a transform of the site to unconstrained space."
                 )
 
     def _metrics(self, problem: Problem) -> dict[Block, Metric]:
@@ -231,6 +236,6 @@ def _described(schedule: Schedule) -> str:
         return repr(schedule)
     found = []
     for step in _STEPS_DESCRIBED:
-        with suppress(Exception):  # a table ends somewhere
+        with suppress(Exception):  # a table may have an end
             found.append(f"{float(schedule(step)):.6g} at {step}")
     return f"a function, {', '.join(found)}"

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pyro_manifold.density.epochs import number_of_examples
 from pyro_manifold.density.model import Target
-from pyro_manifold.density.passes import cases_of
 from pyro_manifold.graphs.verified import Verified
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
@@ -77,7 +77,7 @@ class NNSGHMC(OSGHMC):
     """
 
     steps_can_be_native: ClassVar[bool] = False
-    """The learned part of a step has native code of its own."""
+    """Native code of the whole step is not used, since the learned part of a step has its own."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class NNSGHMC(OSGHMC):
         **options: Any,
     ) -> None:
         if "integrator" in options:
-            raise ValueError("integrator: NNSGHMC has a step of its own; leave it out.")
+            raise ValueError("integrator is not supported by NNSGHMC, which has its own step: leave it out.")
         super().__init__(
             model,
             potential_fn,
@@ -146,8 +146,8 @@ class NNSGHMC(OSGHMC):
         longest = 2 * own / (0.5 + self._sampler.constant_friction)
         if self._warn and first > longest:
             warnings.warn(
-                f"step_size={first:.3g} is {first / own:.1f} times the {own:.3g} for which the sampler learned its "
-                f"friction: chains can run away, take at most {longest:.3g}.",
+                f"step_size={first:.3g} is {first / own:.1f} times the step size {own:.3g} of training, for which "
+                f"friction was learned: chains may diverge, choose at most {longest:.3g}.",
                 stacklevel=2,
             )
 
@@ -184,4 +184,4 @@ def _data_size(target: Target) -> int:
     loader = getattr(target, "loader", None)
     if loader is None:
         return max((size for size, _ in target.on({}).plates.values()), default=1)
-    return cases_of(loader) or 1  # none known: a list of batches, or a stream
+    return number_of_examples(loader) or 1  # not known for a list of batches or a stream

@@ -19,7 +19,7 @@ class OSGHMC(SGHMC):
     variance 1 gives a wrong stationary distribution. Unit vectors move along great circles, all other sites as in
     `SGHMC`.
 
-    Arguments are those of `SGHMC`.
+    Arguments and errors are those of `SGHMC`.
 
     Source: Yanush & Kropotov, arXiv 1901.08045, whose update is ``integrator="euler"``; they do not specify the
     covariance of the noise.

@@ -86,7 +86,23 @@ class PSGLD(SGLD):
         damping: λ.
         **options: as in `StochasticGradientKernel`.
 
+    Raises:
+        ValueError: for an argument out of range, and for ``scales``, which v replaces.
+
     Source: Li, Chen, Carlson & Carin, AAAI 2016, algorithm 1.
+
+    Examples:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> from pyro_manifold.infer import MCMC
+        >>> y = torch.randn(1000) + 2
+        >>> def model():
+        ...     mean = pyro.sample("mean", dist.Normal(0.0, 10.0))
+        ...     with pyro.plate("data", 1000, subsample_size=50) as rows:
+        ...         pyro.sample("y", dist.Normal(mean, 1.0), obs=y[rows])
+        >>> mcmc = MCMC(PSGLD(model, step_size=0.05, num_steps=20), 200, 50, num_chains=4, disable_progbar=True)
+        >>> mcmc.run()
+        >>> mcmc.get_samples(group_by_chain=True)["mean"].shape
+        torch.Size([4, 200])
     """
 
     def __init__(
@@ -100,7 +116,9 @@ class PSGLD(SGLD):
         **options: Any,
     ) -> None:
         if options.get("scales"):
-            raise ValueError("scales: PSGLD learns a scale for each coordinate; leave it out, or take SGLD.")
+            raise ValueError(
+                "scales is not supported by PSGLD, which adapts a scale for each coordinate: leave it out, or use SGLD."
+            )
         super().__init__(model, potential_fn, step_size=step_size, **options)
         check_share(open_above=True, decay=decay)
         check_positive(damping=damping)
@@ -108,7 +126,9 @@ class PSGLD(SGLD):
 
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         mechanics = block_mechanics(problem, self.manifold_mechanics)
-        temperature = value_at("temperature", self._temperature, 0) or 1.0  # a descent has no noise that could be long
+        temperature = (
+            value_at("temperature", self._temperature, 0) or 1.0
+        )  # temperature 0 has no noise, whose scale matters
         return state._replace(
             memory=stationary_squares(state.position, problem.at_step, mechanics, temperature, problem.random)
         )
@@ -137,9 +157,9 @@ def stationary_squares(
     that is too short is corrected as v adapts, while one that is too long leaves the typical set.
 
     Args:
-        position: of all chains.
-        at_step: the density on the batch of a step, by its number.
-        mechanics: how each block moves.
+        position: positions of all chains.
+        at_step: function from a step number to the density on the batch of that step.
+        mechanics: mechanics of each block.
         temperature: τ > 0.
         random: random number generator for z.
 

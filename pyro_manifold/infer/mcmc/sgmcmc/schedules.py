@@ -28,7 +28,7 @@ class PolynomialDecay:
     r"""Polynomial decay, $a (1 + t/b)^{-\gamma}$ at step t.
 
     With γ in (0.5, 1] the sum of step sizes diverges and that of their squares converges, a condition for
-    asymptotically unbiased stochastic-gradient Langevin dynamics (Welling & Teh 2011).
+    asymptotically unbiased stochastic-gradient Langevin dynamics.
 
     Args:
         initial: a, the initial value.
@@ -37,6 +37,13 @@ class PolynomialDecay:
 
     Raises:
         ValueError: for an argument that is not positive.
+
+    Source: Welling & Teh, ICML 2011, section 2.
+
+    Examples:
+        >>> step_size = PolynomialDecay(0.1, scale=100, power=1.0)
+        >>> step_size(0), step_size(100)
+        (0.1, 0.05)
     """
 
     initial: float
@@ -54,8 +61,7 @@ class PolynomialDecay:
 class CosineCycles:
     r"""Cyclical cosine schedule, $\tfrac a2 (1 + \cos(\pi\, t \bmod L / L))$: from a to 0 in cycles of L steps.
 
-    Large steps at the start of a cycle explore other modes, small steps at its end sample the mode found. Zhang, Li,
-    Zhang, Chen & Wilson, Cyclical stochastic gradient MCMC, ICLR 2020, equation 1.
+    Large steps at the start of a cycle explore other modes, and small steps at its end sample the mode found.
 
     Args:
         initial: a, the initial value of a cycle.
@@ -64,6 +70,13 @@ class CosineCycles:
 
     Raises:
         ValueError: for an argument out of range.
+
+    Source: Zhang, Li, Zhang, Chen & Wilson, Cyclical stochastic gradient MCMC, ICLR 2020, equation 1.
+
+    Examples:
+        >>> step_size = CosineCycles(0.1, length=100, smallest=0.01)
+        >>> step_size(0), round(step_size(50), 3), step_size(99), step_size(100)
+        (0.1, 0.05, 0.01, 0.1)
     """
 
     initial: float
@@ -90,10 +103,10 @@ def as_schedule(name: str, value: object) -> Schedule:
     if is_a(Real, value):
         number = float(value)  # type: ignore[arg-type]
         if not 0 <= number < math.inf:
-            raise ValueError(f"{name}={value!r}, expected a finite number ≥ 0 or a function of the number of the step.")
+            raise ValueError(f"{name}={value!r}, expected a finite number ≥ 0 or a function of the step number.")
         return Constant(number)
     if not callable(value):
-        raise ValueError(f"{name}={value!r}, expected a number or a function of the number of the step.")
+        raise ValueError(f"{name}={value!r}, expected a number or a function of the step number.")
     return value
 
 
@@ -107,7 +120,7 @@ def value_at(name: str, schedule: Schedule, step: int) -> float:
     try:
         value = float(found)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"The schedule of {name} gives {found!r} at step {step}, expected a number ≥ 0.") from error
+        raise ValueError(f"The schedule of {name} returns {found!r} at step {step}, expected a number ≥ 0.") from error
     if not 0 <= value < math.inf:
-        raise ValueError(f"The schedule of {name} gives {value} at step {step}, expected a finite number ≥ 0.")
+        raise ValueError(f"The schedule of {name} returns {value} at step {step}, expected a finite number ≥ 0.")
     return value

@@ -151,7 +151,10 @@ class SGHMC(StochasticGradientKernel):
             raise ValueError(f"integrator={integrator!r}, expected one of {list(get_args(Integrator))}.")
         check_positive(friction=friction)
         if integrator == "euler" and friction > 1:
-            raise ValueError(f"friction={friction}, expected at most 1 for integrator='euler', which loses that share.")
+            raise ValueError(
+                f"friction={friction}, expected at most 1 for integrator='euler', the fraction of momentum lost per "
+                "step."
+            )
         if not is_a(Real, noise_estimate) or not 0 <= noise_estimate < friction:
             raise ValueError(f"noise_estimate={noise_estimate!r}, expected a number ≥ 0 and below friction={friction}.")
         self._friction, self._noise_estimate = friction, noise_estimate

@@ -53,7 +53,7 @@ class SGLD(StochasticGradientKernel):
 
     The bias is proportional to ε and increases with gradient noise; it vanishes with a decaying step-size schedule.
 
-    Arguments are those of `StochasticGradientKernel`.
+    Arguments and errors are those of `StochasticGradientKernel`.
 
     Source: Welling & Teh, ICML 2011, equation 4.
 

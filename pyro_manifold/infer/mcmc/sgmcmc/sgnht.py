@@ -1,4 +1,4 @@
-"""Stochastic-gradient Hamiltonian Monte Carlo with a thermostat, which finds the noise of the gradient."""
+"""Stochastic-gradient Hamiltonian Monte Carlo with a thermostat, which estimates the gradient noise."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def thermostat_step(
     metrics: Metrics,
     thermostat_mass: float | None,
 ) -> StochasticState:
-    """Half a kick, half a drift, half of the thermostat, friction and noise, and the first three again backwards.
+    """Take one BADODAB step: half a kick, a drift and a thermostat update, friction and noise, and the halves reversed.
 
-    Symmetric, so that the bias is of second order in ε. With a thermostat that does not move it is the step of `SGHMC`.
+    The step is symmetric, so that its bias is of second order in ε. With a constant thermostat it is that of `SGHMC`.
 
     Source: Leimkuhler & Shang 2016 (BADODAB), with the drifts of `OSGHMC`.
     """
@@ -53,7 +53,7 @@ def thermostat_step(
 
 
 def _thermostat_rate(settings: StepSettings, thermostat_mass: float | None) -> float:
-    """The change of ξ in a step for each unit of 2K/d - τ; at temperature 0 no friction would be the right one."""
+    """Compute the change of ξ in a step per unit of 2K/d - τ; 0 at temperature 0, which has no equilibrium friction."""
     if not settings.temperature:
         return 0.0
     if thermostat_mass is None:
@@ -70,7 +70,7 @@ def _warmed(
     temperature: float,
     rate: float,
 ) -> Blocks:
-    """Thermostats after the momenta of their blocks have acted on them; a block that cannot move has no temperature."""
+    """Update the thermostats by the temperatures of their blocks; blocks without degrees of freedom have none."""
     moved = dict(thermostats)
     for block, move in mechanics.items():
         degrees = move.degrees_of_freedom(position[block])
@@ -89,10 +89,10 @@ def _slowed(
     settings: StepSettings,
     noise: Blocks,
 ) -> Blocks:
-    r"""Momenta after friction and noise of a step: $e^{-\xi} r$ and a fresh draw.
+    r"""Apply the friction and noise of a step to momenta: $e^{-\xi} r$ plus a fresh draw.
 
-    The noise does not follow ξ: it is that of the friction α that was asked for, whose variance at unit mass is
-    $2\alpha\tau \int_0^1 e^{-2\xi s} ds$: positive for a negative ξ too.
+    The noise is that of the user's friction α, integrated over a step with decay ξ. Its variance at unit mass,
+    $2\alpha\tau \int_0^1 e^{-2\xi s} ds$, is positive also for a negative ξ.
     """
     fresh = mechanics.momentum_from(noise, position, metrics)
     slowed = {}
@@ -104,57 +104,57 @@ def _slowed(
 
 
 def mean_decay(rate: Tensor) -> Tensor:
-    r"""$\int_0^1 e^{-xs} ds = (1 - e^{-x}) / x$, to the last digit also about 0, where it is 1."""
+    r"""Compute $\int_0^1 e^{-xs} ds = (1 - e^{-x}) / x$ accurately also near 0, where it is 1."""
     x = torch.where(rate == 0, torch.finfo(rate.dtype).tiny, rate)
     return -torch.expm1(-x) / x
 
 
 class SGNHT(StochasticGradientKernel):
-    r"""Stochastic-gradient Nosé–Hoover thermostat: friction that finds the noise of the gradient as it runs.
+    r"""Stochastic-gradient Nosé–Hoover thermostat: SGHMC with friction that adapts to the gradient noise.
 
     $$
     d\theta = v\,dt, \qquad dr = -\nabla U\,dt - \gamma r\,dt + \sqrt{2a\tau}\,dW, \qquad
     d\gamma = \frac1Q \Big(\frac{2K}d - \tau\Big) dt,
     $$
 
-    for each block of sites: a manifold site, or all sites of unconstrained space together. r are momenta, v their
-    velocities, d their degrees of freedom (np - p(p+1)/2 of an n×p orthonormal matrix), 2K is ⟨r, v⟩, and W has the
-    covariance of momenta; sites move as in `OSGHMC`. Over a step of size ε, aε = α, the friction that was asked for and
-    that W makes up for, and γε = ξ, the friction that momenta have: it grows while they are hotter than τ. Each chain
-    has a ξ of its own. The stationary distribution is, up to the step size,
+    for each block of sites, which is a site on a manifold, or all unconstrained sites jointly. Here r are momenta, v
+    their velocities, d their degrees of freedom (np - p(p+1)/2 for an n×p orthonormal matrix), 2K = ⟨r, v⟩, and W has
+    the covariance of the momenta; sites move as in `OSGHMC`. Over a step of size ε, aε = α is the friction set by the
+    user, which determines the injected noise, and γε = ξ is the actual friction. ξ increases while the temperature of
+    the momenta exceeds τ. Each chain has its own ξ. Up to effects of the step size, the stationary distribution is
 
     $$ e^{-(U + K)/\tau}\; N\Big(\xi;\; \alpha,\, \frac{\varepsilon^2\tau}{Q d}\Big). $$
 
-    Noise of the gradient, of a variance σ² in each coordinate of unit mass and new at each step, acts as if α were
-    $\alpha + \varepsilon^2\sigma^2 / (2\tau)$, which is then the mean of ξ: the thermostat finds by itself the
-    ``noise_estimate`` that `SGHMC` is given. It finds one number for each block: noise that is larger in one coordinate
-    than in another leaves the former too hot and the latter too cold. So does noise of one variance in all entries of
-    an orthonormal matrix of several columns, which heats rotations among the columns twice as much as all else.
+    Gradient noise of variance σ² in each coordinate of unit mass, independent between steps, acts as if α were
+    $\alpha + \varepsilon^2\sigma^2 / (2\tau)$, which is then the mean of ξ. The thermostat thus replaces the
+    ``noise_estimate`` of `SGHMC`. It has one value for each block: if the noise is larger in one coordinate than in
+    another, the former is too hot and the latter too cold. The same holds for noise of equal variance in all entries
+    of an orthonormal matrix with several columns, which heats rotations among the columns twice as much as other
+    motions.
 
-    Minibatches are independent by default. Over an epoch of shuffled ones most of their noise cancels in positions and
-    not in momenta, by which the thermostat goes: draws are then too narrow.
+    Minibatches are independent by default. Over an epoch of shuffled minibatches most of the noise cancels in
+    positions, but not in the momenta that the thermostat measures: draws are then too narrow.
 
-    What takes a chain to where the mass is heats the thermostat, and it cools slowly: begin near the mass, as by
-    `PSGLD` at temperature 0.
+    Chains that move towards the typical set heat the thermostat, which cools slowly. Use initial values near the
+    typical set, for example from `PSGLD` at temperature 0.
 
     Args:
         model: a Pyro model; plates with ``subsample_size`` draw a new minibatch at each step.
         potential_fn: as in `Kernel`.
-        step_size: ε, a number or a function of the number of the step, such as `CosineCycles`.
-        friction: α > 0, where ξ begins: a step keeps $e^{-\xi}$ of the momentum.
-        minibatches: the order in which minibatches come, see `Batches`; a loader has its own.
-        thermostat_mass: Q > 0, how slowly ξ moves. None for $2\varepsilon^2\tau/\alpha^2$, with which it follows
-            the temperature as fast as friction forgets momenta, and its standard deviation is
-            $\alpha/\sqrt{2d}$. 1 is that of the sources, and slow for small ε: ξ then takes about
-            $\alpha/\varepsilon^2$ steps.
-        resample_momentum: whether each iteration begins with fresh momenta.
-        **options: as in `StochasticGradientKernel`. At temperature 0 ξ stays as it is.
+        step_size: ε, a number or a function of the step number, such as `CosineCycles`.
+        friction: α > 0, the initial value of ξ: a step keeps the fraction $e^{-\xi}$ of the momentum.
+        minibatches: order of minibatches, see `Batches`; a loader has its own.
+        thermostat_mass: Q > 0, the inertia of ξ. None for $2\varepsilon^2\tau/\alpha^2$, with which ξ follows the
+            temperature as fast as friction decorrelates momenta, and has standard deviation $\alpha/\sqrt{2d}$. The
+            sources use 1, with which ξ adapts slowly for small ε, in about $\alpha/\varepsilon^2$ steps.
+        resample_momentum: whether momenta are fully refreshed before each iteration.
+        **options: as in `StochasticGradientKernel`. At temperature 0, ξ is constant.
 
-    Of each draw ``get_extra_fields()`` has ξ, ``thermostat``, averaged over blocks by their degrees of freedom; where
-    there are several blocks, also ``thermostat of`` each.
+    ``get_extra_fields()`` contains ``thermostat``, the mean of ξ over blocks weighted by their degrees of freedom; with
+    several blocks, also ``thermostat of`` each block.
 
     Raises:
-        ValueError: for an argument out of range, and when a schedule is negative.
+        ValueError: for an argument out of range, and if a schedule returns a negative value.
 
     Source: Ding, Fang, Babbush, Chen, Skeel & Neven, NIPS 2014; Leimkuhler & Shang, SIAM J. Sci. Comput. 38 (2016).
 
@@ -191,7 +191,9 @@ class SGNHT(StochasticGradientKernel):
         **options: Any,
     ) -> None:
         if "noise_estimate" in options:
-            raise ValueError("noise_estimate: SGNHT finds it as it runs; leave it out.")
+            raise ValueError(
+                "noise_estimate is not supported by SGNHT, which estimates the noise itself: leave it out."
+            )
         super().__init__(model, potential_fn, step_size=step_size, minibatches=minibatches, **options)
         check_positive(friction=friction)
         if thermostat_mass is not None:
@@ -200,7 +202,7 @@ class SGNHT(StochasticGradientKernel):
         self._resample_momentum = resample_momentum
 
     def _configuration(self) -> dict[str, str]:
-        """Return the configuration, with the mass of the thermostat also where that is None."""
+        """Return the configuration, with the thermostat mass also if it is None."""
         return {**super()._configuration(), "thermostat_mass": repr(self._thermostat_mass)}
 
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
@@ -231,5 +233,5 @@ class SGNHT(StochasticGradientKernel):
 
 
 def _short(block: Block) -> str:
-    """The names of a block's sites, or of its first ones."""
+    """Return the names of a block's sites, or of the first three."""
     return ", ".join(block[:3]) + (f" and {len(block) - 3} more" if len(block) > 3 else "")

@@ -22,9 +22,9 @@ from pyro_manifold.infer.mcmc.transitions.step_graph import Density
 from pyro_manifold.infer.mcmc.transitions.trees import of_tensors
 from pyro_manifold.store.saving import Saved
 
-_BATCHES_TO_LOOK_AT = 4
+_BATCHES_TO_CHECK = 4
 _LARGEST_PATH = 2**21
-"""Numbers in the positions of all steps of a call: the states of a call are kept until they are returned."""
+"""Largest number of coordinates in the positions of all steps of a call, which are kept until they are returned."""
 
 Integrator = Literal["splitting", "euler"]
 
@@ -36,12 +36,12 @@ class StepSchedules:
     Attributes:
         step_size: ε.
         temperature: τ.
-        num_steps: steps of an iteration.
-        friction: α in one step.
-        noise_estimate: β̂ in one step.
-        resample_momentum: whether each iteration begins with fresh momenta.
-        unit_masses: whether the metrics of the transition are those that steps move with.
-        momentum_variance: of a momentum of unit mass at temperature 1 in the stationary distribution of short steps.
+        num_steps: number of steps of an iteration.
+        friction: α per step.
+        noise_estimate: β̂ per step.
+        resample_momentum: whether momenta are fully refreshed before each iteration.
+        unit_masses: whether steps use the metrics of the transition.
+        momentum_variance: stationary variance of a momentum of unit mass at temperature 1, in the limit of short steps.
     """
 
     step_size: Schedule
@@ -64,7 +64,7 @@ class Data(Saved):
     """Adaptation of kernels without tuning; its only state is the seed of the order of batches.
 
     Args:
-        batches: of the data.
+        batches: batches of the data.
         warmup_steps: iterations of warm-up.
     """
 
@@ -86,19 +86,19 @@ StepExecutable = Executable[StochasticState, StepSettings]
 class StochasticSteps:
     """Transition of several minibatch gradient steps, vectorised over chains, without a Metropolis test.
 
-    The closing half of a step and the opening half of the next use one gradient, that of the batch of the step in
-    between; so the batch of a step is the one on which it ends.
+    The second half kick of a step and the first half kick of the next use the same gradient, on the batch of the
+    former: the batch of a step is the one on which it ends.
 
     Args:
-        step: a step, on a batch.
-        batches: the batch of a step, by its number.
-        plan: step sizes, temperatures, friction.
-        mechanics: how the blocks move.
-        metrics: their masses.
+        step: step on a batch.
+        batches: function from a step number to the batch of that step.
+        plan: schedules of step sizes, temperatures and friction.
+        mechanics: mechanics of the blocks.
+        metrics: masses of the blocks.
         reported: function from states to statistics of the kernel.
 
     Raises:
-        NotFiniteError: where a step leads to values that are not finite.
+        NotFiniteError: if a step leads to values that are not finite.
     """
 
     def __init__(
@@ -144,11 +144,11 @@ class StochasticSteps:
         return moved._replace(steps=number + 1)
 
     def _reported(self, state: StochasticState, steps: Sequence[int]) -> Statistics:
-        """Return the statistics that follow from the plan, and those of the kernel.
+        """Return the statistics that follow from the schedules, and those of the kernel.
 
         Args:
-            state: at the ends of iterations, ``(chains, ...)`` or ``(iterations, chains, ...)``.
-            steps: so many have led to each.
+            state: state at the ends of iterations, ``(chains, ...)`` or ``(iterations, chains, ...)``.
+            steps: number of steps before each of these ends.
         """
         plan, energy = self._plan, state.energy
         reported = {"lp": -energy, "n_steps": torch.full_like(energy, plan.num_steps)}
@@ -162,8 +162,8 @@ class StochasticSteps:
     def iterations_per_call(self, settings: int) -> int:
         """Return the number of iterations worth batching into one call.
 
-        As many as come before the hottest coordinate is chosen again, see `_measured`; 1 for resampled momenta and for
-        batches of a loader, which cannot be taken back.
+        It ends before the hottest coordinate is chosen again, see `_measured`; it is 1 for resampled momenta, and for
+        batches of a loader, which cannot be repeated.
         """
         plan = self._plan
         if plan.resample_momentum or not self._batch_of.repeatable:
@@ -192,16 +192,16 @@ class StochasticSteps:
     def _in_one_call(
         self, state: StochasticState, iterations: int, random: torch.Generator
     ) -> tuple[StochasticState, list[Tensor]] | None:
-        """Return all states ``(iterations, steps, chains, ...)``, and that of the generator after each iteration.
+        """Return all states ``(iterations, steps, chains, ...)``, and the generator's state after each iteration.
 
-        None where there is no native code for them.
+        None if there is no native code for them.
         """
         steps, settings = self._plan.num_steps, self._plan.at(state.steps)
         if not self.step.is_native(settings):
             return None
         batches = [self._batch_of(state.steps + k) for k in range(1, iterations * steps + 1)]
         if any(shapes_of(batch) != self._shapes for batch in batches):
-            return None  # the last batch of a loader is a smaller one
+            return None  # the last batch of a loader is smaller
         noise, after = [], []
         for _ in range(iterations):
             noise += [self.step.transition.noise(state, random) for _ in range(steps)]
@@ -229,14 +229,14 @@ class StochasticSteps:
     def compile(self, state: StochasticState, density: Density) -> None:
         """Compile the steps of iterations to native code, and use it from now on if it agrees with the original.
 
-        Nothing is said if not: networks of many layers are no worse off.
+        There is no warning otherwise, since native code is not faster for networks with many layers.
 
         Args:
-            state: where the chains are, to trace and to compare at.
-            density: what a step evaluates, of one chain.
+            state: current state, at which steps are traced and compared.
+            density: density of one chain, as steps evaluate it.
         """
         self._numbers = sum(x.numel() for x in state.position.values())
-        coming = map(self._batch_of, range(state.steps + 1, state.steps + 1 + _BATCHES_TO_LOOK_AT))
+        coming = map(self._batch_of, range(state.steps + 1, state.steps + 1 + _BATCHES_TO_CHECK))
         alike = list(islice((batch for batch in coming if shapes_of(batch) == self._shapes), 2))
         points = [(self._plan.at(state.steps), batch) for batch in alike]
         if points:
@@ -244,7 +244,7 @@ class StochasticSteps:
 
     def difference(self, state: StochasticState, _: object, random: torch.Generator) -> str | None:
         """Describe the difference between native code and the step, on the last batch; None if they agree."""
-        batch = self._batch_of(state.steps)  # not on the next one, which a loader may not have
+        batch = self._batch_of(state.steps)  # not on the next one, which may be beyond the end of a loader
         if shapes_of(batch) != self._shapes:
             return None
         return self.step.difference(without_counts(state), self._plan.at(state.steps), random, batch)
@@ -252,9 +252,9 @@ class StochasticSteps:
     def _measured(self, state: StochasticState, heat: Heat, iteration: int) -> tuple[StochasticState, Statistics]:
         """Compute temperatures of this iteration: of all momenta, and of the coordinate that was hottest before.
 
-        Which one that is follows from other iterations than those in which it is measured, or the largest of many
-        would look hot by chance: it is chosen again after 1, 2, 4, 8 and so on iterations, from those since the last
-        choice.
+        The hottest coordinate is chosen by other iterations than those in which it is measured, since the largest of
+        many temperatures is biased upwards: it is chosen again after 1, 2, 4, 8 and so on iterations, by those since
+        the last choice.
         """
         if not self._plan.unit_masses:
             return state, {}
@@ -294,8 +294,9 @@ class StochasticSteps:
         step_size = value_at("step_size", self._plan.step_size, step - 1)
         where = f"Site {what}" if len(sites) == 1 else f"Sites {what}" if sites else f"The log density of {what}"
         raise NotFiniteError(
-            f"{where} left the finite numbers at step {step}, with step_size={step_size:.3g}: take a smaller step_size "
-            "or a start nearer to the mass (temperature=0 finds one), and look for NaN in the data."
+            f"{where} became NaN or infinite at step {step}, with step_size={step_size:.3g}: use a smaller "
+            "step_size or initial values nearer to the typical set (such as from a run with temperature=0), and "
+            "check the data for NaN."
         )
 
 

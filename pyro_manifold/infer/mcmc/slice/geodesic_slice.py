@@ -36,20 +36,20 @@ from pyro_manifold.manifolds import Euclidean, Manifold, Sphere, Stiefel
 from pyro_manifold.store.saving import Saved
 
 Factors = Mapping[Block, Tensor]
-"""For each block in flat space the standard deviations of its coordinates, in which directions are drawn."""
+"""Standard deviations of the coordinates of each unconstrained block, which scale random directions."""
 
-_MOST_ROUNDS = 300  # each takes a third of the bracket away on average: after 100 nothing is left but the point itself
+_MOST_ROUNDS = 300  # each removes a third of the bracket on average: after 100 only the point itself is left
 
 
 class Bracket(NamedTuple):
-    """An interval of times about 0 for each chain, and what is asked next; every entry has shape ``(chains,)``.
+    """Interval of times about 0 for each chain, with the current proposal; every entry has shape ``(chains,)``.
 
     Attributes:
-        left: its beginning, ≤ 0.
-        right: its end, ≥ 0.
-        proposal: a time in it, uniform.
-        to_left: how many more widths it may grow at its beginning; None where no bracket ever grows.
-        to_right: the same at its end, once its beginning is settled.
+        left: left end, ≤ 0.
+        right: right end, ≥ 0.
+        proposal: uniform time in the interval.
+        to_left: number of widths by which the left end may still grow; None if brackets do not grow.
+        to_right: the same for the right end, which grows after the left end.
     """
 
     left: Tensor
@@ -58,21 +58,21 @@ class Bracket(NamedTuple):
     to_left: Tensor | None = None
     to_right: Tensor | None = None
 
-    def question(self) -> tuple[Tensor, Tensor | None]:
-        """The time at which the density is wanted: an end that may grow, else the proposal; and which are proposals."""
+    def next_time(self) -> tuple[Tensor, Tensor | None]:
+        """Return the time to evaluate, an end that may grow or else the proposal, and a mask of proposals."""
         if self.to_left is None or self.to_right is None:
             return self.proposal, None
         at_left, at_right = self.to_left > 0, self.to_right > 0
         time = torch.where(at_left, self.left, torch.where(at_right, self.right, self.proposal))
         return time, ~(at_left | at_right)
 
-    def after(self, inside: Tensor, width: float, uniform: Tensor) -> Bracket:
-        """The bracket when it is known whether the time that was asked is in the slice.
+    def updated(self, inside: Tensor, width: float, uniform: Tensor) -> Bracket:
+        """Return the bracket after an evaluation: with an end moved outwards, or cut at the proposal.
 
         Args:
-            inside: whether it is.
-            width: by which an end moves.
-            uniform: numbers in [0, 1) for the next proposal.
+            inside: whether the evaluated time is in the slice.
+            width: step by which an end grows.
+            uniform: uniform random numbers in [0, 1) for the next proposal.
         """
         cut, before = self.proposal, self.proposal < 0
         left, right = torch.where(before, cut, self.left), torch.where(before, self.right, cut)
@@ -87,13 +87,13 @@ class Bracket(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Search of the geodesics of one block.
+    """Geodesics of one block, and their initial brackets.
 
     Attributes:
-        manifold: on which they are.
-        width: length of the first bracket, at unit speed.
-        max_widths: to how many widths a bracket may grow.
-        closed: whether every geodesic is a circle as long as the width.
+        manifold: manifold of the block.
+        width: length of the initial bracket, at unit speed.
+        max_widths: largest length of a bracket, in widths.
+        closed: whether every geodesic is a circle of length ``width``.
     """
 
     manifold: Manifold
@@ -102,20 +102,20 @@ class Line(NamedTuple):
     closed: bool = False
 
     def velocity(self, position: Tensor, factor: Tensor | None, random: torch.Generator) -> Tensor:
-        """Uniform unit tangent vectors of all that a chain has in the block; of a flat one in units of a factor."""
+        """Draw uniform unit tangent vectors of the whole block of each chain, scaled by ``factor`` if it is given."""
         tangent = self.manifold.tangent_projection(position, normal_like(position, random))
         length = torch.linalg.vector_norm(tangent.flatten(1), dim=1)
         unit = tangent / per_chain(length, tangent)
         return unit if factor is None else unit * factor
 
     def at(self, position: Tensor, velocity: Tensor, time: Tensor) -> Tensor:
-        """Return points of the geodesics at a time of each chain, restored to the manifold."""
+        """Return the points of the geodesics at a time for each chain, projected to the manifold."""
         return self.manifold.restoration(self.manifold.geodesic_flow(position, velocity, per_chain(time, position))[0])
 
     def bracket(self, like: Tensor, random: torch.Generator) -> Bracket:
-        """The first bracket of each chain, placed at random about 0, with a first proposal.
+        """Return the initial bracket of each chain, placed at random about 0, with its first proposal.
 
-        A circle is cut where the first proposal is, whichever way round: nothing of it is lost if that is refused.
+        A circle is cut at the first proposal, so that all of it remains in the bracket if that is rejected.
         """
         place = self.width * uniform_like(like, random)
         if self.closed:
@@ -128,11 +128,11 @@ class Line(NamedTuple):
 
 
 class Sweep:
-    """A point of the slice for one block after the other, given the rest.
+    """Transition that updates one block after another by slice sampling along a geodesic, given the other blocks.
 
     Args:
-        lines: of each block.
-        at: positions to states.
+        lines: geodesics of each block.
+        at: function from positions to states.
     """
 
     def __init__(self, lines: Mapping[Block, Line], at: Callable[[Blocks], PlainState]) -> None:
@@ -150,7 +150,7 @@ class Sweep:
     def _moved(
         self, state: PlainState, block: Block, line: Line, factor: Tensor | None, random: torch.Generator
     ) -> tuple[PlainState, Tensor, Tensor]:
-        """A state on the slice, which chains have found one, and after how many evaluations."""
+        """Return a state on the slice, a mask of the chains that found one, and the numbers of evaluations."""
         start = state.position[block]
         velocity = line.velocity(start, factor, random)
         bracket = line.bracket(state.energy, random)
@@ -158,7 +158,7 @@ class Sweep:
         highest = energy - torch.log1p(-uniform_like(energy, random))
         waiting, evaluations = torch.ones_like(energy, dtype=torch.bool), torch.zeros_like(energy, dtype=torch.long)
         for _ in range(line.max_widths + _MOST_ROUNDS):
-            time, proposed = bracket.question()
+            time, proposed = bracket.next_time()
             candidate = self._at({**state.position, block: line.at(start, velocity, time)})
             inside = (candidate.energy <= highest) & candidate.energy.isfinite()
             accepted = inside & waiting if proposed is None else inside & waiting & proposed
@@ -167,15 +167,15 @@ class Sweep:
             waiting = waiting & ~accepted
             if not bool(waiting.any()):
                 break
-            bracket = bracket.after(inside, line.width, uniform_like(energy, random))
+            bracket = bracket.updated(inside, line.width, uniform_like(energy, random))
         return state, ~waiting, evaluations
 
 
 class Spread(Saved):
-    """Standard deviations of coordinates within chains: modes that different chains sit in must not pass for spread.
+    """Standard deviations of coordinates within chains, which are not inflated by chains in different modes.
 
     Args:
-        position: of the chains, ``(chains, size)``, for shapes.
+        position: positions ``(chains, size)``, used for their shape.
     """
 
     changing: ClassVar[tuple[str, ...]] = ("factor", "_count", "_mean", "_squares")
@@ -188,28 +188,28 @@ class Spread(Saved):
         self._count, self._mean, self._squares = 0, torch.zeros_like(position), torch.zeros_like(position[0])
 
     def update(self, position: Tensor) -> None:
-        """Take in where the chains are."""
+        """Add the positions of one iteration."""
         self._count += 1
         before = position - self._mean
         self._mean = self._mean + before / self._count
         self._squares = self._squares + (before * (position - self._mean)).mean(0)
 
     def settle(self) -> None:
-        """Take the deviations of what has come since the last call, a little towards those of before."""
+        """Set the factor to the standard deviations since the last call, shrunk slightly towards small ones."""
         weight = self._count / (self._count + 5.0)
         variance = weight * self._squares / max(self._count - 1, 1) + (1 - weight) * 1e-3 * self.factor.square()
-        # Of chains that never moved, and for overflow: nothing to learn.
+        # The factor is unchanged if no chain has moved, or on overflow.
         usable = variance.isfinite() & (self._squares > 0)
         self.factor = torch.where(usable, variance.sqrt(), self.factor)
         self._forget(self._mean)
 
 
 class Scales(Saved):
-    """Learns the scales of flat blocks in the windows of warm-up; manifolds have theirs.
+    """Adaptation of the scales of unconstrained blocks in the windows of warm-up.
 
     Args:
-        position: of the flat blocks.
-        warmup_steps: how many iterations learn.
+        position: positions of the unconstrained blocks.
+        warmup_steps: number of warm-up iterations.
     """
 
     changing: ClassVar[tuple[str, ...]] = ("_spreads",)
@@ -234,16 +234,16 @@ class Scales(Saved):
 
 
 def line_on(manifold: Manifold, shape: Size, width: float, max_widths: int) -> Line:
-    r"""Return the search of geodesics that move all matrices of a block together.
+    r"""Return the geodesics of a block, which move all of its matrices jointly.
 
-    At unit speed of a matrix whose columns all turn alike, each column of m turns with speed $1/\sqrt m$, so that
-    $2\pi\sqrt m$ brings it round. A square one turns in planes, and leaves a column where it is if n is odd.
+    If all m columns of a block rotate equally at joint unit speed, each has speed $1/\sqrt m$, and a full rotation has
+    length $2\pi\sqrt m$. A square matrix rotates in planes, and fixes one direction if n is odd.
 
     Args:
-        manifold: of one point.
-        shape: of the block in one chain, batch dimensions in front.
-        width: where the manifold may be without end.
-        max_widths: there.
+        manifold: manifold of one point.
+        shape: shape of the block in one chain, with batch dimensions first.
+        width: initial length of brackets in unbounded manifolds.
+        max_widths: largest length of these, in widths.
     """
     if not isinstance(manifold, Sphere | Stiefel):
         return Line(manifold, width, max_widths)
@@ -256,57 +256,58 @@ def line_on(manifold: Manifold, shape: Size, width: float, max_widths: int) -> L
 class GeodesicSlice(Kernel):
     r"""Slice sampling along geodesics, without gradients and without a step size.
 
-    An iteration moves each block of sites in turn, given the others: each site on a manifold is a block, all other
-    sites are one. From where a chain is, x, it
+    An iteration updates each block of sites in turn, given the others. Each site on a manifold is a block; all other
+    sites are one block. From the current position x, it
 
-    1. draws a level below the density p, $\log y = \log p(x) + \log u$ with u uniform in (0, 1], and a
-       direction v, uniform on the unit sphere of tangent vectors at x;
-    2. goes to a point of $\{t : p(\gamma(t)) \ge y\}$, where $\gamma$ is the geodesic with
-       $\gamma(0) = x, \gamma'(0) = v$: t is drawn uniformly from a bracket about 0, and while
-       $\gamma(t)$ is not in the slice, the bracket is cut at t and t is drawn again.
+    1. draws a level below the density p, $\log y = \log p(x) + \log u$ with u uniform in (0, 1], and a direction v,
+       uniform on the unit sphere of tangent vectors at x;
+    2. moves to a point of the slice $\{t : p(\gamma(t)) \ge y\}$ on the geodesic $\gamma$ with
+       $\gamma(0) = x, \gamma'(0) = v$: t is drawn uniformly from a bracket about 0, and while $\gamma(t)$ is not in
+       the slice, the bracket is cut at t and t is drawn again (shrinkage).
 
-    The geodesic flow keeps the volume of pairs (x, v), so that the draws have exactly the distribution of the model
-    (densities on the manifold are with respect to the normalised Haar measure, the uniform distribution). The bracket:
+    The geodesic flow preserves the volume of pairs (x, v), so that the stationary distribution is exactly that of the
+    model (densities on the manifold are with respect to the normalised Haar measure, the uniform distribution). The
+    bracket is
 
-    - a unit vector (``constraints.sphere``, or `StiefelUniform` with one column), and a single rotation of 2 or 3
-      dimensions: the whole circle that the geodesic is;
-    - n×p orthonormal matrices of length $2\pi\sqrt p$, a turn of all columns; with a plate of m of them
-      $2\pi\sqrt{mp}$, for they move together;
-    - sites without a manifold, in Pyro's unconstrained space: ``width``, in units of the standard deviations of the
-      coordinates, which warm-up learns; it grows by steps of ``width`` while its ends are in the slice, to at most
-      ``max_widths`` of them (Neal 2003).
+    - for a unit vector (``constraints.sphere``, or `StiefelUniform` with one column), and for a single rotation in 2 or
+      3 dimensions, the whole geodesic, a circle;
+    - for n×p orthonormal matrices of length $2\pi\sqrt p$, a full rotation of all columns; for a plate of m of them of
+      length $2\pi\sqrt{mp}$, since they move jointly;
+    - for sites without a manifold, in Pyro's unconstrained space, of length ``width`` in units of the standard
+      deviations of the coordinates, which are adapted in warm-up. It grows in steps of ``width`` while its ends are in
+      the slice (stepping out), to at most ``max_widths`` of these (Neal 2003).
 
-    So chains pass between modes on a manifold, also where the density between them is zero. An iteration takes three
-    to ten evaluations of the density for each block, of all chains at once, and moves along one direction: in d
-    dimensions chains take a few times d iterations to forget where they were. `OHMC` is faster where there is a
-    gradient and one mode.
+    Chains can therefore move between modes on a manifold even if the density between them is zero. An iteration costs
+    three to ten evaluations of the density for each block, vectorised over chains, and moves along one direction: in d
+    dimensions, the autocorrelation time is a few times d iterations. `OHMC` is faster for differentiable densities with
+    one mode.
 
     Args:
         model: a Pyro model; give this or ``potential_fn``.
-        potential_fn: ``{site: tensor}`` to the potential energy, a tensor of one element; needs ``initial_params`` of
-            MCMC, and ``manifolds`` for sites that are on one. It need not be differentiable.
-        width: of the bracket in flat space, in standard deviations.
-        max_widths: to how many widths it may grow; 1 for not at all.
-        transforms: maps to unconstrained space for some of the sites. A site on a manifold that is named moves there
-            instead, in the coordinates of that chart.
+        potential_fn: function from ``{site: tensor}`` to the potential energy, a tensor of one element; requires
+            ``initial_params`` of MCMC, and ``manifolds`` for sites on manifolds. It need not be differentiable.
+        width: initial length of brackets in unconstrained space, in standard deviations.
+        max_widths: largest length of these brackets, in widths; 1 for brackets that do not grow.
+        transforms: transforms to unconstrained space for some of the sites. A site on a manifold in this mapping moves
+            in unconstrained space, in the coordinates of its transform.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
-        jit_compile: compile the model's density with `torch.compile`; falls back with a warning.
+        jit_compile: whether to compile the model's density with `torch.compile`; falls back with a warning.
         jit_options: keyword arguments for `torch.compile`.
-        ignore_jit_warnings: do not warn when compiling falls back.
+        ignore_jit_warnings: whether to suppress the warning about that fallback.
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
-        manifolds: for ``potential_fn``: the manifold of each site that has one, such as ``{"U": Stiefel()}``; the
-            others are in unconstrained space.
-        reflection_probability: how often a square Stiefel site (n = p) is offered a reflection, so that both signs of
-            its determinant are visited; geodesics never change the sign.
+        manifolds: for ``potential_fn``: the manifold of each site that has one, such as ``{"U": Stiefel()}``; other
+            sites are in unconstrained space.
+        reflection_probability: probability of proposing a reflection of a square Stiefel site (n = p) in an iteration,
+            so that both signs of its determinant are visited; geodesics never change the sign.
 
-    dtype and device are those of the model's tensors. A density that is NaN or infinite is below every level.
-    Statistics are ``lp``, ``n_evaluations`` of the density (reflections aside) and ``accepted``, False where a block
-    stayed because nothing was left of its bracket.
+    dtype and device are those of the model's tensors. Points with a density that is NaN or infinite are not in the
+    slice. Statistics are ``lp``, the number ``n_evaluations`` of evaluations of the density (without reflections), and
+    ``accepted``, which is False if a block did not move because its bracket shrank to the current position.
 
     Raises:
-        ValueError: for arguments out of range; and by ``MCMC.run`` for a start that is off the manifold or has no
+        ValueError: for arguments out of range; in ``MCMC.run``, for initial values that are off the manifold or have no
             finite energy, and for observed NaN.
-        NotImplementedError: by ``MCMC.run``, for subsampled plates.
+        NotImplementedError: in ``MCMC.run``, for subsampled plates.
 
     Source: Durmus, Gruffaz, Kailas, Saksman & Vihola, On the convergence of geodesic slice sampling on manifolds (arXiv
     2312.00417); Habeck, Hasenpflug, Kodgirwar & Rudolf, Geodesic slice sampling on the sphere (arXiv 2301.08056); Neal,
@@ -358,13 +359,13 @@ class GeodesicSlice(Kernel):
         self._jit_compile, self._jit_options = jit_compile, jit_options
 
     def batched(self, target: Target, example: Sites) -> BatchedDensity:
-        """Energies of all chains, without gradients."""
+        """Return the function for energies of all chains, without gradients."""
         compile = (self._jit_options or {}) if self._jit_compile else None
         options: Any = {"gradient": False, "compile": compile, "warn": self._warn}
         return BatchedDensity(target.on, Batches(), example, target.manifolds, **options)
 
     def compose(self, problem: Problem, warmup_steps: int) -> Composition[PlainState, Factors]:
-        """Reflections of square sites, then a sweep."""
+        """Return the transitions of a run: reflections of square sites, then a sweep."""
 
         def at(position: Blocks) -> PlainState:
             return PlainState(position, *problem.potential(position))
@@ -378,7 +379,7 @@ class GeodesicSlice(Kernel):
         )
 
     def _lines(self, problem: Problem) -> dict[Block, Line]:
-        """Return the searches of all blocks that can move."""
+        """Return the geodesics of all blocks that can move."""
         lines = {}
         for block, x in problem.position.items():
             manifold = problem.manifolds.get(block, Euclidean())

@@ -1,4 +1,4 @@
-"""Compilation policy: when native code, slow to compile and fast to run, is worth compiling."""
+"""Compilation policy: criterion for compiling native code, which is slow to compile and fast to run."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class CompilationPolicy(Saved):
         self.work = self.planned = self.made = 0
 
     def before(self, state: Any) -> None:
-        """Compile before the first iteration, if that was asked for."""
+        """Compile before the first iteration, if requested."""
         if self._make is not None and self._at_once:
             self._make(state)
 
     def after(self, iteration: int, statistics: Statistics, state: Any, warming_up: bool = False) -> None:
-        """Count a finished iteration, and compile if that is worthwhile, again if warm-up has changed the settings."""
+        """Count a completed iteration, and compile if worthwhile; recompile if warm-up has changed the settings."""
         if warming_up and self.made and not self._fits():
             self.made = 0
         if self._make is None or self._at_once or self.made:

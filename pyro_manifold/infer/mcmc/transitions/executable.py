@@ -16,7 +16,7 @@ from pyro_manifold.density.batched import Batch
 from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.native.blame import wrong_operator_of
 from pyro_manifold.graphs.native.loop import NativeLoop, native_loop
-from pyro_manifold.graphs.verified import Verified, Words
+from pyro_manifold.graphs.verified import Labels, Verified
 from pyro_manifold.infer.mcmc.transitions.states import Noise, PureTransition, S, Statistics, unbound
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density, StepGraph
 from pyro_manifold.infer.mcmc.transitions.trees import Structure, trees
@@ -27,8 +27,8 @@ _MOST_AT_ONCE = 64
 _TIMES_A_CALL = 30
 """Work batched into one call, as a multiple of the cost of a call; more would gain little and delay interrupts."""
 _NO_NATIVE_CODE = (
-    "No native code for {name}, which costs time and nothing else: {reason}. "
-    "PYRO_MANIFOLD_NATIVE=0 in the environment asks for none."
+    "No native code for {name}, which only makes it slower: {reason}. Set PYRO_MANIFOLD_NATIVE=0 in the "
+    "environment to disable native code without this warning."
 )
 
 
@@ -72,7 +72,7 @@ class Executable(Generic[S, T]):
         carried, kept = self.transition.begin(state, settings, noise)
         return self.transition.finish(self.step.repeated(carried, settings, noise, batch), kept, settings, noise)
 
-    # ---- several iterations in one call -------------------------------------------------------------------------
+    # ---- batched iterations -------------------------------------------------------------------------
 
     def iterations_per_call(self, settings: T) -> int:
         """Return the number of iterations worth batching into one call; 1 without native code."""
@@ -137,7 +137,7 @@ class Executable(Generic[S, T]):
             name: name of the model or function in warnings.
             warn: whether to issue a warning if it fails.
         """
-        self.graph.forget()  # code made for settings of another structure
+        self.graph.forget()  # code compiled for settings of another structure
         random, dtype = torch.Generator().manual_seed(0), state.energy.dtype  # so that a seeded run is not changed
         given = [
             (self.transition.prepared(settings, state), self.transition.noise(state, random), batch)
@@ -151,7 +151,7 @@ class Executable(Generic[S, T]):
 
         def build(_: FlatFunction) -> FlatFunction:
             self._loop = loop = self._built(density, inputs[0][:-1], len(state.energy), len(batch))
-            self.graph.words = Words(self._ended.names, places, wrong_operator_of(loop.loop))
+            self.graph.labels = Labels(self._ended.names, places, wrong_operator_of(loop.loop))
             return lambda *values: tuple(loop(int(values[-1]), *values[:-1]))
 
         failure = _NO_NATIVE_CODE.format(name=name, reason="{reason}") if warn else None

@@ -51,7 +51,7 @@ class Layout:
         named = [name for group in full_mass for name in group]
         misplaced = sorted({name for name in named if name not in params or named.count(name) > 1})
         if misplaced:
-            raise ValueError(f"full_mass names {misplaced}, expected sites (here {sorted(params)}), each at most once.")
+            raise ValueError(f"full_mass names {misplaced}, expected names among {sorted(params)}, each at most once.")
         rest = tuple(name for name in shapes if name not in named)
         flat = [tuple(name for name in group if name in shapes) for group in full_mass]
         groups = tuple(group for group in (*flat, rest) if group)
@@ -64,7 +64,7 @@ class Layout:
         return cls(manifold_sites, groups, shapes, dense, correlated)
 
     def pack(self, sites: dict[str, Tensor]) -> Blocks:
-        """Convert ``{site: (chains, ...)}`` to ``{block: (chains, ...)}``; nothing to nothing, as without gradients."""
+        """Convert ``{site: (chains, ...)}`` to ``{block: (chains, ...)}``; an empty dictionary stays empty."""
         if not sites:
             return {}
         blocks: Blocks = {(name,): sites[name] for name in self.manifold_sites}
@@ -75,7 +75,7 @@ class Layout:
         return blocks
 
     def unpack(self, blocks: Blocks) -> dict[str, Tensor]:
-        """Convert ``{block: (chains, ...)}`` to ``{site: (chains, ...)}``; nothing to nothing."""
+        """Convert ``{block: (chains, ...)}`` to ``{site: (chains, ...)}``; an empty dictionary stays empty."""
         if not blocks:
             return {}
         sites = {name: blocks[(name,)] for name in self.manifold_sites}
@@ -90,6 +90,6 @@ def refuse_manifold(name: str, manifold: Manifold, known: list[str]) -> NoReturn
     """Raise the error for a site on a manifold that a kernel does not support."""
     where = f"on {sorted(known)}" if known else "in unconstrained space"
     raise ValueError(
-        f"Site '{name}': this kernel moves {where}, not on {manifold!r}; give the site a transform to unconstrained "
-        f"space, such as transforms={{'{name}': HouseholderTransform(n, p).inv}} for n×p orthonormal matrices."
+        f"Site '{name}' is on {manifold!r}, but this kernel moves {where}: pass a transform to unconstrained space, "
+        f"such as transforms={{'{name}': HouseholderTransform(n, p).inv}} for n×p orthonormal matrices."
     )

@@ -25,9 +25,9 @@ class Problem:
         target: target distribution.
         chains: number of chains.
         initial_values: ``{site: (chains, ...)}`` with finite energy and gradient.
-        layout: how sites are joined to blocks.
+        layout: grouping of sites into blocks.
         batched: energies and gradients of all chains on a batch, by site.
-        random: where all random numbers of the run come from; seeded from torch's generator, and so by
+        random: generator of all random numbers of the run, seeded from torch's generator and thus by
             `pyro.set_rng_seed`.
         drawn: whether the initial values were drawn at random.
     """
@@ -74,7 +74,7 @@ class Problem:
 
     @property
     def takes_minibatches(self) -> bool:
-        """Return whether the density is that of a part of the data at a time."""
+        """Return whether the density is evaluated on minibatches of the data."""
         return not self.batched.batches.whole
 
     @property
@@ -97,7 +97,7 @@ class Problem:
         return potential
 
     def at_step(self, step: int) -> Potential:
-        """The density on the batch of a step, by the step's number."""
+        """Return the density on the batch of a step, given by its number."""
         return self.density(self.batched.batches(step))
 
     def potential(self, position: Blocks) -> tuple[Tensor, Blocks]:

@@ -30,7 +30,7 @@ from pyro_manifold.store.saving import Saved
 T = TypeVar("T")
 
 _OPERATORS_OF_A_STEP = 30  # in addition to those of the gradient, about
-_DECAY = 0.6  # of the gain with iterations; between 1/2 and 1, so that the noise of acceptance averages out
+_DECAY = 0.6  # exponent of the gain; between 1/2 and 1, so that the noise of acceptance averages out
 
 
 class StepSize(NamedTuple):
@@ -72,7 +72,7 @@ class AdaptedStepSize(Saved):
         """Adapt ε to the acceptance probabilities of one iteration of warm-up."""
         if "acceptance_rate" not in statistics:
             raise ValueError(
-                "AdaptedStepSize needs the statistic 'acceptance_rate', and the transition returns "
+                "AdaptedStepSize needs the statistic 'acceptance_rate', but the transition returns "
                 f"{sorted(statistics)}: return those of `metropolis`, or use Fixed."
             )
         error = float(statistics["acceptance_rate"].mean()) - self._target
@@ -120,7 +120,7 @@ def composition_of(
         state: initial state; `PlainState` at the initial values if None.
         earlier: transitions that come before it in each iteration.
         example: returns settings at which native code is compared with the transition; the first ones if None.
-        learn_cost: takes the cost of an iteration without its steps, in units of a step, once native code is made.
+        learn_cost: called with the cost of an iteration without its steps, in units of a step, once code is compiled.
         compile_options: options of `torch.compile` for the step, which then must not use noise, in place of native
             code; None to leave it as it is.
         warn: whether to warn if there is no native code for the model.
@@ -169,11 +169,11 @@ class _Code(Generic[S, T]):
         graph = self._executable.graph
         if graph.form != "native" or self._executable.is_native(self._example()):
             return True
-        graph.forget()  # so that a saved state has the form that the following iterations have
+        graph.forget()  # so that a saved state records the form of the following iterations
         return False
 
     def _by_torch(self, state: S) -> None:
-        failure = "jit_compile=True had no effect, going on without compiling: {reason}."
+        failure = "jit_compile=True had no effect, continuing without compilation: {reason}."
         failures = {"compiled": failure if self._warn else None}
         self._executable.step.replace(
             state, [self._example()], failures, contains=self._problem.batched.graph, options=self._options
@@ -181,7 +181,7 @@ class _Code(Generic[S, T]):
 
     def _natively(self, state: S) -> None:
         one = self._problem.potential_of_one_chain
-        # A graph that is not in use any more has issued a warning.
+        # A graph that is no longer in use has issued a warning.
         if one is None or not self._problem.batched.graph.is_graph or state.energy.device.type != "cpu":
             return
         example: Any = self._example()

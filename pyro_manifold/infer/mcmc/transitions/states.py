@@ -69,7 +69,8 @@ Q = TypeVar("Q")
 class Transition(Protocol[S, T_contra]):
     """Protocol of a transition of all chains with the target as invariant distribution (nearly, if unadjusted).
 
-    A transition has no memory: everything it needs of the past is in the state, and of the adaptation in the settings.
+    A transition is stateless: everything that it needs of the past is in the state, and of the adaptation in the
+    settings.
     """
 
     def __call__(self, state: S, settings: T_contra, random: torch.Generator) -> tuple[S, Statistics]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_manifold.density.batched import Batch
 from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.passes import folded_graph
-from pyro_manifold.graphs.verified import Verified, Words, compiled
+from pyro_manifold.graphs.verified import Labels, Verified, compiled
 from pyro_manifold.infer.mcmc.transitions.states import Noise, PureTransition, S
 from pyro_manifold.infer.mcmc.transitions.trees import Structure, trees
 
@@ -70,7 +70,7 @@ class StepGraph(Generic[S, T]):
         random = torch.Generator(state.energy.device).manual_seed(0)
         begun = [self._begun(state, each, random) for each in settings]
         self._structures = [Structure(tree) for tree in begun[0]]
-        self.graph.words = Words(self._structures[0].names)
+        self.graph.labels = Labels(self._structures[0].names)
         points = [[value.clone() for value in self.inputs(*pair)] for pair in begun]
 
         def traced(_: FlatFunction) -> FlatFunction:

@@ -8,7 +8,7 @@ from pyro_manifold.manifolds import Stiefel
 
 
 @pytest.mark.parametrize("family", ["Stiefel", "Grassmann"])
-def test_problems_are_what_the_benchmark_says(family):
+def test_problems_are_those_of_the_benchmark(family):
     for seed in range(20):
         target, factor, long = recovery.problem(seed, family)
         m, rank = factor.shape

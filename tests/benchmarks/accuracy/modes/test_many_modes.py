@@ -12,7 +12,7 @@ def test_a_short_table(capsys):
     assert [row.split("|")[1].strip() for row in rows] == ["two, SMC", "two, replica exchange"]
 
 
-def test_modes_are_told_apart():
+def test_modes_are_distinguished():
     two, paper = many_modes.two(), many_modes.paper()
     assert two.modes({"x": torch.tensor([[4.1, 3.9], [-4.0, -4.1]])}).tolist() == [1, 0]
     # M = [[1, 2], [1, 1]]: entries near 2 are the bits of the number, in rows.

@@ -40,7 +40,7 @@ def test_every_seed_has_a_row(monkeypatch, capsys):
     assert len(row[-1].split()) == 4
 
 
-def test_without_data_it_says_which(monkeypatch, capsys):
+def test_missing_data_are_named(monkeypatch, capsys):
     monkeypatch.setattr(network, "links", lambda: None)
     network.main([])
     assert "protein_network" in capsys.readouterr().out

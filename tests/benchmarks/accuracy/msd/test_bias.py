@@ -26,7 +26,7 @@ def test_estimates_have_the_errors_of_independent_chains():
     assert 0.8 < found.error * 400**0.5 < 1.2
 
 
-def test_a_long_step_has_the_bias_that_quadrature_tells_and_a_shorter_one_has_less(monkeypatch):
+def test_a_long_step_has_the_bias_by_quadrature_and_a_shorter_one_less(monkeypatch):
     monkeypatch.setattr(bias, "WARMUP", 100)
     short, long = rows_of_curved_problem("posterior", (0.15, 0.35), Size(300, 150), compiled=False)
     at_long, at_short = (row.estimates["variance"] for row in (long, short))
@@ -47,7 +47,7 @@ def test_the_picture_takes_biases_that_are_not_seen(tmp_path):
 
 
 def test_biases_of_a_posterior_are_in_its_own_units(monkeypatch):
-    """Draws of a law that is known to be half a standard deviation off and twice as wide."""
+    """Draws of a distribution that is half a standard deviation off and twice as wide."""
     (posterior,) = [each for each in bias.small_posteriors() if each.name == "banana"]
     truth = bias.truth_of(posterior)
 

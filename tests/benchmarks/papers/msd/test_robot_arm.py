@@ -1,4 +1,4 @@
-"""The robot arm: its data have MacKay's law, its measures are right where the answer is known, its programs run."""
+"""The robot arm: data from MacKay's model, measures where the answer is known, and programs that run."""
 
 import math
 from types import SimpleNamespace
@@ -135,13 +135,13 @@ def test_a_step_of_msd_is_nearest_in_ratio():
 
 def test_energy_errors_are_absolute_and_of_what_was_followed(monkeypatch):
     """Signs must not cancel, and an infinite error of a trajectory that is not followed must not count."""
-    told = {
+    reported = {
         "accepted": torch.tensor([[True, True, False, True], [True, True, True, True]]),
         "energy_error": torch.tensor([[0.1, -0.3, torch.inf, 0.2], [0.0, 0.0, 0.0, -0.4]]),
         "diverging": torch.tensor([[False, False, True, False], [False, False, False, False]]),
     }
     sites = {name: torch.zeros(2, 4, *shape) for name, shape in robot_arm_model.SHAPES.items()}
-    mcmc = SimpleNamespace(get_extra_fields=lambda **_: told, get_samples=lambda **_: sites)
+    mcmc = SimpleNamespace(get_extra_fields=lambda **_: reported, get_samples=lambda **_: sites)
     monkeypatch.setattr(robot_arm_samplers, "advance", lambda *_: mcmc)
     runs = robot_arm_samplers.sample("HMC30", robot_arm_model.simulate(0), 2, 4, 0, 0.1, "small", 0)
     assert runs.energy_error == pytest.approx([0.2, 0.1])
@@ -216,7 +216,7 @@ def test_starts_are_near_modes_of_their_own():
 
 @pytest.mark.parametrize(("step_size", "num_steps"), [(0.55, 1), (0.45, 4)])
 def test_persistent_hmc_keeps_a_gaussian(step_size, num_steps):
-    """At steps so long that trajectories are rejected: turning back then is what keeps the law (else 14 errors off)."""
+    """At steps so long that trajectories are rejected; without reversal of momenta it would be 14 errors off."""
     scales = torch.tensor([1.0, 0.3])
 
     def model(*_):
@@ -257,7 +257,7 @@ def test_the_comparison_runs_and_reads_its_draws_back(here, simulated, monkeypat
     assert (here / "table.md").read_text().count("\n| HMC30, persistent |") == 1
 
 
-def test_modes_are_told_with_their_runs(simulated):
+def test_modes_are_reported_with_their_runs(simulated):
     """Two runs in copies of one mode, one in another: errors of each, and a run that begins elsewhere has moved."""
     starts = robot_arm_model.flatten(robot_arm_model.small_weights(2, 0), 1)
     first, second = (robot_arm_model.climbed(start, simulated, max_nfev=500) for start in starts)
@@ -280,12 +280,12 @@ def test_step_sizes_are_found_by_a_program(simulated, monkeypatch, capsys):
     """A ladder of HMC's is left at the first step that rejects too much, one of MSD's is climbed to its end."""
     asked = []
 
-    def told(name, arm, *, step_size, **_):
+    def reported(name, arm, *, step_size, **_):
         asked.append((name, step_size))
         nothing = np.zeros(2)
         return robot_arm_samplers.Runs(None, nothing + 100 * step_size, nothing, nothing + step_size)
 
-    monkeypatch.setattr(robot_arm_steps, "sample_once", told)
+    monkeypatch.setattr(robot_arm_steps, "sample_once", reported)
     robot_arm_steps.main(["--samplers", "HMC30", "MSD"])
     assert [step for name, step in asked if name == "HMC30"] == [
         0.0002,
@@ -316,17 +316,17 @@ def test_the_figure_has_every_sampler(simulated, monkeypatch, tmp_path):
     draws = torch.randn(3, 400, robot_arm_cost.DIMENSION).cumsum(1).numpy()
     asked = []
 
-    def told(name, arm):
+    def reported(name, arm):
         asked.append(name)
         return robot_arm_samplers.Runs(draws, *np.zeros((3, 3)))
 
-    monkeypatch.setattr(robot_arm_figure, "sample_once", told)
+    monkeypatch.setattr(robot_arm_figure, "sample_once", reported)
     robot_arm_figure.main([str(tmp_path / "arm.png")])
     assert asked == list(robot_arm_samplers.SAMPLERS)
     assert (tmp_path / "arm.png").exists()
 
 
-def test_costs_are_told_for_every_sampler(monkeypatch, capsys):
+def test_costs_are_reported_for_every_sampler(monkeypatch, capsys):
     monkeypatch.setattr(robot_arm_cost, "ROUNDS", 1)
     ms = robot_arm_cost.milliseconds("HMC30", 1, False)
     assert ms > 0

@@ -39,7 +39,7 @@ def test_splines_are_compared_and_drawn(small, capsys):
     assert (small / "elbo.png").exists()
 
 
-def test_truths_are_told(small, monkeypatch, capsys):
+def test_reference_values_are_reported(small, monkeypatch, capsys):
     """The folds of other data stand for the ionosphere's, which CI does not have."""
 
     def folds(*_):

@@ -58,7 +58,7 @@ def test_each_chain_decides_and_descends_by_itself():
     assert torch.equal(found[2], position[X][2])
 
 
-def test_a_density_without_bound_moves_nobody():
+def test_a_density_without_bound_moves_no_chain():
     def funnel(position):
         x = position[X]
         return 1e3 * x.sum(1), {X: torch.full_like(x, 1e3)}
@@ -97,12 +97,12 @@ def far():
     pyro.factor("pull", U[..., 0, 0])
 
 
-def test_runs_begin_there_unless_told_where_to_begin():
+def test_runs_begin_there_unless_initial_values_are_given():
     assert abs(float(OHMC(far).prepare(1, 100, None).values["x"][0]) - 1e4) < 20
     given = {"U": torch.eye(4, 2).unsqueeze(0), "x": torch.ones(1)}
     assert float(OHMC(far).prepare(1, 100, given).values["x"][0]) == 1.0
-    for told in ({"adapt_mass_matrix": False}, {"init_strategy": pyro.infer.autoguide.init_to_sample}):
-        kernel = OHMC(far, **told)
+    for options in ({"adapt_mass_matrix": False}, {"init_strategy": pyro.infer.autoguide.init_to_sample}):
+        kernel = OHMC(far, **options)
         run = kernel.prepare(1, 100, None)
         assert torch.equal(run.sites["x"], run.problem.initial_values["x"])
     assert abs(float(OHMC(far).prepare(1, 10, None).values["x"][0])) < 20

@@ -1,6 +1,7 @@
 """Directions across unconstrained sites: their mechanics, their estimation, and posteriors that are known exactly."""
 
 import math
+from functools import partial
 
 import pyro
 import pyro.distributions as dist
@@ -61,9 +62,9 @@ def test_a_drift_is_that_of_the_dense_inverse_mass(time):
 # ---- estimation -----------------------------------------------------------------------------------------------------
 
 
-def estimated(position, gradient):
+def estimated(position, gradient, optional=False):
     """Weights ``(chains, k)`` from draws ``(iterations, chains, size)`` and unit masses."""
-    estimator = LowRankEstimator((A,), {A: position[0]}, {}, optional=True)
+    estimator = LowRankEstimator((A,), {A: position[0]}, {}, optional)
     for x, g in zip(position, gradient, strict=True):
         estimator.update({A: x}, {A: g})
     flat, masses = estimator.estimate({A: torch.ones(1, position.shape[-1])})
@@ -97,7 +98,7 @@ def test_the_inverse_mass_is_the_covariance_of_a_gaussian(eigenvalues):
     size = len(spread)
     basis = torch.linalg.qr(torch.randn(size, size))[0]
     draws = torch.randn(300, 2, size) * spread.sqrt() @ basis.mT
-    estimator = LowRankEstimator((A,), {A: draws[0]}, {}, optional=True)
+    estimator = LowRankEstimator((A,), {A: draws[0]}, {}, optional=False)
     for x in draws:
         estimator.update({A: x}, {A: x @ (basis / spread) @ basis.mT})
     flat, masses = estimator.estimate({A: torch.ones(1, size)})
@@ -105,6 +106,15 @@ def test_the_inverse_mass_is_the_covariance_of_a_gaussian(eigenvalues):
     found = masses[A][0].diag() + shifts.mT @ (flat[0, :, :1] * shifts)
     scaled = torch.linalg.eigvals(torch.linalg.solve((basis * spread) @ basis.mT, found)).real
     torch.testing.assert_close(scaled, torch.ones(size), rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize(("spread", "taken"), [(100.0, True), (60.0, False)])
+def test_without_being_asked_for_they_must_make_trajectories_much_shorter(spread, taken):
+    """The largest scale is ten times the smallest, then less than eight times."""
+    covariance = correlated_normal(slow=spread, stiff=1.0)
+    draws = torch.randn(200, 4, 30) @ torch.linalg.cholesky(covariance).mT
+    weights, masses = estimated(draws, draws @ torch.linalg.inv(covariance), optional=True)
+    assert bool(weights.any()) == bool(masses) == taken
 
 
 def funnel_draws():
@@ -168,13 +178,21 @@ def test_a_common_shift_is_followed():
     assert kernel.inverse_mass_matrix["directions across", "own", "shift"][..., 0].amax() > 10
     assert_mean(draws["shift"].square(), 900.0)
     assert_mean((draws["own"] - draws["shift"].unsqueeze(-1)).square().mean(-1), 1.0)
-    plain = OHMC(hidden_direction)
+    plain = OHMC(hidden_direction, full_mass=False)
     drawn(plain)
     assert list(plain.inverse_mass_matrix) == [("own", "shift")]
     assert plain.num_steps > 3 * kernel.num_steps
 
 
-@pytest.mark.filterwarnings("ignore:After warm-up")  # wrong momenta may hardly move
+def test_warm_up_takes_a_long_direction_by_itself_and_no_short_one():
+    kernels = OHMC(hidden_direction), OHMC(partial(hidden_direction, spread=1.0))
+    for kernel in kernels:
+        drawn(kernel, num_samples=5)
+    taken = [("directions across", "own", "shift") in kernel.inverse_mass_matrix for kernel in kernels]
+    assert taken == [True, False]
+
+
+@pytest.mark.filterwarnings("ignore:.* moved in fewer than 5 %")  # wrong momenta may hardly move
 def test_the_test_of_moments_can_fail(monkeypatch):
     right = low_rank(hidden_direction)
     drawn(right, num_samples=5)
@@ -197,17 +215,18 @@ def test_directions_of_an_earlier_run_serve_any_number_of_chains(chains):
         assert_mean(draws["shift"].square(), 900.0)
 
 
-def test_many_numbers_have_no_directions():
-    kernel = low_rank(lambda: hidden_direction(300))
+@pytest.mark.parametrize("full_mass", ["low rank", None])
+def test_many_numbers_have_no_directions(full_mass):
+    kernel = OHMC(lambda: hidden_direction(300), full_mass=full_mass)
     drawn(kernel, num_samples=5)
     assert list(kernel.inverse_mass_matrix) == [("own", "shift")]
 
 
-@pytest.mark.parametrize("moment", [155, 290])
-def test_a_run_restored_in_warm_up_goes_on_bit_for_bit(moment):
+@pytest.mark.parametrize(("moment", "full_mass"), [(155, "low rank"), (290, "low rank"), (155, None), (60, None)])
+def test_a_run_restored_in_warm_up_goes_on_bit_for_bit(moment, full_mass):
     def begun():
         pyro.set_rng_seed(0)
-        run = low_rank(hidden_direction).prepare(2, 300, None)
+        run = OHMC(hidden_direction, full_mass=full_mass).prepare(2, 300, None)
         run.compilation.planned = 20_000
         return run
 

@@ -39,7 +39,7 @@ def symmetric(size):
     return (root + root.mT) / 2
 
 
-def frame_system(n, p, mechanics=None, scale=1.0, inverse_mass=0.6):
+def matrix_system(n, p, mechanics=None, scale=1.0, inverse_mass=0.6):
     potential = langevin_bingham(scale * torch.randn(n, p), scale * symmetric(n), symmetric(p))
     mechanics = mechanics or CayleyMechanics()
     return System(potential, {("X",): mechanics}, {("X",): spread_masses(mechanics, p, inverse_mass)})
@@ -60,7 +60,7 @@ def energy_order(system, state):
 @pytest.mark.parametrize(("n", "p"), [(3, 1), (3, 2), (4, 4), (8, 3), (10, 4)])
 @over_mechanics
 def test_energy_error_is_of_second_order(mechanics, n, p):
-    system = frame_system(n, p, mechanics)
+    system = matrix_system(n, p, mechanics)
     state = system.state({("X",): Stiefel().random_point(64, n, p)})
     assert abs(energy_order(system, state) - 2) < 0.1
 
@@ -71,7 +71,7 @@ def test_energy_error_of_the_joint_step_is_of_second_order():
 
 
 def test_a_mixed_pairing_has_an_energy_error_that_does_not_shrink():
-    system = frame_system(8, 3, WrongEnergy())
+    system = matrix_system(8, 3, WrongEnergy())
     state = system.state({("X",): Stiefel().random_point(64, 8, 3)})
     assert energy_order(system, state) < 0.5
 
@@ -90,7 +90,7 @@ def test_forward_flip_forward_returns_to_the_start(mechanics, steps):
 
 
 def step_jacobian(mechanics, n, p, step_size=0.3):
-    system = frame_system(n, p, mechanics)
+    system = matrix_system(n, p, mechanics)
     start = Stiefel().random_point(n, p)
 
     def step(X, r):
@@ -201,7 +201,7 @@ def test_the_test_of_distributions_can_fail_though_acceptance_is_high(mechanics)
 
 @pytest.mark.parametrize("mechanics", [CayleyMechanics(), ColumnMechanics()])
 def test_a_hundred_thousand_steps_stay_on_the_manifold(mechanics):
-    system = frame_system(10, 4, mechanics)
+    system = matrix_system(10, 4, mechanics)
     start = system.state({("X",): Stiefel().random_point(1, 10, 4)})
     state, errors = start, []
     for _ in range(100):
@@ -216,7 +216,7 @@ def test_a_hundred_thousand_steps_stay_on_the_manifold(mechanics):
 @over_mechanics
 def test_single_precision_stays_on_the_manifold_when_restored_once_a_trajectory(mechanics):
     torch.set_default_dtype(torch.float32)
-    system = frame_system(10, 4, mechanics)
+    system = matrix_system(10, 4, mechanics)
     state = system.state({("X",): Stiefel().random_point(20, 10, 4)})
     worst = 0.0
     for _ in range(50):

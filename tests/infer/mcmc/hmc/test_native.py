@@ -163,7 +163,7 @@ def _picklable():
 class TestWithoutNativeCode:
     """What there is without it goes on, and a sentence says why."""
 
-    def hastened(self, reason):
+    def check_fallback(self, reason):
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
         with pytest.warns(UserWarning, match=reason):
             run.compilation.make(run.state)
@@ -172,14 +172,14 @@ class TestWithoutNativeCode:
 
     def test_an_operator_that_is_not_in_the_table(self, monkeypatch):
         monkeypatch.delitem(operators.OPERATORS, "cat")
-        self.hastened("No native code .* the operator cat")
+        self.check_fallback("No native code .* the operator cat")
 
     def test_no_compiler(self, monkeypatch):
         monkeypatch.setattr(compiler.shutil, "which", lambda _: None)
         compiler.compiler.cache_clear()
         compiler._signature.cache_clear()
         try:
-            self.hastened("there is no C compiler")
+            self.check_fallback("there is no C compiler")
         finally:
             compiler.compiler.cache_clear()
 
@@ -188,7 +188,7 @@ class TestWithoutNativeCode:
             lambda *arguments, **options: operators.mapped(arguments[1], "{0} + {1}", *arguments[2:])
         )
         monkeypatch.setitem(operators.OPERATORS, "sub", wrong)
-        self.hastened("instead of .* gives .* in native code")
+        self.check_fallback("instead of .* gives .* in native code")
 
     def test_switched_off(self, monkeypatch):
         monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")

@@ -52,7 +52,7 @@ def test_both_components_are_visited_with_their_weights(kernel):
     assert torch.allclose(statistics["lp"], log_density)
 
 
-def test_without_reflections_the_component_of_the_start_is_kept_and_said():
+def test_without_reflections_the_component_of_the_start_is_kept_and_reported():
     with pytest.warns(UserWarning, match=r"'X' is square.*reflection_probability=0"):
         mcmc = run(OHMC(rotation_or_reflection, reflection_probability=0), 20, 20, num_chains=8)
     signs = torch.linalg.det(mcmc.get_samples(group_by_chain=True)["X"]).sign()

@@ -326,7 +326,7 @@ def test_directions_of_an_earlier_run_are_left_out_for_another_number_of_chains(
 def test_directions_are_left_out_with_a_warning_where_a_kernel_has_none():
     kernel = OHMC(ridge)
     drawn(kernel, num_samples=5)
-    with pytest.warns(UserWarning, match=r"directions across \['x', 'z'\] of the earlier run are left out"):
+    with pytest.warns(UserWarning, match=r"directions across \['x', 'z'\] of the earlier run are not used"):
         drawn(GHMC(ridge, tuning=kernel.tuning), num_samples=5, warmup_steps=0)
     fixed = OHMC(ridge, tuning=kernel.tuning, adapt_mass_matrix=False)
     drawn(fixed, num_samples=5, warmup_steps=20)
@@ -403,7 +403,7 @@ def test_native_code_agrees_with_eager_steps(dtype):
     [
         (lambda model: GHMC(model, full_mass=[("x", "z")]), "full_mass names 'x'"),
         (lambda model: OHMC(model, full_mass=[("W", "z")]), "full_mass names 'W', of shape (2, 3, 1)"),
-        (lambda model: OHMC(model, full_mass=[("x", "y")]), "full_mass names ['y'], expected sites"),
+        (lambda model: OHMC(model, full_mass=[("x", "y")]), "full_mass names ['y'], expected names"),
     ],
 )
 def test_sites_that_cannot_have_directions(kernel, named):

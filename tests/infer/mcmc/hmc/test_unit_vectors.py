@@ -43,20 +43,20 @@ def test_unit_vectors_follow_their_distribution(kernel, jit_compile):
     assert_mean(x[..., 1], 0.0)
 
 
-def test_the_chart_of_unit_vectors_gives_pyros_own_inference_the_same_distribution():
+def test_the_transform_of_unit_vectors_gives_pyros_own_inference_the_same_distribution():
     mcmc = run(NUTS(von_mises_fisher), 400, 200)
     assert_mean(mcmc.get_samples(group_by_chain=True)["x"][..., 0], mean_cosine())
     guide = AutoNormal(von_mises_fisher)
     svi = SVI(von_mises_fisher, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
     losses = [svi.step() for _ in range(300)]
-    # The evidence E exp(κ x₁) under the uniform law bounds the ELBO from above.
+    # The evidence E exp(κ x₁) under the uniform distribution bounds the ELBO from above.
     order = 5 / 2 - 1
     evidence = scipy.special.gamma(order + 1) * (2 / KAPPA) ** order * scipy.special.iv(order, KAPPA)
     assert -np.mean(losses[-100:]) < np.log(evidence)
     assert -np.mean(losses[-100:]) > np.log(evidence) - 0.5
 
 
-def test_unit_vectors_beside_matrices_in_plates_and_single_precision():
+def test_unit_vectors_with_matrices_in_plates_and_single_precision():
     torch.set_default_dtype(torch.float32)
 
     def model():

@@ -1,4 +1,4 @@
-"""Theorems about steps in a changing metric: order, reversal, Jacobian, law of velocities, laws of the draws."""
+"""Theorems about steps in a changing metric: order, reversal, Jacobian, distributions of velocities and draws."""
 
 import math
 from functools import partial
@@ -165,7 +165,7 @@ def test_velocities_have_the_inverse_metric_as_covariance_and_refreshing_keeps_i
 # ---- factorisation ----------------------------------------------------------------------------------------------
 
 
-def test_a_singular_metric_is_moved_and_says_so():
+def test_a_singular_metric_is_regularised_and_reported():
     singular = torch.ones(3, 3)
     indefinite = torch.diag(torch.tensor([1.0, -1.0, 1.0]))
     broken = torch.full((3, 3), torch.nan)

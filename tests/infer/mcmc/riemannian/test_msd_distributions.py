@@ -1,4 +1,4 @@
-"""MSD in the automatic metric of laws other than the usual ones, and in float32, against quadrature."""
+"""MSD in the automatic metric of distributions other than the usual ones, and in float32, against quadrature."""
 
 import numpy as np
 import pyro

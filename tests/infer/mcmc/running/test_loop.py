@@ -87,7 +87,7 @@ def at_zero(site):
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="thinning=0, expected a positive integer"):
         MCMC(OHMC(concentrated), 10, thinning=0)
-    with pytest.raises(ValueError, match="thinning=11 leaves no draw of num_samples=10"):
+    with pytest.raises(ValueError, match="thinning=11 leaves no draw, expected at most num_samples=10"):
         MCMC(OHMC(concentrated), 10, thinning=11)
     with pytest.raises(ValueError, match="expected a list of functions of an Iteration"):
         MCMC(OHMC(concentrated), 10, consumers=[3])
@@ -95,7 +95,7 @@ def test_bad_arguments_are_named():
         MCMC(OHMC(concentrated), 10, hook_fn=3)
     with pytest.raises(ValueError, match="summary: there are no draws yet"):
         MCMC(OHMC(concentrated), 10).summary()
-    with pytest.raises(ValueError, match="thinning and consumers are for chain_method='vectorized'"):
+    with pytest.raises(ValueError, match="thinning and consumers need chain_method='vectorized'"):
         MCMC(pyro.infer.NUTS(concentrated), 10, thinning=2)
 
 
@@ -127,7 +127,7 @@ def test_a_wrong_trace_is_noticed_at_the_end_of_a_short_run():
 def test_too_few_draws_for_a_summary_is_a_sentence():
     mcmc = run(OHMC(concentrated), num_samples=3)
     for method in (mcmc.summary, mcmc.diagnostics):
-        with pytest.raises(ValueError, match=r"needs 4 draws of each chain, .* and there are 3"):
+        with pytest.raises(ValueError, match=r"needs at least 4 draws of each chain .* and there are 3"):
             method()
 
 

@@ -205,7 +205,7 @@ def test_a_run_is_not_continued_with_other_data(tmp_path, source, stored):
     mcmc = made(tmp_path if stored else None, SGLD(rows, step_size=0.001), args, kwargs)
     mcmc.continue_run(2)
     y[40] += 0.01
-    with pytest.raises(ValueError, match=r"continue_run: the fingerprint of .* was .*, and is .*: go on with"):
+    with pytest.raises(ValueError, match=r"continue_run: the fingerprint of .* was .*, and is .*: continue with"):
         mcmc.continue_run(2)
     y[40] = torch.linspace(-1, 1, 64)[40]
     mcmc.continue_run(2)
@@ -287,10 +287,10 @@ def test_what_does_not_fit_names_the_store(tmp_path, monkeypatch):
         made(tmp_path / "other", OHMC(normal), resume=True)
 
 
-def test_a_folder_that_is_gone_with_all_draws_says_that_there_are_none(tmp_path):
+def test_a_folder_that_was_removed_is_an_error_without_draws(tmp_path):
     mcmc = made(tmp_path / "run", OHMC(normal))
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(OSError, match="8 draws of each chain went with it, there are none since, and another run"):
+    with pytest.raises(OSError, match="8 draws of each chain were stored in it, there are no later ones"):
         mcmc.continue_run(4)
 
 
@@ -310,7 +310,7 @@ def well_and_badly_known(scale, x, y):
 
 
 @pytest.mark.usefixtures("single_precision")
-def test_the_prior_of_a_parameter_that_no_data_know_is_noticed_beside_one_that_they_know_well(tmp_path):
+def test_the_prior_of_an_unidentified_parameter_is_checked_next_to_a_well_identified_one(tmp_path):
     x = torch.randn(2000, generator=torch.Generator().manual_seed(0))
     y = 1.3 * x + 1e-3 * torch.randn(2000, generator=torch.Generator().manual_seed(1))
     kernel = OHMC(well_and_badly_known, init_strategy=init_to_value(values={"b": torch.tensor([1.3, 0.0])}))

@@ -119,7 +119,7 @@ def test_without_another_executor_what_is_stored_can_be_resumed(expected, tmp_pa
     store = Store(tmp_path / "run", draws=3)
     with (
         ProcessPoolExecutor(1, mp_context=SPAWN) as executor,
-        pytest.raises(RuntimeError, match="with another executor"),
+        pytest.raises(RuntimeError, match="with a new executor"),
     ):
         made(executor, model, store=store)
     assert StoredRun(tmp_path / "run" / "shard-0000").draws == 20
@@ -193,16 +193,16 @@ def test_a_run_in_shards_is_continued(expected, tmp_path):
         mcmc = made(executor, draws=12, store=tmp_path / "run")
         mcmc.continue_run(8)
         assert same(mcmc.get_samples(group_by_chain=True), expected)
-        with pytest.raises(ValueError, match="has 4 shards, and not 2"):
+        with pytest.raises(ValueError, match="has 4 shards, expected 2"):
             made(executor, shards=2, store=tmp_path / "run", resume=True)
-        with pytest.raises(ValueError, match="holds a run already"):
+        with pytest.raises(ValueError, match="already holds a run"):
             made(executor, store=tmp_path / "run")
         unstored = made(executor, shards=1, draws=2, warmup_steps=2, chains=1)
-        with pytest.raises(ValueError, match="in shards with a stored one"):
+        with pytest.raises(ValueError, match="and a store if it is in shards"):
             unstored.continue_run(2)
 
 
-def test_each_shard_knows_its_model_and_its_start_again(tmp_path):
+def test_each_shard_checks_its_model_and_its_start(tmp_path):
     starts = {"U": torch.linalg.qr(torch.randn(4, 3, 2))[0], "s": torch.arange(4.0)}
     helpers = types.SimpleNamespace(scale=1.0)
 
@@ -291,12 +291,12 @@ def test_a_shard_leaves_the_process_as_it_was():
     ("options", "words"),
     [
         ({"executor": 3}, "executor=3, expected a concurrent.futures.Executor"),
-        ({"executor": lambda: 3}, "executor made 3, expected"),
+        ({"executor": lambda: 3}, "executor returned 3, expected"),
         ({"executor": Here(), "shards": 0}, "count=0, expected a positive number"),
-        ({"executor": Here(), "shards": 3}, "num_chains=4 are not to be split into shards=3"),
+        ({"executor": Here(), "shards": 3}, "num_chains=4 is not divisible by the number of shards, 3"),
         ({"executor": Here(), "threads": 0.5}, "threads=0.5, expected an integer"),
-        ({"executor": Here(), "hook_fn": print}, "hook_fn belongs to this process"),
-        ({"executor": Here(), "consumers": [print]}, "consumers belongs to this process"),
+        ({"executor": Here(), "hook_fn": print}, "hook_fn is not supported with shards"),
+        ({"executor": Here(), "consumers": [print]}, "consumers is not supported with shards"),
     ],
 )
 def test_bad_input_is_a_sentence(options, words):

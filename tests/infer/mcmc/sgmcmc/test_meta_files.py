@@ -44,24 +44,27 @@ def rewritten(path, change):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda about, _: about.update(version=2), "has version 2, and this package reads version 1"),
-        (lambda about, _: about.update(version="1"), "has version '1', and this package reads version 1"),
-        (lambda about, _: about.update(kind="MetaTraining"), "holds a MetaTraining, expected a MetaSampler"),
+        (lambda about, _: about.update(version=2), "has version 2, expected 1"),
+        (lambda about, _: about.update(version="1"), "has version '1', expected 1"),
+        (lambda about, _: about.update(kind="MetaTraining"), "contains a MetaTraining, expected a MetaSampler"),
         (lambda about, _: about.update({"curl inputs": ["energy"]}), "the curl inputs .'energy'., expected"),
         (lambda about, _: about.update({"friction inputs": 3}), "the friction inputs 3, expected"),
-        (lambda about, _: about.pop("version"), "is damaged or no MetaSampler"),
-        (lambda about, _: about.update(step_size=-1), "is damaged or no MetaSampler .step_size=-1"),
-        (lambda about, _: about.update(energy_centre=float("nan")), "is damaged or no MetaSampler .energy_centre=nan"),
-        (lambda about, _: about.update(constant_curl="a"), "is damaged or no MetaSampler .constant_curl='a'"),
-        (lambda about, _: about.update(dimension=2.5), "is damaged or no MetaSampler .dimension=2.5"),
-        (lambda about, _: about.update(command=5), "is damaged or no MetaSampler .command=5"),
+        (lambda about, _: about.pop("version"), "is damaged or not a MetaSampler"),
+        (lambda about, _: about.update(step_size=-1), "is damaged or not a MetaSampler .step_size=-1"),
+        (
+            lambda about, _: about.update(energy_centre=float("nan")),
+            "is damaged or not a MetaSampler .energy_centre=nan",
+        ),
+        (lambda about, _: about.update(constant_curl="a"), "is damaged or not a MetaSampler .constant_curl='a'"),
+        (lambda about, _: about.update(dimension=2.5), "is damaged or not a MetaSampler .dimension=2.5"),
+        (lambda about, _: about.update(command=5), "is damaged or not a MetaSampler .command=5"),
         (lambda about, _: about.update(random=5), "other tensors or constants than a sampler's"),
         (lambda _, arrays: arrays.update(more=np.zeros(1)), "other tensors or constants than a sampler's"),
         (
             lambda _, arrays: arrays.update({"curl bias": np.zeros(5, int)}),
-            "'curl bias' has numbers of type torch.int64",
+            "'curl bias' has dtype torch.int64",
         ),
-        (lambda _, arrays: arrays.pop("curl bias"), "is damaged or no MetaSampler"),
+        (lambda _, arrays: arrays.pop("curl bias"), "is damaged or not a MetaSampler"),
         (lambda _, arrays: arrays.update({"curl weight": np.zeros((3, 3))}), "The network 'curl' has weights .3, 3."),
     ],
 )
@@ -80,13 +83,13 @@ def test_damaged_files(tmp_path):
     content = path.read_bytes()
     for damaged in (b"", content[:200], b"text"):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="is damaged or no MetaSampler"):
+        with pytest.raises(ValueError, match="is damaged or not a MetaSampler"):
             MetaSampler.load(path)
 
 
 @pytest.mark.parametrize("name", ["", "nobody", "."])
 def test_files_that_are_not_there(name):
-    with pytest.raises(FileNotFoundError, match=f"There is no sampler '{name}': give a file"):
+    with pytest.raises(FileNotFoundError, match=f"There is no sampler '{name}': pass a file"):
         MetaSampler.load(name)
 
 

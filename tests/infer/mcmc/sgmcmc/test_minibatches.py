@@ -211,7 +211,7 @@ def test_under_the_mcmc_of_pyro():
     assert mcmc.get_samples()["w"].shape == (20, 2)
 
 
-def test_export_leaves_out_what_minibatches_cannot_tell():
+def test_export_leaves_out_what_minibatches_do_not_determine():
     for source in (None, loader()):
         model = one_plate if source is None else with_loader
         mcmc = MCMC(OSGHMC(model, step_size=0.01), 5, 0, num_chains=2, disable_progbar=True)
@@ -225,7 +225,7 @@ def test_export_leaves_out_what_minibatches_cannot_tell():
 def test_a_run_of_other_settings_is_refused(options):
     saved = SGHMC(one_plate, step_size=0.01).prepare(2, 0, None).state_dict()
     other = SGHMC(one_plate, **{"step_size": 0.01, **options}).prepare(2, 0, None)
-    with pytest.raises(ValueError, match=f"The saved run was made with {next(iter(options))}="):
+    with pytest.raises(ValueError, match=f"The saved run has {next(iter(options))}="):
         other.load_state_dict(saved)
 
 
@@ -265,7 +265,7 @@ def test_deterministic_sites_of_a_minibatch_are_left_out():
 
     mcmc = MCMC(SGLD(model, step_size=1e-3), 5, 0, disable_progbar=True)
     mcmc.run()
-    with pytest.warns(UserWarning, match=r"\['residual'\] are not the same at each run of the model"):
+    with pytest.warns(UserWarning, match=r"\['residual'\] are left out, since their values differ"):
         draws = mcmc.get_samples(deterministic=True)
     assert sorted(draws) == ["twice", "w"]
 
@@ -282,7 +282,7 @@ def run_and_warnings(kernel):
 
 
 @pytest.mark.parametrize(("kernel", "short", "long"), [(SGHMC, 6e-4, 1e-2), (OSGHMC, 6e-4, 1e-2), (SGLD, 8e-6, 1e-3)])
-def test_minibatches_that_heat_the_chains_are_told(kernel, short, long):
+def test_minibatches_that_heat_the_chains_are_reported(kernel, short, long):
     """The noise of a batch of 20 of 1,000 has a variance of about 50 · 1,000; the posterior's precision is 1,000."""
 
     def model():
@@ -298,7 +298,7 @@ def test_minibatches_that_heat_the_chains_are_told(kernel, short, long):
 
 
 @pytest.mark.parametrize("total", [50, 2000])
-def test_a_plate_of_another_size_than_the_loaders_data_is_told(total):
+def test_a_plate_of_another_size_than_the_loaders_data_is_reported(total):
     loader = DataLoader(TensorDataset(OUTCOMES), batch_size=20, shuffle=True)
 
     def model(y, total):
@@ -307,5 +307,5 @@ def test_a_plate_of_another_size_than_the_loaders_data_is_told(total):
             pyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
 
     SGLD(model, step_size=1e-5).prepare(1, 0, None, data_loader=loader, total=1000)
-    with pytest.warns(UserWarning, match=f"size {total}, but data_loader has 1000 cases"):
+    with pytest.warns(UserWarning, match=f"size {total}, but data_loader has 1000 examples"):
         SGLD(model, step_size=1e-5).prepare(1, 0, None, data_loader=loader, total=total)

@@ -1,4 +1,4 @@
-"""The law of NNSGHMC whatever its networks are; that it is SGHMC without them; Γ; saving; bad input."""
+"""Distribution of NNSGHMC with any networks; equality with SGHMC without networks; Γ; saving; bad input."""
 
 from dataclasses import replace
 from functools import partial
@@ -157,7 +157,7 @@ class OnOneBatch(NNSGHMC):
 NOISY = {"step_size": 0.01, "num_steps": 80, "minibatches": "independent", "own_minibatches": True, "data_size": 1}
 
 
-def test_noise_of_batches_leaves_no_bias_beside_that_of_sghmc():
+def test_noise_of_batches_adds_no_bias_to_that_of_sghmc():
     """At ε = 0.01 noise of variance 4 makes variances larger by 1 % or so; here the networks see noisy energies."""
     draws = []
     for kernel in (NNSGHMC, OnOneBatch):
@@ -318,7 +318,7 @@ def test_a_sampler_that_has_seen_no_data_does_not_count_them():
 def test_a_step_for_which_friction_is_too_much():
     sampler = replace(without_networks(0.5), step_size=0.1)
     NNSGHMC(gaussian, sampler=sampler, step_size=0.15).prepare(2, 0, None)
-    with pytest.warns(UserWarning, match=r"step_size=0.25 is 2.5 times the 0.1 for which .*, take at most 0.2\."):
+    with pytest.warns(UserWarning, match=r"step_size=0.25 is 2.5 times the step size 0.1 .* choose at most 0.2\."):
         NNSGHMC(gaussian, sampler=sampler, step_size=0.25).prepare(2, 0, None)
 
 
@@ -340,12 +340,15 @@ def test_friction_and_energy_follow_dimension_and_data():
     ("make", "sentence"),
     [
         (lambda: NNSGHMC(gaussian, sampler=3, step_size=0.1), "sampler=3, expected a MetaSampler, its file, or one of"),
-        (lambda: NNSGHMC(gaussian, sampler="nobody", step_size=0.1), "There is no sampler 'nobody': give a file"),
+        (lambda: NNSGHMC(gaussian, sampler="nobody", step_size=0.1), "There is no sampler 'nobody': pass a file"),
         (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, data_size=0), "data_size=0"),
         (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, friction=1.5), "friction=1.5"),
         (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, noise_estimate=0.2), "noise_estimate=0.2"),
         (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, derivatives="none"), "derivatives='none'"),
-        (lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, integrator="euler"), "integrator: NNSGHMC has"),
+        (
+            lambda: NNSGHMC(gaussian, sampler="gaussian", step_size=0.1, integrator="euler"),
+            "integrator is not supported",
+        ),
         (lambda: MetaSampler.load(None), "name=None, expected a file"),
         (lambda: MetaSampler.random(0), "hidden=0"),
         (lambda: MetaSampler.random(2, readout=float("nan")), "'curl readout' has values that are not finite"),

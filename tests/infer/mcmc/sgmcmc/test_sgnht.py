@@ -281,7 +281,7 @@ def test_each_block_has_its_thermostat():
     torch.testing.assert_close(fields["thermostat"], both / 2)
 
 
-def test_many_sites_are_told_in_short():
+def test_many_sites_are_reported_in_short():
     def model():
         for k in range(6):
             pyro.sample(f"x{k}", dist.Normal(0.0, 1.0))

@@ -118,7 +118,7 @@ def test_no_coordinate_of_many_looks_hot_by_chance(draws):
     assert later.mean() < 1.6
 
 
-def test_a_run_that_is_saved_goes_on_with_what_it_knows_of_coordinates():
+def test_a_saved_run_continues_with_the_temperatures_of_coordinates():
     model, *_ = stiff(50)
 
     def prepared():

@@ -114,7 +114,7 @@ def centred(line, like, random):
     return Bracket(-half, half, (2 * torch.rand(like.shape, generator=random) - 1) * half)
 
 
-def ahead(line, like, random):
+def one_sided(line, like, random):
     """A bracket that begins at the point."""
     none = torch.zeros_like(like)
     return Bracket(none, none + line.width, line.width * torch.rand(like.shape, generator=random))
@@ -126,7 +126,7 @@ def widths_in_equal_parts(line, like, random):
     return right_bracket(line, like, random)._replace(to_left=one, to_right=one)
 
 
-@pytest.mark.parametrize("bracket", [centred, ahead, widths_in_equal_parts])
+@pytest.mark.parametrize("bracket", [centred, one_sided, widths_in_equal_parts])
 def test_wrong_brackets_are_noticed(bracket, monkeypatch):
     monkeypatch.setattr(Line, "bracket", bracket)
     assert deviations("flat") > 6
@@ -190,7 +190,7 @@ def test_both_signs_of_the_determinant():
 
     Q = draw(GeodesicSlice(model), num_samples=1000).get_samples(group_by_chain=True)["Q"]
     assert_mean((torch.linalg.det(Q) > 0).double(), torch.sigmoid(torch.tensor(1.0)))
-    with pytest.warns(UserWarning, match="the draws follow the posterior given the sign of the start"):
+    with pytest.warns(UserWarning, match="draws follow the posterior given the sign of the initial value"):
         mcmc = draw(GeodesicSlice(model, reflection_probability=0), num_samples=20, num_chains=3)
     determinants = torch.linalg.det(mcmc.get_samples(group_by_chain=True)["Q"])
     assert bool((determinants.sign() == determinants[:, :1].sign()).all())

@@ -10,7 +10,7 @@ import torch
 
 from pyro_manifold.graphs.native import operators
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, SMC
-from pyro_manifold.infer.mcmc.running import run as running
+from pyro_manifold.infer.mcmc.running import comparison_schedule
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.transitions import compilation, step_graph
 from tests.infer.mcmc.kernels import KERNELS
@@ -102,17 +102,17 @@ def test_a_broken_operator_is_found_where_chains_go(name):
 @pytest.mark.usefixtures("_broken_exponential")
 def test_the_warning_counts_the_iterations_that_may_be_wrong(monkeypatch):
     """Compared at the end alone: all iterations since the code was made, of which there are draws of some."""
-    monkeypatch.setattr(running, "_code_is_compared", lambda _: False)
+    monkeypatch.setattr(comparison_schedule, "code_is_compared", lambda _: False)
     (said,) = said_in(natively(SGLD(wide, step_size=0.3, num_steps=5), warmup_steps=20), 50)
     assert "at iteration 50 (in sampling)" in said
-    assert "The 50 iterations (30 of sampling) since it was made may be wrong" in said
+    assert "The 50 iterations (30 of sampling) since it was built may be wrong" in said
 
 
 def test_a_chain_that_is_sent_back_at_the_threshold(monkeypatch):
     """Energies beyond are so high that no chain gets there; the ends of trajectories are compared."""
     high = operators._elementwise(f"(v_exp({{0}}) + spread(1e9) * truth({{0}} > spread({THRESHOLD})))")
     monkeypatch.setitem(operators.OPERATORS, "exp", operators.Operator(high, reads_once=True))
-    monkeypatch.setattr(running, "_code_is_compared", lambda iteration: iteration % 8 == 1)
+    monkeypatch.setattr(comparison_schedule, "code_is_compared", lambda iteration: iteration % 8 == 1)
     run = natively(OHMC(wide, **FIXED))
     highest, said = [], []
     for _ in range(10):
@@ -154,7 +154,9 @@ def test_a_frozen_branch_is_looked_for_with_the_code():
         warnings.simplefilter("always")
         for _ in range(130):
             run.advance()
-    assert any(re.match("The traced density left the model's at iteration (65|129) ", str(w.message)) for w in caught)
+    assert any(
+        re.match("The traced density differs from the model at iteration (65|129)", str(w.message)) for w in caught
+    )
 
 
 def test_comparisons_change_no_draw(monkeypatch):
@@ -230,10 +232,10 @@ def test_the_step_of_a_metric_is_compared_at_the_end(monkeypatch):
 
 
 def test_when_code_is_compared():
-    compared = [n for n in range(10_000) if running._code_is_compared(n)]
+    compared = [n for n in range(10_000) if comparison_schedule.code_is_compared(n)]
     assert compared == [65, 129, 257, 513, 1025, 2049, 4097, 8193]
-    assert [running._previous_comparison(n) for n in compared] == [0, *compared[:-1]]
-    assert running._previous_comparison(100) == 65
+    assert [comparison_schedule.previous_comparison_of_code(n) for n in compared] == [0, *compared[:-1]]
+    assert comparison_schedule.previous_comparison_of_code(100) == 65
 
 
 # ---- what is no difference, and what is no branch -----------------------------------------------------------------
@@ -282,7 +284,7 @@ def test_a_branch_is_named_and_nothing_else_is():
 
     run = OHMC(hidden, step_size=0.1, num_steps=1).prepare(2, 0, {"x": torch.tensor([0.0, 1.0])})
     run.move_to({"x": torch.tensor([1.0, 25.0])})
-    with pytest.warns(UserWarning, match="The traced density left the model's") as caught:
+    with pytest.warns(UserWarning, match="The traced density differs from the model") as caught:
         run.compare_graphs(2)
     (warning,) = caught
     assert "in chain 1, where 'x' is 25; the model has a branch on values of sites" in str(warning.message)

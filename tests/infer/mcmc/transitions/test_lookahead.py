@@ -95,11 +95,11 @@ def test_nothing_is_made_beyond_the_last_iteration():
 
 def test_an_interrupted_run_that_is_continued_has_the_same_draws():
     expected = sampled().get_samples(group_by_chain=True)["U"]
-    told = []
+    reported = []
 
     def interrupt(kernel, samples, stage, index):
-        told.append(stage)
-        if told.count("Sample") == 41:
+        reported.append(stage)
+        if reported.count("Sample") == 41:
             raise KeyboardInterrupt
 
     with pytest.warns(UserWarning, match="Interrupted"):

@@ -45,7 +45,7 @@ def check_folder(path: str | Path) -> Path:
         raise ValueError(f"{path!r}: expected the path of a file.")
     path = Path(path)
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {path.parent} for {path.name}: make it first.")
+        raise FileNotFoundError(f"There is no folder {path.parent} for {path.name}: create it first.")
     return path
 
 
@@ -66,12 +66,12 @@ def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
         raise
     except Exception as error:  # a damaged file can fail in any way
         reason = (str(error) or type(error).__name__).splitlines()[0].removesuffix(".")
-        raise ValueError(f"{path} is damaged or no {kind} ({reason}): restore or write it again.") from error
+        raise ValueError(f"{path} is damaged or not a {kind} ({reason}): restore it or write it again.") from error
     if found[0] != kind:
-        raise ValueError(f"{path} holds a {found[0]}, expected a {kind}: give another file.")
+        raise ValueError(f"{path} contains a {found[0]}, expected a {kind}: pass another file.")
     if found[1] != VERSION:
         raise ValueError(
-            f"{path} has version {found[1]!r}, and this package reads version {VERSION}: train the sampler again, or "
-            "use the package that wrote it."
+            f"{path} has version {found[1]!r}, expected {VERSION}: train the sampler again, or use the version of "
+            "the package that wrote it."
         )
     return tensors, about

@@ -148,7 +148,7 @@ class MetaSampler:
                 )
         for name, value in self.tensors.items():
             if not value.is_floating_point():
-                raise ValueError(f"'{name}' has numbers of type {value.dtype}, expected floating point numbers.")
+                raise ValueError(f"'{name}' has dtype {value.dtype}, expected a floating-point dtype.")
             if not bool(value.isfinite().all()):
                 raise ValueError(f"'{name}' has values that are not finite: train the sampler with smaller steps.")
         self._check_constants()
@@ -270,7 +270,7 @@ class MetaSampler:
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write the sampler to a file of tensors and JSON with a version number, readable by `load`."""
+        """Write the sampler to a file of tensors and JSON with a version number, which `load` reads."""
         inputs = {"curl inputs": list(CURL_INPUTS), "friction inputs": list(FRICTION_INPUTS)}
         write(path, _KIND, self.tensors, {**inputs, **self._constants})
 
@@ -290,7 +290,7 @@ class MetaSampler:
         shipped = _SHIPPED / f"{name}.npz"
         path = shipped if str(name) in cls.names() else Path(name)
         if not path.is_file():
-            raise FileNotFoundError(f"There is no sampler {str(name)!r}: give a file, or one of {cls.names()}.")
+            raise FileNotFoundError(f"There is no sampler {str(name)!r}: pass a file, or one of {cls.names()}.")
         tensors, about = read(path, _KIND)
         for key, expected in (("curl inputs", CURL_INPUTS), ("friction inputs", FRICTION_INPUTS)):
             found = about.pop(key, None)
@@ -303,7 +303,7 @@ class MetaSampler:
             return cls(**_networks(tensors), **about)
         except ValueError as error:
             reason = str(error).removesuffix(".")
-            raise ValueError(f"{path} is damaged or no {_KIND} ({reason}): restore or write it again.") from error
+            raise ValueError(f"{path} is damaged or not a {_KIND} ({reason}): restore it or write it again.") from error
 
     @staticmethod
     def names() -> list[str]:

@@ -2,35 +2,21 @@
 
 import sys
 
-import matplotlib
+import matplotlib.pyplot as plt
 import pytest
 import torch
+import xarray
 from matplotlib.colors import to_rgba
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 
 from pyro_manifold.diagnostics import plot_columns, plot_loadings, plot_principal_angles
 from pyro_manifold.manifolds import Stiefel
+from tests.diagnostics.plots.drawing import draw
 
 PLOTS = {"plot_columns": plot_columns, "plot_loadings": plot_loadings, "plot_principal_angles": plot_principal_angles}
 
 
 def cloud(chains, draws, n, p, noise=0.1):
     return Stiefel().projection(torch.eye(n, p) + noise * torch.randn(chains, draws, n, p))
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
-
-def draw(ax):
-    """Layout errors and missing glyphs appear only now."""
-    ax.figure.canvas.draw()
-    return ax
 
 
 class TestFrames:
@@ -162,6 +148,14 @@ class TestLoadings:
         assert not ax.texts
         assert ax.collections[0].get_offsets().tolist() == [[2, 7], [0, 50]]
         assert len(ax.get_yticks()) <= 40
+
+    def test_variables_of_inferencedata_bring_their_names(self):
+        draws = xarray.DataArray(
+            cloud(1, 5, 3, 2).numpy(), dims=("chain", "draw", "variable", "axis"), coords={"variable": ["a", "b", "c"]}
+        )
+        ax = draw(plot_loadings(draws))
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "c"]
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2"]
 
     @pytest.mark.parametrize("names", [["a"], "abc"])
     def test_wrong_names_get_one_sentence(self, names):

@@ -1,4 +1,4 @@
-"""Batches of a loader by number, pass (epoch) after pass."""
+"""Batches of a loader by number, epoch after epoch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def check_loader(loader: object) -> None:
         raise ValueError(f"data_loader={loader!r}, expected an iterable over batches, such as a DataLoader.")
     if isinstance(loader, Iterator):
         raise ValueError(
-            "data_loader is an iterator, which ends after one pass: give what it comes from, a list or DataLoader."
+            "data_loader is an iterator, which ends after one epoch: pass the list or DataLoader that it comes from."
         )
 
 
 def arguments_of(batch: Any) -> Batch:
-    """Return a loader's batch by name: a tuple's parts as positional, a dictionary's as keyword arguments.
+    """Return the parts of a batch by name: those of a tuple as positional, of a dictionary as keyword arguments.
 
     Raises:
         ValueError: if a part is not a tensor with rows.
@@ -40,34 +40,34 @@ def arguments_of(batch: Any) -> Batch:
         parts = {str(index): value for index, value in enumerate(whole)}
     for name, value in parts.items():
         if not isinstance(value, Tensor):
-            said = repr(value) if len(repr(value)) < 40 else f"of type {type(value).__name__}"
-            raise ValueError(f"Part {name} of a batch of data_loader is {said}, expected a tensor.")
+            found = repr(value) if len(repr(value)) < 40 else f"of type {type(value).__name__}"
+            raise ValueError(f"Part {name} of a batch of data_loader is {found}, expected a tensor.")
         if not value.dim() or not len(value):
-            said = "has no rows" if value.dim() else "is a single number"
+            found = "has no rows" if value.dim() else "is a single number"
             raise ValueError(
-                f"Part {name} of a batch of data_loader {said}, expected data along its first dimension; what is no "
-                "data is a keyword argument of run()."
+                f"Part {name} of a batch of data_loader {found}, expected data along its first dimension; pass other "
+                "arguments of the model to run() by keyword."
             )
     return {PREFIX + name: value for name, value in parts.items()}
 
 
-class Passes:
-    """Batches of a loader by number, pass (epoch) after pass.
+class Epochs:
+    """Batches of a loader by number, epoch after epoch.
 
-    The random numbers of each pass are determined by a seed and the number of the pass: a run that is loaded continues
-    at the same batch, and nothing else in the process changes the order. Generators that the loader has are seeded too.
-    Random numbers that a data set draws from other libraries are not controlled.
+    The random numbers of each epoch are determined by a seed and the number of the epoch: a run that is loaded
+    continues at the same batch, and nothing else in the process changes the order. Generators of the loader are seeded
+    too. Random numbers that a data set draws from other libraries are not controlled.
 
     Args:
         loader: an iterable over batches.
-        seed_of: function from the number of a pass to its seed.
+        seed_of: function from the number of an epoch to its seed.
     """
 
     def __init__(self, loader: Iterable[Any], seed_of: Callable[[int], int]) -> None:
         self._loader, self._seed_of = loader, seed_of
         self._length = length_of(loader)
         self._iterator: Iterator[Any] | None = None
-        self._pass = self._begun = self._next = 0
+        self._epoch = self._first = self._next = 0
         self._state = torch.empty(0)
 
     def __call__(self, number: int) -> Any:
@@ -82,8 +82,8 @@ class Passes:
                 return batch
 
     def _begin(self, number: int) -> None:
-        self._pass, self._begun = number, number * (self._length or 0)
-        self._next = self._begun
+        self._epoch, self._first = number, number * (self._length or 0)
+        self._next = self._first
         seed = self._seed_of(number)
         for generator in _generators(self._loader):
             generator.manual_seed(seed)
@@ -98,7 +98,7 @@ class Passes:
                 with self._own_random_numbers():
                     batch = next(self._iterator, _END)  # type: ignore[arg-type]
             except BaseException:
-                self._iterator = None  # its position is not known after an error; the pass begins again
+                self._iterator = None  # its position is not known after an error; the epoch begins again
                 raise
             if batch is not _END:
                 self._next += 1
@@ -106,16 +106,16 @@ class Passes:
             self._end()
 
     def _end(self) -> None:
-        found = self._next - self._begun
+        found = self._next - self._first
         if not found:
-            raise ValueError("data_loader gives no batch: expected at least one in each pass.")
+            raise ValueError("data_loader gives no batch: expected at least one in each epoch.")
         if self._length not in (None, found):
             raise ValueError(
-                f"data_loader gave {found} batches in a pass and has a length of {self._length}: expected as many in "
-                "each pass."
+                f"data_loader gave {found} batches in an epoch and has a length of {self._length}: expected the same "
+                "number in each epoch."
             )
         self._length = found
-        self._begin(self._pass + 1)
+        self._begin(self._epoch + 1)
 
     @contextmanager
     def _own_random_numbers(self) -> Iterator[None]:
@@ -133,8 +133,8 @@ def length_of(items: object) -> int | None:
         return None
 
 
-def cases_of(loader: Iterable[Any]) -> int | None:
-    """Return the number of cases in a loader's data set; None if it is not known."""
+def number_of_examples(loader: Iterable[Any]) -> int | None:
+    """Return the number of examples in the data set of a loader; None if it is not known."""
     return length_of(getattr(loader, "dataset", None))
 
 

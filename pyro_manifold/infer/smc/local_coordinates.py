@@ -9,8 +9,8 @@ X = M\,(2 S^{-1} - I) + 2 M_\perp A S^{-1}, \quad S = I - B + A^\top A, \qquad
 dX = 2^d\,|\det S|^{-(n-1)}\,dA\,dB,
 $$
 
-d the number of coordinates, dX the volume element with total volume $2^p \pi^{np/2} / \Gamma_p(n/2)$. They cover
-every X except those for which $I + M^\top X$ is singular; X = M has coordinates 0. For p = 1 this is the
+with d the number of coordinates and dX the volume element with total volume $2^p \pi^{np/2} / \Gamma_p(n/2)$. They
+exist for every X except those for which $I + M^\top X$ is singular; X = M has coordinates 0. For p = 1 this is the
 stereographic projection.
 Source: Jauch, Hoff & Dunson, Random orthogonal matrices and the Cayley transform, Bernoulli 26 (2020).
 """
@@ -30,7 +30,7 @@ from pyro_manifold.manifolds import Grassmann, Manifold, Sphere, Stiefel
 _FAR = 1e6
 
 
-class Charts:
+class LocalCoordinates:
     """Local coordinates about each of k points.
 
     Args:
@@ -47,36 +47,38 @@ class Charts:
 
     def __init__(self, centres: Sites, manifolds: Mapping[str, Manifold], units: Sites | None = None) -> None:
         units = units or {}
-        self._sites = {name: _chart(name, x, manifolds.get(name), units.get(name)) for name, x in centres.items()}
-        self.size = sum(chart.size for chart in self._sites.values())
+        self._sites = {
+            name: _coordinates_of(name, x, manifolds.get(name), units.get(name)) for name, x in centres.items()
+        }
+        self.size = sum(site.size for site in self._sites.values())
 
     def coordinates(self, sites: Sites) -> tuple[Tensor, Tensor]:
         """Compute the coordinates of one point about each centre, ``(k, d)``, and log volume elements ``(k,)``."""
-        found = [chart.coordinates(sites[name]) for name, chart in self._sites.items()]
+        found = [site.coordinates(sites[name]) for name, site in self._sites.items()]
         return torch.cat([x for x, _ in found], -1), sum((v for _, v in found), torch.zeros(()))
 
     def sites(self, coordinates: Tensor) -> tuple[Sites, Tensor]:
         """Map coordinates ``(..., k, d)`` to points ``{site: (..., k, ...)}``, and return log volume elements."""
-        parts = coordinates.split([chart.size for chart in self._sites.values()], -1)
-        found = {name: chart.points(x) for (name, chart), x in zip(self._sites.items(), parts, strict=True)}
+        parts = coordinates.split([site.size for site in self._sites.values()], -1)
+        found = {name: site.points(x) for (name, site), x in zip(self._sites.items(), parts, strict=True)}
         volumes = sum((v for _, v in found.values()), coordinates.new_zeros(()))
         return {name: x for name, (x, _) in found.items()}, volumes
 
     @property
     def flat(self) -> tuple[Sites, Tensor, Tensor]:
         """Centres of Euclidean sites, the indices of their coordinates, and the units of these."""
-        first = itertools.accumulate([0, *[chart.size for chart in self._sites.values()]])
-        places = [(name, chart, begin) for (name, chart), begin in zip(self._sites.items(), first, strict=False)]
-        flat = [(name, chart, begin) for name, chart, begin in places if isinstance(chart, _Flat)]
-        found = [k for _, chart, begin in flat for k in range(begin, begin + chart.size)]
-        units = [chart.unit.flatten() for _, chart, _ in flat]
-        centres = {name: chart.centres for name, chart, _ in flat}
+        first = itertools.accumulate([0, *[site.size for site in self._sites.values()]])
+        places = [(name, site, begin) for (name, site), begin in zip(self._sites.items(), first, strict=False)]
+        flat = [(name, site, begin) for name, site, begin in places if isinstance(site, _Flat)]
+        found = [k for _, site, begin in flat for k in range(begin, begin + site.size)]
+        units = [site.unit.flatten() for _, site, _ in flat]
+        centres = {name: site.centres for name, site, _ in flat}
         return centres, torch.tensor(found, dtype=torch.long), torch.cat(units) if units else torch.empty(0)
 
-    def at(self, rows: Tensor) -> Charts:
+    def at(self, rows: Tensor) -> LocalCoordinates:
         """Return the coordinates about some of the centres."""
-        other = object.__new__(Charts)
-        other._sites = {name: chart.at(rows) for name, chart in self._sites.items()}
+        other = object.__new__(LocalCoordinates)
+        other._sites = {name: site.at(rows) for name, site in self._sites.items()}
         other.size = self.size
         return other
 
@@ -163,12 +165,12 @@ class _Cayley:
         return self._degrees * math.log(2) - (n - 1) * torch.linalg.slogdet(S)[1] - self._log_total
 
 
-def has_charts(manifolds: Mapping[str, Manifold]) -> bool:
+def have_local_coordinates(manifolds: Mapping[str, Manifold]) -> bool:
     """Return whether there are local coordinates for all of these manifolds."""
     return all(isinstance(each, Sphere | Stiefel) and not isinstance(each, Grassmann) for each in manifolds.values())
 
 
-def _chart(name: str, centres: Tensor, manifold: Manifold | None, unit: Tensor | None) -> _Flat | _Cayley:
+def _coordinates_of(name: str, centres: Tensor, manifold: Manifold | None, unit: Tensor | None) -> _Flat | _Cayley:
     if manifold is None:
         return _Flat(centres, torch.ones_like(centres[0]) if unit is None else unit)
     if isinstance(manifold, Sphere):
@@ -176,7 +178,7 @@ def _chart(name: str, centres: Tensor, manifold: Manifold | None, unit: Tensor |
         return _Cayley(centres.unsqueeze(-1), 0.0, centres.shape[1:])
     if isinstance(manifold, Stiefel) and not isinstance(manifold, Grassmann):
         return _Cayley(centres, _log_total(manifold, *centres.shape[-2:]), centres.shape[1:])
-    raise ValueError(f"Site '{name}' is on {manifold!r}, for whose modes there are no coordinates: use init='prior'.")
+    raise ValueError(f"Site '{name}' is on {manifold!r}, which has no local coordinates about modes: use init='prior'.")
 
 
 def _skew_basis(p: int) -> Tensor:

@@ -1,0 +1,157 @@
+"""Reference of the site: a page a module, with each name of its `__all__`; mkdocstrings writes the entries.
+
+Modules are read and not imported, so that the site needs neither torch nor Pyro.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File, Files
+
+log = get_plugin_logger("reference")
+
+PACKAGE = "pyro_manifold"
+USERS = (
+    "infer",
+    "infer.autoguide",
+    "distributions",
+    "distributions.constraints",
+    "distributions.transforms",
+    "diagnostics",
+    "manifolds",
+    "optim",
+    "nn",
+    "contrib",
+)
+AUTHORS = ("infer.mcmc", "infer.mcmc.transitions", "infer.mcmc.sgmcmc", "density.embedding")
+"""Modules of which extensions are made: kernels, metrics."""
+
+FOR_THE_PACKAGE = {
+    "MetaSampler": {"coefficients", "fingerprint", "hidden", "is_live", "names", "tensors", "with_tensors"},
+    "SMC": {"run_in_silence"},
+    "Store": {"check_is_free", "folder", "make_folder"},
+    "Superchains": {"chains"},
+    "Tuning": {"inverse_masses", "numbers"},
+    "Until": {"goals"},
+}
+"""Members that other modules of the package call, and users do not."""
+
+KERNEL = f"{PACKAGE}.infer.mcmc.kernel.Kernel"
+
+INTRODUCTION = """# Reference
+
+All public names, a page a module. Names are in the module that has them in Pyro, where Pyro has them.
+"""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages into the part of the navigation that is named Reference."""
+    (part,) = (entry["Reference"] for entry in config.nav if "Reference" in entry)
+    pages = [{name: _source_uri(name)} for name in (*USERS, *AUTHORS)]
+    part[:] = ["reference/index.md", *pages, *part]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Write the pages."""
+    package = griffe.load(PACKAGE, search_paths=[Path(config.config_file_path).parent])
+    pages = {"reference/index.md": _index(package)}
+    modules = [package[name] for name in (*USERS, *AUTHORS)]
+    public = {item.canonical_path for module in modules for item in public_items(module).values()}
+    documented: dict[str, str] = {}  # where a name is defined -> where it is documented
+    for module in modules:
+        pages[_source_uri(module.path.removeprefix(f"{PACKAGE}."))] = _page(module, public, documented)
+    for source, text in pages.items():
+        files.append(File.generated(config, source, content=text))
+    return files
+
+
+def _source_uri(name: str) -> str:
+    return f"reference/{name}.md"
+
+
+def public_items(module: griffe.Module) -> dict[str, griffe.Object | griffe.Alias]:
+    """Return the names of `__all__` with what they name, but modules, which have pages of their own.
+
+    A function may be named as the module that defines it; the name is then the function.
+    """
+    found = {}
+    for name in module.exports or ():
+        if isinstance(name, str) and name[0] != "_":  # another package's are no strings
+            path = module.imports.get(name, f"{module.path}.{name}")
+            item = module.modules_collection[path]
+            if not item.is_module:
+                found[name] = item
+    return found
+
+
+def members_of(
+    item: griffe.Object | griffe.Alias, public: set[str], kernels: griffe.Object | None
+) -> tuple[list[str], list[str]]:
+    """Return the members of a class that belong into its entry, its own and those of bases that are not public.
+
+    A kernel of users has none: `MCMC` calls its methods, and the base classes for authors have them.
+    """
+    if kernels is not None and kernels in item.mro():
+        return [], []
+    inherited = {
+        name: member
+        for name, member in item.inherited_members.items()
+        if member.final_target.parent.canonical_path not in public
+    }
+    hidden = FOR_THE_PACKAGE.get(item.name, set())
+    own, others = (
+        [name for name, member in members.items() if name[0] != "_" and member.has_docstring and name not in hidden]
+        for members in (item.members, inherited)
+    )
+    return own, others
+
+
+def first_line(item: griffe.Object | griffe.Alias) -> str:
+    """Return the first line of a docstring, for a cell of a table."""
+    if item.docstring is None:
+        log.warning(f"{item.path} is public and has no docstring.")
+        return ""
+    parts = item.docstring.value.splitlines()[0].split("$")  # text and formulas in turn
+    parts[::2] = [text.replace("|", r"\|") for text in parts[::2]]
+    parts[1::2] = [tex.replace(r"\|", r"\Vert{}").replace("|", r"\vert{}") for tex in parts[1::2]]
+    return "$".join(parts)
+
+
+def _index(package: griffe.Module) -> str:
+    def table(names: tuple[str, ...]) -> Iterator[str]:
+        yield "| module | |\n|---|---|"
+        for name in names:
+            yield f"| [`{PACKAGE}.{name}`]({name}.md) | {first_line(package[name])} |"
+
+    rows = [*table(USERS), "\nFor authors of kernels and metrics, see also [Extending](../how_to/extending.md):\n"]
+    return "\n".join([INTRODUCTION, *rows, *table(AUTHORS)]) + "\n"
+
+
+def _page(module: griffe.Module, public: set[str], documented: dict[str, str]) -> str:
+    rows, entries = [], []
+    kernel = None if module.path.removeprefix(f"{PACKAGE}.") in AUTHORS else module.modules_collection[KERNEL]
+    for name, item in public_items(module).items():
+        path = f"{module.path}.{name}"
+        first = documented.setdefault(item.canonical_path, path)
+        rows.append(f"| [`{name}`][{first}] | {first_line(item)} |")
+        if first == path:
+            entries.append(_entry(path, item, public, kernel))
+    introduction = module.docstring.value if module.docstring else ""
+    table = "\n".join(["| name | |", "|---|---|", *rows])
+    title = module.path.replace(".", ".<wbr>")  # may break after a dot
+    return "\n\n".join([f"# {title}", introduction, table, *entries])
+
+
+def _entry(
+    path: str, item: griffe.Object | griffe.Alias, public: set[str], kernels: griffe.Object | griffe.Alias | None
+) -> str:
+    own, inherited = members_of(item, public, kernels) if item.is_class else ([], [])
+    bases = item.is_class and any(base.canonical_path in public for base in item.resolved_bases)
+    options = f"members: {own + inherited}, inherited_members: {inherited}, show_bases: {str(bases).lower()}"
+    if item.modules_collection[path].is_module:  # the name is that of a module too: link to it by hand
+        return f"[](){{#{path}}}\n\n::: {item.canonical_path}\n    options: {{ {options} }}\n"
+    return f"::: {path}\n    options: {{ {options} }}\n"

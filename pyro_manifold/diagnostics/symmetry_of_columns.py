@@ -1,0 +1,131 @@
+"""A transformation of the columns of sites under which a posterior is invariant, with its description for summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+Independence = Literal["none", "signs", "all"]
+
+
+class Symmetry(NamedTuple):
+    r"""A transformation of sites that does not change a density.
+
+    Attributes:
+        kind: the transformations of the columns: ``"signs"``, ``"permutations"`` (signs and order) or ``"rotations"``.
+        sites: the sites whose columns are transformed; several are transformed together.
+        vectors: those of them that are vectors: a unit vector, which is one column, or a companion with one number
+            for each column.
+        reordered: sites with a value for each column, such as scales, that are reordered with the columns.
+        independent: transformations that elements of a plate have of their own: ``"none"``, ``"signs"`` (the order is
+            common to all elements) or ``"all"``.
+        transposed: those of ``sites`` whose rows are transformed in place of columns, such as V of UV.
+        positive: sites with a value for each column whose signs are not identified either, each with the one of
+            ``sites`` whose columns change signs with it, if there is one: d and V of $U \operatorname{diag}(d) V^\top$.
+    """
+
+    kind: str
+    sites: tuple[str, ...]
+    vectors: tuple[str, ...] = ()
+    reordered: tuple[str, ...] = ()
+    independent: Independence = "none"
+    transposed: tuple[str, ...] = ()
+    positive: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """Sites with a value for each column that are reordered, or whose signs are not identified."""
+        return (*self.reordered, *(name for name, *_ in self.positive if name not in self.reordered))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All sites that it changes."""
+        return (*self.sites, *self.scales)
+
+    def matrices(self, name: str, values: Tensor) -> Tensor:
+        """Return values of a site as matrices: a unit vector as one column, a companion's vector as one row."""
+        if name in self.transposed:
+            return values.mT
+        if name not in self.vectors:
+            return values
+        return values.unsqueeze(-1 if name == self.sites[0] else -2)
+
+    def put_back(self, name: str, rows: Tensor, values: Tensor) -> Tensor:
+        """Return what `matrices` or `rows` has made of values of a site, in the shape of these values."""
+        found = rows.reshape(self.matrices(name, values).shape)
+        return found.mT if name in self.transposed else found.reshape(values.shape)
+
+    def with_signs(self, names: tuple[str, ...], values: Mapping[str, Tensor], signs: Tensor) -> dict[str, Tensor]:
+        """Return the scales of an entry of ``positive`` times signs, and the columns that change with them."""
+        scale, *others = names
+        found = {scale: values[scale] * signs}
+        for name in others:
+            matrices = self.matrices(name, values[name])
+            common = (1,) * (matrices.dim() - 1 - signs.dim())  # elements of a plate that have the scales in common
+            spread = signs.reshape(*signs.shape[:-1], *common, 1, signs.shape[-1])
+            found[name] = self.put_back(name, matrices * spread, values[name])
+        return found
+
+    def rows(self, name: str, values: Tensor, leading: int) -> Tensor:
+        """Return the rows of a site that are transformed by one matrix.
+
+        Args:
+            name: one of ``sites``.
+            values: ``(..., [batch], n, p)``; a vector has no n, or no p if it is one column.
+            leading: number of dimensions in front of the batch, such as chains and draws.
+
+        Returns:
+            ``(..., rows, p)``, with the batch before rows where its elements have transformations of their own.
+        """
+        rows = self.matrices(name, values)
+        return rows.flatten(leading, -2) if self.independent == "none" else rows
+
+    def known_up_to(self) -> str:
+        """Return a clause that names the sites and the transformations."""
+        verb, their = ("is", "its") if len(self.sites) == 1 else ("are", "their")
+        changes = {"signs": "the signs", "permutations": "the signs and the order", "rotations": "rotations"}
+        what = f"{changes[self.kind]} of {self._columns(their)}" + (", together" if len(self.sites) > 1 else "")
+        if self.sites[0] in self.vectors:
+            what = "its sign"
+        if self.reordered:
+            what += f", with {_quoted(self.reordered)} in the same order"
+        for scale, *others in self.positive:
+            with_site = f", with those of {self._columns_of(others[0])}" if others else ""
+            what += f", and `{scale}` up to its signs{with_site}"
+        return f"{_quoted(self.sites)} {verb} known only up to {what}"
+
+    def _columns(self, their: str) -> str:
+        if not self.transposed:
+            return f"{their} columns"
+        if len(self.transposed) == len(self.sites):
+            return f"{their} rows"
+        columns = tuple(name for name in self.sites if name not in self.transposed)
+        return f"the columns of {_quoted(columns)} and the rows of {_quoted(self.transposed)}"
+
+    def _columns_of(self, name: str) -> str:
+        return f"the {'rows' if name in self.transposed else 'columns'} of `{name}`"
+
+    def sentence(self) -> str:
+        """Return a sentence about the symmetry for the summary table of draws as they were sampled."""
+        their = "its" if len(self.sites) == 1 else "their"
+        return (
+            f"{self.known_up_to()}: means and R-hat of {their} entries are not meaningful; see "
+            f"pyro_manifold.diagnostics.summarise_invariants({self._arguments()})."
+        )
+
+    def _arguments(self) -> str:
+        """Return the arguments of `summarise_invariants`: one product if there are no more than three factors."""
+        first, *others = [name + (".mT" if name in self.transposed else "") for name in self.sites]
+        first += "[..., None]" if self.sites[0] in self.vectors else ""
+        if len(others) > 1 or len(self.scales) > 1 or not (others or self.scales):
+            return f'{first}, kind="{self.kind}"'
+        arguments = [first, *(f"scales={name}" for name in self.scales)]
+        arguments += [f"right={name}" + ("[..., None, :]" if name in self.vectors else "") for name in others]
+        return ", ".join(arguments)
+
+
+def _quoted(names: tuple[str, ...]) -> str:
+    *others, last = [f"`{name}`" for name in names]
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,0 +1,49 @@
+"""Schedule of the comparisons of graphs and compiled code with the model: iterations and chains."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pyro_manifold.infer.mcmc.transitions.composition import golden_phase
+
+Stage = Literal["warm-up", "sampling"]
+
+CHAINS_COMPARED, CHAINS_COMPARED_WITH_CODE, CHAINS_COMPARED_AT_THE_END = 2, 4, 16
+_BETWEEN_COMPARISONS_AT_FIRST, _FIRST_ITERATIONS = 8, 256
+_BETWEEN_COMPARISONS = {"warm-up": 64, "sampling": 256}
+_FIRST_COMPARISON_OF_CODE, _MOST_BETWEEN_COMPARISONS_OF_CODE = 64, 4096
+
+
+def code_is_compared(iteration: int) -> bool:
+    """Return whether to compare code after this iteration: 65, 129, 257 etc., as it costs up to 100 iterations."""
+    done = iteration - 1
+    doubled = done >= _FIRST_COMPARISON_OF_CODE and done & (done - 1) == 0
+    return doubled or (done > 0 and done % _MOST_BETWEEN_COMPARISONS_OF_CODE == 0)
+
+
+def previous_comparison_of_code(iteration: int) -> int:
+    """Return the last iteration before this one after which code was compared; 0 if there was none."""
+    done = iteration - 2
+    if done < _FIRST_COMPARISON_OF_CODE:
+        return 0
+    every = _MOST_BETWEEN_COMPARISONS_OF_CODE
+    return 1 + (done // every * every if done >= every else 1 << (done.bit_length() - 1))
+
+
+def graph_is_compared(iteration: int, stage: Stage) -> bool:
+    """Return whether to compare the graph of the density after this iteration; more often in early warm-up."""
+    early = stage == "warm-up" and iteration <= _FIRST_ITERATIONS
+    return iteration % (_BETWEEN_COMPARISONS_AT_FIRST if early else _BETWEEN_COMPARISONS[stage]) == 1
+
+
+def next_comparison_of_graph(done: int) -> int:
+    """Return the iteration of sampling at which batched iterations end, so that the graph is compared after it."""
+    every = _BETWEEN_COMPARISONS["sampling"]
+    return done + every - (done - 1) % every
+
+
+def chains_to_compare(iteration: int, chains: int, count: int) -> list[int]:
+    """Return so many chains, spread evenly, and other ones at each iteration."""
+    first = int(golden_phase(iteration) * chains)
+    stride = max(1, chains // count)
+    return sorted({(first + k * stride) % chains for k in range(min(count, chains))})

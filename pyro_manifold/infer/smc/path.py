@@ -1,0 +1,77 @@
+"""The distributions that particles pass, from the first one to the posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyro import poutine
+from torch.distributions import biject_to
+
+from pyro_manifold.density.model import ModelTarget, Target, target_from_model
+from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites
+from pyro_manifold.infer.smc.guide import is_over_unconstrained_space, target_of_guide
+from pyro_manifold.infer.smc.initialisation import likelihood_terms, posterior_of, with_continuous_sites
+from pyro_manifold.infer.smc.modes import mixture_about_modes
+from pyro_manifold.infer.smc.whitened import from_mixture
+
+_TO_THE_END = 8
+
+
+@dataclass(frozen=True)
+class AnnealingPath:
+    """The distributions of the path: the prior, a mixture about the modes or a guide, and the posterior.
+
+    Attributes:
+        model: the model.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        options: options of `target_from_model`.
+        init: ``"prior"``, ``"modes"`` or a guide.
+        prior_factors: observed sites and factors that belong to the prior.
+        num_starts: number of descents.
+    """
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+    init: Any
+    prior_factors: Sequence[str]
+    num_starts: int
+
+    def targets(self) -> tuple[list[Target], int]:
+        """Return the distributions, and the number of evaluations of the density to find them."""
+        if callable(self.init):
+            return self._guide(with_continuous_sites(self.target(), "SMC")), 0
+        full = posterior_of(self.model, self.args, self.kwargs, self.options, "SMC")
+        if self.init == "modes":
+            mixture, evaluations = mixture_about_modes(full, self.num_starts, _TO_THE_END)
+            return from_mixture(mixture, full), evaluations
+        likelihood = likelihood_sites(full.program)
+        unknown = sorted(set(self.prior_factors) - set(likelihood))
+        if unknown:
+            raise ValueError(f"prior_factors names {unknown}, but the observed sites and factors are {likelihood}.")
+        likelihood_terms(full, self.prior_factors, "SMC")
+        keep = [[]] if not self.prior_factors else [[], self.prior_factors]
+        return [*[self.target(WithoutLikelihood(names)(self.model)) for names in keep], full], 0
+
+    def target(self, model: Callable[..., Any] | None = None, **changed: Any) -> ModelTarget:
+        """Return the target of a model, by default that of the posterior, with some options changed."""
+        return target_from_model(model or self.model, self.args, self.kwargs, **{**self.options, **changed})
+
+    def _guide(self, full: ModelTarget) -> list[Target]:
+        """Return the guide, and the posterior in its coordinates."""
+        options = {"max_plate_nesting": self.options["max_plate_nesting"]}
+        if is_over_unconstrained_space(self.init):
+            full = self._in_unconstrained_space(full, {*full.manifolds, *full.transforms})
+        return [target_of_guide(self.init, full, self.args, self.kwargs, **options), full]
+
+    def _in_unconstrained_space(self, full: ModelTarget, names: Collection[str]) -> ModelTarget:
+        """Return the same target with these sites transformed to unconstrained space by `biject_to`."""
+        if not names:
+            return full
+        nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
+        transforms = {name: biject_to(nodes[name]["fn"].support).inv for name in names}
+        return self.target(transforms=transforms)

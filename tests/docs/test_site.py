@@ -1,0 +1,155 @@
+"""The site as a browser shows it: no page has a fault, no link is dead, each public name has one entry."""
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pyro.distributions import constraints as pyro_constraints
+
+import pyro_manifold
+
+from .browser import NAMES, Browser, executable
+from .faults import dead_links, faults_of_a_page
+from .serving import served
+
+ROOT = Path(__file__).parents[2]
+AUTHORS = ("infer.mcmc", "infer.mcmc.transitions", "infer.mcmc.sgmcmc", "density.embedding")
+
+
+def needed(what, found, remedy):
+    """Fail where continuous integration has to test the site; elsewhere skip."""
+    if not found:
+        message = f"{what} is not installed: {remedy}"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    needed("Chromium", executable(), f"install one of {NAMES}, such as by `apt-get install chromium`.")
+    with Browser(executable()) as opened:
+        yield opened
+
+
+def addresses(folder, site):
+    for file in sorted(folder.rglob("*.html")):
+        yield site + str(file.relative_to(folder)).removesuffix("index.html")
+
+
+def opened(browser, folder):
+    """Faults of the pages of a folder, and their facts by address."""
+    pages, faults = {}, []
+    with served(folder) as site:
+        for address in addresses(folder, site):
+            views, events = browser.open(address)
+            pages[address.removeprefix(site)] = views[0]
+            faults += [f"/{address.removeprefix(site)}: {fault}" for fault in faults_of_a_page(views, events, site)]
+        whole = {site + address: view for address, view in pages.items()}
+        faults += sorted(fault.replace(site, "/") for fault in dead_links(whole, site))
+    return list(dict.fromkeys(faults)), pages
+
+
+def public_modules(module=pyro_manifold):
+    """Modules that `__all__` names, from the package downwards, and those for authors; not the package itself."""
+    for name in module.__all__:
+        member = getattr(module, name)
+        if isinstance(member, ModuleType):
+            yield member
+            yield from public_modules(member)
+    if module is pyro_manifold:
+        yield from (importlib.import_module(f"pyro_manifold.{name}") for name in AUTHORS)
+
+
+def public_names():
+    """Addresses in the reference that each public object may have; a page cannot repeat Pyro's constraints."""
+    paths = {}
+    for module in public_modules():
+        for name in module.__all__:
+            value = getattr(module, name)
+            if not (isinstance(value, ModuleType) or getattr(pyro_constraints, name, None) is value):
+                key = id(value) if hasattr(value, "__qualname__") else (module.__name__, name)
+                found = paths.setdefault(key, set())
+                found |= {f"{module.__name__}.{name}"}
+                if hasattr(value, "__qualname__"):
+                    found |= {f"{value.__module__}.{value.__qualname__}"}
+    return list(paths.values())
+
+
+@pytest.mark.timeout(900)  # some fifty pages, in a browser
+def test_the_site(browser, tmp_path):
+    needed("mkdocs", importlib.util.find_spec("mkdocs"), "`pip install --editable .[docs]`.")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    faults, pages = opened(browser, tmp_path)
+    assert not faults, "\n".join(faults)
+    entries = Counter(entry for view in pages.values() for entry in view["entries"])
+    for paths in public_names():
+        assert sum(entries[path] for path in paths) == 1, f"expected one entry, of {sorted(paths)}"
+    assert set(entries) <= set().union(*public_names()), "each entry is a public name"
+    assert not [entry for view in pages.values() for entry in view["members"] if ".__" in entry or "._" in entry]
+    assert 1 < len(pages[""]["parts"]) <= 8, "a reader chooses between few parts"
+
+
+GOOD = "<h1>Title</h1><p id='here'>A product <math><mi>x</mi></math> and <code>$x$</code>.</p><pre>>>> 1\n$$</pre>"
+PLANTED = {
+    "raw mathematics": ["<span>$$ x $$</span>", r"\(x\)", r"\[x\]", r"of $x^2$ and", r"\frac12", r"of ${x \in"],
+    "a role of reStructuredText": [":math:`x`", ":class:`OHMC`"],
+    "a directive of reStructuredText": [".. math:: x"],
+    "raw code": ["``stiefel``", "<p>>>> f(1)</p>"],
+    "code as a quotation": ["<blockquote><blockquote><blockquote>f(1) >>></blockquote></blockquote></blockquote>"],
+    "a list that is no list": ["Either:\n- one\n- two"],
+    "a table that is no table": ["| a |\n|---|\n| b |"],
+    "a table of reStructuredText": ["<p>=====  =====\na      b</p>"],
+    "a section of a docstring that is no section": ["<p>Args:</p>"],
+    "a link that is no link": ["[OHMC][pyro_manifold.infer.OHMC]", "[limits](limits.md)"],
+    "an entry that is no entry": ["<p>::: pyro_manifold.infer.OHMC</p>"],
+    "a formula with an error": ["<math><merror><mtext>x</mtext></merror></math>"],
+    "expected one heading h1": ["<h1>Another</h1>"],
+    "no page": ["<a href='elsewhere/'>elsewhere</a>"],
+    "no anchor": ["<a href='#there'>there</a>"],
+    "a request to the network": ["<script src='https://cdn.example/mathjax.js'></script>"],
+    "not found": ["<img src='missing.png'>"],
+    "an error of a script": ["<script>undefined_name()</script>"],
+    "cut": [
+        f"<pre>{300 * 'x'}</pre>",
+        f"<table><tr><td>{300 * 'x'}</td></tr></table>",
+        f"<div style='width: 9em; overflow: hidden'>{30 * 'x'}</div>",
+        "<svg width=2000 height=20></svg>",
+    ],
+}
+
+
+def faults_of(browser, folder, html):
+    head = "<!doctype html><meta charset=utf-8><link rel=icon href='data:,'>"
+    (folder / "index.html").write_text(f"{head}<article>{html}</article>")
+    return opened(browser, folder)[0]
+
+
+def test_a_page_without_faults(browser, tmp_path):
+    wide = f"<pre style='overflow-x: auto'>{300 * 'x'}</pre>"
+    assert faults_of(browser, tmp_path, f"{GOOD}<a href='#here'>here</a>{wide}") == []
+    assert any("expected one heading" in fault for fault in faults_of(browser, tmp_path, "<p>Text.</p>"))
+
+
+@pytest.mark.parametrize(("fault", "html"), [(fault, html) for fault, parts in PLANTED.items() for html in parts])
+def test_a_fault_is_seen(browser, tmp_path, fault, html):
+    body = html if html.startswith("<") else f"<p>{html}</p>"
+    assert any(fault in line for line in faults_of(browser, tmp_path, GOOD + body))
+
+
+def test_without_a_browser(monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="Chromium is not installed"):
+        needed("Chromium", None, "install it.")
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="Chromium is not installed"):
+        needed("Chromium", None, "install it.")
