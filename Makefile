@@ -8,7 +8,7 @@ EXTRAS := dev,examples
 NATIVE_TESTS := tests/graphs/native $(wildcard tests/infer/mcmc/*/test_native.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-oldest-torch test-newest-torch lint docs figures env bench clean
+.PHONY: demo test test-oldest-torch test-newest-torch lint dist docs figures env bench clean
 
 demo: env
 	$(BIN)/python examples/bayesian_pca.py --output results
@@ -26,12 +26,22 @@ test-oldest-torch test-newest-torch: test-%-torch: $(VENV)-%/constraints.txt
 
 $(VENV)-%/constraints.txt: constraints.txt
 	$(PYTHON) -m venv $(@D)
-	grep --invert-match '^torch==' $< > $@
+	grep --extended-regexp --invert-match '^(torch|sympy)==' $< > $@  # torch 2.6 pins another sympy
 
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The wheel is tested without extras, without the checkout on the path, and without packages of other environments.
+dist: env
+	rm -rf dist build $(VENV)-dist
+	$(BIN)/python -m build
+	$(BIN)/python .ci/contents.py dist
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) dist/*.whl
+	awk '/^```python/ { on = 1; next } on && /^```/ { exit } on' README.md > $(VENV)-dist/readme.py
+	cd $(VENV)-dist && bin/python -m pip check && bin/python -I readme.py && bin/python -I -m pyro_manifold.check
 
 bench: env
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,examples,bench]"
@@ -67,4 +77,4 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist site results .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-dist build dist site results .mypy_cache .pytest_cache .ruff_cache

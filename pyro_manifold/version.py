@@ -1,3 +1,3 @@
-"""The version of the package, for its face and for stored runs."""
+"""The version of the package, the only place that has it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -11,6 +11,7 @@ chains, warm-up and draws. nutpie has rows where PyTensor has the expansion of t
 from __future__ import annotations
 
 import argparse
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -114,7 +115,8 @@ def cells(peer, runs, ours):
         return [peer, failed]
     raw = [[f"{run.size:.0f}" for run in runs]]
     raw += [[f"{getattr(run, key):.1f}" for run in runs] for key in ("seconds", "compiling", "cpu_seconds")]
-    quality = f"{max(run.rhat for run in runs):.3f}", f"{max(run.deviation for run in runs):.1f}"
+    deviation = max(run.deviation for run in runs)  # nan without a truth
+    quality = f"{max(run.rhat for run in runs):.3f}", "–" if math.isnan(deviation) else f"{deviation:.1f}"
     compared = [cell for key in ("rate", "compiled_rate") for cell in comparison(runs, ours, key)]
     return [peer, *(", ".join(figures) for figures in raw), *compared, *quality]
 
@@ -129,11 +131,17 @@ def comparison(runs, ours, key):
     return middle(theirs), middle(np.divide([getattr(run, key) for run in ours], theirs))
 
 
-def rows(name, chains, sizes, seeds, threads):
+def rows(name, chains, sizes, seeds, threads, ended):
+    """Rows of a table; `ended` has the reasons of peers without figures, which are not run again with more draws."""
     problem = (larger if name in LARGER else page).PROBLEMS[name]
     truths, ours = truths_of(problem), None
     for peer in peers(name, chains):
-        runs = [measured(name, setting(peer, name, chains, sizes, seed), truths, threads) for seed in seeds]
+        runs = [ended[peer]] if peer in ended else []
+        for seed in seeds if not runs else ():
+            runs.append(measured(name, setting(peer, name, chains, sizes, seed), truths, threads))
+            if isinstance(runs[-1], str):
+                ended[peer] = runs[-1]
+                break
         ours = runs if ours is None else ours
         yield cells(peer, runs, ours)
 
@@ -148,10 +156,11 @@ def main(argv=None):
     arguments = parser.parse_args(argv)
     for name in (name for name in (*SMALL, *LARGER) if arguments.only in name):
         for chains, lengths in (SIZES_OF_LARGER if name in LARGER else SIZES).items():
+            ended = {}
             for run, sizes in lengths.items():
                 if chains in arguments.chains and run in arguments.runs:
                     print(f"### {name}: {chains} chains, {sizes[0]:,} + {sizes[1]:,} iterations\n", flush=True)
-                    show(COLUMNS, rows(name, chains, sizes, arguments.seeds, arguments.threads))
+                    show(COLUMNS, rows(name, chains, sizes, arguments.seeds, arguments.threads, ended))
                     print(flush=True)
 
 

@@ -64,6 +64,13 @@ def test_rates_are_those_of_the_benchmarks(row, problem):
     assert [cell.strip() for cell in cells] == [f"{ratio:.2g}" for ratio in expected]
 
 
+@pytest.mark.parametrize("problem", ["20 matrices V(5,2) in a plate", "Bayesian PCA 200×50, rank 5"])
+def test_rates_of_larger_problems_are_those_of_the_benchmarks(problem):
+    cells = re.search(rf"\| {re.escape(problem)}, 1,000 \+ 1,000 \|(.*)\|", README)[1].split("|")
+    expected = best_ratios(f"{problem}: 4 chains, 1,000 + 1,000 iterations")
+    assert [cell.strip() for cell in cells[:2]] == [f"{ratio:.2g}" for ratio in expected]
+
+
 def test_geometric_means_are_those_of_the_benchmarks():
     cells = re.search(r"\| 14 published models, geometric mean \|(.*)\|", README)[1].split("|")
     rows = re.findall(r"\| NumPyro \| ESS/s \| \d+ of 14 \| ([\d.]+) \|", BENCHMARKS)

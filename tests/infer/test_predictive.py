@@ -1,8 +1,5 @@
 """Predictive in parallel draws from what Predictive draws from one draw after the other."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -17,14 +14,15 @@ from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import Predictive
 from tests.infer.models import linear
 
-README = Path(__file__).parents[2] / "README.md"
 
-
-def model_of_readme():
-    block = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1]
-    namespace = {}
-    exec(block.split("pyro.set_rng_seed")[0], namespace)
-    return namespace["model"]
+def components(y):
+    """Principal components with the dimensions of a batch on the left, as `parallel=True` requires."""
+    U = pyro.sample("U", StiefelUniform(6, 2))
+    scales = pyro.sample("scales", dist.HalfNormal(5.0).expand([2]).to_event(1))
+    noise = pyro.sample("noise", dist.HalfNormal(1.0))
+    with pyro.plate("rows", len(y)):
+        factor, diagonal = U * scales[..., None, :], noise[..., None] ** 2 * torch.ones(6)
+        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(6), factor, diagonal), obs=y)
 
 
 def posterior(draws):
@@ -34,10 +32,10 @@ def posterior(draws):
 
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize("rows", [80, 50])
-def test_the_model_of_the_readme(parallel, rows):
+def test_principal_components(parallel, rows):
     """Each row of each draw has the covariance of its own draw, also where there are as many rows as draws."""
     samples = posterior(80)
-    predicted = Predictive(poutine.uncondition(model_of_readme()), samples, parallel=parallel)(torch.zeros(rows, 6))
+    predicted = Predictive(poutine.uncondition(components), samples, parallel=parallel)(torch.zeros(rows, 6))
     assert set(predicted) == {"y"}
     y = predicted["y"]
     assert y.shape == (80, rows, 6)
@@ -74,10 +72,10 @@ def test_sites_in_plates_are_where_they_were():
 
 
 def test_without_draws_and_with_a_guide_it_is_pyros():
-    model = poutine.uncondition(model_of_readme())
+    model = poutine.uncondition(components)
     data = torch.zeros(5, 6)
     assert Predictive(model, num_samples=7, parallel=True)(data)["y"].shape == (7, 5, 6)
-    guide = pyro.infer.autoguide.AutoNormal(model_of_readme())
+    guide = pyro.infer.autoguide.AutoNormal(components)
     guide(data)
     assert Predictive(model, guide=guide, num_samples=7, parallel=True)(data)["y"].shape == (7, 5, 6)
 

@@ -354,5 +354,5 @@ def test_exchangeable_components_of_a_mixture_are_explained(capsys):
     assert first.startswith("Chains disagree, R-hat of means (")
     assert first.endswith(
         "They agree on the log density: if components are exchangeable, as those of a mixture, order "
-        "them in the model, for no sampler can tell them apart."
+        "them in the model, since no sampler can distinguish them."
     )

@@ -70,12 +70,12 @@ def test_an_error_covers_the_lower_bound():
 def test_lost_mass_is_a_sentence_of_what_is_lost_and_what_to_do():
     plan, bound = AnnealingSettings(2, 64, 16, 16, 0.5, 100), Bound(1.0, 0.0, 0.6, 0.0, 0.01)
     lost = r"± 0\.\d\d of the particles is too low: .* at least 1\.00, and a mode with 0\.60 .* has 0\.00 of the draws"
-    remedy = r".*; take init='modes' with num_starts=500, or more num_particles\.$"
+    remedy = r".*: use init='modes' with num_starts=500, or more num_particles\.$"
     with pytest.warns(UserWarning, match=lost + remedy):
         warn(result([0.0, 0.0], [0.01, 0.01], bound=bound), plan, 64)
     warn(result([0.0, 0.0], [0.3, 0.3], bound=bound), plan, 64)  # which the error covers
     outside = replace(bound, basin=0.0, first=4096)
-    with pytest.warns(UserWarning, match="take init='modes' with num_starts far above 4096 .*, or more num_particles"):
+    with pytest.warns(UserWarning, match="use init='modes' with num_starts far above 4096 .*, or more num_particles"):
         warn(result([0.0, 0.0], [0.01, 0.01], bound=outside), plan, 64)
 
 

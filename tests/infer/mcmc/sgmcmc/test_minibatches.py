@@ -307,5 +307,5 @@ def test_a_plate_of_another_size_than_the_loaders_data_is_reported(total):
             pyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
 
     SGLD(model, step_size=1e-5).prepare(1, 0, None, data_loader=loader, total=1000)
-    with pytest.warns(UserWarning, match=f"size {total}, but data_loader has 1000 cases"):
+    with pytest.warns(UserWarning, match=f"size {total}, but data_loader has 1000 examples"):
         SGLD(model, step_size=1e-5).prepare(1, 0, None, data_loader=loader, total=total)

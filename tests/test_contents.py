@@ -1,0 +1,33 @@
+"""Checks of the files of wheel and sdist see what is missing and what does not belong there."""
+
+import runpy
+from pathlib import Path
+
+CONTENTS = runpy.run_path(str(Path(__file__).parents[1] / ".ci" / "contents.py"))
+TRACKED = {"pyro_manifold/a.py", "pyro_manifold/py.typed", "pyro_manifold/graphs/native/lanes.h", "tests/test_a.py"}
+PACKAGE = {name for name in TRACKED if name.startswith("pyro_manifold/")}
+
+
+def test_wheels():
+    faults = CONTENTS["faults_of_wheel"]
+    assert faults(PACKAGE | {"pyro_manifold-0.2.0.dist-info/METADATA"}, TRACKED) == []
+    assert faults(PACKAGE - {"pyro_manifold/graphs/native/lanes.h"}, TRACKED) == [
+        "the wheel lacks pyro_manifold/graphs/native/lanes.h"
+    ]
+    assert len(faults(PACKAGE | {"tests/test_a.py", "problems/models.py"}, TRACKED)) == 2
+
+
+def test_sdists():
+    faults, needed = CONTENTS["faults_of_sdist"], set(CONTENTS["NEEDED"])
+    assert faults(PACKAGE | needed, TRACKED) == []
+    assert faults(PACKAGE | needed - {"LICENSE"} | {"tests/test_a.py"}, TRACKED) == [
+        "the sdist lacks LICENSE",
+        "the sdist has tests/test_a.py",
+    ]
+
+
+def test_versions_agree():
+    root = Path(__file__).parents[1]
+    version = runpy.run_path(str(root / "pyro_manifold" / "version.py"))["__version__"]
+    assert f"\nversion: {version}\n" in (root / "CITATION.cff").read_text()
+    assert f"\n## {version} — " in (root / "CHANGELOG.md").read_text()
