@@ -39,14 +39,13 @@ from pyro_manifold.infer import MCMC, OHMC, SMC, compare_evidence
 
 FACTORS = ["vision", "language", "speed"]
 EXPECTED = torch.eye(3, dtype=torch.float64).repeat_interleave(3, 0)  # tests in threes: signs and order of the factors
-PRIORS = {"log-normal": dist.LogNormal(-0.5, 0.5), "half-normal": dist.HalfNormal(1.0)}  # of unique deviations
 
 
-def model(y, rank, unique=PRIORS["log-normal"]):
+def model(y, rank):
     n = y.shape[-1]
     U = pyro.sample("U", StiefelUniform(n, rank))
     scales = pyro.sample("scales", NormalSingularValues(n, rank, 0.5))
-    unique = pyro.sample("unique", unique.expand([n]).to_event(1))
+    unique = pyro.sample("unique", dist.LogNormal(-0.5, 0.5).expand([n]).to_event(1))
     with pyro.plate("pupils", len(y)):
         pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(n), U * scales[..., None, :], unique**2), obs=y)
 
@@ -116,7 +115,6 @@ def main(argv=None):
     parser.add_argument("--draws", type=int, default=2_000, help="of each chain, after half as many of warm-up")
     parser.add_argument("--ranks", type=int, nargs="*", default=[1, 2, 3, 4, 5], help="numbers of factors to compare")
     parser.add_argument("--particles", type=int, default=512)
-    parser.add_argument("--unique", choices=PRIORS, default="log-normal", help="prior of unique standard deviations")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)  # the matrices are too small to share
@@ -125,7 +123,7 @@ def main(argv=None):
 
     y, names = load()
     mcmc = MCMC(OHMC(model), arguments.draws, arguments.draws // 2, num_chains=4, disable_progbar=True)
-    mcmc.run(y, rank=3, unique=PRIORS[arguments.unique])
+    mcmc.run(y, rank=3)
     mcmc.summary(max_rows=30)
     rotated = varimax(loadings(mcmc), EXPECTED, normalise=False).draws  # as scikit-learn, whose rows are not normalised
     oblique = promax(loadings(mcmc), reference=EXPECTED)

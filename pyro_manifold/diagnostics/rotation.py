@@ -24,7 +24,8 @@ from pyro_manifold.diagnostics.alignment import (
 )
 from pyro_manifold.diagnostics.checks import check_draws, check_flag, check_reference, check_tall
 
-_MOST_SWEEPS = 200
+_MOST_SWEEPS = 1000
+_ROUNDING = 100  # times the machine precision: slopes below are rounding errors
 _MOST_ROUNDS = 50
 
 
@@ -184,43 +185,55 @@ def _varimax_of_mean(draws: Tensor, normalise: bool) -> Tensor:
 
 def _best_turns(loadings: Tensor, normalise: bool) -> Tensor:
     """Return rotations with the largest varimax criterion, ``(..., p, p)``, by sweeps over pairs of columns."""
-    eps, p = torch.finfo(loadings.dtype).eps, loadings.shape[-1]
-    X = loadings
+    n, p = loadings.shape[-2:]
+    X = loadings.reshape(-1, n, p)
     if normalise:
         X = X / X.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(X.dtype).tiny)
     # The rows of the identity are rotated along with those of X.
-    both = torch.cat([X, torch.eye(p).to(X).expand(*X.shape[:-2], p, p)], -2).clone()
-    n, tolerance = X.shape[-2], eps**0.75
+    both = torch.cat([X, torch.eye(p).to(X).expand(len(X), p, p)], -2)
+    active = torch.arange(len(X), device=X.device)  # most matrices take ten sweeps, a few take a hundred
     for _ in range(_MOST_SWEEPS):
-        largest = 0.0
-        for j, k in itertools.combinations(range(p), 2):
-            angle = _best_angle(both[..., :n, j], both[..., :n, k])
-            largest = max(largest, float(angle.abs().max()))
-            cosine, sine = angle.cos().unsqueeze(-1), angle.sin().unsqueeze(-1)
-            first, second = both[..., j], both[..., k]
-            turned = cosine * first + sine * second, cosine * second - sine * first
-            both[..., j], both[..., k] = turned
-        if largest <= tolerance:
+        part = both[active]
+        slope = _sweep(part, n)
+        both[active] = part
+        active = active[slope > _ROUNDING * torch.finfo(X.dtype).eps]
+        if not len(active):
             break
     else:
         warnings.warn(
-            f"varimax: the rotation has not converged after {_MOST_SWEEPS} sweeps, since the criterion is nearly flat; "
-            "columns of these draws have no preferred rotation.",
+            f"varimax: {len(active)} of {len(X)} rotations have not converged after {_MOST_SWEEPS} sweeps, since the "
+            "criterion is nearly flat; use fewer columns, or rotate by the mean alone with per_draw=False.",
             stacklevel=4,
         )
-    return nearest_rotations(both[..., n:, :])  # removes rounding errors
+    return nearest_rotations(both[:, n:]).reshape(*loadings.shape[:-2], p, p)  # removes rounding errors
 
 
-def _best_angle(x: Tensor, y: Tensor) -> Tensor:
-    """Return the rotation of two columns ``(..., n)`` with the largest criterion, within ±π/4 (Kaiser 1958)."""
+def _sweep(both: Tensor, n: int) -> Tensor:
+    """Rotate each pair of columns of ``(matrices, n + p, p)`` in place; return the largest slope of each matrix."""
+    largest = both.new_zeros(len(both))
+    for j, k in itertools.combinations(range(both.shape[-1]), 2):
+        first, second = both[..., j].clone(), both[..., k].clone()
+        angle, slope = _best_angle(first[:, :n], second[:, :n])
+        cosine, sine = angle.cos().unsqueeze(-1), angle.sin().unsqueeze(-1)
+        both[..., j], both[..., k] = cosine * first + sine * second, cosine * second - sine * first
+        largest = torch.maximum(largest, slope)
+    return largest
+
+
+def _best_angle(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rotation of two columns ``(..., n)`` with the largest criterion, within ±π/4 (Kaiser 1958).
+
+    The second tensor is the angle times the second derivative of the criterion there, in units of its rounding errors
+    divided by the machine precision. The angle itself would not tend to zero where the criterion is nearly flat.
+    """
     n = x.shape[-1]
     u, v = x.square() - y.square(), 2 * x * y
     a, b = u.sum(-1), v.sum(-1)
     sine = 2 * (u * v).sum(-1) - 2 * a * b / n
     cosine = (u.square() - v.square()).sum(-1) - (a.square() - b.square()) / n
-    # Where the criterion is the same at all angles, both are rounding errors, and so would be the angle.
-    flat = torch.hypot(sine, cosine) <= 8 * torch.finfo(x.dtype).eps * (u.square() + v.square()).sum(-1)
-    return torch.where(flat, 0.0, torch.atan2(sine, cosine) / 4)
+    size = torch.hypot(sine, cosine) / (u.square() + v.square()).sum(-1).clamp(min=torch.finfo(x.dtype).tiny)
+    angle = torch.where(size <= 8 * torch.finfo(x.dtype).eps, 0.0, torch.atan2(sine, cosine) / 4)
+    return angle, angle.abs() * size
 
 
 def _common_order(rotated: Tensor, mean: Tensor) -> Tensor:

@@ -38,12 +38,12 @@ def up_to_signs_and_order(found, expected):
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("p", [2, 3])
 def test_varimax_is_that_of_statsmodels(p, normalise):
-    draws = turned(simple_structure(2, 5, p=p, noise=0.15))
+    draws = turned(simple_structure(2, 2, p=p, noise=0.15))
     found = varimax(draws, normalise=normalise).draws
-    norms = draws.norm(dim=-1, keepdim=True) if normalise else torch.ones(2, 5, 4 * p, 1)
+    norms = draws.norm(dim=-1, keepdim=True) if normalise else torch.ones(2, 2, 4 * p, 1)
     for one, ours, norm in zip(*(values.flatten(0, 1) for values in (draws, found, norms)), strict=True):
-        theirs, _ = factor_rotation.rotate_factors((one / norm).numpy(), "varimax", tol=1e-9, max_tries=5000)
-        assert up_to_signs_and_order(ours.numpy(), theirs * norm.numpy()) < 1e-6
+        theirs, _ = factor_rotation.rotate_factors((one / norm).numpy(), "varimax", tol=1e-6)
+        assert up_to_signs_and_order(ours.numpy(), theirs * norm.numpy()) < 1e-5
 
 
 def test_no_rotation_has_a_larger_criterion():
