@@ -86,7 +86,7 @@ def report(y, draws, relation, speeds, fit):
     trend = torch.linalg.svd(y, full_matrices=False)[2][0]
     off = torch.rad2deg((draws["relations"][..., 0] @ trend).abs().asin()).flatten()
     print(
-        f"angle of the relation to the plane orthogonal to the trend: at most {off.quantile(0.94):.1f}° in 94 % of draws"
+        f"angle between relation and plane orthogonal to the trend: at most {off.quantile(0.94):.1f}° in 94 % of draws"
     )
     for i in (1, 2):
         print(f"statsmodels, GDP = 1: {SERIES[i]} {fit.beta[i, 0]:.1f}, standard error {fit.stderr_beta[i, 0]:.1f}")
