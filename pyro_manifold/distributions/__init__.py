@@ -5,27 +5,38 @@ its uniform distribution, the normalised Haar measure.
 """
 
 from pyro_manifold.distributions import constraints, transforms
+from pyro_manifold.distributions.bingham import Bingham
+from pyro_manifold.distributions.bingham_normaliser import log_bingham_normaliser
+from pyro_manifold.distributions.grassmann import GrassmannLangevin, GrassmannUniform
 from pyro_manifold.distributions.langevin_normaliser import log_langevin_normaliser
 from pyro_manifold.distributions.matrix_angular_central_gaussian import MatrixAngularCentralGaussian
 from pyro_manifold.distributions.matrix_bingham import MatrixBingham
 from pyro_manifold.distributions.matrix_bingham_von_mises_fisher import MatrixBinghamVonMisesFisher
+from pyro_manifold.distributions.matrix_fisher import MatrixFisher
 from pyro_manifold.distributions.matrix_langevin import MatrixLangevin
 from pyro_manifold.distributions.normal_singular_values import NormalSingularValues
 from pyro_manifold.distributions.ordered import Ordered, OrderedHalfNormal
 from pyro_manifold.distributions.special_orthogonal_uniform import SpecialOrthogonalUniform
 from pyro_manifold.distributions.stiefel_uniform import StiefelUniform
+from pyro_manifold.distributions.von_mises_fisher import VonMisesFisher
 
 __all__ = [
+    "Bingham",
+    "GrassmannLangevin",
+    "GrassmannUniform",
     "MatrixAngularCentralGaussian",
     "MatrixBingham",
     "MatrixBinghamVonMisesFisher",
+    "MatrixFisher",
     "MatrixLangevin",
     "NormalSingularValues",
     "Ordered",
     "OrderedHalfNormal",
     "SpecialOrthogonalUniform",
     "StiefelUniform",
+    "VonMisesFisher",
     "constraints",
+    "log_bingham_normaliser",
     "log_langevin_normaliser",
     "transforms",
 ]

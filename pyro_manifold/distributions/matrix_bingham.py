@@ -54,14 +54,15 @@ class MatrixBingham(MatrixBinghamVonMisesFisher):
         chart: Chart = "polar",
         validate_args: bool | None = None,
     ) -> None:
-        n = check_square("MatrixBingham", "A", A)
+        name = type(self).__name__
+        n = check_square(name, "A", A)
         if (B is None) == (p is None):
-            raise ValueError("MatrixBingham: give exactly one of B and, if B is the identity, the number of columns p.")
+            raise ValueError(f"{name}: give exactly one of B and, if B is the identity, the number of columns p.")
         if p is not None:
             if not isinstance(p, int):
-                raise ValueError(f"MatrixBingham: p={p!r}, expected an integer.")
-            check_shape(n, p, "MatrixBingham")
+                raise ValueError(f"{name}: p={p!r}, expected an integer.")
+            check_shape(n, p, name)
             B = torch.eye(p, dtype=A.dtype, device=A.device)
         assert B is not None
-        p = check_square("MatrixBingham", "B", B)
+        p = check_square(name, "B", B)
         super().__init__(A, B, A.new_zeros(n, p), chart=chart, validate_args=validate_args)

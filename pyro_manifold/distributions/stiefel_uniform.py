@@ -69,16 +69,17 @@ class StiefelUniform(OnStiefel):
         device: torch.device | str | None = None,
         validate_args: bool | None = None,
     ) -> None:
+        name = type(self).__name__
         if not (isinstance(n, int) and isinstance(p, int)):
-            raise ValueError(f"StiefelUniform: n={n!r}, p={p!r}, expected integers.")
-        check_shape(n, p, "StiefelUniform")
+            raise ValueError(f"{name}: n={n!r}, p={p!r}, expected integers.")
+        check_shape(n, p, name)
         if dtype not in (None, torch.float32, torch.float64):
-            raise ValueError(f"StiefelUniform: dtype={dtype}, expected torch.float32 or torch.float64.")
+            raise ValueError(f"{name}: dtype={dtype}, expected torch.float32 or torch.float64.")
         self.n, self.p, self.chart = n, p, chart
         self.dtype, self.device = dtype, device
         self._support = stiefel_support(n, p, chart)
         if not isinstance(batch_shape, tuple | list):
-            raise ValueError(f"StiefelUniform: batch_shape={batch_shape!r}, expected a tuple of sizes like (3,).")
+            raise ValueError(f"{name}: batch_shape={batch_shape!r}, expected a tuple of sizes like (3,).")
         super().__init__(Size(batch_shape), Size((n, p)), validate_args=validate_args)
 
     def __repr__(self) -> str:

@@ -35,6 +35,7 @@ COMMANDS = {
     "accuracy.networks.priors --only iris --gains auto --scales 4 --seeds 1 --draws 20 --warmup 20": (),
     "papers.ohmc.paper_tables --short": (),
     "speed.devices --chains 4 --device cpu --only Langevin": (),
+    "speed.directional --short": (),
     "speed.expansions --shape 3 2": ("jax",),
     "speed.gradients 2 --problem 'entries near 1 or 2, V(2,2)'": ("numpyro",),
     "speed.large_data 1 --shape 30 12": ("numpyro",),

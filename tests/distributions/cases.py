@@ -9,15 +9,20 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.distributions import (
+    Bingham,
+    GrassmannLangevin,
+    GrassmannUniform,
     MatrixAngularCentralGaussian,
     MatrixBingham,
     MatrixBinghamVonMisesFisher,
+    MatrixFisher,
     MatrixLangevin,
     NormalSingularValues,
     Ordered,
     OrderedHalfNormal,
     SpecialOrthogonalUniform,
     StiefelUniform,
+    VonMisesFisher,
 )
 
 
@@ -61,6 +66,15 @@ def gamma(z: Tensor, **options: Any) -> Ordered:
     return Ordered(dist.Gamma(3.0, (z[..., 0, 0] / 4).exp(), **options), 3, **options)
 
 
+def unit_vectors() -> VonMisesFisher:
+    return VonMisesFisher(torch.eye(4)[0], 0.3)
+
+
+def directions(z: Tensor, **options: Any) -> VonMisesFisher:
+    mean = z[..., 0] / z[..., 0].norm(dim=-1, keepdim=True)
+    return VonMisesFisher(mean, (z[..., 0, 1] / 2).exp(), **options)
+
+
 def spread() -> MatrixAngularCentralGaussian:
     return MatrixAngularCentralGaussian(torch.diag(torch.tensor([3.0, 2.0, 1.0, 1.0])), 2)
 
@@ -79,6 +93,13 @@ DISTRIBUTIONS = {
     "Bingham, p": Case(lambda z, **o: MatrixBingham(covariance(z), p=2, **o), normalised=False, parameters=False),
     "Bingham": Case(bingham, normalised=False, parameters=False),
     "Bingham–von Mises–Fisher": Case(fisher, normalised=False, parameters=False),
+    "von Mises–Fisher": Case(directions, (4,), reference=unit_vectors),
+    "Bingham of unit vectors": Case(lambda z, **o: Bingham(z, **o), (4,), reference=unit_vectors),
+    "matrix Fisher": Case(
+        lambda z, **o: MatrixFisher(z[..., :3, :3] / 2, **o), (3, 3), reference=lambda: SpecialOrthogonalUniform(3)
+    ),
+    "subspaces": Case(uniform(GrassmannUniform, 4, 2), parameters=False, reference=spread),
+    "subspaces, Langevin": Case(lambda z, **o: GrassmannLangevin(z, 2, **o), normalised=False, parameters=False),
     "singular values": Case(
         lambda z, **o: NormalSingularValues(4, 3, (z[..., 0, 0] / 4).exp(), **o), (3,), reference=numbers
     ),

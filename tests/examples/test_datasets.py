@@ -60,7 +60,7 @@ def test_other_content_is_refused(monkeypatch, tmp_path):
     path = tmp_path / "ionosphere.data"
     path.write_text("1,0,g\n")
     monkeypatch.setattr(pooch, "retrieve", lambda url, **options: path)
-    with pytest.raises(RuntimeError, match="is not the file behind https://archive"):
+    with pytest.raises(RuntimeError, match="is not the file at https://archive"):
         datasets.ionosphere()
     page = tmp_path / "page.html"
     page.write_text("<html>12</html>\n<p>moved</p>\n")
@@ -93,7 +93,7 @@ def test_the_robot_arm_is_split_in_the_order_of_its_files(monkeypatch, folder):
 def test_another_robot_arm_is_refused(folder):
     for part in ("inputs", "outputs"):
         np.savetxt(folder / f"{part}.data", np.zeros((600, 2)))
-    with pytest.raises(RuntimeError, match=r"inputs\.data is not the file behind https://raw"):
+    with pytest.raises(RuntimeError, match=r"inputs\.data is not the file at https://raw"):
         datasets.robot_arm()
 
 

@@ -226,7 +226,7 @@ def branching(sites):
 
 def test_compiling_a_branch_on_values_falls_back_with_a_warning():
     kernel = OHMC(potential_fn=branching, manifolds={"X": Stiefel()}, jit_compile=True)
-    with pytest.warns(UserWarning, match="without compiling"):
+    with pytest.warns(UserWarning, match="without compilation"):
         run(kernel, num_samples=5, warmup_steps=5, initial_params={"X": torch.eye(3, 1)})
 
 
