@@ -130,10 +130,10 @@ def figure_of_relation(y, draws, relation):
 def figure_of_distance(y, quarters, draws, relation):
     fig, ax = plt.subplots(figsize=(9, 3.2))
     distances = (y @ draws["relations"].flatten(0, 1))[..., 0]
-    low, high = distances.quantile(LIMITS, dim=0)
+    low, high = distances.quantile(LIMITS, dim=0).numpy()
     ax.fill_between(quarters, low, high, alpha=0.25, color="#0072B2", lw=0, label="94 % interval")
-    ax.plot(quarters, distances.median(0).values, color="#0072B2", label="posterior median")
-    ax.plot(quarters, y @ relation, color="black", lw=1, label="statsmodels")
+    ax.plot(quarters, distances.median(0).values.numpy(), color="#0072B2", label="posterior median")
+    ax.plot(quarters, (y @ relation).numpy(), color="black", lw=1, label="statsmodels")
     ax.axhline(0, color="0.85", lw=1, zorder=0)
     ax.set(ylabel="distance Bᵀy from the relation", xlim=(quarters[0], quarters[-1]))
     ax.legend(frameon=False, ncols=3, fontsize="small")

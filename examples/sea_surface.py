@@ -81,11 +81,11 @@ def figure_of_modes(draws, eofs, again):
     fig, axes = plt.subplots(1, MODES, figsize=(11, 3.4), sharex=True, sharey=True)
     months = np.arange(1, 13)
     for k, panel in enumerate(axes):
-        low, high = draws["modes"][..., k].flatten(0, 1).quantile(LIMITS, dim=0)
+        low, high = draws["modes"][..., k].flatten(0, 1).quantile(LIMITS, dim=0).numpy()
         panel.fill_between(months, low, high, color=COLOURS[k], alpha=0.25, lw=0, label="94 % interval")
-        panel.plot(months, draws["modes"][..., k].mean((0, 1)), color=COLOURS[k], label="posterior mean")
-        panel.plot(months, eofs[:, k], "k.", ms=5, label="SVD")
-        for limit, label in zip(again[0, ..., k].quantile(LIMITS, dim=0), ("bootstrap", None), strict=True):
+        panel.plot(months, draws["modes"][..., k].mean((0, 1)).numpy(), color=COLOURS[k], label="posterior mean")
+        panel.plot(months, eofs[:, k].numpy(), "k.", ms=5, label="SVD")
+        for limit, label in zip(again[0, ..., k].quantile(LIMITS, dim=0).numpy(), ("bootstrap", None), strict=True):
             panel.plot(months, limit, color="0.45", lw=0.9, ls="--", label=label)
         panel.axhline(0, color="0.85", lw=1, zorder=0)
         panel.set(title=f"mode {k + 1}", xlabel="month")
@@ -99,11 +99,11 @@ def figure_of_modes(draws, eofs, again):
 
 def figure_of_years(values, years):
     fig, ax = plt.subplots(figsize=(11, 3.0))
-    low, high = values[..., 0].flatten(0, 1).quantile(LIMITS, dim=0)
-    mean = values[..., 0].mean((0, 1))
-    ax.bar(years, mean, color=[COLOURS[1] if each > 0 else COLOURS[0] for each in mean.tolist()], width=0.8)
+    low, high = values[..., 0].flatten(0, 1).quantile(LIMITS, dim=0).numpy()
+    mean = values[..., 0].mean((0, 1)).numpy()
+    ax.bar(years, mean, color=[COLOURS[1] if each > 0 else COLOURS[0] for each in mean], width=0.8)
     ax.vlines(years, low, high, color="0.2", lw=1)
-    for place in mean.argsort(descending=True)[:3].tolist():
+    for place in mean.argsort()[-3:]:
         ax.annotate(
             str(years[place]), (years[place], float(high[place])), (0, 3), textcoords="offset points", ha="center"
         )

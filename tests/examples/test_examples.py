@@ -48,11 +48,12 @@ def test_sea_surface(tmp_path, capsys):
     assert all((tmp_path / f"sea_surface{part}.png").stat().st_size > 10_000 for part in ("", "_years"))
 
 
+@pytest.mark.filterwarnings("ignore:compare_evidence, the model 1:UserWarning")  # 32 particles are few
 def test_cointegration(tmp_path, capsys):
-    few = ["--draws", "150", "--ranks", "0", "1", "--particles", "32"]
+    few = ["--draws", "100", "--ranks", "0", "1", "--particles", "32"]
     draws, relation, table = cointegration.main(["--output", str(tmp_path), *few])
     assert "Johansen" in capsys.readouterr().out
-    assert draws["relations"].shape == (4, 150, 3, 1)
+    assert draws["relations"].shape == (4, 100, 3, 1)
     assert abs(float(relation.norm()) - 1) < 1e-6
     assert int(table.probability.idxmax()) == 0
     assert all((tmp_path / f"cointegration{part}.png").stat().st_size > 10_000 for part in ("", "_distance"))
