@@ -1,35 +1,50 @@
-"""The guides and optimisers that are compared, each with three step sizes to choose from, and one fit of them."""
+"""The guides and optimisers that are compared, one fit of them, and the search for a step size.
+
+The eight methods of Zhou et al. are Σ = B diag(c²) Bᵀ + diag(d²) with B on the Stiefel manifold, and Σ = B Bᵀ + diag(d²)
+with B a point of the Grassmann manifold, each with basic steps, momentum, RMSProp and AdaDelta, the mean squares of the
+last two transported. The fixed-rank geometry, which the paper discards, takes steps in W = B diag(c).
+"""
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyro
 import torch
-from pyro.infer import SVI, Trace_ELBO
+from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoLowRankMultivariateNormal
+from pyro.optim import PyroOptim
+from torch.distributions import biject_to
 
 from pyro_manifold import optim
+from pyro_manifold.infer import SVI
 from pyro_manifold.infer.autoguide import (
     AutoGrassmannLowRankMultivariateNormal,
     AutoProductStiefelLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
 )
 
-MEAN_FIELD, VAFC = "mean field", "VAFC (Pyro's low-rank guide)"
+MEAN_FIELD, VAFC, FIXED_RANK = "mean field", "VAFC", "fixed rank"
 LARGEST_SCORE = 1e12  # a loss beyond this has diverged
+POINTS = 60  # of a curve
+MOST_SIZES = 9  # step sizes that a search tries
 
 
 @dataclass(frozen=True)
 class Method:
-    """``guide(model, rank)``, ``optimiser(step size)`` and the step sizes to try."""
+    """``guide(model, rank)``, ``optimiser(step size)`` and the step sizes from which the search starts."""
 
     guide: Callable
     optimiser: Callable
     step_sizes: tuple[float, ...]
+
+
+# ---- guides --------------------------------------------------------------------------------------------------
 
 
 def vafc(model, rank):
@@ -40,105 +55,143 @@ def mean_field(model, rank):
     return AutoStiefelLowRankMultivariateNormal(model, rank=0)
 
 
-def learning_rate(build):
-    return lambda size: build({"lr": size})
-
-
-def adadelta(size):
-    """AdaDelta has no learning rate; δ sets the size of its first steps."""
-    return optim.RiemannianAdaDelta({"eps": size})
-
-
-def transported(build, size):
-    """The paper's second moment."""
-    return build({"lr": size, "second_moment": "transported"})
-
-
 FAMILIES = {
-    "Stiefel W": AutoStiefelLowRankMultivariateNormal,  # steps in W = B diag(c): matrices of fixed rank
+    FIXED_RANK: AutoStiefelLowRankMultivariateNormal,
     "Stiefel": AutoProductStiefelLowRankMultivariateNormal,  # B and c apart, as in the paper
     "Grassmann": AutoGrassmannLowRankMultivariateNormal,
 }
-CLOSED_FORM = {f"{family} Adam, entropy in closed form": guide for family, guide in FAMILIES.items()}
 UNIT_SCALE = partial(AutoGrassmannLowRankMultivariateNormal, factor_scale=1.0)  # the paper's Grassmann family
+OF_THE_PAPER = {**FAMILIES, "Grassmann": UNIT_SCALE}
+
+
+# ---- optimisers ----------------------------------------------------------------------------------------------
+
+
+def learning_rate(build, **options):
+    return lambda size: build({"lr": size, **options})
+
+
+def adadelta(size, **options):
+    """AdaDelta has no learning rate; δ sets the size of its first steps."""
+    return optim.RiemannianAdaDelta({"eps": size, **options})
+
+
+RULES = {"basic": optim.TorchRiemannianSGD, "momentum": optim.TorchRiemannianMomentum}
+ADAM_RATE = 0.03
+
+
+def factor_alone(rule, size):
+    """One rule for B, and Adam at its recommended rate for μ, c and d."""
+
+    def build(parameters, of_factor, **options):
+        return RULES[rule](parameters, **options) if of_factor else optim.TorchRiemannianAdam(parameters, **options)
+
+    def options(name):
+        of_factor = name.endswith("cov_factor")
+        return {"of_factor": of_factor, "lr": size if of_factor else ADAM_RATE}
+
+    return PyroOptim(build, options)
+
+
 ADAPTIVE = (0.01, 0.03, 0.1)
+TRANSPORTED = {"second_moment": "transported"}  # the paper's
 STEPS = {
-    "basic": (learning_rate(optim.RiemannianSGD), (1e-5, 3e-4, 3e-3)),
-    "momentum": (learning_rate(optim.RiemannianMomentum), (1e-6, 3e-5, 3e-4)),
-    "RMSProp": (learning_rate(optim.RiemannianRMSProp), ADAPTIVE),
-    "AdaDelta": (adadelta, (1e-6, 1e-5, 1e-4)),
-    "Adam": (learning_rate(optim.RiemannianAdam), ADAPTIVE),
+    "basic": (learning_rate(optim.RiemannianSGD), (1e-4, 1e-3, 1e-2)),
+    "momentum": (learning_rate(optim.RiemannianMomentum), (1e-5, 1e-4, 1e-3)),
+    "RMSProp": (learning_rate(optim.RiemannianRMSProp, **TRANSPORTED), ADAPTIVE),
+    "AdaDelta": (partial(adadelta, **TRANSPORTED), (1e-5, 1e-4, 1e-3)),
 }
+ADAM = learning_rate(optim.RiemannianAdam), ADAPTIVE
+MIXED = ", Adam for μ, c, d"
 METHODS = {
     MEAN_FIELD: Method(mean_field, learning_rate(pyro.optim.Adam), ADAPTIVE),
     VAFC: Method(vafc, learning_rate(pyro.optim.Adam), ADAPTIVE),
     **{
-        f"{family} {steps}": Method(guide, optimiser, sizes)
-        for family, guide in FAMILIES.items()
-        for steps, (optimiser, sizes) in STEPS.items()
+        f"{family} {steps}": Method(guide, *chosen)
+        for family, guide in OF_THE_PAPER.items()
+        for steps, chosen in STEPS.items()
     },
     **{
-        f"{family} {name}, V transported": Method(guide, partial(transported, build), sizes)
-        for family, guide in FAMILIES.items()
-        if family != "Stiefel W"  # without a manifold both readings are one
-        for name, build, sizes in (
-            ("RMSProp", optim.RiemannianRMSProp, ADAPTIVE),
-            ("Adam", optim.RiemannianAdam, ADAPTIVE),
-        )
+        f"{family} {rule}{MIXED}": Method(OF_THE_PAPER[family], partial(factor_alone, rule), STEPS[rule][1])
+        for family in ("Stiefel", "Grassmann")
+        for rule in RULES
     },
-    **{name: Method(partial(guide, path_derivative=False), *STEPS["Adam"]) for name, guide in CLOSED_FORM.items()},
-    "Grassmann s=1 RMSProp": Method(UNIT_SCALE, *STEPS["RMSProp"]),
-    "Grassmann s=1 Adam": Method(UNIT_SCALE, *STEPS["Adam"]),
+    **{f"{family} Adam": Method(guide, *ADAM) for family, guide in FAMILIES.items()},
+    "Grassmann RMSProp, s learned": Method(FAMILIES["Grassmann"], learning_rate(optim.RiemannianRMSProp), ADAPTIVE),
 }
+PAPERS_METHODS = [f"{family} {steps}" for family in ("Stiefel", "Grassmann") for steps in STEPS]
+
+
+def mean_field_by(steps):
+    """Rank 0 with an optimiser of the paper, where all families are one."""
+    return Method(mean_field, *STEPS[steps])
+
+
+# ---- fits ----------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Fit:
-    """A trained guide, its ELBO and how it came there: ``curve`` has pairs of seconds and mean ELBO since the last."""
+    """A trained guide and its ELBO; ``curve`` has the mean ELBO of each of its parts, by the last of their steps."""
 
     guide: object
     elbo: float
-    curve: list[tuple[float, float]]
+    curve: list[tuple[int, float]]
     steps: int
     seconds: float
 
     @property
     def diverged(self):
-        return self.elbo == -float("inf")
+        return self.elbo == -math.inf
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds of one core, first call of the model included, evaluations not; or a number of steps."""
+    """Seconds of one core, first call of the model and compiling included, evaluations not; or a number of steps."""
 
     seconds: float
     steps: int | None = None
+    particles: int = 8
 
     def share(self, elapsed, steps):
         """How much of it is spent."""
         return elapsed / self.seconds if self.steps is None else steps / self.steps
 
     def part(self, share):
-        return Budget(self.seconds * share, None if self.steps is None else round(self.steps * share))
+        return replace(
+            self, seconds=self.seconds * share, steps=None if self.steps is None else int(self.steps * share)
+        )
 
 
 def fit(method, model, data, rank, step_size, budget, seed=0):
-    """Train until the budget is spent."""
+    """Train until the budget is spent; a loss that is not finite, or an error after the first step, is a divergence."""
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)
     guide, optimiser = method.guide(model, rank), method.optimiser(step_size)
-    svi = SVI(model, guide, optimiser, Trace_ELBO())
+    svi = SVI(model, guide, optimiser, Trace_ELBO(num_particles=budget.particles))
     curve, losses, steps, start = [], [], 0, time.process_time()
     while (share := budget.share(elapsed := time.process_time() - start, steps)) < 1:
         cool(optimiser, share)
-        losses.append(svi.step(*data))
+        losses.append(step(svi, data, steps > 0))
         steps += 1
         if not abs(losses[-1]) < LARGEST_SCORE:
-            return Fit(guide, -float("inf"), curve, steps, elapsed)
-        if share > (len(curve) + 1) / 60:
-            curve.append((elapsed, -sum(losses) / len(losses)))
+            return Fit(guide, -math.inf, curve, steps, elapsed)
+        if share > (len(curve) + 1) / POINTS:
+            curve.append((steps, -sum(losses) / len(losses)))
             losses = []
-    return Fit(guide, elbo(model, guide, data), curve, steps, elapsed)
+    return Fit(guide, elbo(svi, data, budget.particles), curve, steps, elapsed)
+
+
+def step(svi, data, begun):
+    """The loss of a step; infinite where a guide that has left the finite numbers makes the model raise an error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Encountered NaN")
+            return svi.step(*data)
+    except (ValueError, torch.linalg.LinAlgError):
+        if not begun:
+            raise
+        return math.inf
 
 
 def cool(optimiser, share):
@@ -149,20 +202,36 @@ def cool(optimiser, share):
             group["lr"] = start * 0.01**share
 
 
-def elbo(model, guide, data, draws=500):
-    """Mean over single draws; its standard error is a few tenths on these problems."""
-    losses = torch.tensor([Trace_ELBO().loss(model, guide, *data) for _ in range(draws)])
-    return -float(losses.mean())
+def elbo(svi, data, particles, draws=4000):
+    """Mean over draws; its standard error is about a tenth on these problems, some units on leukemia."""
+    count = max(1, draws // particles)
+    found = -sum(svi.evaluate_loss(*data) for _ in range(count)) / count
+    return found if math.isfinite(found) else -math.inf
 
 
 def best_step_size(method, model, data, rank, budget):
-    """The step size with the highest ELBO for the same budget."""
-    fits = {size: fit(method, model, data, rank, size, budget).elbo for size in method.step_sizes}
-    return max(fits, key=fits.get)
+    """The step size with the highest ELBO for the same budget, searched beyond the first ones until it is no edge."""
+    ratio = method.step_sizes[1] / method.step_sizes[0]
+    found = {}
+
+    def attempt(size):
+        found[size] = fit(method, model, data, rank, size, budget).elbo
+
+    for size in method.step_sizes:
+        attempt(size)
+    while len(found) < MOST_SIZES:
+        best = max(found, key=found.get)  # the smallest if all diverge
+        if best == min(found):
+            attempt(best / ratio)
+        elif best == max(found):
+            attempt(best * ratio)
+        else:
+            break
+    return float(f"{max(found, key=found.get):.2g}")
 
 
-def draws(guide, data, count=1000):
+def draws(guide, count=1000):
     """``{site: (count, ...)}`` from the guide."""
     with torch.no_grad():
-        samples = [guide(*data) for _ in range(count)]
-    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+        latent = guide.get_posterior().sample((count,))
+        return {site["name"]: biject_to(site["fn"].support)(value) for site, value in guide._unpack_latent(latent)}

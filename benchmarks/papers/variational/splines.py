@@ -1,7 +1,10 @@
 """P-spline regression with outliers (Eilers & Marx 1996), simulated, as a Pyro model.
 
-The mean is a cubic spline of 26 coefficients θ with a second-order random walk as prior, whose scale is inferred. One
-point in ten has ten times the noise, and the likelihood is a mixture of the two. 29 latent variables in all.
+One point in ten has ten times the noise, and the likelihood is the mixture of the two, as is that of Ong, Nott & Smith
+(2018), whom Zhou et al. follow. The mean is a cubic spline of 26 coefficients θ. Their prior is a stationary AR(1)
+process with persistence ψ and innovation variance κ²; κ² has a Weibull prior and the noise variance σ² an inverse gamma
+prior, as there. The curve, the number of coefficients and the numbers of the priors are chosen here: the text that we
+have of the paper lacks its formulas. 29 latent variables in all.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from scipy.interpolate import BSpline
 FLOAT = torch.float64
 COEFFICIENTS, DEGREE = 26, 3
 PRIOR_VARIANCE = 10.0
-INFLATION = 10.0  # an outlier has ten times the standard deviation
+INFLATION, OUTLIERS = 10.0, 0.1  # an outlier has ten times the standard deviation
+WEIBULL = 0.5, 1.0  # shape and scale
+INVERSE_GAMMA = 1.0, 0.01  # shape and scale
 
 
 def curve(x):
@@ -58,7 +63,7 @@ def random_walk_scales(smoothing):
     return torch.cat([first, smoothing.unsqueeze(-1).expand(*smoothing.shape, COEFFICIENTS - 2)], -1)
 
 
-def noise_law(mean, noise, outliers):
+def noise_distribution(mean, noise, outliers):
     """Contaminated normal (1 − ω) N(mean, σ²) + ω N(mean, (10 σ)²)."""
     weights = torch.stack([1 - outliers, outliers], -1).unsqueeze(-2)
     scales = torch.stack([noise, INFLATION * noise], -1).unsqueeze(-2)
@@ -66,14 +71,23 @@ def noise_law(mean, noise, outliers):
     return dist.MixtureSameFamily(dist.Categorical(weights.expand(*mean.shape, 2)), component)
 
 
+def autoregressive_root(variance, persistence):
+    """The lower triangular L with L Lᵀ the covariance of a stationary AR(1) process θ_j = ψ θ_{j−1} + κ e_j, κ² given."""
+    places = torch.arange(COEFFICIENTS)
+    powers = persistence ** (places.unsqueeze(-1) - places).clamp(min=0).to(FLOAT)
+    first = torch.cat([(1 - persistence.square()).rsqrt().reshape(1), torch.ones(COEFFICIENTS - 1, dtype=FLOAT)])
+    return (powers * first * variance.sqrt()).tril()
+
+
 def model(splines, y=None):
-    """Latent: smoothing ~ half-N(1), noise ~ half-N(1), outliers ~ Beta(1, 9), coefficients | smoothing."""
+    """Latent: persistence ψ, prior_variance κ², noise_variance σ² and 26 coefficients θ | ψ, κ²."""
     one = torch.ones((), dtype=FLOAT)
-    smoothing = pyro.sample("smoothing", dist.HalfNormal(one))
-    noise = pyro.sample("noise", dist.HalfNormal(one))
-    outliers = pyro.sample("outliers", dist.Beta(one, 9 * one))
-    scale_tril = SUMS * random_walk_scales(smoothing).unsqueeze(-2)
-    prior = dist.MultivariateNormal(torch.zeros(COEFFICIENTS, dtype=FLOAT), scale_tril=scale_tril)
+    persistence = pyro.sample("persistence", dist.Uniform(-one, one))
+    prior_variance = pyro.sample("prior_variance", dist.Weibull(WEIBULL[1] * one, WEIBULL[0] * one))
+    noise_variance = pyro.sample("noise_variance", dist.InverseGamma(*(each * one for each in INVERSE_GAMMA)))
+    root = autoregressive_root(prior_variance, persistence)
+    prior = dist.MultivariateNormal(torch.zeros(COEFFICIENTS, dtype=FLOAT), scale_tril=root)
     coefficients = pyro.sample("coefficients", prior)
     with pyro.plate("points", len(splines)):
-        return pyro.sample("y", noise_law((splines @ coefficients.unsqueeze(-1)).squeeze(-1), noise, outliers), obs=y)
+        mean = (splines * coefficients).sum(-1)
+        return pyro.sample("y", noise_distribution(mean, noise_variance.sqrt(), OUTLIERS * one), obs=y)

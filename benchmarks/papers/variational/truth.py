@@ -15,7 +15,14 @@ import numpy as np
 import torch
 
 from benchmarks.papers.variational.problems import evaluate, evaluate_spline, ionosphere_folds, spline_data
-from benchmarks.papers.variational.splines import COEFFICIENTS, INFLATION, PRIOR_VARIANCE, SUMS
+from benchmarks.papers.variational.splines import (
+    COEFFICIENTS,
+    INFLATION,
+    INVERSE_GAMMA,
+    OUTLIERS,
+    PRIOR_VARIANCE,
+    WEIBULL,
+)
 from benchmarks.peers import numpyro
 from benchmarks.tables import show
 
@@ -34,20 +41,21 @@ def numpyro_logistic(x, y):
 
 
 def numpyro_spline(x, y):
-    """``problems.spline`` for NumPyro."""
+    """``splines.model`` for NumPyro."""
     import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
 
-    smoothing = numpyro.sample("smoothing", dist.HalfNormal(1.0))
-    noise = numpyro.sample("noise", dist.HalfNormal(1.0))
-    outliers = numpyro.sample("outliers", dist.Beta(1.0, 9.0))
-    scales = jnp.full(COEFFICIENTS, smoothing).at[:2].set(PRIOR_VARIANCE**0.5)
-    prior = dist.MultivariateNormal(jnp.zeros(COEFFICIENTS), scale_tril=jnp.asarray(SUMS.numpy()) * scales)
+    persistence = numpyro.sample("persistence", dist.Uniform(-1.0, 1.0))
+    prior_variance = numpyro.sample("prior_variance", dist.Weibull(*reversed(WEIBULL)))
+    noise_variance = numpyro.sample("noise_variance", dist.InverseGamma(*INVERSE_GAMMA))
+    places = jnp.arange(COEFFICIENTS)
+    powers = persistence ** jnp.clip(places[:, None] - places, 0).astype(float)
+    columns = jnp.ones(COEFFICIENTS).at[0].set((1 - persistence**2) ** -0.5)
+    prior = dist.MultivariateNormal(0.0, scale_tril=jnp.tril(powers * columns * prior_variance**0.5))
     mean = x @ numpyro.sample("coefficients", prior)
-    usual = jnp.log1p(-outliers) + dist.Normal(mean, noise).log_prob(y)
-    outlying = jnp.log(outliers) + dist.Normal(mean, INFLATION * noise).log_prob(y)
-    numpyro.factor("y", jnp.logaddexp(usual, outlying).sum())
+    usual, outlying = (dist.Normal(mean, size * noise_variance**0.5).log_prob(y) for size in (1.0, INFLATION))
+    numpyro.factor("y", jnp.logaddexp(jnp.log1p(-OUTLIERS) + usual, jnp.log(OUTLIERS) + outlying).sum())
 
 
 def sample(model, x, y):
@@ -105,7 +113,7 @@ def ionosphere_truth(discretise="all", baseline="most frequent"):
 def spline_truth():
     """``(split, true means at the test points, draws, figures)`` of the simulated P-splines."""
     split, mean = spline_data()
-    draws, figures = truth("spline", numpyro_spline, split.x_train, split.y_train)
+    draws, figures = truth("spline_autoregressive", numpyro_spline, split.x_train, split.y_train)
     return split, mean, draws, figures
 
 
@@ -145,7 +153,7 @@ def main():
     test = evaluate_spline(draws, split.x_test, split.y_test, truth=mean)
     print(f"\nP-splines: training RMSE {train[0]:.3f}, RMSE to the true curve {test[0]:.3f},")
     print(f"log density training {train[1]:.3f}, test {test[1]:.3f}; {figures}")
-    for site in ("smoothing", "noise", "outliers"):
+    for site in ("persistence", "prior_variance", "noise_variance"):
         print(f"{site}: {draws[site].mean():.3f} ± {draws[site].std():.3f}")
 
 
