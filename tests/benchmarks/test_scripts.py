@@ -66,7 +66,7 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "confine", lambda threads: None)
     monkeypatch.setattr(timing, "best_time", lambda function, seconds=0.0, clock=None: timing.process_time(function))
     monkeypatch.setattr(robot_arm_model, "original", lambda: robot_arm_model.simulate(0))
-    monkeypatch.setattr(methods, "elbo", partial(methods.elbo, draws=2))
+    monkeypatch.setattr(methods, "elbo", partial(methods.elbo, count=2))
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     monkeypatch.setattr(loop, "compiled", loop.compiled)
     validated = pyro.settings.get()

@@ -3,8 +3,8 @@
     python -m benchmarks.accuracy.guides.second_moment [--steps 2000] [--methods Adam] [--families Grassmann]
 
 Divergence KL(guide ‖ target) after the same number of steps of 8 draws, for the best of three step sizes; mean over
-seeds, and its standard deviation. The entropy is taken in closed form. The target has 60 dimensions, two long directions
-of standard deviation 3, and 0.3 to 0.8 elsewhere.
+seeds, and its standard deviation. The entropy is taken in closed form. The target has 60 dimensions, two long
+directions of standard deviation 3, and 0.3 to 0.8 elsewhere.
 """
 
 from __future__ import annotations

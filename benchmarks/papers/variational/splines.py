@@ -72,7 +72,7 @@ def noise_distribution(mean, noise, outliers):
 
 
 def autoregressive_root(variance, persistence):
-    """The lower triangular L with L Lᵀ the covariance of a stationary AR(1) process θ_j = ψ θ_{j−1} + κ e_j, κ² given."""
+    """The lower triangular L with L Lᵀ the covariance of the stationary process θ_j = ψ θ_{j−1} + κ e_j."""
     places = torch.arange(COEFFICIENTS)
     powers = persistence ** (places.unsqueeze(-1) - places).clamp(min=0).to(FLOAT)
     first = torch.cat([(1 - persistence.square()).rsqrt().reshape(1), torch.ones(COEFFICIENTS - 1, dtype=FLOAT)])

@@ -19,24 +19,29 @@ def small(monkeypatch, tmp_path):
     def sample(model, x, y):
         draws = {"coefficients": np.random.standard_normal((2, 50, x.shape[-1]))}
         if model is truth.numpyro_spline:
-            draws |= {name: np.random.uniform(0.1, 0.9, (2, 50)) for name in ("smoothing", "noise", "outliers")}
+            names = "persistence", "prior_variance", "noise_variance"
+            draws |= {name: np.random.uniform(0.1, 0.9, (2, 50)) for name in names}
         return draws | {"seconds": np.array(1.0), "divergences": np.array(0)}
 
     for program in (truth, compare, figure):
         monkeypatch.setattr(program, "CACHE", tmp_path)
     monkeypatch.setattr(truth, "sample", sample)
-    monkeypatch.setattr(methods, "elbo", partial(methods.elbo, draws=3))
-    monkeypatch.setattr(compare, "draws", lambda guide, data: methods.draws(guide, data, 5))
+    monkeypatch.setattr(methods, "elbo", partial(methods.elbo, count=3))
+    monkeypatch.setattr(compare, "draws", partial(methods.draws, count=5))
     return tmp_path
 
 
-def test_splines_are_compared_and_drawn(small, capsys):
-    rows = compare.main(["spline", "--steps", "70", "--methods", compare.MEAN_FIELD, "Stiefel Adam", "--ranks", "1"])
-    assert [row["method"] for row in rows] == ["NUTS", compare.MEAN_FIELD, "Stiefel Adam"]
-    assert json.loads((small / "spline.json").read_text())[1]["method"] == compare.MEAN_FIELD
+def test_splines_are_compared_and_drawn(small, monkeypatch, capsys):
+    monkeypatch.setattr(figure, "RANK", 1)
+    options = ["spline", "--steps", "70", "--seeds", "2", "--ranks", "0", "1", "--methods"]
+    rows = compare.main([*options, compare.MEAN_FIELD, "Stiefel Adam", "Stiefel basic"])
+    names = ["NUTS", "mean field basic", "mean field", "Stiefel Adam", "Stiefel basic"]
+    assert [row["method"] for row in rows] == names
+    assert [len(row["error to the curve"]) for row in rows[1:]] == [2] * 4
+    assert json.loads((small / "spline.json").read_text())[1]["method"] == names[1]
     assert capsys.readouterr().out.count("| NUTS |") == 2
-    figure.main(str(small / "elbo.png"), rank=1)
-    assert (small / "elbo.png").exists()
+    figure.main(str(small))
+    assert {file.stem for file in small.glob("*.png")} == {f"variational_{name}" for name in ("elbo", "ranks", "fits")}
 
 
 def test_reference_values_are_reported(small, monkeypatch, capsys):

@@ -4,12 +4,15 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from pyro import poutine
 from pyro.poutine.util import prune_subsample_sites
 
 from benchmarks.papers.variational import problems, splines
 from examples.datasets import data_folder
+
+SCALES = {"persistence": -0.6, "prior_variance": 0.49, "noise_variance": 0.09}
 
 
 def log_density(model, values, *data):
@@ -52,17 +55,16 @@ def test_random_walk_sums_invert_second_differences():
 def test_spline_density():
     split, _ = problems.spline_data(points=7)
     theta = torch.randn(splines.COEFFICIENTS)
-    values = {"smoothing": torch.tensor(0.7), "noise": torch.tensor(0.3), "outliers": torch.tensor(0.2)}
-    values = {**values, "coefficients": theta}
+    values = {name: torch.tensor(value) for name, value in SCALES.items()} | {"coefficients": theta}
     normal = torch.distributions.Normal
-    variance = math.sqrt(splines.PRIOR_VARIANCE)
     residuals = split.y_train - split.x_train @ theta
     usual, outlying = (normal(0.0, scale).log_prob(residuals).exp() for scale in (0.3, 3.0))
+    step = 0.7  # the standard deviation κ of an innovation
     expected = (
-        sum(math.log(2) + normal(0.0, 1.0).log_prob(values[name]) for name in ("smoothing", "noise"))
-        + math.log(9) + 8 * math.log(0.8)
-        + normal(0.0, variance).log_prob(theta[:2]).sum() + normal(0.0, 0.7).log_prob(theta.diff(n=2)).sum()
-        + (0.8 * usual + 0.2 * outlying).log().sum()
+        -math.log(2) + scipy.stats.weibull_min(0.5).logpdf(step**2) + scipy.stats.invgamma(1, scale=0.01).logpdf(0.09)
+        + normal(0.0, step / (1 - 0.6**2) ** 0.5).log_prob(theta[0])
+        + normal(0.0, step).log_prob(theta[1:] + 0.6 * theta[:-1]).sum()
+        + (0.9 * usual + 0.1 * outlying).log().sum()
     )  # fmt: skip
     torch.testing.assert_close(log_density(splines.model, values, split.x_train, split.y_train), expected)
     assert latent_dimensions(splines.model, split.x_train, split.y_train) == 29

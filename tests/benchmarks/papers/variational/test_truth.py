@@ -35,7 +35,8 @@ def test_logistic_densities_agree():
 
 def test_spline_densities_agree():
     split, _ = problems.spline_data(points=9)
-    scales = {"smoothing": torch.tensor(0.6), "noise": torch.tensor(0.3), "outliers": torch.tensor(0.2)}
+    names = "persistence", "prior_variance", "noise_variance"
+    scales = dict(zip(names, torch.tensor([-0.6, 0.5, 0.1]), strict=True))
     values = {**scales, "coefficients": torch.randn(splines.COEFFICIENTS)}
     ours = pyro_density(splines.model, values, split.x_train, split.y_train)
     theirs = numpyro_density(truth.numpyro_spline, values, split.x_train, split.y_train)
