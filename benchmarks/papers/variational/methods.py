@@ -202,7 +202,7 @@ def cool(optimiser, share):
 
 
 def elbo(svi, data, count=500):
-    """Mean over as many losses as ``count``; its standard error is about a tenth with 8 draws each, more on leukemia."""
+    """Mean over ``count`` losses; its standard error is about a tenth with 8 draws each, more on leukemia."""
     found = -sum(svi.evaluate_loss(*data) for _ in range(count)) / count
     return found if math.isfinite(found) else -math.inf
 
