@@ -233,7 +233,8 @@ def main(argv=None):
     budget = Budget(arguments.seconds or 0.0, steps, arguments.particles or DEFAULT_PARTICLES[problem])
     run, peers = PROBLEMS[problem]
     rows = list(peers())
-    print(table_of(rows), flush=True)
+    if rows:
+        print(table_of(rows), flush=True)
     methods = arguments.methods or (OF_THE_SPLINES if spline else list(METHODS))
     ranks, seeds = arguments.ranks or DEFAULT_RANKS[problem], arguments.seeds or (10 if spline else 3)
     for each in run(methods, ranks, budget, seeds, arguments.transform):

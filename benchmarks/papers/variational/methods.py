@@ -212,6 +212,9 @@ def best_step_size(method, model, data, rank, budget):
     ratio = method.step_sizes[1] / method.step_sizes[0]
     found = {}
 
+    def best():
+        return max(found, key=lambda size: (found[size], -size))  # the smallest if all diverge
+
     def attempt(size):
         size = float(f"{size:.2g}")
         found[size] = fit(method, model, data, rank, size, budget).elbo
@@ -219,14 +222,13 @@ def best_step_size(method, model, data, rank, budget):
     for size in method.step_sizes:
         attempt(size)
     while len(found) < MOST_SIZES:
-        best = max(found, key=found.get)  # the smallest if all diverge
-        if best == min(found):
-            attempt(best / ratio)
-        elif best == max(found):
-            attempt(best * ratio)
+        if best() == min(found):
+            attempt(best() / ratio)
+        elif best() == max(found):
+            attempt(best() * ratio)
         else:
             break
-    return max(found, key=found.get)
+    return best()
 
 
 def draws(guide, count=1000):

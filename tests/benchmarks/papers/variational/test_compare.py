@@ -55,4 +55,4 @@ def test_reference_values_are_reported(small, monkeypatch, capsys):
     truth.main()
     out = capsys.readouterr().out
     assert out.count("most frequent") == out.count("lowest") == 2
-    assert "smoothing: " in out
+    assert "persistence: " in out
