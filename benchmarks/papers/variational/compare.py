@@ -7,7 +7,7 @@
 All methods take the same number of steps. The step size of each is the one with the highest ELBO of the training data
 after the same number of steps, on leukemia after a quarter of it (on the first fold, with the first seed). The search
 goes on beyond its first three until the best is not the smallest or the largest. Prints a Markdown table and keeps all
-figures in results/variational/. NUTS is run once and kept there.
+figures in results/variational/, where a second call goes on if the first was stopped. NUTS is run once and kept there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 import statistics
+from functools import cache
 
 import numpy as np
 import pyro
@@ -61,60 +62,58 @@ PAPER = "paper"
 GRID = np.linspace(0, 1, 101)  # where fitted curves are kept
 
 
-def spline_rows(names, ranks, budget, seeds, *_):
-    """One row a method and rank: ELBO, error to the true curve, test log density; each a list over seeds."""
-    split, truth = problems.spline_data()
+def spline_row(name, rank, budget, seeds, *_):
+    """ELBO, error to the true curve and test log density, over seeds."""
+    split, truth = data_of("spline")
+    method = mean_field_by(name.removeprefix(f"{MEAN_FIELD} ")) if name not in METHODS else METHODS[name]
     data, grid = (split.x_train, split.y_train), splines.basis(GRID)
-    for name, rank in with_mean_fields(names, ranks):
-        method = mean_field_by(name.removeprefix(f"{MEAN_FIELD} ")) if name not in METHODS else METHODS[name]
-        size = best_step_size(method, splines.model, data, rank, budget)
-        fits, figures, curve = [], {}, None
-        for seed in range(1, seeds + 1):
-            fits.append(fit(method, splines.model, data, rank, size, budget, seed))
-            if not fits[-1].diverged:
-                samples = draws(fits[-1].guide)
-                collect(figures, spline_figures(samples, split, truth))
-                curve = (samples["coefficients"] @ grid.mT).mean(0).tolist() if curve is None else curve
-        yield row(name, rank, size, fits, figures) | {"fitted": curve}
-
-
-def with_mean_fields(names, ranks):
-    """The pairs of `pairs`, and the mean field with each optimiser of the paper if rank 0 is among the ranks."""
-    several = [f"{MEAN_FIELD} {steps}" for steps in STEPS if any(steps == name.split()[-1] for name in names)]
-    return [*((name, 0) for name in several if 0 in ranks), *pairs(names, ranks)]
-
-
-def ionosphere_rows(names, ranks, budget, *_):
-    """Values of five folds."""
-    folds = problems.ionosphere_folds()
-    for name, rank in pairs(names, ranks):
-        first = (folds[0].x_train, folds[0].y_train)
-        size = best_step_size(METHODS[name], problems.logistic, first, rank, budget)
-        fits, figures = [], {}
-        for fold in folds:
-            data = (fold.x_train, fold.y_train)
-            fits.append(fit(METHODS[name], problems.logistic, data, rank, size, budget, seed=1))
-            if not fits[-1].diverged:
-                collect(figures, classification(draws(fits[-1].guide)["coefficients"], fold))
-        yield row(name, rank, size, fits, figures, TABLE_3)
-
-
-def leukemia_rows(names, ranks, budget, seeds, transform):
-    """Values of several seeds."""
-    split = problems.leukemia_split(transform)
-    data = (split.x_train, split.y_train)
-    for name, rank in pairs(names, ranks):
-        size = best_step_size(METHODS[name], problems.horseshoe, data, rank, budget.part(0.25))
-        fits, figures = [], {}
-        for seed in range(1, seeds + 1):
-            fits.append(fit(METHODS[name], problems.horseshoe, data, rank, size, budget, seed))
-            if fits[-1].diverged:
-                continue
+    size = best_step_size(method, splines.model, data, rank, budget)
+    fits, figures, curve = [], {}, None
+    for seed in range(1, seeds + 1):
+        fits.append(fit(method, splines.model, data, rank, size, budget, seed))
+        if not fits[-1].diverged:
             samples = draws(fits[-1].guide)
-            found = classification(problems.horseshoe_slopes(samples), split, samples["intercept"])
-            collect(figures, {"test errors of 34": 34 * found["test error %"] / 100} | found)
-        figures.pop("test error %", None)
-        yield row(name, rank, size, fits, figures, TABLE_4)
+            collect(figures, spline_figures(samples, split, truth))
+            curve = (samples["coefficients"] @ grid.mT).mean(0).tolist() if curve is None else curve
+    return row(name, rank, size, fits, figures) | {"fitted": curve}
+
+
+def ionosphere_row(name, rank, budget, *_):
+    """Values of five folds."""
+    folds = data_of("ionosphere")
+    size = best_step_size(METHODS[name], problems.logistic, (folds[0].x_train, folds[0].y_train), rank, budget)
+    fits, figures = [], {}
+    for fold in folds:
+        data = (fold.x_train, fold.y_train)
+        fits.append(fit(METHODS[name], problems.logistic, data, rank, size, budget, seed=1))
+        if not fits[-1].diverged:
+            collect(figures, classification(draws(fits[-1].guide)["coefficients"], fold))
+    return row(name, rank, size, fits, figures, TABLE_3)
+
+
+def leukemia_row(name, rank, budget, seeds, transform):
+    """Values of several seeds."""
+    split = data_of("leukemia", transform)
+    data = (split.x_train, split.y_train)
+    size = best_step_size(METHODS[name], problems.horseshoe, data, rank, budget.part(0.25))
+    fits, figures = [], {}
+    for seed in range(1, seeds + 1):
+        fits.append(fit(METHODS[name], problems.horseshoe, data, rank, size, budget, seed))
+        if fits[-1].diverged:
+            continue
+        samples = draws(fits[-1].guide)
+        found = classification(problems.horseshoe_slopes(samples), split, samples["intercept"])
+        collect(figures, {"test errors of 34": 34 * found["test error %"] / 100} | found)
+    figures.pop("test error %", None)
+    return row(name, rank, size, fits, figures, TABLE_4)
+
+
+@cache
+def data_of(problem, transform="log"):
+    """The problem's data, loaded once."""
+    if problem == "leukemia":
+        return problems.leukemia_split(transform)
+    return problems.spline_data() if problem == "spline" else problems.ionosphere_folds()
 
 
 def classification(coefficients, split, intercept=None):
@@ -135,8 +134,12 @@ def collect(figures, new):
 
 
 def pairs(names, ranks):
-    """The mean field once, every other method at every rank from 1."""
-    return [(name, rank) for name in names for rank in ([0] if name == MEAN_FIELD else [r for r in ranks if r])]
+    """Pairs of method and rank, and the mean field with each optimiser of the paper if rank 0 is among the ranks."""
+    several = [steps for steps in STEPS if any(name.split()[-1] == steps for name in names)]
+    mean_fields = [(f"{MEAN_FIELD} {steps}", 0) for steps in several if 0 in ranks]
+    return mean_fields + [
+        (name, rank) for name in names for rank in ([0] if name == MEAN_FIELD else [r for r in ranks if r])
+    ]
 
 
 def row(name, rank, step_size, fits, figures, paper=None):
@@ -184,9 +187,9 @@ def spline_peers():
 
 
 PROBLEMS = {
-    "spline": (spline_rows, spline_peers),
-    "ionosphere": (ionosphere_rows, ionosphere_peers),
-    "leukemia": (leukemia_rows, lambda: iter(())),
+    "spline": (spline_row, spline_peers),
+    "ionosphere": (ionosphere_row, ionosphere_peers),
+    "leukemia": (leukemia_row, lambda: iter(())),
 }
 DEFAULT_STEPS = {"spline": 2000, "ionosphere": 3000, "leukemia": 2000}
 DEFAULT_PARTICLES = {"spline": 8, "ionosphere": 8, "leukemia": 1}
@@ -198,7 +201,7 @@ OF_LEUKEMIA = [
     or name.endswith(" Adam")
 ]  # fmt: skip
 OF_THE_SPLINES = [name for name in METHODS if name == VAFC or name.split()[-1] in STEPS or name == f"{FIXED_RANK} Adam"]
-HIDDEN = ("curve", "fitted")
+HIDDEN = ("curve", "fitted", "settings")
 
 
 def table_of(rows):
@@ -222,6 +225,12 @@ def cell(value):
     return f"{mean:.{digits}f}{spread}"
 
 
+def stored(path, settings):
+    """Rows of an earlier call with the same settings, by method and rank."""
+    rows = json.loads(path.read_text()) if path.exists() else []
+    return {(each["method"], each["rank"]): each for each in rows if each.get("settings") == settings}
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("problem", choices=PROBLEMS)
@@ -232,6 +241,7 @@ def main(argv=None):
     parser.add_argument("--seeds", type=int, help="fits, by default 3 of leukemia and 10 of the splines")
     parser.add_argument("--transform", default="log", help="of the leukemia expressions")
     parser.add_argument("--methods", nargs="+", help="names of `methods.METHODS`")
+    parser.add_argument("--afresh", action="store_true", help="fit again what an earlier call has left")
     parser.add_argument("--alone", action="store_true", help="without NUTS and SLANG")
     parser.add_argument("--name", default="", help="added to the name of the file of figures")
     arguments = parser.parse_args(argv)
@@ -241,17 +251,20 @@ def main(argv=None):
     steps = None if arguments.seconds else arguments.steps or DEFAULT_STEPS[problem]
     budget = Budget(arguments.seconds or 0.0, steps, arguments.particles or DEFAULT_PARTICLES[problem])
     run, peers = PROBLEMS[problem]
-    pyro.set_rng_seed(0)
-    rows = [] if arguments.alone else list(peers())
-    if rows:
-        print(table_of(rows), flush=True)
     methods = arguments.methods or {"spline": OF_THE_SPLINES, "leukemia": OF_LEUKEMIA}.get(problem, METHODS)
     ranks, seeds = arguments.ranks or DEFAULT_RANKS[problem], arguments.seeds or (10 if spline else 3)
-    for each in run(methods, ranks, budget, seeds, arguments.transform):
-        rows.append(each)
-        print({key: cell(value) for key, value in each.items() if key not in HIDDEN}, flush=True)
-        CACHE.mkdir(parents=True, exist_ok=True)
-        (CACHE / f"{problem}{arguments.name}.json").write_text(json.dumps(rows))
+    settings = [budget.seconds, budget.steps, budget.particles, seeds, arguments.transform]
+    path = CACHE / f"{problem}{arguments.name}.json"
+    kept = {} if arguments.afresh else stored(path, settings)
+    pyro.set_rng_seed(0)
+    rows = [] if arguments.alone else list(peers())
+    for name, rank in pairs(methods, ranks):
+        found = kept.get((name, rank)) or run(name, rank, budget, seeds, arguments.transform)
+        rows.append(found | {"settings": settings})
+        print({key: cell(value) for key, value in found.items() if key not in HIDDEN}, flush=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        others = [row for key, row in kept.items() if key not in {(each["method"], each["rank"]) for each in rows}]
+        path.write_text(json.dumps(rows + others))
     print(table_of(rows))
     return rows
 
