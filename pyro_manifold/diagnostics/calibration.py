@@ -62,7 +62,7 @@ class Calibration:
         names = [name for name, varies in zip(values, varying, strict=True) if varies]
         truth, draws = stacked[:, :1, varying], stacked[:, 1:, varying]
         self.num_datasets, self.level = data_sets, level
-        self.draws, self.autocorrelation = number_of_draws(draws)
+        self.draws, self.autocorrelation, self._thinned = number_of_draws(draws)
         draws = draws[:, spaced(draws.shape[1], self.draws)]
         random = np.random.default_rng(0)  # of ties and of the null distribution, the same for the same fits
         ranks = ranks_of_points(np.concatenate([truth, draws], 1), random)
@@ -141,10 +141,10 @@ class Calibration:
             if reasons:
                 shown = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common(3))
                 lines.append(f"{reasons.total()} of {self.num_datasets} {what} ({shown}).")
-        if self.autocorrelation > 0.1:
+        if not self._thinned:
             lines.append(
                 f"Successive draws have an autocorrelation of {self.autocorrelation:.2f} even after thinning to "
-                f"{self.draws}, so that ranks are not uniform for a right model either: increase num_samples."
+                f"{self.draws}, so that ranks of a right model are not uniform either: increase num_samples."
             )
         return lines
 

@@ -134,7 +134,7 @@ def ranks_of_points(values: Array, random: np.random.Generator) -> Array:
     return ranks
 
 
-def number_of_draws(values: Array) -> tuple[int, float]:
+def number_of_draws(values: Array) -> tuple[int, float, bool]:
     r"""Return the number of draws, out of those that there are, that are nearly independent.
 
     An autocorrelation of ρ between successive draws increases the variance of ranks by a fraction of about
@@ -146,7 +146,7 @@ def number_of_draws(values: Array) -> tuple[int, float]:
         values: draws, ``(data sets, draws, quantities)``.
 
     Returns:
-        The number of draws L, 9 if there is none, and ρ at this number.
+        The number of draws L, 9 if there is none, ρ at this number, and whether it is that small.
     """
     data_sets, most, _ = values.shape
     tolerance = _TOLERANCE * (0.8 / data_sets) ** 0.5
@@ -156,8 +156,8 @@ def number_of_draws(values: Array) -> tuple[int, float]:
             continue
         rho = autocorrelation(values[:, spaced(most, draws)])
         if 4 * rho / ((1 - rho) * draws) <= tolerance:
-            return draws, rho
-    return NUMBERS_OF_DRAWS[-1], rho
+            return draws, rho, True
+    return NUMBERS_OF_DRAWS[-1], rho, False
 
 
 def spaced(most: int, draws: int) -> Array:

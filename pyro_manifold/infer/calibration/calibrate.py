@@ -201,7 +201,7 @@ def _about(about: Any, observations: Values) -> Values | None:
 
 
 def _truth(study: Study, count: int) -> Values:
-    """Return draws from the posterior given the data of `Study.about`, by a run that is long enough for their number."""
+    """Return true values, draws from the posterior given the data of `Study.about`, by a longer run."""
     fit = study.fit
     longer = replace(fit, num_samples=max(fit.num_samples, -(-_PER_TRUTH * count // fit.num_chains)), draws=count)
     mcmc = longer.mcmc(fit.make(Conditioned(study.quantities.model.__wrapped__, study.about or {})))
@@ -209,7 +209,9 @@ def _truth(study: Study, count: int) -> Values:
         torch.manual_seed(study.seed % 2**63)
         mcmc.run(*study.generator.args, **study.generator.kwargs)
     truth = longer.kept(mcmc.get_samples(group_by_chain=True))
-    rho = max((autocorrelation(x.double().flatten(2).numpy()) for x in truth.values() if x.numel()), default=0.0)
+    rho = max(
+        (autocorrelation(x.double().reshape(1, count, -1).numpy()) for x in truth.values() if x.numel()), default=0.0
+    )
     if rho > 0.1:
         _warn(
             f"calibrate: successive true values, drawn from the posterior of about=, have an autocorrelation of "

@@ -227,8 +227,9 @@ def _problems(mcmc: MCMC, samples: Sites, data_sets: int = 1) -> list[dict[str, 
     chains = len(next(iter(samples.values())))
     stuck, diverging = torch.zeros(chains), torch.zeros(chains)
     stuck[stuck_chains(samples, mcmc.get_extra_fields(group_by_chain=True))] = 1
-    for chain, report in enumerate(mcmc._diagnostics):
-        diverging[chain] = len((report or {}).get("divergences", ()))
+    reports: list[dict[str, Any]] = [each or {} for each in mcmc._diagnostics]
+    for chain, report in enumerate(reports):
+        diverging[chain] = len(report.get("divergences", ()))
     per_set = (data_sets, chains // data_sets)
     both = zip(stuck.reshape(per_set).sum(1), diverging.reshape(per_set).sum(1), strict=True)
     return [{"stuck": one, "divergences": other} for one, other in both]

@@ -79,9 +79,10 @@ class Quantities:
     def _densities(self, points: Values, data: Values) -> dict[str, Tensor]:
         if self.summed_out:
             each = [
-                self._summed_out({name: x[k] for name, x in points.items()}, data, k) for k in range(_count(points))
+                self._summed_out({name: x[k] for name, x in points.items()}, {name: x[k] for name, x in data.items()})
+                for k in range(_count(points))
             ]
-            return {"log likelihood": torch.stack(each)} if all(len(x) for x in each) else {}
+            return {"log likelihood": torch.stack(each)}
         sets, length = next(iter(points.values())).shape[:2]
         of_data = {_DATA + name: x.unsqueeze(1).expand(sets, length, *x.shape[1:]) for name, x in data.items()}
         rows = {name: x.flatten(0, 1) for name, x in {**points, **of_data}.items()}
@@ -100,10 +101,10 @@ class Quantities:
         density = trace.log_prob_sum()
         return {"log likelihood": sum(trace.nodes[name]["log_prob_sum"] for name in own), "log density": density}
 
-    def _summed_out(self, points: Values, data: Values, k: int) -> Tensor:
-        model = Conditioned(self.model.__wrapped__, {name: x[k] for name, x in data.items()})
+    def _summed_out(self, points: Values, data: Values) -> Tensor:
+        model = Conditioned(self.model.__wrapped__, data)
         found = pointwise_log_likelihood(model, self.args, self.kwargs, points)
-        return sum((x.flatten(1).sum(1) if x.dim() > 1 else x for x in found.values()), torch.empty(0).sum())
+        return torch.stack([x.flatten(1).sum(1) if x.dim() > 1 else x for x in found.values()]).sum(0)
 
 
 def _count(points: Mapping[str, Tensor]) -> int:

@@ -217,8 +217,8 @@ def check_generates(generator: Generator, sites: Values, is_model: bool) -> Simu
     ]
     if factors and is_model:
         raise ValueError(
-            f"calibrate: site '{factors[0]}' is a pyro.factor, which simulations ignore: write it as a distribution, or "
-            "pass a model that simulates the same density as simulate=."
+            f"calibrate: site '{factors[0]}' is a pyro.factor, which simulations ignore: write it as a distribution, "
+            "or pass a model that simulates the same density as simulate=."
         )
     drawn = generator.draw()
     for name, value in sites.items():
