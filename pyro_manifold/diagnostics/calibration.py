@@ -21,6 +21,7 @@ from pyro_manifold.diagnostics.uniformity import (
 _SIMULATIONS = 2000
 _CLEAR = 3.0  # standard errors from which the table describes a deviation
 _MOST_ROWS = 20
+_SMALLEST = 1e-12  # from which rounding errors of p-values matter
 
 
 class Calibration:
@@ -89,7 +90,7 @@ class Calibration:
     def __repr__(self) -> str:
         verdict = "NOT uniform" if self.alarm else "no evidence against uniform"
         count = f"{self.num_datasets} data sets, {self.ranks.shape[1]} quantities, {self.draws} draws"
-        return f"<Calibration: {verdict} ranks, p = {self.p_value:.2g}; {count}{self._failed()}>"
+        return f"<Calibration: {verdict} ranks, {_shown(self.p_value)}; {count}{self._failed()}>"
 
     def _failed(self) -> str:
         failed, others = int((~self.failures.ranked).sum()), int(self.failures.ranked.sum())
@@ -120,9 +121,9 @@ class Calibration:
     def summary(self) -> None:
         """Print the verdict, a table of the quantities with the smallest p-values, and the failures."""
         verdict = (
-            f"Ranks are not uniform: p = {self.p_value:.2g} for all {self.ranks.shape[1]} quantities together"
+            f"Ranks are not uniform: {_shown(self.p_value)} for all {self.ranks.shape[1]} quantities together"
             if self.alarm
-            else f"No evidence against uniform ranks: p = {self.p_value:.2g} for all {self.ranks.shape[1]} quantities"
+            else f"No evidence against uniform ranks: {_shown(self.p_value)} for all {self.ranks.shape[1]} quantities"
         )
         print(f"{verdict}, {len(self.ranks)} data sets, ranks among {self.draws} draws.")
         print(f"If model and sampler are right, p is at most {self.level:g} in {self.level:.0%} of studies.")
@@ -179,6 +180,10 @@ class Calibration:
         band = [counts / count for counts in self._uniformity.band(self._threshold)]
         labelled = names if quantities is not None else list(self.p_values.sort_values(kind="stable").index)
         return draw_ranks(shares, (band[0], band[1]), labelled, ax)
+
+
+def _shown(p: float) -> str:
+    return f"p = {p:.2g}" if p >= _SMALLEST else f"p < {_SMALLEST:.0e}"
 
 
 def _described(shift: float, width: float) -> str:

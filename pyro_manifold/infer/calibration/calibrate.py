@@ -17,7 +17,7 @@ import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyro_manifold.density.model import target_from_model
+from pyro_manifold.density.model import Target, target_from_model
 from pyro_manifold.diagnostics.calibration import Calibration
 from pyro_manifold.diagnostics.replay import Replay, Values, first_draw
 from pyro_manifold.diagnostics.uniformity import NUMBERS_OF_DRAWS, autocorrelation
@@ -152,7 +152,7 @@ def calibrate(
     seed = int(torch.randint(2**63 - 1, ()))
     given = _about(about, observations)
     with torch.random.fork_rng(devices=[]):
-        quantities = _quantities(model, generator, observations, given, max_entries)
+        quantities = _quantities(model, kernel, generator, observations, given, max_entries)
     study = Study(generator, fit, quantities, seed, given)
     shards = None if executor is None else Shards(executor, num_datasets)
     folder = as_store(store, resume)
@@ -170,11 +170,23 @@ def calibrate(
 
 
 def _quantities(
-    model: Model, generator: Generator, observations: Values, about: Values | None, max_entries: int
+    model: Model,
+    make: MakeKernel,
+    generator: Generator,
+    observations: Values,
+    about: Values | None,
+    max_entries: int,
 ) -> Quantities:
     """Return the ranked quantities; raise an error for a model that cannot be simulated."""
     args, kwargs = generator.args, dict(generator.kwargs)
-    target = target_from_model(Conditioned(model, observations), args, kwargs)
+
+    def target_given(values: Values) -> Target:
+        kernel = make(Conditioned(model, values))
+        if isinstance(kernel, Kernel):
+            return kernel.target(None, args, kwargs)
+        return target_from_model(Conditioned(model, values), args, kwargs)
+
+    target = target_given(observations)
     if not target.manifolds and not target.transforms:
         raise ValueError("calibrate: the model has no latent site, expected at least one that is not summed out.")
     values = first_draw(latent_values(target, 1))
@@ -185,7 +197,7 @@ def _quantities(
         raise NotImplementedError("calibrate: about= does not support discrete sites that are summed out.")
     else:
         data = generator.draw(values).data
-    symmetries = symmetries_of(Conditioned(model, data), args, kwargs)
+    symmetries = symmetries_of(target_given(data))
     return Quantities(Conditioned(model, data, about), args, kwargs, symmetries, max_entries, summed_out)
 
 
@@ -209,9 +221,8 @@ def _truth(study: Study, count: int) -> Values:
         torch.manual_seed(study.seed % 2**63)
         mcmc.run(*study.generator.args, **study.generator.kwargs)
     truth = longer.kept(mcmc.get_samples(group_by_chain=True))
-    rho = max(
-        (autocorrelation(x.double().reshape(1, count, -1).numpy()) for x in truth.values() if x.numel()), default=0.0
-    )
+    entries = torch.cat([x.double().reshape(1, count, -1) for x in truth.values()], -1)
+    rho = autocorrelation(entries.numpy())
     if rho > 0.1:
         _warn(
             f"calibrate: successive true values, drawn from the posterior of about=, have an autocorrelation of "
@@ -229,9 +240,7 @@ def _fit(kernel: Any, num_samples: Any, warmup_steps: Any, num_chains: Any) -> F
     check_counts(num_samples=num_samples, num_chains=num_chains)
     total = num_samples * num_chains
     if total < NUMBERS_OF_DRAWS[-1]:
-        raise ValueError(
-            f"calibrate: there are {total} draws of each data set, expected at least 9: raise num_samples."
-        )
+        raise ValueError(f"calibrate: there are {total} draws of a data set, expected at least 9: raise num_samples.")
     warmup = num_samples if warmup_steps is None else warmup_steps
     return Fit(kernel, num_samples, warmup, num_chains, min(total, NUMBERS_OF_DRAWS[0]))
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.model import Target, target_from_model
+from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.convergence import varies
 from pyro_manifold.diagnostics.known import known_quantities
 from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
@@ -121,9 +121,8 @@ def latent_values(target: Target, count: int) -> Values:
     return target.values({name: torch.stack([each[name] for each in drawn]) for name in drawn[0]})
 
 
-def symmetries_of(model: Conditioned, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Symmetry, ...]:
+def symmetries_of(target: Target) -> tuple[Symmetry, ...]:
     """Return the symmetries of the posterior of a data set, found at initial values of chains."""
     with suppress(Exception):  # a model can fail in any way; entries of sites are then ranked as they are
-        target = target_from_model(model, args, kwargs)
         return tuple(symmetries(target, latent_values(target, _POINTS)))
     return ()

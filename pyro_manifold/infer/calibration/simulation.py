@@ -11,8 +11,10 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistribution
+from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import biject_to
 
 from pyro_manifold.density.causes import arguments_by_name, explained
 from pyro_manifold.density.minibatch import in_minibatches
@@ -176,7 +178,8 @@ def observed_sites(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any
         ValueError: if there are none, or others than the named ones; if one is in a plate that subsamples.
     """
     with explained(arguments_by_name(model, args, kwargs)), torch.no_grad(), pyro.validation_enabled(False):
-        nodes = poutine.block(poutine.trace(model).get_trace)(*args, **kwargs).nodes
+        begun = InitMessenger(_start)(model)
+        nodes = poutine.block(poutine.trace(begun).get_trace)(*args, **kwargs).nodes
     sites = {name: site for name, site in nodes.items() if site["type"] == "sample"}
     found = [name for name, site in sites.items() if has_data(site)]
     if named is not None:
@@ -201,6 +204,15 @@ def observed_sites(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any
     return {name: _value(sites[name]) for name in found}
 
 
+def _start(site: Node) -> Tensor:
+    """Return a draw of a site; another value of its support for an improper prior."""
+    try:
+        return site["fn"].sample()
+    except NotImplementedError:
+        transform = biject_to(site["fn"].support)
+        return transform(torch.zeros(transform.inverse_shape(site["fn"].shape())))
+
+
 def check_generates(generator: Generator, sites: Values, is_model: bool) -> Simulated:
     """Return a draw of the generator, or raise an error for one that has factors or lacks latent sites of the model.
 
@@ -210,11 +222,7 @@ def check_generates(generator: Generator, sites: Values, is_model: bool) -> Simu
         is_model: whether the generator is the fitted model.
     """
     nodes = generator.nodes()
-    factors = [
-        name
-        for name, site in nodes.items()
-        if isinstance(site["fn"], dist.Unit) and not site["infer"].get("is_auxiliary")
-    ]
+    factors = [name for name, site in nodes.items() if isinstance(site["fn"], dist.Unit)]
     if factors and is_model:
         raise ValueError(
             f"calibrate: site '{factors[0]}' is a pyro.factor, which simulations ignore: write it as a distribution, "
