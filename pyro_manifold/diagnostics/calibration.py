@@ -73,7 +73,7 @@ class Calibration:
         self.p_values = Series([self._uniformity.p_value(x) for x in statistics], index=names)
         at_random = self._uniformity.smallest_at_random(ranks, self.draws, _SIMULATIONS, random)
         reached = int((at_random <= min(statistics) * (1 + 1e-9)).sum())
-        # The sum of p-values over quantities is an upper bound, and far in the tail the better one.
+        # Bonferroni's upper bound, which is the better estimate far in the tail, where simulations are too few.
         self.p_value = min((1 + reached) / (1 + _SIMULATIONS), len(names) * float(self.p_values.min()))
         alarms = int(level * (1 + _SIMULATIONS)) - 1  # with so many smaller simulated statistics
         simulated = float(np.sort(at_random)[alarms]) * (1 - 1e-9) if alarms >= 0 else 0.0

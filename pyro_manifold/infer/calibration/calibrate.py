@@ -89,8 +89,8 @@ def calibrate(
         kernel: a kernel class, or a function from a model to its kernel, such as
             ``lambda model: OHMC(model, target_accept_prob=0.9)``.
         *args: arguments of the model. Of the data only the shapes are used.
-        num_datasets: number of simulated data sets, at least 20. A fault must shift or widen posteriors by about
-            $4 / \sqrt{\mathrm{num\_datasets}}$ of their standard deviation to be found.
+        num_datasets: number of simulated data sets, at least 20. A shift of a quantity by
+            $5 / \sqrt{\mathrm{num\_datasets}}$ posterior standard deviations is found in about 9 of 10 studies.
         num_samples: iterations of each chain after warm-up, as for `MCMC`.
         warmup_steps: iterations of warm-up; ``num_samples`` if None.
         num_chains: number of chains of each data set.

@@ -6,12 +6,9 @@ Right models are held to a level of 1e-4 each, so that all of them together rais
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import matplotlib
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
-import scipy.stats
 import torch
 from pyro.infer import NUTS
 from pyro.infer.autoguide.initialization import init_to_value
@@ -23,7 +20,6 @@ from pyro_manifold.infer import OHMC, SGLD, calibrate
 from pyro_manifold.infer.calibration.fits import StoredError
 from pyro_manifold.infer.calibration.simulation import Conditioned
 
-matplotlib.use("Agg")
 LEVEL = 1e-4
 Y = torch.zeros(3)
 
@@ -332,16 +328,3 @@ def test_improper_priors_can_be_checked_about_data():
 def test_summed_out_sites_are_not_supported_about_data():
     with pytest.raises(NotImplementedError, match="summed out"):
         single(mixture, OHMC, Y, about=True)
-
-
-def test_p_values_of_independent_studies_are_uniform():
-    """Uniform for strongly dependent quantities too, for which Bonferroni's bound is three times as large."""
-    from pyro_manifold.diagnostics import Calibration
-
-    random = np.random.default_rng(0)
-    p = []
-    for _ in range(150):
-        x = random.standard_normal((60, 20))
-        values = {"x": x, "-x": -x, "x again": x + 0.1 * random.standard_normal((60, 20))}
-        p.append(Calibration(values, range(60), 60, 0.01, {}).p_value)
-    assert scipy.stats.kstest(p, "uniform").pvalue > LEVEL
