@@ -6,6 +6,7 @@ downloaded once to the user's cache. All data are compared with a checksum, so t
 
 import hashlib
 import os
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,10 @@ ROBOT_ARM_SHA256 = {
 LEUKEMIA = "http://pubs.broadinstitute.org/mpr/projects/Leukemia/data_set_ALL_AML_{}.txt"
 # Checksum of the four parsed arrays, as little-endian float64.
 LEUKEMIA_SHA256 = "c71c81e79764aa34a4c59d456c596ab310cd0db0fd3ce6c8093481da6eaf7d01"
+# Checksums of data in installed packages, as little-endian float64.
+MENTAL_TESTS_SHA256 = "449ee24f4042810dfb3d00437b062fc2ff0bf31a1a995954aff6fbabf9d88317"
+SEA_SURFACE_SHA256 = "04cd82503f2284f490eb92e9bf30bfd475d3c12210aca925dc0978f62ce50780"
+ACCOUNTS_SHA256 = "088652c118dca2d2b47b65168d8c618353d1d36dbc96dfe4e19a3acd25beead0"
 # Patients with AML; the files of expression do not contain the disease.
 AML = {*range(28, 39), 50, 51, 52, 53, 54, 57, 58, 60, 61, 62, 63, 64, 65, 66}
 
@@ -145,3 +150,43 @@ def leukemia():
             "pooch.os_cache('pyro_manifold') and try again."
         )
     return tuple(arrays)
+
+
+def verified(values, sha256, package):
+    """Return values of an installed package whose checksum is the expected one, so that results are comparable."""
+    values = np.ascontiguousarray(values, dtype=np.float64)
+    if checksum(values) != sha256:
+        raise RuntimeError(f"The data of {package} have changed: install the version in constraints.txt.")
+    return values
+
+
+def mental_tests():
+    """Return scores ``(301, 9)`` of pupils of two schools in nine tests, and the names of the tests.
+
+    Holzinger & Swineford (1939), A study in factor analysis; the nine tests of Jöreskog (1969), Psychometrika 34, as
+    lavaan and semopy have them. The file is read from semopy without importing it, which takes seconds.
+    """
+    import pandas
+
+    path = distribution("semopy").locate_file("semopy/examples/holzinger_swineford39_data.csv")
+    scores = pandas.read_csv(path)[[f"x{k}" for k in range(1, 10)]]
+    names = ["visual perception", "cubes", "lozenges", "paragraphs", "sentences", "word meaning"]
+    names += ["addition", "counting dots", "capitals"]
+    return verified(scores, MENTAL_TESTS_SHA256, "semopy"), names
+
+
+def sea_surface():
+    """Return temperatures of the sea surface ``(61, 12)`` in °C, and their years: the region Niño 1+2, off Peru."""
+    from statsmodels.datasets import elnino
+
+    table = elnino.load_pandas().data
+    return verified(table.iloc[:, 1:], SEA_SURFACE_SHA256, "statsmodels"), table["YEAR"].to_numpy(int)
+
+
+def accounts():
+    """Return logs ×100 of real GDP, consumption and investment of the United States ``(203, 3)``, and the quarters."""
+    from statsmodels.datasets import macrodata
+
+    table = macrodata.load_pandas().data
+    level = verified(table[["realgdp", "realcons", "realinv"]], ACCOUNTS_SHA256, "statsmodels")
+    return 100 * np.log(level), (table["year"] + (table["quarter"] - 1) / 4).to_numpy()

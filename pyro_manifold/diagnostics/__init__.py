@@ -20,6 +20,7 @@ from pyro_manifold.diagnostics.plots import (
     plot_scree,
     plot_subspace_cone,
 )
+from pyro_manifold.diagnostics.rotation import ObliqueRotation, promax, varimax
 from pyro_manifold.diagnostics.stored import open_run
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 
@@ -29,6 +30,7 @@ __all__ = [
     "Calibration",
     "Convergence",
     "Modes",
+    "ObliqueRotation",
     "SubspaceSummary",
     "align_draws",
     "align_rotations",
@@ -52,7 +54,9 @@ __all__ = [
     "plot_scree",
     "plot_subspace_cone",
     "principal_angles",
+    "promax",
     "subspace_summary",
     "summarise_invariants",
     "to_inferencedata",
+    "varimax",
 ]

@@ -114,20 +114,33 @@ class Predictive(pyro.infer.Predictive):
                 f"Predictive: posterior_samples has {counts} draws, expected the same number of draws of each site, "
                 "in the first dimension."
             )
-        if samples:
-            first = {name: value[0] for name, value in samples.items()}
+        # Without draws the model is checked with two from the prior.
+        compared = samples or _prior_draws(masked, args, kwargs)
+        if compared:
+            first = {name: value[0] for name, value in compared.items()}
             nodes = poutine.block(poutine.trace(poutine.condition(masked, first)).get_trace)(*args, **kwargs).nodes
         sites = {name: site for name, site in nodes.items() if site["type"] == "sample"}
         frames = [frame for site in sites.values() for frame in site["cond_indep_stack"] if frame.vectorized]
         nesting = max((-frame.dim for frame in frames), default=0)
         placed = {
             name: _with_batch_dimensions(value, nesting, sites[name]["fn"].event_dim) if name in sites else value
-            for name, value in samples.items()
+            for name, value in compared.items()
         }
         if placed:
-            _check_alike(masked, samples, placed, args, kwargs)
+            _check_alike(masked, compared, placed, args, kwargs)
         options = {"num_samples": self.num_samples, "return_sites": return_sites, "parallel": self.parallel}
-        return pyro.infer.Predictive(self.model, placed, **options)
+        return pyro.infer.Predictive(self.model, placed if samples else None, **options)
+
+
+def _prior_draws(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return two prior draws of the latent sites, made separately; none if their sites or shapes differ."""
+    with poutine.block(), torch.random.fork_rng(devices=[]), torch.no_grad():
+        traces = [poutine.trace(model).get_trace(*args, **kwargs).nodes for _ in range(2)]
+    first, second = ({name: site["value"] for name, site in nodes.items() if is_latent(site)} for nodes in traces)
+    subsampled = any(site["type"] == "sample" and in_minibatches(site) for site in traces[0].values())
+    if subsampled or {name: x.shape for name, x in first.items()} != {name: x.shape for name, x in second.items()}:
+        return {}
+    return {name: torch.stack([value, second[name]]) for name, value in first.items()}
 
 
 def _checked(posterior_samples: Any) -> Any:

@@ -111,3 +111,12 @@ def test_the_original_robot_arm():
         ends = np.column_stack([np.cos(angles) @ [2.0, 1.3], np.sin(angles) @ [2.0, 1.3]])
         errors.append(np.mean((ends - y) ** 2) / 0.05**2)
     assert errors == pytest.approx([1.016, 0.942], abs=0.001)
+
+
+@pytest.mark.parametrize("load", [datasets.mental_tests, datasets.sea_surface, datasets.accounts])
+def test_data_of_packages_are_verified(monkeypatch, load):
+    values, _ = load()
+    assert np.isfinite(values).all()
+    monkeypatch.setattr(datasets, "checksum", lambda *arrays: "another")
+    with pytest.raises(RuntimeError, match=r"The data of \w+ have changed"):
+        load()

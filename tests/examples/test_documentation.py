@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 ALONE = "store=torch.distributed.HashStore(), rank=0, world_size=1"
+FEW = {"num_samples=2000, warmup_steps=1000": "num_samples=50, warmup_steps=50"}
 REDUCED = {
+    **dict.fromkeys(("mental_tests.md", "sea_surface.md", "cointegration.md"), FEW),
     "rank.md": {"(1, 2, 3)": "(2,)", "num_samples=100, warmup_steps=100": "num_samples=25, warmup_steps=25"},
     "several_processes.md": {'init_process_group("gloo")': f'init_process_group("gloo", {ALONE})'},
 }

@@ -1,6 +1,13 @@
 """Examples run small, from start to the files that they write."""
 
-from examples import collinear_regression
+import inspect
+from pathlib import Path
+
+import pytest
+
+from examples import cointegration, collinear_regression, mental_tests, sea_surface
+
+GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 
 
 def test_collinear_regression(tmp_path, capsys):
@@ -11,3 +18,42 @@ def test_collinear_regression(tmp_path, capsys):
     assert mean_field < 0.3 * exact
     assert rank_one > 1.5 * mean_field  # 0.92 of the exact one after 6,000 steps
     assert found.directions["slopes"].shape == (1, 10)
+
+
+@pytest.mark.parametrize("example", [cointegration, mental_tests, sea_surface], ids=lambda module: module.__name__)
+def test_pages_of_the_gallery_show_the_models_of_their_scripts(example):
+    page = (GALLERY / f"{example.__name__.removeprefix('examples.')}.md").read_text()
+    assert inspect.getsource(example.model) in page
+    assert f"python -m {example.__name__} " in page
+
+
+def test_mental_tests(tmp_path, capsys):
+    few = ["--draws", "150", "--ranks", "1", "2", "--particles", "32"]
+    with pytest.warns(UserWarning, match="largest value tried"):
+        rotated, oblique, classical, table = mental_tests.main(["--output", str(tmp_path), *few])
+    assert "correlations of the promax factors" in capsys.readouterr().out
+    assert float((rotated.mean((0, 1)) - classical).abs().max()) < 0.1
+    assert bool((rotated.mean((0, 1)).argmax(-1) == mental_tests.EXPECTED.argmax(-1)).all())
+    assert bool((oblique.correlations.mean((0, 1)) > 0.1).all())
+    assert int(table.probability.idxmax()) == 2
+    assert all((tmp_path / f"mental_tests{part}.png").stat().st_size > 10_000 for part in ("", "_evidence"))
+
+
+def test_sea_surface(tmp_path, capsys):
+    draws, eofs, again = sea_surface.main(["--output", str(tmp_path), "--draws", "150"])
+    assert "North's rule" in capsys.readouterr().out
+    assert float((draws["modes"].mean((0, 1)) - eofs).abs().max()) < 0.1
+    assert again.shape == (1, 2000, 12, 3)
+    assert sea_surface.load(7)[0].shape == (60, 12)
+    assert all((tmp_path / f"sea_surface{part}.png").stat().st_size > 10_000 for part in ("", "_years"))
+
+
+@pytest.mark.filterwarnings("ignore:compare_evidence, the model 1:UserWarning")  # 32 particles are few
+def test_cointegration(tmp_path, capsys):
+    few = ["--draws", "100", "--ranks", "0", "1", "--particles", "32"]
+    draws, relation, table = cointegration.main(["--output", str(tmp_path), *few])
+    assert "Johansen" in capsys.readouterr().out
+    assert draws["relations"].shape == (4, 100, 3, 1)
+    assert abs(float(relation.norm()) - 1) < 1e-6
+    assert int(table.probability.idxmax()) == 0
+    assert all((tmp_path / f"cointegration{part}.png").stat().st_size > 10_000 for part in ("", "_distance"))

@@ -158,3 +158,22 @@ def test_what_a_mask_leaves_out_is_not_computed():
 
     Predictive(model, {"x": torch.ones(3)}, parallel=True)()
     assert not computed
+
+
+def test_a_prior_that_needs_single_draws_is_refused():
+    """Without posterior draws Pyro's sums over all draws, in silence."""
+
+    def total(x):
+        s = pyro.sample("s", dist.HalfNormal(1.0).expand([3]).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(s.sum() * x.abs().mean() * torch.ones(len(x)), 1e-3))
+
+    with pytest.raises(ValueError, match=r"Predictive\(parallel=True\)"):
+        Predictive(total, num_samples=50, parallel=True)(torch.randn(9))
+    assert Predictive(total, num_samples=3)(torch.randn(9))["y"].shape == (3, 9)
+
+
+def test_prior_predictions_at_once_have_the_moments_of_the_prior():
+    predicted = Predictive(poutine.uncondition(components), num_samples=2000, parallel=True)(torch.zeros(5, 6))["y"]
+    assert predicted.shape == (2000, 5, 6)
+    assert_mean(predicted.square().sum(-1).mean(-1)[None], 2 * 25.0 + 6.0)

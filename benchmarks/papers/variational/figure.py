@@ -6,6 +6,7 @@ python -m benchmarks.papers.variational.figure docs/images/variational_elbo.png
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import matplotlib
@@ -47,23 +48,20 @@ def panel(axes, problem, rank):
 
 
 def main(path, rank=4):
-    """Two panels a row and 7 inches wide, so that text is legible where a page shows the picture 700 pixels wide."""
+    """Two panels a row, 7 inches wide, so that text is legible where a page shows the picture 700 pixels wide."""
     problems = [problem for problem in TITLES if (CACHE / f"{problem}.json").exists()]
-    fig, panels = plt.subplots(2, 2, figsize=(7, 6.4))
+    rows = math.ceil(len(problems) / 2)
+    fig, panels = plt.subplots(rows, 2, figsize=(7, 3 * rows + 1.6), squeeze=False, layout="constrained")
     for axes, problem in zip(panels.flat, problems, strict=False):
         panel(axes, problem, rank)
     for axes in panels.flat[len(problems) :]:
         axes.set_axis_off()
     for axes in panels[:, 0]:
         axes.set_ylabel("ELBO")
-    # Every method of any panel, in the place of the fourth panel.
-    handles = {}
+    handles = {}  # every method of any panel
     for axes in panels.flat:
         handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    fig.tight_layout()
-    corner = panels[1, 1].get_position()
-    middle = corner.x0 + corner.width / 2, corner.y0 + corner.height / 2
-    fig.legend(handles.values(), handles, loc="center", bbox_to_anchor=middle, frameon=False, fontsize=9)
+    fig.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     fig.savefig(path, dpi=200)
     plt.close(fig)
 
