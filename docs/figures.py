@@ -244,7 +244,7 @@ def components(y, power=2):
 
 
 def calibration_of_components():
-    """The model of how_to/calibration.md, and a mistaken one with the noise where its square belongs."""
+    """The model of how_to/calibrate.md, and a mistaken one with the noise where its square belongs."""
     fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.8), sharey=True)
     common = {"simulate": components, "num_datasets": 200, "vectorized": True}
     for ax, (title, power) in zip(axes, {"the right model": 2, "noise instead of noise²": 1}.items(), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,18 @@ _SMALLEST = 1e-12  # from which rounding errors of p-values matter
 
 
 class Calibration:
-    """Ranks of true values among posterior draws, and the test of their uniformity.
+    r"""Ranks of true values among posterior draws, and the test of their uniformity.
+
+    Let $N_k$ of the N ranks of a quantity be in the first k of K equal bins. The statistic of the quantity is the
+    smallest two-sided binomial tail probability,
+
+    $$
+    \gamma = 2 \min_{0 < k < K} \min\{F_k(N_k),\; 1 - F_k(N_k - 1)\}, \quad
+    F_k \text{ the distribution function of } \mathrm{Binomial}(N, k / K).
+    $$
+
+    Its distribution is exact for one quantity. ``p_value`` is that of the smallest γ over all quantities, whose null
+    distribution is simulated. `pyro_manifold.infer.calibrate` makes this object.
 
     Args:
         values: ``{quantity: (data sets, 1 + draws)}``, the true value first, of the data sets with finite fits.
@@ -37,13 +49,21 @@ class Calibration:
     Attributes:
         num_datasets: number of simulated data sets, with those whose fit failed.
         draws: number of draws among which ranks are taken.
-        autocorrelation: of these draws, the largest over quantities, less two standard errors.
+        autocorrelation: a lower bound of that of these draws, the largest over quantities.
         level: the argument.
         ranks: `pandas.DataFrame` of ranks from 0 to ``draws``, a row for each data set and a column for each quantity.
         p_values: `pandas.Series` of the p-value of each quantity alone.
         p_value: p-value of all quantities together.
         failures: `pandas.DataFrame` with ``ranked``, whether the data set has ranks, and ``reason``, a row for each
             data set whose fit failed, diverged or had chains that hardly moved.
+
+    Source: Säilynoja, Bürkner & Vehtari, Statistics and Computing 2022.
+
+    Examples:
+        >>> points = np.random.default_rng(0).standard_normal((50, 20))
+        >>> result = Calibration({"m": points}, range(50), 50, 0.01, {})
+        >>> result.alarm, result.draws, result.ranks.shape
+        (False, 19, (50, 1))
     """
 
     def __init__(
@@ -57,9 +77,8 @@ class Calibration:
         from pandas import DataFrame, Series
 
         stacked = np.stack(list(values.values()), 2)
-        varying = (stacked.max(1) != stacked.min(1)).any(
-            0
-        )  # constants, such as zeros of a triangular matrix, have no ranks
+        # Constants, such as zeros of a triangular matrix, have no ranks.
+        varying = (stacked.max(1) != stacked.min(1)).any(0)
         names = [name for name, varies in zip(values, varying, strict=True) if varies]
         truth, draws = stacked[:, :1, varying], stacked[:, 1:, varying]
         self.num_datasets, self.level = data_sets, level
@@ -71,16 +90,20 @@ class Calibration:
         self._uniformity = Uniformity(len(ranks), min(BINS, self.draws + 1))
         statistics = [self._uniformity.statistic(ranks[:, 0, k], self.draws) for k in range(len(names))]
         self.p_values = Series([self._uniformity.p_value(x) for x in statistics], index=names)
-        at_random = self._uniformity.smallest_at_random(ranks, self.draws, _SIMULATIONS, random)
-        reached = int((at_random <= min(statistics) * (1 + 1e-9)).sum())
+        self._at_random = self._uniformity.smallest_at_random(ranks, self.draws, _SIMULATIONS, random)
+        reached = int((self._at_random <= min(statistics) * (1 + 1e-9)).sum())
         # Bonferroni's upper bound, which is the better estimate far in the tail, where simulations are too few.
         self.p_value = min((1 + reached) / (1 + _SIMULATIONS), len(names) * float(self.p_values.min()))
-        alarms = int(level * (1 + _SIMULATIONS)) - 1  # with so many smaller simulated statistics
-        simulated = float(np.sort(at_random)[alarms]) * (1 - 1e-9) if alarms >= 0 else 0.0
-        self._threshold = max(simulated, self._uniformity.threshold(level / len(names)))
         ranked = {number: number in set(numbers) for number in failures}
         self.failures = DataFrame({"ranked": ranked, "reason": dict(failures)})
         self.failures["ranked"] = self.failures["ranked"].astype(bool)
+
+    @cached_property
+    def _threshold(self) -> float:
+        """Tail probability at which a quantity leaves the band."""
+        alarms = int(self.level * (1 + _SIMULATIONS)) - 1  # with so many smaller simulated statistics
+        simulated = float(np.sort(self._at_random)[alarms]) * (1 - 1e-9) if alarms >= 0 else 0.0
+        return max(simulated, self._uniformity.threshold(self.level / self.ranks.shape[1]))
 
     @property
     def alarm(self) -> bool:
@@ -89,8 +112,12 @@ class Calibration:
 
     def __repr__(self) -> str:
         verdict = "NOT uniform" if self.alarm else "no evidence against uniform"
-        count = f"{self.num_datasets} data sets, {self.ranks.shape[1]} quantities, {self.draws} draws"
+        count = f"{self.num_datasets} data sets, {self._quantities()}, {self.draws} draws"
         return f"<Calibration: {verdict} ranks, {_shown(self.p_value)}; {count}{self._failed()}>"
+
+    def _quantities(self) -> str:
+        count = self.ranks.shape[1]
+        return "1 quantity" if count == 1 else f"{count} quantities"
 
     def _failed(self) -> str:
         failed, others = int((~self.failures.ranked).sum()), int(self.failures.ranked.sum())
@@ -102,7 +129,8 @@ class Calibration:
 
         Columns are the p-value of the quantity alone; the mean of ranks / draws, which is 0.5 if the posterior is
         right, and the standard deviation of ranks relative to that of uniform ranks, both with standard errors; and a
-        description of deviations by more than 3 of them.
+        description of deviations by more than 3 of them. A shift alone increases the spread too, so "too narrow" is
+        left out if the shift is clearer.
         """
         from pandas import DataFrame
 
@@ -121,9 +149,9 @@ class Calibration:
     def summary(self) -> None:
         """Print the verdict, a table of the quantities with the smallest p-values, and the failures."""
         verdict = (
-            f"Ranks are not uniform: {_shown(self.p_value)} for all {self.ranks.shape[1]} quantities together"
+            f"Ranks are not uniform: {_shown(self.p_value)} for {self._quantities()} together"
             if self.alarm
-            else f"No evidence against uniform ranks: {_shown(self.p_value)} for all {self.ranks.shape[1]} quantities"
+            else f"No evidence against uniform ranks: {_shown(self.p_value)} for {self._quantities()}"
         )
         print(f"{verdict}, {len(self.ranks)} data sets, ranks among {self.draws} draws.")
         print(f"If model and sampler are right, p is at most {self.level:g} in {self.level:.0%} of studies.")
@@ -144,8 +172,8 @@ class Calibration:
                 lines.append(f"{reasons.total()} of {self.num_datasets} {what} ({shown}).")
         if not self._thinned:
             lines.append(
-                f"Successive draws have an autocorrelation of {self.autocorrelation:.2f} even after thinning to "
-                f"{self.draws}, so that ranks of a right model are not uniform either: increase num_samples."
+                f"Successive draws have an autocorrelation of at least {self.autocorrelation:.2f} even after thinning "
+                f"to {self.draws}, so that ranks of a right model are not exactly uniform: increase num_samples."
             )
         return lines
 
@@ -188,5 +216,7 @@ def _shown(p: float) -> str:
 
 def _described(shift: float, width: float) -> str:
     found = ["too low" if shift > 0 else "too high"] * (abs(shift) > _CLEAR)
-    found += ["too narrow" if width > 0 else "too wide"] * (abs(width) > _CLEAR)
+    found += ["too wide"] * (width < -_CLEAR)
+    # A shift alone increases the deviation from 0.5, in fewer standard errors than its own.
+    found += ["too narrow"] * (width > max(_CLEAR, abs(shift)))
     return ", ".join(found)

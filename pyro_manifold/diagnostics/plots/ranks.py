@@ -34,7 +34,7 @@ def draw_ranks(
     ax.fill_between(edges, with_ends(band[0]), with_ends(band[1]), color="0.88", linewidth=0)
     ax.axhline(0, color="0.6", lw=0.8)
     colours = dict(zip(labelled, COLOURS, strict=False))
-    for name in sorted(shares, key=lambda name: name in colours):  # those with a colour on top
+    for name in [*(name for name in shares if name not in colours), *colours]:  # those with a colour on top
         colour = colours.get(name, "0.6")
         label = name if name in colours else None
         ax.plot(edges, with_ends(shares[name]), color=colour, lw=1.4 if label else 0.7, label=label)

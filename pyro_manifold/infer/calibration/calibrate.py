@@ -21,7 +21,7 @@ from pyro_manifold.density.model import Target, target_from_model
 from pyro_manifold.diagnostics.calibration import Calibration
 from pyro_manifold.diagnostics.replay import Replay, Values, first_draw
 from pyro_manifold.diagnostics.uniformity import NUMBERS_OF_DRAWS, autocorrelation
-from pyro_manifold.infer.calibration.fits import Fit, MakeKernel, Study, described, one_by_one, vectorised
+from pyro_manifold.infer.calibration.fits import MOVED, Fit, MakeKernel, Study, described, one_by_one, vectorised
 from pyro_manifold.infer.calibration.quantities import Quantities, latent_values, symmetries_of
 from pyro_manifold.infer.calibration.simulation import (
     Conditioned,
@@ -41,7 +41,6 @@ from pyro_manifold.store.manifest import FORMAT, read_json
 _FEWEST = 20
 _NAME = "study.json"
 _PER_TRUTH = 10  # iterations for each true value that is drawn from a posterior
-_MOVED = "moved in fewer than"  # of a warning of MCMC, which `Calibration.failures` has
 
 
 def calibrate(
@@ -318,7 +317,7 @@ def _result(outcomes: list[Outcome], level: float) -> Calibration:
             raise ValueError(f"calibrate: {len(failed)} of {count} fits are not finite ({reasons[min(failed)]}).")
         error.add_note(f"calibrate: {len(failed)} of {count} fits have no ranks.")
         raise error
-    messages = Counter(words for each in outcomes for words in each.warnings if _MOVED not in words)
+    messages = Counter(words for each in outcomes for words in each.warnings if MOVED not in words)
     for words, times in messages.items():
         _warn(f"calibrate, in {times} of {count} fits: {words}")
     if failed:

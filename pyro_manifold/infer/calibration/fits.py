@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ from pyro_manifold.infer.mcmc.running.shards import Outcome, Shards, outcome_of,
 from pyro_manifold.infer.mcmc.running.store import Store
 from pyro_manifold.store.archive import Archive, numbered_path, packed
 from pyro_manifold.store.files import write_durably
+
+MOVED = "moved in fewer than"
+"""Words of a warning of MCMC about chains that hardly moved, which `Calibration.failures` reports for data sets."""
 
 _STEM = "dataset"
 MakeKernel = Callable[[Any], Any]
@@ -206,7 +210,9 @@ def _together(study: Study, simulated: list[Simulated]) -> Iterable[Fitted]:
 
     kernel.batched = batched  # type: ignore[method-assign]
     mcmc = study.fit.mcmc(kernel, len(simulated))
-    mcmc.run(*study.generator.args, **study.generator.kwargs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", f"(?s).*{MOVED}", UserWarning)
+        mcmc.run(*study.generator.args, **study.generator.kwargs)
     samples = mcmc.get_samples(group_by_chain=True)
     values = study.quantities(_points(simulated, study.fit.kept(samples, len(simulated))), data)
     for number, problems in enumerate(_problems(mcmc, samples, len(simulated))):

@@ -56,7 +56,7 @@ class Quantities:
         """
         of_sites = [self._of_sites({name: x[k] for name, x in points.items()}) for k in range(_count(points))]
         found = {name: torch.stack([each[name] for each in of_sites]) for name in of_sites[0]}
-        return {name: x.double() for name, x in {**found, **self._densities(points, data)}.items()}
+        return {name: x.cpu().double() for name, x in {**found, **self._densities(points, data)}.items()}
 
     def _of_sites(self, points: Values) -> dict[str, Tensor]:
         """Return the quantities of sites in one data set, ``{quantity: (points,)}``.
