@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 Array = NDArray[Any]
 
@@ -47,6 +46,8 @@ class Uniformity:
 
     def tails(self) -> Array:
         """Return the two-sided tail probability of each cumulative count, ``(bins - 1, data sets + 1)``."""
+        from scipy.stats import binom
+
         counts, edges = np.arange(self.data_sets + 1), self._edges[:, None]
         below = binom.cdf(counts, self.data_sets, edges)
         above = binom.sf(counts - 1, self.data_sets, edges)
@@ -54,6 +55,8 @@ class Uniformity:
 
     def band(self, statistic: float) -> tuple[Array, Array]:
         """Return the least and the largest cumulative counts with a larger tail probability than ``statistic``."""
+        from scipy.stats import binom
+
         counts = np.arange(self.data_sets + 1)[:, None]
         below = 2 * binom.cdf(counts, self.data_sets, self._edges) > statistic
         above = 2 * binom.sf(counts - 1, self.data_sets, self._edges) > statistic
@@ -61,6 +64,8 @@ class Uniformity:
 
     def p_value(self, statistic: float) -> float:
         """Return the probability of a statistic as small as this one."""
+        from scipy.stats import binom
+
         low, high = self.band(statistic * (1 + 1e-9))
         if (low > high).any():
             return 1.0

@@ -220,14 +220,16 @@ def _truth(study: Study, count: int) -> Values:
         torch.manual_seed(study.seed % 2**63)
         mcmc.run(*study.generator.args, **study.generator.kwargs)
     truth = longer.kept(mcmc.get_samples(group_by_chain=True))
-    entries = torch.cat([x.double().reshape(1, count, -1) for x in truth.values()], -1)
-    rho = autocorrelation(entries.numpy())
+    truth = {name: x[0] for name, x in truth.items()}
+    # Not of entries, whose signs and order may change rarely without an effect on ranks.
+    quantities = torch.stack(list(study.quantities.of_sites(truth).values()), -1)
+    rho = autocorrelation(quantities.cpu().double().unsqueeze(0).numpy())
     if rho > 0.1:
         _warn(
             f"calibrate: successive true values, drawn from the posterior of about=, have an autocorrelation of "
             f"{rho:.2f}, which makes alarms too frequent: use more chains or iterations."
         )
-    return {name: x[0] for name, x in truth.items()}
+    return truth
 
 
 def _fit(kernel: Any, num_samples: Any, warmup_steps: Any, num_chains: Any) -> Fit:

@@ -54,11 +54,11 @@ class Quantities:
             points: true values and draws of each data set, ``{site: (data sets, points, ...)}``.
             data: ``{observed site: (data sets, ...)}``.
         """
-        of_sites = [self._of_sites({name: x[k] for name, x in points.items()}) for k in range(_count(points))]
-        found = {name: torch.stack([each[name] for each in of_sites]) for name in of_sites[0]}
+        found_each = [self.of_sites({name: x[k] for name, x in points.items()}) for k in range(_count(points))]
+        found = {name: torch.stack([each[name] for each in found_each]) for name in found_each[0]}
         return {name: x.cpu().double() for name, x in {**found, **self._densities(points, data)}.items()}
 
-    def _of_sites(self, points: Values) -> dict[str, Tensor]:
+    def of_sites(self, points: Values) -> dict[str, Tensor]:
         """Return the quantities of sites in one data set, ``{quantity: (points,)}``.
 
         Invariants choose rows by means over all points. These means do not depend on which point is the true value,
