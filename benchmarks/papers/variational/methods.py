@@ -99,7 +99,7 @@ STEPS = {
     "basic": (learning_rate(optim.RiemannianSGD), (1e-4, 1e-3, 1e-2)),
     "momentum": (learning_rate(optim.RiemannianMomentum), (1e-5, 1e-4, 1e-3)),
     "RMSProp": (learning_rate(optim.RiemannianRMSProp, **TRANSPORTED), ADAPTIVE),
-    "AdaDelta": (partial(adadelta, **TRANSPORTED), (1e-5, 1e-4, 1e-3)),
+    "AdaDelta": (partial(adadelta, **TRANSPORTED), (1e-4, 1e-3, 1e-2)),
 }
 ADAM = learning_rate(optim.RiemannianAdam), ADAPTIVE
 MIXED = ", Adam for μ, c, d"
@@ -212,9 +212,6 @@ def best_step_size(method, model, data, rank, budget):
     ratio = method.step_sizes[1] / method.step_sizes[0]
     found = {}
 
-    def best():
-        return max(found, key=lambda size: (found[size], -size))  # the smallest if all diverge
-
     def attempt(size):
         size = float(f"{size:.2g}")
         found[size] = fit(method, model, data, rank, size, budget).elbo
@@ -222,13 +219,16 @@ def best_step_size(method, model, data, rank, budget):
     for size in method.step_sizes:
         attempt(size)
     while len(found) < MOST_SIZES:
-        if best() == min(found):
-            attempt(best() / ratio)
-        elif best() == max(found):
-            attempt(best() * ratio)
+        best = max(found, key=found.get)
+        diverged = found[best] == -math.inf
+        # If all diverge, larger sizes are tried too: δ of AdaDelta also keeps quotients finite.
+        if (diverged and len(found) % 2) or best == max(found):
+            attempt(max(found) * ratio)
+        elif diverged or best == min(found):
+            attempt(min(found) / ratio)
         else:
             break
-    return best()
+    return max(found, key=found.get)
 
 
 def draws(guide, count=1000):

@@ -52,9 +52,15 @@ def test_the_search_ends_inside_of_its_step_sizes(monkeypatch, best, tried):
     assert tried == methods.MOST_SIZES or min(sizes) < found < max(sizes)
 
 
-def test_all_step_sizes_may_diverge(monkeypatch):
-    monkeypatch.setattr(methods, "fit", lambda *_: methods.Fit(None, -float("inf"), [], 1, 0.0))
-    assert methods.best_step_size(methods.Method(None, None, (0.01, 0.03, 0.1)), None, (), 1, BUDGET) < 0.01
+@pytest.mark.parametrize("works", [0.001, 1.0, None])
+def test_the_search_goes_both_ways_if_all_step_sizes_diverge(monkeypatch, works):
+    def fit(method, model, data, rank, size, budget):
+        near = works is not None and 0.5 < size / works < 2
+        return methods.Fit(None, 0.0 if near else -float("inf"), [], 1, 0.0)
+
+    monkeypatch.setattr(methods, "fit", fit)
+    found = methods.best_step_size(methods.Method(None, None, (0.01, 0.03, 0.1)), None, (), 1, BUDGET)
+    assert works is None or found == pytest.approx(works, rel=0.3)
 
 
 def test_one_rule_for_the_factor_and_adam_for_the_rest():
