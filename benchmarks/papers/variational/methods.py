@@ -116,6 +116,7 @@ METHODS = {
         for family in ("Stiefel", "Grassmann")
         for rule in RULES
     },
+    "Grassmann AdaDelta, V ambient": Method(UNIT_SCALE, adadelta, STEPS["AdaDelta"][1]),
     **{f"{family} Adam": Method(guide, *ADAM) for family, guide in FAMILIES.items()},
     "Grassmann RMSProp, s learned": Method(FAMILIES["Grassmann"], learning_rate(optim.RiemannianRMSProp), ADAPTIVE),
 }
