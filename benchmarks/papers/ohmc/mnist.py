@@ -235,16 +235,9 @@ def main(argv=None):
         train, test = ([t[chosen] for t in train] for chosen in _split(arguments.held_out))
     if arguments.paper:
         options |= {"shorter": 100 if arguments.small else 1}
-        rows = (
-            [
-                seed,
-                *(
-                    f"{figure:.2f}"
-                    for figure in run_of_the_paper(arguments.network, train, test, seed, arguments.store, **options)
-                ),
-            ]
-            for seed in range(arguments.seeds)
-        )
+        seeds = range(arguments.seeds)
+        found = (run_of_the_paper(arguments.network, train, test, seed, arguments.store, **options) for seed in seeds)
+        rows = ([seed, *(f"{figure:.2f}" for figure in figures)] for seed, figures in zip(seeds, found, strict=True))
         show(["seed", "mean of members", f"ensemble of {DRAWS}", "CPU seconds"], rows)
         return
     rows = (

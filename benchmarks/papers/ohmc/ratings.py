@@ -12,8 +12,9 @@ is held out, another one for each run; a step has a twentieth of the others; the
 descent minimises squares; and momenta lose 0.1 of themselves in a step. Predictions are not cut to the range of
 ratings. "Bottleneck" is PQᵀ with normal entries, "SVD" U diag(s) Vᵀ with U and V uniform on the matrices with
 orthonormal columns and s normal (order and signs of its entries are those of columns of U). Priors are such that in
-both an entry of the matrix has mean 0 and variance 1. "No prior" is the bottleneck by squares alone. All are found by descent (temperature 0, a falling step), which
-begins near 0. Ensembles begin where descent ends: OSGHMC for SVD, SGHMC for the bottleneck, of which the paper has none.
+both an entry of the matrix has mean 0 and variance 1. "No prior" is the bottleneck by squares alone. All are found by
+descent (temperature 0, a falling step), which begins near 0. Ensembles begin where descent ends: OSGHMC for SVD, SGHMC
+for the bottleneck, of which the paper has none.
 
 The last table has errors after descent by the number of ratings of a film that descent was given.
 """
@@ -190,7 +191,10 @@ def by_count(predicted, train, test):
 
 
 def run(ratings, seed, *, epochs=EPOCHS, friction=0.1, rank=RANK, faster=1.0, **sampling):
-    """``{row: (error, error while learning or None, errors by count or None, seconds)}``; steps ``faster`` times as long."""
+    """``{row: (error, error while learning, errors by count, seconds)}``; steps ``faster`` times as long.
+
+    The second and third are None for an ensemble.
+    """
     pyro.set_rng_seed(seed)
     train, test = split(ratings, seed)
     sizes = [int(part.max()) + 1 for part in ratings[:2]]
