@@ -190,11 +190,11 @@ def main(argv=None):
     arguments = parser.parse_args(argv)
     options, seeds, folder = PAPER | {"device": arguments.device, "thinner": 1}, arguments.seeds, arguments.store
     if arguments.small:
-        folder = tempfile.mkdtemp()
-        generate(folder)
-        train, test = (cifar10(folder, part) for part in FILES)
+        with tempfile.TemporaryDirectory() as generated:
+            generate(generated)
+            train, test = (cifar10(generated, part) for part in FILES)
         options |= SMALL | {"thinner": 16}
-        seeds, folder = 1, f"{folder}/runs"
+        seeds = 1
     elif arguments.data is None:
         parser.error("--data is needed: the folder cifar-10-batches-py (or --small).")
     else:
