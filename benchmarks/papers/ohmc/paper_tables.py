@@ -11,7 +11,8 @@ are this package's code, so that they differ by the mechanics of Q alone. The pa
 number of steps of an iteration, masses, and the estimator of effective sizes (here ArviZ's bulk ESS of a single chain).
 Rows with a step size have it and 10 steps (from 7 to 13, evenly) for all three, and masses that are not adapted;
 "adapted" lets the burn-in of each kernel choose its step size, trajectory length and masses. Seconds are process time
-of 20,000 iterations of a single chain, by the rate of 2,000 of them after native code is compiled.
+of 20,000 iterations of a single chain, by the rate of 2,000 of them after native code is compiled; a chain that short
+is not compiled while it adapts, so that there are none for the others.
 """
 
 from __future__ import annotations
@@ -79,17 +80,21 @@ def spread(values, digits=0):
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
+def _or_dash(value, digits):
+    return "–" if np.isnan(value) else f"{value:.{digits}f}"
+
+
 def row(n, name, step_size, *, sizes, timing):
     """Figures of all chains, and the seconds of 20,000 iterations of one chain."""
     matrices = Matrices(n, SIGMA)
     draws, figures = run(n, name, step_size, **sizes)
     least, median = sizes_of_each_chain(matrices.coordinates(draws))
-    seconds = run(n, name, step_size, seed=1, **timing)[1]["seconds"]
+    seconds = run(n, name, step_size, seed=1, **timing)[1]["seconds"] if step_size is not None else np.nan
     deviation, _ = worst_deviation(matrices, draws)
     size = f"{step_size:g}" if step_size is not None else f"adapted, {figures['step size']:.2f}"
     return [
         f"V({n},2)", name, size, f"{figures['steps']:.0f}", f"{figures['acceptance']:.2f}", spread(least),
-        spread(median), f"{seconds:.1f}", f"{np.mean(least) / seconds:.0f}", PAPER[name], f"{deviation:.1f}",
+        spread(median), _or_dash(seconds, 1), _or_dash(np.mean(least) / seconds, 0), PAPER[name], f"{deviation:.1f}",
     ]  # fmt: skip
 
 
