@@ -12,17 +12,18 @@ penalty. U and V have ten times the rate of the other parameters. Both forms beg
 Vᵀ with uniform U and V and equal σ, and in the bottleneck (U diag(√σ)) (diag(√σ) Vᵀ); ``--initial default`` begins the
 bottleneck as `torch.nn.Linear` does. The rate of each form is the best of a few after 4 epochs on 45,000 of the
 training images, by the other 5,000 (``--choose``). The order of σ and their signs are those of columns of U, so that
-a single network needs no constraint on them.
+a single network needs no constraint on them. Figures of each network are kept in results/; a second call reads them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import statistics
-import sys
 import time
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -36,6 +37,7 @@ from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.optim import TorchRiemannianAdam
 
 TRAIN, BATCH, EPOCHS = 50_000, 256, 20
+RESULTS = Path("results/ohmc_low_rank")
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 FACTOR = 10.0
 """Rate of U and V by that of other parameters: as steps of W then are about those of the bottleneck."""
@@ -143,18 +145,28 @@ def spread(values):
     return f"{statistics.mean(values):.2f}{deviation}"
 
 
-def rows(forms, seeds, data, other, curves, **options):
+def curve_of(form, data, other, seed, folder, **options):
+    """Figures of each epoch, and process seconds; kept in the folder, unless it is None."""
+    path = None if folder is None else folder / f"{form}-{options['initial']}-{options['epochs']}-{seed}.json"
+    if path is not None and path.exists():
+        return json.loads(path.read_text())
+    started = time.process_time()
+    found = list(train(form, data, other, seed, rate=CHOSEN[form], **options)), time.process_time() - started
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found))
+    return found
+
+
+def rows(forms, seeds, data, other, curves, folder, **options):
     """A row for each form; ``curves`` gets the figures of each epoch of each seed."""
     for form in forms:
-        started = time.process_time()
-        curves[form] = []
-        for seed in range(seeds):
-            curves[form].append(list(train(form, data, other, seed, rate=CHOSEN[form], **options)))
-            print(f"<!-- {form}, seed {seed}: {curves[form][-1][-1]} -->", file=sys.stderr, flush=True)
-        seconds = (time.process_time() - started) / seeds
+        found = [curve_of(form, data, other, seed, folder, **options) for seed in range(seeds)]
+        curves[form], seconds = zip(*found, strict=True)
         accuracies = [[curve[-1][k] for curve in curves[form]] for k in (1, 3)]
         cells = [cell for pair in zip(map(spread, accuracies), PAPER[form], strict=True) for cell in pair]
-        yield [form, f"{CHOSEN[form]:g}", *cells, ", ".join(f"{x:.2f}" for x in accuracies[1]), f"{seconds:.0f}"]
+        each = ", ".join(f"{x:.2f}" for x in accuracies[1])
+        yield [form, f"{CHOSEN[form]:g}", *cells, each, f"{statistics.mean(seconds):.0f}"]
 
 
 def figure(curves, path):
@@ -194,10 +206,10 @@ def main(argv=None):
     parser.add_argument("--small", action="store_true", help="few generated images, small ranks")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float32)
-    options = {"epochs": arguments.epochs, "initial": arguments.initial}
+    options, folder = {"epochs": arguments.epochs, "initial": arguments.initial}, RESULTS
     if arguments.small:
         data, other, seeds = generated(1024, 1), generated(200, 2), 1
-        options |= {"epochs": 2, "ranks": (8, 4)}
+        options, folder = options | {"epochs": 2, "ranks": (8, 4)}, None
     elif arguments.data is None:
         parser.error("--data is needed: the folder of MNIST's four files (or --small).")
     else:
@@ -207,7 +219,7 @@ def main(argv=None):
         return {form: choose(form, data, arguments.rates, initial=arguments.initial) for form in arguments.forms}
     curves = {}
     columns = ["form", "rate", "train accuracy, %", "paper", "test accuracy, %", "paper", "each", "CPU s a network"]
-    show(columns, rows(arguments.forms, seeds, data, other, curves, **options))
+    show(columns, rows(arguments.forms, seeds, data, other, curves, folder, **options))
     if arguments.figure:
         figure(curves, arguments.figure)
     return curves

@@ -216,7 +216,7 @@ def run(ratings, seed, *, epochs=EPOCHS, friction=0.1, rank=RANK, faster=1.0, **
 
 
 def spread(values):
-    deviation = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    deviation = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.3f}{deviation}"
 
 

@@ -61,7 +61,7 @@ def main_of(name):
     return importlib.import_module(f"benchmarks.papers.{name}").main
 
 
-class Parsed(Exception):
+class ParsedError(Exception):
     """Raised in place of a run."""
 
 
@@ -80,11 +80,11 @@ def test_a_row_is_whole_and_its_command_is_parsed(cells, monkeypatch):
 
     def stop(*arguments):
         parse(*arguments)
-        raise Parsed
+        raise ParsedError
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
     name, arguments = command(cells)
-    with pytest.raises(Parsed):
+    with pytest.raises(ParsedError):
         main_of(name)(arguments)
 
 

@@ -9,6 +9,10 @@ from benchmarks.papers.ohmc.mixture import Matrices, first_mode, worst_deviation
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean
 from pyro_manifold.manifolds.stiefel import cayley_flow
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Site 'Q' is square"),
+    pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature"),
+]
 KINDS = [Matrices(n, sigma, single) for n in (2, 3) for sigma, single in ((0.3, False), (1.0, True))]
 each_kind = pytest.mark.parametrize("matrices", KINDS, ids=str)
 
@@ -66,7 +70,6 @@ def test_chains_begin_at_the_first_mode():
         np.testing.assert_allclose(found, np.broadcast_to(first_mode(n), found.shape), atol=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore:Site 'Q' is square")
 @pytest.mark.parametrize("name", paper_tables.KERNELS)
 def test_kernels_draw_what_exact_draws_have(name):
     draws, _ = paper_tables.run(2, name, 0.1, chains=64, burn_in=150, draws=150)
