@@ -45,7 +45,7 @@ SETTINGS = [
     (OWN, "zero", None),
     (OWN, "prior", None),
     ("MSD, Jeffreys, 10 I", "small", STEP_SIZES[OWN]),
-    ("MSD, Jeffreys, G / 2", "small", STEP_SIZES[OWN]),
+    ("MSD, Jeffreys, half G", "small", STEP_SIZES[OWN]),
 ]
 """Sampler, initial weights, and ε if it is not that of `STEP_SIZES`."""
 COLUMNS = [

@@ -47,7 +47,7 @@ SAMPLERS = {
 """Kernels by name, as functions of ε."""
 WEIGHTED = {
     "MSD, Jeffreys, 10 I": lambda step: own_target(step, metric_scale=dict.fromkeys(PARAMETERS, 10.0)),
-    "MSD, Jeffreys, G / 2": lambda step: own_target(step, metric_scale={OUTPUT: 0.5}),
+    "MSD, Jeffreys, half G": lambda step: own_target(step, metric_scale={OUTPUT: 0.5}),
 }
 """Other weights of I and of G in the metric, which the paper allows for stability."""
 STEP_SIZES = {"MSD": 0.09, "MSD, Jeffreys": 0.1} | dict.fromkeys(list(SAMPLERS)[2:], 0.00025)
