@@ -45,6 +45,7 @@ SETTINGS = [
     (OWN, "zero", None),
     (OWN, "prior", None),
     ("MSD, Jeffreys, 10 I", "small", STEP_SIZES[OWN]),
+    ("MSD, Jeffreys, 10 I", "small", 0.2),
     ("MSD, Jeffreys, half G", "small", STEP_SIZES[OWN]),
 ]
 """Sampler, initial weights, and ε if it is not that of `STEP_SIZES`."""
