@@ -58,6 +58,7 @@ PARTS = {
     "msd_step_cost": Part(PAGE, "speed.msd.step_cost"),
     "robot_arm_steps": Part(ARM, "papers.msd.robot_arm_steps"),
     "robot_arm": Part(ARM, "papers.msd.robot_arm"),
+    "robot_arm_small": Part(ARM, "papers.msd.robot_arm --start small --samplers MSD 'MSD, Jeffreys' HMC30 HMC100"),
     "robot_arm_cost": Part(ARM, "papers.msd.robot_arm_cost"),
     "networks": Part(PAGE, "accuracy.networks.quality --only plain"),
     "networks_orthogonal": Part(PAGE, "accuracy.networks.quality --only orthogonal"),
