@@ -30,7 +30,6 @@ import pyro.distributions as dist
 import torch
 from dipy.core.gradients import gradient_table
 from dipy.reconst.dti import TensorModel
-from pyro.infer.autoguide import init_to_median
 
 from examples import datasets
 from pyro_manifold.diagnostics import plot_subspace_cone
@@ -78,8 +77,7 @@ def anisotropy(eigenvalues):
 
 def posterior(signal, b, directions, draws):
     """Return the fitted MCMC, anisotropies ``(draws, 100)`` and principal directions ``(draws, 100, 3)``."""
-    kernel = OHMC(model, init_strategy=init_to_median)
-    mcmc = MCMC(kernel, draws, draws, num_chains=4, disable_progbar=True)
+    mcmc = MCMC(OHMC(model), draws, draws, num_chains=4, disable_progbar=True)
     mcmc.run(signal, b, directions)
     sites = mcmc.get_samples()
     largest = sites["log_diffusivity"].argmax(-1)[..., None, None].expand(-1, -1, 3, 1)
@@ -125,12 +123,13 @@ def compare(few, rest):
     reference, other, _ = rest
     clear = anisotropy(reference) > 0.4
     main = cones(first)[0]
+    print("\nby DIPY's fit to the other images:")
     for name, estimate, line in (("posterior mean", found.mean(0), main), ("DIPY", anisotropy(values), axis[..., 0])):
         error = estimate - anisotropy(reference)
         turn = (line * other[..., 0]).sum(-1).abs().clamp(max=1).acos().rad2deg()[clear].median()
         print(
             f"{name:15s} anisotropy: root mean square error {error.square().mean().sqrt():.3f}, mean error "
-            f"{error.mean():+.3f}; direction, where anisotropy > 0.4: median error {turn:.1f}°"
+            f"{error.mean():+.3f}\n{'':15s} direction, where anisotropy > 0.4: median error {turn:.1f}°"
         )
 
 
@@ -192,7 +191,7 @@ def main(argv=None):
     cones_of_three.savefig(arguments.output / "diffusion_tensors_cones.png", dpi=110, bbox_inches="tight")
     plt.close("all")
     print(f"Wrote pictures into {arguments.output}.")
-    return mcmc, fits
+    return fits
 
 
 if __name__ == "__main__":
