@@ -18,7 +18,6 @@ sys.path.insert(0, str(ROOT))  # problems and examples are not installed
 
 from examples import (
     bayesian_pca,
-    calibrated_network,
     cointegration,
     collinear_regression,
     diffusion_tensors,
@@ -258,7 +257,7 @@ def main():
     scree()
     wine(bayesian_pca.main(["--output", str(IMAGES)]))
     (IMAGES / "bayesian_pca.nc").unlink()
-    gallery = (mental_tests, sea_surface, cointegration, vectorcardiograms, diffusion_tensors, calibrated_network)
+    gallery = (mental_tests, sea_surface, cointegration, vectorcardiograms, diffusion_tensors)
     for example in (collinear_regression, *gallery):
         example.main(["--output", str(IMAGES)])
 
