@@ -19,6 +19,7 @@ REDUCED = {
         "num_samples=1000, warmup_steps=500": "num_samples=20, warmup_steps=20",
         "from examples import datasets": "from tests.examples import simulated as datasets",  # no network
     },
+    "calibrate.md": {"num_datasets=200": "num_datasets=25", "num_datasets=100": "num_datasets=25"},
     "rank.md": {"(1, 2, 3)": "(2,)", "num_samples=100, warmup_steps=100": "num_samples=25, warmup_steps=25"},
     "several_processes.md": {'init_process_group("gloo")': f'init_process_group("gloo", {ALONE})'},
 }
