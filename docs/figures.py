@@ -17,7 +17,15 @@ from pyro.infer.autoguide.initialization import init_to_value
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # problems and examples are not installed
 
-from examples import bayesian_pca, cointegration, collinear_regression, mental_tests, sea_surface
+from examples import (
+    bayesian_pca,
+    cointegration,
+    collinear_regression,
+    diffusion_tensors,
+    mental_tests,
+    sea_surface,
+    vectorcardiograms,
+)
 from problems.monte_carlo import standard_error
 from problems.noisy_gradients import exact_variance
 from problems.phase_space import System, WrongEnergy, WrongMomentum, langevin_bingham
@@ -272,7 +280,8 @@ def main():
     scree()
     wine(bayesian_pca.main(["--output", str(IMAGES)]))
     (IMAGES / "bayesian_pca.nc").unlink()
-    for example in (collinear_regression, mental_tests, sea_surface, cointegration):
+    gallery = (mental_tests, sea_surface, cointegration, vectorcardiograms, diffusion_tensors)
+    for example in (collinear_regression, *gallery):
         example.main(["--output", str(IMAGES)])
     calibration_of_components()
 

@@ -30,6 +30,13 @@ LEUKEMIA_SHA256 = "c71c81e79764aa34a4c59d456c596ab310cd0db0fd3ce6c8093481da6eaf7
 MENTAL_TESTS_SHA256 = "449ee24f4042810dfb3d00437b062fc2ff0bf31a1a995954aff6fbabf9d88317"
 SEA_SURFACE_SHA256 = "04cd82503f2284f490eb92e9bf30bfd475d3c12210aca925dc0978f62ce50780"
 ACCOUNTS_SHA256 = "088652c118dca2d2b47b65168d8c618353d1d36dbc96dfe4e19a3acd25beead0"
+# Downs' data as an R data frame, from a commit of a repository on GitHub.
+VECTORCARDIOGRAM = (
+    "https://raw.githubusercontent.com/djhunter/quatview/ff4b915426937e78330c0b683a203a6a8b0ccbfd/"
+    "downs_vectorcardiogram.RData"
+)
+VECTORCARDIOGRAM_SHA256 = "82b05be8d055c4f0da694a487e15c403f602cdc794725a281cfd23deacd6e98d"
+DIFFUSION_SHA256 = "b7ac6f959de1c076a1bf2e81983ebe25a9f2d010cc5c0005cc259906029ba3df"
 # Patients with AML; the files of expression do not contain the disease.
 AML = {*range(28, 39), 50, 51, 52, 53, 54, 57, 58, 60, 61, 62, 63, 64, 65, 66}
 
@@ -190,3 +197,45 @@ def accounts():
     table = macrodata.load_pandas().data
     level = verified(table[["realgdp", "realcons", "realinv"]], ACCOUNTS_SHA256, "statsmodels")
     return 100 * np.log(level), (table["year"] + (table["quarter"] - 1) / 4).to_numpy()
+
+
+def vectorcardiograms():
+    """Return orientations of the hearts of 98 children by two systems of electrodes, of Downs et al. (1974).
+
+    Each child has the direction q in which the QRS loop extends farthest, and the normal p of the plane of the loop.
+    Peter Jupp's page http://www.mcs.st-and.ac.uk/~pej/vcg.html describes the columns. Read from
+    ``vectorcardiogram/downs_vectorcardiogram.RData`` in the data folder, else downloaded from a repository on GitHub.
+    The download has not been tested over the network; a copy of that commit has the checksum required here.
+
+    Returns:
+        ``frank (98, 3, 3), mcfee (98, 3, 3), group (98,)``: columns q, p and q×p by the Frank and the McFee system,
+        orthonormal to 1e-4; and 0 to 3 for boys of 2–10 years, boys of 11–19, girls of 2–10, girls of 11–19.
+    """
+    path = whole_file("vectorcardiogram/downs_vectorcardiogram.RData", VECTORCARDIOGRAM, VECTORCARDIOGRAM_SHA256)
+    try:
+        import rdata
+    except ImportError as error:
+        raise RuntimeError(f"{path} is an R file, and needs rdata: pip install 'pyro-manifold[examples]'.") from error
+    table = rdata.read_rda(path)["downs_vectorcardiogram"]
+    systems = []
+    for system in "FM":
+        q, p = (table[[f"{system}{vector}{k}" for k in (1, 2, 3)]].to_numpy(float) for vector in ("QRS", "PRP"))
+        systems.append(np.stack([q, p, np.cross(q, p)], -1))
+    return *systems, table["AgeSex"].to_numpy(int) - 1
+
+
+def diffusion():
+    """Return a slice of a brain by diffusion-weighted magnetic resonance, from the data of DIPY's tests.
+
+    Read from dipy without importing it: a NIfTI file of 10×10×10 voxels, of which the last slice is returned.
+
+    Returns:
+        ``signal (10, 10, 65), b (65,), directions (65, 3)``: intensities, diffusion weighting in ms/µm², 0 in the first
+        image, and unit vectors of the gradients.
+    """
+    folder = Path(distribution("dipy").locate_file("dipy/data/files"))
+    image = np.fromfile(folder / "small_64D.nii", dtype="<i2", offset=352).reshape((10, 10, 10, 65), order="F")
+    b, directions = (np.loadtxt(folder / f"small_64D.{part}") for part in ("bval", "bvec"))
+    table = np.column_stack([image[:, :, 9].reshape(100, 65).T, b / 1000, np.nan_to_num(directions)])
+    table = verified(table, DIFFUSION_SHA256, "dipy")
+    return table[:, :100].T.reshape(10, 10, 65), table[:, 100], table[:, 101:]

@@ -23,7 +23,9 @@ def golub_file(path, patients, values):
 
 
 @pytest.mark.usefixtures("no_folder")
-@pytest.mark.parametrize("load", [datasets.ionosphere, datasets.leukemia, datasets.robot_arm])
+@pytest.mark.parametrize(
+    "load", [datasets.ionosphere, datasets.leukemia, datasets.robot_arm, datasets.vectorcardiograms]
+)
 def test_a_failed_download_has_advice(monkeypatch, load):
     def fail(*arguments, **options):
         raise OSError("no route to host")
@@ -113,9 +115,27 @@ def test_the_original_robot_arm():
     assert errors == pytest.approx([1.016, 0.942], abs=0.001)
 
 
-@pytest.mark.parametrize("load", [datasets.mental_tests, datasets.sea_surface, datasets.accounts])
+def test_vectorcardiograms_of_a_file(monkeypatch, tmp_path):
+    """An R file with the columns of the original, in which axis k of each vector of system s is recognisable."""
+    rdata, pandas = pytest.importorskip("rdata"), pytest.importorskip("pandas")
+    table = {"ID": np.array([1, 2]), "AgeSex": np.array([4, 1])}
+    for system, sign in (("F", 1.0), ("M", -1.0)):
+        for vector, axis in (("QRS", 0), ("PRP", 1)):
+            table |= {f"{system}{vector}{k + 1}": np.full(2, sign * (k == axis)) for k in range(3)}
+    (tmp_path / "vectorcardiogram").mkdir()
+    path = tmp_path / "vectorcardiogram" / "downs_vectorcardiogram.RData"
+    rdata.write_rda(path, {"downs_vectorcardiogram": pandas.DataFrame(table)})
+    monkeypatch.setenv("PYRO_MANIFOLD_DATA", str(tmp_path))
+    monkeypatch.setattr(datasets, "VECTORCARDIOGRAM_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    frank, mcfee, group = datasets.vectorcardiograms()
+    np.testing.assert_array_equal(frank[0], np.eye(3))
+    np.testing.assert_array_equal(mcfee[1], np.diag([-1.0, -1.0, 1.0]))
+    assert group.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("load", [datasets.mental_tests, datasets.sea_surface, datasets.accounts, datasets.diffusion])
 def test_data_of_packages_are_verified(monkeypatch, load):
-    values, _ = load()
+    values, *_ = load()
     assert np.isfinite(values).all()
     monkeypatch.setattr(datasets, "checksum", lambda *arrays: "another")
     with pytest.raises(RuntimeError, match=r"The data of \w+ have changed"):

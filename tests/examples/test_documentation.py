@@ -14,6 +14,11 @@ ALONE = "store=torch.distributed.HashStore(), rank=0, world_size=1"
 FEW = {"num_samples=2000, warmup_steps=1000": "num_samples=50, warmup_steps=50"}
 REDUCED = {
     **dict.fromkeys(("mental_tests.md", "sea_surface.md", "cointegration.md"), FEW),
+    "diffusion_tensors.md": {"num_samples=1000, warmup_steps=1000": "num_samples=20, warmup_steps=20"},
+    "vectorcardiograms.md": {
+        "num_samples=1000, warmup_steps=500": "num_samples=20, warmup_steps=20",
+        "from examples import datasets": "from tests.examples import simulated as datasets",  # no network
+    },
     "calibrate.md": {"num_datasets=200": "num_datasets=25", "num_datasets=100": "num_datasets=25"},
     "rank.md": {"(1, 2, 3)": "(2,)", "num_samples=100, warmup_steps=100": "num_samples=25, warmup_steps=25"},
     "several_processes.md": {'init_process_group("gloo")': f'init_process_group("gloo", {ALONE})'},

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from examples import cointegration, collinear_regression, mental_tests, sea_surface
+from examples import (
+    cointegration,
+    collinear_regression,
+    datasets,
+    diffusion_tensors,
+    mental_tests,
+    sea_surface,
+    vectorcardiograms,
+)
+from tests.examples import simulated
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 
@@ -20,7 +29,11 @@ def test_collinear_regression(tmp_path, capsys):
     assert found.directions["slopes"].shape == (1, 10)
 
 
-@pytest.mark.parametrize("example", [cointegration, mental_tests, sea_surface], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "example",
+    [cointegration, diffusion_tensors, mental_tests, sea_surface, vectorcardiograms],
+    ids=lambda module: module.__name__,
+)
 def test_pages_of_the_gallery_show_the_models_of_their_scripts(example):
     page = (GALLERY / f"{example.__name__.removeprefix('examples.')}.md").read_text()
     assert inspect.getsource(example.model) in page
@@ -57,3 +70,31 @@ def test_cointegration(tmp_path, capsys):
     assert abs(float(relation.norm()) - 1) < 1e-6
     assert int(table.probability.idxmax()) == 0
     assert all((tmp_path / f"cointegration{part}.png").stat().st_size > 10_000 for part in ("", "_distance"))
+
+
+def test_diffusion_tensors(tmp_path, capsys):
+    fits = diffusion_tensors.main(["--output", str(tmp_path), "--draws", "60"])
+    assert "94 % cone" in capsys.readouterr().out
+    found, first, values, axis, _ = fits["all 64 directions"]
+    classical = diffusion_tensors.anisotropy(values)
+    clear = classical > 0.6
+    assert float((found.mean(0) - classical)[clear].abs().median()) < 0.05
+    main, cone = diffusion_tensors.cones(first)
+    assert float((main * axis[..., 0]).sum(-1).abs()[clear].quantile(0.1)) > 0.99
+    assert float(cone[clear].median()) < 10
+    assert float(cone[classical < 0.1].median()) > 30
+    assert all((tmp_path / f"diffusion_tensors{part}.png").stat().st_size > 10_000 for part in ("", "_cones"))
+
+
+def test_vectorcardiograms(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(datasets, "vectorcardiograms", simulated.vectorcardiograms)
+    found, fits, outlier = vectorcardiograms.main(["--output", str(tmp_path), "--draws", "100"])
+    assert "likely outliers" in capsys.readouterr().out
+    low, middle, high = found
+    truth = middle.new_tensor([0.0, 20.0, 0.0])
+    assert float((middle - truth).abs().max()) < 6
+    assert float(((low < truth) & (truth < high)).double().mean()) >= 0.75  # of 12
+    assert len(fits) == 4
+    assert float(outlier[:3].max()) > 0.9
+    assert float(outlier[3:].mean()) < 0.1
+    assert all((tmp_path / f"vectorcardiograms{part}.png").stat().st_size > 10_000 for part in ("", "_residuals"))
