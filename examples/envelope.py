@@ -100,8 +100,8 @@ def figures(y, x, effects, axis):
         ax.errorbar(places, mean, 2 * np.asarray(deviation), fmt="o", ms=4, color=colour, capsize=2, label=name)
     ax.axhline(0, color="0.85", lw=1, zorder=0)
     ax.set_xticks(range(6), [f"{each} nm" for each in WAVELENGTHS])
-    ax.set(ylabel="effect of high protein", title="Effects ± 2 standard deviations")
-    ax.legend(frameon=False, fontsize="small")
+    ax.set(ylabel="effect of high protein", title="Effects ± 2 standard deviations", ylim=(-30, 45))
+    ax.legend(frameon=False, fontsize="small", ncols=3)
     second, panels = plt.subplots(1, 2, figsize=(9, 3.2))
     first_axis = torch.linalg.eigh(least_squares(y, x)[1])[1][:, -1]
     for panel, (name, scores) in zip(panels, {"envelope": y @ axis, "first axis": y @ first_axis}.items(), strict=True):
