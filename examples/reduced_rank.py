@@ -106,7 +106,7 @@ def figure_of_coefficients(x, y, draws, predictors, responses):
         ax.set(title=name, xlabel="coefficient")
         ax.set_yticks(rows, responses)
     axes[0].invert_yaxis()
-    axes[0].legend(frameon=False, fontsize="small", loc="lower left", handletextpad=0.1)
+    axes[0].legend(frameon=False, fontsize="small")
     return fig
 
 

@@ -117,7 +117,7 @@ def test_envelope_without_network(tmp_path, monkeypatch):
     effects, table = envelope.main(["--output", str(tmp_path), *few])
     (_, error), (likely, likely_error), (mean, deviation) = (map(torch.as_tensor, pair) for pair in effects.values())
     assert float((mean - 8 * AXES[:, 2]).abs().max()) < 4 * float(deviation.max())
-    assert float(((mean - likely) / likely_error).abs().max()) < 1
+    assert float(((mean - likely) / likely_error).abs().max()) < 2  # the prior of the shift is a part of it
     assert float(error.max()) > 5 * float(deviation.max())
     assert int(table.probability.idxmax()) == 1
     assert all((tmp_path / f"envelope{part}.png").stat().st_size > 10_000 for part in ("", "_axes"))
