@@ -76,8 +76,7 @@ def initial_values(y, x):
 def envelope(y, x):
     """Return the maximum likelihood of the effect for one dimension, and standard errors (Cook et al. 2010)."""
     effect, within = (each.numpy() for each in least_squares(y, x))
-    total = (y.T @ y / len(y)).numpy()
-    variances, axes = np.linalg.eigh(within)
+    total, (variances, axes) = (y.T @ y / len(y)).numpy(), np.linalg.eigh(within)
     scaled = axes / np.sqrt(variances)
 
     def objective(weights):

