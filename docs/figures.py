@@ -23,9 +23,9 @@ from examples import (
     datasets,
     envelope,
     mental_tests,
-    networks,
     reduced_rank,
     sea_surface,
+    social_networks,
 )
 from problems.monte_carlo import standard_error
 from problems.noisy_gradients import exact_variance
@@ -259,7 +259,7 @@ def main():
     scree()
     wine(bayesian_pca.main(["--output", str(IMAGES)]))
     (IMAGES / "bayesian_pca.nc").unlink()
-    for example in (collinear_regression, mental_tests, sea_surface, cointegration, networks, reduced_rank):
+    for example in (collinear_regression, mental_tests, sea_surface, cointegration, reduced_rank, social_networks):
         example.main(["--output", str(IMAGES)])
     try:
         datasets.wheat_protein()

@@ -12,9 +12,9 @@ from examples import (
     datasets,
     envelope,
     mental_tests,
-    networks,
     reduced_rank,
     sea_surface,
+    social_networks,
 )
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
@@ -30,7 +30,7 @@ def test_collinear_regression(tmp_path, capsys):
     assert found.directions["slopes"].shape == (1, 10)
 
 
-PAGES = [cointegration, envelope, mental_tests, networks, reduced_rank, sea_surface]
+PAGES = [cointegration, envelope, mental_tests, reduced_rank, sea_surface, social_networks]
 
 
 @pytest.mark.parametrize("example", PAGES, ids=lambda module: module.__name__)
@@ -74,16 +74,16 @@ def test_cointegration(tmp_path, capsys):
 
 @pytest.mark.filterwarnings("ignore:compare_evidence:UserWarning")  # 32 particles are few
 @pytest.mark.filterwarnings("ignore:Chains disagree:UserWarning", "ignore:No replica:UserWarning")  # and so are draws
-def test_networks(tmp_path, capsys):
+def test_social_networks(tmp_path, capsys):
     few = ["--draws", "80", "--ranks", "0", "2", "--particles", "32"]
-    fits, table, areas = networks.main(["--output", str(tmp_path), *few])
+    fits, table, areas = social_networks.main(["--output", str(tmp_path), *few])
     assert "eigenmodel         not in their club: members [" in capsys.readouterr().out
     draws, links, _ = fits["karate club"]
     assert draws["U"].shape == (4, 80, 34, 2)
     assert links.sum() == 2 * 78
     assert int(table.probability.idxmax()) == 2
     assert areas["Les Misérables"]["eigenmodel, rank 2"] > 0.6  # 0.5 at random; few draws after few steps of warm-up
-    assert all((tmp_path / f"networks{part}.png").stat().st_size > 10_000 for part in ("", "_prediction"))
+    assert all((tmp_path / f"social_networks{part}.png").stat().st_size > 10_000 for part in ("", "_prediction"))
 
 
 @pytest.mark.filterwarnings("ignore:compare_evidence:UserWarning", "ignore:Chains disagree:UserWarning")

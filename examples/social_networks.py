@@ -3,7 +3,7 @@
 Pairs of nodes are linked with log odds μ + Σ_k λ_k u_ik u_jk, U uniform on the Stiefel manifold V(n, rank): nodes with
 similar rows of U are linked more often if λ_k > 0, and less often if λ_k < 0 (Hoff's eigenmodel).
 
-    python -m examples.networks --output results
+    python -m examples.social_networks --output results
 
 prints the summaries, the clubs of the members beside those of NetworkX, the evidence of 0 to 4 dimensions and how well
 held-out pairs are predicted, and writes two pictures.
@@ -144,7 +144,7 @@ def main(argv=None):
     print(f"\n{table.round(2)}\n\n{widths.round(2)}")
     for fig, part in zip(figures(fits, clubs, table, areas), ("", "_prediction"), strict=True):
         fig.tight_layout()
-        fig.savefig(arguments.output / f"networks{part}.png", dpi=110)
+        fig.savefig(arguments.output / f"social_networks{part}.png", dpi=110)
     plt.close("all")
     print(f"Wrote pictures into {arguments.output}.")
     return fits, table, areas
