@@ -16,6 +16,7 @@ REDUCED = {
     **dict.fromkeys(("cointegration.md", "mental_tests.md", "reduced_rank.md", "sea_surface.md"), FEW),
     "social_networks.md": {**FEW, ", tempering=True)\nmcmc.run": ")\nmcmc.run"},
     "envelope.md": {**FEW, "datasets.wheat_protein()": "torch.randn(50, 6).numpy(), 9.75 + torch.randn(50).numpy()"},
+    "calibrate.md": {"num_datasets=200": "num_datasets=25", "num_datasets=100": "num_datasets=25"},
     "rank.md": {"(1, 2, 3)": "(2,)", "num_samples=100, warmup_steps=100": "num_samples=25, warmup_steps=25"},
     "several_processes.md": {'init_process_group("gloo")': f'init_process_group("gloo", {ALONE})'},
 }
