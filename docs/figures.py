@@ -21,9 +21,13 @@ from examples import (
     bayesian_pca,
     cointegration,
     collinear_regression,
+    datasets,
     diffusion_tensors,
+    envelope,
     mental_tests,
+    reduced_rank,
     sea_surface,
+    social_networks,
     vectorcardiograms,
 )
 from problems.monte_carlo import standard_error
@@ -280,10 +284,24 @@ def main():
     scree()
     wine(bayesian_pca.main(["--output", str(IMAGES)]))
     (IMAGES / "bayesian_pca.nc").unlink()
-    gallery = (mental_tests, sea_surface, cointegration, vectorcardiograms, diffusion_tensors)
+    gallery = (
+        mental_tests,
+        sea_surface,
+        cointegration,
+        reduced_rank,
+        social_networks,
+        vectorcardiograms,
+        diffusion_tensors,
+    )
     for example in (collinear_regression, *gallery):
         example.main(["--output", str(IMAGES)])
     calibration_of_components()
+    try:
+        datasets.wheat_protein()
+    except RuntimeError as error:
+        print(f"The pictures of envelope.md are left as they are. {error}")
+    else:
+        envelope.main(["--output", str(IMAGES)])
 
 
 if __name__ == "__main__":

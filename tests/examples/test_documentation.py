@@ -13,12 +13,14 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 ALONE = "store=torch.distributed.HashStore(), rank=0, world_size=1"
 FEW = {"num_samples=2000, warmup_steps=1000": "num_samples=50, warmup_steps=50"}
 REDUCED = {
-    **dict.fromkeys(("mental_tests.md", "sea_surface.md", "cointegration.md"), FEW),
+    **dict.fromkeys(("cointegration.md", "mental_tests.md", "reduced_rank.md", "sea_surface.md"), FEW),
     "diffusion_tensors.md": {"num_samples=1000, warmup_steps=1000": "num_samples=20, warmup_steps=20"},
     "vectorcardiograms.md": {
         "num_samples=1000, warmup_steps=500": "num_samples=20, warmup_steps=20",
         "from examples import datasets": "from tests.examples import simulated as datasets",  # no network
     },
+    "social_networks.md": {**FEW, ", tempering=True)\nmcmc.run": ")\nmcmc.run"},
+    "envelope.md": {**FEW, "datasets.wheat_protein()": "torch.randn(50, 6).numpy(), 9.75 + torch.randn(50).numpy()"},
     "calibrate.md": {"num_datasets=200": "num_datasets=25", "num_datasets=100": "num_datasets=25"},
     "rank.md": {"(1, 2, 3)": "(2,)", "num_samples=100, warmup_steps=100": "num_samples=25, warmup_steps=25"},
     "several_processes.md": {'init_process_group("gloo")': f'init_process_group("gloo", {ALONE})'},
