@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from pyro_manifold.graphs.rewriting import ATEN, VIEW, Rules, add_constant, call, example
 
@@ -57,6 +57,42 @@ def _reshape(module: GraphModule, node: Node) -> Node:
 
 
 VECTORISABLE: Rules = {ATEN.slice_scatter.default: _count_from_the_start, VIEW: _reshape}
+
+
+class _LogNormalCDF(torch.autograd.Function):
+    """`torch.special.log_ndtr` of values, with the batching rule that torch lacks: elementwise, as of one tensor."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.special.log_ndtr(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save nothing: the derivatives are nodes of the graph already."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> tuple[Tensor, int | None]:
+        return _log_ndtr(x), in_dims[0]
+
+
+def _log_ndtr(x: Tensor) -> Tensor:
+    result: Tensor = _LogNormalCDF.apply(x)
+    return result
+
+
+_BATCHING_RULES: dict[Any, Callable[..., Any]] = {ATEN.special_log_ndtr.default: _log_ndtr}
+"""Operators for which `torch.vmap` loops over the batch and warns at each call, and functions that replace them."""
+
+
+def vmapped(graph: GraphModule, in_dims: Any = 0) -> Callable[..., Any]:
+    """Return `torch.vmap` of a graph, without a loop over the batch for operators of `_BATCHING_RULES`."""
+    if any(node.target in _BATCHING_RULES for node in graph.graph.nodes):
+        nodes = Graph()
+        nodes.output(nodes.graph_copy(graph.graph, {}))
+        for node in nodes.nodes:
+            node.target = _BATCHING_RULES.get(node.target, node.target)
+        graph = GraphModule(graph, nodes)
+    return torch.vmap(graph, in_dims=in_dims)
 
 
 # ---- differentiation in forward mode -------------------------------------------------------------------------------

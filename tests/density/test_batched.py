@@ -122,3 +122,24 @@ def test_parameters_of_the_model_keep_no_iterations_in_memory(strange):
 
 class Strange(torch.Tensor):
     pass
+
+
+def test_a_probit_likelihood_is_not_a_loop_over_chains():
+    """torch.vmap has no rule for log_ndtr: it would loop over the chains, and warn each time."""
+    functorch = torch._C._functorch
+    sites = {"w": 3 * torch.randn(5, 3)}
+
+    def probit(sites):
+        return -torch.special.log_ndtr(DATA @ sites["w"]).sum()
+
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        found = BatchedPotential(probit, sites)
+        energy, gradient = found(sites)
+    finally:
+        functorch._set_vmap_fallback_enabled(True)
+    assert found.graph.form == "traced"
+    normal = torch.distributions.Normal(0.0, 1.0)
+    at = sites["w"] @ DATA.T
+    torch.testing.assert_close(energy, -torch.log(normal.cdf(at)).sum(-1))
+    torch.testing.assert_close(gradient["w"], -(normal.log_prob(at).exp() / normal.cdf(at)) @ DATA)
