@@ -35,7 +35,15 @@ class _Joint:
         if self._seen is None or name in self._seen:  # another run of the model
             self._values, self._seen = self._draw(), set()
         self._seen.add(name)
-        return self._values[name].clone() if name in self._values else self._otherwise(site, self._values)
+        if name not in self._values:
+            return self._otherwise(site, self._values)
+        value, expected = self._values[name], site["fn"].shape()
+        if value.shape != expected[len(expected) - value.dim() :]:
+            raise ValueError(
+                f"Site '{name}': the initial value has shape {tuple(value.shape)}, expected {tuple(expected)} as in the "
+                "model: pass draws of this model, with the dimension of draws in front."
+            )
+        return value.clone()
 
 
 class _Cycle:
@@ -100,7 +108,8 @@ def init_to_draws(draws: Mapping[str, Any], *, fallback: InitStrategy = init_to_
         A strategy for ``init_strategy`` of the kernels, of Pyro's kernels and of Pyro's guides (``init_loc_fn``).
 
     Raises:
-        ValueError: if ``draws`` is not a dictionary of tensors with the same number of draws, at least one.
+        ValueError: if ``draws`` is not a dictionary of tensors with the same number of draws, at least one; and by the
+            kernel, for a draw of another shape than the site.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
