@@ -258,7 +258,9 @@ def prior_correlations():
     for ax, spread in zip(axes, (1.0, 3.0, 10.0), strict=True):
         drawn = Predictive(pca, num_samples=300, parallel=True)(len(y), spread)["y"]
         ax.hist(correlations(drawn).flatten().numpy(), bins, density=True, color="#56B4E9", label="prior")
-        ax.hist(correlations(y[None])[0].numpy(), bins, density=True, histtype="step", color="#D55E00", label="wine data")
+        ax.hist(
+            correlations(y[None])[0].numpy(), bins, density=True, histtype="step", color="#D55E00", label="wine data"
+        )
         ax.set(title=f"scales ~ HalfNormal({spread:g})", xlabel="correlation of two measurements", xlim=(-1, 1))
         ax.set_yticks([])
         ax.spines[["top", "right", "left"]].set_visible(False)

@@ -75,8 +75,8 @@ def to_inferencedata(
         ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree`` with the same groups.
 
     Raises:
-        ValueError: before ``run``, for another number of posterior predictive draws or another shape, for ``dims`` and ``coords``
-            that name nothing or do not fit, or for ``align`` if the symmetries of the posterior are not known.
+        ValueError: before ``run``, for another number of posterior predictive draws or another shape, for ``dims`` and
+            ``coords`` that name nothing or do not fit, or for ``align`` if the symmetries of the posterior are not known.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist

@@ -40,8 +40,8 @@ class _Joint:
         value, expected = self._values[name], site["fn"].shape()
         if value.shape != expected[len(expected) - value.dim() :]:
             raise ValueError(
-                f"Site '{name}': the initial value has shape {tuple(value.shape)}, expected {tuple(expected)} as in the "
-                "model: pass draws of this model, with the dimension of draws in front."
+                f"Site '{name}': the initial value has shape {tuple(value.shape)}, expected {tuple(expected)} as in "
+                "the model: pass draws of this model, with the dimension of draws in front."
             )
         return value.clone()
 

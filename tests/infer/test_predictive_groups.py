@@ -51,7 +51,9 @@ def data():
 def test_loo_and_compare_are_those_of_the_known_distribution(data):
     """Each of 16 groups of chains gives an estimate; their mean is the exact value."""
     x, y = data
-    exports = {slope: sample(OHMC(line), x, y, slope, chains=32, draws=250).to_inferencedata() for slope in (True, False)}
+    exports = {
+        slope: sample(OHMC(line), x, y, slope, chains=32, draws=250).to_inferencedata() for slope in (True, False)
+    }
     exact = {slope: exact_loo(x, y, slope) for slope in exports}
     estimates = {
         slope: [float(arviz.loo(idata.isel(chain=slice(2 * k, 2 * k + 2))).elpd_loo) for k in range(16)]
