@@ -76,7 +76,8 @@ def to_inferencedata(
 
     Raises:
         ValueError: before ``run``, for another number of posterior predictive draws or another shape, for ``dims`` and
-            ``coords`` that name nothing or do not fit, or for ``align`` if the symmetries of the posterior are not known.
+            ``coords`` that name nothing or do not fit, or for ``align`` if the symmetries of the posterior are not
+            known.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
