@@ -41,7 +41,7 @@ DEPTH = 6
 # Warm-up and draws of each chain, by the number of chains.
 SIZES = {4: {"whole": (500, 500), "long": (500, 10_000)}, 64: {"whole": (300, 500)}}
 SIZES_OF_LARGER = {4: {"whole": (1000, 1000)}}
-LIMIT = 600  # seconds of a run
+LIMIT = 300  # seconds of a run
 COLUMNS = (
     "sampler", "min ESS", "seconds", "compiling", "CPU seconds", "ESS/s", "ratio", "ESS/s, once compiled", "ratio",
     "R-hat", "worst z",

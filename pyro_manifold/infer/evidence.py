@@ -20,7 +20,7 @@ from pyro_manifold.infer.smc.smc import SMC
 Model = Callable[..., Any]
 
 _RUNS_DIFFER = "The log evidences of"  # start of a warning of `SMC`
-_SPREADS = 10.0  # a difference of this many standard deviations between runs is decisive
+_SPREADS = 5.0  # a difference of this many standard deviations between runs is decisive
 
 
 def compare_evidence(
@@ -46,7 +46,7 @@ def compare_evidence(
     A warning is issued if the best model is at an end of the range of values tried for an argument of ``over``, since
     the optimum may lie beyond it. A lower end of 0, or of 1 where all values are integers, is taken as the natural
     bound and gives no warning. A warning is also issued if the log evidences of several runs of a model differ, with a
-    standard deviation of more than a tenth of the difference to the best model (for the best model, to the second).
+    standard deviation of more than a fifth of the difference to the best model (for the best model, to the second).
 
     Args:
         models: ``{name: model}``, any models for the same data: ranks of Bayesian PCA, factor models, numbers of

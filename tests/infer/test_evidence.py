@@ -240,9 +240,9 @@ class Spread(SMC):
         warn_of_differences(self.result)
 
 
-@pytest.mark.parametrize(("shift", "said"), [(1.0, True), (8.0, False)])
+@pytest.mark.parametrize(("shift", "said"), [(0.5, True), (8.0, False)])
 def test_relevant_differences_between_runs_are_reported(shift, said):
-    """One model is worse by 8 nats or by 500, and the runs of both have a standard deviation of 2."""
+    """One model is worse by a few nats or by 500, and the runs of both have a standard deviation of 2."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         table = compare_evidence(
@@ -251,7 +251,7 @@ def test_relevant_differences_between_runs_are_reported(shift, said):
             smc=lambda model: Spread(OHMC(model), 64, 8, disable_progbar=True),
         )
     gap = -float(table.difference["far"])
-    assert (gap < 20) == said
+    assert (gap < 8) == said
     pattern = "compare_evidence, the model {!r}: The log evidences of 8 runs differ"
     found = [str(each.message) for each in caught if "differ" in str(each.message)]
     assert [

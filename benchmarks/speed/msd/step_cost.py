@@ -21,7 +21,8 @@ from benchmarks.tables import show
 
 DIMENSIONS = (10, 20, 50, 100)
 VERSIONS = tuple(product((True, False), repeat=2))
-CHAINS, ITERATIONS, SECONDS = 16, 4, 3.0
+CHAINS, SECONDS = 16, 3.0
+ITERATIONS = 1500  # of a block, by d: continuing a run takes as long as a hundred small iterations
 
 
 def cost(dimension, *, adjusted, native, chains=CHAINS, iterations=ITERATIONS, seconds=SECONDS):
@@ -38,7 +39,8 @@ def cost(dimension, *, adjusted, native, chains=CHAINS, iterations=ITERATIONS, s
     # So many draws that native code is compiled: sooner where a step has longer to run.
     draws = max(100, 10_000 // dimension) if native else 5
     start = {"w": torch.zeros(chains, dimension)}
-    return microseconds(make, native, draws, iterations, seconds, chains=chains, start=start) / chains
+    block = max(4, iterations // dimension)
+    return microseconds(make, native, draws, block, seconds, chains=chains, start=start) / chains
 
 
 def rows(dimensions, versions):

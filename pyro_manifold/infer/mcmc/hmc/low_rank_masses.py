@@ -28,6 +28,8 @@ _KURTOSIS = 8.0
 """Largest kurtosis of gradients along an eigenvector: 3 for a Gaussian, up to 7 for regressions and latent time series,
 and 9 to 100 if the scale of a group of effects may vanish."""
 
+_FEWER_STEPS = 3.0  # factor by which directions that were not requested must reduce the ratio of scales
+
 _DRAWS_PER_COORDINATE = 2.0  # with fewer draws than coordinates, draws and gradients vary along other directions
 _FEWEST_DRAWS = 100
 """Fewest draws of a window for directions that were not requested: the first windows of chains in the neck of a funnel
@@ -74,7 +76,7 @@ class LowRankEstimator(RidgeEstimator):
         used = (values[outside] / usual).log().abs() > math.log(FAR_FROM_ONE)
         used &= (products.max() < _LIKE_A_GAUSSIAN) & (_kurtosis(gradients, vectors).max() < _KURTOSIS)
         left = values.scatter(0, outside, torch.where(used, usual, values[outside]))
-        if not bool(used.any()) or (self.optional and not worthwhile(values, left)):
+        if not bool(used.any()) or (self.optional and not worthwhile(values, left, _FEWER_STEPS)):
             return self.initial(), {}
         shifts = (vectors[:, outside] * scales.mT).mT * used.unsqueeze(-1)
         weights = torch.where(used, values[outside] - usual, 0.0)

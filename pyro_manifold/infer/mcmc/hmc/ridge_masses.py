@@ -22,7 +22,7 @@ FAR_FROM_ONE = 2.0
 """Smallest ratio of inverse masses for which a direction is used."""
 
 _FROM_THE_USUAL = 4.0  # ratio of a chain's eigenvalues, by rank, to their median over chains
-_MANY_STEPS, _FEWER_STEPS = 8.0, 3.0
+_MANY_STEPS, _FEWER_STEPS = 8.0, 2.0
 """Smallest ratio of the largest to the smallest scale for which directions are used without being requested, and the
 factor by which they must reduce it. Below it, trajectories are short, and compiling code for directions takes longer
 than they save."""
@@ -152,7 +152,7 @@ class RidgeEstimator(Saved):
         kept = vectors.gather(-1, order.unsqueeze(1).expand(-1, vectors.shape[1], -1))
         used = distance.gather(-1, order) > math.log(FAR_FROM_ONE)
         left = values.scatter(-1, order, torch.where(used, 1.0, chosen))
-        if self.optional and not worthwhile(values, left):
+        if self.optional and not worthwhile(values, left, _FEWER_STEPS):
             return self.initial(), {}
         directions = (kept * scales.unsqueeze(-1)).mT * used.unsqueeze(-1)
         parts = [torch.where(used, chosen - 1, 0.0).unsqueeze(-1)]
@@ -210,10 +210,10 @@ def _generators(basis: Tensor, pairs: Tensor, amounts: Tensor) -> Tensor:
     return basis.unsqueeze(1) @ inner @ basis.mT.unsqueeze(1)
 
 
-def worthwhile(values: Tensor, left: Tensor) -> bool:
-    """Return whether trajectories take fewer steps, by the eigenvalues before and the remaining ones, per chain."""
+def worthwhile(values: Tensor, left: Tensor, factor: float) -> bool:
+    """Return whether trajectories take fewer steps by a factor, by the eigenvalues and the remaining ones of chains."""
     before, after = (each.amax(-1) / each.amin(-1) for each in (values, left))
-    return float(before.sqrt().median()) > _MANY_STEPS and float((before / after).sqrt().median()) > _FEWER_STEPS
+    return float(before.sqrt().median()) > _MANY_STEPS and float((before / after).sqrt().median()) > factor
 
 
 def covariances(values: Tensor, weight: float) -> Tensor:
