@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -106,6 +107,19 @@ def _logarithms(module: GraphModule, node: Node) -> Node:
     return call(graph, ATEN.div.Scalar, (call(graph, ATEN.sub.Tensor, (above, below)), 2))
 
 
+def _log_ndtr_by_erfc(module: GraphModule, node: Node) -> Node:
+    """Replace log Φ(x) by functions with batching rules, each where it and its derivative are finite."""
+    graph, (x,) = module.graph, node.args
+    above, below = (call(graph, clamp, (x, -1.0)) for clamp in (ATEN.clamp_min.default, ATEN.clamp_max.default))
+    half_tail = call(graph, ATEN.erfc.default, (call(graph, ATEN.mul.Scalar, (above, math.sqrt(0.5))),))
+    near = call(graph, ATEN.log1p.default, (call(graph, ATEN.mul.Scalar, (half_tail, -0.5)),))
+    scaled = call(graph, ATEN.special_erfcx.default, (call(graph, ATEN.mul.Scalar, (below, -math.sqrt(0.5))),))
+    half_square = call(graph, ATEN.mul.Scalar, (call(graph, ATEN.mul.Tensor, (below, below)), 0.5))
+    logarithm = call(graph, ATEN.log.default, (call(graph, ATEN.mul.Scalar, (scaled, 0.5)),))
+    far = call(graph, ATEN.sub.Tensor, (logarithm, half_square))
+    return call(graph, ATEN.where.self, (call(graph, ATEN.lt.Scalar, (x, -1.0)), far, near), value=node.meta["val"])
+
+
 def _number_as_tensor(module: GraphModule, node: Node) -> Node | None:
     """Replace numbers in operations with a 0-dimensional tensor.
 
@@ -121,5 +135,6 @@ def _number_as_tensor(module: GraphModule, node: Node) -> Node | None:
 
 FORWARD_DIFFERENTIABLE: Rules = {
     ATEN.atanh.default: _logarithms,
+    ATEN.special_log_ndtr.default: _log_ndtr_by_erfc,
     **dict.fromkeys((ATEN.add.Tensor, ATEN.sub.Tensor, ATEN.mul.Tensor, ATEN.div.Tensor), _number_as_tensor),
 }
