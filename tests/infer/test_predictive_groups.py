@@ -130,6 +130,25 @@ def test_models_that_are_not_written_for_all_draws_at_once():
     assert idata.posterior_predictive["y"].shape == (4, 20, 4, 3)
 
 
+def test_a_hidden_markov_chain_has_predictions_but_no_likelihood_of_each_observation():
+    def chain(y):
+        mean = pyro.sample("mean", dist.Normal(5.0, 0.5))
+        state = 0
+        for t in pyro.markov(range(len(y))):
+            stay = torch.tensor([0.9, 0.1])[state]
+            state = pyro.sample(f"state_{t}", dist.Bernoulli(1 - stay), infer={"enumerate": "parallel"}).long()
+            pyro.sample(f"y_{t}", dist.Normal(mean * state, 0.1), obs=y[t])
+
+    mcmc = sample(OHMC(chain), torch.tensor([0.0, 5.0, 5.0]), chains=8)
+    with pytest.warns(UserWarning, match=r"log_likelihood of \['y_0', 'y_1', 'y_2'\] is left out"):
+        idata = mcmc.to_inferencedata(posterior_predictive=True)
+    assert "log_likelihood" not in idata.groups()
+    jumps = torch.as_tensor(idata.posterior_predictive["y_0"].values > 2.0).double()
+    assert_mean(jumps, 0.1)
+    last = torch.as_tensor(idata.posterior_predictive["y_2"].values > 2.0).double()
+    assert_mean(last, 0.244)  # of a chain that changes its state with probabilities 0.1 and 0.9: 0.1, 0.18, 0.244
+
+
 def test_particles(data):
     smc = SMC(OHMC(line), num_particles=64, num_runs=2, disable_progbar=True)
     smc.run(*data)
