@@ -1,6 +1,7 @@
 """Draw the pictures of the documentation into docs/images: `make figures` runs it."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -34,7 +35,7 @@ from pyro_manifold.diagnostics import (
     plot_subspace_cone,
 )
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
-from pyro_manifold.infer import MCMC, MSD, OHMC, Predictive
+from pyro_manifold.infer import MCMC, MSD, OHMC, Predictive, calibrate
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.nn import to_bayesian_
@@ -294,6 +295,28 @@ def prior_functions():
     save(fig, "prior_functions.png")
 
 
+def components(y, power=2):
+    U = pyro.sample("U", StiefelUniform(4, 2))
+    scales = pyro.sample("scales", dist.HalfNormal(2.0).expand([2]).to_event(1))
+    noise = pyro.sample("noise", dist.LogNormal(0.0, 0.5))
+    factor, diagonal = U * scales[..., None, :], noise[..., None] ** power * torch.ones(4)
+    with pyro.plate("rows", len(y)):
+        pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), factor, diagonal), obs=y)
+
+
+def calibration_of_components():
+    """The model of how_to/calibrate.md, and a mistaken one with the noise where its square belongs."""
+    fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.8), sharey=True)
+    common = {"simulate": components, "num_datasets": 200, "vectorized": True}
+    for ax, (title, power) in zip(axes, {"the right model": 2, "noise instead of noise²": 1}.items(), strict=True):
+        pyro.set_rng_seed(0)
+        result = calibrate(partial(components, power=power), OHMC, torch.zeros(10, 4), **common)
+        p = f"p = {result.p_value:.2g}" if result.p_value > 1e-12 else "p < 10⁻¹²"
+        result.plot(["noise", "log likelihood"], ax=ax).set_title(f"{title}, {p}")
+    axes[1].set_ylabel("")
+    save(fig, "calibrate.png")
+
+
 def main():
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)
@@ -314,6 +337,7 @@ def main():
     (IMAGES / "bayesian_pca.nc").unlink()
     for example in (collinear_regression, mental_tests, sea_surface, cointegration):
         example.main(["--output", str(IMAGES)])
+    calibration_of_components()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ Each chain of a vectorised run has its own data set and therefore its own poster
 Warm-up then tunes common settings for all posteriors, on which the distribution of no kernel depends.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyro
@@ -17,13 +17,13 @@ import pyro.distributions as dist
 import pyro.infer
 import torch
 from pyro.infer import NUTS
-from scipy.stats import binom
 from torch.distributions import biject_to
 
 from pyro_manifold.density.batched_density import BatchedDensity
 from pyro_manifold.density.batches import Batches
 from pyro_manifold.density.minibatch import Minibatch
 from pyro_manifold.density.model import target_from_model
+from pyro_manifold.diagnostics.uniformity import Uniformity
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC
 from pyro_manifold.manifolds import Stiefel
@@ -31,7 +31,6 @@ from pyro_manifold.manifolds import Stiefel
 NOISE = 1.0
 SPREAD = 0.3
 ROWS = 2
-BINS = 20
 QUANTITIES = (*(f"U[{i},{j}]" for i in range(3) for j in range(2)), "scale", "shift", "log likelihood")
 
 
@@ -124,65 +123,6 @@ def draw_vectorised(make, simulated, *, draws, thinning, warmup_steps, chart="po
 
 
 # ---- uniformity of ranks ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Uniformity:
-    """Test of uniformity by the counts of ranks in equal bins, for independent data sets.
-
-    Cumulative counts of the first 1, 2, … bins are binomial. The statistic is the smallest two-sided binomial tail
-    probability over them, attained where the empirical distribution function leaves the diagonal. Its null distribution
-    is exact, since cumulative counts are a Markov chain. (Säilynoja, Bürkner & Vehtari, Statistics and Computing 2022,
-    who also find it by simulation.)
-
-    Args:
-        data_sets: number of data sets.
-        bins: number of bins.
-    """
-
-    data_sets: int
-    bins: int = BINS
-    _edges: np.ndarray = field(init=False, repr=False)
-
-    def __post_init__(self):
-        object.__setattr__(self, "_edges", np.arange(1, self.bins) / self.bins)
-
-    def statistic(self, ranks, draws):
-        """Return the statistic of ranks ``(data sets,)`` on 0, …, draws; draws + 1 is a multiple of the bins."""
-        counts = np.bincount(np.asarray(ranks) * self.bins // (draws + 1), minlength=self.bins).cumsum()[:-1]
-        below = binom.cdf(counts, self.data_sets, self._edges)
-        above = binom.sf(counts - 1, self.data_sets, self._edges)
-        return float(2 * np.minimum(below, above).min())
-
-    def band(self, statistic):
-        """Return the least and the largest cumulative counts with a larger tail probability than ``statistic``."""
-        counts = np.arange(self.data_sets + 1)[:, None]
-        below = 2 * binom.cdf(counts, self.data_sets, self._edges) > statistic
-        above = 2 * binom.sf(counts - 1, self.data_sets, self._edges) > statistic
-        return below.argmax(0), self.data_sets - above[::-1].argmax(0)
-
-    def p_value(self, statistic):
-        """Return the probability of a statistic as small as this one."""
-        low, high = self.band(statistic * (1 + 1e-9))
-        if (low > high).any():
-            return 1.0
-        reached, probability = np.zeros(1, dtype=int), np.ones(1)
-        for edge in range(self.bins - 1):
-            counts = np.arange(low[edge], high[edge] + 1)
-            # Each data set above the last edge is in the next bin with this probability.
-            share = 1 / (self.bins - edge)
-            added = counts[None, :] - reached[:, None]
-            steps = binom.pmf(added, self.data_sets - reached[:, None], share)
-            reached, probability = counts, probability @ steps
-        return float(min(max(1 - probability.sum(), 0.0), 1.0))
-
-    def threshold(self, level):
-        """Return the largest statistic with at most this p-value."""
-        low, high = 0.0, 1.0
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.p_value(middle) <= level else (low, middle)
-        return low
 
 
 def p_values(ranks_of, draws):

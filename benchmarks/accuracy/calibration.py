@@ -33,15 +33,14 @@ from torch.distributions.transforms import ExpTransform
 
 from benchmarks.tables import table
 from problems.calibration import (
-    BINS,
     QUANTITIES,
     Simulated,
-    Uniformity,
     draw_by_nuts,
     draw_vectorised,
     ranks,
     simulate,
 )
+from pyro_manifold.diagnostics.uniformity import BINS, Uniformity
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, GeodesicSlice
 

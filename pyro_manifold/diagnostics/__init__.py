@@ -3,6 +3,7 @@
 from pyro_manifold.diagnostics.aligned import AlignedDraws, align_draws
 from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, align_signs, align_signs_and_permutations
 from pyro_manifold.diagnostics.arviz import to_inferencedata
+from pyro_manifold.diagnostics.calibration import Calibration
 from pyro_manifold.diagnostics.convergence import nested_r_hat
 from pyro_manifold.diagnostics.disagreement import disagreements
 from pyro_manifold.diagnostics.frechet import dispersion, frechet_mean
@@ -26,6 +27,7 @@ from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector,
 __all__ = [
     "AlignedDraws",
     "Alignment",
+    "Calibration",
     "Convergence",
     "Modes",
     "ObliqueRotation",

@@ -56,7 +56,9 @@ class Replay:
         return {name: site for name, site in self.trace(values).nodes.items() if is_latent(site) and name not in values}
 
 
-def over_draws(of_one_draw: Callable[[Values], Values], samples: Mapping[str, Tensor]) -> Values:
+def over_draws(
+    of_one_draw: Callable[[Values], Values], samples: Mapping[str, Tensor], at_a_time: int = _DRAWS_AT_A_TIME
+) -> Values:
     """Evaluate a function of the values of one draw at every draw.
 
     It is traced once and vectorised over draws; if that is not possible it is called draw by draw.
@@ -64,6 +66,7 @@ def over_draws(of_one_draw: Callable[[Values], Values], samples: Mapping[str, Te
     Args:
         of_one_draw: ``{site: value}`` to ``{name: tensor}``, the same names and shapes for every draw.
         samples: ``{site: (draws, ...)}``.
+        at_a_time: number of draws of one vectorised call.
 
     Returns:
         ``{name: (draws, ...)}``.
@@ -77,7 +80,7 @@ def over_draws(of_one_draw: Callable[[Values], Values], samples: Mapping[str, Te
         names = list(of_one_draw(first_draw(samples)))
         if not names:
             return {}
-        chunks = zip(*[column.split(_DRAWS_AT_A_TIME) for column in columns], strict=True)
+        chunks = zip(*[column.split(at_a_time) for column in columns], strict=True)
         batches = [_of_a_batch(flat, chunk) for chunk in chunks]
     return {name: torch.cat(parts) for name, parts in zip(names, zip(*batches, strict=True), strict=True)}
 

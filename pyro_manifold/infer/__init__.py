@@ -2,6 +2,7 @@
 
 from pyro_manifold.infer import autoguide
 from pyro_manifold.infer.api import MCMC
+from pyro_manifold.infer.calibration.calibrate import calibrate
 from pyro_manifold.infer.cross_validation import held_out_cells, k_fold
 from pyro_manifold.infer.evidence import compare_evidence
 from pyro_manifold.infer.exchange.exchange import ReplicaExchange
@@ -60,6 +61,7 @@ __all__ = [
     "Tuning",
     "Until",
     "autoguide",
+    "calibrate",
     "compare_evidence",
     "held_out_cells",
     "init_to_draws",

@@ -14,6 +14,7 @@ ALONE = "store=torch.distributed.HashStore(), rank=0, world_size=1"
 FEW = {"num_samples=2000, warmup_steps=1000": "num_samples=50, warmup_steps=50"}
 REDUCED = {
     **dict.fromkeys(("mental_tests.md", "sea_surface.md", "cointegration.md"), FEW),
+    "calibrate.md": {"num_datasets=200": "num_datasets=25", "num_datasets=100": "num_datasets=25"},
     "rank.md": {"(1, 2, 3)": "(2,)", "num_samples=100, warmup_steps=100": "num_samples=25, warmup_steps=25"},
     "from_other_libraries.md": {
         "num_samples=500, warmup_steps=500": "num_samples=50, warmup_steps=50",

@@ -1,8 +1,8 @@
 """Problems on which variational families are compared, as Pyro models in float64, after Zhou et al. (arXiv 1902.03718).
 
 They are P-spline regression with outliers (simulated), logistic regression of the ionosphere and horseshoe logistic
-regression of acute leukemia. Only the abstract of the paper was at hand: sizes are the paper's, the rest is chosen here
-and said where it is chosen.
+regression of acute leukemia. Sizes and kinds of priors are the paper's. Formulas of the priors and numbers of factors
+are not in the text at hand: they are chosen here and said where they are chosen.
 """
 
 from __future__ import annotations

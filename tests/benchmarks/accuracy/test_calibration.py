@@ -11,7 +11,8 @@ import pytest
 import scipy.stats
 
 from benchmarks.accuracy.calibration import BROKEN, KERNELS, LEVEL, calibrate, main, saved
-from problems.calibration import BINS, QUANTITIES, Uniformity
+from problems.calibration import QUANTITIES
+from pyro_manifold.diagnostics.uniformity import BINS, Uniformity
 
 DATA_SETS, DRAWS = 500, 19
 VECTORISED = [name for name, way in KERNELS.items() if not way.one_by_one]

@@ -208,14 +208,15 @@ def run_shard(payload: bytes, number: int, attempt: int) -> Outcome:
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
         try:
-            return _outcome(job, count, number)
+            return outcome_of(job, count, number)
         finally:
             torch.set_num_threads(before[0])
             torch.set_default_dtype(before[1])
             pyro.util.set_rng_state(before[2])
 
 
-def _outcome(job: Work, count: int, number: int) -> Outcome:
+def outcome_of(job: Work, count: int, number: int) -> Outcome:
+    """Do the work of one shard in this process, with the seed of the shard."""
     pyro.set_rng_seed(seed_of(job.seed, number) % _LARGEST_SEED)
     error: Exception | None = None
     samples: Sites = {}
@@ -259,6 +260,22 @@ def run_shards(shards: Shards, job: Work, total: int, disable_progbar: bool) -> 
         LostShardError: if workers end repeatedly, or the executor is broken and cannot be replaced.
         Exception: an error of the model, with the number of its shard.
     """
+    outcomes = outcomes_of(shards, job, total, disable_progbar)
+    for number, outcome in enumerate(outcomes):
+        for words in outcome.warnings:
+            warnings.warn(f"Shard {number}: {words}", stacklevel=5)
+        if outcome.error is not None:
+            outcome.error.add_note(f"In shard {number} of {shards.count}.")
+            raise outcome.error
+    return outcomes
+
+
+def outcomes_of(shards: Shards, job: Work, total: int, disable_progbar: bool) -> list[Outcome]:
+    """Run all shards and return their outcomes, of which some may be errors; arguments are those of `run_shards`.
+
+    Raises:
+        LostShardError: if workers end repeatedly, or the executor is broken and cannot be replaced.
+    """
     try:
         import cloudpickle
     except ImportError as error:
@@ -275,14 +292,7 @@ def run_shards(shards: Shards, job: Work, total: int, disable_progbar: bool) -> 
         ) from error
     folder = None if job.store is None else job.store.folder
     with tqdm(total=shards.count * total, disable=disable_progbar) as bar:
-        outcomes = _Scheduler(shards, payload, lambda ended: _show(bar, folder, shards.count, total, ended)).outcomes()
-    for number, outcome in enumerate(outcomes):
-        for words in outcome.warnings:
-            warnings.warn(f"Shard {number}: {words}", stacklevel=5)
-        if outcome.error is not None:
-            outcome.error.add_note(f"In shard {number} of {shards.count}.")
-            raise outcome.error
-    return outcomes
+        return _Scheduler(shards, payload, lambda ended: _show(bar, folder, shards.count, total, ended)).outcomes()
 
 
 class _Scheduler:

@@ -1,0 +1,1 @@
+"""Simulation-based calibration of a user's model and sampler: simulation, fits, ranked quantities."""
