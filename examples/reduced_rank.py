@@ -43,8 +43,8 @@ def model(x, y, rank):
         strengths = pyro.sample("strengths", NormalSingularValues(q, rank, 0.3))
         expected = x @ (U * strengths[..., None, :]) @ V.mT
     scales = pyro.sample("scales", dist.HalfNormal(1.0).expand([q]).to_event(1))
-    correlations = pyro.sample("correlations", dist.LKJCholesky(q, 1.0))
-    factor = scales[..., None] * correlations
+    cholesky = pyro.sample("cholesky", dist.LKJCholesky(q, 1.0))
+    factor = scales[..., None] * cholesky
     with pyro.plate("patients", len(y)):
         pyro.sample("y", dist.MultivariateNormal(expected, scale_tril=factor[..., None, :, :]), obs=y)
 
@@ -63,7 +63,7 @@ def coefficients(draws):
 def canonical_correlations(x, draws):
     """Return the canonical correlations between x and y for each draw, largest first, ``(chains, draws, rank)``."""
     explained = (x / len(x) ** 0.5) @ coefficients(draws)  # its crossproduct is the explained covariance
-    residual = draws["scales"].unsqueeze(-1) * draws["correlations"]
+    residual = draws["scales"].unsqueeze(-1) * draws["cholesky"]
     ratio = torch.linalg.solve_triangular(residual, explained.mT, upper=False)
     eigenvalues = torch.linalg.eigvalsh(ratio @ ratio.mT).flip(-1)[..., : draws["strengths"].shape[-1]]
     return (eigenvalues / (1 + eigenvalues)).sqrt()

@@ -21,7 +21,7 @@ from pyro_manifold.graphs.verified import reason
 _SHAPES_SHOWN = 4
 _REMEDY = (
     "index dimensions from the right in the model (U * scales[..., None, :], F[..., group, :, :] for a plate of "
-    "groups), or pass parallel=False."
+    "groups, (x[..., None, :] @ A).squeeze(-2) for x @ A in a plate of rows), or pass parallel=False."
 )
 
 
