@@ -34,7 +34,7 @@ class Part(NamedTuple):
     command: str
 
 
-PAGE, ARM = "benchmarks.md", "understand/robot_arm.md"
+PAGE, ARM, PAPERS = "benchmarks.md", "understand/robot_arm.md", "reproduction.md"
 HIERARCHIES = "schools|rats|pumps|seeds|baseball|epilepsy|radon|dugongs|regression|horseshoe|leukaemia"
 OTHERS = (
     "Gaussian process|AR(|volatility|GARCH|Nile|hidden|item|mixture|correlations|funnel|Rosenbrock|"
@@ -47,7 +47,9 @@ PARTS = {
     "rates_many_chains": Part(PAGE, "speed.rates --chains 64"),
     "rates_larger_matrices": Part(PAGE, "speed.rates --only matrices"),
     "rates_larger_components": Part(PAGE, "speed.rates --only PCA"),
-    "paper_tables": Part(PAGE, "papers.ohmc.paper_tables"),
+    "paper_tables": Part(PAPERS, "papers.ohmc.paper_tables"),
+    "exponentials": Part(PAPERS, "papers.ohmc.exponentials"),
+    "robot_arm_readings": Part(PAPERS, "papers.msd.paper_table"),
     **{name: Part(PAGE, f"speed.{name}") for name in ("native_kernels", "gradients", "expansions", "optimisers")},
     "msd_agreement": Part(PAGE, "accuracy.msd.agreement"),
     "msd_bias": Part(PAGE, "accuracy.msd.bias"),
@@ -60,7 +62,7 @@ PARTS = {
     "robot_arm_cost": Part(ARM, "papers.msd.robot_arm_cost"),
     "networks": Part(PAGE, "accuracy.networks.quality --only plain"),
     "networks_orthogonal": Part(PAGE, "accuracy.networks.quality --only orthogonal"),
-    "noisy_matrix": Part(PAGE, "papers.ohmc.noisy_matrix"),
+    "noisy_matrix": Part(PAPERS, "papers.ohmc.noisy_matrix"),
     "stochastic_bias": Part(PAGE, "accuracy.stochastic_gradients"),
     "lengths": Part(PAGE, f"speed.tuning.lengths --published --only '{HIERARCHIES}'"),
     "lengths_others": Part(PAGE, f"speed.tuning.lengths --published --only '{OTHERS}'"),

@@ -39,14 +39,14 @@ SERIES = ["GDP", "consumption", "investment"]
 LIMITS = torch.tensor([0.03, 0.97], dtype=torch.float64)
 
 
-def model(y, rank):
+def model(y, rank, scale=0.2):
     n, change = y.shape[-1], y.diff(dim=0)
     drift = pyro.sample("drift", dist.Normal(0.0, 1.0).expand([n]).to_event(1))
     short_run = pyro.sample("short_run", dist.Normal(0.0, 0.5).expand([n, n]).to_event(2))
     expected = drift[..., None, :] + change[:-1] @ short_run.mT
     if rank:
         relations = pyro.sample("relations", StiefelUniform(n, rank))
-        speeds = pyro.sample("speeds", dist.Normal(0.0, 0.2).expand([n, rank]).to_event(2))
+        speeds = pyro.sample("speeds", dist.Normal(0.0, scale).expand([n, rank]).to_event(2))
         expected = expected + (y[1:-1] @ relations) @ speeds.mT
     scales = pyro.sample("scales", dist.HalfNormal(3.0).expand([n]).to_event(1))
     correlations = pyro.sample("correlations", dist.LKJCholesky(n, 2.0))
@@ -148,6 +148,7 @@ def main(argv=None):
     parser.add_argument("--draws", type=int, default=2_000, help="of each chain, after half as many of warm-up")
     parser.add_argument("--ranks", type=int, nargs="*", default=[0, 1, 2], help="numbers of relations to compare")
     parser.add_argument("--particles", type=int, default=512)
+    parser.add_argument("--scale", type=float, default=0.2, help="prior standard deviation of the speeds")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)  # the matrices are too small to share
@@ -156,7 +157,7 @@ def main(argv=None):
 
     y, quarters = load()
     mcmc = MCMC(OHMC(model), arguments.draws, arguments.draws // 2, num_chains=4, disable_progbar=True)
-    mcmc.run(y, rank=1)
+    mcmc.run(y, rank=1, scale=arguments.scale)
     mcmc.summary(max_rows=6)
     draws = mcmc.get_samples(group_by_chain=True, align=True)
     relation, speeds, fit = maximum_likelihood(y, draws["relations"].mean((0, 1)))
@@ -167,7 +168,7 @@ def main(argv=None):
         def short(model):
             return SMC(OHMC(model), num_particles=arguments.particles, disable_progbar=True)
 
-        table = compare_evidence(model, y, over={"rank": arguments.ranks}, smc=short)
+        table = compare_evidence(model, y, scale=arguments.scale, over={"rank": arguments.ranks}, smc=short)
         print(f"\n{table.round(2)}")
     figure_of_relation(y, draws, relation).savefig(arguments.output / "cointegration.png", dpi=110)
     figure_of_distance(y, quarters, draws, relation).savefig(arguments.output / "cointegration_distance.png", dpi=110)

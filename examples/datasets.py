@@ -4,6 +4,7 @@ Files are looked up in the folder named by the environment variable PYRO_MANIFOL
 downloaded once to the user's cache. All data are compared with a checksum, so that results are comparable.
 """
 
+import gzip
 import hashlib
 import os
 from importlib.metadata import distribution
@@ -26,10 +27,28 @@ ROBOT_ARM_SHA256 = {
 LEUKEMIA = "http://pubs.broadinstitute.org/mpr/projects/Leukemia/data_set_ALL_AML_{}.txt"
 # Checksum of the four parsed arrays, as little-endian float64.
 LEUKEMIA_SHA256 = "c71c81e79764aa34a4c59d456c596ab310cd0db0fd3ce6c8093481da6eaf7d01"
+# From a commit of a copy of R's package Renvlp 3.4.5 (GPL-2), so that the address is stable.
+WHEAT = (
+    "https://raw.githubusercontent.com/colemanferrell2/renvlp/6fe7c0178fdecde9188cd2f2ae8cf95d245851c7/data/"
+    "wheatprotein.rda"
+)
+WHEAT_SHA256 = "694f8a49ae2b4e7a7ae760bce0b50d74bd066b6fbeacfde446c484b27f9a560d"
 # Checksums of data in installed packages, as little-endian float64.
 MENTAL_TESTS_SHA256 = "449ee24f4042810dfb3d00437b062fc2ff0bf31a1a995954aff6fbabf9d88317"
 SEA_SURFACE_SHA256 = "04cd82503f2284f490eb92e9bf30bfd475d3c12210aca925dc0978f62ce50780"
 ACCOUNTS_SHA256 = "088652c118dca2d2b47b65168d8c618353d1d36dbc96dfe4e19a3acd25beead0"
+# Downs' data as an R data frame, from a commit of a repository on GitHub.
+VECTORCARDIOGRAM = (
+    "https://raw.githubusercontent.com/djhunter/quatview/ff4b915426937e78330c0b683a203a6a8b0ccbfd/"
+    "downs_vectorcardiogram.RData"
+)
+VECTORCARDIOGRAM_SHA256 = "82b05be8d055c4f0da694a487e15c403f602cdc794725a281cfd23deacd6e98d"
+DIFFUSION_SHA256 = "b7ac6f959de1c076a1bf2e81983ebe25a9f2d010cc5c0005cc259906029ba3df"
+NETWORKS_SHA256 = {
+    "karate club": "4250ab82d25993234270c31813b29c372101c3fbe3a9f16220ff005fb05cd4f5",
+    "Les Misérables": "76f401b591c20644d1229ba247ae05dc145a1225facba2cedc2e9afd339021e8",
+}
+DIABETES_SHA256 = "839c546b0b4ac02c2e6cbe5e5c92313cefa993446c9733e9b49477cc3f96e104"
 # Patients with AML; the files of expression do not contain the disease.
 AML = {*range(28, 39), 50, 51, 52, 53, 54, 57, 58, 60, 61, 62, 63, 64, 65, 66}
 
@@ -190,3 +209,99 @@ def accounts():
     table = macrodata.load_pandas().data
     level = verified(table[["realgdp", "realcons", "realinv"]], ACCOUNTS_SHA256, "statsmodels")
     return 100 * np.log(level), (table["year"] + (table["quarter"] - 1) / 4).to_numpy()
+
+
+def vectorcardiograms():
+    """Return orientations of the hearts of 98 children by two systems of electrodes, of Downs et al. (1974).
+
+    Each child has the direction q in which the QRS loop extends farthest, and the normal p of the plane of the loop.
+    Peter Jupp's page http://www.mcs.st-and.ac.uk/~pej/vcg.html describes the columns. Read from
+    ``vectorcardiogram/downs_vectorcardiogram.RData`` in the data folder, else downloaded from a repository on GitHub.
+    The download has not been tested over the network; a copy of that commit has the checksum required here.
+
+    Returns:
+        ``frank (98, 3, 3), mcfee (98, 3, 3), group (98,)``: columns q, p and q×p by the Frank and the McFee system,
+        orthonormal to 1e-4; and 0 to 3 for boys of 2–10 years, boys of 11–19, girls of 2–10, girls of 11–19.
+    """
+    path = whole_file("vectorcardiogram/downs_vectorcardiogram.RData", VECTORCARDIOGRAM, VECTORCARDIOGRAM_SHA256)
+    try:
+        import rdata
+    except ImportError as error:
+        raise RuntimeError(f"{path} is an R file, and needs rdata: pip install 'pyro-manifold[examples]'.") from error
+    table = rdata.read_rda(path)["downs_vectorcardiogram"]
+    systems = []
+    for system in "FM":
+        q, p = (table[[f"{system}{vector}{k}" for k in (1, 2, 3)]].to_numpy(float) for vector in ("QRS", "PRP"))
+        systems.append(np.stack([q, p, np.cross(q, p)], -1))
+    return *systems, table["AgeSex"].to_numpy(int) - 1
+
+
+def diffusion():
+    """Return a slice of a brain by diffusion-weighted magnetic resonance, from the data of DIPY's tests.
+
+    Read from dipy without importing it: a NIfTI file of 10×10×10 voxels, of which the last slice is returned.
+
+    Returns:
+        ``signal (10, 10, 65), b (65,), directions (65, 3)``: intensities, diffusion weighting in ms/µm², 0 in the first
+        image, and unit vectors of the gradients.
+    """
+    folder = Path(distribution("dipy").locate_file("dipy/data/files"))
+    image = np.fromfile(folder / "small_64D.nii", dtype="<i2", offset=352).reshape((10, 10, 10, 65), order="F")
+    b, directions = (np.loadtxt(folder / f"small_64D.{part}") for part in ("bval", "bvec"))
+    table = np.column_stack([image[:, :, 9].reshape(100, 65).T, b / 1000, np.nan_to_num(directions)])
+    table = verified(table, DIFFUSION_SHA256, "dipy")
+    return table[:, :100].T.reshape(10, 10, 65), table[:, 100], table[:, 101:]
+
+
+def network(name):
+    """Return a network of NetworkX as links ``(nodes, nodes)`` of zeros and ones, and the names of its nodes.
+
+    Args:
+        name: ``"karate club"``, Zachary (1977), 34 members and 78 links; or ``"Les Misérables"``, the 77 characters of
+            Hugo's novel and 254 pairs that appear together, Knuth (1993).
+    """
+    import networkx
+
+    graph = networkx.karate_club_graph() if name == "karate club" else networkx.les_miserables_graph()
+    links = networkx.to_numpy_array(graph, nodelist=sorted(graph)) > 0
+    return verified(links, NETWORKS_SHA256[name], "NetworkX"), sorted(graph)
+
+
+def columns_of_r(content, length):
+    """Return the numeric columns of one length of a data frame that R's ``save`` wrote, ``(length, columns)``."""
+    content, columns = gzip.decompress(content), []
+    for code, kind in ((13, ">i4"), (14, ">f8")):  # R's integers and doubles: code, length, entries, all big-endian
+        header = code.to_bytes(4, "big") + length.to_bytes(4, "big")
+        place = content.find(header)
+        while place >= 0:
+            columns.append((place, np.frombuffer(content, kind, length, place + 8).astype(np.float64)))
+            place = content.find(header, place + 8 + columns[-1][1].size * np.dtype(kind).itemsize)
+    return np.stack([column for _, column in sorted(columns, key=lambda pair: pair[0])], 1)
+
+
+def wheat_protein():
+    """Return reflectances of 50 samples of ground wheat at six wavelengths ``(50, 6)``, and their protein in percent.
+
+    Fearn (1983), A misuse of ridge regression in the calibration of a near infrared reflectance instrument, Applied
+    Statistics 32; log(1 / reflectance) at 1680, 1806, 1932, 2058, 2184 and 2310 nm, as R's package Renvlp has them.
+    Read from ``wheat_protein/wheatprotein.rda`` in the data folder, else downloaded from a copy of the package. The
+    download has not been tested over the network; a copy of that commit has the checksum required here.
+    """
+    content = whole_file("wheat_protein/wheatprotein.rda", WHEAT, WHEAT_SHA256).read_bytes()
+    values = columns_of_r(content, 50)
+    return values[:, :6], values[:, 6]
+
+
+def diabetes():
+    """Return ``x (442, 4)``, ``y (442, 7)`` and the names of the columns of both, of 442 patients with diabetes.
+
+    Efron, Hastie, Johnstone & Tibshirani (2004), Least angle regression; x has age, sex, body mass index and blood
+    pressure, y six measurements of the serum and the progression of the disease a year later.
+    """
+    from sklearn.datasets import load_diabetes
+
+    data = load_diabetes(scaled=False)
+    values = verified(np.column_stack([data.data, data.target]), DIABETES_SHA256, "scikit-learn")
+    names = ["age", "sex", "body mass index", "blood pressure"]
+    names += ["cholesterol", "LDL", "HDL", "cholesterol / HDL", "log triglycerides", "glucose", "progression"]
+    return values[:, :4], values[:, 4:], names[:4], names[4:]

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
+from pyro_manifold.graphs.lowering import vmapped
 from pyro_manifold.graphs.operations import first_other_operation
 from pyro_manifold.graphs.passes import PRODUCTS, VECTORISATION, WITHOUT_STRIDES, folded_graph, run
 from pyro_manifold.graphs.rewriting import writes
@@ -253,7 +254,7 @@ class BatchedPotential:
         for first in range(0, chains, together):
             rows = min(together, chains - first)
             if rows not in graphs:
-                batched, then = torch.vmap(graph, in_dims=self._dimensions), PRODUCTS if on_cpu else ()
+                batched, then = vmapped(graph, self._dimensions), PRODUCTS if on_cpu else ()
                 graphs[rows] = folded_graph(batched, *part(in_order, first), then=then)
 
         def traced(*values: Tensor) -> tuple[Tensor, ...]:

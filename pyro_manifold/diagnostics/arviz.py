@@ -24,8 +24,9 @@ def to_inferencedata(
     mcmc: pyro.infer.MCMC,
     *,
     posterior_predictive: Mapping[str, Any] | None = None,
+    prior: Mapping[str, Any] | None = None,
     constant_data: Mapping[str, Any] | None = None,
-    log_likelihood: bool = True,
+    log_likelihood: bool | Mapping[str, Any] = True,
     deterministic: bool = True,
     align: bool = False,
     coords: Mapping[str, Sequence[Any]] | None = None,
@@ -37,7 +38,8 @@ def to_inferencedata(
     records (``acceptance_rate``, ``accepted``, ``diverging``, ``energy``, ``energy_error``, ``step_size``, ``n_steps``,
     ``lp``, and for sites that have them ``orthogonality_error`` and ``reflected``; only ``diverging`` for kernels of
     other packages); ``observed_data`` and ``log_likelihood`` of the observed sites of the model;
-    ``posterior_predictive`` and ``constant_data`` if given.
+    ``posterior_predictive``, ``prior``, ``prior_predictive`` and ``constant_data`` if given. All groups in one call:
+    ``mcmc.to_inferencedata(prior=500, posterior_predictive=True)``.
 
     ``lp`` is the log density that was sampled, up to a constant: of sites on a manifold with respect to the uniform
     distribution there, of others in unconstrained space. ``energy`` is the Hamiltonian, -lp plus kinetic energy.
@@ -45,9 +47,16 @@ def to_inferencedata(
     Args:
         mcmc: after ``run``; `pyro_manifold.infer.MCMC` or `pyro.infer.MCMC`.
         posterior_predictive: ``{site: (chains · draws, ...)}`` as returned by Pyro's ``Predictive``, or
-            ``(chains, draws, ...)``.
+            ``(chains, draws, ...)``. The method `MCMC.to_inferencedata` accepts True, which draws them: the observed
+            sites of the model, for its arguments in the run; discrete sites that were summed out are drawn given the
+            others.
+        prior: ``{site: (draws, ...)}`` as returned by ``Predictive(poutine.uncondition(model), num_samples=500)``.
+            Observed sites are the group ``prior_predictive``, all others ``prior``. The method `MCMC.to_inferencedata`
+            accepts a number of draws.
         constant_data: ``{name: array}``, such as covariates.
-        log_likelihood: compute the likelihood of each observation under each draw, which ``loo`` needs.
+        log_likelihood: compute the likelihood of each observation under each draw, which ``loo`` needs. Or given, for
+            other units than the observations, such as groups: ``{name: (chains · draws, ...)}`` or
+            ``(chains, draws, ...)``.
         deterministic: compute the values of `pyro.deterministic` sites under each draw.
         align: align the draws by the symmetries of the posterior, as ``get_samples(align=True)`` does; deterministic
             sites are then those of the aligned draws. For runs of this package.
@@ -58,14 +67,17 @@ def to_inferencedata(
     are summed out in ``log_likelihood`` too, one number for each element of their plates: observed sites that depend on
     the same discrete site have one likelihood, under their names joined by commas. Observations that share a discrete
     site outside their plates (a hidden Markov chain) have no ``log_likelihood``, and deterministic sites that depend on
-    summed-out ones have no value; both are left out with a warning.
+    summed-out ones have no value; both are left out with a warning. A model that takes its data in minibatches, by
+    ``data_loader`` or a subsampling plate, has no ``log_likelihood`` and no ``observed_data``, and its predictive draws
+    must be given.
 
     Returns:
         ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree`` with the same groups.
 
     Raises:
-        ValueError: before ``run``, for another number of posterior predictive draws, for ``dims`` and ``coords``
-            that name nothing or do not fit, or for ``align`` if the symmetries of the posterior are not known.
+        ValueError: before ``run``, for another number of posterior predictive draws or another shape, for ``dims`` and
+            ``coords`` that name nothing or do not fit, or for ``align`` if the symmetries of the posterior are not
+            known.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
@@ -95,17 +107,20 @@ def to_inferencedata(
     groups: dict[str, Group] = {
         "posterior": dict(posterior),
         "sample_stats": _sample_stats(mcmc, chains, draws),
-        "posterior_predictive": _by_chain(posterior_predictive or {}, chains, draws),
+        "posterior_predictive": _by_chain("posterior_predictive", posterior_predictive, chains, draws),
         "constant_data": dict(constant_data or {}),
     }
+    if not isinstance(log_likelihood, bool):
+        groups["log_likelihood"] = _by_chain("log_likelihood", log_likelihood, chains, draws)
     model = getattr(mcmc.kernel, "model", None)
     if model is not None:
         if deterministic:
             groups["posterior"] |= _deterministic(mcmc, posterior)
         if getattr(mcmc, "_data_loader", None) is None:
             groups["observed_data"] = dict(observed_values(model, mcmc._args, mcmc._kwargs))
-        if log_likelihood:
+        if log_likelihood is True:
             groups["log_likelihood"] = _log_likelihood(mcmc, posterior, chains, draws)
+    groups |= _prior_groups(prior, groups["posterior"], groups.get("observed_data", {}))
     arrays = {name: _arrays(group) for name, group in groups.items() if group}
     named = _checked_dims(arrays, dims or {}, coords or {})
     return _inference_data(arrays, dict(coords or {}), named)
@@ -124,9 +139,11 @@ def _sample_stats(mcmc: pyro.infer.MCMC, chains: int, draws: int) -> Group:
     return {}
 
 
-def _by_chain(draws_of: Mapping[str, Any], chains: int, draws: int) -> Group:
+def _by_chain(group: str, draws_of: Mapping[str, Any] | None, chains: int, draws: int) -> Group:
+    if draws_of is not None and not isinstance(draws_of, Mapping):
+        raise ValueError(f"{group}={draws_of!r}, expected draws, {{site: tensor}}.")
     grouped = {}
-    for name, value in draws_of.items():
+    for name, value in (draws_of or {}).items():
         value = torch.as_tensor(value)
         if value.shape[:2] == (chains, draws):
             grouped[name] = value
@@ -134,10 +151,34 @@ def _by_chain(draws_of: Mapping[str, Any], chains: int, draws: int) -> Group:
             grouped[name] = value.reshape(chains, draws, *value.shape[1:])
         else:
             raise ValueError(
-                f"posterior_predictive['{name}'] has shape {tuple(value.shape)}, expected {chains * draws} draws in "
-                f"front, or {chains} chains of {draws}."
+                f"{group}['{name}'] has shape {tuple(value.shape)}, expected {chains * draws} draws in front, or "
+                f"{chains} chains of {draws}."
             )
     return grouped
+
+
+def _prior_groups(prior: Mapping[str, Any] | None, posterior: Group, observed: Group) -> dict[str, Group]:
+    """Return the groups ``prior`` and ``prior_predictive``, each value ``(1, draws, ...)``."""
+    if prior is not None and not isinstance(prior, Mapping):
+        raise ValueError(f"prior={prior!r}, expected draws, {{site: tensor}}.")
+    values = {name: torch.as_tensor(value) for name, value in (prior or {}).items()}
+    counts = {name: len(value) if value.dim() else 0 for name, value in values.items()}
+    if len(set(counts.values())) > 1 or 0 in counts.values():
+        raise ValueError(f"prior has {counts} draws, expected the same number of each site, in the first dimension.")
+    shapes = {name: value.shape[2:] for name, value in posterior.items()}
+    shapes |= {name: value.shape for name, value in observed.items()}
+    for name, value in values.items():
+        shape = shapes.get(name, value.shape[1:])
+        if value[0].numel() != shape.numel():  # Pyro's draws have dimensions of size 1 for plates
+            raise ValueError(
+                f"prior['{name}'] has shape {tuple(value.shape)}, expected {(len(value), *shape)}, the draws and the "
+                "shape of the site in the run."
+            )
+        values[name] = value.reshape(1, len(value), *shape)
+    # Without data in the export, as for minibatches, sites without posterior draws are the observed ones.
+    names = set(observed) if observed else set(values) - set(posterior)
+    predictive = {name: value for name, value in values.items() if name in names}
+    return {"prior": {name: x for name, x in values.items() if name not in names}, "prior_predictive": predictive}
 
 
 def _log_likelihood(mcmc: pyro.infer.MCMC, posterior: Mapping[str, Tensor], chains: int, draws: int) -> Group:
@@ -167,7 +208,7 @@ def _checked_dims(
             raise ValueError(f"{argument}={value!r}, expected a dictionary.")
     variables: dict[str, int] = {}
     for group, values in groups.items():
-        in_front = 2 if group in ("posterior", "posterior_predictive", "sample_stats") else 0
+        in_front = 0 if group in ("observed_data", "constant_data") else 2
         if group != "log_likelihood":  # an event has one likelihood, so fewer dimensions than its value
             variables |= {name: np.ndim(value) - in_front for name, value in values.items()}
     for name, names in dims.items():

@@ -10,6 +10,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_manifold.graphs import lowering
 from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.tracing import trace
 from pyro_manifold.graphs.verified import Verified
@@ -86,8 +87,7 @@ def over_draws(
 
 def _of_a_batch(flat: FlatFunction, columns: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     def vectorised(_: FlatFunction) -> FlatFunction:
-        graph: FlatFunction = torch.vmap(trace(flat, *[column[0].clone() for column in columns]))
-        return graph
+        return lowering.vmapped(trace(flat, *[column[0].clone() for column in columns]))
 
     function = Verified(row_by_row(flat), "draw by draw")
     rows = _to_compare(columns)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from pyro_manifold.graphs.rewriting import ATEN, VIEW, Rules, add_constant, call, example
 
@@ -59,6 +60,42 @@ def _reshape(module: GraphModule, node: Node) -> Node:
 VECTORISABLE: Rules = {ATEN.slice_scatter.default: _count_from_the_start, VIEW: _reshape}
 
 
+class _LogNormalCDF(torch.autograd.Function):
+    """`torch.special.log_ndtr` of values, with the batching rule that torch lacks: elementwise, as of one tensor."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.special.log_ndtr(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save nothing: the derivatives are nodes of the graph already."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> tuple[Tensor, int | None]:
+        return _log_ndtr(x), in_dims[0]
+
+
+def _log_ndtr(x: Tensor) -> Tensor:
+    result: Tensor = _LogNormalCDF.apply(x)
+    return result
+
+
+_BATCHING_RULES: dict[Any, Callable[..., Any]] = {ATEN.special_log_ndtr.default: _log_ndtr}
+"""Operators for which `torch.vmap` loops over the batch and warns at each call, and functions that replace them."""
+
+
+def vmapped(graph: GraphModule, in_dims: Any = 0) -> Callable[..., Any]:
+    """Return `torch.vmap` of a graph, without a loop over the batch for operators of `_BATCHING_RULES`."""
+    if any(node.target in _BATCHING_RULES for node in graph.graph.nodes):
+        nodes = Graph()
+        nodes.output(nodes.graph_copy(graph.graph, {}))
+        for node in nodes.nodes:
+            node.target = _BATCHING_RULES.get(node.target, node.target)
+        graph = GraphModule(graph, nodes)
+    return torch.vmap(graph, in_dims=in_dims)
+
+
 # ---- differentiation in forward mode -------------------------------------------------------------------------------
 
 
@@ -68,6 +105,19 @@ def _logarithms(module: GraphModule, node: Node) -> Node:
     above = call(graph, ATEN.log1p.default, node.args)
     below = call(graph, ATEN.log1p.default, (call(graph, ATEN.neg.default, node.args),))
     return call(graph, ATEN.div.Scalar, (call(graph, ATEN.sub.Tensor, (above, below)), 2))
+
+
+def _log_ndtr_by_erfc(module: GraphModule, node: Node) -> Node:
+    """Replace log Φ(x) by functions with batching rules, each where it and its derivative are finite."""
+    graph, (x,) = module.graph, node.args
+    above, below = (call(graph, clamp, (x, -1.0)) for clamp in (ATEN.clamp_min.default, ATEN.clamp_max.default))
+    half_tail = call(graph, ATEN.erfc.default, (call(graph, ATEN.mul.Scalar, (above, math.sqrt(0.5))),))
+    near = call(graph, ATEN.log1p.default, (call(graph, ATEN.mul.Scalar, (half_tail, -0.5)),))
+    scaled = call(graph, ATEN.special_erfcx.default, (call(graph, ATEN.mul.Scalar, (below, -math.sqrt(0.5))),))
+    half_square = call(graph, ATEN.mul.Scalar, (call(graph, ATEN.mul.Tensor, (below, below)), 0.5))
+    logarithm = call(graph, ATEN.log.default, (call(graph, ATEN.mul.Scalar, (scaled, 0.5)),))
+    far = call(graph, ATEN.sub.Tensor, (logarithm, half_square))
+    return call(graph, ATEN.where.self, (call(graph, ATEN.lt.Scalar, (x, -1.0)), far, near), value=node.meta["val"])
 
 
 def _number_as_tensor(module: GraphModule, node: Node) -> Node | None:
@@ -85,5 +135,6 @@ def _number_as_tensor(module: GraphModule, node: Node) -> Node | None:
 
 FORWARD_DIFFERENTIABLE: Rules = {
     ATEN.atanh.default: _logarithms,
+    ATEN.special_log_ndtr.default: _log_ndtr_by_erfc,
     **dict.fromkeys((ATEN.add.Tensor, ATEN.sub.Tensor, ATEN.mul.Tensor, ATEN.div.Tensor), _number_as_tensor),
 }

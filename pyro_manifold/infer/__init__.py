@@ -6,6 +6,7 @@ from pyro_manifold.infer.calibration.calibrate import calibrate
 from pyro_manifold.infer.cross_validation import held_out_cells, k_fold
 from pyro_manifold.infer.evidence import compare_evidence
 from pyro_manifold.infer.exchange.exchange import ReplicaExchange
+from pyro_manifold.infer.init_strategies import init_to_draws, init_to_guide
 from pyro_manifold.infer.mcmc.arguments import Superchains
 from pyro_manifold.infer.mcmc.hmc.ghmc import GHMC
 from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
@@ -63,6 +64,8 @@ __all__ = [
     "calibrate",
     "compare_evidence",
     "held_out_cells",
+    "init_to_draws",
+    "init_to_guide",
     "k_fold",
     "stein_scores",
     "train_meta_sampler",

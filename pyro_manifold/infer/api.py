@@ -79,7 +79,7 @@ class MCMC(Results):
             that is None too.
         initial_params: initial values ``{site: tensor}``, with a leading chain dimension if ``num_chains > 1`` (of
             groups, with `Superchains`); manifold sites on their manifold, all others unconstrained.
-            `SMC.initial_params` returns them in this form.
+            `SMC.initial_params` returns them in this form; for values as in the model, `init_to_draws` of the kernel.
         num_chains: number of chains, 1 to thousands; or `Superchains`, groups of chains that share an initial value,
             for nested R-hat.
         hook_fn: called as ``hook_fn(kernel, params, stage, i)`` after each iteration; under ``"vectorized"`` each of

@@ -10,6 +10,7 @@ import numpy as np
 import pyro.infer
 import torch
 from pyro import poutine
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_manifold.density.causes import arguments_by_name, explained
@@ -17,9 +18,10 @@ from pyro_manifold.density.minibatch import in_minibatches
 from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_deterministic, is_latent
 from pyro_manifold.graphs.verified import reason
 
+_SHAPES_SHOWN = 4
 _REMEDY = (
     "index dimensions from the right in the model (U * scales[..., None, :], F[..., group, :, :] for a plate of "
-    "groups), or pass parallel=False."
+    "groups, (x[..., None, :] @ A).squeeze(-2) for x @ A in a plate of rows), or pass parallel=False."
 )
 
 
@@ -195,11 +197,13 @@ def _check_alike(
     """
     count = len(next(iter(samples.values())))
     chosen = [0, count - 1] if count > 1 else [0]
+    drawn_so_far = _Shapes()
     with torch.random.fork_rng(devices=[]), torch.no_grad():  # this check must not change the predictions
         shapes = {name: site["value"].shape for name, site in _sites(model, _draw(samples, 0), args, kwargs).items()}
         try:
             both = {name: x[chosen] for name, x in placed.items()}
-            nodes = pyro.infer.Predictive(model, both, parallel=True).get_vectorized_trace(*args, **kwargs).nodes
+            together = pyro.infer.Predictive(drawn_so_far(model), both, parallel=True)
+            nodes = together.get_vectorized_trace(*args, **kwargs).nodes
             wrong = []
             for k, draw in enumerate(chosen):
                 drawn = {
@@ -211,13 +215,37 @@ def _check_alike(
                 wrong += [name for name in shapes if name in alone and _differs(nodes[name], alone[name], k)]
         except Exception as error:  # a model can fail in any way
             raise ValueError(
-                f"Predictive(parallel=True): the model cannot be run for all draws at once ({reason(error)}): {_REMEDY}"
+                f"Predictive(parallel=True): the model cannot be run for all draws at once ({reason(error)}; for "
+                f"{len(chosen)} draws {drawn_so_far}): {_REMEDY}"
             ) from error
     if wrong:
         raise ValueError(
             f"Predictive(parallel=True): for all draws at once the model gives another result at site '{wrong[0]}' "
             f"than for each draw separately: {_REMEDY}"
         )
+
+
+class _Shapes(Messenger):
+    """Handler that records the shapes of sites, so that an error between two sites names the first of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def __enter__(self) -> Any:
+        self._shapes.clear()
+        return super().__enter__()
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        if torch.is_tensor(msg["value"]) and not poutine.util.site_is_subsample(msg):
+            self._shapes[msg["name"]] = tuple(msg["value"].shape)
+
+    def __str__(self) -> str:
+        if not self._shapes:
+            return "there is no site before the error"
+        last = next(reversed(self._shapes))
+        shapes = dict(list(self._shapes.items())[-_SHAPES_SHOWN:])
+        return f"the last site before the error is '{last}', and shapes are {shapes}"
 
 
 def _sites(

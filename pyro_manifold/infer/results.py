@@ -28,6 +28,7 @@ from pyro_manifold.infer.mcmc.running.sampling import Sampling
 from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws
 from pyro_manifold.infer.mcmc.running.summary import aligned_summary, plain_summary
 from pyro_manifold.infer.mcmc.transitions.states import Statistics
+from pyro_manifold.infer.predictive_groups import with_draws
 
 
 class Results(pyro.infer.MCMC):
@@ -194,8 +195,18 @@ class Results(pyro.infer.MCMC):
         return Diagnostics(found if self._sampling is None else found | self._sampling.report())
 
     def to_inferencedata(self, **options: Any) -> Any:
-        """Export the run to ArviZ; options and groups are those of `pyro_manifold.diagnostics.to_inferencedata`."""
-        return to_inferencedata(self, **options)
+        """Export the run to ArviZ; options and groups are those of `pyro_manifold.diagnostics.to_inferencedata`.
+
+        In addition ``prior`` may be a number of draws, and ``posterior_predictive`` True. They are drawn from the model
+        with its arguments in the run, without its data. All groups in one call:
+        ``mcmc.to_inferencedata(prior=500, posterior_predictive=True)``.
+
+        Raises:
+            ValueError: as `pyro_manifold.diagnostics.to_inferencedata`, and if draws are asked for and the model takes
+                its data in minibatches, ``save_params`` leaves out a site, or the kernel has no model.
+        """
+        self._check_there_are_draws("to_inferencedata")
+        return to_inferencedata(self, **with_draws(self, options))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling: results and settings, without graphs, and without the run that made them."""

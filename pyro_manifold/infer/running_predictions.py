@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from pyro_manifold.diagnostics.disagreement import named
 from pyro_manifold.diagnostics.replay import Replay, Values, row_by_row
 from pyro_manifold.graphs.agreement import FlatFunction, agrees
+from pyro_manifold.graphs.lowering import vmapped
 from pyro_manifold.graphs.passes import VECTORISATION, run
 from pyro_manifold.graphs.tracing import trace
 from pyro_manifold.graphs.verified import Verified
@@ -199,7 +200,7 @@ class RunningPredictions:
         def vectorised(_: FlatFunction) -> FlatFunction:
             graph = _without_unused(flat, [column[0].clone() for column in columns])
             # Traced once more, so that vectorising costs nothing at each draw.
-            batched: FlatFunction = trace(torch.vmap(graph), *columns)
+            batched: FlatFunction = trace(vmapped(graph), *columns)
             return batched
 
         function, chains = Verified(row_by_row(flat), "chain by chain"), len(columns[0])

@@ -18,6 +18,7 @@ from benchmarks import machine, timing
 from benchmarks.papers.msd import robot_arm_model
 from benchmarks.papers.variational import methods
 from pyro_manifold.graphs.native import loop
+from tests.benchmarks.papers.test_reproduction import SMALL
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
@@ -33,7 +34,6 @@ COMMANDS = {
     "accuracy.modes.unvisited --sets 1 --entries 1 --draws 20 --effective 20 --particles 16": (),
     "accuracy.msd.starts --posteriors banana --radii 0.1 --chains 4 --short": (),
     "accuracy.networks.priors --only iris --gains auto --scales 4 --seeds 1 --draws 20 --warmup 20": (),
-    "papers.ohmc.paper_tables --short": (),
     "speed.devices --chains 4 --device cpu --only Langevin": (),
     "speed.directional --short": (),
     "speed.expansions --shape 3 2": ("jax",),
@@ -114,10 +114,10 @@ def run_by(source: str) -> Iterator[str]:
 
 
 def test_every_script_is_run():
-    """By the table above, or by a test that calls its `main`; a new one has to be put into one of them."""
+    """By the tables here and of the papers, or by a test that calls its `main`; a new one has to be put into one."""
     files = (ROOT / "benchmarks").rglob("*.py")
     scripts = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files if is_script(file.read_text())}
-    run = {f"benchmarks.{command.split()[0]}" for command in COMMANDS}
+    run = {f"benchmarks.{command.split()[0]}" for command in COMMANDS} | {f"benchmarks.papers.{name}" for name in SMALL}
     run |= {f"{module}.__main__" for module in run}
     run |= {module for file in Path(__file__).parent.rglob("test_*.py") for module in run_by(file.read_text())}
     assert len(scripts) > 50

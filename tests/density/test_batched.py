@@ -1,7 +1,10 @@
 """Energies and gradients of many chains are those of each, however many are computed together."""
 
+import math
+
 import numpy as np
 import pytest
+import scipy.special
 import torch
 
 from pyro_manifold.density import batched
@@ -122,3 +125,25 @@ def test_parameters_of_the_model_keep_no_iterations_in_memory(strange):
 
 class Strange(torch.Tensor):
     pass
+
+
+def test_a_probit_likelihood_is_not_a_loop_over_chains():
+    """torch.vmap has no rule for log_ndtr: it would loop over the chains, and warn each time."""
+    functorch = torch._C._functorch
+    sites = {"w": 3 * torch.randn(5, 3)}
+
+    def probit(sites):
+        return -torch.special.log_ndtr(DATA @ sites["w"]).sum()
+
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        found = BatchedPotential(probit, sites)
+        energy, gradient = found(sites)
+    finally:
+        functorch._set_vmap_fallback_enabled(True)
+    assert found.graph.form == "traced"
+    at = sites["w"] @ DATA.T
+    below = torch.as_tensor(scipy.special.log_ndtr(at.numpy()))
+    torch.testing.assert_close(energy, -below.sum(-1))
+    ratios = torch.exp(-at.square() / 2 - math.log(2 * math.pi) / 2 - below)
+    torch.testing.assert_close(gradient["w"], -ratios @ DATA)

@@ -1,6 +1,8 @@
 """Sources of data without network: a folder, or a download that is replaced here."""
 
+import gzip
 import hashlib
+from functools import partial
 
 import numpy as np
 import pooch
@@ -23,7 +25,16 @@ def golub_file(path, patients, values):
 
 
 @pytest.mark.usefixtures("no_folder")
-@pytest.mark.parametrize("load", [datasets.ionosphere, datasets.leukemia, datasets.robot_arm])
+@pytest.mark.parametrize(
+    "load",
+    [
+        datasets.ionosphere,
+        datasets.leukemia,
+        datasets.robot_arm,
+        datasets.vectorcardiograms,
+        datasets.wheat_protein,
+    ],
+)
 def test_a_failed_download_has_advice(monkeypatch, load):
     def fail(*arguments, **options):
         raise OSError("no route to host")
@@ -113,10 +124,81 @@ def test_the_original_robot_arm():
     assert errors == pytest.approx([1.016, 0.942], abs=0.001)
 
 
-@pytest.mark.parametrize("load", [datasets.mental_tests, datasets.sea_surface, datasets.accounts])
+def test_vectorcardiograms_of_a_file(monkeypatch, tmp_path):
+    """An R file with the columns of the original, in which axis k of each vector of system s is recognisable."""
+    rdata, pandas = pytest.importorskip("rdata"), pytest.importorskip("pandas")
+    table = {"ID": np.array([1, 2]), "AgeSex": np.array([4, 1])}
+    for system, sign in (("F", 1.0), ("M", -1.0)):
+        for vector, axis in (("QRS", 0), ("PRP", 1)):
+            table |= {f"{system}{vector}{k + 1}": np.full(2, sign * (k == axis)) for k in range(3)}
+    (tmp_path / "vectorcardiogram").mkdir()
+    path = tmp_path / "vectorcardiogram" / "downs_vectorcardiogram.RData"
+    rdata.write_rda(path, {"downs_vectorcardiogram": pandas.DataFrame(table)})
+    monkeypatch.setenv("PYRO_MANIFOLD_DATA", str(tmp_path))
+    monkeypatch.setattr(datasets, "VECTORCARDIOGRAM_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    frank, mcfee, group = datasets.vectorcardiograms()
+    np.testing.assert_array_equal(frank[0], np.eye(3))
+    np.testing.assert_array_equal(mcfee[1], np.diag([-1.0, -1.0, 1.0]))
+    assert group.tolist() == [3, 0]
+
+
+PACKAGED = [
+    datasets.mental_tests,
+    datasets.sea_surface,
+    datasets.accounts,
+    datasets.diabetes,
+    datasets.diffusion,
+    partial(datasets.network, "karate club"),
+    partial(datasets.network, "Les Misérables"),
+]
+
+
+@pytest.mark.parametrize("load", PACKAGED)
 def test_data_of_packages_are_verified(monkeypatch, load):
-    values, _ = load()
+    values, *_ = load()
     assert np.isfinite(values).all()
     monkeypatch.setattr(datasets, "checksum", lambda *arrays: "another")
-    with pytest.raises(RuntimeError, match=r"The data of \w+ have changed"):
+    with pytest.raises(RuntimeError, match=r"The data of [\w-]+ have changed"):
         load()
+
+
+def saved_by_r(*columns):
+    """Columns as R's ``save`` writes them: a code, a length and big-endian entries, with other bytes between them."""
+    content = b"RDX2\nX\n"
+    for column in columns:
+        code, kind = (13, ">i4") if column.dtype.kind == "i" else (14, ">f8")
+        content += (
+            b"\0\0\4\2" + code.to_bytes(4, "big") + len(column).to_bytes(4, "big") + column.astype(kind).tobytes()
+        )
+    return gzip.compress(content)
+
+
+def test_columns_of_a_table_of_r():
+    first, second, third = np.arange(5) - 2, np.linspace(-1.5, 1e9, 5), np.arange(5) * 100_000
+    found = datasets.columns_of_r(saved_by_r(first, np.arange(4), second, third), 5)
+    np.testing.assert_array_equal(found, np.stack([first, second, third], 1))
+
+
+def test_wheat_of_a_folder(monkeypatch, tmp_path):
+    """A file in the format of Renvlp's, with integers and the protein as the only column of doubles."""
+    monkeypatch.setenv("PYRO_MANIFOLD_DATA", str(tmp_path))
+    (tmp_path / "wheat_protein").mkdir()
+    expected = np.arange(300).reshape(50, 6), np.linspace(7, 15, 50)
+    content = saved_by_r(*expected[0].T, expected[1], np.arange(50) % 2)
+    (tmp_path / "wheat_protein" / "wheatprotein.rda").write_bytes(content)
+    with pytest.raises(RuntimeError, match="is not the file at https://raw"):
+        datasets.wheat_protein()
+    monkeypatch.setattr(datasets, "WHEAT_SHA256", hashlib.sha256(content).hexdigest())
+    for found, array in zip(datasets.wheat_protein(), expected, strict=True):
+        np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.skipif(
+    not (datasets.data_folder() / "wheat_protein").exists(),
+    reason="needs Renvlp's wheat_protein/wheatprotein.rda in the folder PYRO_MANIFOLD_DATA",
+)
+def test_the_original_wheat():
+    reflectances, protein = datasets.wheat_protein()
+    assert reflectances.shape == (50, 6)
+    np.testing.assert_array_equal(reflectances[0], [468, 123, 246, 374, 386, -11])
+    assert (protein.min(), protein.max(), (protein < 9.75).sum()) == (7.75, 14.44, 24)

@@ -4,8 +4,21 @@ import inspect
 from pathlib import Path
 
 import pytest
+import torch
 
-from examples import cointegration, collinear_regression, mental_tests, sea_surface
+from examples import (
+    cointegration,
+    collinear_regression,
+    datasets,
+    diffusion_tensors,
+    envelope,
+    mental_tests,
+    reduced_rank,
+    sea_surface,
+    social_networks,
+    vectorcardiograms,
+)
+from tests.examples import simulated
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 
@@ -20,7 +33,19 @@ def test_collinear_regression(tmp_path, capsys):
     assert found.directions["slopes"].shape == (1, 10)
 
 
-@pytest.mark.parametrize("example", [cointegration, mental_tests, sea_surface], ids=lambda module: module.__name__)
+PAGES = [
+    cointegration,
+    diffusion_tensors,
+    envelope,
+    mental_tests,
+    reduced_rank,
+    sea_surface,
+    social_networks,
+    vectorcardiograms,
+]
+
+
+@pytest.mark.parametrize("example", PAGES, ids=lambda module: module.__name__)
 def test_pages_of_the_gallery_show_the_models_of_their_scripts(example):
     page = (GALLERY / f"{example.__name__.removeprefix('examples.')}.md").read_text()
     assert inspect.getsource(example.model) in page
@@ -57,3 +82,82 @@ def test_cointegration(tmp_path, capsys):
     assert abs(float(relation.norm()) - 1) < 1e-6
     assert int(table.probability.idxmax()) == 0
     assert all((tmp_path / f"cointegration{part}.png").stat().st_size > 10_000 for part in ("", "_distance"))
+
+
+def test_diffusion_tensors(tmp_path, capsys):
+    fits = diffusion_tensors.main(["--output", str(tmp_path), "--draws", "60"])
+    assert "94 % cone" in capsys.readouterr().out
+    found, first, values, axis, _ = fits["all 64 directions"]
+    classical = diffusion_tensors.anisotropy(values)
+    clear = classical > 0.6
+    assert float((found.mean(0) - classical)[clear].abs().median()) < 0.05
+    main, cone = diffusion_tensors.cones(first)
+    assert float((main * axis[..., 0]).sum(-1).abs()[clear].quantile(0.1)) > 0.99
+    assert float(cone[clear].median()) < 10
+    assert float(cone[classical < 0.1].median()) > 30
+    assert all((tmp_path / f"diffusion_tensors{part}.png").stat().st_size > 10_000 for part in ("", "_cones"))
+
+
+def test_vectorcardiograms(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(datasets, "vectorcardiograms", simulated.vectorcardiograms)
+    found, fits, outlier = vectorcardiograms.main(["--output", str(tmp_path), "--draws", "100"])
+    assert "likely outliers" in capsys.readouterr().out
+    low, middle, high = found
+    truth = middle.new_tensor([0.0, 20.0, 0.0])
+    assert float((middle - truth).abs().max()) < 6
+    assert float(((low < truth) & (truth < high)).double().mean()) >= 0.75  # of 12
+    assert len(fits) == 4
+    assert float(outlier[:3].max()) > 0.9
+    assert float(outlier[3:].mean()) < 0.1
+    assert all((tmp_path / f"vectorcardiograms{part}.png").stat().st_size > 10_000 for part in ("", "_residuals"))
+
+
+@pytest.mark.filterwarnings("ignore:compare_evidence:UserWarning")  # 32 particles are few
+@pytest.mark.filterwarnings("ignore:Chains disagree:UserWarning", "ignore:No replica:UserWarning")  # and so are draws
+def test_social_networks(tmp_path, capsys):
+    few = ["--draws", "80", "--ranks", "0", "2", "--particles", "32"]
+    fits, table, areas = social_networks.main(["--output", str(tmp_path), *few])
+    assert "eigenmodel         not in their club: members [" in capsys.readouterr().out
+    draws, links, _ = fits["karate club"]
+    assert draws["U"].shape == (4, 80, 34, 2)
+    assert links.sum() == 2 * 78
+    assert int(table.probability.idxmax()) == 2
+    assert areas["Les Misérables"]["eigenmodel, rank 2"] > 0.6  # 0.5 at random; few draws after few steps of warm-up
+    assert all((tmp_path / f"social_networks{part}.png").stat().st_size > 10_000 for part in ("", "_prediction"))
+
+
+@pytest.mark.filterwarnings("ignore:compare_evidence:UserWarning", "ignore:Chains disagree:UserWarning")
+def test_reduced_rank(tmp_path, capsys):
+    few = ["--draws", "60", "--ranks", "1", "2", "--particles", "32"]
+    draws, table = reduced_rank.main(["--output", str(tmp_path), *few])
+    assert "canonical correlations" in capsys.readouterr().out
+    x, y, *_ = reduced_rank.load()
+    least = torch.linalg.lstsq(x, y).solution
+    assert float((reduced_rank.coefficients(draws).mean((0, 1)) - least).abs().max()) < 0.1
+    assert float(reduced_rank.canonical_correlations(x, draws)[..., 0].mean()) == pytest.approx(0.70, abs=0.05)
+    assert int(table.probability.idxmax()) == 2
+    assert all((tmp_path / f"reduced_rank{part}.png").stat().st_size > 10_000 for part in ("", "_coefficients"))
+
+
+AXES = torch.linalg.qr(torch.arange(36.0, dtype=torch.float64).reshape(6, 6).sin()).Q
+
+
+def simulated_wheat():
+    """Return 50 samples whose groups differ by 8 along the third axis, with errors as those of wheat."""
+    protein = torch.where(torch.arange(50) % 2 == 0, 8.0, 11.0).double()
+    errors = torch.randn(50, 6, dtype=torch.float64) * torch.tensor([80.0, 15.0, 3.0, 5.0, 0.6, 0.5]) @ AXES.T
+    return (errors + 8 * (protein > 9.75)[:, None] * AXES[:, 2]).numpy(), protein.numpy()
+
+
+@pytest.mark.filterwarnings("ignore:compare_evidence:UserWarning")  # 32 particles are few
+def test_envelope_without_network(tmp_path, monkeypatch):
+    """Data as those of wheat: the envelope finds the effect, which is lost in the errors of least squares."""
+    monkeypatch.setattr(datasets, "wheat_protein", simulated_wheat)
+    few = ["--draws", "150", "--dimensions", "0", "1", "--particles", "32"]
+    effects, table = envelope.main(["--output", str(tmp_path), *few])
+    (_, error), (likely, likely_error), (mean, deviation) = (map(torch.as_tensor, pair) for pair in effects.values())
+    assert float((mean - 8 * AXES[:, 2]).abs().max()) < 4 * float(deviation.max())
+    assert float(((mean - likely) / likely_error).abs().max()) < 2  # the prior of the shift is a part of it
+    assert float(error.max()) > 5 * float(deviation.max())
+    assert int(table.probability.idxmax()) == 1
+    assert all((tmp_path / f"envelope{part}.png").stat().st_size > 10_000 for part in ("", "_axes"))

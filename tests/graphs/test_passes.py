@@ -1,6 +1,9 @@
 """The table of passes, and rules as its entries."""
 
+import math
+
 import pytest
+import scipy.special
 import torch
 
 from pyro_manifold.graphs import passes
@@ -61,3 +64,18 @@ def test_shapes_of_inputs_are_constants():
     module = run(SIMPLIFICATION, trace(function, x))
     assert operators(module) == [ATEN.mul.Tensor]
     torch.testing.assert_close(module(x), function(x))
+
+
+def test_log_of_the_normal_distribution_for_forward_mode():
+    """Values and tangents on both sides of the place where the formulas meet, and far away, without a loop of vmap."""
+    x = torch.tensor([-40.0, -5.0, -1.0, -0.999, 0.0, 3.0, 40.0], dtype=torch.float64)
+    graph = run(passes.FORWARD_MODE, trace(torch.special.log_ndtr, x[:1].clone()))
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    try:
+        rows = torch.func.vmap(lambda at: torch.func.jvp(graph, (at,), (torch.ones_like(at),)))
+        values, slopes = rows(x[:, None])
+    finally:
+        torch._C._functorch._set_vmap_fallback_enabled(True)
+    expected = torch.as_tensor(scipy.special.log_ndtr(x.numpy()))
+    torch.testing.assert_close(values[:, 0], expected, rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(slopes[:, 0], torch.exp(-x.square() / 2 - expected) / math.sqrt(2 * math.pi))

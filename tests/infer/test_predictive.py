@@ -177,3 +177,18 @@ def test_prior_predictions_at_once_have_the_moments_of_the_prior():
     predicted = Predictive(poutine.uncondition(components), num_samples=2000, parallel=True)(torch.zeros(5, 6))["y"]
     assert predicted.shape == (2000, 5, 6)
     assert_mean(predicted.square().sum(-1).mean(-1)[None], 2 * 25.0 + 6.0)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_an_error_between_sites_names_the_site_before_it(given):
+    """Also for draws from the prior."""
+
+    def product(count):
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("rows", count):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+            pyro.sample("y", dist.Normal(z @ w, 1.0))
+
+    expected = r"last site before the error is 'z', and shapes are \{'w': \(2, 1, 3\), 'z': \(2, 10, 3\)\}\): index"
+    with pytest.raises(ValueError, match=expected):
+        Predictive(product, {"w": torch.ones(5, 3)} if given else None, num_samples=5, parallel=True)(10)

@@ -19,6 +19,8 @@ from examples.datasets import robot_arm
 NOISE = 0.05
 """Standard deviation σ of the noise; β = 1/σ² = 400."""
 HIDDEN = 8
+SMALL = 0.1
+"""Standard deviation of small weights, where the prior has 1."""
 FIRST_JOINT = (0.453, 1.932)
 """x₁ is uniform on this interval and its mirror image."""
 SECOND_JOINT = (0.534, 3.142)
@@ -80,7 +82,7 @@ def standard_normal(shape):
 def small_weights(runs, seed):
     """A tenth of draws of the prior, one set a run, ``{site: (runs, *shape)}``."""
     generator = np.random.default_rng([seed, 1])  # another stream than the data's
-    return {name: 0.1 * torch.as_tensor(generator.standard_normal((runs, *shape))) for name, shape in SHAPES.items()}
+    return {name: SMALL * torch.as_tensor(generator.standard_normal((runs, *shape))) for name, shape in SHAPES.items()}
 
 
 def log_density(vectors, arm):

@@ -5,7 +5,8 @@
 
 The experiment of section 5.2 of Gong, Li & Hernández-Lobato (ICLR 2019), as their code has it
 (github.com/WenboGong/MetaSGMCMC), cut. Training is on 784-20-10 with ReLU. The three problems: 784-40-40-10 with ReLU,
-the same with sigmoids, and the digits 5 to 9 by 784-20-5 with ReLU, for which the paper trains on the digits 0 to 4.
+the same with sigmoids, and the digits 5 to 9 by 784-20-5 with ReLU (784-40-40-5 in the paper, which trains on the
+digits 0 to 4 for it).
 Theirs, and here: standard normal priors, which chains begin far within and hardly fill; batches of 500; the friction of
 SGHMC, 0.01, beside which there is one of 0.1 here. Theirs are 20 chains of 12,000 steps, whose draws of one time are
 averaged. Here are fewer chains, each sampler has the same seconds of the processor (without predictions), and draws of

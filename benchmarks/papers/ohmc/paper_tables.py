@@ -1,131 +1,120 @@
-"""Tables 1 and 2 of the OHMC paper: chains of 10,000 draws of its matrix mixture, three kernels.
+"""Tables 1 and 2 of the OHMC paper: effective sizes and seconds of its matrix mixture by HMC, GHMC and OHMC.
 
-python -m benchmarks.papers.ohmc.paper_tables [--short] [--seeds 0 1 2]
+    python -m benchmarks.papers.ohmc.paper_tables [--chains 10] [--small]
+
+The problem is in `benchmarks.papers.ohmc.mixture`, with σ = 0.3. As in the paper chains begin at M₁, have 20,000
+iterations, the first 10,000 of which are burn-in, and effective sizes are those of the other 10,000, least and median
+over the entries of Q and R. A row has the mean and the standard deviation over separate chains.
+
+HMC moves Q = X(XᵀX)^(-1/2) by X, GHMC and OHMC move Q on the manifold; all three move R by the same coordinates, and
+are this package's code, so that they differ by the mechanics of Q alone. The paper leaves open the step size, the
+number of steps of an iteration, masses, and the estimator of effective sizes (here ArviZ's bulk ESS of a single chain).
+Rows with a step size have it and 10 steps (from 7 to 13, evenly) for all three, and masses that are not adapted;
+"adapted" lets the burn-in of each kernel choose its step size, trajectory length and masses. Seconds are process time
+of 20,000 iterations of a single chain, by the rate of 2,000 of them after native code is compiled; a chain that short
+is not compiled while it adapts, so that there are none for the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 import warnings
-from itertools import product
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+import pyro
 import torch
 from torch.distributions import biject_to
 
-from benchmarks.estimates import summary, worst_deviation
-from benchmarks.peers import pyro_manifold
-from benchmarks.problems.mixtures import product_mixture
+from benchmarks.papers.ohmc.mixture import Matrices, sizes_of_each_chain, worst_deviation
 from benchmarks.tables import show
 from pyro_manifold import constraints
+from pyro_manifold.infer import GHMC, MCMC, OHMC
 
-STEP_SIZES = (0.05, 0.1, 0.2, 0.4, 0.8)
-STEPS = (1, 3, 8, 20)
-PAIRS = tuple(product(STEP_SIZES, STEPS))
-DRAWS, BURN_IN = 10_000, 500
-PREFACE = """\
-The problem of the paper (Yanush & Kropotov, arXiv 1901.08045), a distribution of (Q, R) in which the product QR has 16
-modes; for V(3,2) the paper does not say which 16, and `benchmarks/problems/mixtures.py` does. One chain of 10,000
-draws after 500 of burn-in, for each of three seeds.
-
-HMC moves Q in the polar chart, GHMC and OHMC on the manifold, all three R by log r₁₁, r₁₂, log r₂₂; all three are
-the kernel of this package, so that they differ by the mechanics of Q alone. Each is tuned to its best: of a grid of
-step sizes and mean numbers of steps (lengths jittered by half), the pair with the largest smallest ESS for its
-cost, from 32 chains of 300 draws; cost is steps + 4, what a draw takes beside its steps (momentum, energies,
-decision). Masses stay at 1 in the chart and at d/p on the manifold. All three have native code, and seconds are
-without compiling it. ESS is over the entries of Q and of QR; "worst z" compares with exact draws and the exact mean
-of QR.
-
-The paper has, ESS as minimum / median: 20.3 / 63.8 for HMC, 50.2 / 80.4 for GHMC, 103.8 / 139.7 for OHMC, in 13.9,
-21.2 and 14.7 s.
-"""
-
-KERNELS = {"HMC, polar chart": "OHMC", "GHMC": "GHMC", "OHMC": "OHMC"}
+SIGMA, BURN_IN, DRAWS, STEPS, JITTER = 0.3, 10_000, 10_000, 10, 0.3
+STEP_SIZES = (0.05, 0.1)
+CHART = {"transforms": {"Q": biject_to(constraints.stiefel).inv}}
+KERNELS = {"HMC": (OHMC, CHART), "GHMC": (GHMC, {}), "OHMC": (OHMC, {})}
+PAPER = {"HMC": "20.3 / 63.8, 13.9 s", "GHMC": "50.2 / 80.4, 21.2 s", "OHMC": "103.8 / 139.7, 14.7 s"}
+COLUMNS = (
+    "matrices", "kernel", "ε", "steps", "acceptance", "least ESS", "median ESS", "seconds", "least ESS/s",
+    "paper: ESS, seconds", "worst z",
+)  # fmt: skip
 
 
-def run(problem, name, step_size, steps, *, chains=1, draws=DRAWS, burn_in=BURN_IN, seed=0):
-    options = {"kernel": KERNELS[name], "step_size": step_size, "trajectory_length": step_size * steps}
-    options |= {"trajectory_jitter": 0.5 if steps > 1 else 0.0}
-    if "chart" in name:
-        options["transforms"] = {"X": biject_to(constraints.stiefel).inv}
-    sizes = {"chains": chains, "warmup": burn_in, "draws": draws, "seed": seed}
-    found = pyro_manifold(problem, **sizes, adapt_step_size=False, adapt_mass_matrix=False, **options)
-    summarised = summary(problem.values(found.draws))
-    return {
-        "seconds": found.figures["seconds"] - found.figures["compiling"],
-        "min": summarised["ess_min"],
-        "median": summarised["ess_median"],
-        "steps": found.figures["gradients"] / (chains * (burn_in + draws)),
-        "acceptance": float(np.mean(found.figures["acceptance"])),
-        "deviation": worst_deviation(summarised["means"], problem.truths()),
+def run(n, name, step_size, *, chains, burn_in, draws, seed=0):
+    """Draws, ``{site: (chains, draws, ...)}``, and figures of the run; the step size is adapted if None."""
+    pyro.set_rng_seed(seed)
+    form, options = KERNELS[name]
+    if step_size is not None:
+        options = options | {
+            "step_size": step_size, "trajectory_length": STEPS * step_size, "trajectory_jitter": JITTER,
+            "adapt_step_size": False, "adapt_mass_matrix": False,
+        }  # fmt: skip
+    matrices, steps, clock = Matrices(n, SIGMA), [], []
+
+    def record(kernel, *_):
+        steps.append(int(kernel.run.statistics["n_steps"][0]))
+        clock.append(time.process_time())
+
+    kernel = form(matrices.model, init_strategy=matrices.start, reflection_probability=0.0, **options)
+    mcmc = MCMC(kernel, draws, burn_in, num_chains=chains, disable_progbar=True, hook_fn=record)
+    mcmc.run()
+    samples = {site: value.numpy() for site, value in mcmc.get_samples(group_by_chain=True).items()}
+    acceptance = mcmc.diagnostics()["acceptance_rate"].values()
+    half = len(clock) - draws // 2  # native code is compiled before
+    return samples, {
+        "seconds": (clock[-1] - clock[half]) / (len(clock) - 1 - half) * (BURN_IN + DRAWS),
+        "steps": np.mean(steps[burn_in:]),
+        "acceptance": float(np.mean([float(rate) for rate in acceptance])),
+        "step size": float(torch.as_tensor(kernel.step_size).mean()),
     }
 
 
-def tuned(problem, name, pairs, draws=300):
-    """Step size and number of steps with the largest smallest ESS for their cost."""
-
-    def efficiency(pair):
-        trial = run(problem, name, *pair, chains=32, draws=draws, burn_in=draws // 3)
-        return trial["min"] / (trial["steps"] + 4) if np.isfinite(trial["min"]) else 0.0
-
-    return max(pairs, key=efficiency)
+def spread(values, digits=0):
+    """Mean and standard deviation."""
+    mean, deviation = np.mean(values), np.std(values, ddof=1)
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
-COLUMNS = (
-    "problem", "kernel", "ε", "steps", "acceptance", "min ESS", "median ESS", "seconds", "min ESS/s", "worst z",
-)  # fmt: skip
-DIGITS = {"min": 0, "median": 0, "seconds": 1}
+def _or_dash(value, digits):
+    return "–" if np.isnan(value) else f"{value:.{digits}f}"
 
 
-def chains_of(problem, pairs, draws, seeds):
-    """For each kernel its step size, number of steps, and what chains with these have come to."""
-    for name in KERNELS:
-        pair = tuned(problem, name, pairs)
-        yield name, pair, [run(problem, name, *pair, draws=draws, seed=seed) for seed in seeds]
-
-
-def row(problem, name, pair, found):
-    """Figures in the order of seeds, but for the mean acceptance and the largest deviation."""
-    figures = [", ".join(f"{each[key]:.{digits}f}" for each in found) for key, digits in DIGITS.items()]
-    rate = ", ".join(f"{each['min'] / each['seconds']:.0f}" for each in found)
-    acceptance, deviation = np.mean([each["acceptance"] for each in found]), max(each["deviation"] for each in found)
-    return [problem, name, *pair, f"{acceptance:.2f}", *figures, rate, f"{deviation:.1f}"]
-
-
-def comparison(problem, found):
-    """A line on OHMC beside the others: ratios of means over seeds."""
-    least = {name: np.mean([each["min"] for each in chains]) for name, chains in found.items()}
-    rate = {name: np.mean([each["min"] / each["seconds"] for each in chains]) for name, chains in found.items()}
-    ratios = (
-        f"{least['OHMC'] / least[name]:.2f} and {rate['OHMC'] / rate[name]:.2f} of {name}"
-        for name in KERNELS
-        if name != "OHMC"
-    )
-    return f"- {problem}, least ESS and least ESS a second of OHMC: {'; '.join(ratios)}."
+def row(n, name, step_size, *, sizes, timing):
+    """Figures of all chains, and the seconds of 20,000 iterations of one chain."""
+    matrices = Matrices(n, SIGMA)
+    draws, figures = run(n, name, step_size, **sizes)
+    least, median = sizes_of_each_chain(matrices.coordinates(draws))
+    seconds = run(n, name, step_size, seed=1, **timing)[1]["seconds"] if step_size is not None else np.nan
+    deviation, _ = worst_deviation(matrices, draws)
+    size = f"{step_size:g}" if step_size is not None else f"adapted, {figures['step size']:.2f}"
+    return [
+        f"V({n},2)", name, size, f"{figures['steps']:.0f}", f"{figures['acceptance']:.2f}", spread(least),
+        spread(median), _or_dash(seconds, 1), _or_dash(np.mean(least) / seconds, 0), PAPER[name], f"{deviation:.1f}",
+    ]  # fmt: skip
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="V(2,2), one step and few draws")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the chains")
+    parser.add_argument("--chains", type=int, default=10, help="separate runs")
+    parser.add_argument("--step-sizes", type=float, nargs="*", default=list(STEP_SIZES))
+    parser.add_argument("--small", action="store_true", help="V(2,2), one step size and few draws")
     arguments = parser.parse_args(argv)
-    draws, pairs, widths = (50, PAIRS[5:6], (2,)) if arguments.short else (DRAWS, PAIRS, (2, 3))
     warnings.filterwarnings("ignore")
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    print(f"## The tables of the OHMC paper\n\n{PREFACE}", flush=True)
-    found = {}
-
-    def rows():
-        for n in widths:
-            problem, title = product_mixture(n, *([100_000] if arguments.short else [])), f"V({n},2)"
-            found[title] = {}
-            for name, pair, chains in chains_of(problem, pairs, draws, arguments.seeds):
-                found[title][name] = chains
-                yield row(title, name, pair, chains)
-
-    show(COLUMNS, rows())
-    print("\n" + "\n".join(comparison(*each) for each in found.items()))
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    sizes = {"chains": arguments.chains, "burn_in": BURN_IN, "draws": DRAWS}
+    timing = {"chains": 1, "burn_in": 1000, "draws": 4000}
+    widths, step_sizes = (2, 3), [*arguments.step_sizes, None]
+    if arguments.small:
+        widths, step_sizes, sizes = (2,), arguments.step_sizes[:1], {"chains": 2, "burn_in": 10, "draws": 40}
+        timing = sizes | {"chains": 1}
+    settings = [(n, name, step) for n in widths for step in step_sizes for name in KERNELS]
+    show(COLUMNS, (row(*setting, sizes=sizes, timing=timing) for setting in settings))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ def plot_latent_positions(
             of an InferenceData.
         adjacency: ``(nodes, nodes)``; nodes i and j are joined by a line where entry i, j or j, i is not 0. None
             draws no lines.
-        row_names: names of the nodes, written next to them; None writes none, nor does an empty name.
+        row_names: names of the nodes, written next to them on the side without links; None writes none, nor does an
+            empty name.
         groups: the group of each node, which has a colour and a place in the legend; None for one colour.
         columns: indices of the two columns that are shown.
         hdi_prob: share of the draws in each ellipse; None is ArviZ's ``rcParams["stats.ci_prob"]``, 0.94.
@@ -93,15 +94,37 @@ def plot_latent_positions(
         mine = ellipses._replace(centre=ellipses.centre[rows], semi_axes=ellipses.semi_axes[rows])
         draw_ellipses(ax, mine, facecolor=(colour, 0.04), edgecolor=(colour, 0.35), linewidth=0.7)
         ax.scatter(*ellipses.centre[rows].T.numpy(), s=16, color=colour, linewidths=0, label=group, zorder=2)
-    for name, place in zip(names, ellipses.centre.tolist(), strict=False):
+    for node, name in enumerate(names):
         if name:
-            text = ax.annotate(name, place, (3, 3), textcoords="offset points", fontsize="small", zorder=3)
-            text.set_path_effects(halo())
+            _write(ax, name, ellipses.centre[node], _free_side(ellipses.centre, links, node))
     ax.set(xlabel=f"position, column {shown[0] + 1}", ylabel=f"position, column {shown[1] + 1}", aspect="equal")
     ax.spines[["top", "right"]].set_visible(False)
     if groups is not None:
         legend_below(ax, 32, ncols=min(len(members), 4), handletextpad=0.1)
     return ax
+
+
+def _free_side(centres: Tensor, links: Tensor, node: int) -> Tensor:
+    """Return the unit vector from the mean of the nodes to which a node is linked, or of all nodes, to the node."""
+    linked = links[(links == node).any(-1)].flatten()
+    away = centres[node] - (centres[linked[linked != node]] if len(linked) else centres).mean(0)
+    return away / away.norm() if bool(away.norm() > 0) else torch.tensor([1.0, 0.0]).to(away)
+
+
+def _write(ax: Any, name: str, place: Tensor, direction: Tensor) -> None:
+    """Write a name so many points from its place in a direction, without covering the place."""
+    horizontal, vertical = ((0 if abs(part) < 0.4 else 1 if part > 0 else -1) for part in direction.tolist())
+    text = ax.annotate(
+        name,
+        place.tolist(),
+        (5 * direction).tolist(),
+        textcoords="offset points",
+        ha=("center", "left", "right")[horizontal],
+        va=("center", "bottom", "top")[vertical],
+        fontsize="small",
+        zorder=3,
+    )
+    text.set_path_effects(halo())
 
 
 def _links(adjacency: Any, nodes: int, owner: str) -> Tensor:

@@ -43,7 +43,7 @@ class Kernel(MCMCKernel):
             ``initial_params`` of MCMC.
         transforms: transforms to unconstrained space for some of the sites.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
-        init_strategy: a function of `pyro.infer.autoguide.initialization`.
+        init_strategy: a function of `pyro.infer.autoguide.initialization`, `init_to_guide` or `init_to_draws`.
         manifolds: for ``potential_fn``: the manifold of each site that has one, such as ``{"U": Stiefel()}``; other
             sites are in unconstrained space.
         ignore_jit_warnings: whether to suppress warnings when tracing or compiling falls back.

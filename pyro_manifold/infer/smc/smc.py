@@ -25,6 +25,7 @@ from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.running.end_of_run import KnownSymmetries, aligned_draws
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.shards import Shards
+from pyro_manifold.infer.predictive_groups import with_draws
 from pyro_manifold.infer.smc.annealing import AnnealingSettings, Level, Particles, anneal
 from pyro_manifold.infer.smc.bound import Bound, bound_of_particles, energies_of_posterior
 from pyro_manifold.infer.smc.edges import Edges, nan_near, tied_at_an_end
@@ -288,7 +289,8 @@ class SMC:
         ``sample_stats`` contains ``lp`` of each particle, ``inverse_temperature``, ``log_evidence_so_far`` and
         ``acceptance_rate`` of each level; its attributes include ``log_evidence`` and ``log_evidence_error``.
         """
-        return inferencedata(self, self._found("to_inferencedata"), **options)
+        found = self._found("to_inferencedata")
+        return inferencedata(self, found, **with_draws(self, options))
 
     @property
     def _samples(self) -> Sites | None:

@@ -58,6 +58,19 @@ def test_groups_and_names(positions, adjacency):
     np.testing.assert_allclose(ax.collections[1].get_offsets(), positions.mean((0, 1))[[0, 3], :2])
 
 
+def test_names_are_on_the_side_without_links():
+    """The names of the ends of a star are outside of it."""
+    ends = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0]])
+    adjacency = torch.zeros(4, 4)
+    adjacency[0, 1:] = 1
+    star = torch.cat([torch.zeros(1, 2), ends]) + 0.01 * torch.randn(2, 200, 4, 2)
+    texts = draw(plot_latent_positions(star, adjacency, ["", "right", "left", "top"])).texts
+    for text, end in zip(texts, ends, strict=True):
+        np.testing.assert_allclose(text.get_position(), 2.5 * end, atol=0.1)  # offset in points
+    assert [text.get_ha() for text in texts] == ["left", "right", "center"]
+    assert [text.get_va() for text in texts] == ["center", "center", "bottom"]
+
+
 def test_draws_on_given_axes_and_returns_them(positions):
     ax = plt.subplots()[1]
     assert plot_latent_positions(positions.float().requires_grad_().detach().numpy(), ax=ax) is ax

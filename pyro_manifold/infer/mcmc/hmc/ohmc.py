@@ -68,7 +68,7 @@ class OHMC(HamiltonianKernel):
         ignore_jit_warnings: whether to suppress the warning about that fallback.
         target_accept_prob: target acceptance probability of the adaptation of ε. For trajectories of few steps, the
             usual case, 0.9 gives about a third more effective draws than 0.8, for a third more steps.
-        init_strategy: a function of `pyro.infer.autoguide.initialization`.
+        init_strategy: a function of `pyro.infer.autoguide.initialization`, `init_to_guide` or `init_to_draws`.
         manifolds: for ``potential_fn``: the manifold of each site that has one, such as ``{"U": Stiefel()}``; other
             sites are in unconstrained space.
         trajectory_jitter: lengths vary evenly by this fraction of their mean, which avoids periodic orbits: by default

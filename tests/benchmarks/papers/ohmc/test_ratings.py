@@ -1,5 +1,7 @@
 """Ratings: files are read as they are written, held-out ratings stay out, and every row finds the matrix."""
 
+import math
+
 import pytest
 import torch
 
@@ -33,12 +35,22 @@ def test_priors_give_entries_variance_one(form):
 
 def test_every_row_predicts_what_was_held_out():
     """Noise has standard deviation 0.5, entries 1."""
-    found = ratings.run(ratings.generated(), 0, epochs=30, draws=5, rank=2, faster=2.0)
+    sampling = {"members": 5, "steps": 40, "burn_in": 80, "step_size": 1e-3}
+    found = ratings.run(ratings.generated(), 0, epochs=30, rank=2, faster=2.0, **sampling)
     assert all(error < 0.75 for error, *_ in found.values())
     assert all(cells[1].startswith("0.") for cells in ratings.rows([found]))
 
 
-def test_the_table_has_a_column_for_each_seed(monkeypatch, capsys):
-    monkeypatch.setattr(ratings, "run", lambda data, seed, **_: {"two factors": (1.0 + seed, None, 2.0)})
-    ratings.main(["--short", "--seeds", "2"])
-    assert capsys.readouterr().out.splitlines()[-1] == "| two factors | 1.0000 | 2.0000 | 1.5000 |  | 2 |"
+def test_errors_are_divided_by_the_ratings_of_a_film():
+    """Two films: one with 12 ratings and errors of 1, one with 3 and errors of 2."""
+    films = torch.tensor([0] * 12 + [1] * 3)
+    train, test = (films, films, torch.zeros(15)), (films[[0, 14]], films[[0, 14]], torch.zeros(2))
+    few, some, many = ratings.by_count(torch.tensor([1.0, 2.0]), train, test)
+    assert (few, some) == (2.0, 1.0)
+    assert math.isnan(many)
+
+
+def test_the_table_has_means_over_runs(monkeypatch, capsys):
+    monkeypatch.setattr(ratings, "run", lambda data, seed, **_: {"two factors": (1.0 + seed, None, None, 2.0)})
+    ratings.main(["--small"])
+    assert "| two factors | 1.500 ± 0.707 | – |  | 2 |" in capsys.readouterr().out

@@ -49,10 +49,10 @@ def test_all_kernels_are_orthogonal_or_none():
         assert sum(isinstance(part, OrthogonalConv2d) for part in vgg.network(kind, 16).modules()) == count
 
 
-def test_a_thin_network_learns(capsys, monkeypatch):
+def test_a_thin_network_learns(capsys, monkeypatch, tmp_path):
     """With five convolutions instead of thirteen, most of whose time is that of tracing."""
     torch.set_default_dtype(torch.float32)
     monkeypatch.setattr(vgg, "STAGES", ((64,), (128,), (256,), (512,), (512,)))
-    vgg.main(["--short"])
+    vgg.main(["--small", "--store", str(tmp_path)])
     *_, ensemble, _ = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
     assert float(ensemble) > 25  # by chance 10, with a standard deviation of 5

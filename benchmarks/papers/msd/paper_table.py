@@ -1,0 +1,116 @@
+"""The table and Figure 1 of Zlochin & Baram: HMC30, HMC100 and MSD on MacKay's robot arm.
+
+    python -m benchmarks.papers.msd.paper_table [--figure FILE] [--small]
+
+As in the paper: the 2-8-2 network with β = 400 and α = 1, MacKay's data, ten runs of 3,000 iterations whose first 1,000
+are dropped, errors of the mean prediction of every twentieth of the others on the 400 test cases in units of the noise
+variance, persistent momenta with cos θ = 0.95 for all samplers, one step an iteration for MSD, whose target is
+"MSD, Jeffreys" (the posterior times √|G|). "MSD" has the posterior itself.
+
+The paper leaves open three things, and each row is one reading of them:
+
+- initial weights: "descended" from small weights by a trust-region method, "small" (0.1 times draws of the prior),
+  "zero", "prior" (draws of it). All samplers of one kind have the same;
+- step sizes: HMC by rejections below 5 %, MSD by "around 0.05" as the mean absolute error of a step's energy, over
+  "descended" runs (`robot_arm_steps`), and 0.12 by that of runs from small weights;
+- the weights of I and G in the metric, which may differ from α and β: 1 and 1, or 10 and 1, or 1 and 1/2.
+
+The lags of Figure 1 go to 50; its samplers begin at descended weights here, from which HMC has converged.
+Runs are kept in results/robot_arm; a second call reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from benchmarks.papers.msd.robot_arm import GROUPS, LAG, autocorrelation, errors, normalised_error, spread
+from benchmarks.papers.msd.robot_arm_model import original, position, simulate
+from benchmarks.papers.msd.robot_arm_samplers import PAPER, STEP_SIZES, sample, sample_once
+from benchmarks.tables import show
+
+OWN = "MSD, Jeffreys"
+ALL = ("HMC30, persistent", "HMC100, persistent", OWN, "MSD")
+SETTINGS = [
+    *((name, "descended", None) for name in ALL),
+    *((name, "small", None) for name in ALL),
+    (OWN, "small", 0.12),
+    (OWN, "zero", None),
+    (OWN, "prior", None),
+    ("MSD, Jeffreys, 10 I", "small", STEP_SIZES[OWN]),
+    ("MSD, Jeffreys, 10 I", "small", 0.2),
+    ("MSD, Jeffreys, half G", "small", STEP_SIZES[OWN]),
+]
+"""Sampler, initial weights, and ε if it is not that of `STEP_SIZES`."""
+COLUMNS = [
+    "initial weights", "sampler", "ε", "test error", "paper", "least", "most", *(f"lag {LAG}, {g}" for g in GROUPS),
+    "rejected", "energy error",
+]  # fmt: skip
+COLOURS = {"HMC30, persistent": "#56B4E9", "HMC100, persistent": "#0072B2", OWN: "#D55E00", "MSD": "#E69F00"}
+LAGS = 50
+
+
+def row(name, start, step_size, runs, arm):
+    test = errors(runs.draws, *arm[2:])
+    return [
+        start, name, f"{step_size:g}", spread(test), PAPER[name.split(",")[0]], f"{test.min():.3f}",
+        f"{test.max():.3f}", *(spread(autocorrelation(runs.draws, site)[:, LAG]) for site in GROUPS.values()),
+        f"{100 * runs.rejections.mean():.1f} %", f"{np.nanmean(runs.energy_error):.3f}",
+    ]  # fmt: skip
+
+
+def figure(found, path):
+    """Mean autocorrelation of both groups of weights against lag, with one standard deviation over runs."""
+    fig, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    for axes, (title, site) in zip(panels, GROUPS.items(), strict=True):
+        for name, runs in found.items():
+            values = autocorrelation(runs.draws, site)[:, : LAGS + 1]
+            mean, deviation = values.mean(0), values.std(0, ddof=1)
+            axes.plot(mean, label=name.replace(", persistent", ""), color=COLOURS[name])
+            axes.fill_between(
+                range(len(mean)), mean - deviation, mean + deviation, color=COLOURS[name], alpha=0.12, lw=0
+            )
+        axes.axhline(0, color="0.7", lw=0.8, zorder=0)
+        axes.set(title=f"{title} weights", xlabel="lag, iterations", xlim=(0, LAGS))
+    panels[0].set_ylabel("autocorrelation")
+    panels[1].legend(frameon=False)
+    fig.tight_layout()
+    fig.savefig(path, dpi=110)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", help="where Figure 1 is written")
+    parser.add_argument("--small", action="store_true", help="simulated data, one sampler, two short runs")
+    arguments = parser.parse_args(argv)
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    arm = simulate(0) if arguments.small else original()
+    settings = [(OWN, "zero", None)] if arguments.small else SETTINGS
+    found = {}
+
+    def rows():
+        for name, start, step in settings:
+            step_size = step or STEP_SIZES[name]
+            if arguments.small:
+                runs = sample(name, arm, 2, 160, 100, step_size, start, 0)
+            else:
+                runs = sample_once(name, arm, start=start, step_size=step_size)
+            found.setdefault(name, runs)  # of descended weights, where there are such runs
+            yield row(name, start, step_size, runs, arm)
+        yield ["", "true function", "", f"{float(normalised_error(position(arm.x_test), arm.y_test)):.3f}"]
+
+    show(COLUMNS, rows())
+    if arguments.figure:
+        figure({name: runs for name, runs in found.items() if name in COLOURS}, arguments.figure)
+
+
+if __name__ == "__main__":
+    main()
