@@ -99,7 +99,8 @@ def figures(fits, clubs, table, areas):
         labels = [str(names[k]) if k in links.sum(0).argsort()[-7:] else "" for k in range(len(names))]  # most links
         groups = np.where(clubs, "Mr. Hi's club", "Officer's club") if name == "karate club" else None
         plot_latent_positions(draws["U"], links, labels, groups, columns, hdi_prob=0.5, ax=ax)
-        ax.set_title(f"{name}: λ = {values[columns[0]]:.0f} and {values[columns[1]]:.0f}")
+        shown = " and ".join(f"{values[column]:.0f}".replace("-", "−") for column in columns)
+        ax.set_title(f"{name}: λ = {shown}")
     second, axes = plt.subplots(1, 1 + len(areas), figsize=(12, 3.2))
     axes[0].errorbar(table.index, table.log_evidence, table.se, fmt="o-", color="#0072B2", capsize=3)
     axes[0].set(xlabel="dimensions", ylabel="log evidence", title="karate club", xticks=table.index)
