@@ -1,6 +1,7 @@
 """Shared by all tests: float64 and one thread for each process; their seeds are in ../conftest.py."""
 
 import os
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -24,6 +25,9 @@ LONGEST = (
     "test_autoguide.py::test_stiefel_guide_recovers_a_gaussian_and_its_factor_from_any_start",
     "test_conformance.py::test_another_process_goes_on_bit_for_bit",
     "test_documentation.py::test_blocks_run",
+    "test_attacks.py::test_a_branch_that_a_tracer_cannot_see",
+    "test_ridges.py::test_a_compiled_step_goes_on_without_directions_and_eagerly_with_them",
+    "test_examples.py::test_social_networks",
     "test_autoguide.py::test_unconstrained_factors_depend_on_the_start",
     "test_kernel.py::test_several_processes",
     "test_mechanics.py::test_a_hundred_thousand_steps_stay_on_the_manifold",
@@ -55,6 +59,14 @@ def _with_the_environment_restored():
     """Restore environment variables that a script sets, such as PYRO_MANIFOLD_NATIVE=0, for the tests after it."""
     with mock.patch.dict(os.environ):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _without_open_figures():
+    """Close figures after each test: matplotlib warns of more than twenty, in whichever test opens the next one."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 def pytest_collection_modifyitems(items):
