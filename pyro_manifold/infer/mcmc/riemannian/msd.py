@@ -41,7 +41,7 @@ LagrangianTransition = Executable[LagrangianState, LagrangianSettings]
 
 _MOST_NATIVE_PARAMETERS = 40
 """Most parameters for native code with the Metropolis test. With 20 a step of 16 chains takes less than half the time
-of the traced one, with 50 half as long again, as PyTorch's matrix products are faster. Without the test it never does."""
+of the traced one, with 50 half as long again: PyTorch's matrix products are faster. Without the test it never does."""
 
 
 class MSD(Kernel):
