@@ -15,9 +15,7 @@ prints the summary, the relation and that of statsmodels, Johansen's test and th
 writes two pictures.
 """
 
-import argparse
 import warnings
-from pathlib import Path
 
 import matplotlib
 
@@ -30,7 +28,7 @@ import pyro.distributions as dist
 import torch
 from statsmodels.tsa.vector_ar.vecm import VECM, select_coint_rank
 
-from examples import datasets
+from examples import datasets, gallery
 from pyro_manifold.diagnostics import align_signs
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC, compare_evidence
@@ -143,17 +141,11 @@ def figure_of_distance(y, quarters, draws, relation):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("results"))
-    parser.add_argument("--draws", type=int, default=2_000, help="of each chain, after half as many of warm-up")
+    parser = gallery.options(__doc__)
     parser.add_argument("--ranks", type=int, nargs="*", default=[0, 1, 2], help="numbers of relations to compare")
     parser.add_argument("--particles", type=int, default=512)
     parser.add_argument("--scale", type=float, default=0.2, help="prior standard deviation of the speeds")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # the matrices are too small to share
-    pyro.set_rng_seed(0)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = gallery.begin(parser, argv)
 
     y, quarters = load()
     mcmc = MCMC(OHMC(model), arguments.draws, arguments.draws // 2, num_chains=4, disable_progbar=True)
@@ -170,10 +162,8 @@ def main(argv=None):
 
         table = compare_evidence(model, y, scale=arguments.scale, over={"rank": arguments.ranks}, smc=short)
         print(f"\n{table.round(2)}")
-    figure_of_relation(y, draws, relation).savefig(arguments.output / "cointegration.png", dpi=110)
-    figure_of_distance(y, quarters, draws, relation).savefig(arguments.output / "cointegration_distance.png", dpi=110)
-    plt.close("all")
-    print(f"Wrote pictures into {arguments.output}.")
+    first, second = figure_of_relation(y, draws, relation), figure_of_distance(y, quarters, draws, relation)
+    gallery.write(arguments.output, {"cointegration": first, "cointegration_distance": second})
     return draws, relation, table
 
 

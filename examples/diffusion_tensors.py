@@ -14,9 +14,7 @@ prints the summary, fractional anisotropies and cones by both methods, for all 6
 pictures.
 """
 
-import argparse
 import warnings
-from pathlib import Path
 
 import matplotlib
 
@@ -31,7 +29,7 @@ import torch
 from dipy.core.gradients import gradient_table
 from dipy.reconst.dti import TensorModel
 
-from examples import datasets
+from examples import datasets, gallery
 from pyro_manifold.diagnostics import plot_subspace_cone
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
@@ -164,15 +162,9 @@ def figure_of_cones(first):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("results"))
-    parser.add_argument("--draws", type=int, default=1_000, help="of each chain, after as many of warm-up")
+    parser = gallery.options(__doc__, draws=1_000, warmup="as many")
     parser.add_argument("--images", type=int, default=12, help="directions of the second fit")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # the matrices are too small to share
-    pyro.set_rng_seed(0)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = gallery.begin(parser, argv)
 
     signal, b, directions = load()
     chosen = spread_out(directions, arguments.images)
@@ -186,11 +178,9 @@ def main(argv=None):
         fits[name] = *found, *least_squares(*data)
     report(fits)
     compare(fits[name], least_squares(signal[:, others], b[others], directions[others]))
-    figure_of_maps(fits).savefig(arguments.output / "diffusion_tensors.png", dpi=110)
-    cones_of_three = figure_of_cones(fits["all 64 directions"][1])
-    cones_of_three.savefig(arguments.output / "diffusion_tensors_cones.png", dpi=110, bbox_inches="tight")
-    plt.close("all")
-    print(f"Wrote pictures into {arguments.output}.")
+    first, second = figure_of_maps(fits), figure_of_cones(fits["all 64 directions"][1])
+    pictures = {"diffusion_tensors": first, "diffusion_tensors_cones": second}
+    gallery.write(arguments.output, pictures, cut=["diffusion_tensors_cones"])
     return fits
 
 

@@ -13,9 +13,7 @@ prints the summary, effects and their standard deviations beside those of least 
 of the envelope, and the evidence of its dimension, and writes two pictures. The data are downloaded at the first call.
 """
 
-import argparse
 import warnings
-from pathlib import Path
 
 import matplotlib
 
@@ -30,7 +28,7 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_value
 from scipy.optimize import minimize
 
-from examples import datasets
+from examples import datasets, gallery
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC, compare_evidence
 
@@ -108,20 +106,16 @@ def figures(y, x, effects, axis):
         panel.hist(groups.values(), 15, color=["#0072B2", "#D55E00"], label=groups.keys())
         panel.set(title=f"{name}: variance {scores.var():.0f}", xlabel="score", ylabel="samples")
     panels[0].legend(frameon=False, fontsize="small")
+    for each in (fig, second):
+        each.tight_layout()
     return fig, second
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("results"))
-    parser.add_argument("--draws", type=int, default=2_000, help="of each chain, after half as many of warm-up")
+    parser = gallery.options(__doc__)
     parser.add_argument("--dimensions", type=int, nargs="*", default=[0, 1, 2, 3, 6], help="to compare")
     parser.add_argument("--particles", type=int, default=1_024)
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # the matrices are too small to share
-    pyro.set_rng_seed(0)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = gallery.begin(parser, argv)
 
     y, x = load()
     kernel = OHMC(model, init_strategy=init_to_value(values=initial_values(y, x)))
@@ -145,11 +139,8 @@ def main(argv=None):
 
     table = compare_evidence(model, y, x, over={"dimension": arguments.dimensions}, smc=run)
     print(f"\n{table.round(2)}")
-    for fig, part in zip(figures(y, x, effects, draws["axes"][..., 0].mean(0)), ("", "_axes"), strict=True):
-        fig.tight_layout()
-        fig.savefig(arguments.output / f"envelope{part}.png", dpi=110)
-    plt.close("all")
-    print(f"Wrote pictures into {arguments.output}.")
+    first, second = figures(y, x, effects, draws["axes"][..., 0].mean(0))
+    gallery.write(arguments.output, {"envelope": first, "envelope_axes": second})
     return effects, table
 
 

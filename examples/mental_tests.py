@@ -16,9 +16,7 @@ uncorrelated factors, `promax` for correlated ones.
 prints the summary, the loadings, those of scikit-learn and the evidence of 1 to 5 factors, and writes two pictures.
 """
 
-import argparse
 import warnings
-from pathlib import Path
 
 import matplotlib
 
@@ -32,7 +30,7 @@ import pyro.distributions as dist
 import torch
 from sklearn.decomposition import FactorAnalysis
 
-from examples import datasets
+from examples import datasets, gallery
 from pyro_manifold.diagnostics import align_signs_and_permutations, plot_evidence, plot_loadings, promax, varimax
 from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC, compare_evidence
@@ -110,16 +108,10 @@ def report(rotated, oblique, classical, names):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("results"))
-    parser.add_argument("--draws", type=int, default=2_000, help="of each chain, after half as many of warm-up")
+    parser = gallery.options(__doc__)
     parser.add_argument("--ranks", type=int, nargs="*", default=[1, 2, 3, 4, 5], help="numbers of factors to compare")
     parser.add_argument("--particles", type=int, default=512)
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # the matrices are too small to share
-    pyro.set_rng_seed(0)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = gallery.begin(parser, argv)
 
     y, names = load()
     mcmc = MCMC(OHMC(model), arguments.draws, arguments.draws // 2, num_chains=4, disable_progbar=True)
@@ -129,15 +121,12 @@ def main(argv=None):
     oblique = promax(loadings(mcmc), reference=EXPECTED)
     classical = maximum_likelihood(y, EXPECTED)
     report(rotated, oblique, classical, names)
-    figure(rotated, classical, names).savefig(arguments.output / "mental_tests.png", dpi=110)
-    table = None
+    pictures, table = {"mental_tests": figure(rotated, classical, names)}, None
     if arguments.ranks:
         table = evidence(y, arguments.ranks, arguments.particles)
         print(f"\n{table.round(2)}")
-        fig = plot_evidence(table).figure
-        fig.savefig(arguments.output / "mental_tests_evidence.png", dpi=110, bbox_inches="tight")
-    plt.close("all")
-    print(f"Wrote pictures into {arguments.output}.")
+        pictures["mental_tests_evidence"] = plot_evidence(table).figure
+    gallery.write(arguments.output, pictures, cut=["mental_tests_evidence"])
     return rotated, oblique, classical, table
 
 

@@ -12,9 +12,7 @@ prints the summary, canonical correlations beside those of statsmodels, tests an
 pictures.
 """
 
-import argparse
 import warnings
-from pathlib import Path
 
 import matplotlib
 
@@ -28,7 +26,7 @@ import pyro.distributions as dist
 import torch
 from statsmodels.multivariate.cancorr import CanCorr
 
-from examples import datasets
+from examples import datasets, gallery
 from pyro_manifold.diagnostics import plot_loadings
 from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC, compare_evidence
@@ -111,16 +109,10 @@ def figure_of_coefficients(x, y, draws, predictors, responses):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("results"))
-    parser.add_argument("--draws", type=int, default=2_000, help="of each chain, after half as many of warm-up")
+    parser = gallery.options(__doc__)
     parser.add_argument("--ranks", type=int, nargs="*", default=[1, 2, 3, 4], help="to compare")
     parser.add_argument("--particles", type=int, default=512)
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # the matrices are too small to share
-    pyro.set_rng_seed(0)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = gallery.begin(parser, argv)
 
     x, y, *names = load()
     mcmc = MCMC(OHMC(model), arguments.draws, arguments.draws // 2, num_chains=4, disable_progbar=True)
@@ -134,12 +126,10 @@ def main(argv=None):
 
     table = compare_evidence(model, x, y, over={"rank": arguments.ranks}, smc=run)
     print(f"\n{table.round(2)}")
-    figures = {"": figure_of_axes(draws, *names), "_coefficients": figure_of_coefficients(x, y, draws, *names)}
-    for part, fig in figures.items():
-        fig.tight_layout()
-        fig.savefig(arguments.output / f"reduced_rank{part}.png", dpi=110)
-    plt.close("all")
-    print(f"Wrote pictures into {arguments.output}.")
+    first, second = figure_of_axes(draws, *names), figure_of_coefficients(x, y, draws, *names)
+    for each in (first, second):
+        each.tight_layout()
+    gallery.write(arguments.output, {"reduced_rank": first, "reduced_rank_coefficients": second})
     return draws, table
 
 

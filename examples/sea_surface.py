@@ -14,9 +14,7 @@ so that the posterior of U has the uncertainty of each mode in each month.
 prints the summary, variances with intervals by three methods and the mixing of modes, and writes two pictures.
 """
 
-import argparse
 import warnings
-from pathlib import Path
 
 import matplotlib
 
@@ -29,7 +27,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 
-from examples import datasets
+from examples import datasets, gallery
 from pyro_manifold.diagnostics import align_signs
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
@@ -141,14 +139,7 @@ def report(y, draws, eofs, variances, again, again_variances):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("results"))
-    parser.add_argument("--draws", type=int, default=2_000, help="of each chain, after half as many of warm-up")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # the matrices are too small to share
-    pyro.set_rng_seed(0)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = gallery.begin(gallery.options(__doc__), argv)
 
     y, years = load()
     mcmc = MCMC(OHMC(model), arguments.draws, arguments.draws // 2, num_chains=4, disable_progbar=True)
@@ -163,10 +154,8 @@ def main(argv=None):
         values = classical(load(month)[0])[1]
         shares = ", ".join(f"{100 * share:.0f} %" for share in (values / values.sum())[:MODES])
         print(f"shares of the variance by SVD, years from {name}: {shares}")
-    figure_of_modes(draws, eofs, again).savefig(arguments.output / "sea_surface.png", dpi=110)
-    figure_of_years(scores(y, draws), years).savefig(arguments.output / "sea_surface_years.png", dpi=110)
-    plt.close("all")
-    print(f"Wrote pictures into {arguments.output}.")
+    first, second = figure_of_modes(draws, eofs, again), figure_of_years(scores(y, draws), years)
+    gallery.write(arguments.output, {"sea_surface": first, "sea_surface_years": second})
     return draws, eofs, again
 
 

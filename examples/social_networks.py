@@ -9,9 +9,7 @@ prints the summaries, the clubs of the members beside those of NetworkX, the evi
 held-out pairs are predicted, and writes two pictures.
 """
 
-import argparse
 import warnings
-from pathlib import Path
 
 import matplotlib
 
@@ -26,7 +24,7 @@ import pyro.distributions as dist
 import torch
 from sklearn.metrics import roc_auc_score
 
-from examples import datasets
+from examples import datasets, gallery
 from pyro_manifold.diagnostics import plot_latent_positions
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC, compare_evidence
@@ -108,20 +106,16 @@ def figures(fits, clubs, table, areas):
         ax.barh(list(found), list(found.values()), color=["0.6"] * 3 + ["#0072B2"] * (len(found) - 3))
         ax.set(xlim=(0.5, 1), xlabel="area under the ROC curve", title=f"{name}: held-out pairs")
         ax.invert_yaxis()
+    for each in (first, second):
+        each.tight_layout()
     return first, second
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("results"))
-    parser.add_argument("--draws", type=int, default=2_000, help="of each chain, after half as many of warm-up")
+    parser = gallery.options(__doc__)
     parser.add_argument("--ranks", type=int, nargs="*", default=[0, 1, 2, 3, 4], help="to compare")
     parser.add_argument("--particles", type=int, default=1_024)
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # the matrices are too small to share
-    pyro.set_rng_seed(0)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = gallery.begin(parser, argv)
 
     fits = {}
     for name, rank, options in (("karate club", 2, {"tempering": True}), ("Les Misérables", 3, {})):
@@ -144,11 +138,8 @@ def main(argv=None):
     table = compare_evidence(model, pairs, linked, len(links), over={"rank": arguments.ranks}, smc=run)
     widths = compare_evidence(model, pairs, linked, len(links), 2, over={"width": [0.5, 1, 2, 4]}, smc=run)
     print(f"\n{table.round(2)}\n\n{widths.round(2)}")
-    for fig, part in zip(figures(fits, clubs, table, areas), ("", "_prediction"), strict=True):
-        fig.tight_layout()
-        fig.savefig(arguments.output / f"social_networks{part}.png", dpi=110)
-    plt.close("all")
-    print(f"Wrote pictures into {arguments.output}.")
+    first, second = figures(fits, clubs, table, areas)
+    gallery.write(arguments.output, {"social_networks": first, "social_networks_prediction": second})
     return fits, table, areas
 
 

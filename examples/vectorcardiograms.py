@@ -11,10 +11,8 @@ rotation T, which may depend on age and sex (Prentice 1989), and a few children 
 prints the summary, the rotations and those of SciPy, and writes two pictures.
 """
 
-import argparse
 import warnings
 from itertools import combinations
-from pathlib import Path
 
 import matplotlib
 
@@ -28,7 +26,7 @@ import pyro.distributions as dist
 import torch
 from scipy.spatial.transform import Rotation
 
-from examples import datasets
+from examples import datasets, gallery
 from pyro_manifold.distributions import MatrixFisher, SpecialOrthogonalUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.manifolds import SpecialOrthogonal
@@ -142,14 +140,7 @@ def figure_of_residuals(angles, new, outlier):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("results"))
-    parser.add_argument("--draws", type=int, default=1_000, help="of each chain, after half as many of warm-up")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # the matrices are too small to share
-    pyro.set_rng_seed(0)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = gallery.begin(gallery.options(__doc__, draws=1_000), argv)
 
     data = load()
     mcmc = MCMC(OHMC(model), arguments.draws, arguments.draws // 2, num_chains=4, disable_progbar=True)
@@ -162,10 +153,8 @@ def main(argv=None):
         "likely outliers, median angle:",
         {k: round(float(angles[:, k].median())) for k in range(98) if outlier[k] > 0.5},
     )
-    figure_of_turns(found, fits).savefig(arguments.output / "vectorcardiograms.png", dpi=110)
-    figure_of_residuals(angles, new, outlier).savefig(arguments.output / "vectorcardiograms_residuals.png", dpi=110)
-    plt.close("all")
-    print(f"Wrote pictures into {arguments.output}.")
+    first, second = figure_of_turns(found, fits), figure_of_residuals(angles, new, outlier)
+    gallery.write(arguments.output, {"vectorcardiograms": first, "vectorcardiograms_residuals": second})
     return found, fits, outlier
 
 
