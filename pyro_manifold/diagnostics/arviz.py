@@ -11,7 +11,7 @@ import pyro.infer
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.checks import check_flag
+from pyro_manifold.diagnostics.checks import check_flag, check_same_number
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_log_likelihood
 from pyro_manifold.diagnostics.replay import check_has_arguments
@@ -162,9 +162,7 @@ def _prior_groups(prior: Mapping[str, Any] | None, posterior: Group, observed: G
     if prior is not None and not isinstance(prior, Mapping):
         raise ValueError(f"prior={prior!r}, expected draws, {{site: tensor}}.")
     values = {name: torch.as_tensor(value) for name, value in (prior or {}).items()}
-    counts = {name: len(value) if value.dim() else 0 for name, value in values.items()}
-    if len(set(counts.values())) > 1 or 0 in counts.values():
-        raise ValueError(f"prior has {counts} draws, expected the same number of each site, in the first dimension.")
+    check_same_number(values, "prior")
     shapes = {name: value.shape[2:] for name, value in posterior.items()}
     shapes |= {name: value.shape for name, value in observed.items()}
     for name, value in values.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -71,6 +71,16 @@ def check_reference(reference: Tensor, draws: Tensor, owner: str, name: str = "r
             f"{tuple(draws.shape)}."
         )
     return reference.detach().to(draws).expand(expected)
+
+
+def check_same_number(draws: Mapping[str, Tensor], owner: str) -> None:
+    """Raise an error unless ``{site: (draws, ...)}`` has the same number of draws of each site, at least one."""
+    counts = {name: len(value) if value.dim() else 0 for name, value in draws.items()}
+    if len(set(counts.values())) > 1 or 0 in counts.values():
+        raise ValueError(
+            f"{owner} has {counts} draws, expected the same number of draws of each site, at least one, in the first "
+            "dimension."
+        )
 
 
 def check_flag(**flags: object) -> None:

@@ -11,6 +11,7 @@ from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
+from pyro_manifold.diagnostics.checks import check_same_number
 from pyro_manifold.diagnostics.replay import is_deterministic
 
 InitStrategy = Callable[[dict[str, Any]], Tensor]
@@ -124,12 +125,7 @@ def init_to_draws(draws: Mapping[str, Any], *, fallback: InitStrategy = init_to_
     if not isinstance(draws, Mapping) or not draws:
         raise ValueError(f"init_to_draws: draws={draws!r}, expected a dictionary of draws by site.")
     tensors = {name: torch.as_tensor(value).detach() for name, value in draws.items()}
-    counts = {name: len(value) if value.dim() else 0 for name, value in tensors.items()}
-    if len(set(counts.values())) > 1 or 0 in counts.values():
-        raise ValueError(
-            f"init_to_draws: there are {counts} draws of the sites, expected the same number of each, at least one, in "
-            "the first dimension."
-        )
+    check_same_number(tensors, "init_to_draws: draws")
     return _Joint(_Cycle(tensors), _Fallback(fallback))
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyro_manifold.density.causes import arguments_by_name, explained
 from pyro_manifold.density.minibatch import in_minibatches
+from pyro_manifold.diagnostics.checks import check_same_number
 from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_deterministic, is_latent
 from pyro_manifold.graphs.verified import reason
 
@@ -110,12 +111,7 @@ class Predictive(pyro.infer.Predictive):
         nodes: Any = {}
         # As in Pyro: a model may check its mask to skip terms that are not predictions, such as factors.
         masked = poutine.mask(self.model, mask=False)
-        counts = {name: len(value) if value.dim() else 0 for name, value in samples.items()}
-        if len(set(counts.values())) > 1 or 0 in counts.values():
-            raise ValueError(
-                f"Predictive: posterior_samples has {counts} draws, expected the same number of draws of each site, "
-                "in the first dimension."
-            )
+        check_same_number(samples, "Predictive: posterior_samples")
         # Without draws the model is checked with two from the prior.
         compared = samples or _prior_draws(masked, args, kwargs)
         if compared:

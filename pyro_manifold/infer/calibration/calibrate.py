@@ -21,7 +21,7 @@ from pyro_manifold.density.model import Target, target_from_model
 from pyro_manifold.diagnostics.calibration import Calibration
 from pyro_manifold.diagnostics.replay import Replay, Values, first_draw
 from pyro_manifold.diagnostics.uniformity import NUMBERS_OF_DRAWS, autocorrelation
-from pyro_manifold.infer.calibration.fits import MOVED, Fit, MakeKernel, Study, described, one_by_one, vectorised
+from pyro_manifold.infer.calibration.fits import Fit, MakeKernel, Study, described, one_by_one, vectorised
 from pyro_manifold.infer.calibration.quantities import Quantities, latent_values, symmetries_of
 from pyro_manifold.infer.calibration.simulation import (
     Conditioned,
@@ -32,6 +32,7 @@ from pyro_manifold.infer.calibration.simulation import (
 )
 from pyro_manifold.infer.mcmc.checks import check_counts, is_a
 from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.running.end_of_run import HARDLY_MOVED
 from pyro_manifold.infer.mcmc.running.shards import Outcome, Shards
 from pyro_manifold.infer.mcmc.running.store import Store, as_store
 from pyro_manifold.store.files import locked, write_durably
@@ -319,7 +320,7 @@ def _result(outcomes: list[Outcome], level: float) -> Calibration:
             raise ValueError(f"calibrate: {len(failed)} of {count} fits are not finite ({reasons[min(failed)]}).")
         error.add_note(f"calibrate: {len(failed)} of {count} fits have no ranks.")
         raise error
-    messages = Counter(words for each in outcomes for words in each.warnings if MOVED not in words)
+    messages = Counter(words for each in outcomes for words in each.warnings if HARDLY_MOVED not in words)
     for words, times in messages.items():
         _warn(f"calibrate, in {times} of {count} fits: {words}")
     if failed:

@@ -24,13 +24,11 @@ from pyro_manifold.infer.api import MCMC, Vectorised
 from pyro_manifold.infer.calibration.quantities import Quantities
 from pyro_manifold.infer.calibration.simulation import Conditioned, Generator, Simulated
 from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.running.end_of_run import HARDLY_MOVED
 from pyro_manifold.infer.mcmc.running.shards import Outcome, Shards, outcome_of, outcomes_of
 from pyro_manifold.infer.mcmc.running.store import Store
 from pyro_manifold.store.archive import Archive, numbered_path, packed
 from pyro_manifold.store.files import write_durably
-
-MOVED = "moved in fewer than"
-"""Words of a warning of MCMC about chains that hardly moved, which `Calibration.failures` reports for data sets."""
 
 _STEM = "dataset"
 MakeKernel = Callable[[Any], Any]
@@ -211,7 +209,7 @@ def _together(study: Study, simulated: list[Simulated]) -> Iterable[Fitted]:
     kernel.batched = batched  # type: ignore[method-assign]
     mcmc = study.fit.mcmc(kernel, len(simulated))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", f"(?s).*{MOVED}", UserWarning)
+        warnings.filterwarnings("ignore", f"(?s).*{HARDLY_MOVED}", UserWarning)
         mcmc.run(*study.generator.args, **study.generator.kwargs)
     samples = mcmc.get_samples(group_by_chain=True)
     values = study.quantities(_points(simulated, study.fit.kept(samples, len(simulated))), data)

@@ -19,6 +19,9 @@ from pyro_manifold.diagnostics.reasons import agreement, unexplained
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
+HARDLY_MOVED = "moved in fewer than 5 % of iterations"
+"""Words of the warning about stuck chains, by which `calibrate` recognises it, to report such chains for each data set."""
+
 
 def warn_of_chains(
     samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor], hottest_site: str | None = None
@@ -36,7 +39,7 @@ def warn_of_chains(
         where = named(stuck).capitalize() if chains > 1 else "The chain"
         whose = "their" if len(stuck) > 1 else "its"
         warnings.warn(
-            f"{where} moved in fewer than 5 % of iterations after warm-up, so that {whose} draws do not represent "
+            f"{where} {HARDLY_MOVED} after warm-up, so that {whose} draws do not represent "
             "the posterior: increase warmup_steps, or use initial values nearer to the typical set (init_strategy "
             "of the kernel, or initial_params), a smaller step_size or float64.",
             stacklevel=4,
