@@ -1,6 +1,6 @@
-"""Two mixtures of matrices: that of the OHMC paper, a law of the product of two factors, and one of X itself.
+"""Two mixtures of matrices: that of the OHMC paper, of the product of two factors, and one of X itself.
 
-The matrix mixture of the paper (Yanush & Kropotov, arXiv 1901.08045, tables 1 and 2) is a law of (Q, R), Q
+The matrix mixture of the paper (Yanush & Kropotov, arXiv 1901.08045, tables 1 and 2) is a distribution of (Q, R), Q
 orthonormal, R upper triangular with positive diagonal, in which the product has 16 modes:
 
     π(Q, R) = 1/16 Σᵢ N(QR | Mᵢ, σ² I),   σ = 0.3,   entries of Mᵢ 1 or 2.
@@ -9,9 +9,10 @@ For n = p = 2 the Mᵢ are all such matrices. For n = 3, p = 2 the paper does no
 they are the same in the first two rows, over a third row of ones. In both cases the entries of M = QR are then
 independent: each is near 1 or near 2 with equal probability, those of the third row near 1.
 
-The measure is Haar on Q and ∏ rᵢᵢ^(n-i) dR on R, with which π is the law of the factors of a matrix drawn from the
-mixture. The paper does not say whether its density has the factor; without it, π is another law, of which no exact
-draws are known.
+The measure is Haar on Q and ∏ rᵢᵢ^(n-i) dR on R, with which π is the distribution of the factors of a matrix drawn from
+the mixture. The paper does not say whether its density has the factor; without it, π is another distribution, of
+which no exact draws are known. `benchmarks.papers.ohmc.mixture` has the reading with which the tables of the paper are
+compared: all 64 modes on V(3,2), and both signs of r₂₂ on V(2,2).
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def kinetic(flow, Q, r):
 
 
 def gradients(matrices, Q, v):
-    """Of the log density, along the manifold for Q."""
+    """Return the gradient of the log density, along the manifold for Q."""
     leaves = Q.detach().requires_grad_(), v.detach().requires_grad_()
     by_Q, by_v = torch.autograd.grad(matrices.log_density(*leaves).sum(), leaves)
     return Stiefel().tangent_projection(Q, by_Q), by_v

@@ -26,6 +26,7 @@ import pyro.distributions as dist
 import torch
 from pyro.infer.autoguide.initialization import init_to_value
 
+from benchmarks.problems.mixtures import factors as positive_factors
 from pyro_manifold.distributions import StiefelUniform
 
 CENTRES = (1.0, 2.0)
@@ -69,21 +70,15 @@ class Matrices:
 
     def factors(self, M, determinant=1.0):
         """Q and v whose product is M, ``(..., n, 2)``; on V(2,2) with the determinant that is asked for."""
-        first, second = M[..., 0], M[..., 1]
-        r11 = np.linalg.norm(first, axis=-1)
-        first = first / r11[..., None]
-        r12 = (first * second).sum(-1)
-        rest = second - r12[..., None] * first
+        Q, v = positive_factors(M)
         if self.either_sign:
-            other = determinant * np.stack([-first[..., 1], first[..., 0]], -1)
-            r22 = last = (other * rest).sum(-1)
-        else:
-            r22 = np.linalg.norm(rest, axis=-1)
-            other, last = rest / r22[..., None], np.log(r22)
-        return np.stack([first, other], -1), np.stack([np.log(r11), r12, last], -1)
+            sign = determinant * np.sign(np.linalg.det(Q))
+            Q[..., 1] *= sign[..., None]
+            v[..., 2] = sign * np.exp(v[..., 2])
+        return Q, v
 
     def log_density(self, Q, v):
-        """With the factors of the measure in v: r₁₁ⁿ, and |r₂₂|^(n-2), times r₂₂ where v has its logarithm."""
+        """Return log π with the factors of the measure: r₁₁ⁿ, and |r₂₂|^(n-2), times r₂₂ where v has its logarithm."""
         M = self.product(Q, v, torch)
         if self.single:
             mode = torch.as_tensor(first_mode(self.n), dtype=M.dtype, device=M.device)
@@ -95,7 +90,7 @@ class Matrices:
         return entries.sum((-2, -1)) + measure
 
     def model(self):
-        """For Pyro."""
+        """Sample Q and v in Pyro."""
         Q = pyro.sample("Q", StiefelUniform(self.n, 2))
         v = pyro.sample("v", dist.Normal(0.0, 1.0).expand([3]).to_event(1).mask(False))
         pyro.factor("density", self.log_density(Q, v))

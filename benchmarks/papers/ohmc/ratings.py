@@ -221,7 +221,7 @@ def spread(values):
 
 
 def rows(results):
-    """Of ``[{row: figures}]``, one for each run."""
+    """Yield a row for each method, from ``[{method: figures}]``, one for each run."""
     for name in results[0]:
         errors, learning, _, seconds = zip(*(result[name] for result in results), strict=True)
         fitted = "" if None in learning else spread(learning)
