@@ -20,7 +20,7 @@ from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 HARDLY_MOVED = "moved in fewer than 5 % of iterations"
-"""Words of the warning about stuck chains, by which `calibrate` recognises it, to report such chains for each data set."""
+"""Words of the warning about stuck chains, by which `calibrate` recognises it to report them for each data set."""
 
 
 def warn_of_chains(
