@@ -8,8 +8,8 @@ matrices Q and R with inferred gains, and the size of the logits is inferred too
     python -m examples.calibrated_network --output results
 
 prints what the prior expects of labels, the summary, and accuracy, log score, calibration error and detection of other
-images for one network, an ensemble, temperature scaling and the posterior, and writes two pictures. --prior default
-takes pixels and priors that are not chosen by what they expect of labels.
+images for one network, an ensemble and the posterior, each also with temperature scaling, and writes two pictures.
+--prior default takes pixels and priors that are not chosen by what they expect of labels.
 """
 
 import math
@@ -35,7 +35,8 @@ from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
 from pyro_manifold.nn import to_bayesian_
 
 UNITS = 16
-COLOURS = {"one network": "0.45", "temperature scaling": "#009E73", "ensemble of 5": "#D55E00", "posterior": "#0072B2"}
+COLOURS = {"one network": "0.45", "ensemble of 5": "#D55E00", "posterior": "#0072B2"}
+INPUTS = ("test images", "with noise", "turned by 90°", "pixels shuffled", "validation")
 
 
 def model(images, labels=None):
@@ -83,8 +84,8 @@ def default_model():
     return model
 
 
-def load(count, raw=False):
-    """Return ``count`` images for training with labels, the other images with labels, and three changes of the latter.
+def load(count, raw=False, validation=100):
+    """Return ``count`` images for training with their labels, images by the names of `INPUTS`, and labels of those.
 
     Images are standardised by the mean image and the standard deviation around it of those for training; ``raw`` ones
     are only scaled to −1 to 1.
@@ -96,13 +97,12 @@ def load(count, raw=False):
     spread = (images[:count] - centre).square().mean().sqrt()
     if not raw:
         images, spread = (images - centre) / spread, 1.0
-    test = images[count:]
-    changed = {
-        "with noise": test + 0.7 * spread * torch.randn_like(test),
-        "turned by 90°": test[:400].rot90(1, (-2, -1)),
-        "pixels shuffled": test[:400].flatten(1)[:, torch.randperm(64)].reshape(-1, 8, 8),
-    }
-    return images[:count], labels[:count], test, labels[count:], changed
+    test = images[count + validation :]
+    noisy, turned = test + 0.7 * spread * torch.randn_like(test), test[:400].rot90(1, (-2, -1))
+    shuffled = test[:400].flatten(1)[:, torch.randperm(64)].reshape(-1, 8, 8)
+    others = (test, noisy, turned, shuffled, images[count : count + validation])
+    answers = {"test images": labels[count + validation :], "validation": labels[count : count + validation]}
+    return images[:count], labels[:count], dict(zip(INPUTS, others, strict=True)), answers
 
 
 def train(images, labels, steps):
@@ -117,26 +117,23 @@ def train(images, labels, steps):
     return network.requires_grad_(False)
 
 
-def temperature(network, images, labels):
-    """Return the factor of the logits with the largest likelihood of images that were not used for training."""
-    logits, grid = network(images), torch.logspace(-1, 1, 200)
-    losses = torch.stack([nn.functional.cross_entropy(factor * logits, labels) for factor in grid])
-    return grid[losses.argmin()]
-
-
 def classical(images, labels, inputs, steps, members=5):
-    """Return probabilities for each of the inputs by one network, by temperature scaling and by an ensemble."""
+    """Return probabilities for each of the inputs by one network and by an ensemble."""
     trained = [train(images, labels, steps) for _ in range(members)]
-    fifth = len(images) // 5
-    part = train(images[fifth:], labels[fifth:], steps)
-    factor = temperature(part, images[:fifth], labels[:fifth])
-    print(f"temperature scaling: logits times {factor:.2f}")
-    of_each = [torch.stack([network(x).softmax(-1) for network in trained]) for x in inputs]
-    return {
-        "one network": [member[0] for member in of_each],
-        "temperature scaling": [(factor * part(x)).softmax(-1) for x in inputs],
-        "ensemble of 5": [member.mean(0) for member in of_each],
-    }
+    of_each = {name: torch.stack([network(x).softmax(-1) for network in trained]) for name, x in inputs.items()}
+    one, mean = (
+        {name: part(values) for name, values in of_each.items()} for part in (lambda v: v[0], lambda v: v.mean(0))
+    )
+    return {"one network": one, "ensemble of 5": mean}
+
+
+def scaled(predictions, labels):
+    """Return predictions to the power, normalised, that has the largest likelihood of the validation images."""
+    grid = torch.logspace(-1, 1, 201)
+    powers = {name: values.clamp(min=1e-12).log() for name, values in predictions.items()}
+    losses = torch.stack([nn.functional.cross_entropy(power * powers["validation"], labels) for power in grid])
+    power = grid[losses.argmin()]
+    return float(power), {name: (power * values).softmax(-1) for name, values in powers.items()}
 
 
 def posterior(model, images, labels, inputs, draws):
@@ -146,11 +143,18 @@ def posterior(model, images, labels, inputs, draws):
         confidence, predicted = logits.softmax(-1).max(-1)
         return torch.stack([confidence, *(predicted == k for k in range(10))], -1)
 
-    predictions = [RunningPredictions(model, x, statistic=lambda logits: logits.softmax(-1)) for x in inputs]
-    single = RunningPredictions(model, inputs[0], statistic=confidence_and_class)
+    predictions = {
+        name: RunningPredictions(model, x, statistic=lambda logits: logits.softmax(-1)) for name, x in inputs.items()
+    }
+    single = RunningPredictions(model, inputs["test images"], statistic=confidence_and_class)
     kernel = OHMC(model, num_steps=10, init_strategy=init_to_sample)
     sites = ["gains", "scale"] if "weight" in pyro.poutine.trace(model).get_trace(images) else []
-    options = {"save_params": sites, "consumers": [*predictions, single], "num_chains": 4, "disable_progbar": True}
+    options = {
+        "save_params": sites,
+        "consumers": [*predictions.values(), single],
+        "num_chains": 4,
+        "disable_progbar": True,
+    }
     mcmc = MCMC(kernel, draws, draws, **options)
     mcmc.run(images, labels)
     if sites:
@@ -174,22 +178,26 @@ def calibration_of_simulated(probabilities, repeats=200):
     return torch.stack([contrib.expected_calibration_error(probabilities, each) for each in labels]).mean()
 
 
-def report(probabilities, labels):
-    """Print the scores of each method."""
-    print("\n                     accuracy  confidence  log score  calibration error  with noise   AUROC: turned  shuffled")
-    for name, (inside, noisy, *others) in probabilities.items():
-        confidence, predicted = inside.max(-1)
-        entropy = contrib.predictive_entropy(inside)
-        detected = [contrib.out_of_distribution_auroc(entropy, contrib.predictive_entropy(other)) for other in others]
-        errors = [contrib.expected_calibration_error(each, labels) for each in (inside, noisy)]
-        print(
-            f"{name:20s} {(predicted == labels).double().mean():9.3f} {confidence.mean():11.3f} "
-            f"{contrib.negative_log_likelihood(inside, labels):10.3f} {errors[0]:18.3f} {errors[1]:11.3f} "
-            f"{detected[0]:15.3f} {detected[1]:9.3f}"
-        )
-    inside, noisy, *_ = probabilities["posterior"]
-    simulated = " and ".join(f"{calibration_of_simulated(each):.3f}" for each in (inside, noisy))
-    print(f"calibration error of labels drawn from the posterior's predictions: {simulated}")
+def report(probabilities, answers):
+    """Print the scores of each method, without and with temperature scaling."""
+    labels = answers["test images"]
+    print("\n                        accuracy  confidence  log score  ECE, test  with noise   AUROC: turned  shuffled")
+    for name, raw in probabilities.items():
+        power, after = scaled(raw, answers["validation"])
+        for title, values in ((name, raw), (f"  to the power {power:.2f}", after)):
+            inside = values["test images"]
+            entropies = {key: contrib.predictive_entropy(values[key]) for key in INPUTS}
+            turned, shuffled = (
+                contrib.out_of_distribution_auroc(entropies["test images"], entropies[key]) for key in INPUTS[2:4]
+            )
+            error, noisy = (contrib.expected_calibration_error(values[key], labels) for key in INPUTS[:2])
+            print(
+                f"{title:23s} {(inside.argmax(-1) == labels).double().mean():9.3f} {inside.amax(-1).mean():11.3f} "
+                f"{contrib.negative_log_likelihood(inside, labels):10.3f} {error:10.3f} {noisy:11.3f} "
+                f"{turned:15.3f} {shuffled:9.3f}"
+            )
+    simulated = calibration_of_simulated(probabilities["posterior"]["test images"])
+    print(f"ECE of labels that are drawn from the predictions of the posterior: {simulated:.3f}")
 
 
 def reliability(probabilities, labels, bins=8):
@@ -200,16 +208,16 @@ def reliability(probabilities, labels, bins=8):
     return [confidence[group].mean() for group in groups], [hits[group].mean() for group in groups]
 
 
-def figure_of_calibration(probabilities, labels):
-    """Draw accuracy by confidence, for test images and for those with noise."""
-    fig, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharex=True, sharey=True)
-    for k, (ax, title) in enumerate(zip(axes, ("test images", "test images with noise"), strict=True)):
+def figure_of_calibration(probabilities, answers):
+    """Draw accuracy by confidence of the test images, without and with temperature scaling."""
+    fig, axes = plt.subplots(1, 2, figsize=(10, 4.4), sharex=True, sharey=True)
+    labels = answers["test images"]
+    for ax, title in zip(axes, ("as predicted", "after temperature scaling"), strict=True):
         ax.plot([0, 1], [0, 1], color="0.8", lw=1)
-        for name, inputs in probabilities.items():
-            error = contrib.expected_calibration_error(inputs[k], labels)
-            ax.plot(
-                *reliability(inputs[k], labels), "o-", ms=4, color=COLOURS[name], label=f"{name}, error {error:.3f}"
-            )
+        for name, values in probabilities.items():
+            inside = (values if ax is axes[0] else scaled(values, answers["validation"])[1])["test images"]
+            error = contrib.expected_calibration_error(inside, labels)
+            ax.plot(*reliability(inside, labels), "o-", ms=4, color=COLOURS[name], label=f"{name}, ECE {error:.3f}")
         ax.set(title=title, xlabel="confidence, mean of an eighth of the images", xlim=(0.2, 1.02), ylim=(0.2, 1.02))
         ax.legend(frameon=False, fontsize="small")
         ax.spines[["top", "right"]].set_visible(False)
@@ -223,7 +231,7 @@ def figure_of_entropies(probabilities):
     fig, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True)
     bins = np.linspace(0, math.log(10), 24)
     for ax, name in zip(axes, ("one network", "ensemble of 5", "posterior"), strict=True):
-        inside, _, turned, shuffled = map(contrib.predictive_entropy, probabilities[name])
+        inside, turned, shuffled = (contrib.predictive_entropy(probabilities[name][INPUTS[k]]) for k in (0, 2, 3))
         ax.hist(inside, bins, density=True, color="0.75", label="test images")
         for values, colour, label in ((turned, "#D55E00", "turned by 90°"), (shuffled, "#0072B2", "pixels shuffled")):
             ax.hist(values, bins, density=True, histtype="step", lw=1.5, color=colour, label=label)
@@ -237,21 +245,21 @@ def figure_of_entropies(probabilities):
 
 def main(argv=None):
     parser = gallery.options(__doc__, draws=150, warmup="as many")
-    parser.add_argument("--images", type=int, default=800, help="number of images for training")
+    parser.add_argument("--images", type=int, default=200, help="number of images for training")
     parser.add_argument("--steps", type=int, default=1_000, help="of the networks trained by AdamW")
     parser.add_argument("--prior", choices=["inferred", "default"], default="inferred")
     arguments = gallery.begin(parser, argv, dtype=torch.float32)
 
     chosen = model if arguments.prior == "inferred" else default_model()
-    images, labels, test, answers, changed = load(arguments.images, raw=arguments.prior == "default")
-    report_of_prior(chosen, images[:200])
-    inputs = [test, *changed.values()]
+    images, labels, inputs, answers = load(arguments.images, raw=arguments.prior == "default")
+    report_of_prior(chosen, inputs["test images"][:200])
     probabilities = classical(images, labels, inputs, arguments.steps)
     predictions, single, mcmc = posterior(chosen, images, labels, inputs, arguments.draws)
-    probabilities["posterior"] = [prediction.mean for prediction in predictions]
-    r_hat = predictions[0].r_hat[predictions[0].mean > 0.01]
+    probabilities["posterior"] = {name: each.mean for name, each in predictions.items()}
+    inside = predictions["test images"]
+    r_hat = inside.r_hat[inside.mean > 0.01]
     print(f"R-hat of the probabilities above 0.01: median {r_hat.median():.3f}, 95 % below {r_hat.quantile(0.95):.3f}")
-    accuracy = single[:, 1:].gather(-1, answers[:, None]).mean()
+    accuracy = single[:, 1:].gather(-1, answers["test images"][:, None]).mean()
     print(f"one draw of the posterior: accuracy {accuracy:.3f}, confidence {single[:, 0].mean():.3f}")
     report(probabilities, answers)
     first, second = figure_of_calibration(probabilities, answers), figure_of_entropies(probabilities)

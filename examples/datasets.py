@@ -309,7 +309,7 @@ def diabetes():
 
 
 def digits():
-    """Return images of handwritten digits ``(1797, 8, 8)``, from 0 to 16, and their labels; UCI's optdigits, test part."""
+    """Return images of digits ``(1797, 8, 8)``, from 0 to 16, and their labels: the test part of UCI's optdigits."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
