@@ -147,7 +147,7 @@ def posterior(model, images, labels, inputs, draws):
         name: RunningPredictions(model, x, statistic=lambda logits: logits.softmax(-1)) for name, x in inputs.items()
     }
     single = RunningPredictions(model, inputs["test images"], statistic=confidence_and_class)
-    kernel = OHMC(model, num_steps=10, init_strategy=init_to_sample)
+    kernel = OHMC(model, num_steps=10, column_masses=False, init_strategy=init_to_sample)
     sites = ["gains", "scale"] if "weight" in pyro.poutine.trace(model).get_trace(images) else []
     options = {
         "save_params": sites,
