@@ -225,7 +225,10 @@ class MSD(Kernel):
     @property
     def step_size(self) -> float:
         """Current ε: the result of warm-up, or before a run the initial one."""
-        return self._initial_step_size if self._run is None else float(self._run.tuning.step_size)
+        if self._run is None:
+            return self._initial_step_size
+        tuning: Any = self._run.tuning  # set by `compose`
+        return float(tuning.step_size)
 
     def _settings(self, state: LagrangianState, step_size: float) -> LagrangianSettings:
         return LagrangianSettings(torch.full_like(state.energy, step_size), self.num_steps, self._metropolis)
