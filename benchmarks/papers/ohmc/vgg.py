@@ -252,6 +252,7 @@ def main(argv=None):
     parser.add_argument("--store", default="results/ohmc_cifar10", help="where runs are stored")
     parser.add_argument("--small", action="store_true", help="a thin network on few generated images")
     arguments = parser.parse_args(argv)
+    torch.set_default_dtype(torch.float32)
     names = ("device", "thinner", "rate", "step_size", "temperature")
     options = PAPER | {"share": steep} | {name: getattr(arguments, name) for name in names}
     if arguments.small:
