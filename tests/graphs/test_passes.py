@@ -7,7 +7,7 @@ import scipy.special
 import torch
 
 from pyro_manifold.graphs import passes
-from pyro_manifold.graphs.passes import SIMPLIFICATION, Pass, folded_graph, run
+from pyro_manifold.graphs.passes import SIMPLIFICATION, Pass, folded_graph, run, simplified
 from pyro_manifold.graphs.rewriting import ATEN, call
 from pyro_manifold.graphs.tracing import trace
 
@@ -36,6 +36,16 @@ def test_a_rule_is_a_function_and_a_line():
     replaced = next(node for node in graph.graph.nodes if node.target is ATEN.log1p.default)
     assert replaced.meta["val"].shape == x.shape
     assert replaced.meta["val"].is_meta
+
+
+def test_a_graph_is_simplified_without_another_trace():
+    function, x = (lambda x: (x * 1 + torch.ones(4).sum()).exp() + (x + 0).exp()), torch.randn(4)
+    graph = trace(function, torch.randn(4))
+    before, found = graph.code, simplified(graph, then=(LOGARITHMS,))
+    assert graph.code == before
+    assert found.code == folded_graph(function, torch.randn(4)).code
+    assert len(operators(found)) < len(operators(graph))
+    torch.testing.assert_close(found(x), function(x))
 
 
 def test_passes_for_functions_leave_graphs_that_write_alone():
