@@ -76,6 +76,13 @@ def test_shapes_of_inputs_are_constants():
     torch.testing.assert_close(module(x), function(x))
 
 
+def test_a_graph_raises_where_the_factorisation_of_the_model_fails():
+    """The operator that raises has no result, and so no users."""
+    module = run(SIMPLIFICATION, trace(torch.linalg.cholesky, torch.eye(2)))
+    with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
+        module(-torch.eye(2))
+
+
 def test_log_of_the_normal_distribution_for_forward_mode():
     """Values and tangents on both sides of the place where the formulas meet, and far away, without a loop of vmap."""
     x = torch.tensor([-40.0, -5.0, -1.0, -0.999, 0.0, 3.0, 40.0], dtype=torch.float64)
