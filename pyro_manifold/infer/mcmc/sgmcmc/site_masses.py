@@ -54,7 +54,7 @@ _PROBES = 4
 _WEIGHT_OF_PREVIOUS = 5
 """Weight of the previous mass, in numbers of samples of one coordinate, as in the adaptation of HMC's masses."""
 _LARGEST_FACTOR = 4.0
-"""Largest factor of a mass by a measured temperature, which may be that of chains on their way to the typical set."""
+"""Largest factor of a mass by a measured temperature."""
 
 Stage = Literal["initial", "early", "final"]
 
@@ -115,7 +115,7 @@ class SiteMasses(Saved):
 
     Attributes:
         mass: mass of each site, scalars by name.
-        noise_share: share of gradient noise in squared gradients of the last window.
+        noise_share: share of gradient noise in each mass.
         temperature: temperature of the momenta of each site in the last window, relative to τ.
         metrics: masses of all blocks.
     """
@@ -291,29 +291,31 @@ class SiteMasses(Saved):
             self.noise_share = {name: noise / mass.clamp(min=1e-30) for name, (mass, noise) in found.items()}
             if self._heated:
                 self.temperature = {name: x / self._heated for name, x in self._sums["temperature"].items()}
-            self._use({name: self._estimate(name, mass, self._count * chains) for name, (mass, _) in found.items()})
+            masses = {name: self._estimate(name, mass, self._count * chains) for name, (mass, _) in found.items()}
+            if stage == "final" and self._heated:
+                masses = {name: self._cooled(name, mass, self._count * chains) for name, mass in masses.items()}
+            self._use(masses)
         self._begin_window()
 
     def _estimate(self, name: str, found: Tensor, samples: int) -> Tensor:
-        """Return the mass of a site; in logarithms, so that a large previous mass is forgotten as fast as a small one.
-
-        It is at least the mass that makes the measured temperature acceptable, as far as it is known.
-        """
+        """Return the mass of a site, shrunk in logarithms to the previous one, which may be far too large."""
         previous = self.mass[name]
         found = torch.where(found > 0, found, previous)
         samples *= max(1, self._degrees[name])
         weight = samples / (samples + _WEIGHT_OF_PREVIOUS)
-        return torch.maximum(found**weight * previous ** (1 - weight), previous * self._too_hot(name, samples))
+        return found**weight * previous ** (1 - weight)
 
-    def _too_hot(self, name: str, samples: int) -> Tensor:
-        """Return the factor by which the measured excess temperature is too high, less two standard errors."""
-        if not self._heated:
-            return torch.zeros_like(self.mass[name])
+    def _cooled(self, name: str, mass: Tensor, samples: int) -> Tensor:
+        """Return at least the mass that reduces the measured excess temperature, less two standard errors, as wanted.
+
+        Only after the last window: chains on their way to the typical set are hot at any mass.
+        """
+        samples *= max(1, self._degrees[name])
         forgotten = math.tanh(self._plan.friction) if self._plan.friction else 1.0
         independent = samples * self._heated / self._count * max(1.0, self._plan.num_steps * forgotten)
         excess = self.temperature[name] - 1 - 2 * (2 / independent) ** 0.5
-        factor = excess / _HIGHEST_EXCESS
-        return torch.where(factor > 1, factor, torch.zeros_like(factor)).clamp(max=_LARGEST_FACTOR)
+        needed = self.mass[name] * excess / _HIGHEST_EXCESS
+        return torch.where(excess > _HIGHEST_EXCESS, torch.clamp(needed, mass, _LARGEST_FACTOR * mass), mass)
 
     # ---- use ----------------------------------------------------------------------------------------------------
 
@@ -328,12 +330,9 @@ class SiteMasses(Saved):
 
     def report(self) -> dict[str, Any]:
         """Return the entry ``"site_scales"`` of `MCMC.diagnostics`, by site."""
-        kinds = {"mass": self.mass, "noise_share": self.noise_share, "kinetic_temperature": self.temperature}
-        learned = bool(self._windows)
         return {
             "site_scales": {
-                name: {"scale": scale}
-                | {kind: float(x[name]) for kind, x in kinds.items() if learned or kind == "mass"}
+                name: {"scale": scale, "mass": float(self.mass[name]), "noise_share": float(self.noise_share[name])}
                 for name, scale in self.scales.items()
             }
         }
