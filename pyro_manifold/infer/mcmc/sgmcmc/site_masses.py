@@ -137,7 +137,7 @@ class SiteMasses(Saved):
         value = next(iter(problem.initial_values.values()))
         ones = {name: value.new_ones(()) for name in self._sizes}
         self.mass = dict(ones)
-        self.noise_share, self.temperature = dict(ones), dict(ones)
+        self.noise_share, self.temperature = {name: 0 * x for name, x in ones.items()}, dict(ones)
         self._begin_window()
         self._use(self.mass)
         self._start(problem)
