@@ -38,9 +38,9 @@ from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 from pyro_manifold.store.saving import Plain, Saved
 
-_HIGHEST_EXCESS = 0.1
-"""Measured excess temperature of a site, relative to τ, above which its mass is increased: stiff directions within a
-site and batches that are correlated in time heat it more than the formula says."""
+_ACCEPTED_EXCESS = 0.1
+"""Excess temperature of a site, relative to τ, that is accepted where ε² is smaller. Above it the mass is increased:
+stiff directions within a site and batches that are correlated in time heat it more than the formula says."""
 _MOST_NOISE_BEFORE = 4.0
 """Largest contribution of noise to a mass before the last window, as a multiple of the others: far from the typical set
 noise can be so large that chains would not get there. Until then they may be hot."""
@@ -171,7 +171,9 @@ class SiteMasses(Saved):
         """Add the state after an iteration of warm-up, counted from 1, and set the masses at the end of a window."""
         self._add(state, random, self._temperatures(iteration, before, state))
         if iteration in self._ends:
-            self._end_window(len(state.energy), "final" if iteration == self._ends[-1] else "early")
+            stage: Stage = "final" if iteration == self._ends[-1] else "early"
+            step_size = self._plan.at(max(0, state.steps - 1)).step_size
+            self._end_window(len(state.energy), stage, self._plan.squared_time(step_size))
 
     def _temperatures(self, iteration: int, before: StochasticState, after: StochasticState) -> dict[str, Tensor]:
         """Return the temperature of each site in an iteration, relative to τ; none where their sums begin again."""
@@ -285,7 +287,7 @@ class SiteMasses(Saved):
         noise = noise.clamp(max=_MOST_NOISE_BEFORE * smooth) if stage != "final" else noise
         return smooth + noise, noise
 
-    def _end_window(self, chains: int, stage: Stage) -> None:
+    def _end_window(self, chains: int, stage: Stage, squared_time: float) -> None:
         if self._count:
             found = {name: self._curvatures(name, stage) for name in self.mass}
             self.noise_share = {name: noise / mass.clamp(min=1e-30) for name, (mass, noise) in found.items()}
@@ -293,7 +295,8 @@ class SiteMasses(Saved):
                 self.temperature = {name: x / self._heated for name, x in self._sums["temperature"].items()}
             masses = {name: self._estimate(name, mass, self._count * chains) for name, (mass, _) in found.items()}
             if stage == "final" and self._heated:
-                masses = {name: self._cooled(name, mass, self._count * chains) for name, mass in masses.items()}
+                samples, accepted = self._count * chains, max(_ACCEPTED_EXCESS, squared_time)
+                masses = {name: self._cooled(name, mass, samples, accepted) for name, mass in masses.items()}
             self._use(masses)
         self._begin_window()
 
@@ -305,7 +308,7 @@ class SiteMasses(Saved):
         weight = samples / (samples + _WEIGHT_OF_PREVIOUS)
         return found**weight * previous ** (1 - weight)
 
-    def _cooled(self, name: str, mass: Tensor, samples: int) -> Tensor:
+    def _cooled(self, name: str, mass: Tensor, samples: int, accepted: float) -> Tensor:
         """Return at least the mass that reduces the measured excess temperature, less two standard errors, as wanted.
 
         Only after the last window: chains on their way to the typical set are hot at any mass.
@@ -314,8 +317,8 @@ class SiteMasses(Saved):
         forgotten = math.tanh(self._plan.friction) if self._plan.friction else 1.0
         independent = samples * self._heated / self._count * max(1.0, self._plan.num_steps * forgotten)
         excess = self.temperature[name] - 1 - 2 * (2 / independent) ** 0.5
-        needed = self.mass[name] * excess / _HIGHEST_EXCESS
-        return torch.where(excess > _HIGHEST_EXCESS, torch.clamp(needed, mass, _LARGEST_FACTOR * mass), mass)
+        needed = self.mass[name] * excess / accepted
+        return torch.where(excess > accepted, torch.clamp(needed, mass, _LARGEST_FACTOR * mass), mass)
 
     # ---- use ----------------------------------------------------------------------------------------------------
 

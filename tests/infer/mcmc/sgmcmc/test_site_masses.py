@@ -32,7 +32,7 @@ PRECISION = ROWS + 0.01
 MEAN = float(Y.sum() / PRECISION)
 NOISE = float(Y.var(correction=0)) * ROWS**2 / SIZE
 """Variance of the gradient of a batch that is drawn with replacement."""
-START = {"known": torch.full((8,), MEAN), "vague": torch.zeros(8, 4)}
+START = {"known": torch.full((8,), MEAN, dtype=torch.float64), "vague": torch.zeros(8, 4, dtype=torch.float64)}
 
 
 def components(x):
