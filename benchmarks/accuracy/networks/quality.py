@@ -68,7 +68,7 @@ from pyro_manifold.infer.mcmc.transitions.states import NotFiniteError
 BATCH, CHAINS = 32, 8
 STEP_SIZES = {SGLD: (1e-3, 4e-3), PSGLD: (4e-3, 1.6e-2), SGHMC: (0.01, 0.04)}
 ORTHOGONAL_STEP_SIZES = (7e-4, 3e-3)  # smaller, for entries of orthonormal rows have the scale 1/28, and masses are 1
-ADAPTED_STEP_SIZES = (0.2, 0.3)  # relative to the scales that warm-up finds
+ADAPTED_STEP_SIZES = (0.1, 0.2)  # relative to the scales that warm-up finds
 ORTHOGONAL_STEPS = 50
 RATE = 0.03  # of Adam
 COLUMNS = [

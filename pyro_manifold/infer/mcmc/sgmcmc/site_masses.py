@@ -40,7 +40,7 @@ from pyro_manifold.store.saving import Plain, Saved
 
 _ACCEPTED_EXCESS = 0.1
 """Excess temperature of a site, relative to τ, that is accepted where ε² is smaller. Above it the mass is increased:
-stiff directions within a site and batches that are correlated in time heat it more than the formula says."""
+stiff directions within a site and batches that are correlated in time heat it more than the formula predicts."""
 _MOST_NOISE_BEFORE = 4.0
 """Largest contribution of noise to a mass before the last window, as a multiple of the others: far from the typical set
 noise can be so large that chains would not get there. Until then they may be hot."""
@@ -309,7 +309,7 @@ class SiteMasses(Saved):
         return found**weight * previous ** (1 - weight)
 
     def _cooled(self, name: str, mass: Tensor, samples: int, accepted: float) -> Tensor:
-        """Return at least the mass that reduces the measured excess temperature, less two standard errors, as wanted.
+        """Return at least the mass that reduces the measured excess temperature, less two standard errors, to the accepted one.
 
         Only after the last window: chains on their way to the typical set are hot at any mass.
         """
