@@ -64,8 +64,8 @@ class StochasticGradientKernel(Kernel):
         own_minibatches: whether each chain has its own minibatches.
         scales: ``{site: scale}``, proportional to the posterior standard deviation of a site in unconstrained space;
             its step size is ε times its scale. 1 for sites that are not given. ``"adapt"`` learns them in warm-up, from
-            the curvature of each site and the noise of its gradient; ε is then relative to the scales, and 0.2 to 0.3
-            is a good start for kernels with momenta.
+            the curvature of each site and the noise of its gradient; ε is then relative to the scales, and 0.1 is
+            a good start for kernels with momenta.
         jit_compile: whether to compile the model's density and gradient with `torch.compile`; falls back with a
             warning.
         jit_options: keyword arguments for `torch.compile`.

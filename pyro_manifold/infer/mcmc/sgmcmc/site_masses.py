@@ -309,9 +309,10 @@ class SiteMasses(Saved):
         return found**weight * previous ** (1 - weight)
 
     def _cooled(self, name: str, mass: Tensor, samples: int, accepted: float) -> Tensor:
-        """Return at least the mass that reduces the measured excess temperature, less two standard errors, to the accepted one.
+        """Return at least the mass that reduces the measured excess temperature to the accepted one.
 
-        Only after the last window: chains on their way to the typical set are hot at any mass.
+        The measured one is less two standard errors. Only after the last window, for chains that approach the typical
+        set are hot at any mass.
         """
         samples *= max(1, self._degrees[name])
         forgotten = math.tanh(self._plan.friction) if self._plan.friction else 1.0

@@ -74,7 +74,7 @@ class IterationSettings(NamedTuple):
     Attributes:
         number: number of the iteration in its stage, from 1.
         metrics: masses of the blocks; None for those of the transition.
-        fresh_momenta: whether momenta are drawn anew, since masses have changed.
+        fresh_momenta: whether momenta are redrawn, since masses have changed.
     """
 
     number: int
