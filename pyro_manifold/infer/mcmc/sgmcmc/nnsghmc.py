@@ -93,6 +93,11 @@ class NNSGHMC(OSGHMC):
         derivatives: Derivatives = "exact",
         **options: Any,
     ) -> None:
+        if isinstance(options.get("scales"), str):
+            raise ValueError(
+                "scales='adapt' is not supported by NNSGHMC, whose networks choose the speed of each coordinate: pass "
+                "{site: scale}, or use OSGHMC."
+            )
         if "integrator" in options:
             raise ValueError("integrator is not supported by NNSGHMC, which has its own step: leave it out.")
         super().__init__(
