@@ -30,6 +30,7 @@ import scipy.io
 import torch
 from torch import nn
 
+from benchmarks.papers.nnsghmc import whole_pieces
 from benchmarks.papers.nnsghmc.mnist import small_weights, train_on_networks
 from benchmarks.tables import show
 from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler, MetaTask
@@ -223,24 +224,39 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of the four files *.mat")
     parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, help="of training; 20, or 40 of the paper's")
     parser.add_argument("--sampler", help="a name, or a file that --train wrote")
     parser.add_argument("--collection", choices=COLLECTIONS, help="one in place of all")
     parser.add_argument("--chains", type=int, default=3)
-    parser.add_argument("--units", type=int, default=100)
+    parser.add_argument("--units", type=int, help="100, or the paper's 200")
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--figure", help="where to draw the learning curves")
     parser.add_argument("--short", action="store_true", help="a few random notes")
+    parser.add_argument("--paper", action="store_true", help="whole pieces, at the paper's budget; see whole_pieces.py")
+    parser.add_argument("--store", help="folder in which each epoch of --paper is stored, to go on from there")
+    parser.add_argument("--samplers", nargs="*", choices=whole_pieces.SAMPLERS, help="some of --paper in place of all")
+    parser.add_argument("--offset", type=float, default=0.0, help="what --paper adds to Q of NNSGHMC")
+    parser.add_argument("--epochs", type=int, help="of --paper, in place of 20, or 100 of JSB chorales")
+    parser.add_argument("--minutes", type=float, default=1e6, help="after which --paper ends")
+    parser.add_argument("--tune", action="store_true", help="validation pieces in place of the test's, with --paper")
+    parser.add_argument("--training-chains", type=int, default=8, help="of --paper --train")
     arguments = parser.parse_args(argv)
     if arguments.data is None and not arguments.short:
         parser.error("--data is needed: the folder of the four collections (or --short).")
+    if arguments.train and arguments.paper:
+        return whole_pieces.train(arguments)
+    units = arguments.units or 100
     if arguments.train:
         train = excerpts(arguments.data, "Piano_midi", "traindata")
-        return train_sampler(arguments.train, train, arguments.units // 2, arguments.rounds)
+        return train_sampler(arguments.train, train, units // 2, arguments.rounds or 20)
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
     collections = [arguments.collection] if arguments.collection else COLLECTIONS
-    budget = arguments.units, arguments.chains, arguments.seconds
+    if arguments.paper:
+        if arguments.store is None:
+            parser.error("--store is needed: a folder in which each epoch is stored.")
+        return whole_pieces.compare(arguments, collections)
+    budget = units, arguments.chains, arguments.seconds
     return compare(MetaSampler.load(arguments.sampler), collections, arguments.data, *budget, arguments.figure)
 
 

@@ -2,8 +2,8 @@ r"""Guard of learned dynamics: notices chains that leave the posterior, by their
 
 The stationary distribution of learned dynamics is right in the limit of short steps. With the steps that are used in
 practice, a sampler can heat its momenta faster than its friction cools them, on a posterior unlike those of its
-training. The chains then leave: momenta are far hotter than intended and do not cool, and the energy is above the lowest
-level of the run. Chains on their way from a start far out are hot too, but they cool, or their energy falls.
+training. The chains then leave: momenta are far hotter than intended and do not cool, and the energy is above the
+lowest level of the run. Chains on their way from a start far out are hot too, but they cool, or their energy falls.
 
 Temperature and energy are means over windows of at least `WINDOW` steps. During warm-up, chains that leave return to
 where their energy was lowest, and all steps are halved from then on. After warm-up nothing is adapted, so that all
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density.batches import Batches
-from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
+from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, StochasticSteps
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
@@ -202,7 +202,13 @@ class GuardedSteps(StochasticSteps):
             self._stop_since_left(left, found, after.steps)
         return self._return(after, left | ~found["mean_lp"].isfinite(), settings.best, record, random), found
 
+    def iterations_per_call(self, settings: Any) -> int:
+        """Return 1: each iteration is measured before the next."""
+        return 1
+
     def _halved(self, halvings: int) -> GuardedSteps:
+        if not halvings:
+            return self
         twin = copy(self)
         twin._plan = replace(self._plan, step_size=_Shortened(self._plan.step_size, 0.5**halvings))
         return twin
@@ -257,7 +263,7 @@ class GuardedSteps(StochasticSteps):
         step_size = float(found["step_size"][0])
         raise LeftPosteriorError(
             f"{which} left the posterior by step {steps}: momenta are at a temperature of {hottest:.3g} instead of "
-            f"{float(found['temperature'][0]):.3g} and do not cool, and the energy is above the lowest of this run, with "
+            f"{float(found['temperature'][0]):.3g} and do not cool, and the energy is above its lowest level, with "
             f"step_size={step_size:.3g}: use a longer warm-up, which shortens steps where chains leave, half that "
             "step_size, a sampler trained on posteriors like this one, or SGHMC."
         )
@@ -270,7 +276,7 @@ class _Shortened:
         self._schedule, self._factor = schedule, factor
 
     def __call__(self, step: int) -> float:
-        return self._factor * self._schedule(step)
+        return self._factor * value_at("step_size", self._schedule, step)
 
 
 def _as_rows(chosen: Tensor, like: Tensor) -> Tensor:
