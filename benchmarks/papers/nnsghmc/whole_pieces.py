@@ -278,6 +278,9 @@ def compare(arguments, collections):
     folder.mkdir(parents=True, exist_ok=True)
     ends = time.monotonic() + 60 * arguments.minutes
     rows, parts = [], ("traindata", "validdata" if arguments.tune else "testdata")
+    unknown = set(arguments.samplers or []) - set(SAMPLERS)
+    if unknown:
+        raise SystemExit(f"--samplers {min(unknown)}: expected some of {', '.join(SAMPLERS)}.")
     names = arguments.samplers or [name for name in SAMPLERS if name != "NNSGHMC-s"]
     for collection in collections:
         data, test = (pieces(arguments.data, collection, part) for part in parts)

@@ -33,6 +33,8 @@ WINDOW = 100
 """Least number of steps of a window: as long as a momentum lasts with a friction of 0.01."""
 HOT = 4.0
 """Temperature, in units of the intended one, above which the momenta of many coordinates are far too hot."""
+WARM = 1.5
+"""The same in warm-up after steps were halved: the sampler is known to be bad here, and less heat is accepted."""
 MOST_HALVINGS = 6
 _COOLING = 0.8
 _RECORD: Block = ()
@@ -90,10 +92,10 @@ class Record(NamedTuple):
         return state._replace(memory={**state.memory, _RECORD: torch.stack(list(self), -1)})
 
 
-def have_left(window: Window, heat_before: Tensor, lowest: Tensor, dimension: int) -> Tensor:
+def have_left(window: Window, heat_before: Tensor, lowest: Tensor, dimension: int, hot: float = HOT) -> Tensor:
     r"""Return which chains have left the posterior, ``(chains,)``.
 
-    A chain has left if in two successive windows its momenta were hotter than `HOT` times $1 + 4\sqrt{2/d}$ (the mean
+    A chain has left if in two successive windows its momenta were hotter than ``hot`` times $1 + 4\sqrt{2/d}$ (the mean
     square of d momenta varies), if they have not cooled by a fifth in between, and if the energy is not below the
     lowest of earlier windows; or if its temperature or energy is not finite.
 
@@ -102,11 +104,12 @@ def have_left(window: Window, heat_before: Tensor, lowest: Tensor, dimension: in
         heat_before: mean temperature of the window before it.
         lowest: lowest mean energy of the windows before it.
         dimension: number of coordinates d.
+        hot: temperature of momenta that are too hot.
     """
-    limit = HOT * (1 + 4 * math.sqrt(2 / max(1, dimension)))
-    hot = (window.temperature > limit) & (heat_before > limit)
+    limit = hot * (1 + 4 * math.sqrt(2 / max(1, dimension)))
+    are_hot = (window.temperature > limit) & (heat_before > limit)
     stays = (window.temperature >= _COOLING * heat_before) & (window.energy >= lowest)
-    return (hot & stays) | ~(window.temperature.isfinite() & window.energy.isfinite())
+    return (are_hot & stays) | ~(window.temperature.isfinite() & window.energy.isfinite())
 
 
 class Guarded(NamedTuple):
@@ -195,7 +198,7 @@ class GuardedSteps(StochasticSteps):
             if not may_return or halvings == MOST_HALVINGS:
                 raise
             after, found = steps._not_finite(alone)
-        record, left = self._measure(record, found)
+        record, left = self._measure(record, found, may_return)
         if not bool(left.any()):
             return record.into(after), found
         if not may_return or halvings == MOST_HALVINGS:
@@ -223,7 +226,7 @@ class GuardedSteps(StochasticSteps):
         names = ("kinetic_temperature", "hottest_kinetic_temperature", "mean_lp")
         return state, self._reported(state, [state.steps]) | dict.fromkeys(names, lost)
 
-    def _measure(self, record: Record, found: Statistics) -> tuple[Record, Tensor]:
+    def _measure(self, record: Record, found: Statistics, warming_up: bool) -> tuple[Record, Tensor]:
         """Add an iteration to the record; return which chains have left, if a window ends."""
         count = self._plan.num_steps
         heat = found["kinetic_temperature"] / found["temperature"].clamp(min=1.0)
@@ -238,7 +241,8 @@ class GuardedSteps(StochasticSteps):
             return record, ~heat.isfinite()
         if record.steps[0] < WINDOW:
             return record, none
-        left = have_left(window, record.heat_before, record.lowest, self._dimension)
+        hot = WARM if warming_up and record.halvings[0] else HOT
+        left = have_left(window, record.heat_before, record.lowest, self._dimension, hot)
         begun = Record.begun(window.energy, record.halvings)
         lowest = torch.minimum(window.energy, record.lowest)
         return begun._replace(heat_before=window.temperature, lowest=lowest), left
