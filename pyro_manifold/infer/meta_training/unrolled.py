@@ -55,6 +55,7 @@ class Unrolled:
         steps: number of steps in this round.
         chosen: chains that enter the in-chain loss.
         step_size: ε of this round.
+        temperature: mean temperature of the last window, ``(chains,)``.
     """
 
     def __init__(self, task: MetaTask, training_settings: TrainingSettings, index: int) -> None:
@@ -106,7 +107,8 @@ class Unrolled:
         energy, slopes = self._problem.at_step(self._batch)(position)
         state = StochasticState(position, momentum, energy, slopes, 0, {}, {}, 0)
         self._state = self._first = self._kernel.begin(state, problem)
-        self._heat, self._lowest = torch.zeros_like(energy), torch.full_like(energy, torch.inf)
+        self.temperature = self._heat = torch.zeros_like(energy)
+        self._lowest = torch.full_like(energy, torch.inf)
         self.steps = 0
         first = self._of_flat(position)
         self._past = first.new_empty(problem.chains, 0, first.shape[1])
@@ -150,7 +152,8 @@ class Unrolled:
         heat = torch.stack(heats)
         window = Window(heat.detach().exp().mean(0), torch.stack(energies).mean(0))
         left = lost | have_left(window, self._heat, self._lowest, self.dimension)
-        self._heat, self._lowest = window.temperature, torch.minimum(self._lowest, window.energy)
+        self.temperature = self._heat = window.temperature
+        self._lowest = torch.minimum(self._lowest, window.energy)
         self._state = self._state._replace(
             position=_detached(self._state.position), momentum=_detached(self._state.momentum)
         )

@@ -1,7 +1,6 @@
 """The guard of NNSGHMC: a sampler whose chains leave is caught, a good one draws the same as without; training."""
 
 import warnings
-from dataclasses import replace
 
 import pyro
 import pyro.distributions as dist
@@ -27,7 +26,7 @@ def narrow():
 
 def sampler(friction=0.1, step_size=0.1):
     """Constant Q = 1 and D, which remove this share of momenta in a step of this size."""
-    return MetaSampler.random(4, readout=0.0, constant_friction=friction, step_size=step_size)
+    return MetaSampler.random(4, 0.0, torch.Generator().manual_seed(0), constant_friction=friction, step_size=step_size)
 
 
 def at_the_mode(site):
@@ -72,15 +71,15 @@ def measured(run):
 
 
 def test_in_warmup_steps_are_halved_until_chains_stay():
-    run = kernel(BAD).prepare(4, 32, None)
+    run = kernel(BAD).prepare(4, 60, None)
     with pytest.warns(UserWarning, match=r"Chains left the posterior in iteration .* of warm-up") as found:
-        advanced(run, 32)
+        advanced(run, 60)
     assert "iteration 8 of warm-up" in str(found[0].message)
     assert "is 1/2 of step_size" in str(found[0].message)
     temperature, product = measured(run)
-    assert float(run.statistics["step_size"][0]) == pytest.approx(BAD / 4)
-    assert 0.8 < temperature < 1.4
-    assert 0.8 < product < 1.6  # Euler's scheme with steps of 1.5 w is not exact
+    assert float(run.statistics["step_size"][0]) < 0.3 * BAD
+    assert 0.8 < temperature < 1.3
+    assert 0.8 < product < 1.3  # Euler's scheme with steps of a width is not exact
     temperature, product = measured(advanced(kernel(BAD, guard=False).prepare(4, 0, None), 20))
     assert temperature > HOT
     assert product > 5
@@ -131,7 +130,8 @@ def test_momenta_that_cool_and_energies_that_fall_are_on_their_way():
         return bool(have_left(Window(*values[:2]), *values[2:], dimension))
 
     assert judged(8.0, 8.0, 5.0, 4.0)
-    assert not judged(8.0, 8.0, 3.0, 4.0)  # the energy falls
+    assert judged(8.0, 8.0, 3.9e4, 4e4)  # by less than heat
+    assert not judged(8.0, 8.0, 3e4, 4e4)  # the energy falls
     assert not judged(5.0, 8.0, 5.0, 4.0)  # they cool
     assert not judged(8.0, 1.0, 5.0, 4.0)  # they were not hot before
     assert not judged(3.0, 3.0, 5.0, 4.0)  # they are warm, of which a warning at the end speaks
@@ -142,9 +142,9 @@ def test_momenta_that_cool_and_energies_that_fall_are_on_their_way():
 def test_a_halved_run_goes_on_bit_for_bit():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first = advanced(kernel(BAD).prepare(4, 12, None), 9)
+        first = advanced(kernel(BAD).prepare(4, 40, None), 9)
         assert Record.of(first.state).halvings.tolist() == [1.0] * 4
-        second = kernel(BAD).prepare(4, 12, None)
+        second = kernel(BAD).prepare(4, 40, None)
         second.load_state_dict(first.state_dict())
         for _ in range(12):
             assert torch.equal(first.advance()["x"], second.advance()["x"])
@@ -168,6 +168,9 @@ OPTIONS = {
 }
 
 
+STEP = 8 * WIDTH
+
+
 class Unpenalised(MetaTraining):
     """The variant in which chains that leave do not enter the gradient."""
 
@@ -175,22 +178,45 @@ class Unpenalised(MetaTraining):
         super()._update([])
 
 
-def left_of(cls, rounds):
-    """How often chains leave in the last three rounds of a training that begins with steps which are too long."""
-    begun = replace(sampler(step_size=2.2 * WIDTH), friction=MetaSampler.random(4).friction, dimension=DIMENSION)
-    training = cls([narrow], TrainingSettings(2.2 * WIDTH, learning_rate=0.05, **OPTIONS), begun)
+def narrow_in_fewer_dimensions():
+    x = pyro.sample("x", dist.Normal(torch.zeros(200), 1.0).to_event(1))
+    pyro.factor("narrow", (0.5 * x.square() - (1 + scaled(x).square()).sqrt()).sum())
+
+
+def trained_by_lost_chains(cls, segments):
+    """A training by windows in which all chains leave; and the temperature of each, from the same start."""
+    random = torch.Generator().manual_seed(0)
+    begun = MetaSampler.random(4, 0.1, random, constant_friction=0.02, step_size=STEP, dimension=200)
+    training = cls([narrow_in_fewer_dimensions], TrainingSettings(STEP, learning_rate=0.02, **OPTIONS), begun)
+    (task,), temperatures = training._tasks, []
+    for _ in range(segments):
+        task.begin(0)
+        task._heat, task._lowest = task._heat + 2 * HOT, task._heat  # as if the window before had been hot too
+        training._segment(task)
+        temperatures.append(float(task.temperature.mean()))
+    return training, temperatures
+
+
+def test_chains_that_leave_are_penalised_by_their_heat():
+    training, temperatures = trained_by_lost_chains(MetaTraining, 4)
+    print(temperatures)
+    assert training.left > 0
+    assert temperatures[-1] < 0.9 * temperatures[0]
+    training, temperatures = trained_by_lost_chains(Unpenalised, 2)
+    assert temperatures[1] == temperatures[0]
+    assert all(torch.equal(w.detach(), training.sampler.tensors[name]) for name, w in training._weights.items())
+
+
+def test_a_training_with_steps_that_are_too_long_ends_with_chains_that_stay():
+    random = torch.Generator().manual_seed(0)
+    begun = MetaSampler.random(4, 0.1, random, constant_friction=0.02, step_size=STEP, dimension=200)
+    training = MetaTraining([narrow_in_fewer_dimensions], TrainingSettings(STEP, learning_rate=0.05, **OPTIONS), begun)
     found = []
-    for _ in range(rounds):
+    for _ in range(12):
         training.advance()
         found.append(training.left)
-    return found
-
-
-def test_training_penalises_chains_that_leave():
-    penalised = left_of(MetaTraining, 12)
-    print(penalised, left_of(Unpenalised, 12))
-    assert penalised[0] > 0
-    assert sum(penalised[-3:]) == 0
+    assert found[0] > 0
+    assert sum(found[-3:]) == 0
 
 
 def test_steps_of_training_are_those_of_use():

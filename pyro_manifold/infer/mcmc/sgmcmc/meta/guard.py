@@ -2,8 +2,9 @@ r"""Guard of learned dynamics: notices chains that leave the posterior, by their
 
 The stationary distribution of learned dynamics is right in the limit of short steps. With the steps that are used in
 practice, a sampler can heat its momenta faster than its friction cools them, on a posterior unlike those of its
-training. The chains then leave: momenta are far hotter than intended and do not cool, and the energy is above the
-lowest level of the run. Chains on their way from a start far out are hot too, but they cool, or their energy falls.
+training. The chains then leave: momenta are far hotter than intended and do not cool, and the energy does not fall
+below its lowest level so far. Chains on their way from a start far out are hot too, but they cool, or their energy
+falls.
 
 Temperature and energy are means over windows of at least `WINDOW` steps. During warm-up, chains that leave return to
 where their energy was lowest, and all steps are halved from then on. After warm-up nothing is adapted, so that all
@@ -36,7 +37,7 @@ HOT = 4.0
 WARM = 1.5
 """The same in warm-up after steps were halved: the sampler is known to be bad here, and less heat is accepted."""
 MOST_HALVINGS = 6
-_COOLING = 0.8
+_COOLING, _FALLING = 0.8, 0.1
 _RECORD: Block = ()
 """Key of the record in the state's memory; no block of sites is empty."""
 
@@ -96,8 +97,8 @@ def have_left(window: Window, heat_before: Tensor, lowest: Tensor, dimension: in
     r"""Return which chains have left the posterior, ``(chains,)``.
 
     A chain has left if in two successive windows its momenta were hotter than ``hot`` times $1 + 4\sqrt{2/d}$ (the mean
-    square of d momenta varies), if they have not cooled by a fifth in between, and if the energy is not below the
-    lowest of earlier windows; or if its temperature or energy is not finite.
+    square of d momenta varies), if they have not cooled by a fifth in between, and if the energy has not fallen below
+    the lowest of earlier windows by a tenth of the kinetic energy; or if its temperature or energy is not finite.
 
     Args:
         window: the last window.
@@ -108,7 +109,8 @@ def have_left(window: Window, heat_before: Tensor, lowest: Tensor, dimension: in
     """
     limit = hot * (1 + 4 * math.sqrt(2 / max(1, dimension)))
     are_hot = (window.temperature > limit) & (heat_before > limit)
-    stays = (window.temperature >= _COOLING * heat_before) & (window.energy >= lowest)
+    kinetic = dimension / 2 * window.temperature
+    stays = (window.temperature >= _COOLING * heat_before) & (window.energy >= lowest - _FALLING * kinetic)
     return (are_hot & stays) | ~(window.temperature.isfinite() & window.energy.isfinite())
 
 
@@ -267,7 +269,7 @@ class GuardedSteps(StochasticSteps):
         step_size = float(found["step_size"][0])
         raise LeftPosteriorError(
             f"{which} left the posterior by step {steps}: momenta are at a temperature of {hottest:.3g} instead of "
-            f"{float(found['temperature'][0]):.3g} and do not cool, and the energy is above its lowest level, with "
+            f"{float(found['temperature'][0]):.3g} and do not cool, and the energy does not fall, with "
             f"step_size={step_size:.3g}: use a longer warm-up, which shortens steps where chains leave, half that "
             "step_size, a sampler trained on posteriors like this one, or SGHMC."
         )
