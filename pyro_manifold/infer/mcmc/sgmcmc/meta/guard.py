@@ -147,7 +147,9 @@ class Guard(Data):
     def settings(self, iteration: int) -> Guarded:  # type: ignore[override]
         return Guarded(super().settings(iteration), iteration <= self._warmup_steps, self._best)
 
-    def learn(self, iteration: int, before: StochasticState, after: StochasticState, *_: object) -> None:
+    def learn(  # type: ignore[override]
+        self, iteration: int, before: StochasticState, after: StochasticState, *_: object
+    ) -> None:
         """Keep the positions of chains whose energy is the lowest so far; warn if steps were halved."""
         old, new = Record.of(before), Record.of(after)
         if self._warn and bool((new.halvings > old.halvings).any()):
