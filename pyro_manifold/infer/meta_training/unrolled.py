@@ -12,7 +12,7 @@ from pyro_manifold.density.initial_values import finite_values, initial_values
 from pyro_manifold.density.seeds import seed_of
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import ELEMENTS_AT_ONCE, CoordinateUpdate, in_parts
-from pyro_manifold.infer.mcmc.sgmcmc.meta.guard import Window, have_left
+from pyro_manifold.infer.mcmc.sgmcmc.meta.guard import WINDOW, Window, have_left
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Coefficients, Learned, MetaSampler, Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.nnsghmc import NNSGHMC
@@ -55,7 +55,7 @@ class Unrolled:
         steps: number of steps in this round.
         chosen: chains that enter the in-chain loss.
         step_size: ε of this round.
-        temperature: mean temperature of the last window, ``(chains,)``.
+        temperature: mean temperature of the last `WINDOW` steps or more, ``(chains,)``.
     """
 
     def __init__(self, task: MetaTask, training_settings: TrainingSettings, index: int) -> None:
@@ -109,6 +109,7 @@ class Unrolled:
         self._state = self._first = self._kernel.begin(state, problem)
         self.temperature = self._heat = torch.zeros_like(energy)
         self._lowest = torch.full_like(energy, torch.inf)
+        self._measured: list[tuple[Tensor, Tensor]] = []
         self.steps = 0
         first = self._of_flat(position)
         self._past = first.new_empty(problem.chains, 0, first.shape[1])
@@ -150,10 +151,7 @@ class Unrolled:
             if not heats:  # the first step is lost already
                 heats, energies = [self._temperature().log()], [self._state.energy]
         heat = torch.stack(heats)
-        window = Window(heat.detach().exp().mean(0), torch.stack(energies).mean(0))
-        left = lost | have_left(window, self._heat, self._lowest, self.dimension)
-        self.temperature = self._heat = window.temperature
-        self._lowest = torch.minimum(self._lowest, window.energy)
+        left = lost | self._judged(heat.detach().exp(), torch.stack(energies))
         self._state = self._state._replace(
             position=_detached(self._state.position), momentum=_detached(self._state.momentum)
         )
@@ -166,6 +164,22 @@ class Unrolled:
             heat.mean(0),
             left,
         )
+
+    def _judged(self, temperatures: Tensor, energies: Tensor) -> Tensor:
+        """Return which chains have left, ``(chains,)``, as the guard does: by means over `WINDOW` steps or more.
+
+        Args:
+            temperatures: temperature of each chain in each step of a window, ``(steps, chains)``.
+            energies: energies of the same shape.
+        """
+        self._measured = [*self._measured, (temperatures, energies)]
+        if sum(len(found) for found, _ in self._measured) < WINDOW:
+            return torch.zeros_like(energies[0], dtype=torch.bool)
+        window = Window(*(torch.cat(parts).mean(0) for parts in zip(*self._measured, strict=True)))
+        left = have_left(window, self._heat, self._lowest, self.dimension)
+        self.temperature = self._heat = window.temperature
+        self._lowest, self._measured = torch.minimum(self._lowest, window.energy), []
+        return left
 
     def _is_finite(self) -> Tensor:
         """Return which chains have finite energies and positions, ``(chains,)``."""
@@ -191,7 +205,7 @@ class Unrolled:
             ),
             self._problem,
         )
-        self._heat = self._heat * ~left
+        self._heat, self._measured = self._heat * ~left, []
 
     def remember(self, draws: Tensor) -> Tensor:
         """Return the earlier draws of this round, ``(chains, draws, d)``, and append these, ``(draws, chains, d)``."""

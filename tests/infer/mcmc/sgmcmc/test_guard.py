@@ -159,9 +159,9 @@ def test_bad_input():
 
 OPTIONS = {
     "chains": 8,
-    "steps": 50,
+    "steps": 100,
     "segments": 4,
-    "truncation": 50,
+    "truncation": 100,
     "thinning": 10,
     "within": 0.0,
     "scores": "marginal",
