@@ -24,8 +24,10 @@ from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Derivatives, MetaSample
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import first_squares, learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
+from pyro_manifold.infer.mcmc.sgmcmc.site_masses import SiteMasses
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, StepSchedules, StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules, StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.tuning import Data
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 
 
@@ -103,6 +105,11 @@ class NNSGHMC(OSGHMC):
         guard: bool = True,
         **options: Any,
     ) -> None:
+        if isinstance(options.get("scales"), str):
+            raise ValueError(
+                "scales='adapt' is not supported by NNSGHMC, whose networks choose the speed of each coordinate: pass "
+                "{site: scale}, or use OSGHMC."
+            )
         if "integrator" in options:
             raise ValueError("integrator is not supported by NNSGHMC, which has its own step: leave it out.")
         super().__init__(
@@ -195,10 +202,10 @@ class NNSGHMC(OSGHMC):
     def steps_of(self, problem: Problem) -> Callable[..., StochasticSteps]:
         return partial(GuardedSteps, problem=problem, renew=self.begin) if self._guard else StochasticSteps
 
-    def tuning(self, batches: Batches, warmup_steps: int, state: StochasticState) -> Data:
+    def tuning(self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, state: StochasticState) -> Data:
         if not self._guard:
-            return super().tuning(batches, warmup_steps, state)
-        return Guard(batches, warmup_steps, state.position, self._warn)
+            return super().tuning(batches, warmup_steps, masses, state)
+        return Guard(batches, warmup_steps, masses, state.position, self._warn)
 
 
 def _data_size(target: Target) -> int:

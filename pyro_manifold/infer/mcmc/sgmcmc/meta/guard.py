@@ -24,9 +24,12 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density.batches import Batches
+from pyro_manifold.infer.mcmc.hmc.product import Metrics
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
+from pyro_manifold.infer.mcmc.sgmcmc.site_masses import SiteMasses
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.transition import StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.tuning import Data
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, NotFiniteError, Statistics
 
@@ -115,15 +118,19 @@ def have_left(window: Window, heat_before: Tensor, lowest: Tensor, dimension: in
 
 
 class Guarded(NamedTuple):
-    """Settings of a guarded iteration.
+    """Settings of a guarded iteration: those of `IterationSettings`, and two of the guard.
 
     Attributes:
-        iteration: number of the iteration in its stage, from 1.
+        number: number of the iteration in its stage, from 1.
+        metrics: masses of the blocks; None for those of the transition.
+        fresh_momenta: whether momenta are redrawn, since masses have changed.
         warming_up: whether steps may still be halved.
         best: positions of the chains where their energy was lowest.
     """
 
-    iteration: int
+    number: int
+    metrics: Metrics | None
+    fresh_momenta: bool
     warming_up: bool
     best: Blocks
 
@@ -134,23 +141,32 @@ class Guard(Data):
     Args:
         batches: batches of the data.
         warmup_steps: iterations of warm-up.
+        masses: adaptation of masses; None for fixed masses.
         position: first positions.
         warn: whether to warn when steps are halved.
     """
 
-    def __init__(self, batches: Batches, warmup_steps: int, position: Blocks, warn: bool) -> None:
-        super().__init__(batches, warmup_steps)
+    def __init__(
+        self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, position: Blocks, warn: bool
+    ) -> None:
+        super().__init__(batches, warmup_steps, masses)
         self._warn = warn
         self._best = {block: x.clone() for block, x in position.items()} if warmup_steps else {}
         self.changing = (*self.changing, "_best")  # type: ignore[misc]
 
     def settings(self, iteration: int) -> Guarded:  # type: ignore[override]
-        return Guarded(super().settings(iteration), iteration <= self._warmup_steps, self._best)
+        return Guarded(*super().settings(iteration), iteration <= self._warmup_steps, self._best)
 
-    def learn(  # type: ignore[override]
-        self, iteration: int, before: StochasticState, after: StochasticState, *_: object
+    def learn(
+        self,
+        iteration: int,
+        before: StochasticState,
+        after: StochasticState,
+        statistics: Statistics,
+        random: torch.Generator,
     ) -> None:
         """Keep the positions of chains whose energy is the lowest so far; warn if steps were halved."""
+        super().learn(iteration, before, after, statistics, random)
         old, new = Record.of(before), Record.of(after)
         if self._warn and bool((new.halvings > old.halvings).any()):
             self._warn_of_halving(iteration, int(new.halvings[0]))
@@ -197,7 +213,7 @@ class GuardedSteps(StochasticSteps):
         steps, memory = self._halved(halvings), {k: x for k, x in state.memory.items() if k != _RECORD}
         alone = state._replace(memory=memory)
         try:
-            after, found = StochasticSteps.__call__(steps, alone, settings.iteration, random)
+            after, found = StochasticSteps.__call__(steps, alone, settings, random)
         except NotFiniteError:
             if not may_return or halvings == MOST_HALVINGS:
                 raise
@@ -207,7 +223,7 @@ class GuardedSteps(StochasticSteps):
             return record.into(after), found
         if not may_return or halvings == MOST_HALVINGS:
             self._stop_since_left(left, found, after.steps)
-        return self._return(after, left | ~found["mean_lp"].isfinite(), settings.best, record, random), found
+        return self._return(after, left | ~found["mean_lp"].isfinite(), settings, record, random), found
 
     def iterations_per_call(self, settings: Any) -> int:
         """Return 1: each iteration is measured before the next."""
@@ -252,13 +268,15 @@ class GuardedSteps(StochasticSteps):
         return begun._replace(heat_before=window.temperature, lowest=lowest), left
 
     def _return(
-        self, state: StochasticState, left: Tensor, best: Blocks, record: Record, random: torch.Generator
+        self, state: StochasticState, left: Tensor, settings: Guarded, record: Record, random: torch.Generator
     ) -> StochasticState:
         """Return chains to their best positions, with fresh momenta, and halve the steps from then on."""
-        position = {block: torch.where(_as_rows(left, x), best[block], x) for block, x in state.position.items()}
+        position = {
+            block: torch.where(_as_rows(left, x), settings.best[block], x) for block, x in state.position.items()
+        }
         energy, gradient = self.step.density(self._batch_of(state.steps))(position)
         state = state._replace(position=position, energy=energy, gradient=gradient)
-        fresh = self.with_momentum(state, random).momentum
+        fresh = self.with_momentum(state, random, settings.metrics).momentum
         momentum = {block: torch.where(_as_rows(left, x), fresh[block], x) for block, x in state.momentum.items()}
         begun = Record.begun(energy, record.halvings + 1)._replace(lowest=record.lowest)
         return begun.into(self._renew(state._replace(momentum=momentum), self._problem))
