@@ -145,6 +145,14 @@ class StochasticGradientKernel(Kernel):
         """Return the initial state, with further quantities that the step needs."""
         return state
 
+    def steps_of(self, problem: Problem) -> Callable[..., StochasticSteps]:
+        """Return the constructor of the transition, with the arguments of `StochasticSteps`."""
+        return StochasticSteps
+
+    def tuning(self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, state: StochasticState) -> Data:
+        """Return the adaptation of a run that begins at a state."""
+        return Data(batches, warmup_steps, masses)
+
     def statistics(self, state: StochasticState, mechanics: ProductMechanics) -> Statistics:
         """Return additional statistics of the kernel, for states ``(chains, ...)`` or ``(iterations, chains, ...)``."""
         return {}
@@ -192,11 +200,11 @@ class StochasticGradientKernel(Kernel):
         step = self.step_on(problem)
         executable = Executable(StochasticStep(step, mechanics, metrics), problem.density)
         reported = partial(self.statistics, mechanics=mechanics)
-        transition = StochasticSteps(executable, batches, self.plan(), mechanics, metrics, reported)
+        transition = self.steps_of(problem)(executable, batches, self.plan(), mechanics, metrics, reported)
         heat = no_heat(mechanics, problem.position) if self.plan().unit_masses else {}
         start = StochasticState(problem.position, {}, *problem.at_step(0)(problem.position), 0, {}, heat, 0)
         state = self.begin(transition.with_momentum(start, problem.random), problem)
-        data = Data(batches, warmup_steps, masses)
+        data = self.tuning(batches, warmup_steps, masses, state)
         more: dict[str, Any] = {} if masses is None else {"report": masses.report, "sentences": masses.sentences}
 
         def hottest(state: StochasticState) -> str | None:

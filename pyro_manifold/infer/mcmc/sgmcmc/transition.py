@@ -133,10 +133,15 @@ class StochasticSteps:
             energies.append(state.energy)
             if plan.unit_masses:
                 heat.add(state.position, state.momentum)
-        self._check(state, torch.stack(energies), first)
+        together = torch.stack(energies)
+        self._check(state, together, first)
         state, statistics = self._measured(state, heat, settings.number)
         state, _ = self.step.transition.finish(state, (), plan.at(first), Noise({}))
-        return state, self._reported(state, [state.steps]) | statistics
+        return state, self._reported(state, [state.steps]) | statistics | self._of_energies(together)
+
+    def _of_energies(self, energies: Tensor) -> Statistics:
+        """Return additional statistics of the energies of all steps, ``(steps, chains)``."""
+        return {}
 
     def _at(self, number: int, settings: IterationSettings) -> StepSettings:
         """Return the settings of a step, given by its number, with the masses of its iteration."""
