@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from numbers import Real
 from typing import Any
@@ -22,6 +22,8 @@ def table(
     samples: Mapping[str, Tensor], prob: float, num_superchains: int | None = None, max_rows: int | None = None
 ) -> str:
     """Return mean, standard deviation, median, narrowest interval, effective sample sizes and R-hat, as text.
+
+    Constant entries of a site with others that vary are counted below its lines.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
@@ -52,8 +54,7 @@ def table(
             continue
         columns = _columns(values, prob, num_superchains)
         shape = values.shape[2:]
-        entries: Iterable[Sequence[int]] = product(*map(range, shape))
-        hidden = ""
+        entries, hidden = _varying(name, columns["std"])
         if max_rows is not None and shape.numel() > max_rows:
             entries, hidden = _worst(name, columns, shape, min(_WORST_ROWS, max_rows))
         for place in entries:
@@ -74,6 +75,18 @@ def table(
         )
         text += [f"{label:>{width}} {row}", *([footnotes[label]] if label in footnotes else [])]
     return "\n".join(["", f"{'':>{width}} {header}", *text, ""])
+
+
+def _varying(name: str, deviations: Tensor) -> tuple[list[Sequence[int]], str]:
+    """Return the entries that vary, and a line on those that do not, such as the zeros of a triangular matrix.
+
+    All entries are returned if none varies.
+    """
+    constant = deviations == 0
+    entries = list(product(*map(range, deviations.shape)))
+    if not constant.any() or constant.all():
+        return entries, ""
+    return [place for place in entries if not constant[place]], f"and {int(constant.sum())} constant entries of {name}"
 
 
 def _worst(name: str, columns: Mapping[str, Tensor], shape: torch.Size, count: int) -> tuple[list[list[int]], str]:
