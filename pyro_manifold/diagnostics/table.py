@@ -55,8 +55,9 @@ def table(
         columns = _columns(values, prob, num_superchains)
         shape = values.shape[2:]
         entries, hidden = _varying(name, columns["std"])
-        if max_rows is not None and shape.numel() > max_rows:
-            entries, hidden = _worst(name, columns, shape, min(_WORST_ROWS, max_rows))
+        if max_rows is not None and len(entries) > max_rows:
+            entries, others = _worst(name, columns, entries, min(_WORST_ROWS, max_rows))
+            hidden = f"{others}\n{hidden}" if hidden else others
         for place in entries:
             label = f"{name}[{','.join(map(str, place))}]" if shape else name
             lines[label] = {column: float(value[tuple(place)]) for column, value in columns.items()}
@@ -89,9 +90,11 @@ def _varying(name: str, deviations: Tensor) -> tuple[list[Sequence[int]], str]:
     return [place for place in entries if not constant[place]], f"and {int(constant.sum())} constant entries of {name}"
 
 
-def _worst(name: str, columns: Mapping[str, Tensor], shape: torch.Size, count: int) -> tuple[list[list[int]], str]:
+def _worst(
+    name: str, columns: Mapping[str, Tensor], entries: list[Sequence[int]], count: int
+) -> tuple[list[Sequence[int]], str]:
     """Return the entries with the largest R-hat, of equal ones the smallest ESS, and a line on the others."""
-    r_hat, size = columns["r_hat"].flatten(), columns["ess_bulk"].flatten()
+    r_hat, size = (torch.stack([columns[key][tuple(place)] for place in entries]) for key in ("r_hat", "ess_bulk"))
     order = size.nan_to_num(nan=torch.inf).argsort(stable=True)
     order = order[r_hat.nan_to_num(nan=0.0, posinf=torch.inf)[order].argsort(descending=True, stable=True)]
     worst, others = order[:count], order[count:]
@@ -99,7 +102,7 @@ def _worst(name: str, columns: Mapping[str, Tensor], shape: torch.Size, count: i
     known = others[~r_hat[others].isnan()]
     if len(known):
         line += f": r_hat at most {float(r_hat[known].max()):.3f}, ess_bulk at least {float(size[known].min()):.0f}"
-    return torch.stack(torch.unravel_index(worst, shape), -1).tolist(), line
+    return [entries[k] for k in worst.tolist()], line
 
 
 def _columns(values: Tensor, prob: float, num_superchains: int | None) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ from pyro_manifold.infer.mcmc.transitions.states import Statistics
 from pyro_manifold.infer.predictive_groups import with_draws
 
 _DIVERGENCES = (
-    "Divergences are steps that are too long where the density is steep. See whether the priors conflict with the data, "
+    "Divergences are steps that are too long where the density is steep. See whether the priors conflict with the data "
     "or a scale is near 0; then raise target_accept_prob of the kernel, or lower step_size if it is fixed."
 )
 

@@ -365,6 +365,10 @@ def test_entries_that_are_constant_are_counted_and_not_shown():
     assert lines[2].split()[0] == "L[1,0]"
     assert lines[3] == "and 3 constant entries of L"
     assert lines[4].split()[0] == "c", "a site that is constant as a whole is shown"
+    draws[..., 0, 0] = torch.randn(4, 100)
+    shown = table({"L": draws}, 0.9, max_rows=1).splitlines()
+    assert shown[3].startswith("and 1 more of L: r_hat at most")
+    assert shown[4] == "and 2 constant entries of L"
 
 
 def test_divergences_are_printed_with_what_to_do(capsys):
