@@ -60,7 +60,7 @@ def table(
             hidden = f"{others}\n{hidden}" if hidden else others
         for place in entries:
             label = f"{name}[{','.join(map(str, place))}]" if shape else name
-            lines[label] = {column: float(value[tuple(place)]) for column, value in columns.items()}
+            lines[label] = {column: float(value[place]) for column, value in columns.items()}
         if hidden:
             footnotes[label] = hidden
     if not lines:
@@ -78,7 +78,7 @@ def table(
     return "\n".join(["", f"{'':>{width}} {header}", *text, ""])
 
 
-def _varying(name: str, deviations: Tensor) -> tuple[list[Sequence[int]], str]:
+def _varying(name: str, deviations: Tensor) -> tuple[list[tuple[int, ...]], str]:
     """Return the entries that vary, and a line on those that do not, such as the zeros of a triangular matrix.
 
     All entries are returned if none varies.
@@ -91,10 +91,10 @@ def _varying(name: str, deviations: Tensor) -> tuple[list[Sequence[int]], str]:
 
 
 def _worst(
-    name: str, columns: Mapping[str, Tensor], entries: list[Sequence[int]], count: int
-) -> tuple[list[Sequence[int]], str]:
+    name: str, columns: Mapping[str, Tensor], entries: list[tuple[int, ...]], count: int
+) -> tuple[list[tuple[int, ...]], str]:
     """Return the entries with the largest R-hat, of equal ones the smallest ESS, and a line on the others."""
-    r_hat, size = (torch.stack([columns[key][tuple(place)] for place in entries]) for key in ("r_hat", "ess_bulk"))
+    r_hat, size = (torch.stack([columns[key][place] for place in entries]) for key in ("r_hat", "ess_bulk"))
     order = size.nan_to_num(nan=torch.inf).argsort(stable=True)
     order = order[r_hat.nan_to_num(nan=0.0, posinf=torch.inf)[order].argsort(descending=True, stable=True)]
     worst, others = order[:count], order[count:]
