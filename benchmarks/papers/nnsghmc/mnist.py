@@ -35,85 +35,18 @@ import time
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
-import pyro.distributions as dist
 import torch
 from torch import nn
 
 from benchmarks.images import generated, mnist
+from benchmarks.papers.nnsghmc import paper_training
+from benchmarks.papers.nnsghmc.digits import PROBLEMS, kernels, network, only, posterior, small_weights, split
 from benchmarks.tables import show
-from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler, MetaTask, train_meta_sampler
-from pyro_manifold.nn import to_bayesian_
+from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
 
-BATCH, STEPS, HELD_OUT = 500, 100, 10_000
+STEPS = 100
 NO_ENERGY = 1e12  # a unit of energy beside which all energies are 0, so that networks do not see them
 FRICTION = 0.1  # with which training begins; the step of SGHMC with that is √(FRICTION / number of images)
-PROBLEMS = {
-    "ReLU": ((784, 40, 40, 10), nn.ReLU, "0123456789"),
-    "sigmoid": ((784, 40, 40, 10), nn.Sigmoid, "0123456789"),
-    "digits": ((784, 20, 5), nn.ReLU, "56789"),
-}
-
-
-def network(sizes, activation):
-    parts = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), activation())]
-    return to_bayesian_(nn.Sequential(*parts[:-1]), (), prior_scale=1.0)
-
-
-def small_weights(site):
-    """Where chains begin: weights as networks are usually begun, which is far within the prior."""
-    return site["fn"].sample() / site["fn"].event_shape[-1] ** 0.5
-
-
-def posterior(net, images, labels, batch=BATCH):
-    def model():
-        plate = pyro.plate("images", len(images), subsample_size=min(batch, len(images)))
-        with plate as rows:
-            x, y = images[rows], labels[rows]
-        logits = net(x)  # outside of the plate, for its weights belong to all images
-        with plate:
-            pyro.sample("labels", dist.Categorical(logits=logits), obs=y)
-
-    return model
-
-
-def only(digits, images, labels):
-    """Images of some digits, which are the labels 0, 1, ... from then on."""
-    wanted = torch.tensor([int(digit) for digit in digits])
-    chosen = torch.isin(labels, wanted)
-    return images[chosen], torch.searchsorted(wanted, labels[chosen])
-
-
-def split(images, labels):
-    """All but the last 10,000 training images, or a quarter of them; and these, which choose."""
-    held_out = min(HELD_OUT, len(images) // 4)
-    return (images[:-held_out], labels[:-held_out]), (images[-held_out:], labels[-held_out:])
-
-
-def kernels(sampler, cases):
-    """``{name: (a step size to begin with, by what to change it, settings for a step size)}``: those of the paper."""
-    return {
-        "NNSGHMC": (
-            sampler.step_size_for(cases),
-            1.4,
-            lambda ε: {"kernel": NNSGHMC, "sampler": sampler, "step_size": ε},
-        ),
-        "SGHMC": (
-            math.sqrt(0.01 / cases),
-            1.4,
-            lambda ε: {"kernel": SGHMC, "step_size": ε, "friction": 0.01, "integrator": "euler"},
-        ),
-        "SGHMC, friction 0.1": (
-            math.sqrt(0.1 / cases),
-            1.4,
-            lambda ε: {"kernel": SGHMC, "step_size": ε, "friction": 0.1, "integrator": "euler"},
-        ),
-        "SGLD": (0.4 / cases, 2, lambda ε: {"kernel": SGLD, "step_size": ε}),
-        "pSGLD": (
-            2.8e-3,
-            2,
-            lambda ε: {"kernel": PSGLD, "step_size": ε, "decay": 0.99, "damping": 1e-5 * cases},
-        ),
-    }
 
 
 def best_step_size(loss, first, factor):
@@ -224,7 +157,8 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of MNIST's four files")
     parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--paper", action="store_true", help="training, or runs, with the budget of the paper")
+    parser.add_argument("--rounds", type=int, help="of training; default: 4, and 40 with --paper")
     parser.add_argument("--digits", default="0123456789", help="to train on")
     parser.add_argument("--validate", action="store_true", help="held-out training images in place of the test's")
     parser.add_argument("--sampler", help="a file that --train wrote")
@@ -241,8 +175,11 @@ def main(argv=None):
         parser.error("--data is needed: the folder of MNIST's four files (or --short).")
     else:
         train, test = (mnist(arguments.data, part) for part in ("train", "test"))
+    if arguments.train and arguments.paper:
+        rounds = arguments.rounds or 40
+        return paper_training.train(arguments.train, *train, rounds, arguments.digits, arguments.short)
     if arguments.train:
-        return train_sampler(arguments.train, *train, arguments.rounds, arguments.digits)
+        return train_sampler(arguments.train, *train, arguments.rounds or 4, arguments.digits)
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
     if arguments.validate:

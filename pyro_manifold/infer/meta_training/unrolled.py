@@ -47,7 +47,7 @@ class Unrolled:
             ),
             step_size=training_settings.step_size,
             data_size=task.data_size,
-            own_minibatches=True,
+            own_minibatches=training_settings.own_minibatches,
             init_strategy=task.init_strategy,
         )
         with torch.random.fork_rng(devices=[]):
