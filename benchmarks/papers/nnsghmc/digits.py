@@ -83,3 +83,17 @@ def kernels(sampler, cases):
             lambda ε: {"kernel": PSGLD, "step_size": ε, "decay": 0.99, "damping": 1e-5 * cases},
         ),
     }
+
+
+def best_of(loss, first, factor):
+    """The one of ``first`` times powers of a factor from which a step either way is worse; and all that were tried."""
+    tried = {first: loss(first)}
+    for ratio in (factor, 1 / factor):
+        other = first * ratio
+        tried[other] = loss(other)
+        while min(tried, key=tried.get) == other:
+            other *= ratio
+            tried[other] = loss(other)
+        if min(tried, key=tried.get) != first:
+            break
+    return min(tried, key=tried.get), tried

@@ -39,28 +39,14 @@ import torch
 from torch import nn
 
 from benchmarks.images import generated, mnist
-from benchmarks.papers.nnsghmc import paper_training
-from benchmarks.papers.nnsghmc.digits import PROBLEMS, kernels, network, only, posterior, small_weights, split
+from benchmarks.papers.nnsghmc import paper_figures, paper_runs, paper_training
+from benchmarks.papers.nnsghmc.digits import PROBLEMS, best_of, kernels, network, only, posterior, small_weights, split
 from benchmarks.tables import show
 from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
 
 STEPS = 100
 NO_ENERGY = 1e12  # a unit of energy beside which all energies are 0, so that networks do not see them
 FRICTION = 0.1  # with which training begins; the step of SGHMC with that is √(FRICTION / number of images)
-
-
-def best_step_size(loss, first, factor):
-    """The one of ``first`` times powers of a factor from which a step either way is worse; and all that were tried."""
-    tried = {first: loss(first)}
-    for ratio in (factor, 1 / factor):
-        ε = first * ratio
-        tried[ε] = loss(ε)
-        while min(tried, key=tried.get) == ε:
-            ε *= ratio
-            tried[ε] = loss(ε)
-        if min(tried, key=tried.get) != first:
-            break
-    return min(tried, key=tried.get), tried
 
 
 def predictions(net, chain, images):
@@ -105,7 +91,7 @@ def compare(problem, sampler, train, test, chains, seconds, seeds, only_these, t
         net = network(sizes, activation)
         if tuned:
             loss = lambda ε: run(settings(ε), net, *parts, chains, seconds / 4, 0)[1]  # noqa: E731, B023
-            chosen, tried = best_step_size(loss, chosen, factor)
+            chosen, tried = best_of(loss, chosen, factor)
             print(name, {f"{ε:.3g}": f"{value:.0f}" for ε, value in tried.items()}, flush=True)
         found = [run(settings(chosen), net, train, test, chains, seconds, 1 + seed) for seed in range(seeds)]
         accuracy, likelihood, steps = torch.tensor(found, dtype=torch.double).T
@@ -153,6 +139,20 @@ def train_on_networks(path, tasks, step_size, **settings):
     sampler.save(path)
 
 
+def run_with_the_budget_of_the_paper(arguments, sampler, train, test):
+    names = arguments.kernels or [*paper_runs.NAMES, *(paper_runs.OPTIMISERS if arguments.optimisers else ())]
+    data, parts = paper_runs.parts_of(arguments.problem, train, test)
+    steps, chains = arguments.steps, arguments.chains or paper_runs.CHAINS
+    if arguments.tune:
+        chosen = [name for name in names if name not in paper_runs.OPTIMISERS]
+        budget = chains, min(paper_runs.TUNING_STEPS, steps)
+        paper_runs.tune(arguments.problem, chosen, sampler, parts, arguments.store, *budget)
+    options = arguments.store, arguments.seeds or 1, steps, chains
+    rows = paper_runs.compare(arguments.problem, names, sampler, data, *options)
+    print(f"\n## {arguments.problem}: {chains} chains\n")
+    show(["sampler", "rate", "steps", "accuracy, %", "negative log-likelihood", "of each seed", "CPU seconds"], rows)
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of MNIST's four files")
@@ -163,12 +163,21 @@ def main(argv=None):
     parser.add_argument("--validate", action="store_true", help="held-out training images in place of the test's")
     parser.add_argument("--sampler", help="a file that --train wrote")
     parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")
-    parser.add_argument("--chains", type=int, default=8)
+    parser.add_argument("--chains", type=int, help="default: 8, and 20 with --paper")
     parser.add_argument("--seconds", type=float, default=12)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, help="default: 3, and 1 with --paper")
     parser.add_argument("--kernels", nargs="*", help="some in place of all")
+    parser.add_argument("--steps", type=int, default=paper_runs.STEPS, help="of the runs of --paper")
+    parser.add_argument("--store", default="results/nnsghmc", help="where the runs of --paper are stored")
+    parser.add_argument("--tune", action="store_true", help="first look for the rates of --paper, on training images")
+    parser.add_argument("--optimisers", action="store_true", help="SGD with momentum and Adam too, with --paper")
+    parser.add_argument("--figure", help="draw the curves of all problems of the store of --paper")
+    parser.add_argument("--curves", help="folder BNN_MNIST of the authors' code, for their curves in the figure")
+    parser.add_argument("--contours", help="draw Q and D of the sampler")
     parser.add_argument("--short", action="store_true", help="few generated images")
     arguments = parser.parse_args(argv)
+    if arguments.figure:
+        return paper_figures.curves(arguments.store, arguments.curves, arguments.figure)
     if arguments.short:
         train, test = generated(600, 1), generated(200, 2)
     elif arguments.data is None:
@@ -182,10 +191,14 @@ def main(argv=None):
         return train_sampler(arguments.train, *train, arguments.rounds or 4, arguments.digits)
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
+    sampler = MetaSampler.load(arguments.sampler)
+    if arguments.contours:
+        return paper_figures.contours(sampler, arguments.contours)
+    if arguments.paper:
+        return run_with_the_budget_of_the_paper(arguments, sampler, train, test)
     if arguments.validate:
         train, test = split(*train)
-    sampler = MetaSampler.load(arguments.sampler)
-    budget = arguments.chains, arguments.seconds, arguments.seeds, arguments.kernels
+    budget = arguments.chains or 8, arguments.seconds, arguments.seeds or 3, arguments.kernels
     return compare(arguments.problem, sampler, train, test, *budget, tuned=not arguments.short)
 
 

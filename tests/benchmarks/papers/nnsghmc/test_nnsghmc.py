@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from benchmarks.papers.nnsghmc import gaussian, mnist, music
+from benchmarks.papers.nnsghmc import digits, gaussian, mnist, music, paper_runs
 from problems.monte_carlo import assert_mean
 
 
@@ -33,7 +33,7 @@ def test_a_learned_sampler_of_digits(tmp_path, capsys):
 
 def test_step_sizes_are_looked_for_until_neither_way_is_better():
     for best in (0.1, 1.0, 5.0):
-        found, tried = mnist.best_step_size(lambda x, best=best: abs(math.log(x / best)), 1.0, 2)
+        found, tried = digits.best_of(lambda x, best=best: abs(math.log(x / best)), 1.0, 2)
         assert abs(math.log2(found / best)) <= 0.5
         assert min(tried) < found < max(tried)
 
