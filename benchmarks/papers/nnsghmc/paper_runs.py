@@ -3,7 +3,7 @@
 As in the code of Gong, Li & Hernández-Lobato (github.com/WenboGong/MetaSGMCMC, BNN_MNIST): all training images,
 batches of 500 that all chains share, weights that begin with standard deviation 0.01, and after each 100 steps the
 probabilities of the test images averaged over the 20 chains' draws of that time. 12,000 steps are 100 epochs of the
-60,000 images; of the digits 5 to 9, whose 100 epochs are 5,800 steps, the curve is read there too. `RATES` are the
+60,000 images; of the digits 5 to 9, 100 epochs are 5,900 steps, after which the curve is read too. `RATES` are the
 per-batch rates with which the paper ran its samplers, that of NNSGHMC after its first three epochs, which have half
 of it. Each run writes its curve and its state every 500 steps, and the same command resumes it.
 
@@ -230,11 +230,13 @@ def compare(problem, names, sampler, data, store, seeds, steps, chains):
             file = Path(store) / f"{problem}-{name}-{seed}.pt".replace(" ", "-")
             run = Run(file, problem, name, rate, sampler, *data, 1 + seed, chains)
             run.advance(steps)
-            found.append(run.curve[-1])
+            end = 100 * math.ceil(len(data[0][0]) / BATCH)  # 100 epochs
+            after = next((point for point in run.curve if point[0] >= end), run.curve[-1])
+            found.append((*run.curve[-1], after[2]))
             seconds += run.seconds / seeds
             print(problem, name, seed, found[-1], f"{seconds:.0f} s", flush=True)
-        steps_taken, accuracy, loss = torch.tensor(found, dtype=torch.double).T
+        steps_taken, accuracy, loss, epochs = torch.tensor(found, dtype=torch.double).T
         each = ", ".join(f"{value:.0f}" for value in loss)
         row = [name, f"{rate:.3g}", f"{int(steps_taken[0])}", f"{accuracy.mean():.2f}", f"{loss.mean():.0f}", each]
-        rows.append([*row, f"{seconds:.0f}"])
+        rows.append([*row, f"{epochs.mean():.0f}", f"{seconds:.0f}"])
     return rows
