@@ -179,6 +179,8 @@ def main(argv=None):
     arguments = parser.parse_args(argv)
     if arguments.figure:
         return paper_figures.curves(arguments.store, arguments.curves, arguments.figure)
+    if arguments.contours:
+        return paper_figures.contours(MetaSampler.load(arguments.sampler), arguments.contours)
     if arguments.short:
         train, test = generated(600, 1), generated(200, 2)
     elif arguments.data is None:
@@ -193,8 +195,6 @@ def main(argv=None):
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
     sampler = MetaSampler.load(arguments.sampler)
-    if arguments.contours:
-        return paper_figures.contours(sampler, arguments.contours)
     if arguments.paper:
         return run_with_the_budget_of_the_paper(arguments, sampler, train, test)
     if arguments.validate:

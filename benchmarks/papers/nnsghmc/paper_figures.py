@@ -45,8 +45,11 @@ def curves(store, theirs, path):
         for name, steps, accuracy, likelihood in _of_the_authors(theirs, problem) if theirs else ():
             error.plot(steps, accuracy, NAMES[name], linestyle=":", label=f"{name}, authors")
             loss.plot(steps, likelihood, NAMES[name], linestyle=":")
-        error.set(title=TITLES[problem], yscale="log", ylabel="test error, %")
-        loss.set(yscale="log", ylabel="negative log-likelihood", xlabel="steps")
+        for axis, name in ((error, "test error, %"), (loss, "negative log-likelihood")):
+            lowest = min((line.get_ydata().min() for line in axis.lines), default=1.0)
+            axis.set(yscale="log", ylabel=name, ylim=(0.9 * lowest, 6 * lowest))
+        error.set(title=TITLES[problem])
+        loss.set(xlabel="steps")
     axes[0, 0].legend(fontsize=7)
     figure.savefig(path, dpi=90)
 
