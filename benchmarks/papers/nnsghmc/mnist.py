@@ -1,27 +1,31 @@
 """A sampler trained on a small network of digits, on other networks and digits, beside SGHMC, SGLD and pSGLD.
 
+    python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --train FILE [--rounds 40] [--digits 01234]
+    python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --tune --sampler FILE [--problem ReLU] [--store S]
+    python -m benchmarks.papers.nnsghmc.mnist --store S --figure PICTURE [--curves BNN_MNIST]
+    python -m benchmarks.papers.nnsghmc.mnist --sampler FILE --contours PICTURE
     python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --train FILE [--rounds 4] [--digits 01234]
     python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --sampler FILE [--problem ReLU] [--seconds 12]
 
-The experiment of section 5.2 of Gong, Li & Hernández-Lobato (ICLR 2019), as their code has it
-(github.com/WenboGong/MetaSGMCMC), cut. Training is on 784-20-10 with ReLU. The three problems: 784-40-40-10 with ReLU,
-the same with sigmoids, and the digits 5 to 9 by 784-20-5 with ReLU (784-40-40-5 in the paper, which trains on the
-digits 0 to 4 for it).
-Theirs, and here: standard normal priors, which chains begin far within and hardly fill; batches of 500; the friction of
-SGHMC, 0.01, beside which there is one of 0.1 here. Theirs are 20 chains of 12,000 steps, whose draws of one time are
-averaged. Here are fewer chains, each sampler has the same seconds of the processor (without predictions), and draws of
-the second half are averaged. The step size of each sampler is the one from which neither a longer nor a shorter one has
-a smaller negative log-likelihood of 10,000 held-out training images in a quarter of that time. ``--sampler networks``
-has seen all ten digits in training, those of the third problem too.
-
-Training begins with the friction 0.1 and its step, √(0.1/N), at small weights, without the last 10,000 training images,
-by which ``--validate`` compares in place of the test images. Networks do not see the energy (see the page). Only the
-cross-chain loss is used, as in the paper for networks, with scores of each coordinate by itself. Accuracy in % and
-negative log-likelihood, of all test images together, in the paper:
+The experiments of section 5.2 of Gong, Li & Hernández-Lobato (ICLR 2019), as their code has them
+(github.com/WenboGong/MetaSGMCMC). With ``--paper`` they have the budget of the paper: see `paper_training` and
+`paper_runs`, whose states are resumed by the same command. Accuracy in % and negative log-likelihood of all test images
+together, in the paper:
 
     784-40-40-10 ReLU      NNSGHMC 98.36, 641    SGHMC 98.21, 706    SGLD 98.27, 632    pSGLD 98.31, 610
     the same, sigmoid      NNSGHMC 97.72, 876    SGHMC 97.72, 929    SGLD 97.62, 905    pSGLD 97.67, 975
     digits 0-4 -> 5-9      NNSGHMC 98.62, 230    SGHMC 98.52, 246    SGLD 98.54, 232    pSGLD 98.60, 225
+
+Without ``--paper`` the experiment is cut, and so is the network of ``--problem 'digits, small network'``, 784-20-5.
+Theirs, and here: standard normal priors, which chains begin far within and hardly fill; batches of 500; the friction of
+SGHMC, 0.01, beside which there is one of 0.1 here. Here are fewer chains, each sampler has the same seconds of the
+processor (without predictions), and draws of the second half are averaged. The step size of each sampler is the one
+from which neither a longer nor a shorter one has a smaller negative log-likelihood of 10,000 held-out training images
+in a quarter of that time. ``--sampler networks`` has seen all ten digits in training.
+
+Cut training begins with the friction 0.1 and its step, √(0.1/N), at small weights, without the last 10,000 training
+images, by which ``--validate`` compares in place of the test images. Networks do not see the energy. Only the
+cross-chain loss is used, as in the paper for networks, with scores of each coordinate by itself.
 """
 
 from __future__ import annotations
@@ -140,6 +144,8 @@ def train_on_networks(path, tasks, step_size, **settings):
 
 
 def run_with_the_budget_of_the_paper(arguments, sampler, train, test):
+    if arguments.problem not in paper_runs.RATES:
+        raise SystemExit(f"--paper is for the problems {list(paper_runs.RATES)}, found {arguments.problem!r}.")
     names = arguments.kernels or [*paper_runs.NAMES, *(paper_runs.OPTIMISERS if arguments.optimisers else ())]
     data, parts = paper_runs.parts_of(arguments.problem, train, test)
     steps, chains = arguments.steps, arguments.chains or paper_runs.CHAINS

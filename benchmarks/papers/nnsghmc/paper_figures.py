@@ -46,7 +46,7 @@ def curves(store, theirs, path):
             error.plot(steps, accuracy, NAMES[name], linestyle=":", label=f"{name}, authors")
             loss.plot(steps, likelihood, NAMES[name], linestyle=":")
         for axis, name in ((error, "test error, %"), (loss, "negative log-likelihood")):
-            lowest = min((line.get_ydata().min() for line in axis.lines), default=1.0)
+            lowest = max(0.01, min((line.get_ydata().min() for line in axis.lines), default=1.0))
             axis.set(yscale="log", ylabel=name, ylim=(0.9 * lowest, 6 * lowest))
         error.set(title=TITLES[problem])
         loss.set(xlabel="steps")
