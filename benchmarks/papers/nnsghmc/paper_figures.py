@@ -50,7 +50,8 @@ def curves(store, theirs, path):
             axis.set(yscale="log", ylabel=name, ylim=(0.9 * lowest, 6 * lowest))
         error.set(title=TITLES[problem])
         loss.set(xlabel="steps")
-    axes[0, 0].legend(fontsize=7)
+        if error.lines:
+            error.legend(fontsize=7)
     figure.savefig(path, dpi=90)
 
 
