@@ -1,27 +1,31 @@
 """A sampler trained on a small network of digits, on other networks and digits, beside SGHMC, SGLD and pSGLD.
 
+    python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --train FILE [--rounds 40] [--digits 01234]
+    python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --tune --sampler FILE [--problem ReLU] [--store S]
+    python -m benchmarks.papers.nnsghmc.mnist --store S --figure PICTURE [--curves BNN_MNIST]
+    python -m benchmarks.papers.nnsghmc.mnist --sampler FILE --contours PICTURE
     python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --train FILE [--rounds 4] [--digits 01234]
     python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --sampler FILE [--problem ReLU] [--seconds 12]
 
-The experiment of section 5.2 of Gong, Li & Hernández-Lobato (ICLR 2019), as their code has it
-(github.com/WenboGong/MetaSGMCMC), cut. Training is on 784-20-10 with ReLU. The three problems: 784-40-40-10 with ReLU,
-the same with sigmoids, and the digits 5 to 9 by 784-20-5 with ReLU (784-40-40-5 in the paper, which trains on the
-digits 0 to 4 for it).
-Theirs, and here: standard normal priors, which chains begin far within and hardly fill; batches of 500; the friction of
-SGHMC, 0.01, beside which there is one of 0.1 here. Theirs are 20 chains of 12,000 steps, whose draws of one time are
-averaged. Here are fewer chains, each sampler has the same seconds of the processor (without predictions), and draws of
-the second half are averaged. The step size of each sampler is the one from which neither a longer nor a shorter one has
-a smaller negative log-likelihood of 10,000 held-out training images in a quarter of that time. ``--sampler networks``
-has seen all ten digits in training, those of the third problem too.
-
-Training begins with the friction 0.1 and its step, √(0.1/N), at small weights, without the last 10,000 training images,
-by which ``--validate`` compares in place of the test images. Networks do not see the energy (see the page). Only the
-cross-chain loss is used, as in the paper for networks, with scores of each coordinate by itself. Accuracy in % and
-negative log-likelihood, of all test images together, in the paper:
+The experiments of section 5.2 of Gong, Li & Hernández-Lobato (ICLR 2019), as their code has them
+(github.com/WenboGong/MetaSGMCMC). With ``--paper`` they have the budget of the paper: see `paper_training` and
+`paper_runs`, whose states are resumed by the same command. Accuracy in % and negative log-likelihood of all test images
+together, in the paper:
 
     784-40-40-10 ReLU      NNSGHMC 98.36, 641    SGHMC 98.21, 706    SGLD 98.27, 632    pSGLD 98.31, 610
     the same, sigmoid      NNSGHMC 97.72, 876    SGHMC 97.72, 929    SGLD 97.62, 905    pSGLD 97.67, 975
     digits 0-4 -> 5-9      NNSGHMC 98.62, 230    SGHMC 98.52, 246    SGLD 98.54, 232    pSGLD 98.60, 225
+
+Without ``--paper`` the experiment is cut, and so is the network of ``--problem 'digits, small network'``, 784-20-5.
+Theirs, and here: standard normal priors, which chains begin far within and hardly fill; batches of 500; the friction of
+SGHMC, 0.01, beside which there is one of 0.1 here. Here are fewer chains, each sampler has the same seconds of the
+processor (without predictions), and draws of the second half are averaged. The step size of each sampler is the one
+from which neither a longer nor a shorter one has a smaller negative log-likelihood of 10,000 held-out training images
+in a quarter of that time. ``--sampler networks`` has seen all ten digits in training.
+
+Cut training begins with the friction 0.1 and its step, √(0.1/N), at small weights, without the last 10,000 training
+images, by which ``--validate`` compares in place of the test images. Networks do not see the energy. Only the
+cross-chain loss is used, as in the paper for networks, with scores of each coordinate by itself.
 """
 
 from __future__ import annotations
@@ -35,99 +39,18 @@ import time
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
-import pyro.distributions as dist
 import torch
 from torch import nn
 
 from benchmarks.images import generated, mnist
+from benchmarks.papers.nnsghmc import paper_figures, paper_runs, paper_training
+from benchmarks.papers.nnsghmc.digits import PROBLEMS, best_of, kernels, network, only, posterior, small_weights, split
 from benchmarks.tables import show
-from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler, MetaTask, train_meta_sampler
-from pyro_manifold.nn import to_bayesian_
+from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
 
-BATCH, STEPS, HELD_OUT = 500, 100, 10_000
+STEPS = 100
 NO_ENERGY = 1e12  # a unit of energy beside which all energies are 0, so that networks do not see them
 FRICTION = 0.1  # with which training begins; the step of SGHMC with that is √(FRICTION / number of images)
-PROBLEMS = {
-    "ReLU": ((784, 40, 40, 10), nn.ReLU, "0123456789"),
-    "sigmoid": ((784, 40, 40, 10), nn.Sigmoid, "0123456789"),
-    "digits": ((784, 20, 5), nn.ReLU, "56789"),
-}
-
-
-def network(sizes, activation):
-    parts = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), activation())]
-    return to_bayesian_(nn.Sequential(*parts[:-1]), (), prior_scale=1.0)
-
-
-def small_weights(site):
-    """Where chains begin: weights as networks are usually begun, which is far within the prior."""
-    return site["fn"].sample() / site["fn"].event_shape[-1] ** 0.5
-
-
-def posterior(net, images, labels, batch=BATCH):
-    def model():
-        plate = pyro.plate("images", len(images), subsample_size=min(batch, len(images)))
-        with plate as rows:
-            x, y = images[rows], labels[rows]
-        logits = net(x)  # outside of the plate, for its weights belong to all images
-        with plate:
-            pyro.sample("labels", dist.Categorical(logits=logits), obs=y)
-
-    return model
-
-
-def only(digits, images, labels):
-    """Images of some digits, which are the labels 0, 1, ... from then on."""
-    wanted = torch.tensor([int(digit) for digit in digits])
-    chosen = torch.isin(labels, wanted)
-    return images[chosen], torch.searchsorted(wanted, labels[chosen])
-
-
-def split(images, labels):
-    """All but the last 10,000 training images, or a quarter of them; and these, which choose."""
-    held_out = min(HELD_OUT, len(images) // 4)
-    return (images[:-held_out], labels[:-held_out]), (images[-held_out:], labels[-held_out:])
-
-
-def kernels(sampler, cases):
-    """``{name: (a step size to begin with, by what to change it, settings for a step size)}``: those of the paper."""
-    return {
-        "NNSGHMC": (
-            sampler.step_size_for(cases),
-            1.4,
-            lambda ε: {"kernel": NNSGHMC, "sampler": sampler, "step_size": ε},
-        ),
-        "SGHMC": (
-            math.sqrt(0.01 / cases),
-            1.4,
-            lambda ε: {"kernel": SGHMC, "step_size": ε, "friction": 0.01, "integrator": "euler"},
-        ),
-        "SGHMC, friction 0.1": (
-            math.sqrt(0.1 / cases),
-            1.4,
-            lambda ε: {"kernel": SGHMC, "step_size": ε, "friction": 0.1, "integrator": "euler"},
-        ),
-        "SGLD": (0.4 / cases, 2, lambda ε: {"kernel": SGLD, "step_size": ε}),
-        "pSGLD": (
-            2.8e-3,
-            2,
-            lambda ε: {"kernel": PSGLD, "step_size": ε, "decay": 0.99, "damping": 1e-5 * cases},
-        ),
-    }
-
-
-def best_step_size(loss, first, factor):
-    """The one of ``first`` times powers of a factor from which a step either way is worse; and all that were tried."""
-    tried = {first: loss(first)}
-    for ratio in (factor, 1 / factor):
-        ε = first * ratio
-        tried[ε] = loss(ε)
-        while min(tried, key=tried.get) == ε:
-            ε *= ratio
-            tried[ε] = loss(ε)
-        if min(tried, key=tried.get) != first:
-            break
-    return min(tried, key=tried.get), tried
 
 
 def predictions(net, chain, images):
@@ -172,7 +95,7 @@ def compare(problem, sampler, train, test, chains, seconds, seeds, only_these, t
         net = network(sizes, activation)
         if tuned:
             loss = lambda ε: run(settings(ε), net, *parts, chains, seconds / 4, 0)[1]  # noqa: E731, B023
-            chosen, tried = best_step_size(loss, chosen, factor)
+            chosen, tried = best_of(loss, chosen, factor)
             print(name, {f"{ε:.3g}": f"{value:.0f}" for ε, value in tried.items()}, flush=True)
         found = [run(settings(chosen), net, train, test, chains, seconds, 1 + seed) for seed in range(seeds)]
         accuracy, likelihood, steps = torch.tensor(found, dtype=torch.double).T
@@ -220,35 +143,69 @@ def train_on_networks(path, tasks, step_size, **settings):
     sampler.save(path)
 
 
+def run_with_the_budget_of_the_paper(arguments, sampler, train, test):
+    if arguments.problem not in paper_runs.RATES:
+        raise SystemExit(f"--paper is for the problems {list(paper_runs.RATES)}, found {arguments.problem!r}.")
+    names = arguments.kernels or [*paper_runs.NAMES, *(paper_runs.OPTIMISERS if arguments.optimisers else ())]
+    data, parts = paper_runs.parts_of(arguments.problem, train, test)
+    steps, chains = arguments.steps, arguments.chains or paper_runs.CHAINS
+    if arguments.tune:
+        chosen = [name for name in names if name not in paper_runs.OPTIMISERS]
+        budget = chains, min(paper_runs.TUNING_STEPS, steps)
+        paper_runs.tune(arguments.problem, chosen, sampler, parts, arguments.store, *budget)
+    options = arguments.store, arguments.seeds or 1, steps, chains
+    rows = paper_runs.compare(arguments.problem, names, sampler, data, *options)
+    print(f"\n## {arguments.problem}: {chains} chains\n")
+    headings = ["sampler", "rate", "steps", "accuracy, %", "negative log-likelihood", "of each seed"]
+    show([*headings, "after 100 epochs", "CPU seconds"], rows)
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of MNIST's four files")
     parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--paper", action="store_true", help="training, or runs, with the budget of the paper")
+    parser.add_argument("--rounds", type=int, help="of training; default: 4, and 40 with --paper")
     parser.add_argument("--digits", default="0123456789", help="to train on")
     parser.add_argument("--validate", action="store_true", help="held-out training images in place of the test's")
     parser.add_argument("--sampler", help="a file that --train wrote")
     parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")
-    parser.add_argument("--chains", type=int, default=8)
+    parser.add_argument("--chains", type=int, help="default: 8, and 20 with --paper")
     parser.add_argument("--seconds", type=float, default=12)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, help="default: 3, and 1 with --paper")
     parser.add_argument("--kernels", nargs="*", help="some in place of all")
+    parser.add_argument("--steps", type=int, default=paper_runs.STEPS, help="of the runs of --paper")
+    parser.add_argument("--store", default="results/nnsghmc", help="where the runs of --paper are stored")
+    parser.add_argument("--tune", action="store_true", help="first look for the rates of --paper, on training images")
+    parser.add_argument("--optimisers", action="store_true", help="SGD with momentum and Adam too, with --paper")
+    parser.add_argument("--figure", help="draw the curves of all problems of the store of --paper")
+    parser.add_argument("--curves", help="folder BNN_MNIST of the authors' code, for their curves in the figure")
+    parser.add_argument("--contours", help="draw Q and D of the sampler")
     parser.add_argument("--short", action="store_true", help="few generated images")
     arguments = parser.parse_args(argv)
+    if arguments.figure:
+        return paper_figures.curves(arguments.store, arguments.curves, arguments.figure)
+    if arguments.contours:
+        return paper_figures.contours(MetaSampler.load(arguments.sampler), arguments.contours)
     if arguments.short:
         train, test = generated(600, 1), generated(200, 2)
     elif arguments.data is None:
         parser.error("--data is needed: the folder of MNIST's four files (or --short).")
     else:
         train, test = (mnist(arguments.data, part) for part in ("train", "test"))
+    if arguments.train and arguments.paper:
+        rounds = arguments.rounds or 40
+        return paper_training.train(arguments.train, *train, rounds, arguments.digits, arguments.short)
     if arguments.train:
-        return train_sampler(arguments.train, *train, arguments.rounds, arguments.digits)
+        return train_sampler(arguments.train, *train, arguments.rounds or 4, arguments.digits)
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
+    sampler = MetaSampler.load(arguments.sampler)
+    if arguments.paper:
+        return run_with_the_budget_of_the_paper(arguments, sampler, train, test)
     if arguments.validate:
         train, test = split(*train)
-    sampler = MetaSampler.load(arguments.sampler)
-    budget = arguments.chains, arguments.seconds, arguments.seeds, arguments.kernels
+    budget = arguments.chains or 8, arguments.seconds, arguments.seeds or 3, arguments.kernels
     return compare(arguments.problem, sampler, train, test, *budget, tuned=not arguments.short)
 
 

@@ -79,6 +79,7 @@ class TrainingSettings:
         scores: ``"joint"`` for scores of all coordinates together, if there are about as many chains as coordinates;
             ``"marginal"`` for scores of each coordinate separately, if there are fewer.
         learning_rate: learning rate of Adam.
+        own_minibatches: whether each chain has its own minibatches; one that all chains share takes less time.
         seed: seed of all random numbers.
 
     Raises:
@@ -102,6 +103,7 @@ class TrainingSettings:
     within: float = 1.0
     scores: Literal["joint", "marginal"] = "joint"
     learning_rate: float = 0.003
+    own_minibatches: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -118,6 +120,8 @@ class TrainingSettings:
         for name in ("burn_in", "seed"):
             if not is_a(Integral, getattr(self, name)) or getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)!r}, expected an integer ≥ 0.")
+        if not isinstance(self.own_minibatches, bool):
+            raise ValueError(f"own_minibatches={self.own_minibatches!r}, expected True or False.")
         if self.scores not in ("joint", "marginal"):
             raise ValueError(f"scores={self.scores!r}, expected 'joint' or 'marginal'.")
         if self.chains < 4:

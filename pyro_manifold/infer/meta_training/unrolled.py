@@ -12,6 +12,7 @@ from pyro_manifold.density.initial_values import finite_values, initial_values
 from pyro_manifold.density.seeds import seed_of
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import ELEMENTS_AT_ONCE, CoordinateUpdate, in_parts
+from pyro_manifold.infer.mcmc.sgmcmc.meta.energy import EnergyInput
 from pyro_manifold.infer.mcmc.sgmcmc.meta.guard import WINDOW, Window, have_left
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Coefficients, Learned, MetaSampler, Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
@@ -67,7 +68,7 @@ class Unrolled:
             ),
             step_size=training_settings.step_size,
             data_size=task.data_size,
-            own_minibatches=True,
+            own_minibatches=training_settings.own_minibatches,
             guard=False,
             init_strategy=task.init_strategy,
         )
@@ -232,6 +233,7 @@ class Unrolled:
             mechanics=self._mechanics,
             metrics=self._metrics,
             coordinate_update=CoordinateUpdate(sampler, self._scaling),
+            energy_input=EnergyInput(*sampler.ratios(self._scaling)),
         )._replace(steps=self.steps)
 
     def _held_constant(self, position: Blocks, number: int) -> tuple[Tensor, Blocks]:
@@ -265,6 +267,10 @@ class PartlyLive:
     def __init__(self, sampler: MetaSampler, share: float, random: torch.Generator) -> None:
         self._sampler, self._share, self._random = sampler, share, random
         self.hidden, self.is_live = sampler.hidden, sampler.is_live
+
+    def ratios(self, scaling: Scaling) -> tuple[float, float]:
+        """Return the ratios of `MetaSampler.ratios`."""
+        return self._sampler.ratios(scaling)
 
     def coefficients(self, energy: Tensor, momentum: Tensor, gradient: Tensor, scaling: Scaling) -> Coefficients:
         """Compute the coefficients as in `MetaSampler.coefficients`."""

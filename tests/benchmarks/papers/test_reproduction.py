@@ -18,7 +18,7 @@ SMALL = {
     "msd.paper_table": "--small",
     "msd.robot_arm_cost": "",
     "nnsghmc.gaussian": "--short --seeds 1",
-    "nnsghmc.mnist": "--short --sampler networks --seconds 0.2 --seeds 1 --kernels SGLD",
+    "nnsghmc.mnist": "--short --paper --sampler networks --steps 20 --chains 2 --kernels SGLD",
     "nnsghmc.music": "--short --sampler networks --units 4 --seconds 0.2 --chains 2 --collection Nottingham",
     "ohmc.exponentials": "--small",
     "ohmc.figures": "--small",

@@ -10,15 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from pyro_manifold.density.batches import Batches
 from pyro_manifold.density.epochs import number_of_examples
-from pyro_manifold.density.model import Target
+from pyro_manifold.density.model import ModelTarget, Target
+from pyro_manifold.density.prior import prior_density
 from pyro_manifold.graphs.verified import Verified
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import CoordinateUpdate
+from pyro_manifold.infer.mcmc.sgmcmc.meta.energy import EnergyInput
 from pyro_manifold.infer.mcmc.sgmcmc.meta.guard import Guard, GuardedSteps, Record
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Derivatives, MetaSampler, Scaling, check_derivatives
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import first_squares, learned_step
@@ -29,6 +33,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules, StochasticSteps
 from pyro_manifold.infer.mcmc.sgmcmc.tuning import Data
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.infer.mcmc.transitions.states import Blocks
 
 
 class NNSGHMC(OSGHMC):
@@ -158,7 +163,27 @@ class NNSGHMC(OSGHMC):
         for block, move in block_mechanics(problem, self.manifold_mechanics).items():
             if isinstance(move, EuclideanMechanics):
                 coordinate_update.compile(problem.position[block], warn=self._warn)
-        return partial(self.step(), coordinate_update=coordinate_update)
+        return partial(
+            self.step(), coordinate_update=coordinate_update, energy_input=self._energy_input(problem, scaling)
+        )
+
+    def _energy_input(self, problem: Problem, scaling: Scaling) -> EnergyInput:
+        """Return the energy in units of training; the prior is evaluated by itself only if that makes a difference."""
+        sampler, target = self._sampler, problem.target
+        of_data, of_prior = sampler.ratios(scaling)
+        alike = of_data == of_prior or sampler.data_size == 1 or not sampler.sees_energy
+        if alike or not isinstance(target, ModelTarget):
+            return EnergyInput(of_data, of_prior)
+        batch = problem.batched.batches(0)
+        if self._own_minibatches:
+            batch = {name: value[0] for name, value in batch.items()}
+        density = prior_density(target, problem.initial_values, batch, self._warn)
+
+        def prior(position: Blocks) -> tuple[Tensor, Blocks]:
+            energy, slopes = density(problem.layout.unpack(position))
+            return energy, problem.layout.pack(slopes)
+
+        return EnergyInput(of_data, of_prior, prior)
 
     def _check_step_size(self, data_size: int) -> None:
         """Warn if the largest friction that the sampler can choose would remove twice the momentum in one step."""

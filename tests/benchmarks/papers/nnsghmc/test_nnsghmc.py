@@ -2,11 +2,14 @@
 
 import math
 
+import pyro
 import pytest
 import torch
 
-from benchmarks.papers.nnsghmc import gaussian, mnist, music
+from benchmarks.images import generated
+from benchmarks.papers.nnsghmc import digits, gaussian, mnist, music, paper_runs
 from problems.monte_carlo import assert_mean
+from pyro_manifold.infer import SGHMC
 
 
 def test_effective_sizes_of_an_autoregression():
@@ -31,9 +34,53 @@ def test_a_learned_sampler_of_digits(tmp_path, capsys):
     assert capsys.readouterr().out.count("pSGLD") >= 1
 
 
+def test_the_budget_of_the_paper_small(tmp_path, capsys):
+    sampler, figures = str(tmp_path / "sampler.npz"), [tmp_path / "curves.png", tmp_path / "contours.png"]
+    mnist.main(["--short", "--paper", "--train", sampler, "--rounds", "1", "--digits", "01234"])
+    options = ["--sampler", sampler, "--store", str(tmp_path / "runs")]
+    budget = ["--problem", "digits", "--steps", "20", "--chains", "2", "--tune"]
+    mnist.main(["--short", "--paper", *options, *budget, "--kernels", "NNSGHMC", "SGD with momentum", "Adam"])
+    assert capsys.readouterr().out.count("| Adam | 0.002 | 20 |") == 1
+    mnist.main([*options, "--figure", str(figures[0])])
+    mnist.main([*options, "--contours", str(figures[1])])
+    assert all(figure.exists() for figure in figures)
+
+
+@pytest.mark.parametrize("name", ["SGHMC", "Adam"])
+def test_a_stored_run_goes_on_bit_for_bit(name, tmp_path):
+    train, test = generated(300, 1), generated(100, 2)
+
+    def run(file):
+        return paper_runs.Run(tmp_path / file, "ReLU", name, 1e-3, None, train, test, 0, chains=2)
+
+    whole = run("whole.pt")
+    whole.advance(40)
+    run("parts.pt").advance(20)
+    parts = run("parts.pt")
+    parts.advance(40)
+    assert [list(point) for point in parts.curve] == [list(point) for point in whole.curve]
+    assert len(whole.curve) == 4
+
+
+def test_predictions_are_averaged_over_chains():
+    sizes, activation, _ = digits.PROBLEMS["sigmoid"]
+    net, (images, labels) = digits.network(sizes, activation), generated(50, 1)
+    kernel = SGHMC(digits.posterior(net, images, labels), step_size=1e-3)
+    draws = kernel.prepare(3, 0, None).values
+    with torch.no_grad():
+        each = [
+            pyro.poutine.condition(net, {name: value[k] for name, value in draws.items()})(images).softmax(-1)
+            for k in range(3)
+        ]
+    mean = torch.stack(each).mean(0)
+    accuracy, loss = paper_runs.of_all_chains(paper_runs.in_layers(draws), sizes, activation, images, labels)
+    assert math.isclose(loss, -float(mean[torch.arange(50), labels].log().sum()), rel_tol=1e-5)
+    assert accuracy == 100 * float((mean.argmax(1) == labels).double().mean())
+
+
 def test_step_sizes_are_looked_for_until_neither_way_is_better():
     for best in (0.1, 1.0, 5.0):
-        found, tried = mnist.best_step_size(lambda x, best=best: abs(math.log(x / best)), 1.0, 2)
+        found, tried = digits.best_of(lambda x, best=best: abs(math.log(x / best)), 1.0, 2)
         assert abs(math.log2(found / best)) <= 0.5
         assert min(tried) < found < max(tried)
 

@@ -17,7 +17,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import Columns, Coor
 from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
-from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings
+from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
 
 SIZE = 60
 X = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
@@ -209,7 +209,7 @@ def test_many_coordinates_are_taken_in_parts():
 def test_native_code_opens_the_same_step(dtype, scales):
     torch.set_default_dtype(dtype)
     chains, d = 3, 3000
-    columns = Columns(*torch.randn(4, chains, d), 0.5 + torch.rand(1, scales))
+    columns = Columns(*torch.randn(5, chains, d), 0.5 + torch.rand(1, scales))
     energy, unit = torch.randn(chains), torch.rand(1)
     coordinate_update = CoordinateUpdate(any_sampler(0).to(energy), Scaling(d, 5))
     coordinate_update.compile(columns.position)
@@ -322,15 +322,47 @@ def test_a_step_for_which_friction_is_too_much():
         NNSGHMC(gaussian, sampler=sampler, step_size=0.25).prepare(2, 0, None)
 
 
-def test_friction_and_energy_follow_dimension_and_data():
+def test_friction_follows_the_number_of_data():
     """A posterior of four times the data takes half the step, and D the same share of the momentum in it."""
     sampler = replace(any_sampler(0), step_size=0.1, data_size=50)
-    numbers = torch.randn(1, 4), torch.randn(1, 4)
-    small = sampler.coefficients(torch.tensor([3.0]), *numbers, Scaling(2, 50))
-    large = sampler.coefficients(torch.tensor([24.0]), *numbers, Scaling(4, 200))
+    numbers = torch.tensor([3.0]), torch.randn(1, 4), torch.randn(1, 4)
+    small, large = (sampler.coefficients(*numbers, Scaling(2, size)) for size in (50, 200))
     torch.testing.assert_close(large.curl, small.curl)
     torch.testing.assert_close(sampler.step_size_for(200) * large.friction, sampler.step_size_for(50) * small.friction)
     assert sampler.step_size_for(200) == 0.05
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_likelihood_and_prior_are_in_units_of_training(own):
+    """L by the number of data, P by that of coordinates; a sampler trained without data, or that sees none, differs."""
+    sampler = replace(any_sampler(0), data_size=30, dimension=5)
+    for trained, parts in ((sampler, True), (replace(sampler, data_size=1), False)):
+        kernel = NNSGHMC(regression, sampler=trained, step_size=1e-3, own_minibatches=own)
+        problem = kernel.prepare(3, 0, None).problem
+        w = problem.position["w",].clone().requires_grad_()
+        prior = -dist.Normal(0.0, 1.0).log_prob(w).sum(1)
+        energy, gradient = problem.at_step(0)(problem.position)
+        state = StochasticState(problem.position, {}, energy, gradient, 0, {}, {}, 0)
+        found, slopes = kernel.step_on(problem).keywords["energy_input"](state)
+        (of_prior,) = torch.autograd.grad(prior.sum(), w)
+        data, coordinates = (30 / SIZE, 5 / 2) if parts else (5 / 2, 5 / 2)
+        torch.testing.assert_close(found, data * (energy - prior.detach()) + coordinates * prior.detach())
+        torch.testing.assert_close(slopes["w",], data * (gradient["w",] - of_prior) + coordinates * of_prior)
+
+
+def observed():
+    """Variances 1 and 0.25, partly from the prior and partly from two data."""
+    x = pyro.sample("x", dist.Normal(torch.zeros(2), 2.0).to_event(1))
+    precision = torch.tensor([1.0, 4.0]) - 0.25
+    with pyro.plate("data", 2):
+        pyro.sample("y", dist.Normal(x, (2 / precision).sqrt()).to_event(1), obs=torch.zeros(2, 2))
+
+
+def test_a_scaled_energy_draws_from_the_target():
+    sampler = replace(any_sampler(1), data_size=4, dimension=3, constant_friction=1.0)
+    draws = drawn(observed, sampler, data_size=2)
+    for value, truth in moments("gaussian", draws):
+        assert_mean(value, truth)
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------

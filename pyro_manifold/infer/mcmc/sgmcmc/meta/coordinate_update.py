@@ -32,6 +32,7 @@ class Columns(NamedTuple):
         position: θ.
         momentum: r.
         gradient: ∇U on the last step's batch.
+        slope: gradient of the energy in units of training.
         noise: standard normal noise.
         scale: scale of the site, ``(1,)`` or ``(1, d)``.
     """
@@ -39,6 +40,7 @@ class Columns(NamedTuple):
     position: Tensor
     momentum: Tensor
     gradient: Tensor
+    slope: Tensor
     noise: Tensor
     scale: Tensor
 
@@ -65,8 +67,9 @@ class RowSettings(NamedTuple):
 
     Attributes:
         gradient: ∇U on the last step's batch.
+        slope: gradient of the energy in units of training.
         scale: scale of the site.
-        energy: U.
+        energy: energy in units of training.
         unit: root mean square of gradients.
         step_size: ε.
         temperature: τ.
@@ -75,6 +78,7 @@ class RowSettings(NamedTuple):
     """
 
     gradient: Tensor
+    slope: Tensor
     scale: Tensor
     energy: Tensor
     unit: Tensor
@@ -88,8 +92,8 @@ class CoordinateUpdateOfRows:
     """First part of a learned step, as a transition without steps.
 
     Args:
-        function: function of position, momentum, gradient, noise and scale, with keyword arguments energy, unit and
-            settings, that returns position, momentum and Q.
+        function: function of position, momentum, gradient, slope, noise and scale, with keyword arguments energy, unit
+            and settings, that returns position, momentum and Q.
     """
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
@@ -105,7 +109,14 @@ class CoordinateUpdateOfRows:
 
     def begin(self, rows: Rows, settings: RowSettings, noise: Noise) -> tuple[tuple[Tensor, ...], tuple[()]]:
         """Compute position, momentum and Q."""
-        columns = rows.position[_ROW], rows.momentum[_ROW], settings.gradient, noise.normal[_ROW], settings.scale
+        columns = (
+            rows.position[_ROW],
+            rows.momentum[_ROW],
+            settings.gradient,
+            settings.slope,
+            noise.normal[_ROW],
+            settings.scale,
+        )
         numbers = settings.step_size, settings.temperature, settings.noise_estimate
         found = self._function(*columns, energy=settings.energy[:, 0], unit=settings.unit, settings=numbers)
         return found, ()
@@ -142,7 +153,7 @@ class CoordinateUpdate:
 
         Args:
             columns: inputs for each coordinate.
-            energy: U, ``(chains,)``.
+            energy: energy in units of training, ``(chains,)``.
             unit: root mean square of gradients, ``(1,)``.
             settings: step size, temperature and noise estimate.
         """
@@ -171,7 +182,7 @@ class CoordinateUpdate:
             return
         random = torch.Generator().manual_seed(0)
         settings = StepSettings(0.3, 0.7, noise_estimate=0.05)
-        columns = Columns(*(torch.randn(like.shape, generator=random, dtype=like.dtype) for _ in range(5)))
+        columns = Columns(*(torch.randn(like.shape, generator=random, dtype=like.dtype) for _ in range(6)))
         columns = columns._replace(scale=columns.scale.abs() + 0.1)
         energy, unit = columns.noise[:, 0], like.new_ones(1)
         points = [_below(columns, scale * energy, unit, settings) for scale in (1.0, 2.0)]
@@ -208,6 +219,7 @@ class CoordinateUpdate:
         x: Tensor,
         r: Tensor,
         gradient: Tensor,
+        slope: Tensor,
         noise: Tensor,
         scale: Tensor,
         *,
@@ -219,7 +231,7 @@ class CoordinateUpdate:
         r, g = r * scale, gradient * scale
         found = self._sampler.coefficients(energy, r.detach(), g / unit, self._scaling)
         drift = found.curl * r - τ * found.curl_by_momentum
-        correction = found.friction_by_momentum + found.curl_by_energy * g
+        correction = found.friction_by_momentum + found.curl_by_energy * slope * scale
         variance = (2 * (τ * ε * found.friction - β)).clamp(min=0)
         momentum = r - ε * found.friction * r + (ε * τ) * correction + variance.sqrt() * noise
         return x + ε * scale * drift, momentum / scale, found.curl
@@ -238,6 +250,7 @@ def _below(columns: Columns, energy: Tensor, unit: Tensor, settings: StepSetting
     rows = Rows({_ROW: columns.position.reshape(-1, 1)}, {_ROW: columns.momentum.reshape(-1, 1)})
     return rows, RowSettings(
         columns.gradient.reshape(-1, 1),
+        columns.slope.reshape(-1, 1),
         scale.reshape(1, 1) if scale.numel() == 1 else scale.expand(shape).reshape(-1, 1),
         energy.unsqueeze(1).expand(shape).reshape(-1, 1),
         unit.reshape(1, 1),

@@ -29,6 +29,8 @@ Derivatives = Literal["exact", "finite differences"]
 CURL_INPUTS = ("energy", "squared momentum")
 FRICTION_INPUTS = ("energy", "squared momentum", "squared gradient")
 _KIND = "MetaSampler"
+_BLIND = 1e3
+"""Energies are a few units per coordinate and datum; a scale so many times as large hides them."""
 _WIDTH = {torch.float64: 1e-5, torch.float32: 1e-2}
 
 
@@ -51,7 +53,7 @@ class Coefficients(NamedTuple):
 
     Attributes:
         curl: Q.
-        curl_by_energy: ∂Q/∂U.
+        curl_by_energy: ∂Q/∂U, U in units of training.
         curl_by_momentum: ∂Q/∂r.
         friction: D.
         friction_by_momentum: ∂D/∂r.
@@ -73,6 +75,8 @@ class Learned(Protocol):
     @property
     def is_live(self) -> bool: ...
 
+    def ratios(self, scaling: Scaling) -> tuple[float, float]: ...
+
     def coefficients(self, energy: Tensor, momentum: Tensor, gradient: Tensor, scaling: Scaling) -> Coefficients: ...
 
 
@@ -89,10 +93,12 @@ class MetaSampler:
     that f_D removes at most half of a coordinate's momentum per step. The sampler was trained with steps of ε₀ on
     posteriors with d₀ coordinates and N₀ data, and is used for d coordinates and N data. The width of posteriors
     decreases with √N, and so do step sizes, by `step_size_for`; D removes the same fraction of momentum in such a step.
-    Inputs are $u = (U d_0 N_0 / (d N) - m) / s$, with the centre m and the scale s of the energy in training; r,
-    the momentum in units of its standard deviation; and g, the gradient divided by the root mean square of the
-    gradients of all coordinates. r and g enter as squares, which makes the sampler equivariant under reflections: with
-    r and g themselves, as in the paper, errors from long steps and noisy gradients bias the means of draws.
+    Inputs are $u = (L N_0 / N + P d_0 / d - m) / s$, with L minus the log likelihood, P minus the log prior density, m
+    and s the centre and scale of the energy in training; r, the momentum in units of its standard deviation; and g, the
+    gradient divided by the root mean square of the gradients of all coordinates. r and g enter as squares, which makes
+    the sampler equivariant under reflections: with r and g themselves, as in the paper, errors from long steps and
+    noisy gradients bias the means of draws. Of a potential function, and by a sampler that was trained without data,
+    all of U is scaled by both ratios.
 
     The stationary distribution is correct for any values of these parameters, as the step size goes to 0: only the
     speed of mixing is learned.
@@ -186,6 +192,15 @@ class MetaSampler:
         check_positive_integer(data_size=data_size)
         return self.step_size * self._data_ratio(data_size) ** 0.5
 
+    def ratios(self, scaling: Scaling) -> tuple[float, float]:
+        """Return N₀ / N and d₀ / d, the factors of L and P."""
+        return self._data_ratio(scaling.data_size), self.dimension / scaling.dimension
+
+    @property
+    def sees_energy(self) -> bool:
+        """False if the scale of energies is so large that all are alike."""
+        return self.energy_scale < _BLIND * (self.dimension + self.data_size)
+
     def _data_ratio(self, data_size: int) -> float:
         """Return N₀ / N, or 1 for a sampler trained without data."""
         return 1.0 if self.data_size == 1 else self.data_size / data_size
@@ -194,14 +209,13 @@ class MetaSampler:
         """Compute Q, D and their derivatives.
 
         Args:
-            energy: U, ``(chains,)``.
+            energy: U in units of training, ``(chains,)``; see `ratios`.
             momentum: r, ``(chains, d)``.
             gradient: g, ``(chains, d)``.
             scaling: properties of the posterior.
         """
-        ratio = self.dimension / scaling.dimension * self._data_ratio(scaling.data_size)
-        slope = ratio / self.energy_scale
-        u = energy * slope - self.energy_centre / self.energy_scale
+        slope = 1 / self.energy_scale
+        u = energy * slope - self.energy_centre * slope
         if scaling.derivatives == "exact":
             joined = self._join() if self.is_live else self._joined
             found = joined.with_slopes(u, momentum.square(), gradient.square())

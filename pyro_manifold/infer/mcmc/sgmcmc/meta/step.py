@@ -20,6 +20,7 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import Columns, CoordinateUpdate
+from pyro_manifold.infer.mcmc.sgmcmc.meta.energy import EnergyInput
 from pyro_manifold.infer.mcmc.sgmcmc.sghmc import euler_variance
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
@@ -38,6 +39,7 @@ def learned_step(
     mechanics: ProductMechanics,
     metrics: Metrics,
     coordinate_update: CoordinateUpdate,
+    energy_input: EnergyInput,
 ) -> StochasticState:
     r"""Take one learned step: a drift, then a kick with friction and noise, with Q and D at the start of the step.
 
@@ -58,16 +60,15 @@ def learned_step(
     """
     ε = settings.step_size
     position, momentum, curl, squares = {}, {}, {}, {}
+    energy, slopes = energy_input(state)
     for block, move in mechanics.items():
         x, r, metric = state.position[block], state.momentum[block], metrics[block]
         if isinstance(move, EuclideanMechanics):
             scale = metric.inverse_mass.sqrt()  # scale of the site; inputs of the networks are rescaled to unit mass
             squares[block] = _running_mean(state.memory[block], state.gradient[block] * scale, state.steps)
             unit = squares[block].clamp(min=_TINY).sqrt()
-            found = coordinate_update(
-                Columns(x, r, state.gradient[block], noise[block], scale), state.energy, unit, settings
-            )
-            position[block], momentum[block], curl[block] = found
+            columns = Columns(x, r, state.gradient[block], slopes[block], noise[block], scale)
+            position[block], momentum[block], curl[block] = coordinate_update(columns, energy, unit, settings)
         else:
             position[block], r = move.drift(x, r, metric, ε)
             fresh = move.momentum_from(noise[block], position[block], metric.at(euler_variance(settings)))

@@ -1,0 +1,99 @@
+"""Posteriors of networks of digits, and the samplers that are compared on them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import nn
+
+from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD
+from pyro_manifold.nn import to_bayesian_
+
+BATCH, HELD_OUT = 500, 10_000
+PROBLEMS = {
+    "ReLU": ((784, 40, 40, 10), nn.ReLU, "0123456789"),
+    "sigmoid": ((784, 40, 40, 10), nn.Sigmoid, "0123456789"),
+    "digits": ((784, 40, 40, 5), nn.ReLU, "56789"),
+    "digits, small network": ((784, 20, 5), nn.ReLU, "56789"),
+}
+"""Layers, activation and digits: of the paper's three tests, NT, AF and Data, and of a smaller network for the last."""
+
+
+def network(sizes, activation):
+    parts = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), activation())]
+    return to_bayesian_(nn.Sequential(*parts[:-1]), (), prior_scale=1.0)
+
+
+def small_weights(site):
+    """Where chains begin: weights as networks are usually begun, which is far within the prior."""
+    return site["fn"].sample() / site["fn"].event_shape[-1] ** 0.5
+
+
+def posterior(net, images, labels, batch=BATCH):
+    def model():
+        plate = pyro.plate("images", len(images), subsample_size=min(batch, len(images)))
+        with plate as rows:
+            x, y = images[rows], labels[rows]
+        logits = net(x)  # outside of the plate, for its weights belong to all images
+        with plate:
+            pyro.sample("labels", dist.Categorical(logits=logits), obs=y)
+
+    return model
+
+
+def only(digits, images, labels):
+    """Images of some digits, which are the labels 0, 1, ... from then on."""
+    wanted = torch.tensor([int(digit) for digit in digits])
+    chosen = torch.isin(labels, wanted)
+    return images[chosen], torch.searchsorted(wanted, labels[chosen])
+
+
+def split(images, labels):
+    """All but the last 10,000 training images, or a quarter of them; and these, which choose."""
+    held_out = min(HELD_OUT, len(images) // 4)
+    return (images[:-held_out], labels[:-held_out]), (images[-held_out:], labels[-held_out:])
+
+
+def kernels(sampler, cases):
+    """``{name: (a step size to begin with, by what to change it, settings for a step size)}``: those of the paper."""
+    return {
+        "NNSGHMC": (
+            sampler.step_size_for(cases),
+            1.4,
+            lambda ε: {"kernel": NNSGHMC, "sampler": sampler, "step_size": ε},
+        ),
+        "SGHMC": (
+            math.sqrt(0.01 / cases),
+            1.4,
+            lambda ε: {"kernel": SGHMC, "step_size": ε, "friction": 0.01, "integrator": "euler"},
+        ),
+        "SGHMC, friction 0.1": (
+            math.sqrt(0.1 / cases),
+            1.4,
+            lambda ε: {"kernel": SGHMC, "step_size": ε, "friction": 0.1, "integrator": "euler"},
+        ),
+        "SGLD": (0.4 / cases, 2, lambda ε: {"kernel": SGLD, "step_size": ε}),
+        "pSGLD": (
+            2.8e-3,
+            2,
+            lambda ε: {"kernel": PSGLD, "step_size": ε, "decay": 0.99, "damping": 1e-5 * cases},
+        ),
+    }
+
+
+def best_of(loss, first, factor):
+    """The one of ``first`` times powers of a factor from which a step either way is worse; and all that were tried."""
+    tried = {first: loss(first)}
+    for ratio in (factor, 1 / factor):
+        other = first * ratio
+        tried[other] = loss(other)
+        while min(tried, key=tried.get) == other:
+            other *= ratio
+            tried[other] = loss(other)
+        if min(tried, key=tried.get) != first:
+            break
+    return min(tried, key=tried.get), tried

@@ -1,0 +1,85 @@
+"""Pictures of the runs of the paper's budget: curves beside the authors' stored ones, and contours of Q and D.
+
+The authors' curves are files of their code (github.com/WenboGong/MetaSGMCMC, folder BNN_MNIST), means over ten runs.
+Those of the digits have a value for each 20 steps, the others for each 100.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+
+from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler, Scaling
+
+NAMES = {"NNSGHMC": "C0", "SGHMC": "C1", "SGHMC, friction 0.1": "C4", "SGLD": "C2", "pSGLD": "C3"}
+THEIRS = {
+    "ReLU": ("ReLU_Generalization_Long_Run", 100, ("nnsghmc_fd_0.18", "sghmc", "sgld_correct_0.2", "psgld_step_1.4")),
+    "sigmoid": ("Sigmoid_Generalization_Long_Run", 100, ("nnsghmc", "sghmc", "sgld", "psgld_step_1.3")),
+    "digits": ("Dataset_Gen_Long_Run", 20, ("nnsghmc", "sghmc", "sgld", "psgld_step_1.3")),
+}
+"""Folder, steps between values, and ends of the names of files, of NNSGHMC, SGHMC, SGLD and pSGLD."""
+TITLES = {"ReLU": "NT: ReLU", "sigmoid": "AF: sigmoid", "digits": "Data: digits 5-9"}
+
+
+def _figure(rows, columns, width, height):
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(rows, columns, figsize=(width, height), layout="constrained", squeeze=False)
+
+
+def curves(store, theirs, path):
+    """Error and negative log-likelihood by step of the first seed; dashed: the authors' means."""
+    figure, axes = _figure(2, len(THEIRS), 13, 7)
+    for (error, loss), problem in zip(axes.T, THEIRS, strict=True):
+        for name, colour in NAMES.items():
+            page = Path(store) / f"{problem}-{name}-0.json".replace(" ", "-")
+            if page.exists():
+                steps, accuracy, likelihood = np.array(json.loads(page.read_text())["curve"]).T
+                error.plot(steps, 100 - accuracy, colour, label=name)
+                loss.plot(steps, likelihood, colour, label=name)
+        for name, steps, accuracy, likelihood in _of_the_authors(theirs, problem) if theirs else ():
+            error.plot(steps, accuracy, NAMES[name], linestyle=":", label=f"{name}, authors")
+            loss.plot(steps, likelihood, NAMES[name], linestyle=":")
+        for axis, name in ((error, "test error, %"), (loss, "negative log-likelihood")):
+            lowest = max(0.01, min((line.get_ydata().min() for line in axis.lines), default=1.0))
+            axis.set(yscale="log", ylabel=name, ylim=(0.9 * lowest, 6 * lowest))
+        error.set(title=TITLES[problem])
+        loss.set(xlabel="steps")
+        if error.lines:
+            error.legend(fontsize=7)
+    figure.savefig(path, dpi=90)
+
+
+def _of_the_authors(folder, problem):
+    inside, between, ends = THEIRS[problem]
+    for name, end in zip(("NNSGHMC", "SGHMC", "SGLD", "pSGLD"), ends, strict=True):
+        errors, losses = (np.loadtxt(Path(folder) / inside / f"{what}_Avg_{end}") for what in ("Acc", "NLL"))
+        yield name, between * np.arange(1, len(errors) + 1), 100 * errors, losses
+
+
+def contours(sampler: MetaSampler, path):
+    """Q by energy and momentum; the friction of a step by energy and momentum, and by momentum and gradient."""
+    figure, axes = _figure(1, 3, 13, 3.8)
+    scaling = Scaling(sampler.dimension, sampler.data_size)
+    sampler = sampler.to(torch.zeros(()))
+    energies, momenta, gradients = torch.linspace(0.25, 2.5, 80), torch.linspace(-3, 3, 81), torch.linspace(-5, 5, 79)
+    unit = sampler.data_size
+    found = sampler.coefficients(unit * energies, momenta.expand(80, -1), torch.ones(80, 81), scaling)
+    at_once = sampler.coefficients(
+        0.4 * unit * torch.ones(79), momenta.expand(79, -1), gradients.unsqueeze(1).expand(-1, 81), scaling
+    )
+    pictures = [
+        (energies, found.curl, "energy of an image", "Q"),
+        (energies, sampler.step_size * found.friction, "energy of an image", "friction of a step, gradient 1"),
+        (gradients, sampler.step_size * at_once.friction, "gradient", "friction of a step, energy 0.4"),
+    ]
+    for axis, (x, values, label, title) in zip(axes[0], pictures, strict=True):
+        lines = axis.contourf(x, momenta, values.T.detach(), 20)
+        axis.set(xlabel=label, ylabel="momentum", title=title)
+        figure.colorbar(lines, ax=axis)
+    figure.savefig(path, dpi=90)
