@@ -1,5 +1,7 @@
 """Defining identities, one case matrix over all manifolds. A new manifold adds a line to CASES."""
 
+import math
+
 import pytest
 import torch
 
@@ -188,6 +190,23 @@ def test_the_rounding_of_many_cayley_steps_does_not_add_up(dtype, digits, time):
         X, r = cayley_flow(X, r, time)
     assert Stiefel().membership_error(X).max() < 40 * digits
     assert (Stiefel().tangent_projection(X, r) - r).abs().max() < 40 * digits
+
+
+@pytest.mark.parametrize("speed", [0.1, 1.0, 3.0])
+def test_geodesics_of_one_matrix_are_those_of_many(speed):
+    """The exponential of a single matrix has errors of 1e-10 before torch 2.15."""
+    X = Stiefel().random_point(100, 3, 2)
+    r = Stiefel().tangent_projection(X, speed * torch.randn(100, 3, 2))
+    moved, velocity = geodesic_flow(X, r, 0.1)
+    for k in range(100):
+        alone = geodesic_flow(X[k : k + 1], r[k : k + 1], 0.1)
+        assert (alone[0][0] - moved[k]).abs().max() < 1e-14
+        assert (alone[1][0] - velocity[k]).abs().max() < 1e-13
+    # a rotation by an angle in closed form
+    turn = 0.02 * torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    end, _ = geodesic_flow(torch.eye(2)[None], turn[None], 1.0)
+    cosine, sine = math.cos(0.02), math.sin(0.02)
+    assert torch.allclose(end[0], torch.tensor([[cosine, sine], [-sine, cosine]]), atol=1e-15, rtol=0)
 
 
 @over_manifolds
