@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))  # problems and examples are not installed
 
 from examples import (
     bayesian_pca,
+    calibrated_network,
     cointegration,
     collinear_regression,
     datasets,
@@ -355,6 +356,7 @@ def main():
         social_networks,
         vectorcardiograms,
         diffusion_tensors,
+        calibrated_network,
     )
     for example in (collinear_regression, *gallery):
         example.main(["--output", str(IMAGES)])

@@ -49,6 +49,7 @@ NETWORKS_SHA256 = {
     "Les Misérables": "76f401b591c20644d1229ba247ae05dc145a1225facba2cedc2e9afd339021e8",
 }
 DIABETES_SHA256 = "839c546b0b4ac02c2e6cbe5e5c92313cefa993446c9733e9b49477cc3f96e104"
+DIGITS_SHA256 = "30aa855cd90427ff3c4996b3f40109597c57049f8a038cc52db1efeac8ad2e26"
 # Patients with AML; the files of expression do not contain the disease.
 AML = {*range(28, 39), 50, 51, 52, 53, 54, 57, 58, 60, 61, 62, 63, 64, 65, 66}
 
@@ -305,3 +306,12 @@ def diabetes():
     names = ["age", "sex", "body mass index", "blood pressure"]
     names += ["cholesterol", "LDL", "HDL", "cholesterol / HDL", "log triglycerides", "glucose", "progression"]
     return values[:, :4], values[:, 4:], names[:4], names[4:]
+
+
+def digits():
+    """Return images of digits ``(1797, 8, 8)``, from 0 to 16, and their labels: the test part of UCI's optdigits."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    values = verified(np.column_stack([data.data, data.target]), DIGITS_SHA256, "scikit-learn")
+    return values[:, :64].reshape(-1, 8, 8), values[:, 64].astype(int)

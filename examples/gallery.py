@@ -16,10 +16,10 @@ def options(description, draws=2_000, warmup="half as many"):
     return parser
 
 
-def begin(parser, argv):
-    """Return the arguments, with double precision, one thread, the seed 0 and the folder of the pictures made."""
+def begin(parser, argv, dtype=torch.float64):
+    """Return the arguments, with the default dtype, one thread, the seed 0 and the folder of the pictures made."""
     arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(dtype)
     torch.set_num_threads(1)  # the matrices are too small to share
     pyro.set_rng_seed(0)
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -103,7 +103,8 @@ def ohmc(model, **options):
 
 def msd(model):
     charted = in_chart("householder")
-    return MSD(model, step_size=0.5, metropolis=True, num_steps=3, persistence=0.0, transforms=charted)
+    options = {"step_size": 0.5, "num_steps": 3, "persistence": 0.0, "adapt_step_size": False}
+    return MSD(model, metropolis=True, transforms=charted, **options)
 
 
 # Thinned until draws have an autocorrelation of about 0.1 at most (0.2 for PSGLD): ranks among 19 need it.

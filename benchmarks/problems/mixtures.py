@@ -10,9 +10,9 @@ they are the same in the first two rows, over a third row of ones. In both cases
 independent: each is near 1 or near 2 with equal probability, those of the third row near 1.
 
 The measure is Haar on Q and ∏ rᵢᵢ^(n-i) dR on R, with which π is the distribution of the factors of a matrix drawn from
-the mixture. The paper does not say whether its density has the factor; without it, π is another distribution, of
-which no exact draws are known. `benchmarks.papers.ohmc.mixture` has the reading with which the tables of the paper are
-compared: all 64 modes on V(3,2), and both signs of r₂₂ on V(2,2).
+the mixture, as the paper draws its truth. It writes its density without the factor; that is another distribution, of
+which no exact draws are known. `benchmarks.papers.ohmc.mixture` has the density with which the tables of the paper are
+compared: all 64 modes on V(3,2), and both signs of r₂₂ on V(2,2), which the paper leaves open as well.
 """
 
 from __future__ import annotations

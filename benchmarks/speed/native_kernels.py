@@ -86,7 +86,8 @@ def cases():
     yield "OHMC", 10, lambda: OHMC(stretched_langevin(), num_steps=10, **fixed)
     yield "GHMC", 1, lambda: GHMC(stretched_langevin(), num_steps=1, **fixed)
     yield "MSD", 1, lambda: MSD(curve(), step_size=0.2)
-    yield "MSD, metropolis=True", 4, lambda: MSD(curve(), step_size=0.2, metropolis=True, num_steps=4)
+    adjusted = {"metropolis": True, "num_steps": 4, "adapt_step_size": False}
+    yield "MSD, metropolis=True", 4, lambda: MSD(curve(), step_size=0.2, **adjusted)
     for steps in (1, 10):
         yield "OSGHMC", steps, lambda steps=steps: OSGHMC(components(), step_size=1e-4, num_steps=steps)
         yield "SGHMC", steps, lambda steps=steps: SGHMC(effects(), step_size=5e-3, num_steps=steps)

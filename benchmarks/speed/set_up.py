@@ -1,9 +1,11 @@
 """Where the time goes before a small model is sampled: imports, tracing and checks, compiling; and a second time.
 
     python -m benchmarks.speed.set_up
+    python -m benchmarks.speed.set_up --network
 
 A matrix Langevin density on V(10,3), 4 chains of 500 + 500 iterations, each time in a fresh process on one core; the
-second process finds what the first has compiled.
+second process finds what the first has compiled. ``--network``: processor seconds of `OSGHMC` for VGG-16 with a quarter
+of the channels and 13 orthonormal kernels, on batches of 128 generated images, before the first step.
 """
 
 from __future__ import annotations
@@ -77,6 +79,34 @@ def parts():
     return dict(zip(PARTS, [*seconds, sum(compiling)], strict=True))
 
 
+def of_a_network(batch=128, thinner=4):
+    """Processor seconds of preparation, and of a gradient by the model and by its graph."""
+    import pyro
+    import torch
+
+    from benchmarks.papers.ohmc import vgg
+    from pyro_manifold.density.batched import value_and_gradient
+    from pyro_manifold.infer import OSGHMC
+
+    torch.set_default_dtype(torch.float32)
+    pyro.set_rng_seed(0)
+    images, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+    model = vgg.posterior(vgg.network("orthogonal", thinner), batch, "cpu")
+    clock = [time.process_time()]
+    kernel = OSGHMC(model, step_size=1e-5, init_strategy=vgg.initial_value, integrator="euler")
+    problem = kernel.prepare(1, 1, None, images, labels).problem
+    clock.append(time.process_time())
+    one = {name: value[0] for name, value in problem.initial_values.items()}
+    value_and_gradient(problem.target.potential_fn, one)
+    clock.append(time.process_time())
+    problem.batched(problem.initial_values)
+    clock.append(time.process_time())
+    return dict(zip(NETWORK, (later - earlier for earlier, later in itertools.pairwise(clock)), strict=True))
+
+
+NETWORK = ("preparation", "a gradient by the model", "a gradient by the graph")
+
+
 def apart(cache):
     """The same in another process, whose native code is kept in this folder."""
     command = [sys.executable, "-m", "benchmarks.speed.set_up", "--here"]
@@ -93,7 +123,14 @@ def apart(cache):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--here", action="store_true", help="one process, and JSON")
-    if parser.parse_args(argv).here:
+    parser.add_argument("--network", action="store_true", help="preparation for 13 convolutions")
+    arguments = parser.parse_args(argv)
+    if arguments.network:
+        confine(1)
+        print(f"## Set-up of a network of 13 convolutions\n\n{machine(1)}\n", flush=True)
+        show(["processor seconds", ""], [[part, f"{seconds:.2f}"] for part, seconds in of_a_network().items()])
+        return
+    if arguments.here:
         confine(1)
         print(json.dumps(parts()))
         return

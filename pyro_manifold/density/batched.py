@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
 from pyro_manifold.graphs.lowering import vmapped
 from pyro_manifold.graphs.operations import first_other_operation
-from pyro_manifold.graphs.passes import PRODUCTS, VECTORISATION, WITHOUT_STRIDES, folded_graph, run
+from pyro_manifold.graphs.passes import PRODUCTS, VECTORISATION, WITHOUT_STRIDES, folded_graph, run, simplified
 from pyro_manifold.graphs.rewriting import writes
 from pyro_manifold.graphs.tracing import trace
 from pyro_manifold.graphs.verified import Labels, Verified, compiled
@@ -190,7 +190,7 @@ class BatchedPotential:
 
     def _check_repeatable(self, first: list[Tensor]) -> None:
         """Raise ValueError if the density is not repeatable; an error of the model is not a failure to trace it."""
-        once, again = (self._one_chain(*first)[0] for _ in range(2))
+        once, again = self._one_chain(*first)[0], value_alone(*self._of_values(first))
         if not agrees(again, once):
             raise ValueError(
                 f"The density is not the same at each call ({float(-once)}, then {float(-again)} at one point): "
@@ -198,6 +198,14 @@ class BatchedPotential:
             )
 
     def _one_chain(self, *values: Tensor) -> tuple[Tensor, ...]:
+        potential, sites = self._of_values(values)
+        if not self._differentiated:
+            return (value_alone(potential, sites),)
+        energy, gradient = value_and_gradient(potential, sites)
+        return energy, *gradient.values()
+
+    def _of_values(self, values: Sequence[Tensor]) -> tuple[PotentialFunction, Sites]:
+        """Return the potential energy on the batch in these inputs of one chain, and the sites in them."""
         count = len(self._names)
         sites = dict(zip(self._names, values[:count], strict=True))
         batch = [dict(zip(self._batch_names, values[count:], strict=True))] if self._takes_batch else []
@@ -206,10 +214,7 @@ class BatchedPotential:
             energy: Tensor = self._potential_fn(at, *batch)
             return energy
 
-        if not self._differentiated:
-            return (value_alone(potential, sites),)
-        energy, gradient = value_and_gradient(potential, sites)
-        return energy, *gradient.values()
+        return potential, sites
 
     def _of_chain(self, chain: int, values: Sequence[Tensor]) -> list[Tensor]:
         """Return the inputs of one chain: its sites, and its own batch or the common one."""
@@ -254,8 +259,12 @@ class BatchedPotential:
         for first in range(0, chains, together):
             rows = min(together, chains - first)
             if rows not in graphs:
-                batched, then = vmapped(graph, self._dimensions), PRODUCTS if on_cpu else ()
-                graphs[rows] = folded_graph(batched, *part(in_order, first), then=then)
+                then = PRODUCTS if on_cpu else ()
+                if rows == 1 and not writes(graph):
+                    graphs[rows] = self._with_chain_dimension(simplified(graph, then=then))
+                else:
+                    batched = vmapped(graph, self._dimensions)
+                    graphs[rows] = folded_graph(batched, *part(in_order, first), then=then)
 
         def traced(*values: Tensor) -> tuple[Tensor, ...]:
             starts = range(0, chains, together)
@@ -263,6 +272,10 @@ class BatchedPotential:
             return results[0] if len(results) == 1 else tuple(map(torch.cat, zip(*results, strict=True)))
 
         return traced
+
+    def _with_chain_dimension(self, graph: GraphModule) -> FlatFunction:
+        """Return the graph of one chain as a function of inputs with one row each, without another trace."""
+        return lambda *values: tuple(value.unsqueeze(0) for value in graph(*self._of_chain(0, values)))
 
     @property
     def _dimensions(self) -> tuple[int | None, ...]:

@@ -74,6 +74,13 @@ class Batches(Saved):
         """True if a batch can be made again at no cost."""
         return self._loader is None
 
+    @property
+    def steps_of_an_epoch(self) -> int | None:
+        """Number of steps that use each element at most once; None if batches are independent or from a loader."""
+        if self._plates_of is None or self._loader is not None or self._order == "independent":
+            return None
+        return max((size // drawn for size, drawn in self._plates_of({}).values()), default=None)
+
     def __call__(self, number: int) -> Batch:
         """Return the batch of a step: ``{plate: indices}`` and arguments by name, with a chain dimension if its own."""
         key = (self._seed, number)

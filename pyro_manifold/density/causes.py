@@ -23,6 +23,7 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 from torch.distributions.utils import lazy_property
 
+from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.graphs.verified import reason
 
 Arguments = dict[str, Any]
@@ -190,8 +191,8 @@ def _shapes(error: Exception, witness: Witness) -> str | None:
         if site["is_observed"] and hasattr(site["fn"], "shape"):
             expected, found = tuple(site["fn"].shape()), tuple(site["value"].shape)
             try:
-                torch.broadcast_shapes(expected, found)
-            except RuntimeError:
+                broadcast_shapes(expected, found)
+            except ValueError:
                 return (
                     f"Site '{name}' is observed with a value of shape {found}, expected {expected}, the shape of its "
                     "distribution and plates."

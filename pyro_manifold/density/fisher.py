@@ -27,6 +27,8 @@ import torch.distributions as torch_dist
 from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
 from torch import Tensor
 
+from pyro_manifold.broadcasting import broadcast_shapes
+
 Moves = Callable[[str, Tensor], bool]
 """Function from the name and value of a parameter to whether it depends on latent sites."""
 
@@ -41,7 +43,7 @@ def fisher_embedding(distribution: Any, value: Tensor, moves: Moves) -> Tensor:
     Raises:
         NoEmbeddingError: if the distribution is not in the table, or a parameter that must be fixed is not.
     """
-    batch = torch.broadcast_shapes(distribution.batch_shape, value.shape[: value.dim() - len(distribution.event_shape)])
+    batch = broadcast_shapes(distribution.batch_shape, value.shape[: value.dim() - len(distribution.event_shape)])
     components = _components(distribution, value, moves)
     return components.expand(*batch, components.shape[-1])
 

@@ -71,8 +71,7 @@ class LoaderDensity:
         self._model, self._kwargs, self._options = model, dict(kwargs), options
         self._made: dict[Any, Minibatch] = {}
         self._first, self._mean_length = first, _mean_length(loader)
-        target, self._weights = self._build(first)
-        self._sites = {name: value.shape for name, value in target.draw().items()}
+        target, self._weights, self._sites = self._build(first)
         self.target = replace(target, minibatch_of=self, loader=loader)
         _warn_of_weights(self._weights, first, number_of_examples(loader), length_of(loader))
         _warn_of_sizes(self._made[shapes_of(first)].plates, first, loader)
@@ -88,8 +87,7 @@ class LoaderDensity:
         shapes = shapes_of(arguments)
         if shapes not in self._made:
             with torch.random.fork_rng(devices=[]):  # so that these runs do not change later random numbers
-                target, weights = self._other(arguments)
-                sites = {name: value.shape for name, value in target.draw().items()}
+                _, weights, sites = self._other(arguments)
             if sites != self._sites:
                 raise ValueError(
                     f"On a batch of shapes {_batch_shapes(arguments)} the model has the sites {_shapes(sites)}, on the "
@@ -107,7 +105,7 @@ class LoaderDensity:
                     )
         return self._made[shapes]
 
-    def _other(self, arguments: Batch) -> tuple[ModelTarget, Weights]:
+    def _other(self, arguments: Batch) -> tuple[ModelTarget, Weights, Shapes]:
         """Return the target on batches of another shape than the first."""
         try:
             return self._build(arguments)
@@ -124,15 +122,20 @@ class LoaderDensity:
             return 1.0
         return lengths.pop() / self._mean_length
 
-    def _build(self, arguments: Batch) -> tuple[ModelTarget, Weights]:
+    def _build(self, arguments: Batch) -> tuple[ModelTarget, Weights, Shapes]:
         program = _Program(self._model, self._kwargs, arguments)
         target = target_from_model(program, subsample=True, **self._options)
         plates = target.on({}).plates
         potential_fn = partial(_on_batch, program, target.potential_fn, self._weight_of(arguments))
         self._made[shapes_of(arguments)] = Minibatch(potential_fn, plates)
         trace = poutine.block(poutine.trace(target.program).get_trace)()
-        return target, _weights(trace)
+        values = {name: trace.nodes[name]["value"] for name in [*target.manifolds, *target.transforms]}
+        shapes = {name: value.shape for name, value in target.positions(values).items()}
+        return target, _weights(trace), shapes
 
+
+Shapes = dict[str, torch.Size]
+"""Shapes of the sites of one chain, in unconstrained space if they have no manifold."""
 
 Weights = dict[str, tuple[float, float]]
 """The number of data that each observed site stands for, by its scale and by the sizes of its plates."""

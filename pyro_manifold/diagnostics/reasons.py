@@ -115,12 +115,13 @@ def disagreement_warning(
     exchangeable = ""
     if log_density is not None and _largest_r_hat(log_density, num_superchains) <= _threshold(samples, num_superchains):
         exchangeable = (
-            " They agree on the log density: if components are exchangeable, as those of a mixture, order them in the "
-            "model, since no sampler can distinguish them."
+            " They agree on the log density, as chains do whose exchangeable components are in another order: order "
+            "such components in the model."
         )
     return (
-        f"{subject}{columns}, R-hat of {apart}: {causes}. Take more warmup_steps and draws; if diagnostics()['modes'] "
-        f"still has several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True).{exchangeable}"
+        f"{subject}{columns}, R-hat of {apart}: {causes}. Take more warmup_steps and draws, and compare the priors "
+        "with the data; if diagnostics()['modes'] still has several groups, sample all modes, with SMC(kernel) or "
+        f"MCMC(..., tempering=True).{exchangeable}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from numbers import Real
 from typing import Any
@@ -22,6 +22,8 @@ def table(
     samples: Mapping[str, Tensor], prob: float, num_superchains: int | None = None, max_rows: int | None = None
 ) -> str:
     """Return mean, standard deviation, median, narrowest interval, effective sample sizes and R-hat, as text.
+
+    Constant entries of a site with others that vary are counted below its lines.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
@@ -52,13 +54,13 @@ def table(
             continue
         columns = _columns(values, prob, num_superchains)
         shape = values.shape[2:]
-        entries: Iterable[Sequence[int]] = product(*map(range, shape))
-        hidden = ""
-        if max_rows is not None and shape.numel() > max_rows:
-            entries, hidden = _worst(name, columns, shape, min(_WORST_ROWS, max_rows))
+        entries, hidden = _varying(name, columns["std"])
+        if max_rows is not None and len(entries) > max_rows:
+            entries, others = _worst(name, columns, entries, min(_WORST_ROWS, max_rows))
+            hidden = f"{others}\n{hidden}" if hidden else others
         for place in entries:
             label = f"{name}[{','.join(map(str, place))}]" if shape else name
-            lines[label] = {column: float(value[tuple(place)]) for column, value in columns.items()}
+            lines[label] = {column: float(value[place]) for column, value in columns.items()}
         if hidden:
             footnotes[label] = hidden
     if not lines:
@@ -76,9 +78,23 @@ def table(
     return "\n".join(["", f"{'':>{width}} {header}", *text, ""])
 
 
-def _worst(name: str, columns: Mapping[str, Tensor], shape: torch.Size, count: int) -> tuple[list[list[int]], str]:
+def _varying(name: str, deviations: Tensor) -> tuple[list[tuple[int, ...]], str]:
+    """Return the entries that vary, and a line on those that do not, such as the zeros of a triangular matrix.
+
+    All entries are returned if none varies.
+    """
+    constant = deviations == 0
+    entries = list(product(*map(range, deviations.shape)))
+    if not constant.any() or constant.all():
+        return entries, ""
+    return [place for place in entries if not constant[place]], f"and {int(constant.sum())} constant entries of {name}"
+
+
+def _worst(
+    name: str, columns: Mapping[str, Tensor], entries: list[tuple[int, ...]], count: int
+) -> tuple[list[tuple[int, ...]], str]:
     """Return the entries with the largest R-hat, of equal ones the smallest ESS, and a line on the others."""
-    r_hat, size = columns["r_hat"].flatten(), columns["ess_bulk"].flatten()
+    r_hat, size = (torch.stack([columns[key][place] for place in entries]) for key in ("r_hat", "ess_bulk"))
     order = size.nan_to_num(nan=torch.inf).argsort(stable=True)
     order = order[r_hat.nan_to_num(nan=0.0, posinf=torch.inf)[order].argsort(descending=True, stable=True)]
     worst, others = order[:count], order[count:]
@@ -86,7 +102,7 @@ def _worst(name: str, columns: Mapping[str, Tensor], shape: torch.Size, count: i
     known = others[~r_hat[others].isnan()]
     if len(known):
         line += f": r_hat at most {float(r_hat[known].max()):.3f}, ess_bulk at least {float(size[known].min()):.0f}"
-    return torch.stack(torch.unravel_index(worst, shape), -1).tolist(), line
+    return [entries[k] for k in worst.tolist()], line
 
 
 def _columns(values: Tensor, prob: float, num_superchains: int | None) -> dict[str, Tensor]:

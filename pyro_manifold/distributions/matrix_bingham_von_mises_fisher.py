@@ -9,6 +9,7 @@ from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
+from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.distributions.bingham_envelope import sample_bingham
 from pyro_manifold.distributions.matrix_angular_central_gaussian import check_square
 from pyro_manifold.distributions.on_manifold import OnStiefel
@@ -75,7 +76,7 @@ class MatrixBinghamVonMisesFisher(OnStiefel):
         if not A.dtype == B.dtype == C.dtype:
             raise ValueError(f"{name}: A, B and C have dtypes {A.dtype}, {B.dtype} and {C.dtype}, expected one dtype.")
         check_shape(n, p, name)
-        batch_shape = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2], C.shape[:-2])
+        batch_shape = broadcast_shapes(A.shape[:-2], B.shape[:-2], C.shape[:-2])
         self.A, self.B, self.C, self.chart = A, B, C, chart
         self._support = stiefel_support(n, p, chart)
         super().__init__(batch_shape, Size((n, p)), validate_args=validate_args)

@@ -12,6 +12,7 @@ from torch import Size, Tensor
 from torch.distributions import HalfNormal
 from torch.distributions.constraints import Constraint
 
+from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.distributions import constraints
 
 
@@ -85,7 +86,7 @@ class Ordered(TorchDistribution):
         if self._validate_args:
             self._validate_sample(value)
         # The event dimension goes in front of all batch dimensions, some of which a value may lack.
-        value = value.expand(torch.broadcast_shapes(value.shape, (*self.batch_shape, self.size)))
+        value = value.expand(broadcast_shapes(value.shape, (*self.batch_shape, self.size)))
         of_each: Tensor = self.base.log_prob(value.movedim(-1, 0)).sum(0)
         return of_each + math.lgamma(self.size + 1)
 

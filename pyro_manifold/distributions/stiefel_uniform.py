@@ -9,6 +9,7 @@ from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
+from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.distributions import constraints
 from pyro_manifold.distributions.on_manifold import OnStiefel
 from pyro_manifold.manifolds import Stiefel
@@ -112,4 +113,4 @@ class StiefelUniform(OnStiefel):
             self._validate_sample(value)
         # A function of the value, so that NaN stays NaN and a site without likelihood has a gradient.
         zero = 0 * value.sum((-2, -1))
-        return zero.expand(torch.broadcast_shapes(zero.shape, self.batch_shape))
+        return zero.expand(broadcast_shapes(zero.shape, self.batch_shape))

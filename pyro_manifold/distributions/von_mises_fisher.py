@@ -11,6 +11,7 @@ from torch import Size, Tensor
 from torch.distributions import Beta, register_kl
 from torch.distributions.constraints import Constraint
 
+from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
 from pyro_manifold.distributions.repeated_rows import repeated_rows
 from pyro_manifold.distributions.sphere_normaliser import (
@@ -81,8 +82,8 @@ class VonMisesFisher(TorchDistribution):
                 f"expected {mean_direction.dtype} of mean_direction."
             )
         try:
-            batch = torch.broadcast_shapes(shape[:-1], concentration.shape)
-        except RuntimeError:
+            batch = broadcast_shapes(shape[:-1], concentration.shape)
+        except ValueError:
             raise ValueError(
                 f"VonMisesFisher: concentration has shape {tuple(concentration.shape)}, expected one that broadcasts "
                 f"with the batch shape {shape[:-1]} of mean_direction."

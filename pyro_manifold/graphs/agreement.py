@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -94,10 +94,9 @@ def difference(candidate: FlatFunction, function: FlatFunction, inputs: Sequence
             return None
         near = [_disturbed(value, noise, _half_the_digits(value)) for value in inputs]
         try:
-            there = _units(candidate(*near), function(*near), function, near)
+            units = _units(candidate(*near), function(*near), function, near, units)
         except FactorisationError:
             continue
-        units = [torch.minimum(*pair) for pair in zip(units, there, strict=True)]
     if _largest(units) <= _ALLOWED:
         return None
     output = next(
@@ -110,13 +109,26 @@ def difference(candidate: FlatFunction, function: FlatFunction, inputs: Sequence
 
 
 def _units(
-    found: Sequence[Tensor], expected: Sequence[Tensor], function: FlatFunction, inputs: Sequence[Tensor]
+    found: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    function: FlatFunction,
+    inputs: Sequence[Tensor],
+    elsewhere: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
-    """Return the distance of each entry beyond the tolerance of `agrees`, over the effect of rounding on it."""
-    return [
-        _excess(*of_output)
-        for of_output in zip(found, expected, effect_of_rounding(function, inputs, expected), strict=True)
-    ]
+    """Return the distance of each entry beyond the tolerance of `agrees`, over the effect of rounding on it.
+
+    The result is the entrywise minimum with the units ``elsewhere``, if they are given. More perturbations make it
+    smaller, so that the first after which it is allowed is the last: the verdict is that of all, and the function is
+    a whole model, whose evaluations take most of the time in which a graph is compared.
+    """
+    units: list[Tensor] = []
+    for rounding in _effects_of_rounding(function, inputs, expected):
+        units = [_excess(*of_output) for of_output in zip(found, expected, rounding, strict=True)]
+        if elsewhere is not None:
+            units = [torch.minimum(*pair) for pair in zip(units, elsewhere, strict=True)]
+        if _largest(units) <= _ALLOWED:
+            break
+    return units
 
 
 def _largest(units: Sequence[Tensor]) -> float:
@@ -135,6 +147,14 @@ def _excess(found: Tensor, expected: Tensor, rounding: Tensor) -> Tensor:
 
 def effect_of_rounding(function: FlatFunction, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> list[Tensor]:
     """Return how much each entry changes if inputs and operations are rounded differently; infinite if it is lost."""
+    *_, largest = _effects_of_rounding(function, inputs, expected)
+    return largest
+
+
+def _effects_of_rounding(
+    function: FlatFunction, inputs: Sequence[Tensor], expected: Sequence[Tensor]
+) -> Iterator[list[Tensor]]:
+    """Yield the largest change of each entry so far, after each perturbation."""
     noise = torch.Generator().manual_seed(0)
     otherwise = with_other_rounding(function, noise)
     largest = [torch.zeros_like(value.abs() if _has_digits(value) else value) for value in expected]
@@ -142,7 +162,8 @@ def effect_of_rounding(function: FlatFunction, inputs: Sequence[Tensor], expecte
         try:
             moved = otherwise(*[_disturbed(value, noise, _UNITS * _epsilon(value)) for value in inputs])
         except FactorisationError:
-            return [torch.full_like(value.abs(), torch.inf) if _has_digits(value) else value for value in expected]
+            yield [torch.full_like(value.abs(), torch.inf) if _has_digits(value) else value for value in expected]
+            return
         for k, (here, there) in enumerate(zip(expected, moved, strict=True)):
             if not _has_digits(here):
                 continue
@@ -150,7 +171,7 @@ def effect_of_rounding(function: FlatFunction, inputs: Sequence[Tensor], expecte
             lost = here.isfinite() != there.isfinite()
             distance = torch.where(lost, torch.inf, distance.nan_to_num(nan=0.0, posinf=0.0))
             largest[k] = torch.maximum(largest[k], distance)
-    return largest
+        yield list(largest)
 
 
 def _disturbed(value: Tensor, noise: torch.Generator, share: float) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.graphs.rewriting import (
     ATEN,
     EXPAND,
@@ -34,7 +35,7 @@ def _compute_first(module: GraphModule, node: Node) -> Node | None:
     if not shapes or any(each is None for each in shapes) or shape(node) is None:
         return None
     result = node.meta["val"]
-    few = list(torch.broadcast_shapes(*[tuple(each) for each in shapes if each is not None])) or [1]
+    few = list(broadcast_shapes(*[each for each in shapes if each is not None])) or [1]
     if prod(few) >= result.numel() or not all(_takes_expansion(user, node, few) for user in node.users):
         return None
     arguments: dict[Node, Any] = {argument: _small(module, argument, x) for argument, x in sources.items()}

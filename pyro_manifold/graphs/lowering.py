@@ -108,9 +108,13 @@ def _logarithms(module: GraphModule, node: Node) -> Node:
 
 
 def _log_ndtr_by_erfc(module: GraphModule, node: Node) -> Node:
-    """Replace log Φ(x) by functions with batching rules, each where it and its derivative are finite."""
+    """Replace log Φ(x) by functions with batching rules, each where it and its derivative are finite.
+
+    The formulas meet at -1. Their arguments are clamped beyond it: at the bound of a clamp the derivative is 1 or 0,
+    depending on the version of torch (2.13, 2.15).
+    """
     graph, (x,) = module.graph, node.args
-    above, below = (call(graph, clamp, (x, -1.0)) for clamp in (ATEN.clamp_min.default, ATEN.clamp_max.default))
+    above, below = call(graph, ATEN.clamp_min.default, (x, -2.0)), call(graph, ATEN.clamp_max.default, (x, 0.0))
     half_tail = call(graph, ATEN.erfc.default, (call(graph, ATEN.mul.Scalar, (above, math.sqrt(0.5))),))
     near = call(graph, ATEN.log1p.default, (call(graph, ATEN.mul.Scalar, (half_tail, -0.5)),))
     scaled = call(graph, ATEN.special_erfcx.default, (call(graph, ATEN.mul.Scalar, (below, -math.sqrt(0.5))),))

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_manifold.broadcasting import broadcast_shapes
+
 _ATEN = torch.ops.aten
 _BY_INDEX = {
     getattr(_ATEN, name)
@@ -57,7 +59,7 @@ def by_places(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callabl
     """
     if func is _ATEN.masked_select.default:
         x, mask = args
-        shape = torch.broadcast_shapes(x.shape, mask.shape)
+        shape = broadcast_shapes(x.shape, mask.shape)
         places = _places(mask.expand(shape))
         return lambda: _ATEN.index.Tensor(x.expand(shape), places)
     if func is _ATEN.masked_scatter.default:

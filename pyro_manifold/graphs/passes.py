@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from pyro_manifold.graphs import broadcast_sinking, folding, lowering, products, scalings, strides
 from pyro_manifold.graphs.folding import is_functional, is_of_values
@@ -112,3 +112,10 @@ def folded_graph(
     module = trace(lambda *values: function(*values), *example, decompositions=decompositions)
     module = run(FUNCTIONALISATION, module, *example, decompositions=decompositions)
     return run([*SIMPLIFICATION, *then], module)
+
+
+def simplified(module: GraphModule, *, then: Iterable[Pass] = ()) -> GraphModule:
+    """Return a simplified copy of a graph that writes to no tensor, as `folded_graph` does without tracing it again."""
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return run([DEAD_CODE, *SIMPLIFICATION, *then], GraphModule(module, graph))

@@ -42,7 +42,16 @@ def _rule_for(node: Node, rules: Rules) -> Rule | None:
 
 
 def remove_dead_code(module: GraphModule) -> None:
-    module.graph.eliminate_dead_code()
+    module.graph.eliminate_dead_code(_has_effect)
+
+
+def _has_effect(node: Node) -> bool:
+    """Return whether a node without users is needed, such as the test of a factorisation, which returns nothing.
+
+    Some versions of torch (2.6) take that test for dead code: without it a graph goes on where the model raises.
+    """
+    schema = getattr(node.target, "_schema", None)
+    return node.is_impure() or (schema is not None and not schema.returns)
 
 
 def call(

@@ -69,8 +69,9 @@ class OtherRounding(TorchDispatchMode):
         """Return random factors close to one for each entry."""
         real = value.real if value.is_complex() else value
         share = units * torch.finfo(real.dtype).eps
-        uniform = torch.rand(real.shape, generator=self._noise, dtype=torch.float64)
-        return (1 + share * (2 * uniform - 1)).to(real)
+        dtype = torch.promote_types(real.dtype, torch.float32)  # half precision has too few numbers between 0 and 1
+        uniform = torch.rand(real.shape, generator=self._noise, dtype=dtype)
+        return uniform.mul_(2 * share).add_(1 - share).to(real)
 
 
 def with_other_rounding(function: Callable[..., Any], noise: torch.Generator) -> Callable[..., Any]:

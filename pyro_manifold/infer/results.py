@@ -30,6 +30,11 @@ from pyro_manifold.infer.mcmc.running.summary import aligned_summary, plain_summ
 from pyro_manifold.infer.mcmc.transitions.states import Statistics
 from pyro_manifold.infer.predictive_groups import with_draws
 
+_DIVERGENCES = (
+    "Divergences are steps that are too long where the density is steep. See whether the priors conflict with the data "
+    "or a scale is near 0; then raise target_accept_prob of the kernel, or lower step_size if it is fixed."
+)
+
 
 class Results(pyro.infer.MCMC):
     """Part of `MCMC` that reads what a run has drawn."""
@@ -129,6 +134,8 @@ class Results(pyro.infer.MCMC):
         divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
         if divergences:
             print("Number of divergences:", sum(divergences))
+            if sum(divergences):
+                print(_DIVERGENCES)
         for sentence in [*sentences, *([] if self._sampling is None else self._sampling.sentences())]:
             print(sentence)
         if self.stopped is not None:

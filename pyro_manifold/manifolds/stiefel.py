@@ -51,10 +51,17 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     same before and after, so the flow with ``-time`` is the inverse. Wen & Yin 2013; Yanush & Kropotov,
     arXiv 1901.08045.
 
-    With $U = [r, X]$ and $V = [X, -r]$ the inverse costs one 2p×2p solve, O(np²) in all. The
-    products in $V^\top U$ are computed, not replaced by the identities $X^\top X = I$ and
-    $r^\top X = -X^\top r$ that hold without rounding: the replacements turn rounding into
-    exponential growth of the orthogonality error. For p > n/2 the n×n system is the smaller one.
+    With $C = X^\top r$, $A = \mathrm{skew}(C)$, $S = r^\top r - C^\top C$ and h = t/2, W maps X to $2XA + (r - XA)$ and
+    $r - XA$ to $-XS$. On these two blocks Q costs one p×p inverse and products of 12np² operations:
+
+    $$
+    X' = X + 2D, \quad r' = r + X(A - C - 2hS) + 2D(A - hS), \quad
+    D = h\,(r + X(2A - C - hS))\,(I - 2hA + h^2 S)^{-1} .
+    $$
+
+    The symmetric part of the inverted matrix is at least I. Without rounding C = A. Their difference removes from r
+    what is not tangent: with A in place of C rounding errors would grow exponentially from step to step, and with
+    $X + D$ as one product, linearly. A square X has $r = XA$ and S = 0.
 
     Args:
         point: X, ``(..., n, p)``.
@@ -64,23 +71,20 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     Returns:
         The rotated point and the rotated tangent vector.
     """
-    n, p = point.shape[-2:]
-    both = torch.cat([point, tangent], -1)
-    if 2 * p < n:
-        # VᵀU has the entries of one symmetric product: [X, r] is [r, X] with its halves exchanged.
-        ones = torch.ones(p, 1, dtype=point.dtype, device=point.device)
-        signs = torch.cat([ones, -ones])
-        exchanged = signs * (both.mT @ both)
-        identity = torch.eye(2 * p, dtype=point.dtype, device=point.device)
-        # solve_ex does not raise: a diverging step may contain non-finite entries, which are returned.
-        solved = torch.linalg.solve_ex(identity - time / 2 * exchanged.roll(p, -1), exchanged)[0]
-        moved = both + time * (both @ solved.roll(p, -2))
-    else:
-        outer = tangent @ point.mT
-        half = (time / 2) * (outer - outer.mT)
-        identity = torch.eye(n, dtype=point.dtype, device=point.device)
-        moved = torch.linalg.solve_ex(identity - half, both + half @ both)[0]
-    return moved[..., :p], moved[..., p:]
+    half, inner = time / 2, point.mT @ tangent
+    skew = (inner - inner.mT) / 2
+    identity = torch.eye(inner.shape[-1], dtype=point.dtype, device=point.device).expand_as(inner)
+    # solve_ex does not raise: a diverging step may contain non-finite entries, which are returned.
+    if point.shape[-2] == point.shape[-1]:
+        moved = point + torch.linalg.solve_ex(identity - time * skew, (2 * time) * (point @ skew), left=False)[0]
+        return moved, moved @ skew
+    square = half * (tangent.mT @ tangent - inner.mT @ inner)
+    turned, off_tangent = skew - square, inner - skew
+    inverse = torch.linalg.solve_ex(identity - half * (skew + turned), identity)[0]
+    along = point @ torch.cat([turned - off_tangent, -2 * square - off_tangent], -1)
+    moved, kept = along.chunk(2, -1)
+    change = (tangent + moved) @ (time * inverse)
+    return point + change, tangent + kept + change @ turned
 
 
 def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:

@@ -46,6 +46,7 @@ COMMANDS = {
     "speed.optimisers Procrustes": ("geoopt",),
     "speed.ridges --only 'macrodata, rank 1' --seeds 0 --sizes 60 20": ("statsmodels",),
     "speed.set_up --here": (),
+    "speed.set_up --network": (),
     "speed.stochastic_gradients --short": (),
     "speed.storing.cost --pairs 2 --draws 20 --chains 2": (),
     "speed.svi '64 rows' AutoNormal": (),

@@ -21,6 +21,11 @@ REDUCED = {
     },
     "social_networks.md": {**FEW, ", tempering=True)\nmcmc.run": ")\nmcmc.run"},
     "envelope.md": {**FEW, "datasets.wheat_protein()": "torch.randn(50, 6).numpy(), 9.75 + torch.randn(50).numpy()"},
+    "calibrated_network.md": {
+        "num_samples=150, warmup_steps=150": "num_samples=4, warmup_steps=4",
+        "slice(0, 200)": "slice(0, 60)",
+        "for _ in range(200)": "for _ in range(5)",
+    },
     "calibrate.md": {"num_datasets=200": "num_datasets=25", "num_datasets=100": "num_datasets=25"},
     "rank.md": {"(1, 2, 3)": "(2,)", "num_samples=100, warmup_steps=100": "num_samples=25, warmup_steps=25"},
     "from_other_libraries.md": {

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from examples import (
+    calibrated_network,
     cointegration,
     collinear_regression,
     datasets,
@@ -19,6 +20,7 @@ from examples import (
     social_networks,
     vectorcardiograms,
 )
+from pyro_manifold import contrib
 from tests.examples import simulated
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
@@ -102,6 +104,34 @@ def test_vectorcardiograms(tmp_path, capsys, monkeypatch):
     assert float(outlier[:3].max()) > 0.9
     assert float(outlier[3:].mean()) < 0.1
     assert all((tmp_path / f"vectorcardiograms{part}.png").stat().st_size > 10_000 for part in ("", "_residuals"))
+
+
+@pytest.mark.filterwarnings("ignore:Chains? .*:UserWarning")  # draws are few, after few steps of warm-up
+def test_calibrated_network(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")  # to compile and compare takes longer than so few draws
+    few = ["--draws", "30", "--images", "60", "--steps", "60"]
+    probabilities, answers, mcmc = calibrated_network.main(["--output", str(tmp_path), *few])
+    assert "in the commonest class" in capsys.readouterr().out
+    assert mcmc.get_samples()["gains"].shape == (120, 2)
+    found = probabilities["posterior"]
+    inside, labels = found["test images"], answers["test images"]
+    assert float((inside.argmax(-1) == labels).double().mean()) > 0.4  # 0.1 at random
+    _, after = calibrated_network.scaled(found, answers["validation"])
+    scores = [contrib.negative_log_likelihood(each["validation"], answers["validation"]) for each in (found, after)]
+    assert scores[1] <= scores[0] + 1e-4  # a power of 1 is in the grid
+    entropies = (contrib.predictive_entropy(each) for each in (inside, found["pixels shuffled"]))
+    assert contrib.out_of_distribution_auroc(*entropies) > 0.5
+    assert all((tmp_path / f"calibrated_network{part}.png").stat().st_size > 10_000 for part in ("", "_entropy"))
+
+
+def test_priors_of_networks_differ_in_what_they_expect():
+    """Networks of the chosen prior distinguish images; those of the default priors have one class for most of them."""
+    shares = []
+    for raw, model in ((False, calibrated_network.model), (True, calibrated_network.default_model())):
+        images = calibrated_network.load(200, raw=raw)[0]
+        shares.append(calibrated_network.report_of_prior(model, images, networks=40)[1])
+    assert shares[0] < 0.35  # 0.24 with 200 networks
+    assert shares[1] > 0.5  # 0.64
 
 
 @pytest.mark.filterwarnings("ignore:compare_evidence:UserWarning")  # 32 particles are few

@@ -7,7 +7,7 @@ import scipy.special
 import torch
 
 from pyro_manifold.graphs import passes
-from pyro_manifold.graphs.passes import SIMPLIFICATION, Pass, folded_graph, run
+from pyro_manifold.graphs.passes import SIMPLIFICATION, Pass, folded_graph, run, simplified
 from pyro_manifold.graphs.rewriting import ATEN, call
 from pyro_manifold.graphs.tracing import trace
 
@@ -38,6 +38,16 @@ def test_a_rule_is_a_function_and_a_line():
     assert replaced.meta["val"].is_meta
 
 
+def test_a_graph_is_simplified_without_another_trace():
+    function, x = (lambda x: (x * 1 + torch.ones(4).sum()).exp() + (x + 0).exp()), torch.randn(4)
+    graph = trace(function, torch.randn(4))
+    before, found = graph.code, simplified(graph, then=(LOGARITHMS,))
+    assert graph.code == before
+    assert found.code == folded_graph(function, torch.randn(4)).code
+    assert len(operators(found)) < len(operators(graph))
+    torch.testing.assert_close(found(x), function(x))
+
+
 def test_passes_for_functions_leave_graphs_that_write_alone():
     def function(x):
         y = torch.zeros(4)
@@ -64,6 +74,13 @@ def test_shapes_of_inputs_are_constants():
     module = run(SIMPLIFICATION, trace(function, x))
     assert operators(module) == [ATEN.mul.Tensor]
     torch.testing.assert_close(module(x), function(x))
+
+
+def test_a_graph_raises_where_the_factorisation_of_the_model_fails():
+    """The operator that raises has no result, and so no users."""
+    module = run(SIMPLIFICATION, trace(torch.linalg.cholesky, torch.eye(2)))
+    with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
+        module(-torch.eye(2))
 
 
 def test_log_of_the_normal_distribution_for_forward_mode():

@@ -323,6 +323,7 @@ def model():
 torch.vmap(torch.neg)(torch.zeros(2))  # which in some versions of torch (2.6) itself imports the compiler
 imported = set(sys.modules)
 run = OHMC(model).prepare(2, 50, None)
+assert "sympy" not in set(sys.modules) - imported
 run.advance()
 run.compilation.make(run.state)
 assert run.transitions[-1].graph.form == "native"

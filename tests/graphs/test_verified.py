@@ -47,6 +47,25 @@ def test_rounding_is_no_difference():
     assert taken(energy_and_gradient, reordered, single)
 
 
+def counted(function):
+    def with_count(*inputs):
+        with_count.calls += 1
+        return function(*inputs)
+
+    with_count.calls = 0
+    return with_count
+
+
+def test_rounding_is_known_after_the_perturbation_that_shows_it():
+    """A model may be a network whose evaluations take seconds; a difference is compared with all perturbations."""
+    single = [value.float() for value in POINT]
+    rounded, wrong = counted(energy_and_gradient), counted(branching)
+    assert taken(rounded, reordered, single)
+    assert rounded.calls <= 3
+    assert not taken(wrong, frozen, single)
+    assert wrong.calls >= 4 * (1 + 8)  # here and at three points nearby
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_small_difference_next_to_a_large_gradient_is_detected(dtype):
     """A difference of 0.7 in 6e7 is below the rounding of the whole gradient in float32."""

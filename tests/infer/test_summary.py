@@ -353,6 +353,32 @@ def test_exchangeable_components_of_a_mixture_are_explained(capsys):
     first = printed(capsys, mcmc).splitlines()[0]
     assert first.startswith("Chains disagree, R-hat of means (")
     assert first.endswith(
-        "They agree on the log density: if components are exchangeable, as those of a mixture, order "
-        "them in the model, since no sampler can distinguish them."
+        "They agree on the log density, as chains do whose exchangeable components are in another order: order "
+        "such components in the model."
     )
+
+
+def test_entries_that_are_constant_are_counted_and_not_shown():
+    draws = torch.zeros(4, 100, 2, 2)
+    draws[..., 1, 0] = torch.randn(4, 100)
+    lines = table({"L": draws, "c": torch.ones(4, 100)}, 0.9).splitlines()
+    assert lines[2].split()[0] == "L[1,0]"
+    assert lines[3] == "and 3 constant entries of L"
+    assert lines[4].split()[0] == "c", "a site that is constant as a whole is shown"
+    draws[..., 0, 0] = torch.randn(4, 100)
+    shown = table({"L": draws}, 0.9, max_rows=1).splitlines()
+    assert shown[3].startswith("and 1 more of L: r_hat at most")
+    assert shown[4] == "and 2 constant entries of L"
+
+
+def test_divergences_are_printed_with_what_to_do(capsys):
+    def model():
+        pyro.sample("x", dist.Normal(0.0, 1.0))
+
+    mcmc = MCMC(OHMC(model), 20, 20, disable_progbar=True)
+    mcmc.run()
+    assert "Divergences are" not in printed(capsys, mcmc)
+    mcmc._diagnostics = [{**mcmc._diagnostics[0], "divergences": [3, 7]}]
+    text = printed(capsys, mcmc)
+    assert "Number of divergences: 2" in text
+    assert "target_accept_prob" in text

@@ -166,6 +166,30 @@ def test_flows_stay_on_the_manifold_and_come_back(flow, n, p, batch):
     assert torch.allclose(r2, -r)
 
 
+@over_batches
+@pytest.mark.parametrize(("n", "p"), [(1, 1), (5, 1), (3, 2), (5, 4), (6, 6), (20, 3)])
+def test_the_cayley_flow_is_the_transform_of_its_definition(n, p, batch):
+    X = Stiefel().random_point(*batch, n, p)
+    r = Stiefel().tangent_projection(X, torch.randn(*batch, n, p))
+    W, identity = r @ X.mT - X @ r.mT, torch.eye(n)
+    for time in (0.01, 0.7, -3.0):
+        rotation = torch.linalg.solve(identity - time / 2 * W, identity + time / 2 * W)
+        for moved, start in zip(cayley_flow(X, r, time), (X, r), strict=True):
+            assert torch.allclose(moved, rotation @ start)
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.float32, 1e-7), (torch.float64, 2e-16)])
+@pytest.mark.parametrize("time", [1e-3, 1.0])
+def test_the_rounding_of_many_cayley_steps_does_not_add_up(dtype, digits, time):
+    """Errors of 3,000 steps stay at those of a few: a sum P + (P - X) in place of X + change adds up to 1e-12."""
+    X = Stiefel().random_point(10, 30, 12, dtype=dtype)
+    r = Stiefel().tangent_projection(X, torch.randn(10, 30, 12, dtype=dtype) / 6)
+    for _ in range(3000):
+        X, r = cayley_flow(X, r, time)
+    assert Stiefel().membership_error(X).max() < 40 * digits
+    assert (Stiefel().tangent_projection(X, r) - r).abs().max() < 40 * digits
+
+
 @over_manifolds
 @over_batches
 def test_geodesic_flow_comes_back_and_adds_up(manifold, shape, batch):

@@ -58,7 +58,7 @@ def exact_msd(posterior, chains=512, warmup=50, draws=200, step_size=0.5, num_st
     from pyro.infer.autoguide.initialization import init_to_uniform
 
     options = {"metropolis": True, "step_size": step_size, "num_steps": num_steps, "persistence": 0.5}
-    options |= {"init_strategy": partial(init_to_uniform, radius=0.1), "jit_compile": True}
+    options |= {"adapt_step_size": False, "init_strategy": partial(init_to_uniform, radius=0.1), "jit_compile": True}
     run = pyro_manifold(posterior, chains=chains, warmup=warmup, draws=draws, kernel="MSD", **options)
     return run.draws["w"], float(np.mean(run.figures["acceptance"]))
 

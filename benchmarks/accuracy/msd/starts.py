@@ -27,7 +27,7 @@ def stuck(posterior, radius, step_size, num_steps, chains=CHAINS):
     from pyro.infer.autoguide.initialization import init_to_uniform
 
     options = {"metropolis": True, "step_size": step_size, "num_steps": num_steps, "persistence": 0.5}
-    options["init_strategy"] = partial(init_to_uniform, radius=radius)
+    options |= {"adapt_step_size": False, "init_strategy": partial(init_to_uniform, radius=radius)}
     run = pyro_manifold(posterior, chains=chains, warmup=WARMUP, draws=DRAWS, kernel="MSD", **options)
     return float(np.mean([rate < 0.02 for rate in run.figures["acceptance"]]))
 

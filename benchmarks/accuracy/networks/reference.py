@@ -1,12 +1,13 @@
 """The predictions of a small network by long chains of full-batch HMC, to rank shorter ones against.
 
-    python -m benchmarks.accuracy.networks.reference --data FOLDER
+    python -m benchmarks.accuracy.networks.reference --data FOLDER [--orthogonal]
 
 The network and its data are in `small_network.py`. Eight chains of `OHMC` begin at draws of the prior, so that R-hat
-sees whether they have forgotten where; masses are those of the prior. R-hat is that of predictive probabilities: of
-weights it means nothing, for hidden units may change places and signs. What is kept are the mean probabilities, R-hat
-and the settings, in ``reference_160_digits.npz``; no images. Chains that disagree (95 % quantile of R-hat of the tested
-images 1.1 or more) are no reference, and are refused.
+sees whether they have forgotten where; masses are those of the prior, and for orthonormal matrices adapted. R-hat is
+that of predictive probabilities: of weights it means nothing, for hidden units may change places and signs. What is
+kept are the mean probabilities, R-hat and the settings, in ``reference_160_digits.npz``, or
+``reference_160_digits_orthogonal.npz`` for the network with an orthogonal hidden layer; no images. Chains that disagree
+(95 % quantile of R-hat of the tested images 1.1 or more) are no reference, and are refused.
 
 How far the reference is from the truth shows in how far the two halves of its chains are from each other.
 """
@@ -30,6 +31,7 @@ from benchmarks.accuracy.networks.small_network import (
     WIDTH,
     bayesian_network,
     digits,
+    orthogonal_network,
     patterns,
     posterior,
     probabilities,
@@ -39,6 +41,7 @@ from pyro_manifold.contrib import agreement, total_variation
 from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
 
 FILE = Path(__file__).with_name("reference_160_digits.npz")
+ORTHOGONAL_FILE = FILE.with_name("reference_160_digits_orthogonal.npz")
 LARGEST_R_HAT = 1.1  # of 95 % of the predictions
 TRAJECTORY_LENGTH = 1.5  # about a quarter of the period of a site that only knows its prior
 COMMAND = "python -m benchmarks.accuracy.networks.reference --data FOLDER"
@@ -51,7 +54,7 @@ def long_chains(data, network, chains, draws, warmup):
         posterior(network, data.images, data.labels),
         step_size=0.05,
         trajectory_length=TRAJECTORY_LENGTH,
-        adapt_mass_matrix=False,
+        adapt_mass_matrix=has_orthonormal_rows(network),
         init_strategy=pyro.infer.autoguide.init_to_sample,
     )
     started = time.process_time()
@@ -65,6 +68,11 @@ def long_chains(data, network, chains, draws, warmup):
         "acceptance": float(kernel.run.mean_acceptance),
         "seconds_of_one_core": time.process_time() - started,
     }
+
+
+def has_orthonormal_rows(network):
+    """Whether the hidden layer is orthogonal: its scale is not that of the other sites, and its mass is adapted."""
+    return network[0].__class__.__name__ == "OrthogonalLinear"
 
 
 def disagreement(predictions):
@@ -110,6 +118,7 @@ def main(argv=None):
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--warmup", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--orthogonal", action="store_true", help="the network with an orthogonal hidden layer")
     parser.add_argument("--out", type=Path, help="where to keep it, beside this file if left out")
     parser.add_argument("--short", action="store_true", help="generated images; --out is needed, short chains suffice")
     arguments = parser.parse_args(argv)
@@ -117,12 +126,16 @@ def main(argv=None):
         parser.error("--data is needed: the folder of MNIST's four files (or --short).")
     if arguments.short and arguments.out is None:
         parser.error("--short needs --out, for it must not take the place of the reference.")
-    data, out = (patterns() if arguments.short else digits(arguments.data)), arguments.out or FILE
+    data, out = (patterns() if arguments.short else digits(arguments.data)), arguments.out
+    if out is None:
+        out = ORTHOGONAL_FILE if arguments.orthogonal else FILE
     pyro.set_rng_seed(arguments.seed)
     width = 4 if arguments.short else WIDTH
     counts = (arguments.chains, arguments.draws, arguments.warmup)
-    predictions, about = long_chains(data, bayesian_network(width), *counts)
-    about |= {"command": COMMAND, "width": width, "seed": arguments.seed, "fingerprint": data.fingerprint}
+    network = orthogonal_network(width) if arguments.orthogonal else bayesian_network(width)
+    predictions, about = long_chains(data, network, *counts)
+    command = COMMAND + " --orthogonal" * arguments.orthogonal
+    about |= {"command": command, "width": width, "seed": arguments.seed, "fingerprint": data.fingerprint}
     about |= {"torch": torch.__version__, "r_hat": disagreement(predictions), "halves": between_halves(predictions)}
     print(", ".join(f"{name} {value}" for name, value in about.items() if not isinstance(value, dict)), "\n")
     rows = ([name, *(f"{value:.4f}" for value in values)] for name, values in about["r_hat"].items())

@@ -3,14 +3,17 @@ and pSGLD.
 
     python -m benchmarks.papers.nnsghmc.music --data FOLDER --train FILE [--rounds 20]
     python -m benchmarks.papers.nnsghmc.music --data FOLDER --sampler FILE [--collection Piano_midi] [--figure FILE]
+    python -m benchmarks.papers.nnsghmc.music --paper --data FOLDER --sampler FILE --store FOLDER [--minutes 15]
 
-The experiment of section 5.3 of Gong, Li & Hernández-Lobato (ICLR 2019) with sizes cut so that a processor can take it:
-they train on a GRU of 100 units and test with 200; here it is 50 and 100. Each of 88 notes at a time is predicted from
-all that was heard before in the same excerpt of 32 times; at most 1,500 excerpts of a collection train, and 300 test.
-Batches have 32 excerpts. Priors are standard normal, and chains begin at small weights. Each sampler has the same
-seconds of processor time. Probabilities of what is heard at a time are averaged over the draws of the second half of
-all chains. The step size of each is the one of a few with the smallest negative log-likelihood of the validation
-excerpts of the piano, in a quarter of that time.
+With ``--paper`` it is the experiment of section 5.3 of Gong, Li & Hernández-Lobato (ICLR 2019) at its full size, see
+`whole_pieces`. Without, sizes are cut so that a processor can take it: they train on a GRU of 100 units and test with
+200; here it is 50 and 100. Each of 88 notes at a time is predicted from all that was heard before in the same excerpt
+of 32 times; at most 1,500 excerpts of a collection train, and 300 test. Batches have 32 excerpts. Priors are standard
+normal, and chains begin at small weights. Each sampler has the same seconds of processor time. Probabilities of what is
+heard at a time are averaged over the draws of the second half of all chains. The step size of each is the one of a few
+with the smallest negative log-likelihood of the validation excerpts of the piano, in a quarter of that time. The first
+600 steps are warm-up, in which the guard of NNSGHMC may
+halve its steps; a run that it ends later counts as infinite.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import scipy.io
 import torch
 from torch import nn
 
+from benchmarks.papers.nnsghmc import whole_pieces
 from benchmarks.papers.nnsghmc.mnist import small_weights, train_on_networks
 from benchmarks.tables import show
 from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler, MetaTask
@@ -37,6 +41,7 @@ from pyro_manifold.nn import to_bayesian_
 
 COLLECTIONS = ("Piano_midi", "Nottingham", "MuseData", "JSB_Chorales")
 NOTES, LENGTH, BATCH, STEPS = 88, 32, 32, 20
+WARMUP = 30  # iterations in which the guard of NNSGHMC may halve its steps
 MOST = {"traindata": 1500, "validdata": 300, "testdata": 300}
 TRAINING_STEP = math.sqrt(0.01 / MOST["traindata"])
 
@@ -147,7 +152,7 @@ def curve(kernel, net, train, test, chains, seconds, seed):
     """``[(seconds, negative log-likelihood of a time)]``, predictions averaged over the later half of the draws."""
     pyro.set_rng_seed(seed)
     make, settings = kernel
-    chain = make(posterior(net, *train), **settings).prepare(chains, 0, None)
+    chain = make(posterior(net, *train), **settings).prepare(chains, WARMUP, None)
     spent, found, points = 0.0, [], []
     while spent < seconds:
         started = time.process_time()
@@ -163,24 +168,28 @@ def curve(kernel, net, train, test, chains, seconds, seed):
     return points
 
 
-def step_sizes(sampler, units, piano, chains, seconds):
+def step_sizes(sampler, units, piano, chains, seconds, only_these=None):
     """The best of each kernel for the validation excerpts of the piano; by how many times the smallest."""
     train, valid = piano
     net, chosen = network(units), {}
     for name, (sizes, settings) in kernels(sampler, len(train[0])).items():
+        if name not in (only_these or [name]):
+            continue
         tried = [curve(settings(ε), net, train, valid, chains, seconds / 4, 0)[-1][1] for ε in sizes]
         print(name, [f"{value:.2f}" for value in tried], flush=True)
         chosen[name] = tried.index(min(tried))
     return chosen
 
 
-def compare(sampler, collections, folder, units, chains, seconds, figure):
+def compare(sampler, collections, folder, units, chains, seconds, figure, only_these=None):
     piano = [excerpts(folder, "Piano_midi", part) for part in ("traindata", "validdata")]
-    chosen = step_sizes(sampler, units, piano, chains, seconds) if folder else defaultdict(int)
+    chosen = step_sizes(sampler, units, piano, chains, seconds, only_these) if folder else defaultdict(int)
     rows, curves = [], {}
     for collection in collections:
         train, test = (excerpts(folder, collection, part) for part in ("traindata", "testdata"))
         for name, (sizes, settings) in kernels(sampler, len(train[0])).items():
+            if name not in (only_these or [name]):
+                continue
             points = curve(settings(sizes[chosen[name]]), network(units), train, test, chains, seconds, 1)
             curves[collection, name] = points
             rows.append([collection, name, f"{points[-1][1]:.2f}", STEPS * len(points)])
@@ -223,25 +232,42 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of the four files *.mat")
     parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, help="of training; 20, or 40 of the paper's")
     parser.add_argument("--sampler", help="a name, or a file that --train wrote")
     parser.add_argument("--collection", choices=COLLECTIONS, help="one in place of all")
     parser.add_argument("--chains", type=int, default=3)
-    parser.add_argument("--units", type=int, default=100)
+    parser.add_argument("--units", type=int, help="100, or the paper's 200")
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--figure", help="where to draw the learning curves")
     parser.add_argument("--short", action="store_true", help="a few random notes")
+    parser.add_argument("--paper", action="store_true", help="whole pieces, at the paper's budget; see whole_pieces.py")
+    parser.add_argument("--store", help="folder in which each epoch of --paper is stored, to go on from there")
+    parser.add_argument("--samplers", nargs="*", help="some in place of all")
+    parser.add_argument("--offset", type=float, default=0.0, help="what --paper adds to Q of NNSGHMC")
+    parser.add_argument("--epochs", type=int, help="of --paper, in place of 20, or 100 of JSB chorales")
+    parser.add_argument("--minutes", type=float, default=1e6, help="after which --paper ends")
+    parser.add_argument("--tune", action="store_true", help="validation pieces in place of the test's, with --paper")
+    parser.add_argument("--training-chains", type=int, default=8, help="of --paper --train")
     arguments = parser.parse_args(argv)
     if arguments.data is None and not arguments.short:
         parser.error("--data is needed: the folder of the four collections (or --short).")
+    if arguments.train and arguments.paper:
+        return whole_pieces.train(arguments)
+    units = arguments.units or 100
     if arguments.train:
         train = excerpts(arguments.data, "Piano_midi", "traindata")
-        return train_sampler(arguments.train, train, arguments.units // 2, arguments.rounds)
+        return train_sampler(arguments.train, train, units // 2, arguments.rounds or 20)
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
     collections = [arguments.collection] if arguments.collection else COLLECTIONS
-    budget = arguments.units, arguments.chains, arguments.seconds
-    return compare(MetaSampler.load(arguments.sampler), collections, arguments.data, *budget, arguments.figure)
+    if arguments.paper:
+        if arguments.store is None:
+            parser.error("--store is needed: a folder in which each epoch is stored.")
+        return whole_pieces.compare(arguments, collections)
+    budget = units, arguments.chains, arguments.seconds
+    return compare(
+        MetaSampler.load(arguments.sampler), collections, arguments.data, *budget, arguments.figure, arguments.samplers
+    )
 
 
 if __name__ == "__main__":

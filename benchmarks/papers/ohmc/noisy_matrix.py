@@ -1,6 +1,6 @@
 """Table 3 of the OHMC paper: effective sizes of SGHMC in the polar chart and of OSGHMC, with noise on the gradients.
 
-    python -m benchmarks.papers.ohmc.noisy_matrix [--chains 10] [--integrator euler] [--small]
+    python -m benchmarks.papers.ohmc.noisy_matrix [--chains 10] [--widths 3 --step-sizes 0.2] [--small]
 
 The density is that of `benchmarks.papers.ohmc.mixture` with one mode and σ = 1, on V(2,2) and V(3,2). As in the paper
 gradients have N(0, 0.1²) noise, fresh at each step, and chains begin at M₁ and have 50,000 iterations, the first 10,000
@@ -36,7 +36,7 @@ from pyro_manifold.infer.mcmc.transitions.states import NotFiniteError
 
 SIGMA, NOISE, FRICTION = 1.0, 0.1, 0.1
 BURN_IN, DRAWS, COUNTED = 10_000, 40_000, 30_000
-STEP_SIZES = (0.05, 0.1, 0.2)
+WIDTHS, STEP_SIZES = (2, 3), (0.05, 0.1, 0.2)
 CHART = {"transforms": {"Q": biject_to(constraints.stiefel).inv}}
 KERNELS = {"SGHMC, polar chart": (SGHMC, CHART), "OSGHMC": (OSGHMC, {})}
 PAPER = {"SGHMC, polar chart": "3.0 / 6.1", "OSGHMC": "71.7 / 81.2"}
@@ -89,12 +89,13 @@ def row(n, name, step_size, counted, **options):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--chains", type=int, default=10, help="separate runs")
+    parser.add_argument("--widths", type=int, nargs="+", choices=WIDTHS, default=list(WIDTHS), help="n of V(n,2)")
     parser.add_argument("--step-sizes", type=float, nargs="+", default=list(STEP_SIZES))
     parser.add_argument("--integrator", choices=("euler", "splitting"), default="euler")
     parser.add_argument("--small", action="store_true", help="V(2,2), one step size and few draws")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
-    widths, steps, counted = (2, 3), arguments.step_sizes, COUNTED
+    widths, steps, counted = arguments.widths, arguments.step_sizes, COUNTED
     sizes = {"chains": arguments.chains, "burn_in": BURN_IN, "draws": DRAWS}
     if arguments.small:
         widths, steps, counted, sizes = (2,), steps[:1], 40, {"chains": 2, "burn_in": 10, "draws": 60}

@@ -1,6 +1,6 @@
 """Tables 1 and 2 of the OHMC paper: effective sizes and seconds of its matrix mixture by HMC, GHMC and OHMC.
 
-    python -m benchmarks.papers.ohmc.paper_tables [--chains 10] [--small]
+    python -m benchmarks.papers.ohmc.paper_tables [--chains 10] [--widths 3 --step-sizes 0.1] [--small]
 
 The problem is in `benchmarks.papers.ohmc.mixture`, with σ = 0.3. As in the paper chains begin at M₁, have 20,000
 iterations, the first 10,000 of which are burn-in, and effective sizes are those of the other 10,000, least and median
@@ -35,7 +35,7 @@ from pyro_manifold import constraints
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 
 SIGMA, BURN_IN, DRAWS, STEPS, JITTER = 0.3, 10_000, 10_000, 10, 0.3
-STEP_SIZES = (0.05, 0.1)
+WIDTHS, STEP_SIZES = (2, 3), (0.05, 0.1)
 CHART = {"transforms": {"Q": biject_to(constraints.stiefel).inv}}
 KERNELS = {"HMC": (OHMC, CHART), "GHMC": (GHMC, {}), "OHMC": (OHMC, {})}
 PAPER = {"HMC": "20.3 / 63.8, 13.9 s", "GHMC": "50.2 / 80.4, 21.2 s", "OHMC": "103.8 / 139.7, 14.7 s"}
@@ -101,6 +101,7 @@ def row(n, name, step_size, *, sizes, timing):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--chains", type=int, default=10, help="separate runs")
+    parser.add_argument("--widths", type=int, nargs="+", choices=WIDTHS, default=list(WIDTHS), help="n of V(n,2)")
     parser.add_argument("--step-sizes", type=float, nargs="*", default=list(STEP_SIZES))
     parser.add_argument("--small", action="store_true", help="V(2,2), one step size and few draws")
     arguments = parser.parse_args(argv)
@@ -109,7 +110,7 @@ def main(argv=None):
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     sizes = {"chains": arguments.chains, "burn_in": BURN_IN, "draws": DRAWS}
     timing = {"chains": 1, "burn_in": 1000, "draws": 4000}
-    widths, step_sizes = (2, 3), [*arguments.step_sizes, None]
+    widths, step_sizes = arguments.widths, [*arguments.step_sizes, None]
     if arguments.small:
         widths, step_sizes, sizes = (2,), arguments.step_sizes[:1], {"chains": 2, "burn_in": 10, "draws": 40}
         timing = sizes | {"chains": 1}

@@ -1,6 +1,6 @@
 """Table 6 of the OHMC paper: ratings of films by a matrix of rank 10, as two factors and as U diag(σ) Vᵀ.
 
-    python -m benchmarks.papers.ohmc.ratings --data u.data [--seeds 5] [--device cuda] [--small]
+    python -m benchmarks.papers.ohmc.ratings --data u.data [--seeds 5] [--rank 10] [--device cuda] [--small]
 
 MovieLens-100k: a line has a user, an item, a rating from 1 to 5 and a time. As in the paper (Yanush & Kropotov, arXiv
 1901.08045): rank 10, ratings minus 3 without means of users and items, 20 epochs of descent, then 1,000 steps of
@@ -16,7 +16,8 @@ both an entry of the matrix has mean 0 and variance 1. "No prior" is the bottlen
 descent (temperature 0, a falling step), which begins near 0. Ensembles begin where descent ends: OSGHMC for SVD, SGHMC
 for the bottleneck, of which the paper has none.
 
-The last table has errors after descent by the number of ratings of a film that descent was given.
+Two more tables have errors after descent by the number of ratings of a film that descent was given, and the singular
+values of the matrix that descent found, in descending order.
 """
 
 from __future__ import annotations
@@ -107,6 +108,11 @@ class Bottleneck:
             P, Q = (normal(name, *shape, like=self._like) for name, shape in self._shapes.items())
         return self._scale * (P[users] * Q[items]).sum(-1)
 
+    def spectrum(self, sites):
+        """Singular values of the matrix, those of the product of the triangular factors of P and Q."""
+        P, Q = (torch.linalg.qr(sites[name].double()).R for name in ("P", "Q"))
+        return self._scale * torch.linalg.svdvals(P @ Q.mT)
+
 
 class Free(Bottleneck):
     """The same without a prior: its descent minimises squares alone."""
@@ -130,6 +136,10 @@ class SVD:
         U, V = (pyro.sample(name, StiefelUniform(*shape, **place)) for name, shape in self._frames.items())
         s = self._scale * normal("s", self._rank, like=self._like)
         return (U[users] * s * V[items]).sum(-1)
+
+    def spectrum(self, sites):
+        """Singular values of the matrix."""
+        return self._scale * sites["s"].abs().sort(descending=True).values
 
 
 FORMS = {"bottleneck": Bottleneck, "bottleneck, no prior": Free, "SVD": SVD}
@@ -191,9 +201,9 @@ def by_count(predicted, train, test):
 
 
 def run(ratings, seed, *, epochs=EPOCHS, friction=0.1, rank=RANK, faster=1.0, **sampling):
-    """``{row: (error, error while learning, errors by count, seconds)}``; steps ``faster`` times as long.
+    """``{row: (error, error while learning, errors by count, singular values, seconds)}``.
 
-    The second and third are None for an ensemble.
+    Steps are ``faster`` times as long. The second to fourth are None for an ensemble.
     """
     pyro.set_rng_seed(seed)
     train, test = split(ratings, seed)
@@ -204,14 +214,14 @@ def run(ratings, seed, *, epochs=EPOCHS, friction=0.1, rank=RANK, faster=1.0, **
         started = time.process_time()
         sites = descent(matrix, train, epochs, friction)
         predicted, fitted = (predictions(matrix, sites, part) for part in (test, train))
-        counts = by_count(predicted, train, test)
+        counts, spectrum = by_count(predicted, train, test), matrix.spectrum(sites).tolist()
         seconds = time.process_time() - started
-        found[f"{name}, descent"] = error(predicted, test[2]), error(fitted, train[2]), counts, seconds
+        found[f"{name}, descent"] = error(predicted, test[2]), error(fitted, train[2]), counts, spectrum, seconds
         if form is Free:
             continue
         started = time.process_time()
         mean = ensemble(matrix, sites, train, test, friction, **sampling)
-        found[f"{name}, ensemble"] = error(mean, test[2]), None, None, time.process_time() - started
+        found[f"{name}, ensemble"] = error(mean, test[2]), None, None, None, time.process_time() - started
     return found
 
 
@@ -223,7 +233,7 @@ def spread(values):
 def rows(results):
     """Yield a row for each method, from ``[{method: figures}]``, one for each run."""
     for name in results[0]:
-        errors, learning, _, seconds = zip(*(result[name] for result in results), strict=True)
+        errors, learning, *_, seconds = zip(*(result[name] for result in results), strict=True)
         fitted = "" if None in learning else spread(learning)
         yield [name, spread(errors), PAPER.get(name, "–"), fitted, f"{statistics.mean(seconds):.0f}"]
 
@@ -235,18 +245,26 @@ def rows_by_count(results):
             yield [name, *(spread(each) for each in zip(*counts, strict=True))]
 
 
+def rows_of_spectra(results):
+    for name in results[0]:
+        spectra = [result[name][3] for result in results]
+        if None not in spectra:
+            yield [name, ", ".join(f"{value:.0f}" for value in np.mean(spectra, 0))]
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="the file u.data of MovieLens-100k")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="of descent")
+    parser.add_argument("--rank", type=int, default=RANK)
     parser.add_argument("--members", type=int, default=MEMBERS, help="of the ensemble")
     parser.add_argument("--draw-step-size", type=float, default=DRAW_STEP)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--small", action="store_true", help="few generated ratings")
     arguments = parser.parse_args(argv)
     options = {"epochs": arguments.epochs, "members": arguments.members, "steps": STEPS_A_MEMBER}
-    options |= {"burn_in": BURN_IN, "step_size": arguments.draw_step_size}
+    options |= {"burn_in": BURN_IN, "step_size": arguments.draw_step_size, "rank": arguments.rank}
     seeds = range(arguments.seeds)
     if arguments.small:
         ratings, seeds = [part.to(arguments.device) for part in generated()], range(2)
@@ -268,6 +286,8 @@ def main(argv=None):
     show(["", "error", "paper", "error while learning", "CPU s a run"], rows(results))
     print()
     show(["errors by ratings of a film", "below 10", "10 to 49", "50 and more"], rows_by_count(results))
+    print()
+    show(["after descent", "singular values, means"], rows_of_spectra(results))
 
 
 if __name__ == "__main__":

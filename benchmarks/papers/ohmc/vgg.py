@@ -1,24 +1,33 @@
 """CIFAR-10 by VGG-16 with orthogonal kernels: a single draw, and an ensemble.
 
     python -m benchmarks.papers.ohmc.vgg --data FOLDER [--network orthogonal] [--seeds 5] [--device cuda]
+    python -m benchmarks.papers.ohmc.vgg --data FOLDER --thinner 4 --epochs 30 [--network orthogonal] [--seeds 1]
 
-FOLDER is ``cifar-10-batches-py``, as it comes from the authors of CIFAR-10 and as torchvision keeps it. The network has
-the thirteen convolutions of VGG-16 and one linear layer. Two things are other than in most programs: after each
-convolution is GroupNorm, for BatchNorm makes the density of an image depend on the others of its batch, and
+FOLDER is ``cifar-10-batches-py``, as it comes from the authors of CIFAR-10 and as torchvision keeps it, or a folder
+with ``train/airplane/*.png`` and so on, as in the GitHub repository cyizhuo/CIFAR-10-dataset (read by Pillow, which
+matplotlib installs).
+
+The network has the thirteen convolutions of VGG-16 and one linear layer. Two things are other than in most programs:
+after each convolution is GroupNorm, for BatchNorm makes the density of an image depend on the others of its batch, and
 `to_bayesian_` refuses it (the scale of a kernel then does not matter, and there is no gain to choose); and the two wide
-linear layers are left out, as usual for images of 32 pixels. "Orthogonal"
-has orthonormal rows (or columns) in each kernel as a matrix, out × (in·3·3), "plain" normal priors instead. Images are
-moved by up to 4 pixels and mirrored at random while learning.
+linear layers are left out, as usual for images of 32 pixels. "Orthogonal" has orthonormal rows (or columns) in each
+kernel as a matrix, out × (in·3·3), "plain" normal priors instead. Images are moved by up to 4 pixels and mirrored at
+random while learning.
 
-The budget is that of Table 5 of Yanush & Kropotov (arXiv 1901.08045): 200 epochs of descent (temperature 0) with
-batches of 128 and the rate 0.1, from the 150th epoch 0.01, then 24,000 steps with ε = 1e-5, the first 4,000 of which
-are burn-in and every 2,000th of the others a member (10), five runs. A rate of 0.1 for the mean loss of N images is ε =
-√(0.1/N) here, with the friction 0.1 for a momentum of 0.9. Each run is stored below ``--store`` and resumed by the same
-command, so that it can be made in parts. The paper has 92.70 ± 0.05 (single) and 92.85 ± 0.03 % (ensemble) for the
-orthogonal network, and quotes 93.25 ± 0.16 and 93.59 ± 0.16 % for one that is not.
+Without ``--epochs`` the budget is that of Table 5 of Yanush & Kropotov (arXiv 1901.08045): 200 epochs of descent
+(temperature 0) with batches of 128 and the rate 0.1, from the 150th epoch 0.01, then 24,000 steps with ε = 1e-5, the
+first 4,000 of which are burn-in and every 2,000th of the others a member (10), five runs. A rate of 0.1 for the mean
+loss of N images is ε = √(0.1/N) here, with the friction 0.1 for a momentum of 0.9. The paper has 92.70 ± 0.05 (single)
+and 92.85 ± 0.03 % (ensemble) for the orthogonal network, and quotes 93.25 ± 0.16 and 93.59 ± 0.16 % for one that is
+not. **This program has never been run at that size**: it takes hours of a GPU.
 
-**This program has never been run at its full size**: it takes hours of a GPU. A thin network on generated images is
-what has been run (``--small``).
+``--thinner 4`` divides all channels by 4, for a CPU. ``--epochs 30`` is a budget of its own, not the paper's: nine
+tenths of the epochs are descent, whose rate grows for an epoch and then falls by half a cosine to a hundredth; the last
+tenth has twelve equal parts, the first two of which are burn-in, and each other ends with a member.
+
+A run is stored in parts below ``--store`` and resumed by the same command: the descent, and the draws at each
+``--temperature``, which begin where the descent ended. ``--held-out 5000`` tests on so many training images, to choose
+settings by.
 """
 
 from __future__ import annotations
@@ -38,6 +47,7 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro.infer.autoguide.initialization import init_to_value
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
@@ -52,10 +62,9 @@ STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512
 MARGIN = 4  # pixels by which an image may be moved
 FRICTION = 0.1
 FALL = 0.75  # share of the descent after which its rate is a tenth
-PAPER = {
-    "batch": 128, "descent": 200, "rate": 0.1, "burn_in": 4000, "members": 10, "between": 2000, "step_size": 1e-5,
-}  # fmt: skip
-SMALL = {"batch": 50, "descent": 20, "rate": 0.02, "burn_in": 4, "members": 3, "between": 4, "step_size": 1e-5}
+PAPER = {"batch": 128, "descent": 200, "burn_in": 4000, "members": 10, "between": 2000}
+SMALL = {"batch": 50, "descent": 20, "burn_in": 4, "members": 3, "between": 4}
+RATE, STEP_SIZE = 0.1, 1e-5  # the paper's, of the descent and of the draws
 SCALE = 0.25  # prior standard deviation of biases, and of the weights of GroupNorm about 1
 
 
@@ -63,20 +72,45 @@ def cifar10(folder, part):
     """Images ``(cases, 3, 32, 32)``, standardised, float32, and labels ``(cases,)``.
 
     Raises:
-        FileNotFoundError: if the folder lacks a file; the sentence says which folder is expected.
+        FileNotFoundError: if the folder lacks a file; the sentence says which folders are expected.
     """
+    read = _from_pictures if (Path(folder) / part).is_dir() else _from_batches
+    pixels, labels = read(Path(folder), part)
+    images = torch.from_numpy(pixels).float() / 255
+    mean, deviation = (torch.tensor(values)[:, None, None] for values in (MEAN, DEVIATION))
+    return (images - mean) / deviation, torch.tensor(labels)
+
+
+def _from_pictures(folder, part):
+    """Pixels ``(cases, 3, 32, 32)`` and labels; classes are numbered by the alphabet, as their authors number them."""
+    from PIL import Image
+
+    pictures = sorted((folder / part).glob("*/*.png"))
+    classes = sorted({path.parent.name for path in pictures})
+    pixels = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in pictures])
+    return pixels.transpose(0, 3, 1, 2), [classes.index(path.parent.name) for path in pictures]
+
+
+def _from_batches(folder, part):
     pixels, labels = [], []
     for name in FILES[part]:
-        path = Path(folder) / name
+        path = folder / name
         if not path.exists():
-            raise FileNotFoundError(f"{path} is missing: give the folder cifar-10-batches-py as --data.")
+            raise FileNotFoundError(
+                f"{path} is missing: give the folder cifar-10-batches-py as --data, or one with train/ and test/ of "
+                "pictures."
+            )
         # A pickle can run any program: only the two kinds of values that these files have are let through.
         batch = _Plain(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         pixels.append(np.asarray(batch[b"data"], np.uint8))
         labels.extend(batch[b"labels"])
-    images = torch.from_numpy(np.concatenate(pixels).reshape(-1, 3, 32, 32)).float() / 255
-    mean, deviation = (torch.tensor(values)[:, None, None] for values in (MEAN, DEVIATION))
-    return (images - mean) / deviation, torch.tensor(labels)
+    return np.concatenate(pixels).reshape(-1, 3, 32, 32), labels
+
+
+def split(train, held_out):
+    """The training images without a random part of them, and that part, as a test."""
+    order = torch.randperm(len(train[1]), generator=torch.Generator().manual_seed(0))
+    return [tuple(values[rows] for values in train) for rows in (order[held_out:], order[:held_out])]
 
 
 class _Plain(pickle.Unpickler):
@@ -147,24 +181,48 @@ def posterior(net, cases, device):
     return model
 
 
+def steep(step, steps, _):
+    """Share of the rate at a step of the descent: the paper's, a tenth of it for the last quarter."""
+    return 1.0 if step < FALL * steps else 0.1
+
+
+def half_cosine(step, steps, epoch):
+    """Share of the rate at a step of the descent: growth for an epoch, then half a cosine to a hundredth."""
+    return min(1.0, (step + 1) / epoch) * max(0.01, 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps))))
+
+
 def run(
-    kind, train, test, seed, folder, *, device, batch, thinner, descent, burn_in, between, members, step_size, rate
-):
-    """``(last, mean of singles, ensemble, seconds)``; epochs of descent, steps of all else."""
+    kind, train, test, seed, folder, *, device, batch, thinner, descent, share, burn_in, between, members,
+    step_size, rate, temperature,
+):  # fmt: skip
+    """``(after descent, last, mean of singles, ensemble, CPU seconds)``; epochs of descent, steps of all else."""
     pyro.set_rng_seed(seed)
     net = network(kind, thinner).to(device)
     batches = loader(train, batch)
-    steps, first = round(descent * len(batches)), math.sqrt(rate / len(train[0]))
+    epoch = len(batches)
+    steps, first, folder = round(descent * epoch), math.sqrt(rate / len(train[0])), Path(folder) / f"{kind}-{seed}"
 
     def size(step):
-        return first if step < FALL * steps else first / math.sqrt(10)
+        return first * math.sqrt(share(step, steps, epoch))
 
-    plan = Plan(steps, size, burn_in, members, between, step_size, friction=FRICTION)
-    started = time.perf_counter()
+    # The last part of the descent is its only draw, from which those at all temperatures begin.
+    down = Plan(steps - between, size, 0, 1, between, size(steps), temperature=0.0, friction=FRICTION)
+    plan = Plan(0, size, burn_in, members, between, step_size, temperature, FRICTION)
+    started = time.process_time()
     model = posterior(net, len(train[0]), device)
-    draws = stored_members(model, plan, Path(folder) / f"{kind}-{seed}", initial_value, batches)
-    singles, ensemble = accuracies(net, draws, *(part.to(device) for part in test))
-    return singles[-1], sum(singles) / members, ensemble, time.perf_counter() - started
+    descended = stored_members(model, down, folder / "descent", initial_value, batches)
+    last = {name: value[-1] for name, value in descended.items()}
+    place = folder / f"temperature-{temperature:g}-{step_size:g}"
+    draws = stored_members(model, plan, place, init_to_value(values=last), batches)
+    seconds, test = time.process_time() - started, [part.to(device) for part in test]
+    singles, ensemble = accuracies(net, draws, *test)
+    return accuracies(net, descended, *test)[1], singles[-1], sum(singles) / members, ensemble, seconds
+
+
+def budget(epochs, images, batch):
+    """Options of a run of so many epochs in all, nine tenths of which are descent."""
+    between = max(1, round(0.1 * epochs * (images // batch) / 12))
+    return {"descent": 0.9 * epochs, "burn_in": 2 * between, "members": 10, "between": between, "share": half_cosine}
 
 
 def generate(folder, cases=40, size=32):
@@ -181,30 +239,43 @@ def generate(folder, cases=40, size=32):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder cifar-10-batches-py")
+    parser.add_argument("--data", help="folder cifar-10-batches-py, or one with train/ and test/ of pictures")
     parser.add_argument("--network", choices=("orthogonal", "plain"), default="orthogonal")
+    parser.add_argument("--thinner", type=int, default=1, help="divides the channels of VGG-16")
+    parser.add_argument("--epochs", type=float, help="of descent and draws together; default: the paper's budget")
+    parser.add_argument("--rate", type=float, default=RATE, help="of the descent, for the mean loss")
+    parser.add_argument("--step-size", type=float, default=STEP_SIZE, help="ε of the draws")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the draws")
+    parser.add_argument("--held-out", type=int, default=0, help="to choose settings: so many training images as test")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--store", default="results/ohmc_cifar10", help="where runs are stored")
     parser.add_argument("--small", action="store_true", help="a thin network on few generated images")
     arguments = parser.parse_args(argv)
-    options, seeds, folder = PAPER | {"device": arguments.device, "thinner": 1}, arguments.seeds, arguments.store
+    torch.set_default_dtype(torch.float32)
+    names = ("device", "thinner", "rate", "step_size", "temperature")
+    options = PAPER | {"share": steep} | {name: getattr(arguments, name) for name in names}
     if arguments.small:
         with tempfile.TemporaryDirectory() as generated:
             generate(generated)
             train, test = (cifar10(generated, part) for part in FILES)
-        options |= SMALL | {"thinner": 16}
-        seeds = 1
+        options |= SMALL | {"thinner": 16, "rate": 0.02}
     elif arguments.data is None:
-        parser.error("--data is needed: the folder cifar-10-batches-py (or --small).")
+        parser.error("--data is needed: the folder of CIFAR-10 (or --small).")
     else:
         train, test = (cifar10(arguments.data, part) for part in FILES)
+    if arguments.held_out:
+        train, test = split(train, arguments.held_out)
+    if arguments.epochs:
+        options |= budget(arguments.epochs, len(train[0]), options["batch"])
+    seeds, folder = range(1 if arguments.small else arguments.seeds), Path(arguments.store)
+    folder = folder / f"thinner-{options['thinner']}" if options["thinner"] > 1 else folder
     rows = (
         [seed, *(f"{figure:.2f}" for figure in run(arguments.network, train, test, seed, folder, **options))]
-        for seed in range(seeds)
+        for seed in seeds
     )
     print(f"## VGG-16, {arguments.network} kernels: test accuracy in %\n")
-    show(["seed", "last draw", "mean of draws", "ensemble", "seconds"], rows)
+    show(["seed", "after descent", "last draw", "mean of draws", "ensemble", "CPU seconds"], rows)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Problems on which variational families are compared, as Pyro models in float64, after Zhou et al. (arXiv 1902.03718).
 
 They are P-spline regression with outliers (simulated, section 4.1 of the paper), logistic regression of the ionosphere
-(table 3) and horseshoe logistic regression of acute leukemia (table 4). The text that we have of the paper lacks its
-formulas: each docstring says which numbers are ours.
+(table 3) and horseshoe logistic regression of acute leukemia (table 4). The paper states the families of
+priors in words and their numbers in formulas, which its text without formulas lacks: each docstring names our numbers.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def ionosphere_folds(discretise="all", baseline="most frequent", folds=5, seed=0
 
     Cuts from all rows give 111 indicators, as many as Ong, Nott & Smith (2018) have; so theirs, too, will have been cut
     once, before the folds, with sight of the test labels. ``discretise="within"`` cuts each fold from its training rows
-    alone, and its number of columns varies. Gelman et al. (2008) leave one level out; which one we could not look up.
+    alone, and its number of columns varies. Gelman et al. (2008) leave one level out, here by ``baseline``.
     """
     from sklearn.model_selection import StratifiedKFold
 

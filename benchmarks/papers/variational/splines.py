@@ -3,8 +3,8 @@
 One point in ten has ten times the noise, and the likelihood is the mixture of the two, as is that of Ong, Nott & Smith
 (2018), whom Zhou et al. follow. The mean is a cubic spline of 26 coefficients θ. Their prior is a stationary AR(1)
 process with persistence ψ and innovation variance κ²; κ² has a Weibull prior and the noise variance σ² an inverse gamma
-prior, as there. The curve, the number of coefficients and the numbers of the priors are chosen here: the text that we
-have of the paper lacks its formulas. 29 latent variables in all.
+prior, as there. The curve, the number of coefficients and the numbers of the priors are chosen here: the paper states
+them in formulas that its plain text lacks. 29 latent variables in all.
 """
 
 from __future__ import annotations

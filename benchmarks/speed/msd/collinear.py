@@ -25,6 +25,7 @@ CLOCKS = ("seconds", "cpu_seconds")
 
 # Chosen by `benchmarks.speed.msd.pilot`.
 EXACT = {"kernel": "MSD", "step_size": 0.6, "num_steps": 3, "persistence": 0.0, "metropolis": True}
+EXACT |= {"adapt_step_size": False}
 UNADJUSTED = {**EXACT, "step_size": 0.3, "num_steps": 5, "metropolis": False}
 
 

@@ -23,6 +23,7 @@ GRID = [(0.4, 4), (0.5, 3), (0.6, 3), (0.7, 2), (0.8, 2), (1.0, 2), (1.0, 1)]
 def rows(posterior, grid, chains, draws, warmup):
     for step_size, num_steps in grid:
         options = {"step_size": step_size, "num_steps": num_steps, "persistence": 0.0, "metropolis": True}
+        options |= {"adapt_step_size": False}
         setting = Setting("MSD", "pyro_manifold", chains, warmup, draws, {"kernel": "MSD", **options})
         values, figures = measure(posterior, setting)
         smallest = summary(values)["ess_min"] / (chains * draws)

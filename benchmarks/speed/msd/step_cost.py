@@ -34,7 +34,7 @@ def cost(dimension, *, adjusted, native, chains=CHAINS, iterations=ITERATIONS, s
     posterior = logistic("scaling", design, 1.0, rng.standard_normal(dimension), rng)
 
     def make():
-        return MSD(posterior.pyro_model, step_size=0.1, metropolis=adjusted, num_steps=1)
+        return MSD(posterior.pyro_model, step_size=0.1, metropolis=adjusted, num_steps=1, adapt_step_size=False)
 
     # So many draws that native code is compiled: sooner where a step has longer to run.
     draws = max(100, 10_000 // dimension) if native else 5

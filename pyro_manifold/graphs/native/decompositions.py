@@ -43,6 +43,10 @@ def _layer_norm(
     return result if bias is None else result + bias, mean, scale
 
 
+def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
+    return torch.cat([x.unsqueeze(dim) for x in tensors], dim)
+
+
 def _pseudo_inverse(
     x: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
 ) -> Tensor:
@@ -70,8 +74,9 @@ _WITHOUT_IMPORTS: dict[Any, Callable[..., Any]] = {
     _ATEN.linalg_pinv.atol_rtol_tensor: _pseudo_inverse,
     _ATEN.native_layer_norm.default: _layer_norm,
     _ATEN.softplus.default: _softplus,
+    _ATEN.stack.default: _stack,
 }
-"""Operators frequent in densities; torch's decompositions of them import its compiler, which takes a second."""
+"""Operators frequent in densities; torch's decompositions import its compiler, which takes a second, or sympy."""
 
 
 @cache

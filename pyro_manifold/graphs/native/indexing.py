@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.graphs.native import by_chain
 from pyro_manifold.graphs.native.values import (
     Index,
@@ -65,7 +66,7 @@ class _Places:
         self._rank = len(shape)
         dims = [d for d, index in enumerate(given) if index is not None]
         chosen = {d: index for d, index in enumerate(given) if index is not None}
-        self._picked = tuple(torch.broadcast_shapes(*[index.shape for index in chosen.values()]))
+        self._picked = tuple(broadcast_shapes(*[index.shape for index in chosen.values()]))
         self._elements = {d: _elements(writer, index, shape[d], self._picked) for d, index in chosen.items()}
         adjacent = dims == list(range(dims[0], dims[-1] + 1))
         self._front = dims[0] if adjacent else 0

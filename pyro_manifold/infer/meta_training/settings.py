@@ -62,7 +62,10 @@ class TrainingSettings:
     """Settings of the training of a sampler.
 
     Attributes:
-        step_size: ε₀ of all chains.
+        step_size: ε₀ of all chains on the first task, and on tasks without data; on others it follows the number of
+            data, as `MetaSampler.step_size_for` does in use.
+        step_factors: factors of the step size; rounds on a task use them in turn. With factors above 1 the sampler
+            learns the longer steps with which it may be used.
         chains: number of parallel chains in a round.
         steps: steps per segment; the weights are updated once after each segment.
         segments: segments per round; chains continue between segments and are initialised again in each round.
@@ -88,6 +91,7 @@ class TrainingSettings:
     """
 
     step_size: float
+    step_factors: tuple[float, ...] = (1.0,)
     chains: int = 50
     steps: int = 100
     segments: int = 4
@@ -106,6 +110,9 @@ class TrainingSettings:
         whole = ("chains", "steps", "segments", "truncation", "thinning", "chains_within")
         check_positive_integer(**{name: getattr(self, name) for name in whole})
         check_positive(step_size=self.step_size, learning_rate=self.learning_rate)
+        if not isinstance(self.step_factors, tuple) or not self.step_factors:
+            raise ValueError(f"step_factors={self.step_factors!r}, expected a tuple of positive numbers.")
+        check_positive(**{f"step_factors[{k}]": factor for k, factor in enumerate(self.step_factors)})
         if not is_a(Real, self.share) or not 0 < self.share <= 1:
             raise ValueError(f"share={self.share!r}, expected a number in (0, 1].")
         if not is_a(Real, self.within) or not 0 <= self.within < float("inf"):

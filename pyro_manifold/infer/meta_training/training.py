@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -18,7 +19,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.meta.files import check_folder, read, write
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler
 from pyro_manifold.infer.meta_training.losses import Loss, divergence
 from pyro_manifold.infer.meta_training.settings import MetaTask, TrainingSettings
-from pyro_manifold.infer.meta_training.unrolled import Unrolled
+from pyro_manifold.infer.meta_training.unrolled import Draws, Unrolled
 
 _KIND = "MetaTraining"
 _LARGEST_GRADIENT = 1.0
@@ -42,8 +43,11 @@ class MetaTraining:
         sampler: current sampler.
         rounds: number of rounds done.
         losses: ``{"cross": ..., "in-chain": ...}`` of the last round: mean squares of ∇U + ∇log q over coordinates.
-        ran_away: numbers of the tasks whose chains reached values that are not finite in their last round, or whose
-            cross-chain loss exceeded ten times that of their very first segment.
+        left: how often chains left the posterior in the last round, as the guard of `NNSGHMC` would have noticed, or
+            reached values that are not finite. They begin again, and the logarithm of the temperature of their momenta
+            enters the gradient.
+        ran_away: numbers of the tasks whose chains left in their last round, or whose cross-chain loss exceeded ten
+            times that of their very first segment.
 
     Raises:
         ValueError: for arguments of other types, an empty list of tasks, and a task without a site to which the learned
@@ -81,6 +85,7 @@ class MetaTraining:
         self.rounds = 0
         self.losses: dict[str, float] = {}
         self.ran_away: set[int] = set()
+        self.left = 0
         self._began: dict[int, float] = {}
         self.sampler = self._first(hidden, constant_friction) if sampler is None else sampler
         self._weights = self._leaves(self.sampler.tensors)
@@ -116,70 +121,104 @@ class MetaTraining:
         """Run one round, with new chains on the next task and an update of weights per segment; return `losses`."""
         number = self.rounds % len(self._tasks)
         task = self._tasks[number]
+        factors = self._training_settings.step_factors
+        factor = factors[self.rounds // len(self._tasks) % len(factors)]
+        ε = self._training_settings.step_size
+        task.step_size = factor * (ε if task.data_size == 1 else self.sampler.step_size_for(task.data_size))
         task.begin(seed_of(self._training_settings.seed, 1, self.rounds))
-        found: list[tuple[Tensor, Tensor]] = []
-        for _ in range(self._training_settings.segments):
-            losses = self._segment(task)
-            if losses is None:  # chains reached values that are not finite
-                break
-            found.append(losses)
+        self.left = 0
+        found = [self._segment(task) for _ in range(self._training_settings.segments)]
         self._watch(number, found)
         self.rounds += 1
         self.sampler = self.sampler.with_tensors({name: value.detach() for name, value in self._weights.items()})
-        if not found:
-            self.losses = {"cross": float("nan"), "in-chain": float("nan")}
-        else:
-            cross, within = (float(torch.stack(values).nanmean()) for values in zip(*found, strict=True))
-            self.losses = {"cross": cross, "in-chain": within}
+        cross, within = (float(torch.stack(values).nanmean()) for values in zip(*found, strict=True))
+        self.losses = {"cross": cross, "in-chain": within}
         return self.losses
 
     def _watch(self, task: int, found: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Record in ``ran_away`` whether the chains of a round diverged."""
         cross = [float(losses[0]) for losses in found]
-        began = self._began.setdefault(task, cross[0]) if cross else 0.0
-        if len(cross) < self._training_settings.segments or not cross[-1] <= _MOST_GROWTH * began:
+        began = self._began.setdefault(task, cross[0]) if math.isfinite(cross[0]) else 0.0
+        if self.left or not cross[-1] <= _MOST_GROWTH * began:
             self.ran_away.add(task)
         else:
             self.ran_away.discard(task)
 
-    def _segment(self, task: Unrolled) -> tuple[Tensor, Tensor] | None:
+    def _segment(self, task: Unrolled) -> tuple[Tensor, Tensor]:
         """Accumulate the gradients of both losses over the windows of a segment, then take one step of Adam."""
         training_settings = self._training_settings
         windows = training_settings.steps // training_settings.truncation
-        cross, within = [], []
+        cross, within, penalties = [], [], []
         self._adam.zero_grad()
         task.choose_chains()
         for _ in range(windows):
             live = self.sampler.with_tensors(self._weights)
-            draws, gradients = task.window(live)  # (draws, chains, d)
-            if not bool(draws.isfinite().all()) or not bool(gradients.isfinite().all()):
-                return None
-            across = divergence(draws, gradients, marginal=training_settings.scores == "marginal")
-            loss, inside = across.surrogate, self._in_chain(task, draws, gradients)
+            made = task.window(live)
+            self.left += int(made.left.sum())
+            if bool(made.left.any()):
+                penalties.append(self._slopes((made.heat * made.left).sum() / windows))
+            stayed = ~made.left
+            if len(made.position) == 0 or int(stayed.sum()) < 2:
+                continue  # no draws whose distribution could be compared with the posterior
+            position, gradients = made.position[:, stayed], made.gradient[:, stayed]
+            across = divergence(position, gradients, marginal=training_settings.scores == "marginal")
+            loss, inside = across.surrogate, self._in_chain(task, made)
             if inside is not None:
                 loss = loss + training_settings.within * inside.surrogate
                 within.append(inside.residual)
             (loss / windows).backward()
             cross.append(across.residual)
-        torch.nn.utils.clip_grad_norm_(self._weights.values(), _LARGEST_GRADIENT)
-        self._adam.step()
-        nothing = cross[0].new_tensor(torch.nan)
-        return torch.stack(cross).mean(), torch.stack(within).mean() if within else nothing
+        self._update(penalties)
+        nothing = made.heat.new_tensor(torch.nan)
+        return tuple(torch.stack(each).mean() if each else nothing for each in (cross, within))  # type: ignore[return-value]
 
-    def _in_chain(self, task: Unrolled, draws: Tensor, gradients: Tensor) -> Loss | None:
-        """Compute the in-chain loss of some chains, each with its draws of this round so far."""
-        if not self._training_settings.within or task.steps <= self._training_settings.burn_in:
+    def _slopes(self, value: Tensor) -> list[Tensor]:
+        """Return the derivatives of a value by all weights."""
+        weights = list(self._weights.values())
+        found = torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(w) if slope is None else slope for w, slope in zip(weights, found, strict=True)]
+
+    def _update(self, penalties: Sequence[Sequence[Tensor]]) -> None:
+        """Take one step of Adam along the gradient of the losses, at most 1 long, and that of the heat of lost chains.
+
+        The latter has the length 1: the divergence of draws that are not from the posterior has no scale to compare
+        with.
+        """
+        weights = list(self._weights.values())
+        torch.nn.utils.clip_grad_norm_(weights, _LARGEST_GRADIENT)
+        if penalties:
+            slopes = [torch.stack(parts).sum(0) for parts in zip(*penalties, strict=True)]
+            length = torch.stack([slope.square().sum() for slope in slopes]).sum().sqrt()
+            if bool(length.isfinite()) and length > 0:
+                for weight, slope in zip(weights, slopes, strict=True):
+                    unit = _LARGEST_GRADIENT * slope / length
+                    weight.grad = unit if weight.grad is None else weight.grad + unit
+        if any(weight.grad is not None for weight in weights):
+            self._adam.step()
+
+    def _in_chain(self, task: Unrolled, made: Draws) -> Loss | None:
+        """Compute the in-chain loss of some chains, each with its draws of this round so far.
+
+        Draws of a round in which chains have left do not enter it, since they begin again.
+        """
+        if not self._training_settings.within or task.steps <= self._training_settings.burn_in or self.left:
             return None
-        live = draws[:, task.chosen].transpose(0, 1)
-        past = task.remember(draws.detach())[task.chosen]
+        live = made.position[:, task.chosen].transpose(0, 1)
+        past = task.remember(made.position.detach())[task.chosen]
         constant, marginal = past if past.shape[1] else None, self._training_settings.scores == "marginal"
-        return divergence(live, gradients[:, task.chosen].transpose(0, 1), constant, marginal=marginal)
+        return divergence(live, made.gradient[:, task.chosen].transpose(0, 1), constant, marginal=marginal)
 
     @staticmethod
     def _settings(training_settings: Mapping[str, Any], constants: Mapping[str, Any], bias: Tensor) -> dict[str, Any]:
         """Return the settings that must agree between a checkpoint and the training that resumes it."""
         alike = ("constant_friction", "dimension", "data_size")
-        return {**training_settings, **{name: constants[name] for name in alike}, "hidden": len(bias)}
+        factors = list(training_settings.get("step_factors", (1.0,)))
+        return {
+            **training_settings,
+            "step_factors": factors,
+            **{name: constants[name] for name in alike},
+            "hidden": len(bias),
+        }
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -303,7 +342,8 @@ def train_meta_sampler(
     with tqdm(total=rounds, initial=training.rounds, disable=disable_progbar, desc="Training") as bar:
         while training.rounds < rounds:
             losses = training.advance()
-            bar.set_postfix({name: f"{value:.3g}" for name, value in losses.items()}, refresh=False)
+            figures = {name: f"{value:.3g}" for name, value in losses.items()}
+            bar.set_postfix({**figures, "left": training.left}, refresh=False)
             bar.update()
             if checkpoint is not None and (training.rounds % checkpoint_every == 0 or training.rounds == rounds):
                 training.save(checkpoint)

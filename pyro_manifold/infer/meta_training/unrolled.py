@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from pyro_manifold.density.seeds import seed_of
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import ELEMENTS_AT_ONCE, CoordinateUpdate, in_parts
 from pyro_manifold.infer.mcmc.sgmcmc.meta.energy import EnergyInput
+from pyro_manifold.infer.mcmc.sgmcmc.meta.guard import WINDOW, Window, have_left
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Coefficients, Learned, MetaSampler, Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.nnsghmc import NNSGHMC
@@ -19,6 +21,22 @@ from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Blocks
 from pyro_manifold.infer.meta_training.settings import MetaTask, TrainingSettings
+
+
+class Draws(NamedTuple):
+    """Draws of one window of steps.
+
+    Attributes:
+        position: thinned draws of all chains, ``(draws, chains, d)``.
+        gradient: ∇U at these.
+        heat: logarithm of the temperature of the momenta, averaged over the steps of the window, ``(chains,)``.
+        left: chains that left the posterior in this window, ``(chains,)``.
+    """
+
+    position: Tensor
+    gradient: Tensor
+    heat: Tensor
+    left: Tensor
 
 
 class Unrolled:
@@ -37,6 +55,8 @@ class Unrolled:
         data_size: number of data.
         steps: number of steps in this round.
         chosen: chains that enter the in-chain loss.
+        step_size: ε of this round.
+        temperature: mean temperature of the last `WINDOW` steps or more, ``(chains,)``.
     """
 
     def __init__(self, task: MetaTask, training_settings: TrainingSettings, index: int) -> None:
@@ -49,6 +69,7 @@ class Unrolled:
             step_size=training_settings.step_size,
             data_size=task.data_size,
             own_minibatches=training_settings.own_minibatches,
+            guard=False,
             init_strategy=task.init_strategy,
         )
         with torch.random.fork_rng(devices=[]):
@@ -67,6 +88,7 @@ class Unrolled:
         self._scaling = kernel.scaling_of(run.problem)
         self.dimension, self.data_size = self._scaling.dimension, self._scaling.data_size
         self._kernel, self._past = kernel, torch.empty(0)
+        self.step_size = training_settings.step_size
         self.begin(seed_of(training_settings.seed, 3, index))
         self.chosen = torch.arange(min(training_settings.chains_within, training_settings.chains))
 
@@ -85,7 +107,10 @@ class Unrolled:
         momentum = self._mechanics.momentum_from(noise, position, self._metrics)
         energy, slopes = self._problem.at_step(self._batch)(position)
         state = StochasticState(position, momentum, energy, slopes, 0, {}, {}, 0)
-        self._state = self._kernel.begin(state, problem)
+        self._state = self._first = self._kernel.begin(state, problem)
+        self.temperature = self._heat = torch.zeros_like(energy)
+        self._lowest = torch.full_like(energy, torch.inf)
+        self._measured: list[tuple[Tensor, Tensor]] = []
         self.steps = 0
         first = self._of_flat(position)
         self._past = first.new_empty(problem.chains, 0, first.shape[1])
@@ -104,25 +129,84 @@ class Unrolled:
                 found.append(self._state.energy)
         return torch.cat(found[steps // 10 :])
 
-    def window(self, sampler: MetaSampler) -> tuple[Tensor, Tensor]:
+    def window(self, sampler: MetaSampler) -> Draws:
         """Run one window of steps that are differentiable with respect to the sampler's weights.
 
-        Returns:
-            Thinned draws of all chains, and ∇U at these, ``(draws, chains, d)`` each.
+        It ends before a step to values that are not finite, and chains that left the posterior begin again after it.
         """
-        draws, gradients = [], []
+        draws, gradients, heats, energies = [], [], [], []
         live = self._alike(sampler)
         with torch.enable_grad():
             for step in range(1, self._training_settings.truncation + 1):
+                before = self._state
                 self._advance(live)
+                lost = ~self._is_finite()
+                if bool(lost.any()):
+                    self._state = before
+                    break
+                heats.append(self._temperature().log())
+                energies.append(self._state.energy)
                 if step % self._training_settings.thinning == 0:
                     draws.append(self._of_flat(self._state.position))
                     gradients.append(self._of_flat(self._state.gradient))
-        position, momentum = (
-            {block: x.detach() for block, x in part.items()} for part in (self._state.position, self._state.momentum)
+            if not heats:  # the first step is lost already
+                heats, energies = [self._temperature().log()], [self._state.energy]
+        heat = torch.stack(heats)
+        left = lost | self._judged(heat.detach().exp(), torch.stack(energies))
+        self._state = self._state._replace(
+            position=_detached(self._state.position), momentum=_detached(self._state.momentum)
         )
-        self._state = self._state._replace(position=position, momentum=momentum)
-        return torch.stack(draws), torch.stack(gradients)
+        if bool(left.any()):
+            self._begin_again(left)
+        none = heat.new_empty(0, *self._past[:, 0].shape) if not draws else None
+        return Draws(
+            torch.stack(draws) if none is None else none,
+            torch.stack(gradients) if none is None else none,
+            heat.mean(0),
+            left,
+        )
+
+    def _judged(self, temperatures: Tensor, energies: Tensor) -> Tensor:
+        """Return which chains have left, ``(chains,)``, as the guard does: by means over `WINDOW` steps or more.
+
+        Args:
+            temperatures: temperature of each chain in each step of a window, ``(steps, chains)``.
+            energies: energies of the same shape.
+        """
+        self._measured = [*self._measured, (temperatures, energies)]
+        if sum(len(found) for found, _ in self._measured) < WINDOW:
+            return torch.zeros_like(energies[0], dtype=torch.bool)
+        window = Window(*(torch.cat(parts).mean(0) for parts in zip(*self._measured, strict=True)))
+        left = have_left(window, self._heat, self._lowest, self.dimension)
+        self.temperature = self._heat = window.temperature
+        self._lowest, self._measured = torch.minimum(self._lowest, window.energy), []
+        return left
+
+    def _is_finite(self) -> Tensor:
+        """Return which chains have finite energies and positions, ``(chains,)``."""
+        return self._state.energy.isfinite() & self._of_flat(self._state.position).detach().isfinite().all(1)
+
+    def _temperature(self) -> Tensor:
+        """Return the mean square of the momenta, ``(chains,)``."""
+        scaled = [self._state.momentum[block].square() * self._metrics[block].inverse_mass for block in self._flat]
+        return torch.cat(scaled, 1).mean(1)
+
+    def _begin_again(self, left: Tensor) -> None:
+        """Move chains to the start of this round, with fresh momenta."""
+        position = _chosen(left, self._first.position, self._state.position)
+        noise = self._mechanics.noise(position, self._problem.random)
+        fresh = self._mechanics.momentum_from(noise, position, self._metrics)
+        energy, gradient = self._problem.at_step(self._batch + self.steps)(position)
+        self._state = self._kernel.begin(
+            self._state._replace(
+                position=position,
+                momentum=_chosen(left, fresh, self._state.momentum),
+                energy=energy,
+                gradient=gradient,
+            ),
+            self._problem,
+        )
+        self._heat, self._measured = self._heat * ~left, []
 
     def remember(self, draws: Tensor) -> Tensor:
         """Return the earlier draws of this round, ``(chains, draws, d)``, and append these, ``(draws, chains, d)``."""
@@ -143,7 +227,7 @@ class Unrolled:
         self.steps += 1
         self._state = learned_step(
             self._state,
-            StepSettings(self._training_settings.step_size, 1.0, 0.1),
+            StepSettings(self.step_size, 1.0, 0.1),
             self._mechanics.noise(self._state.position, self._problem.random),
             partial(self._held_constant, number=self._batch + self.steps),
             mechanics=self._mechanics,
@@ -157,6 +241,15 @@ class Unrolled:
 
     def _of_flat(self, blocks: Blocks) -> Tensor:
         return torch.cat([blocks[block] for block in self._flat], 1)
+
+
+def _detached(blocks: Blocks) -> Blocks:
+    return {block: x.detach() for block, x in blocks.items()}
+
+
+def _chosen(rows: Tensor, of: Blocks, others: Blocks) -> Blocks:
+    """Return blocks with some chains of one state, and the others of another one."""
+    return {block: torch.where(rows.view(-1, *[1] * (x.dim() - 1)), of[block], x) for block, x in others.items()}
 
 
 class PartlyLive:

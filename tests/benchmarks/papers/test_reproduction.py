@@ -27,7 +27,7 @@ SMALL = {
     "ohmc.noisy_matrix": "--small",
     "ohmc.paper_tables": "--small",
     "ohmc.ratings": "--small",
-    "ohmc.vgg": "",
+    "ohmc.vgg": "--small --epochs 20",
     "variational.compare": "",
 }
 """Arguments with which the program of a row runs small; none if a test of its own runs it."""

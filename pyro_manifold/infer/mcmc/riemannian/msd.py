@@ -21,13 +21,13 @@ from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integ
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.riemannian.lagrangian import Point, factorise
 from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField, TracedField, metric_field
-from pyro_manifold.infer.mcmc.riemannian.step_backoff import BackoffSteps
 from pyro_manifold.infer.mcmc.riemannian.trajectory import (
     LagrangianSettings,
     LagrangianState,
     LagrangianTrajectory,
     PotentialAndMetric,
 )
+from pyro_manifold.infer.mcmc.riemannian.warmup import WarmUp
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.composition import Composition
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
@@ -77,7 +77,8 @@ class MSD(Kernel):
         model: a Pyro model; `pyro_manifold.density.embedding.embedding_from_model` lists the distributions for which
             there is an automatic metric.
         potential_fn: instead of a model, the potential energy as a function of ``{site: value}``; requires ``metric``.
-        step_size: ε, in the scale set by G: 1 is the standard deviation of a Gaussian posterior.
+        step_size: ε, in the scale set by G: 1 is the standard deviation of a Gaussian posterior; the initial one if
+            ``adapt_step_size``.
         persistence: cos θ, in [0, 1); 0 is a full refreshment of momenta.
         metric: in place of the automatic metric, a function of ``{site: value}`` of one chain, values as in the model.
             It returns a vector, whose pull-back metric is G, or G itself, ``(d, d)``, in unconstrained coordinates
@@ -85,6 +86,10 @@ class MSD(Kernel):
         target: the stationary distribution, ``"posterior"`` or ``"jeffreys"``.
         metropolis: whether to accept or reject the end of each trajectory (adjusted version).
         num_steps: number of leapfrog steps of an iteration.
+        adapt_step_size: whether warm-up adapts ε; None for True if ``metropolis``. Without the test there is no
+            acceptance probability to adapt to, and ε determines the bias.
+        target_accept_prob: target acceptance probability of the adaptation. With persistent momentum a rejection
+            reverses the direction of a chain, which costs more than a rejection of HMC.
         metric_scale: ``{site: factor}`` for the contribution of a site to the automatic metric, for numerical
             stability; the stationary distribution is not changed.
         transforms: as in Pyro; required for sites on manifolds.
@@ -94,9 +99,10 @@ class MSD(Kernel):
         ignore_jit_warnings: whether to suppress warnings when tracing or compiling falls back.
         init_strategy: a function of `pyro.infer.autoguide.initialization`.
 
-    The step size is not adapted. During warm-up it is reduced for single chains whose trajectories are rejected, such
-    as near poor initial values. There is no Metropolis test in the first half of warm-up. All draws use ε itself, and
-    the test if ``metropolis=True``.
+    The first half of warm-up has no Metropolis test. With ``metropolis=True`` the second half adapts ε by dual
+    averaging, on all chains jointly and to at most π/2 for a trajectory, if it has ten iterations or more;
+    ``kernel.step_size`` is the result. Throughout warm-up ε is reduced for single chains whose trajectories are
+    rejected, such as near poor initial values. All draws use ε itself, and the test if ``metropolis=True``.
     dtype and device are those of the model's tensors. Densities are with respect to Lebesgue measure in unconstrained
     space, including the Jacobian of transforms, so that draws of the sites are draws from the posterior.
 
@@ -132,6 +138,8 @@ class MSD(Kernel):
         metropolis: bool = False,
         num_steps: int = 1,
         *,
+        adapt_step_size: bool | None = None,
+        target_accept_prob: float = 0.9,
         metric_scale: Mapping[str, float] | None = None,
         transforms: Mapping[str, Transform] | None = None,
         max_plate_nesting: int | None = None,
@@ -149,17 +157,25 @@ class MSD(Kernel):
             manifolds=None if potential_fn is None else {},
             ignore_jit_warnings=ignore_jit_warnings,
         )
-        check_positive(step_size=step_size)
+        check_positive(step_size=step_size, target_accept_prob=target_accept_prob)
         check_positive_integer(num_steps=num_steps)
         check_share(persistence=persistence, open_above=True)
         if not isinstance(metropolis, bool):
             raise ValueError(f"metropolis={metropolis!r}, expected True or False.")
+        if not target_accept_prob < 1:
+            raise ValueError(f"target_accept_prob={target_accept_prob}, expected a number between 0 and 1.")
+        if adapt_step_size and not metropolis:
+            raise ValueError(
+                "adapt_step_size=True, expected metropolis=True with it: without a Metropolis test there is no "
+                "acceptance probability, and the step size determines the bias."
+            )
         if target not in ("posterior", "jeffreys"):
             raise ValueError(f"target={target!r}, expected 'posterior' or 'jeffreys'.")
         if metric is None and model is None:
             raise ValueError("potential_fn does not define a metric: pass metric=.")
         _check_metric_arguments(metric, metric_scale)
-        self.step_size = float(step_size)
+        self._initial_step_size = float(step_size)
+        self._target = float(target_accept_prob) if metropolis and adapt_step_size is not False else None
         self._persistence = float(persistence)
         self._metric = metric
         self._metric_scale = metric_scale
@@ -170,7 +186,7 @@ class MSD(Kernel):
         self._jit_options = jit_options
 
     def compose(self, problem: Problem, warmup_steps: int) -> Composition[LagrangianState, LagrangianSettings]:
-        """Return the parts of a run: one trajectory in the metric, with per-chain step-size backoff in warm-up."""
+        """Return the parts of a run: one trajectory in the metric, whose step size warm-up adapts."""
         for name, manifold in problem.target.manifolds.items():
             refuse_manifold(name, manifold, [])
         layout, position = problem.layout, problem.position
@@ -189,7 +205,8 @@ class MSD(Kernel):
         state = moves.state_at(position, model, problem.random)
         trajectory = Executable(moves, lambda batch: model)
         self._trace(trajectory, state, model, problem)
-        tuning = BackoffSteps(self.step_size, self.num_steps, self._metropolis, warmup_steps, state.energy)
+        options = self.num_steps, self._metropolis, warmup_steps, state.energy, self._target
+        tuning = WarmUp(self._initial_step_size, *options)
 
         def moved(state: LagrangianState, position: Blocks) -> LagrangianState:
             return state._replace(point=moves.point_at(position[block], model))
@@ -204,6 +221,14 @@ class MSD(Kernel):
             code={"step": trajectory.step.difference, "trajectory": trajectory.difference},
             slow=frozenset(("step",)),
         )
+
+    @property
+    def step_size(self) -> float:
+        """Current ε: the result of warm-up, or before a run the initial one."""
+        if self._run is None:
+            return self._initial_step_size
+        tuning: Any = self._run.tuning  # set by `compose`
+        return float(tuning.step_size)
 
     def _settings(self, state: LagrangianState, step_size: float) -> LagrangianSettings:
         return LagrangianSettings(torch.full_like(state.energy, step_size), self.num_steps, self._metropolis)
@@ -245,7 +270,7 @@ class MSD(Kernel):
             if state.energy.device.type == "cpu":
                 first = state._replace(point=Point(*[x[:1] for x in state.point]), velocity=state.velocity[:1])
                 model = self._traced(PotentialAndMetric(of_flat, field), first)
-                settings = [self._settings(state, step_size) for step_size in (self.step_size, self.step_size / 2)]
+                settings = [self._settings(state, self._initial_step_size / k) for k in (1, 2)]
                 trajectory.compile(state, [(each, {}) for each in settings], lambda batch: model, warn=self._warn)
 
         return CompilationPolicy(make, trajectory.step.operators)

@@ -35,7 +35,7 @@ RUNAWAY_THRESHOLD = 10.0
 
 Without this limit, the energy of a chain would grow without bound where steps are too long for the metric. Each
 refreshment removes the fraction sin²θ of the kinetic energy, so that errors of that size do not accumulate. Chains that
-descend fast towards the typical set use shorter steps during warm-up: see `BackoffSteps`.
+descend fast towards the typical set use shorter steps during warm-up: see `WarmUp`.
 """
 
 

@@ -78,7 +78,7 @@ class Run(Saved, Generic[S, T]):
         self._together = alone if isinstance(alone, BatchedIterations) else None
         self._renew = parts.renew
         self._difference = parts.difference or self._difference_of_density
-        self._hottest = parts.hottest
+        self._hottest, self._report, self._sentences = parts.hottest, parts.report, parts.sentences
         self.compilation = parts.compilation
         self._code, self._slow = parts.code, parts.slow
         self._graphs = {"density": problem.batched.graph, **parts.graphs}
@@ -111,11 +111,11 @@ class Run(Saved, Generic[S, T]):
 
     def report(self) -> dict[str, Any]:
         """Return additional entries of `MCMC.diagnostics` for this kind of run."""
-        return {}
+        return self._report()
 
     def sentences(self) -> list[str]:
         """Return lines below the table of `MCMC.summary`."""
-        return []
+        return self._sentences()
 
     def figures(self) -> dict[str, str]:
         """Return additional figures for the progress bar."""

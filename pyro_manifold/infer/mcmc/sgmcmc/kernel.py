@@ -16,7 +16,7 @@ from pyro_manifold.density.batches import Batches, Order, check_order
 from pyro_manifold.density.model import Target
 from pyro_manifold.graphs.native.compiler import native_code_is_allowed
 from pyro_manifold.graphs.verified import Verified
-from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer
+from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
 from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
@@ -28,9 +28,11 @@ from pyro_manifold.infer.mcmc.sgmcmc.schedules import (
     Schedule,
     as_schedule,
 )
+from pyro_manifold.infer.mcmc.sgmcmc.site_masses import SiteMasses
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState, StochasticStep
 from pyro_manifold.infer.mcmc.sgmcmc.temperature import no_heat, site_of
-from pyro_manifold.infer.mcmc.sgmcmc.transition import Data, StepSchedules, StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.transition import IterationSettings, StepSchedules, StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.tuning import Data, Scales, checked_scales
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.composition import Composition
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
@@ -61,7 +63,9 @@ class StochasticGradientKernel(Kernel):
         minibatches: order of minibatches, see `Batches`.
         own_minibatches: whether each chain has its own minibatches.
         scales: ``{site: scale}``, proportional to the posterior standard deviation of a site in unconstrained space;
-            its step size is ε times its scale. 1 for sites that are not given.
+            its step size is ε times its scale. 1 for sites that are not given. ``"adapt"`` learns them in warm-up, from
+            the curvature of each site and the noise of its gradient; ε is then relative to the scales, and 0.1 is
+            a good start for kernels with momenta.
         jit_compile: whether to compile the model's density and gradient with `torch.compile`; falls back with a
             warning.
         jit_options: keyword arguments for `torch.compile`.
@@ -84,7 +88,7 @@ class StochasticGradientKernel(Kernel):
         temperature: float | Schedule = 1.0,
         minibatches: Order = "shuffled",
         own_minibatches: bool = False,
-        scales: Mapping[str, float] | None = None,
+        scales: Scales | None = None,
         jit_compile: bool = False,
         jit_options: Mapping[str, Any] | None = None,
         **options: Any,
@@ -99,15 +103,27 @@ class StochasticGradientKernel(Kernel):
             raise ValueError(f"own_minibatches={own_minibatches!r}, expected True or False.")
         self._minibatches: Order = minibatches
         self._own_minibatches = own_minibatches
-        check_positive(**{f"scales[{name!r}]": scale for name, scale in (scales or {}).items()})
-        self._scales = {name: float(scale) for name, scale in (scales or {}).items()}
+        self._scales = checked_scales(scales)
         self._jit_compile, self._jit_options = jit_compile, dict(jit_options or {})
 
     def _configuration(self) -> dict[str, str]:
         """Return the configuration, with schedules and scales."""
         schedules = {"step_size": self._step_size, "temperature": self._temperature}
         words = {name: _described(value) for name, value in schedules.items()}
-        return {**super()._configuration(), **words, "scales": repr(sorted(self._scales.items()))}
+        scales = self._scales if isinstance(self._scales, str) else sorted(self._scales.items())
+        return {**super()._configuration(), **words, "scales": repr(scales)}
+
+    @property
+    def scales(self) -> dict[str, float]:
+        """Scales of sites: those learned by the current run, which can be passed to another kernel; else those given.
+
+        Raises:
+            RuntimeError: for ``scales="adapt"`` without a run.
+        """
+        if not isinstance(self._scales, str):
+            return dict(self._scales)
+        tuning: Any = self.run.tuning
+        return dict(tuning.masses.scales)
 
     @abstractmethod
     def step(self) -> Step:
@@ -128,6 +144,14 @@ class StochasticGradientKernel(Kernel):
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         """Return the initial state, with further quantities that the step needs."""
         return state
+
+    def steps_of(self, problem: Problem) -> Callable[..., StochasticSteps]:
+        """Return the constructor of the transition, with the arguments of `StochasticSteps`."""
+        return StochasticSteps
+
+    def tuning(self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, state: StochasticState) -> Data:
+        """Return the adaptation of a run that begins at a state."""
+        return Data(batches, warmup_steps, masses)
 
     def statistics(self, state: StochasticState, mechanics: ProductMechanics) -> Statistics:
         """Return additional statistics of the kernel, for states ``(chains, ...)`` or ``(iterations, chains, ...)``."""
@@ -156,11 +180,14 @@ class StochasticGradientKernel(Kernel):
     def _compile_options(self) -> dict[str, Any] | None:
         return self._jit_options if self._jit_compile else None
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Composition[StochasticState, int]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Composition[StochasticState, IterationSettings]:
         """Return the parts of a run: one transition, with a new batch at each of its steps."""
         self._check_manifolds(problem)
         mechanics = block_mechanics(problem, self.manifold_mechanics)
-        metrics = self._metrics(problem)
+        masses = None
+        if isinstance(self._scales, str):
+            masses = SiteMasses(problem, mechanics, self.plan(), warmup_steps)
+        metrics = self._metrics(problem) if masses is None else masses.metrics
         density, batches = problem.batched, problem.batched.batches
 
         def renew(state: StochasticState, position: Blocks) -> StochasticState:
@@ -173,11 +200,12 @@ class StochasticGradientKernel(Kernel):
         step = self.step_on(problem)
         executable = Executable(StochasticStep(step, mechanics, metrics), problem.density)
         reported = partial(self.statistics, mechanics=mechanics)
-        transition = StochasticSteps(executable, batches, self.plan(), mechanics, metrics, reported)
+        transition = self.steps_of(problem)(executable, batches, self.plan(), mechanics, metrics, reported)
         heat = no_heat(mechanics, problem.position) if self.plan().unit_masses else {}
         start = StochasticState(problem.position, {}, *problem.at_step(0)(problem.position), 0, {}, heat, 0)
         state = self.begin(transition.with_momentum(start, problem.random), problem)
-        data = Data(batches, warmup_steps)
+        data = self.tuning(batches, warmup_steps, masses, state)
+        more: dict[str, Any] = {} if masses is None else {"report": masses.report, "sentences": masses.sentences}
 
         def hottest(state: StochasticState) -> str | None:
             return site_of(state.hottest, mechanics, problem.layout)
@@ -185,15 +213,15 @@ class StochasticGradientKernel(Kernel):
         one = self._density_of_one_chain(problem)
         if one is None:
             graphs, code = self.learned_code(step)
-            return Composition(state, [transition], data, renew, graphs, difference, hottest=hottest, code=code)
+            return Composition(state, [transition], data, renew, graphs, difference, hottest=hottest, code=code, **more)
 
         def compile(state: StochasticState) -> None:
             if density.graph.is_graph:
-                transition.compile(state, one)
+                transition.compile(state, one, data.settings(1))
 
         compilation = CompilationPolicy(compile, _OPERATORS_OF_A_STEP + problem.operators)
         graphs, code = {"steps": executable.graph}, {"steps": transition.difference}
-        return Composition(state, [transition], data, renew, graphs, difference, compilation, hottest, code)
+        return Composition(state, [transition], data, renew, graphs, difference, compilation, hottest, code, **more)
 
     def _density_of_one_chain(self, problem: Problem) -> Density | None:
         """Return the density compiled into native code; None if that is not possible."""
@@ -215,7 +243,8 @@ class StochasticGradientKernel(Kernel):
                 )
 
     def _metrics(self, problem: Problem) -> dict[Block, Metric]:
-        """Return the metrics: inverse masses are the squares of the scales of sites."""
+        """Return the metrics for given scales: inverse masses are the squares of the scales of sites."""
+        assert not isinstance(self._scales, str)
         unknown = sorted(set(self._scales) - set(problem.initial_values))
         if unknown:
             raise ValueError(f"scales names {unknown}, but the model's sites are {sorted(problem.initial_values)}.")

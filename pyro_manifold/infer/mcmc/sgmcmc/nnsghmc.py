@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from pyro_manifold.density.batches import Batches
 from pyro_manifold.density.epochs import number_of_examples
 from pyro_manifold.density.model import ModelTarget, Target
 from pyro_manifold.density.prior import prior_density
@@ -22,12 +23,15 @@ from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import CoordinateUpdate
 from pyro_manifold.infer.mcmc.sgmcmc.meta.energy import EnergyInput
+from pyro_manifold.infer.mcmc.sgmcmc.meta.guard import Guard, GuardedSteps, Record
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Derivatives, MetaSampler, Scaling, check_derivatives
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import first_squares, learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
+from pyro_manifold.infer.mcmc.sgmcmc.site_masses import SiteMasses
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
+from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules, StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.tuning import Data
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import Blocks
 
@@ -62,10 +66,17 @@ class NNSGHMC(OSGHMC):
         data_size: number of data of the posterior, for rescaling energies; None for the size of the largest subsampled
             plate, that of the loader's data set, or else 1. Not used by a sampler that was trained without data.
         derivatives: computation of the networks' derivatives, ``"exact"`` or ``"finite differences"``.
+        guard: whether to watch temperature and energy. Chains whose momenta are far too hot over 200 steps and do not
+            cool, while the energy is not below its lowest level so far, have left the posterior. In warm-up they return
+            to where their energy was lowest, and all steps are halved from then on, with a warning. After warm-up the
+            run ends with `LeftPosteriorError`; MCMC keeps the draws so far.
         **options: as in `StochasticGradientKernel`.
 
     Raises:
         ValueError: for an argument out of range, or a file that does not contain a `MetaSampler`.
+
+    ``get_extra_fields()`` contains ``mean_lp``, the mean log density over the steps of an iteration, each on its own
+    batch, which the guard uses.
 
     Source: Gong, Li & Hernández-Lobato, Meta-learning for stochastic gradient MCMC, ICLR 2019, arXiv 1806.04522.
 
@@ -96,8 +107,14 @@ class NNSGHMC(OSGHMC):
         resample_momentum: bool = False,
         data_size: int | None = None,
         derivatives: Derivatives = "exact",
+        guard: bool = True,
         **options: Any,
     ) -> None:
+        if isinstance(options.get("scales"), str):
+            raise ValueError(
+                "scales='adapt' is not supported by NNSGHMC, whose networks choose the speed of each coordinate: pass "
+                "{site: scale}, or use OSGHMC."
+            )
         if "integrator" in options:
             raise ValueError("integrator is not supported by NNSGHMC, which has its own step: leave it out.")
         super().__init__(
@@ -117,6 +134,9 @@ class NNSGHMC(OSGHMC):
         if data_size is not None:
             check_positive_integer(data_size=data_size)
         check_derivatives(derivatives)
+        if not isinstance(guard, bool):
+            raise ValueError(f"guard={guard!r}, expected True or False.")
+        self._guard = guard
         self._sampler, self._sampler_fingerprint = sampler, sampler.fingerprint
         self._data_size: int | None = data_size
         self._derivatives: Derivatives = derivatives
@@ -201,7 +221,16 @@ class NNSGHMC(OSGHMC):
         return graphs, code
 
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
-        return state._replace(memory=first_squares(state.gradient, *self.motion_of(problem)))
+        state = state._replace(memory=first_squares(state.gradient, *self.motion_of(problem)))
+        return Record.begun(state.energy).into(state) if self._guard else state
+
+    def steps_of(self, problem: Problem) -> Callable[..., StochasticSteps]:
+        return partial(GuardedSteps, problem=problem, renew=self.begin) if self._guard else StochasticSteps
+
+    def tuning(self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, state: StochasticState) -> Data:
+        if not self._guard:
+            return super().tuning(batches, warmup_steps, masses, state)
+        return Guard(batches, warmup_steps, masses, state.position, self._warn)
 
 
 def _data_size(target: Target) -> int:

@@ -164,6 +164,7 @@ class SGHMC(StochasticGradientKernel):
         return splitting_step if self._integrator == "splitting" else euler_step
 
     def plan(self) -> StepSchedules:
+        euler = self._integrator == "euler"
         return StepSchedules(
             self._step_size,
             self._temperature,
@@ -171,5 +172,6 @@ class SGHMC(StochasticGradientKernel):
             self._friction,
             self._noise_estimate,
             self._resample_momentum,
-            momentum_variance=2 / (2 - self._friction) if self._integrator == "euler" else 1.0,
+            momentum_variance=2 / (2 - self._friction) if euler else 1.0,
+            heating=1 / (2 * self._friction) if euler else 1 / (4 * math.tanh(self._friction / 2)),
         )

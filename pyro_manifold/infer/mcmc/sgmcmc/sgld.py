@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics, at_temperature
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState
+from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
 from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
@@ -78,3 +80,6 @@ class SGLD(StochasticGradientKernel):
 
     def step(self) -> Step:
         return langevin_step
+
+    def plan(self) -> StepSchedules:
+        return replace(super().plan(), step_is_squared_time=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -220,6 +221,7 @@ class SGNHT(StochasticGradientKernel):
             self._num_steps,
             self._friction,
             resample_momentum=self._resample_momentum,
+            heating=1 / (4 * math.tanh(self._friction / 2)),
         )
 
     def statistics(self, state: StochasticState, mechanics: ProductMechanics) -> Statistics:

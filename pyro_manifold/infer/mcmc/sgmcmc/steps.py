@@ -47,6 +47,8 @@ class StepSettings(NamedTuple):
         friction: α per step, for dynamics with momenta.
         noise_estimate: β̂ per step, in the unit of α: the contribution of gradient noise.
         num_steps: 1.
+        metrics: masses of the blocks, which are inputs of native code; None for those of the transition, which are
+            constants in native code.
     """
 
     step_size: float
@@ -54,6 +56,7 @@ class StepSettings(NamedTuple):
     friction: float = 0.0
     noise_estimate: float = 0.0
     num_steps: int = 1
+    metrics: Metrics | None = None
 
 
 Step = Callable[..., StochasticState]
@@ -91,7 +94,8 @@ class StochasticStep:
         self, state: StochasticState, settings: StepSettings, noise: Noise, potential: Potential
     ) -> StochasticState:
         """Take the step."""
-        return self._step(state, settings, noise.normal, potential, mechanics=self._mechanics, metrics=self._metrics)
+        metrics = self._metrics if settings.metrics is None else settings.metrics
+        return self._step(state, settings, noise.normal, potential, mechanics=self._mechanics, metrics=metrics)
 
     def finish(
         self, state: StochasticState, kept: tuple[()], settings: StepSettings, noise: Noise

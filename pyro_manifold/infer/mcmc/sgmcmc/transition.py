@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.states import Noise, NotFiniteError, Statistics, unbound
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density
 from pyro_manifold.infer.mcmc.transitions.trees import of_tensors
-from pyro_manifold.store.saving import Saved
 
 _BATCHES_TO_CHECK = 4
 _LARGEST_PATH = 2**21
@@ -42,6 +41,9 @@ class StepSchedules:
         resample_momentum: whether momenta are fully refreshed before each iteration.
         unit_masses: whether steps use the metrics of the transition.
         momentum_variance: stationary variance of a momentum of unit mass at temperature 1, in the limit of short steps.
+        heating: increase of the variance of a standard normal coordinate per ε²σ², by gradient noise of variance σ²
+            and for short steps, ε the time of a step.
+        step_is_squared_time: whether the step size is the square of the time of a step, as for `SGLD`.
     """
 
     step_size: Schedule
@@ -52,6 +54,8 @@ class StepSchedules:
     resample_momentum: bool = False
     unit_masses: bool = True
     momentum_variance: float = 1.0
+    heating: float = 0.25
+    step_is_squared_time: bool = False
 
     def at(self, number: int) -> StepSettings:
         """Return the settings of a step, given by its number."""
@@ -59,25 +63,23 @@ class StepSchedules:
         temperature = value_at("temperature", self.temperature, number)
         return StepSettings(step_size, temperature, self.friction, self.noise_estimate)
 
+    def squared_time(self, step_size: float) -> float:
+        """Return the square of the time of a step."""
+        return step_size if self.step_is_squared_time else step_size**2
 
-class Data(Saved):
-    """Adaptation of kernels without tuning; its only state is the seed of the order of batches.
 
-    Args:
-        batches: batches of the data.
-        warmup_steps: iterations of warm-up.
+class IterationSettings(NamedTuple):
+    """Settings of an iteration; step sizes depend on the step number.
+
+    Attributes:
+        number: number of the iteration in its stage, from 1.
+        metrics: masses of the blocks; None for those of the transition.
+        fresh_momenta: whether momenta are redrawn, since masses have changed.
     """
 
-    def __init__(self, batches: Batches, warmup_steps: int = 0) -> None:
-        self.changing = () if batches.whole else ("_batches",)  # type: ignore[misc]
-        self._batches, self._warmup_steps = batches, warmup_steps
-
-    def settings(self, iteration: int) -> int:
-        """Return the number of the iteration in its stage, from 1; step sizes depend on the step number."""
-        return iteration if iteration <= self._warmup_steps else iteration - self._warmup_steps
-
-    def learn(self, *_: object) -> None:
-        """Do nothing, since there is nothing to adapt."""
+    number: int
+    metrics: Metrics | None = None
+    fresh_momenta: bool = False
 
 
 StepExecutable = Executable[StochasticState, StepSettings]
@@ -115,32 +117,44 @@ class StochasticSteps:
         self._shapes, self._numbers = shapes_of(batches(0)), 0
 
     def __call__(
-        self, state: StochasticState, settings: int, random: torch.Generator
+        self, state: StochasticState, settings: IterationSettings, random: torch.Generator
     ) -> tuple[StochasticState, Statistics]:
         plan, first = self._plan, state.steps
-        if plan.resample_momentum:
-            state = self.with_momentum(state, random)
-        made = self._in_one_call(state, 1, random)
+        if plan.resample_momentum or settings.fresh_momenta:
+            state = self.with_momentum(state, random, settings.metrics)
+        made = self._in_one_call(state, [settings], random)
         if made is not None:
             (state,), statistics = self._ends(state, made[0], [settings])
             self._check(state, made[0].energy[0], first)
             return state, unbound(statistics, 1)[0]
-        energies, heat = [], Heat(self._mechanics, self._metrics)
+        energies, heat = [], self._heat(settings)
         for number in range(first, first + plan.num_steps):
-            state = self._one_step(state, number, random)
+            state = self._one_step(state, self._at(number, settings), number, random)
             energies.append(state.energy)
             if plan.unit_masses:
                 heat.add(state.position, state.momentum)
-        self._check(state, torch.stack(energies), first)
-        state, statistics = self._measured(state, heat, settings)
+        together = torch.stack(energies)
+        self._check(state, together, first)
+        state, statistics = self._measured(state, heat, settings.number)
         state, _ = self.step.transition.finish(state, (), plan.at(first), Noise({}))
-        return state, self._reported(state, [state.steps]) | statistics
+        return state, self._reported(state, [state.steps]) | statistics | self._of_energies(together)
 
-    def _one_step(self, state: StochasticState, number: int, random: torch.Generator) -> StochasticState:
+    def _of_energies(self, energies: Tensor) -> Statistics:
+        """Return additional statistics of the energies of all steps, ``(steps, chains)``."""
+        return {}
+
+    def _at(self, number: int, settings: IterationSettings) -> StepSettings:
+        """Return the settings of a step, given by its number, with the masses of its iteration."""
+        return self._plan.at(number)._replace(metrics=settings.metrics)
+
+    def _heat(self, settings: IterationSettings) -> Heat:
+        return Heat(self._mechanics, self._metrics if settings.metrics is None else settings.metrics)
+
+    def _one_step(
+        self, state: StochasticState, settings: StepSettings, number: int, random: torch.Generator
+    ) -> StochasticState:
         transition, potential = self.step.transition, self.step.density(self._batch_of(number + 1))
-        moved: StochasticState = transition.step(
-            state, self._plan.at(number), transition.noise(state, random), potential
-        )
+        moved: StochasticState = transition.step(state, settings, transition.noise(state, random), potential)
         return moved._replace(steps=number + 1)
 
     def _reported(self, state: StochasticState, steps: Sequence[int]) -> Statistics:
@@ -159,7 +173,7 @@ class StochasticSteps:
 
     # ---- several iterations in one call -------------------------------------------------------------------------
 
-    def iterations_per_call(self, settings: int) -> int:
+    def iterations_per_call(self, settings: IterationSettings) -> int:
         """Return the number of iterations worth batching into one call.
 
         It ends before the hottest coordinate is chosen again, see `_measured`; it is 1 for resampled momenta, and for
@@ -168,14 +182,15 @@ class StochasticSteps:
         plan = self._plan
         if plan.resample_momentum or not self._batch_of.repeatable:
             return 1
-        fit = min(self.step.iterations_per_call(plan.at(0)), _LARGEST_PATH // max(1, self._numbers)) // plan.num_steps
-        return max(1, min(fit, (1 << (settings - 1).bit_length()) - settings))
+        worth = self.step.iterations_per_call(self._at(0, settings))
+        fit = min(worth, _LARGEST_PATH // max(1, self._numbers)) // plan.num_steps
+        return max(1, min(fit, (1 << (settings.number - 1).bit_length()) - settings.number))
 
     def iterate(
-        self, state: StochasticState, settings: Sequence[int], random: torch.Generator
+        self, state: StochasticState, settings: Sequence[IterationSettings], random: torch.Generator
     ) -> tuple[list[StochasticState], Statistics, list[Tensor]]:
         """Run iterations in one call of native code, up to the first that is not finite; see `BatchedIterations`."""
-        before, found = random.get_state(), self._in_one_call(state, len(settings), random)
+        before, found = random.get_state(), self._in_one_call(state, settings, random)
         assert found is not None
         path, after = found
         finite = path.energy.isfinite().flatten(1).all(1)
@@ -190,43 +205,43 @@ class StochasticSteps:
         return *self._ends(state, of_tensors(lambda x: x[:whole], path), settings[:whole]), after[:whole]
 
     def _in_one_call(
-        self, state: StochasticState, iterations: int, random: torch.Generator
+        self, state: StochasticState, iterations: Sequence[IterationSettings], random: torch.Generator
     ) -> tuple[StochasticState, list[Tensor]] | None:
         """Return all states ``(iterations, steps, chains, ...)``, and the generator's state after each iteration.
 
         None if there is no native code for them.
         """
-        steps, settings = self._plan.num_steps, self._plan.at(state.steps)
+        steps, settings = self._plan.num_steps, self._at(state.steps, iterations[0])
         if not self.step.is_native(settings):
             return None
-        batches = [self._batch_of(state.steps + k) for k in range(1, iterations * steps + 1)]
+        batches = [self._batch_of(state.steps + k) for k in range(1, len(iterations) * steps + 1)]
         if any(shapes_of(batch) != self._shapes for batch in batches):
             return None  # the last batch of a loader is smaller
         noise, after = [], []
-        for _ in range(iterations):
+        for _ in iterations:
             noise += [self.step.transition.noise(state, random) for _ in range(steps)]
             after.append(random.get_state())
         fresh = list(zip(noise, batches, strict=True))
         path, _ = self.step.path(without_counts(state), settings, [1] * len(fresh), fresh)
-        apart: StochasticState = of_tensors(lambda x: x.unflatten(0, (iterations, steps)), path)
+        apart: StochasticState = of_tensors(lambda x: x.unflatten(0, (len(iterations), steps)), path)
         return apart, after
 
     def _ends(
-        self, state: StochasticState, path: StochasticState, settings: Sequence[int]
+        self, state: StochasticState, path: StochasticState, settings: Sequence[IterationSettings]
     ) -> tuple[list[StochasticState], Statistics]:
         """Return states and statistics at the ends of iterations, from all steps ``(iterations, steps, ...)``."""
-        plan, heat = self._plan, Heat(self._mechanics, self._metrics)
+        plan, heat = self._plan, self._heat(settings[0])
         if plan.unit_masses:
             heat.add_paths(path.position, path.momentum)
         ends = of_tensors(lambda x: x[:, -1], path)._replace(heat=state.heat, hottest=state.hottest)
-        measured, statistics = self._measured(ends, heat, settings[-1])
+        measured, statistics = self._measured(ends, heat, settings[-1].number)
         steps = [state.steps + (k + 1) * plan.num_steps for k in range(len(settings))]
         states = [
             each._replace(steps=number) for each, number in zip(unbound(measured, len(steps)), steps, strict=True)
         ]
         return states, self._reported(ends, steps) | statistics
 
-    def compile(self, state: StochasticState, density: Density) -> None:
+    def compile(self, state: StochasticState, density: Density, settings: IterationSettings) -> None:
         """Compile the steps of iterations to native code, and use it from now on if it agrees with the original.
 
         There is no warning otherwise, since native code is not faster for networks with many layers.
@@ -234,20 +249,21 @@ class StochasticSteps:
         Args:
             state: current state, at which steps are traced and compared.
             density: density of one chain, as steps evaluate it.
+            settings: settings of an iteration.
         """
         self._numbers = sum(x.numel() for x in state.position.values())
         coming = map(self._batch_of, range(state.steps + 1, state.steps + 1 + _BATCHES_TO_CHECK))
         alike = list(islice((batch for batch in coming if shapes_of(batch) == self._shapes), 2))
-        points = [(self._plan.at(state.steps), batch) for batch in alike]
+        points = [(self._at(state.steps, settings), batch) for batch in alike]
         if points:
             self.step.compile(without_counts(state), points, density, warn=False)
 
-    def difference(self, state: StochasticState, _: object, random: torch.Generator) -> str | None:
+    def difference(self, state: StochasticState, settings: IterationSettings, random: torch.Generator) -> str | None:
         """Describe the difference between native code and the step, on the last batch; None if they agree."""
         batch = self._batch_of(state.steps)  # not on the next one, which may be beyond the end of a loader
         if shapes_of(batch) != self._shapes:
             return None
-        return self.step.difference(without_counts(state), self._plan.at(state.steps), random, batch)
+        return self.step.difference(without_counts(state), self._at(state.steps, settings), random, batch)
 
     def _measured(self, state: StochasticState, heat: Heat, iteration: int) -> tuple[StochasticState, Statistics]:
         """Compute temperatures of this iteration: of all momenta, and of the coordinate that was hottest before.
@@ -269,10 +285,13 @@ class StochasticSteps:
         state = state._replace(heat=total)
         return state, {name: value / self._plan.momentum_variance for name, value in found.items()}
 
-    def with_momentum(self, state: StochasticState, random: torch.Generator) -> StochasticState:
+    def with_momentum(
+        self, state: StochasticState, random: torch.Generator, metrics: Metrics | None = None
+    ) -> StochasticState:
         """Return the same positions with fresh momenta, at the temperature of this step."""
         temperature = value_at("temperature", self._plan.temperature, state.steps)
-        noise, metrics = self._mechanics.noise(state.position, random), at_temperature(self._metrics, temperature)
+        noise = self._mechanics.noise(state.position, random)
+        metrics = at_temperature(self._metrics if metrics is None else metrics, temperature)
         return state._replace(momentum=self._mechanics.momentum_from(noise, state.position, metrics))
 
     def _check(self, state: StochasticState, energies: Tensor, first: int) -> None:

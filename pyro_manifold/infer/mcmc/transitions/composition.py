@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -74,6 +74,8 @@ class Composition(Generic[S, T]):
         compilation: compilation policy: when to compile native code.
         hottest: function from a state to the site with the highest momentum temperature; None where temperatures are
             not measured.
+        report: entries for `MCMC.diagnostics`.
+        sentences: lines below the table of `MCMC.summary`.
     """
 
     state: S
@@ -86,3 +88,5 @@ class Composition(Generic[S, T]):
     hottest: Callable[[S], str | None] = lambda state: None
     code: dict[str, Callable[[S, T, torch.Generator], str | None]] = field(default_factory=dict)
     slow: frozenset[str] = frozenset()
+    report: Callable[[], dict[str, Any]] = dict
+    sentences: Callable[[], list[str]] = list

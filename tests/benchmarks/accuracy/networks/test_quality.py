@@ -21,6 +21,15 @@ def kept(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def kept_orthogonal(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reference") / "orthogonal.npz"
+    torch.set_default_dtype(torch.float64)
+    lengths = ["--chains", "4", "--draws", "60", "--warmup", "40"]
+    reference.main(["--short", "--orthogonal", *lengths, "--out", str(path)])
+    return path
+
+
 def test_a_reference_is_kept_with_what_made_it_and_without_images(kept):
     found, about = reference.load(kept)
     data = patterns()
@@ -43,8 +52,8 @@ def test_chains_that_disagree_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_every_way_has_a_row(kept, capsys):
-    quality.main(["--short", "--reference", str(kept)])
+def test_every_way_has_a_row(kept, kept_orthogonal, capsys):
+    quality.main(["--short", "--reference", str(kept), "--orthogonal-reference", str(kept_orthogonal)])
     first, second = capsys.readouterr().out.split("\n### ")
     rows = [line.strip("| ").split(" | ") for line in first.splitlines() if line.startswith("|")][2:]
     names = [row[0] for row in rows]
@@ -55,7 +64,8 @@ def test_every_way_has_a_row(kept, capsys):
     at = quality.COLUMNS.index("total variation")
     distances = [float(row[at]) for row in rows if len(row) > at]
     assert distances[1:] == sorted(distances[1:]), "ranked"
-    assert second.count("OSGHMC") == 2
+    assert second.count("OSGHMC") == 3
+    assert second.count("masses adapted") == 1
 
 
 def test_a_reference_of_other_images_is_refused(kept, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import math
 
+import pyro
 import pytest
 import torch
 
@@ -33,6 +34,16 @@ def test_priors_give_entries_variance_one(form):
     assert abs(float(found.square().mean()) - 1) < 0.15
 
 
+def test_spectra_are_the_singular_values_of_the_matrix():
+    users, items = (grid.flatten() for grid in torch.meshgrid(torch.arange(6), torch.arange(5), indexing="ij"))
+    for form in (ratings.Bottleneck, ratings.SVD):
+        matrix = form(6, 5, 3, torch.zeros(1), 1.0)
+        trace = pyro.poutine.trace(matrix).get_trace(users, items)
+        sites = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
+        values = pyro.poutine.condition(matrix, sites)(users, items).reshape(6, 5)
+        assert torch.allclose(matrix.spectrum(sites), torch.linalg.svdvals(values)[:3])
+
+
 def test_every_row_predicts_what_was_held_out():
     """Noise has standard deviation 0.5, entries 1."""
     sampling = {"members": 5, "steps": 40, "burn_in": 80, "step_size": 1e-3}
@@ -51,6 +62,6 @@ def test_errors_are_divided_by_the_ratings_of_a_film():
 
 
 def test_the_table_has_means_over_runs(monkeypatch, capsys):
-    monkeypatch.setattr(ratings, "run", lambda data, seed, **_: {"two factors": (1.0 + seed, None, None, 2.0)})
+    monkeypatch.setattr(ratings, "run", lambda data, seed, **_: {"two factors": (1.0 + seed, None, None, None, 2.0)})
     ratings.main(["--small"])
     assert "| two factors | 1.500 ± 0.707 | – |  | 2 |" in capsys.readouterr().out

@@ -344,6 +344,8 @@ def test_jitter_is_reported():
         ({"num_steps": None}, "num_steps=None, expected"),
         ({"step_size": None}, "step_size=None, expected"),
         ({"metropolis": "yes"}, "metropolis='yes', expected"),
+        ({"adapt_step_size": True}, "adapt_step_size=True, expected metropolis=True with it"),
+        ({"target_accept_prob": 1.0}, "target_accept_prob=1.0, expected"),
         ({"metric_scale": 2.0}, "metric_scale=2.0, expected a dictionary"),
         ({"metric_scale": {"w": "a"}}, r"metric_scale\['w'\]='a', expected"),
         ({"metric": 3}, "metric=3, expected"),
@@ -371,3 +373,39 @@ def test_a_compiled_step_has_the_same_draws():
         kernel = MSD(linear, step_size=0.1, jit_compile=compiled)
         found.append(draws(kernel, num_samples=5, warmup_steps=0, num_chains=3)["w"])
     assert torch.allclose(*found)
+
+
+# ---- the step size of the adjusted version ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step_size", [0.02, 3.0])
+def test_warm_up_finds_the_step_size_of_a_target_acceptance(step_size):
+    """A curved posterior, from a step that is far too short and from one with which nothing is accepted."""
+    kernel = MSD(banana, step_size=step_size, num_steps=3, metropolis=True, target_accept_prob=0.8)
+    mcmc = run(kernel, num_samples=60, warmup_steps=120, num_chains=50)
+    acceptance = np.mean(list(mcmc.diagnostics()["acceptance_rate"].values()))
+    assert 0.7 < acceptance < 0.9
+    steps = kernel.run.statistics["step_size"]
+    assert torch.allclose(steps, torch.full_like(steps, kernel.step_size))
+
+
+def test_draws_are_exact_after_the_adaptation():
+    samples = draws(MSD(banana, persistence=0.5, metropolis=True, num_steps=4), warmup_steps=100, num_chains=600)
+    for values, truth in zip(moments(samples), quadrature(log_banana), strict=True):
+        assert_mean(values, truth)
+
+
+def test_an_easy_posterior_does_not_lengthen_trajectories_beyond_a_quarter_period():
+    """Half a period would end at the mirror image of each draw, and never change its square."""
+    kernel = MSD(linear, step_size=0.1, num_steps=8, metropolis=True)
+    run(kernel, num_samples=1, warmup_steps=100, num_chains=20)
+    assert kernel.step_size == pytest.approx(np.pi / 2 / 8)
+
+
+@pytest.mark.parametrize("options", [{"adapt_step_size": False}, {}])
+def test_a_step_size_is_kept_without_adaptation_or_with_a_short_warm_up(options):
+    kernel = MSD(banana, step_size=2.0, metropolis=True, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # chains hardly move with so long a step
+        run(kernel, num_samples=1, warmup_steps=18 if not options else 60, num_chains=2)
+    assert kernel.step_size == 2.0

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import PolynomialDecay
-from pyro_manifold.infer.mcmc.sgmcmc.transition import StochasticSteps
+from pyro_manifold.infer.mcmc.sgmcmc.transition import IterationSettings, StochasticSteps
 from pyro_manifold.infer.mcmc.transitions import compilation
 
 ROWS = 60
@@ -52,6 +52,8 @@ VARIANTS = [
     (SGHMC, {"step_size": 0.01, "friction": 0.1, "integrator": "euler"}, raters),
     (OSGHMC, {"step_size": 0.01, "friction": 0.1, "minibatches": "symmetric"}, components),
     (OSGHMC, {"step_size": 0.01, "friction": 0.1, "minibatches": "independent", "scales": {"U": 0.5}}, components),
+    (OSGHMC, {"step_size": 0.2, "friction": 0.1, "scales": "adapt"}, components),
+    (SGLD, {"step_size": 0.05, "scales": "adapt"}, raters),
     (SGNHT, {"step_size": 0.01, "minibatches": "shuffled", "thermostat_mass": 1.0}, raters),
 ]
 
@@ -113,7 +115,7 @@ def one_by_one(monkeypatch):
 
 def test_how_many_iterations_are_made_together():
     run = drawn(SGLD(raters, step_size=1e-3, num_steps=2)).kernel.run
-    assert [run.transitions[0].iterations_per_call(k) for k in (1, 2, 3, 5, 8)] == [1, 1, 1, 3, 1]
+    assert [run.transitions[0].iterations_per_call(IterationSettings(k)) for k in (1, 2, 3, 5, 8)] == [1, 1, 1, 3, 1]
 
 
 def leaving(x):

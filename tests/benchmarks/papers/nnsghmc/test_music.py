@@ -1,0 +1,108 @@
+"""The native recurrence of the music program, and runs that are stored and go on."""
+
+import os
+import shlex
+
+import pytest
+import torch
+
+from benchmarks.papers.nnsghmc import gru, music, whole_pieces
+from pyro_manifold.infer import SGHMC
+
+UNITS = 5
+
+
+@pytest.fixture
+def data(monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    return whole_pieces.pieces(None, "Nottingham", "traindata")
+
+
+def notes_of(data, row):
+    first, last = data.starts[row : row + 2].tolist()
+    return data.notes[first:last]
+
+
+def by_autograd(weights, notes):
+    """The same by torch's operators: the module of the excerpts, of one piece."""
+    net = music.Recurrent(UNITS)
+    parameters = dict(zip((name for name, _ in net.named_parameters()), weights, strict=True))
+    played = notes.float().unsqueeze(0)
+    logits = torch.func.functional_call(net, parameters, (played,))
+    return music.log_likelihood(logits, played, torch.ones(1, len(notes))).mean()
+
+
+def weights_of(chains):
+    torch.manual_seed(0)
+    return [torch.randn(chains, *x.shape) / 2 for x in music.Recurrent(UNITS).parameters()]
+
+
+def test_value_and_gradient_are_those_of_autograd(data):
+    weights = [x[0].requires_grad_() for x in weights_of(1)]
+    for row in range(3):
+        found = gru.mean_likelihood(weights, *data, torch.tensor([row]))
+        expected = by_autograd(weights, notes_of(data, row))
+        torch.testing.assert_close(found, expected)
+        slopes = torch.autograd.grad(found, weights), torch.autograd.grad(expected, weights)
+        torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-5)
+
+
+def test_chains_have_pieces_of_their_own(data):
+    weights, rows = weights_of(3), torch.tensor([[0], [4], [2]])
+
+    def one(row, *weights):
+        return gru._likelihood([x.unsqueeze(0) for x in weights], *data, row)
+
+    value, *slopes = (x.squeeze(1) for x in torch.func.vmap(one)(rows, *weights))
+    for chain, row in enumerate(rows.flatten()):
+        leaves = [x[chain].requires_grad_() for x in weights]
+        expected = by_autograd(leaves, notes_of(data, row))
+        torch.testing.assert_close(value[chain], expected.detach())
+        for found, right in zip(slopes, torch.autograd.grad(expected, leaves), strict=True):
+            torch.testing.assert_close(found[chain], right, rtol=1e-4, atol=1e-5)
+
+
+def test_the_density_of_a_kernel_is_a_graph(data):
+    chains = whole_pieces.Chains(SGHMC, UNITS, data, 2, 0, step_size=1e-3)
+    assert chains._run.forms["density"] == "traced"
+
+
+def test_the_likelihood_of_each_time(data):
+    weights = weights_of(2)
+    each = whole_pieces.likelihoods(weights, data)
+    assert each.shape == (2, len(data.notes))
+    for chain in range(2):
+        first = each[chain, : data.starts[1]].mean()
+        torch.testing.assert_close(first, by_autograd([x[chain] for x in weights], notes_of(data, 0)))
+
+
+def test_the_curve_averages_the_later_half():
+    each = torch.tensor([[[-9.0]], [[-1.0]], [[-3.0]]])
+    found = whole_pieces.curve(each).flatten()
+    late = -torch.tensor([-1.0, -3.0]).exp().mean().log()
+    torch.testing.assert_close(found, torch.stack([torch.tensor(9.0), torch.tensor(1.0), late]))
+
+
+@pytest.mark.parametrize("sampler", ["SGHMC", "NNSGHMC", "Adam", "Santa"])
+def test_a_stored_run_goes_on(sampler, tmp_path, capsys, monkeypatch):
+    def made(folder):
+        command = f"--paper --short --sampler networks --units {UNITS} --chains 2 --collection Nottingham --epochs 4"
+        music.main(shlex.split(f"{command} --samplers {sampler} --store {tmp_path / folder}"))
+        (file,) = (tmp_path / folder).glob("*.pt")
+        return torch.stack(torch.load(file, weights_only=True)["likelihoods"])
+
+    whole, stored, replace = made("whole"), [], os.replace
+
+    def replaced(*paths):
+        replace(*paths)
+        stored.append(paths)
+        if len(stored) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", replaced)
+    with pytest.raises(KeyboardInterrupt):
+        made("parts")
+    assert torch.equal(made("parts"), whole)
+    assert len(stored) == 4
+    assert bool((whole[-1].mean(1) > whole[0].mean(1)).all())
+    assert f"| Nottingham | {sampler} |" in capsys.readouterr().out
