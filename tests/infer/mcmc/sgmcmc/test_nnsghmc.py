@@ -359,7 +359,9 @@ def observed():
 
 
 def test_a_scaled_energy_draws_from_the_target():
-    sampler = replace(any_sampler(1), data_size=4, dimension=3, constant_friction=1.0)
+    """The prior counts five times as much as the likelihood, so that most of the gradient of the energy is its own."""
+    scale = {"data_size": 4, "dimension": 20, "energy_centre": 43.0, "energy_scale": 3.0}
+    sampler = replace(any_sampler(1), constant_friction=1.0, **scale)
     draws = drawn(observed, sampler, data_size=2)
     for value, truth in moments("gaussian", draws):
         assert_mean(value, truth)
