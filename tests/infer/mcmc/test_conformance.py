@@ -175,6 +175,8 @@ def test_what_is_left_out_would_be_missed(name):
         advance(other, 10)
         mine = other.state_dict()[part]
         assert part == "tuning" or not is_same_state(saved[part], mine)
+        if (name, part) == ("NNSGHMC", "tuning"):
+            continue  # positions to which chains return only if they leave: see test_guard.py
         if not is_same_state(saved[part], mine):
             other.load_state_dict({**saved, part: mine})
             assert not same(advance(other, 13), expected), part

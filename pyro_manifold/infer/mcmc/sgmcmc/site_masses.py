@@ -85,7 +85,7 @@ def cancellation(friction: float, steps_of_an_epoch: int | None) -> float:
         >>> cancellation(0.1, None)
         1.0
         >>> round(cancellation(0.1, 5), 2)
-        0.13
+        0.18
     """
     if not friction or steps_of_an_epoch is None or not 1 < steps_of_an_epoch < _LONG_EPOCH / friction:
         return 1.0

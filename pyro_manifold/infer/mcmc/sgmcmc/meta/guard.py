@@ -62,7 +62,7 @@ class Window(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a guarded run has measured so far, ``(chains,)`` each.
+    """Measurements of a guarded run up to now, ``(chains,)`` each.
 
     Attributes:
         heat: sum of temperatures over the steps of the present window.
