@@ -63,6 +63,7 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     The symmetric part of the inverted matrix is at least I. Without rounding C = A. Their difference removes from r
     what is not tangent: with A in place of C rounding errors would grow exponentially from step to step, and with
     $X + D$ as one product, linearly. A square X has $r = XA$ and S = 0.
+    Rounding errors are proportional to $\|tr\|^2$ where that is large and n < 2p: 1e-13 for 40 on V(3, 2).
 
     Args:
         point: X, ``(..., n, p)``.
