@@ -61,7 +61,7 @@ PARTS = {
     "robot_arm_small": Part(ARM, "papers.msd.robot_arm --start small --samplers MSD 'MSD, Jeffreys' HMC30 HMC100"),
     "robot_arm_cost": Part(ARM, "papers.msd.robot_arm_cost"),
     "networks": Part(PAGE, "accuracy.networks.quality --only plain"),
-    "networks_orthogonal": Part(PAGE, "accuracy.networks.quality --only orthogonal"),
+    "networks_orthogonal": Part(PAGE, "accuracy.networks.quality --only orthogonal --seeds 2"),
     "noisy_matrix": Part(PAPERS, "papers.ohmc.noisy_matrix"),
     "stochastic_bias": Part(PAGE, "accuracy.stochastic_gradients"),
     "lengths": Part(PAGE, f"speed.tuning.lengths --published --only '{HIERARCHIES}'"),
