@@ -87,16 +87,21 @@ def _varying(name: str, deviations: Tensor) -> tuple[list[tuple[int, ...]], str]
     entries = list(product(*map(range, deviations.shape)))
     if not constant.any() or constant.all():
         return entries, ""
-    return [place for place in entries if not constant[place]], f"and {int(constant.sum())} constant entries of {name}"
+    count = int(constant.sum())
+    words = "entry" if count == 1 else "entries"
+    return [place for place in entries if not constant[place]], f"and {count} constant {words} of {name}"
 
 
 def _worst(
     name: str, columns: Mapping[str, Tensor], entries: list[tuple[int, ...]], count: int
 ) -> tuple[list[tuple[int, ...]], str]:
-    """Return the entries with the largest R-hat, of equal ones the smallest ESS, and a line on the others."""
+    """Return the entries with the largest R-hat, of equal ones the smallest ESS, and a line on the others.
+
+    Entries without R-hat have draws that are not finite, and come first.
+    """
     r_hat, size = (torch.stack([columns[key][place] for place in entries]) for key in ("r_hat", "ess_bulk"))
-    order = size.nan_to_num(nan=torch.inf).argsort(stable=True)
-    order = order[r_hat.nan_to_num(nan=0.0, posinf=torch.inf)[order].argsort(descending=True, stable=True)]
+    order = size.nan_to_num(nan=-1.0).argsort(stable=True)
+    order = order[r_hat.nan_to_num(nan=torch.inf, posinf=torch.inf)[order].argsort(descending=True, stable=True)]
     worst, others = order[:count], order[count:]
     line = f"and {len(others)} more of {name}"
     known = others[~r_hat[others].isnan()]

@@ -371,6 +371,15 @@ def test_entries_that_are_constant_are_counted_and_not_shown():
     assert shown[4] == "and 2 constant entries of L"
 
 
+def test_entries_that_are_not_finite_are_among_the_worst():
+    draws = torch.randn(4, 100, 3)
+    draws[0, 0, 1] = torch.nan
+    draws[..., 2] = 1.0
+    lines = table({"x": draws}, 0.9, max_rows=1).splitlines()
+    assert lines[2].split()[:2] == ["x[1]", "nan"]
+    assert lines[4] == "and 1 constant entry of x"
+
+
 def test_divergences_are_printed_with_what_to_do(capsys):
     def model():
         pyro.sample("x", dist.Normal(0.0, 1.0))

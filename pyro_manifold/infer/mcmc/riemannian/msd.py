@@ -164,6 +164,8 @@ class MSD(Kernel):
             raise ValueError(f"metropolis={metropolis!r}, expected True or False.")
         if not target_accept_prob < 1:
             raise ValueError(f"target_accept_prob={target_accept_prob}, expected a number between 0 and 1.")
+        if not isinstance(adapt_step_size, bool | None):
+            raise ValueError(f"adapt_step_size={adapt_step_size!r}, expected True, False or None.")
         if adapt_step_size and not metropolis:
             raise ValueError(
                 "adapt_step_size=True, expected metropolis=True with it: without a Metropolis test there is no "

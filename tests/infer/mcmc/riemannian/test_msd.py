@@ -345,6 +345,7 @@ def test_jitter_is_reported():
         ({"step_size": None}, "step_size=None, expected"),
         ({"metropolis": "yes"}, "metropolis='yes', expected"),
         ({"adapt_step_size": True}, "adapt_step_size=True, expected metropolis=True with it"),
+        ({"adapt_step_size": "no", "metropolis": True}, "adapt_step_size='no', expected True, False or None"),
         ({"target_accept_prob": 1.0}, "target_accept_prob=1.0, expected"),
         ({"metric_scale": 2.0}, "metric_scale=2.0, expected a dictionary"),
         ({"metric_scale": {"w": "a"}}, r"metric_scale\['w'\]='a', expected"),
