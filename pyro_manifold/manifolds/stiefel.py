@@ -95,7 +95,7 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
 
 
 def _cayley_flow_of_wide(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Compute `cayley_flow` by an n×n system; one Newton–Schulz step prevents that rounding adds up from step to step."""
+    """Compute `cayley_flow` by an n×n system; one Newton–Schulz step keeps rounding from adding up."""
     p, both, outer = point.shape[-1], torch.cat([point, tangent], -1), tangent @ point.mT
     generator = (time / 2) * (outer - outer.mT)
     identity = torch.eye(point.shape[-2], dtype=point.dtype, device=point.device)
