@@ -65,6 +65,9 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     $X + D$ as one product, linearly. A square X has $r = XA$ and S = 0.
     Rounding errors are proportional to $\|tr\|^2$ where that is large and n < 2p: 1e-13 for 40 on V(3, 2).
 
+    For n ≤ 2p < 2n, S is singular or nearly so, and long steps would multiply rounding errors by $\|tr\|^2$. There
+    the n×n system of the definition is solved, whose condition number is at most $1 + \|tW\|/2$.
+
     Args:
         point: X, ``(..., n, p)``.
         tangent: r, ``(..., n, p)``, tangent at X.
@@ -73,11 +76,14 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     Returns:
         The rotated point and the rotated tangent vector.
     """
+    n, p = point.shape[-2:]
+    if n <= 2 * p < 2 * n:
+        return _cayley_flow_of_wide(point, tangent, time)
     half, inner = time / 2, point.mT @ tangent
     skew = (inner - inner.mT) / 2
     identity = torch.eye(inner.shape[-1], dtype=point.dtype, device=point.device).expand_as(inner)
     # solve_ex does not raise: a diverging step may contain non-finite entries, which are returned.
-    if point.shape[-2] == point.shape[-1]:
+    if n == p:
         moved = point + torch.linalg.solve_ex(identity - time * skew, (2 * time) * (point @ skew), left=False)[0]
         return moved, moved @ skew
     square = half * (tangent.mT @ tangent - inner.mT @ inner)
@@ -87,6 +93,17 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     moved, kept = along.chunk(2, -1)
     change = (tangent + moved) @ (time * inverse)
     return point + change, tangent + kept + change @ turned
+
+
+def _cayley_flow_of_wide(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Compute `cayley_flow` by an n×n system; one Newton–Schulz step keeps rounding from adding up."""
+    p, both, outer = point.shape[-1], torch.cat([point, tangent], -1), tangent @ point.mT
+    generator = (time / 2) * (outer - outer.mT)
+    identity = torch.eye(point.shape[-2], dtype=point.dtype, device=point.device)
+    moved = both + 2 * torch.linalg.solve_ex(identity - generator, generator @ both)[0]
+    end, carried = newton_schulz(moved[..., :p]), moved[..., p:]
+    inner = end.mT @ carried
+    return end, carried - end @ ((inner + inner.mT) / 2)
 
 
 def geodesic_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:

@@ -192,6 +192,16 @@ def test_the_rounding_of_many_cayley_steps_does_not_add_up(dtype, digits, time):
     assert (Stiefel().tangent_projection(X, r) - r).abs().max() < 40 * digits
 
 
+@pytest.mark.parametrize(("n", "p"), [(3, 2), (10, 5), (10, 9), (4, 4)])
+def test_long_cayley_steps_stay_on_the_manifold(n, p):
+    """A p×p inverse for n < 2p has errors of 1e-7 here: r'r - C'C is then singular."""
+    X = Stiefel().random_point(50, n, p)
+    r = Stiefel().tangent_projection(X, 1e4 * torch.randn(50, n, p))
+    X1, r1 = cayley_flow(X, r, 1.0)
+    assert Stiefel().membership_error(X1).max() < 1e-11
+    assert torch.allclose(r1.norm(dim=(-2, -1)), r.norm(dim=(-2, -1)), rtol=1e-10)
+
+
 @pytest.mark.parametrize("speed", [0.1, 1.0, 3.0])
 def test_geodesics_of_one_matrix_are_those_of_many(speed):
     """The exponential of a single matrix has errors of 1e-10 before torch 2.15."""
