@@ -47,9 +47,9 @@ from benchmarks.accuracy.networks.small_network import (
     orthogonal_network,
     patterns,
     plain_network,
-    posterior,
     probabilities,
 )
+from benchmarks.image_classifier import posterior
 from benchmarks.tables import line, show
 from examples.datasets import data_folder
 from pyro_manifold.contrib import (

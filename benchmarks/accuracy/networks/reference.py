@@ -33,9 +33,9 @@ from benchmarks.accuracy.networks.small_network import (
     digits,
     orthogonal_network,
     patterns,
-    posterior,
     probabilities,
 )
+from benchmarks.image_classifier import posterior
 from benchmarks.tables import show
 from pyro_manifold.contrib import agreement, total_variation
 from pyro_manifold.infer import MCMC, OHMC, RunningPredictions

@@ -12,8 +12,6 @@ import hashlib
 import math
 from typing import NamedTuple
 
-import pyro
-import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
@@ -87,23 +85,6 @@ def bayesian_network(width=WIDTH):
 def orthogonal_network(width=WIDTH):
     """Another model: hidden weights with orthonormal rows, uniform, whose entries have the variance 1/784 too."""
     return to_bayesian_(nn.Sequential(nn.Linear(PIXELS, width), nn.Tanh(), nn.Linear(width, CLASSES)), prior_scale=1.0)
-
-
-def posterior(network, images, labels, batch=None):
-    """The model: all of the images, or a batch of them at each run."""
-
-    def model():
-        plate = pyro.plate("images", len(images), subsample_size=batch)
-        if batch is None:
-            x, y = images, labels
-        else:
-            with plate as rows:
-                x, y = images[rows], labels[rows]
-        logits = network(x)  # outside of the plate, for its weights belong to all images
-        with plate:
-            pyro.sample("labels", dist.Categorical(logits=logits), obs=y)
-
-    return model
 
 
 def probabilities(logits):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
-import pyro
-import pyro.distributions as dist
 import torch
 from torch import nn
 
+from benchmarks import image_classifier
 from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD
 from pyro_manifold.nn import to_bayesian_
 
 BATCH, HELD_OUT = 500, 10_000
+posterior = partial(image_classifier.posterior, batch=BATCH)
 PROBLEMS = {
     "ReLU": ((784, 40, 40, 10), nn.ReLU, "0123456789"),
     "sigmoid": ((784, 40, 40, 10), nn.Sigmoid, "0123456789"),
@@ -31,18 +32,6 @@ def network(sizes, activation):
 def small_weights(site):
     """Where chains begin: weights as networks are usually begun, which is far within the prior."""
     return site["fn"].sample() / site["fn"].event_shape[-1] ** 0.5
-
-
-def posterior(net, images, labels, batch=BATCH):
-    def model():
-        plate = pyro.plate("images", len(images), subsample_size=min(batch, len(images)))
-        with plate as rows:
-            x, y = images[rows], labels[rows]
-        logits = net(x)  # outside of the plate, for its weights belong to all images
-        with plate:
-            pyro.sample("labels", dist.Categorical(logits=logits), obs=y)
-
-    return model
 
 
 def only(digits, images, labels):

@@ -30,10 +30,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
-import pyro.distributions as dist
 import torch
 from torch import nn
 
+from benchmarks.image_classifier import posterior
 from benchmarks.images import generated, mnist
 from benchmarks.papers.ohmc.ensemble import Plan, accuracies, stored_members
 from benchmarks.tables import show
@@ -93,20 +93,6 @@ NETWORKS = {
 }
 
 
-def posterior(network, images, labels):
-    """The model: a batch of the images at each run."""
-
-    def model():
-        plate = pyro.plate("images", len(images), subsample_size=min(BATCH, len(images)))
-        with plate as rows:
-            x, y = images[rows], labels[rows]
-        logits = network(x)  # outside of the plate, for its weights belong to all images
-        with plate:
-            pyro.sample("labels", dist.Categorical(logits=logits), obs=y)
-
-    return model
-
-
 class Draws:
     """Accuracy of each draw on the test images, and the mean of their probabilities."""
 
@@ -162,7 +148,7 @@ def run(
         return step_size * growth * max(0.05, 0.5 * (1 + math.cos(math.pi * share)))
 
     kernel = OSGHMC(
-        posterior(network, *train),
+        posterior(network, *train, BATCH),
         step_size=size,
         friction=friction,
         num_steps=steps,
@@ -190,7 +176,9 @@ def run_of_the_paper(name, train, test, seed, folder, *, width=300, output_scale
     plan = Plan(descent, rate, 5000 // shorter, DRAWS, 1000 // shorter, 1.5e-4)
     started = time.process_time()
     init = pyro.infer.autoguide.init_to_sample
-    draws = stored_members(posterior(network, *train), plan, Path(folder) / f"{name}-{seed}".replace(" ", "-"), init)
+    draws = stored_members(
+        posterior(network, *train, BATCH), plan, Path(folder) / f"{name}-{seed}".replace(" ", "-"), init
+    )
     members, ensemble = accuracies(network, draws, *test)
     return sum(members) / DRAWS, ensemble, time.process_time() - started
 

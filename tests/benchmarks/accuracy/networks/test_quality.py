@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from benchmarks.accuracy.networks import quality, reference
-from benchmarks.accuracy.networks.small_network import bayesian_network, patterns, plain_network, posterior
+from benchmarks.accuracy.networks.small_network import bayesian_network, patterns, plain_network
+from benchmarks.image_classifier import posterior
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC
 
 
