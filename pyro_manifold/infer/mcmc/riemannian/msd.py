@@ -88,8 +88,8 @@ class MSD(Kernel):
         num_steps: number of leapfrog steps of an iteration.
         adapt_step_size: whether warm-up adapts ε; None for True if ``metropolis``. Without the test there is no
             acceptance probability to adapt to, and ε determines the bias.
-        target_accept_prob: target acceptance probability of the adaptation. With persistent momentum a rejection
-            reverses the direction of a chain, which costs more than a rejection of HMC.
+        target_accept_prob: target acceptance probability of the adaptation, not used without one. With persistent
+            momentum a rejection reverses the direction of a chain, which costs more than a rejection of HMC.
         metric_scale: ``{site: factor}`` for the contribution of a site to the automatic metric, for numerical
             stability; the stationary distribution is not changed.
         transforms: as in Pyro; required for sites on manifolds.

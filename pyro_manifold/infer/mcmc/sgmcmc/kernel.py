@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -187,6 +188,12 @@ class StochasticGradientKernel(Kernel):
         masses = None
         if isinstance(self._scales, str):
             masses = SiteMasses(problem, mechanics, self.plan(), warmup_steps)
+            if self._warn and warmup_steps == 0:
+                warnings.warn(
+                    "scales='adapt' without warm-up: scales are those of the initial position, which may be wrong by "
+                    "orders of magnitude where the posterior is; pass warmup_steps.",
+                    stacklevel=2,
+                )
         metrics = self._metrics(problem) if masses is None else masses.metrics
         density, batches = problem.batched, problem.batched.batches
 
