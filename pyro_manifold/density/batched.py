@@ -63,7 +63,7 @@ def value_and_gradient(potential_fn: PotentialFunction, sites: Sites) -> tuple[T
 
 
 def value_alone(potential_fn: PotentialFunction, sites: Sites) -> Tensor:
-    """Potential energy of one chain, without a gradient; NaN where a factorisation fails."""
+    """Compute the potential energy of one chain, without a gradient; NaN where a factorisation fails."""
     first = next(iter(sites.values()))
     try:
         with torch.no_grad():

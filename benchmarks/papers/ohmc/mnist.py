@@ -41,26 +41,26 @@ from pyro_manifold.infer import MCMC, OSGHMC, RunningPredictions
 from pyro_manifold.nn import LowRankLinear, to_bayesian_
 
 BATCH, DRAWS = 256, 20
-GAIN = math.sqrt(2)  # keeps the variance through ReLU
+GAIN = math.sqrt(2)  # of orthogonal layers; keeps the variance through ReLU
 
 
-def orthogonal(width, scale):
+def orthogonal(width, scale, gain):
     layers = [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
-    return to_bayesian_(nn.Sequential(*layers), gain=GAIN, prior_scale=_of_the_output(scale))
+    return to_bayesian_(nn.Sequential(*layers), gain=gain, prior_scale=_of_the_output(scale))
 
 
-def plain(width, scale):
+def plain(width, scale, gain):
     layers = [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
     return to_bayesian_(nn.Sequential(*layers), (), prior_scale=_of_the_output(scale))
 
 
-def low_rank(width, scale):
+def low_rank(width, scale, gain):
     first, second = LowRankLinear(784, 784, width // 3), LowRankLinear(784, 784, 10)
     layers = [first, nn.ReLU(), second, nn.ReLU(), nn.Linear(784, 10)]
     return to_bayesian_(nn.Sequential(*layers), (), prior_scale=_of_the_output(scale))
 
 
-def bottleneck(width, scale):
+def bottleneck(width, scale, gain):
     def product(rank):
         return nn.Sequential(nn.Linear(784, rank, bias=False), nn.Linear(rank, 784))
 
@@ -79,9 +79,9 @@ def _of_the_output(scale):
     return prior_scale
 
 
-def orthogonal_output(width, scale):
+def orthogonal_output(width, scale, gain):
     layers = [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
-    return to_bayesian_(nn.Sequential(*layers), nn.Linear, gain=GAIN)
+    return to_bayesian_(nn.Sequential(*layers), nn.Linear, gain=gain)
 
 
 NETWORKS = {
@@ -129,11 +129,11 @@ class Draws:
 
 def run(
     name, train, test, seed, *, width=300, descent=10, epochs_a_draw=1.0, step_size=1.2e-3, friction=0.1,
-    temperature=1.0, output_scale=1.0,
+    temperature=1.0, output_scale=1.0, gain=GAIN,
 ):  # fmt: skip
     """``(after descent, last, mean of singles, ensemble, seconds)``; epochs of descent, then of each draw."""
     pyro.set_rng_seed(seed)
-    network = NETWORKS[name](width, output_scale).to(train[0].device)
+    network = NETWORKS[name](width, output_scale, gain).to(train[0].device)
     steps = max(1, round(epochs_a_draw * len(train[0]) / BATCH))
     first = round(descent * len(train[0]) / BATCH / steps) * steps
 
@@ -163,10 +163,10 @@ def run(
     return draws.descended, draws.single[-1], sum(draws.single) / DRAWS, draws.ensemble, seconds
 
 
-def run_of_the_paper(name, train, test, seed, folder, *, width=300, output_scale=1.0, shorter=1, **_):
+def run_of_the_paper(name, train, test, seed, folder, *, width=300, output_scale=1.0, gain=GAIN, shorter=1, **_):
     """``(mean of singles, ensemble, seconds)`` with the budget of Table 4, by ``shorter`` less."""
     pyro.set_rng_seed(seed)
-    network = NETWORKS[name](width, output_scale).to(train[0].device)
+    network = NETWORKS[name](width, output_scale, gain).to(train[0].device)
     descent = round(50 * len(train[0]) / BATCH / shorter)
 
     def rate(step):
@@ -200,6 +200,7 @@ def main(argv=None):
     parser.add_argument("--epochs-a-draw", type=float, default=1.0)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the draws")
     parser.add_argument("--output-scale", type=float, default=1.0, help="of the output layer's prior, by 1/√fan-in")
+    parser.add_argument("--gain", type=float, default=GAIN, help="of orthogonal layers; default: √2")
     parser.add_argument(
         "--held-out", type=int, default=0, help="to choose settings: so many training images as the test"
     )
@@ -207,7 +208,7 @@ def main(argv=None):
     parser.add_argument("--store", default="results/ohmc_mnist", help="where the runs of --paper are stored")
     parser.add_argument("--small", "--short", action="store_true", help="a small network and few generated images")
     arguments = parser.parse_args(argv)
-    names = ("step_size", "friction", "descent", "epochs_a_draw", "temperature", "output_scale")
+    names = ("step_size", "friction", "descent", "epochs_a_draw", "temperature", "output_scale", "gain")
     options = {name: getattr(arguments, name) for name in names}
     narrow = arguments.network in ("low-rank", "bottleneck")
     defaults = {"descent": 20 if narrow else 10, "step_size": 5e-4 if narrow else 1.2e-3}

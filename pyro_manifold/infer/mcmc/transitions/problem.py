@@ -101,7 +101,7 @@ class Problem:
         return self.density(self.batched.batches(step))
 
     def potential(self, position: Blocks) -> tuple[Tensor, Blocks]:
-        """Potential energy ``(chains,)`` and Euclidean gradient of blocks, on all data or the first batch."""
+        """Compute potential energy ``(chains,)`` and Euclidean gradient of blocks, on all data or the first batch."""
         return self.density()(position)
 
     @property
