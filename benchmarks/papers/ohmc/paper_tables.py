@@ -107,7 +107,7 @@ def main(argv=None):
     arguments = parser.parse_args(argv)
     warnings.filterwarnings("ignore")
     torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     sizes = {"chains": arguments.chains, "burn_in": BURN_IN, "draws": DRAWS}
     timing = {"chains": 1, "burn_in": 1000, "draws": 4000}
     widths, step_sizes = arguments.widths, [*arguments.step_sizes, None]
