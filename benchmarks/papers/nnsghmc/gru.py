@@ -131,7 +131,7 @@ def _of_one(weights: list[Tensor], notes: Tensor) -> list[Tensor]:
 
 
 @torch.library.custom_op("nnsghmc_music::likelihood", mutates_args=())
-def _likelihood(weights: list[Tensor], notes: Tensor, starts: Tensor, rows: Tensor) -> list[Tensor]:
+def likelihood(weights: list[Tensor], notes: Tensor, starts: Tensor, rows: Tensor) -> list[Tensor]:
     """Values ``(chains,)`` and gradients of chains, each of the sequence of its row; weights have a chain dimension."""
     chains = []
     for chain in range(len(weights[0])):
@@ -140,7 +140,7 @@ def _likelihood(weights: list[Tensor], notes: Tensor, starts: Tensor, rows: Tens
     return [torch.stack(parts) for parts in zip(*chains, strict=True)]
 
 
-@_likelihood.register_fake
+@likelihood.register_fake
 def _(weights: list[Tensor], notes: Tensor, starts: Tensor, rows: Tensor) -> list[Tensor]:
     return [weights[0].new_empty(len(weights[0])), *[torch.empty_like(x) for x in weights]]
 
@@ -154,10 +154,10 @@ def _backward(ctx, gradients: list[Tensor]):
     return [by_value.view(-1, *[1] * (x.dim() - 1)) * x for x in ctx.saved_tensors], None, None, None
 
 
-_likelihood.register_autograd(_backward, setup_context=_keep)
+likelihood.register_autograd(_backward, setup_context=_keep)
 
 
-@_likelihood.register_vmap
+@likelihood.register_vmap
 def _(info, in_dims, weights, notes, starts, rows):
     """Rows of the operator are chains already: those of `torch.vmap` become more of them."""
     size = info.batch_size
@@ -167,7 +167,7 @@ def _(info, in_dims, weights, notes, starts, rows):
         return x.flatten(0, 1)
 
     dims = in_dims[0] if in_dims[0] is not None else [None] * len(weights)
-    found = _likelihood(
+    found = likelihood(
         [together(*pair) for pair in zip(weights, dims, strict=True)], notes, starts, together(rows, in_dims[3])
     )
     return [x.unflatten(0, (size, -1)) for x in found], [0] * len(found)
@@ -182,4 +182,4 @@ def mean_likelihood(weights: list[Tensor], notes: Tensor, starts: Tensor, row: T
         starts: where each begins, and the end of the last, ``(sequences + 1,)``.
         row: number of the sequence, ``(1,)``.
     """
-    return _likelihood([x.unsqueeze(0) for x in weights], notes, starts, row)[0].squeeze(0)
+    return likelihood([x.unsqueeze(0) for x in weights], notes, starts, row)[0].squeeze(0)

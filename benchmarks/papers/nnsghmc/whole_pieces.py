@@ -155,7 +155,7 @@ class Descent:
         orders = [torch.randperm(self._data.count, generator=self._random) for _ in self._x[0]]
         for rows in torch.stack(orders, 1):
             self._count += 1
-            _, *slopes = gru._likelihood(self._x, *self._data, rows.unsqueeze(1))
+            _, *slopes = gru.likelihood(self._x, *self._data, rows.unsqueeze(1))
             norms = torch.stack([g.flatten(1).square().sum(1) for g in slopes]).sum(0).sqrt()
             for x, g, memory in zip(self._x, slopes, self._memory, strict=True):
                 self.update(x, -NORM * g / norms.view(-1, *[1] * (g.dim() - 1)), memory, explores)

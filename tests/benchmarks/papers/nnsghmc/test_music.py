@@ -51,7 +51,7 @@ def test_chains_have_pieces_of_their_own(data):
     weights, rows = weights_of(3), torch.tensor([[0], [4], [2]])
 
     def one(row, *weights):
-        return gru._likelihood([x.unsqueeze(0) for x in weights], *data, row)
+        return gru.likelihood([x.unsqueeze(0) for x in weights], *data, row)
 
     value, *slopes = (x.squeeze(1) for x in torch.func.vmap(one)(rows, *weights))
     for chain, row in enumerate(rows.flatten()):
