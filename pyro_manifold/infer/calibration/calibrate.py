@@ -164,7 +164,9 @@ def calibrate(
         if given is not None:
             study = replace(study, truth=_truth(study, num_datasets))
         outcomes = (
-            vectorised(study, num_datasets) if vectorized else one_by_one(study, num_datasets, shards, disable_progbar)
+            vectorised(study, num_datasets, disable_progbar)
+            if vectorized
+            else one_by_one(study, num_datasets, shards, disable_progbar)
         )
     return _result(outcomes, level)
 

@@ -69,8 +69,9 @@ class Fit:
     def mcmc(self, kernel: Any, data_sets: int = 1, **options: Any) -> MCMC:
         """Return the sampler of some data sets, with the chains of each next to each other."""
         method: Any = "vectorized" if isinstance(kernel, Vectorised) else "sequential"
-        options = {"num_chains": data_sets * self.num_chains, "chain_method": method, **options}
-        return MCMC(kernel, self.num_samples, self.warmup_steps, disable_progbar=True, **options)
+        chains = data_sets * self.num_chains
+        options = {"num_chains": chains, "chain_method": method, "disable_progbar": True, **options}
+        return MCMC(kernel, self.num_samples, self.warmup_steps, **options)
 
     def kept(self, samples: Sites, data_sets: int = 1) -> Sites:
         """Return the equally spaced draws ``{site: (data sets, draws, ...)}`` of ``{site: (chains, draws, ...)}``."""
@@ -170,7 +171,7 @@ class _OwnData(Batches):
         return self._data
 
 
-def vectorised(study: Study, count: int) -> list[Outcome]:
+def vectorised(study: Study, count: int, disable_progbar: bool) -> list[Outcome]:
     """Return the outcomes of so many data sets, whose chains are advanced in one run.
 
     Each chain is conditioned on its own data set, which is an input of the traced density. Warm-up adapts to all data
@@ -183,11 +184,11 @@ def vectorised(study: Study, count: int) -> list[Outcome]:
     bad = {number: ", ".join(each.not_finite) for number, each in enumerate(simulated) if each.not_finite}
     good = [each for number, each in enumerate(simulated) if number not in bad]
     errors = [_not_finite(bad[number]) if number in bad else None for number in range(count)]
-    done = iter(_together(study, good)) if good else iter(())
+    done = iter(_together(study, good, disable_progbar)) if good else iter(())
     return [Outcome(error, *(Fitted({}, {}) if error else next(done)), []) for error in errors]
 
 
-def _together(study: Study, simulated: list[Simulated]) -> Iterable[Fitted]:
+def _together(study: Study, simulated: list[Simulated], disable_progbar: bool) -> Iterable[Fitted]:
     data = {name: torch.stack([each.data[name] for each in simulated]) for name in simulated[0].data}
     model = Conditioned(study.quantities.model.__wrapped__, simulated[0].data, study.about)
     kernel = study.fit.make(model)
@@ -207,7 +208,7 @@ def _together(study: Study, simulated: list[Simulated]) -> Iterable[Fitted]:
         return BatchedDensity(lambda _: minibatch, of_chains, example, target.manifolds, own=True)
 
     kernel.batched = batched  # type: ignore[method-assign]
-    mcmc = study.fit.mcmc(kernel, len(simulated))
+    mcmc = study.fit.mcmc(kernel, len(simulated), disable_progbar=disable_progbar)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", f"(?s).*{HARDLY_MOVED}", UserWarning)
         mcmc.run(*study.generator.args, **study.generator.kwargs)

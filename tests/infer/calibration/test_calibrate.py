@@ -191,6 +191,12 @@ def failing(conditioned):
     return of_pyro(conditioned)
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_one_run_of_all_data_sets_shows_its_progress(capsys, hidden):
+    single(model, OHMC, Y, vectorized=True, disable_progbar=hidden)
+    assert ("10/10" in capsys.readouterr().err) is not hidden
+
+
 def test_failed_fits_are_reported(tmp_path, capsys):
     with pytest.warns(UserWarning, match="of 30 fits have no ranks .* RuntimeError: no fit of large values"):
         result = single(model, failing, Y, num_datasets=30, store=tmp_path)
