@@ -93,7 +93,7 @@ def langevin_draws() -> list[Comparison]:
 
 
 def langevin_model() -> None:
-    """Pyro model of the same matrix Langevin distribution."""
+    """Define the same matrix Langevin distribution as a Pyro model."""
     U = pyro.sample("U", StiefelUniform(3, 2))
     pyro.factor("density", 3.0 * U[..., 0, 0] + 1.0 * U[..., 1, 1])
 
@@ -125,7 +125,7 @@ def langevin_by_slices() -> list[Comparison]:
 
 
 def principal_component_model(data: Tensor) -> None:
-    """Pyro model of probabilistic PCA with one component and known noise."""
+    """Define probabilistic PCA with one component and known noise as a Pyro model."""
     U = pyro.sample("U", StiefelUniform(data.shape[-1], 1))
     scale = pyro.sample("scale", dist.HalfNormal(_PRIOR_SCALE))
     with pyro.plate("rows", len(data)):

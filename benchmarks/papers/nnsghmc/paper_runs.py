@@ -30,6 +30,7 @@ from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD
 
 CHAINS, STEPS, BETWEEN, SAVED = 20, 12_000, 100, 500
 TUNING_STEPS = 2000
+LATE = 2000  # last steps over which the curve is averaged, since it varies from step to step
 NAMES = ("NNSGHMC", "SGHMC", "SGHMC, friction 0.1", "SGLD", "pSGLD")
 OPTIMISERS = ("SGD with momentum", "Adam")
 RATES = {
@@ -232,11 +233,12 @@ def compare(problem, names, sampler, data, store, seeds, steps, chains):
             run.advance(steps)
             end = 100 * math.ceil(len(data[0][0]) / BATCH)  # 100 epochs
             after = next((point for point in run.curve if point[0] >= end), run.curve[-1])
-            found.append((*run.curve[-1], after[2]))
+            late = [loss for step, _, loss in run.curve if step > run.curve[-1][0] - LATE]
+            found.append((*run.curve[-1], sum(late) / len(late), after[2]))
             seconds += run.seconds / seeds
             print(problem, name, seed, found[-1], f"{seconds:.0f} s", flush=True)
-        steps_taken, accuracy, loss, epochs = torch.tensor(found, dtype=torch.double).T
+        steps_taken, accuracy, loss, late, epochs = torch.tensor(found, dtype=torch.double).T
         each = ", ".join(f"{value:.0f}" for value in loss)
         row = [name, f"{rate:.3g}", f"{int(steps_taken[0])}", f"{accuracy.mean():.2f}", f"{loss.mean():.0f}", each]
-        rows.append([*row, f"{epochs.mean():.0f}", f"{seconds:.0f}"])
+        rows.append([*row, f"{late.mean():.0f}", f"{epochs.mean():.0f}", f"{seconds:.0f}"])
     return rows

@@ -189,7 +189,7 @@ def _rates(options: dict[str, Any], count: Any) -> _Rates:
 
 
 def _rates_of_clipped(options: dict[str, Any], count: Any) -> _Rates:
-    r"""Return rates: Pyro's `ClippedAdam` adds ε to $\sqrt V$, not to $\sqrt{V / (1 - \beta_2^t)}$."""
+    r"""Return the rates of Pyro's `ClippedAdam`, which adds ε to $\sqrt V$, not to $\sqrt{V / (1 - \beta_2^t)}$."""
     options["lr"] *= options["lrd"]
     rates = _rates(options, count)
     return rates._replace(eps=rates.eps / math.sqrt(1 - rates.beta2**count))
