@@ -99,9 +99,9 @@ def measured(posterior, options, directions, seed, warmup, draws):
         warnings.simplefilter("ignore")
         mcmc.run()
     values = {k: v.numpy() for k, v in posterior.functionals(mcmc.get_samples(group_by_chain=True)).items()}
-    size = min(min(effective_sizes(values, method)) for method in ("bulk", "tail"))
+    bulk, tail = (min(effective_sizes(values, method)) for method in ("bulk", "tail"))
     (of_density,) = effective_sizes({"lp": mcmc.get_extra_fields(group_by_chain=True)["lp"].numpy()}, "bulk")
-    return size, of_density, times["cpu_seconds"], kernel.num_steps
+    return bulk, tail, of_density, times["cpu_seconds"], kernel.num_steps
 
 
 def main(argv=None):
@@ -120,12 +120,12 @@ def main(argv=None):
             posterior = make()
             for way, (options, directions) in ways(name).items():
                 each = [measured(posterior, options, directions, seed, *arguments.sizes) for seed in arguments.seeds]
-                sizes, of_density, seconds, steps = map(np.array, zip(*each, strict=True))
-                spread = f"{np.median(sizes):.0f} ({sizes.min():.0f} to {sizes.max():.0f})"
+                *sizes, of_density, seconds, steps = map(np.array, zip(*each, strict=True))
+                spreads = [f"{np.median(size):.0f} ({size.min():.0f} to {size.max():.0f})" for size in sizes]
                 medians = f"{np.median(of_density):.0f}", f"{np.median(seconds):.1f}", f"{np.median(steps):.0f}"
-                yield name, way, spread, *medians
+                yield name, way, *spreads, *medians
 
-    show(("posterior", "way", "smallest ESS of 4,000", "of the log density", "CPU seconds", "steps"), rows())
+    show(("posterior", "way", "bulk ESS of 4,000", "tail", "of the log density", "CPU seconds", "steps"), rows())
 
 
 if __name__ == "__main__":

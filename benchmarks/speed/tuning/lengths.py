@@ -4,11 +4,12 @@ those at the best fixed length, for as much time.
     python -m benchmarks.speed.tuning.lengths --only Langevin --chains 1 4 --seeds 0 1
     python -m benchmarks.speed.tuning.lengths --published --curves curves.json
 
-For each posterior, one run of many chains tunes step size and masses and then draws at each of a row of mean lengths:
-so much is each length worth, at the same ε, by the smallest bulk or tail effective size of the posterior's functionals
-and the log density. Then runs of few chains only warm up, and what they choose is worth what
-the curve says there, by interpolation. Time is counted in leapfrog steps, of which an iteration costs some beside its
-own: with few chains in native code, many. The second share leaves these out: it counts gradients alone.
+For each posterior, runs of many chains tune step size and masses and then draw at each of a row of mean lengths: so
+much is each length worth, at the same ε, by the smallest bulk or tail effective size of the posterior's functionals and
+the log density. Values are medians over the runs, since in a single one a chain can stay in a tail at any length. Then
+runs of few chains only warm up, and what they choose is worth what the curve says there, by interpolation. Time is
+counted in leapfrog steps, of which an iteration costs some beside its own: with few chains in native code, many. The
+second share leaves these out: it counts gradients alone.
 """
 
 from __future__ import annotations
@@ -80,10 +81,10 @@ def of_best(curve, length):
     return float(np.exp(np.interp(math.log(length), x, y) - y.max()))
 
 
-def curve_of(posterior, chains, warmup, draws):
-    """``{length: (effective size for a draw, steps of a draw)}``."""
-    run, _ = prepared(posterior, chains, warmup, 0)
-    return {length: drawn(run, posterior, length, draws) for length in LENGTHS}
+def curve_of(posterior, chains, warmup, draws, runs):
+    """``{length: (effective size for a draw, steps of a draw)}``, medians over runs."""
+    tuned = [prepared(posterior, chains, warmup, seed)[0] for seed in range(runs)]
+    return {length: tuple(np.median([drawn(run, posterior, length, draws) for run in tuned], 0)) for length in LENGTHS}
 
 
 def stored(path, name, make):
@@ -102,11 +103,10 @@ def rows(arguments):
         from benchmarks.problems.published import published as chosen
     else:
         chosen = posteriors
-    chains, warmup, draws = arguments.many
     for name, posterior in chosen().items():
         if not any(part in name for part in arguments.only.split("|")):
             continue
-        found = stored(arguments.curves, name, lambda posterior=posterior: curve_of(posterior, chains, warmup, draws))
+        found = stored(arguments.curves, name, lambda posterior=posterior: curve_of(posterior, *arguments.many))
         for few in arguments.chains:
             runs = [prepared(posterior, few, arguments.warmup, seed)[0] for seed in arguments.seeds]
             fixed_cost = runs[0].tuning.length_choice.fixed_cost
@@ -132,7 +132,8 @@ def main(argv=None):
     parser.add_argument("--chains", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--warmup", type=int, default=500)
-    parser.add_argument("--many", type=int, nargs=3, default=[16, 500, 1000], help="chains, warm-up, draws a length")
+    many = "chains, warm-up, draws a length, runs"
+    parser.add_argument("--many", type=int, nargs=4, default=[16, 500, 1000, 3], help=many)
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
