@@ -86,6 +86,9 @@ def _library() -> ctypes.CDLL:
 
 
 def _call(name: str, *arguments: int | Tensor) -> None:
+    for x in arguments:
+        if isinstance(x, Tensor) and not x.is_contiguous():
+            raise ValueError(f"{name}: a tensor with strides {x.stride()}, expected a contiguous one.")
     getattr(_library(), name)(
         *[ctypes.c_void_p(x.data_ptr()) if isinstance(x, Tensor) else ctypes.c_int(x) for x in arguments]
     )

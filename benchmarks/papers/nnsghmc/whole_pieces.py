@@ -63,7 +63,8 @@ def pieces(folder, collection, part):
     else:
         found = scipy.io.loadmat(Path(folder) / f"{collection}.mat")[part][0]
     starts = np.cumsum([0, *map(len, found)])
-    return Pieces(torch.tensor(np.concatenate(found).astype(np.uint8)), torch.tensor(starts))
+    notes = np.ascontiguousarray(np.concatenate(found), dtype=np.uint8)  # arrays of MATLAB are stored by columns
+    return Pieces(torch.from_numpy(notes), torch.tensor(starts))
 
 
 class Piece(torch.nn.Module):

@@ -3,7 +3,9 @@
 import os
 import shlex
 
+import numpy as np
 import pytest
+import scipy.io
 import torch
 
 from benchmarks.papers.nnsghmc import gru, music, whole_pieces
@@ -60,6 +62,21 @@ def test_chains_have_pieces_of_their_own(data):
         torch.testing.assert_close(value[chain], expected.detach())
         for found, right in zip(slopes, torch.autograd.grad(expected, leaves), strict=True):
             torch.testing.assert_close(found[chain], right, rtol=1e-4, atol=1e-5)
+
+
+def test_pieces_of_a_file_that_is_stored_by_columns(tmp_path, data):
+    generated = np.random.default_rng(0).random((2, 6, gru.NOTES)) < 0.3
+    pieces = np.empty((1, 2), dtype=object)
+    pieces[0] = list(generated.astype(float))
+    scipy.io.savemat(tmp_path / "Nottingham.mat", {"traindata": pieces})
+    read = whole_pieces.pieces(tmp_path, "Nottingham", "traindata")
+    assert read.starts.tolist() == [0, 6, 12]
+    weights = [x[0] for x in weights_of(1)]
+    for row in range(2):
+        found = gru.mean_likelihood(weights, *read, torch.tensor([row]))
+        torch.testing.assert_close(found, by_autograd(weights, torch.tensor(generated[row])))
+    with pytest.raises(ValueError, match="contiguous"):
+        gru.mean_likelihood(weights, read.notes.T.contiguous().T, read.starts, torch.tensor([0]))
 
 
 def test_the_density_of_a_kernel_is_a_graph(data):
