@@ -4,6 +4,7 @@
     python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --tune --sampler FILE [--problem ReLU] [--store S]
     python -m benchmarks.papers.nnsghmc.mnist --store S --figure PICTURE [--curves BNN_MNIST]
     python -m benchmarks.papers.nnsghmc.mnist --sampler FILE --contours PICTURE
+    python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --profile --sampler FILE --problem sigmoid --store S
     python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --train FILE [--rounds 4] [--digits 01234]
     python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --sampler FILE [--problem ReLU] [--seconds 12]
 
@@ -43,7 +44,7 @@ import torch
 from torch import nn
 
 from benchmarks.images import generated, mnist
-from benchmarks.papers.nnsghmc import paper_figures, paper_runs, paper_training
+from benchmarks.papers.nnsghmc import paper_figures, paper_profile, paper_runs, paper_training
 from benchmarks.papers.nnsghmc.digits import PROBLEMS, best_of, kernels, network, only, posterior, small_weights, split
 from benchmarks.tables import show
 from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
@@ -149,6 +150,10 @@ def run_with_the_budget_of_the_paper(arguments, sampler, train, test):
     names = arguments.kernels or [*paper_runs.NAMES, *(paper_runs.OPTIMISERS if arguments.optimisers else ())]
     data, parts = paper_runs.parts_of(arguments.problem, train, test)
     steps, chains = arguments.steps, arguments.chains or paper_runs.CHAINS
+    if arguments.profile:
+        found = paper_profile.profile(arguments.problem, sampler, data[0], arguments.store, chains, steps)
+        show(paper_profile.HEADINGS, found)
+        return
     if arguments.tune:
         chosen = [name for name in names if name not in paper_runs.OPTIMISERS]
         budget = chains, min(paper_runs.TUNING_STEPS, steps)
@@ -181,6 +186,7 @@ def main(argv=None):
     parser.add_argument("--figure", help="draw the curves of all problems of the store of --paper")
     parser.add_argument("--curves", help="folder BNN_MNIST of the authors' code, for their curves in the figure")
     parser.add_argument("--contours", help="draw Q and D of the sampler")
+    parser.add_argument("--profile", action="store_true", help="how fast NNSGHMC moves at the rates of the store")
     parser.add_argument("--short", action="store_true", help="few generated images")
     arguments = parser.parse_args(argv)
     if arguments.figure:

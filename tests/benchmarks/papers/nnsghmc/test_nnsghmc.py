@@ -43,6 +43,11 @@ def test_the_budget_of_the_paper_small(tmp_path, capsys):
     assert capsys.readouterr().out.count("| Adam | 0.002 | 20 |") == 1
     mnist.main([*options, "--figure", str(figures[0])])
     mnist.main([*options, "--contours", str(figures[1])])
+    capsys.readouterr()
+    mnist.main(["--short", "--paper", *options, "--profile", "--steps", "100", "--chains", "2"])
+    heading, _, *rows = capsys.readouterr().out.splitlines()
+    assert "rate of descent" in heading
+    assert len(rows) == 2
     assert all(figure.exists() for figure in figures)
 
 

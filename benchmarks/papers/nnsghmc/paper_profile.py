@@ -1,0 +1,50 @@
+"""How fast the learned sampler moves along a run of the paper's budget, beside SGHMC: `mnist --paper --profile`.
+
+Momenta that lose the fraction εD in a step follow the gradient of a batch, averaged over the images, at the rate
+γQ²/(εD) a step, with ε = √(γ/N); those of SGHMC at the rate γ/friction. The table has medians over all coordinates of
+all chains, at the rates of the store and at twice these.
+"""
+
+from __future__ import annotations
+
+import pyro
+
+from benchmarks.papers.nnsghmc.digits import PROBLEMS, network, posterior
+from benchmarks.papers.nnsghmc.paper_runs import BETWEEN, rate_of, settings, tiny_weights
+
+TIMES = (100, 200, 300, 500, 1000, 2000)
+HEADINGS = (
+    *("rate", "steps", "energy of an image", "Q", "friction of a step", "rate of descent", "of SGHMC, friction 0.1"),
+    "temperature",
+)
+
+
+def profile(problem, sampler, train, store, chains, steps):
+    """Rows for some times of two runs of NNSGHMC, at the rate of the store and at twice this rate."""
+    rate, of_sghmc = rate_of(problem, "NNSGHMC", store), rate_of(problem, "SGHMC, friction 0.1", store) / 0.1
+    for each in (rate, 2 * rate):
+        for done, *numbers, hot in _run(problem, each, sampler, train, chains, steps):
+            yield [f"{each:.3g}", done, *(f"{float(number):.2f}" for number in (*numbers, of_sghmc, hot))]
+
+
+def _run(problem, rate, sampler, train, chains, steps):
+    sizes, activation, _ = PROBLEMS[problem]
+    cases = len(train[0])
+    pyro.set_rng_seed(1)
+    make, options = settings("NNSGHMC", rate, sampler, cases)
+    model = posterior(network(sizes, activation), *train)
+    kernel = make(model, **options, num_steps=BETWEEN, init_strategy=tiny_weights)
+    run = kernel.prepare(chains, 0, None)
+    scaling = kernel.scaling_of(run.problem)
+    energy_of = kernel.step_on(run.problem).keywords["energy_input"]
+    for done in range(BETWEEN, min(steps, TIMES[-1]) + 1, BETWEEN):
+        run.advance()
+        if done not in TIMES:
+            continue
+        state, (block,) = run.state, run.state.position
+        momentum, gradient = state.momentum[block], state.gradient[block] / state.memory[block].sqrt()
+        found = sampler.to(momentum).coefficients(energy_of(state)[0], momentum, gradient, scaling)
+        friction = options["step_size"](done) * found.friction
+        descent = cases * options["step_size"](done) ** 2 * found.curl.square() / friction
+        medians = found.curl.median(), friction.median(), descent.median()
+        yield done, state.energy.mean() / cases, *medians, momentum.square().mean()
