@@ -1,8 +1,9 @@
 """How fast the learned sampler moves along a run of the paper's budget, beside SGHMC: `mnist --paper --profile`.
 
-Momenta that lose the fraction εD in a step follow the gradient of a batch, averaged over the images, at the rate
-γQ²/(εD) a step, with ε = √(γ/N); those of SGHMC at the rate γ/friction. The table has medians over all coordinates of
-all chains, at the rates of the store and at twice these.
+Momenta that lose the fraction εD in a step follow the gradient of the mean energy of an image at the rate γQ²/(εD) a
+step, with ε = √(γ/N); those of SGHMC at the rate γ/friction. The energy falls by the rate times the squared gradient,
+summed over coordinates, so "friction of the gradient" and "rate of descent" are means over all coordinates of all
+chains, weighted by squared gradients. Rates γ are those of the store, and twice these.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from benchmarks.papers.nnsghmc.paper_runs import BETWEEN, rate_of, settings, tin
 
 TIMES = (100, 200, 300, 500, 1000, 2000)
 HEADINGS = (
-    *("rate", "steps", "energy of an image", "Q", "friction of a step", "rate of descent", "of SGHMC, friction 0.1"),
-    "temperature",
+    *("rate", "steps", "energy of an image", "median of Q", "median friction of a step", "friction of the gradient"),
+    *("rate of descent", "of SGHMC, friction 0.1", "temperature"),
 )
 
 
@@ -46,5 +47,6 @@ def _run(problem, rate, sampler, train, chains, steps):
         found = sampler.to(momentum).coefficients(energy_of(state)[0], momentum, gradient, scaling)
         friction = options["step_size"](done) * found.friction
         descent = cases * options["step_size"](done) ** 2 * found.curl.square() / friction
-        medians = found.curl.median(), friction.median(), descent.median()
-        yield done, state.energy.mean() / cases, *medians, momentum.square().mean()
+        weights = gradient.square() / gradient.square().sum()
+        numbers = found.curl.median(), friction.median(), (weights * friction).sum(), (weights * descent).sum()
+        yield done, state.energy.mean() / cases, *numbers, momentum.square().mean()

@@ -208,6 +208,10 @@ def main(argv=None):
     parser.add_argument("--store", default="results/ohmc_mnist", help="where the runs of --paper are stored")
     parser.add_argument("--small", "--short", action="store_true", help="a small network and few generated images")
     arguments = parser.parse_args(argv)
+    if arguments.gain != GAIN and "orthogonal" not in arguments.network:
+        parser.error(f"--gain is for networks with orthogonal layers, found --network {arguments.network}.")
+    if arguments.output_scale != 1 and arguments.network == "orthogonal output":
+        parser.error("--output-scale is for a free output layer, found --network 'orthogonal output'.")
     names = ("step_size", "friction", "descent", "epochs_a_draw", "temperature", "output_scale", "gain")
     options = {name: getattr(arguments, name) for name in names}
     narrow = arguments.network in ("low-rank", "bottleneck")
