@@ -1,19 +1,25 @@
-"""A sampler trained on a small recurrent network of piano music, on larger ones of four collections, beside SGHMC, SGLD
-and pSGLD.
+"""Recurrent networks of music: a sampler trained on piano music, on larger networks of four collections.
 
-    python -m benchmarks.papers.nnsghmc.music --data FOLDER --train FILE [--rounds 20]
-    python -m benchmarks.papers.nnsghmc.music --data FOLDER --sampler FILE [--collection Piano_midi] [--figure FILE]
-    python -m benchmarks.papers.nnsghmc.music --paper --data FOLDER --sampler FILE --store FOLDER [--minutes 15]
+    python -m benchmarks.papers.nnsghmc.music --data FOLDER --train FILE [--rounds 40]
+    python -m benchmarks.papers.nnsghmc.music --data FOLDER --sampler FILE --store FOLDER --collection Piano_midi --tune
+    python -m benchmarks.papers.nnsghmc.music --data FOLDER --sampler FILE --store FOLDER [--offset 1] [--minutes 15]
+    python -m benchmarks.papers.nnsghmc.music --store FOLDER --figure PICTURE
 
-With ``--paper`` it is the experiment of section 5.3 of Gong, Li & Hernández-Lobato (ICLR 2019) at its full size, see
-`whole_pieces`. Without, sizes are cut so that a processor can take it: they train on a GRU of 100 units and test with
-200; here it is 50 and 100. Each of 88 notes at a time is predicted from all that was heard before in the same excerpt
-of 32 times; at most 1,500 excerpts of a collection train, and 300 test. Batches have 32 excerpts. Priors are standard
-normal, and chains begin at small weights. Each sampler has the same seconds of processor time. Probabilities of what is
-heard at a time are averaged over the draws of the second half of all chains. The step size of each is the one of a few
-with the smallest negative log-likelihood of the validation excerpts of the piano, in a quarter of that time. The first
-600 steps are warm-up, in which the guard of NNSGHMC may
-halve its steps; a run that it ends later counts as infinite.
+Section 5.3 and appendix of Gong, Li & Hernández-Lobato (ICLR 2019), who follow Chen, Carlson, Gan, Li & Carin (AISTATS
+2016), with a gated recurrent unit and whole pieces, one at a time. As there: a sampler is trained on 100 units and
+Piano-midi (40 epochs of 7 times 70 steps, cross-chain loss), and used with 200; batches of one piece; 20 epochs, 100 on
+JSB chorales; the rate of a batch 0.001, so that ε = √(0.001 / N) for N times of all pieces together; friction 0.01 of
+SGHMC; Adam with 0.001. The likelihood is weighted as theirs: U = -N / T log p(piece) + prior for a piece of T times,
+which gives each piece the same weight.
+
+What the paper leaves open, and here: standard normal priors; weights begin normal with variance 1 / inputs; the first
+state is 0; three chains with their own orders of pieces; probabilities of a chain averaged over its draws at the ends
+of the later half of epochs so far (those of Adam and Santa: of the present weights); a quarter of the epochs is
+warm-up, in which the guard of NNSGHMC may halve its steps. ``--offset`` is β of Q, by which they accelerate the sampler
+on other collections than that of its training, tuned on the validation pieces of Piano-midi (``--tune``); NNSGHMC-s is
+without.
+
+Each epoch is stored, so that the command goes on where it was ended; ``--minutes`` ends it.
 """
 
 from __future__ import annotations
@@ -22,252 +28,187 @@ import argparse
 import math
 import os
 import time
-from collections import defaultdict
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pyro
-import scipy.io
 import torch
-from torch import nn
 
-from benchmarks.papers.nnsghmc import whole_pieces
-from benchmarks.papers.nnsghmc.mnist import small_weights, train_on_networks
+from benchmarks.papers.nnsghmc.mnist import small_weights
+from benchmarks.papers.nnsghmc.music_samplers import FRICTION, RATE, SAMPLERS, likelihoods, made, pieces, posterior
 from benchmarks.tables import show
-from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler, MetaTask
-from pyro_manifold.nn import to_bayesian_
+from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
 
-COLLECTIONS = ("Piano_midi", "Nottingham", "MuseData", "JSB_Chorales")
-NOTES, LENGTH, BATCH, STEPS = 88, 32, 32, 20
-WARMUP = 30  # iterations in which the guard of NNSGHMC may halve its steps
-MOST = {"traindata": 1500, "validdata": 300, "testdata": 300}
-TRAINING_STEP = math.sqrt(0.01 / MOST["traindata"])
-
-
-class Recurrent(nn.Module):
-    """A gated recurrent unit (Cho et al. 2014) and a linear map to the logits of the next notes."""
-
-    def __init__(self, units):
-        super().__init__()
-        self.units = units
-        self.heard, self.state = nn.Linear(NOTES, 3 * units), nn.Linear(units, 3 * units)
-        self.out = nn.Linear(units, NOTES)
-
-    def forward(self, notes):
-        """Logits at each time, of notes up to the one before, ``(excerpts, times, 88)``."""
-        before = nn.functional.pad(notes[:, :-1], (0, 0, 1, 0))
-        heard = self.heard(before)
-        state = notes.new_zeros(len(notes), self.units)
-        states = []
-        for time_ in range(notes.shape[1]):
-            (reset, keep, new), (by_reset, by_keep, by_new) = (
-                gates.chunk(3, -1) for gates in (heard[:, time_], self.state(state))
-            )
-            keep = torch.sigmoid(keep + by_keep)
-            new = torch.tanh(new + torch.sigmoid(reset + by_reset) * by_new)
-            state = new + keep * (state - new)
-            states.append(state)
-        return self.out(torch.stack(states, 1))
+EPOCHS = {"Piano_midi": 20, "Nottingham": 20, "MuseData": 20, "JSB_Chorales": 100}
+UNITS = 200
+HEADINGS = [
+    *("collection", "sampler", "negative log-likelihood", "lowest, after epoch", "of the last draws"),
+    *("temperature", "epochs", "CPU seconds of all chains"),
+]
 
 
-def network(units):
-    return to_bayesian_(Recurrent(units), (), prior_scale=1.0)
+def curve(each, late=True):
+    """Negative log-likelihood of a time after each epoch, ``(epochs, chains)``, from ``(epochs, chains, times)``."""
+    found = []
+    for epoch in range(len(each)):
+        part = each[(epoch + 1) // 2 : epoch + 1] if late else each[epoch : epoch + 1]
+        found.append(-(part.logsumexp(0) - math.log(len(part))).mean(1))
+    return torch.stack(found)
 
 
-def excerpts(folder, collection, part):
-    """Notes ``(excerpts, 32, 88)``, of pieces cut from their beginnings, and which times belong to a piece.
-
-    Without a folder, a few of random notes.
-    """
-    if folder is None:
-        return torch.bernoulli(torch.full((40, 5, NOTES), 0.04)), torch.ones(40, 5)
-    pieces = scipy.io.loadmat(Path(folder) / f"{collection}.mat")[part][0]
-    cut = [piece[start : start + LENGTH] for piece in pieces for start in range(0, len(piece), LENGTH)]
-    order = np.random.default_rng(0).permutation(len(cut))[: MOST[part]]
-    notes, present = torch.zeros(len(order), LENGTH, NOTES), torch.zeros(len(order), LENGTH)
-    for row, number in enumerate(order):
-        piece = torch.tensor(cut[number], dtype=torch.float32)
-        notes[row, : len(piece)], present[row, : len(piece)] = piece, 1.0
-    return notes, present
-
-
-def log_likelihood(logits, notes, present):
-    """Of each time of each excerpt, ``(excerpts, times)``."""
-    each = notes * logits - nn.functional.softplus(logits)
-    return each.sum(-1) * present
-
-
-def posterior(net, notes, present):
-    def model():
-        plate = pyro.plate("excerpts", len(notes), subsample_size=min(BATCH, len(notes)))
-        with plate as rows:
-            heard, there = notes[rows], present[rows]
-        logits = net(heard)  # outside of the plate, for its weights belong to all excerpts
-        with plate:
-            pyro.factor("notes", log_likelihood(logits, heard, there).sum(-1))
-
-    return model
-
-
-def kernels(sampler, cases):
-    """``{name: (step sizes to choose from, settings for a step size)}``."""
-    common = {"num_steps": STEPS, "init_strategy": small_weights}
-    hamiltonian, own = math.sqrt(0.01 / cases), sampler.step_size_for(cases)
-    return {
-        "NNSGHMC": (
-            [a * own for a in (1, 1.4, 2)],
-            lambda ε: (NNSGHMC, {"sampler": sampler, "step_size": ε, **common}),
-        ),
-        "SGHMC": (
-            [a * hamiltonian for a in (1, 1.4, 2)],
-            lambda ε: (SGHMC, {"step_size": ε, "friction": 0.01, "integrator": "euler", **common}),
-        ),
-        "SGLD": ([a * 0.4 / cases for a in (1, 2, 4)], lambda ε: (SGLD, {"step_size": ε, **common})),
-        "pSGLD": (
-            [a * 2.8e-3 for a in (1, 2, 4)],
-            lambda ε: (PSGLD, {"step_size": ε, "decay": 0.99, "damping": 1e-5 * cases, **common}),
-        ),
-    }
-
-
-def likelihoods(net, chain, notes, present):
-    """Of each time under each draw, ``(chains, excerpts, times)``."""
-    draws = chain.values
-    with torch.no_grad():
-        return torch.stack(
-            [
-                log_likelihood(
-                    pyro.poutine.condition(net, {name: value[k] for name, value in draws.items()})(notes),
-                    notes,
-                    present,
-                )
-                for k in range(len(next(iter(draws.values()))))
-            ]
-        )
-
-
-def curve(kernel, net, train, test, chains, seconds, seed):
-    """``[(seconds, negative log-likelihood of a time)]``, predictions averaged over the later half of the draws."""
-    pyro.set_rng_seed(seed)
-    make, settings = kernel
-    chain = make(posterior(net, *train), **settings).prepare(chains, WARMUP, None)
-    spent, found, points = 0.0, [], []
-    while spent < seconds:
+def run(store, name, sampler, offset, units, data, test, chains, epochs, ends):
+    """Go on until an epoch or the time ends; return what is stored."""
+    pyro.set_rng_seed(1)
+    torch.set_default_dtype(torch.float32)
+    kept = {"likelihoods": [], "measured": [], "seconds": 0.0, "error": ""}
+    chain = made(name, sampler, offset, units, data, chains, epochs)
+    if store.exists():
+        kept = torch.load(store, weights_only=True)
+        chain.load_state_dict(kept.pop("state"))
+    while len(kept["likelihoods"]) < epochs and time.monotonic() < ends and not kept["error"]:
         started = time.process_time()
         try:
-            chain.advance()
-        except ArithmeticError:
-            return [*points, (spent, math.inf)]
-        spent += time.process_time() - started
-        found.append(likelihoods(net, chain, *test))
-        late = torch.cat(found[len(found) // 2 :])
-        of_times = late.logsumexp(0) - math.log(len(late))
-        points.append((spent, float(-of_times.sum() / test[1].sum())))
-    return points
+            measured = chain.epoch()
+        except ArithmeticError as error:
+            kept["error"] = str(error)
+        else:
+            kept["measured"].append(measured)
+            kept["seconds"] += time.process_time() - started
+            kept["likelihoods"].append(likelihoods(chain.weights(), test))
+            last = -kept["likelihoods"][-1].mean(1)
+            print(store.stem, len(kept["likelihoods"]), [f"{x:.3f}" for x in last], measured, flush=True)
+        unfinished = store.with_suffix(".unfinished")
+        torch.save({**kept, "state": chain.state_dict()}, unfinished)
+        os.replace(unfinished, store)
+    return kept
 
 
-def step_sizes(sampler, units, piano, chains, seconds, only_these=None):
-    """The best of each kernel for the validation excerpts of the piano; by how many times the smallest."""
-    train, valid = piano
-    net, chosen = network(units), {}
-    for name, (sizes, settings) in kernels(sampler, len(train[0])).items():
-        if name not in (only_these or [name]):
-            continue
-        tried = [curve(settings(ε), net, train, valid, chains, seconds / 4, 0)[-1][1] for ε in sizes]
-        print(name, [f"{value:.2f}" for value in tried], flush=True)
-        chosen[name] = tried.index(min(tried))
-    return chosen
+def of_sampler(name, kept):
+    """Its curve: of averaged probabilities, or of the present weights of an optimiser."""
+    return curve(torch.stack(kept["likelihoods"]), name not in ("Adam", "Santa"))
 
 
-def compare(sampler, collections, folder, units, chains, seconds, figure, only_these=None):
-    piano = [excerpts(folder, "Piano_midi", part) for part in ("traindata", "validdata")]
-    chosen = step_sizes(sampler, units, piano, chains, seconds, only_these) if folder else defaultdict(int)
-    rows, curves = [], {}
+def row(collection, name, kept, epochs):
+    if not kept["likelihoods"]:
+        return [collection, name, *["–"] * 4, f"0 of {epochs} {kept['error']}", f"{kept['seconds']:.0f}"]
+    averaged, single = of_sampler(name, kept), curve(torch.stack(kept["likelihoods"]), late=False)
+    last, done = averaged[-1], len(averaged)
+    hot = kept["measured"][-1].get("kinetic_temperature")
+    temperature = "–" if hot is None else f"{np.mean(hot):.2f}"
+    words = f"{last.mean():.2f} ± {last.std():.2f}" if len(last) > 1 else f"{float(last):.2f}"
+    end = f"{done} of {epochs}" + (", ended by its guard" if kept["error"] else "")
+    lowest = f"{averaged.mean(1).min():.2f} after {int(averaged.mean(1).argmin()) + 1}"
+    return [collection, name, words, lowest, f"{single[-1].mean():.2f}", temperature, end, f"{kept['seconds']:.0f}"]
+
+
+def compare(arguments, collections):
+    sampler = MetaSampler.load(arguments.sampler)
+    folder = Path(arguments.store)
+    folder.mkdir(parents=True, exist_ok=True)
+    ends = time.monotonic() + 60 * arguments.minutes
+    rows, parts = [], ("traindata", "validdata" if arguments.tune else "testdata")
+    unknown = set(arguments.samplers or []) - set(SAMPLERS)
+    if unknown:
+        raise SystemExit(f"--samplers {min(unknown)}: expected some of {', '.join(SAMPLERS)}.")
+    names = arguments.samplers or [name for name in SAMPLERS if name != "NNSGHMC-s"]
     for collection in collections:
-        train, test = (excerpts(folder, collection, part) for part in ("traindata", "testdata"))
-        for name, (sizes, settings) in kernels(sampler, len(train[0])).items():
-            if name not in (only_these or [name]):
-                continue
-            points = curve(settings(sizes[chosen[name]]), network(units), train, test, chains, seconds, 1)
-            curves[collection, name] = points
-            rows.append([collection, name, f"{points[-1][1]:.2f}", STEPS * len(points)])
-            print(rows[-1], flush=True)
-    print(f"\n## {units} units, {chains} chains, {seconds:g} s of the processor\n")
-    show(["collection", "sampler", "negative log-likelihood of a time", "steps"], rows)
-    if figure:
-        draw(curves, collections, figure)
+        data, test = (pieces(arguments.data, collection, part) for part in parts)
+        epochs = arguments.epochs or EPOCHS[collection]
+        for name in names:
+            offset = f"-{arguments.offset:g}" if name == "NNSGHMC" else ""
+            tuned = "-validation" if arguments.tune else ""
+            store = folder / f"{collection}-{name}{offset}{tuned}.pt"
+            budget = (arguments.units, data, test, arguments.chains, epochs, ends)
+            kept = run(store, name, sampler, arguments.offset, *budget)
+            rows.append(row(collection, name, kept, epochs))
+    show(HEADINGS, rows)
 
 
-def draw(curves, collections, path):
+def train(arguments):
+    """The paper's training, on half of the units; resumed from its checkpoint."""
+    data = pieces(arguments.data, "Piano_midi", "traindata")
+    torch.set_default_dtype(torch.float32)
+    task = MetaTask(posterior(arguments.units // 2, data), init_strategy=small_weights, data_size=len(data.notes))
+    command = "python -m benchmarks.papers.nnsghmc.music --data FOLDER --train FILE"
+    sampler = train_meta_sampler(
+        [task],
+        step_size=math.sqrt(RATE / len(data.notes)),
+        rounds=arguments.rounds,
+        constant_friction=FRICTION,
+        chains=max(4, arguments.training_chains),
+        steps=70,
+        segments=7,
+        truncation=70,
+        thinning=5,
+        share=0.05,
+        within=0.0,
+        scores="marginal",
+        learning_rate=0.01,
+        checkpoint=f"{arguments.train}.training",
+        checkpoint_every=1,
+        command=f"{command} --rounds {arguments.rounds} --training-chains {arguments.training_chains}",
+    )
+    sampler.save(arguments.train)
+
+
+def draw(store, path):
+    """Negative log-likelihood of the test pieces by epoch, for all runs of the store; means over chains."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    fig, axes = plt.subplots(1, len(collections), figsize=(3.2 * len(collections), 3.0), squeeze=False)
-    for axis, collection in zip(axes[0], collections, strict=True):
-        ends = []
-        for (where, name), points in curves.items():
-            if where == collection:
-                axis.plot(*zip(*points, strict=True), label=name)
-                ends.append(points[-1][1])
-        axis.set(title=collection, xlabel="seconds of the processor", ylim=(0.97 * min(ends), 1.35 * max(ends)))
-    axes[0, 0].set_ylabel("negative log-likelihood")
-    # Below all of them: there is no corner that is free in each.
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=4, frameon=False)
-    fig.tight_layout(rect=(0, 0.08, 1, 1))
-    fig.savefig(path, dpi=110)
-
-
-def train_sampler(path, train, units, rounds):
-    task = MetaTask(posterior(network(units), *train), init_strategy=small_weights)
-    command = f"python -m benchmarks.papers.nnsghmc.music --data FOLDER --train FILE --rounds {rounds}"
-    training_settings = {"steps": 100, "segments": 2, "truncation": 50, "thinning": 25, "share": 0.05}
-    train_on_networks(path, [task], TRAINING_STEP, rounds=rounds, chains=6, command=command, **training_settings)
+    figure, axes = plt.subplots(1, len(EPOCHS), figsize=(13, 3.4), layout="constrained")
+    for axis, collection in zip(axes, EPOCHS, strict=True):
+        files = [file for file in Path(store).glob(f"{collection}-*.pt") if not file.stem.endswith("-validation")]
+        for file in sorted(files):
+            name = file.stem.removeprefix(f"{collection}-")
+            sampler = name if name in SAMPLERS else "NNSGHMC"
+            likelihood = of_sampler(sampler, torch.load(file, weights_only=True)).mean(1)
+            colour = f"C{SAMPLERS.index(sampler)}"
+            axis.plot(
+                range(1, len(likelihood) + 1), likelihood, colour, label=name.replace("-", ", offset ", name != sampler)
+            )
+        lowest = min((line.get_ydata().min() for line in axis.lines), default=1.0)
+        axis.set(title=collection.replace("_", " "), xlabel="epoch", ylim=(0.97 * lowest, 1.35 * lowest))
+        if axis.lines:
+            axis.legend(fontsize=7)
+    axes[0].set_ylabel("negative log-likelihood")
+    figure.savefig(path, dpi=90)
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of the four files *.mat")
     parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--rounds", type=int, help="of training; 20, or 40 of the paper's")
+    parser.add_argument("--rounds", type=int, default=40, help="of training")
+    parser.add_argument("--training-chains", type=int, default=8)
     parser.add_argument("--sampler", help="a name, or a file that --train wrote")
-    parser.add_argument("--collection", choices=COLLECTIONS, help="one in place of all")
-    parser.add_argument("--chains", type=int, default=3)
-    parser.add_argument("--units", type=int, help="100, or the paper's 200")
-    parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--figure", help="where to draw the learning curves")
-    parser.add_argument("--short", action="store_true", help="a few random notes")
-    parser.add_argument("--paper", action="store_true", help="whole pieces, at the paper's budget; see whole_pieces.py")
-    parser.add_argument("--store", help="folder in which each epoch of --paper is stored, to go on from there")
+    parser.add_argument("--store", help="folder in which each epoch is stored, to go on from there")
+    parser.add_argument("--collection", choices=EPOCHS, help="one in place of all")
     parser.add_argument("--samplers", nargs="*", help="some in place of all")
-    parser.add_argument("--offset", type=float, default=0.0, help="what --paper adds to Q of NNSGHMC")
-    parser.add_argument("--epochs", type=int, help="of --paper, in place of 20, or 100 of JSB chorales")
-    parser.add_argument("--minutes", type=float, default=1e6, help="after which --paper ends")
-    parser.add_argument("--tune", action="store_true", help="validation pieces in place of the test's, with --paper")
-    parser.add_argument("--training-chains", type=int, default=8, help="of --paper --train")
+    parser.add_argument("--chains", type=int, default=3)
+    parser.add_argument("--units", type=int, default=UNITS, help="half as many in training")
+    parser.add_argument("--offset", type=float, default=0.0, help="what is added to Q of NNSGHMC")
+    parser.add_argument("--epochs", type=int, help="in place of 20, or 100 of JSB chorales")
+    parser.add_argument("--minutes", type=float, default=1e6, help="after which the command ends")
+    parser.add_argument("--tune", action="store_true", help="validation pieces in place of the test's")
+    parser.add_argument("--figure", help="draw the curves of the store")
+    parser.add_argument("--short", action="store_true", help="a few random notes")
     arguments = parser.parse_args(argv)
+    if arguments.store is None and arguments.train is None:
+        parser.error("--store is needed: a folder in which each epoch is stored.")
+    if arguments.figure:
+        return draw(arguments.store, arguments.figure)
     if arguments.data is None and not arguments.short:
         parser.error("--data is needed: the folder of the four collections (or --short).")
-    if arguments.train and arguments.paper:
-        return whole_pieces.train(arguments)
-    units = arguments.units or 100
     if arguments.train:
-        train = excerpts(arguments.data, "Piano_midi", "traindata")
-        return train_sampler(arguments.train, train, units // 2, arguments.rounds or 20)
+        return train(arguments)
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
-    collections = [arguments.collection] if arguments.collection else COLLECTIONS
-    if arguments.paper:
-        if arguments.store is None:
-            parser.error("--store is needed: a folder in which each epoch is stored.")
-        return whole_pieces.compare(arguments, collections)
-    budget = units, arguments.chains, arguments.seconds
-    return compare(
-        MetaSampler.load(arguments.sampler), collections, arguments.data, *budget, arguments.figure, arguments.samplers
-    )
+    return compare(arguments, [arguments.collection] if arguments.collection else EPOCHS)
 
 
 if __name__ == "__main__":

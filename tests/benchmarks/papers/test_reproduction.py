@@ -19,7 +19,7 @@ SMALL = {
     "msd.robot_arm_cost": "",
     "nnsghmc.gaussian": "--short --seeds 1",
     "nnsghmc.mnist": "--short --paper --sampler networks --steps 20 --chains 2 --kernels SGLD",
-    "nnsghmc.music": "--short --sampler networks --units 4 --seconds 0.2 --chains 2 --collection Nottingham",
+    "nnsghmc.music": "--short --sampler networks --units 4 --epochs 2 --chains 2 --collection Nottingham --store music",
     "ohmc.exponentials": "--small",
     "ohmc.figures": "--small",
     "ohmc.low_rank_network": "--small",

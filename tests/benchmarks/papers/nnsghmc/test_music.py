@@ -8,7 +8,7 @@ import pytest
 import scipy.io
 import torch
 
-from benchmarks.papers.nnsghmc import gru, music, whole_pieces
+from benchmarks.papers.nnsghmc import gru, music, music_samplers
 from pyro_manifold.infer import SGHMC
 
 UNITS = 5
@@ -17,7 +17,7 @@ UNITS = 5
 @pytest.fixture
 def data(monkeypatch):
     torch.set_default_dtype(torch.float32)
-    return whole_pieces.pieces(None, "Nottingham", "traindata")
+    return music_samplers.pieces(None, "Nottingham", "traindata")
 
 
 def notes_of(data, row):
@@ -26,17 +26,22 @@ def notes_of(data, row):
 
 
 def by_autograd(weights, notes):
-    """The same by torch's operators: the module of the excerpts, of one piece."""
-    net = music.Recurrent(UNITS)
-    parameters = dict(zip((name for name, _ in net.named_parameters()), weights, strict=True))
-    played = notes.float().unsqueeze(0)
-    logits = torch.func.functional_call(net, parameters, (played,))
-    return music.log_likelihood(logits, played, torch.ones(1, len(notes))).mean()
+    """The same by torch's operators."""
+    heard, heard_bias, state, state_bias, out, out_bias = weights
+    played = notes.to(out.dtype)
+    before = torch.nn.functional.pad(played[:-1], (0, 0, 1, 0))
+    net = torch.nn.GRU(gru.NOTES, UNITS)
+    names = ("weight_ih_l0", "bias_ih_l0", "weight_hh_l0", "bias_hh_l0")  # its gates have the same order
+    parameters = dict(zip(names, (heard, heard_bias, state, state_bias), strict=True))
+    states, _ = torch.func.functional_call(net, parameters, (before,))
+    logits = states @ out.T + out_bias
+    return (played * logits - torch.nn.functional.softplus(logits)).sum(1).mean()
 
 
 def weights_of(chains):
     torch.manual_seed(0)
-    return [torch.randn(chains, *x.shape) / 2 for x in music.Recurrent(UNITS).parameters()]
+    shapes = [(3 * UNITS, gru.NOTES), (3 * UNITS,), (3 * UNITS, UNITS), (3 * UNITS,), (gru.NOTES, UNITS), (gru.NOTES,)]
+    return [torch.randn(chains, *shape) / 2 for shape in shapes]
 
 
 def test_value_and_gradient_are_those_of_autograd(data):
@@ -69,7 +74,7 @@ def test_pieces_of_a_file_that_is_stored_by_columns(tmp_path, data):
     pieces = np.empty((1, 2), dtype=object)
     pieces[0] = list(generated.astype(float))
     scipy.io.savemat(tmp_path / "Nottingham.mat", {"traindata": pieces})
-    read = whole_pieces.pieces(tmp_path, "Nottingham", "traindata")
+    read = music_samplers.pieces(tmp_path, "Nottingham", "traindata")
     assert read.starts.tolist() == [0, 6, 12]
     weights = [x[0] for x in weights_of(1)]
     for row in range(2):
@@ -80,13 +85,13 @@ def test_pieces_of_a_file_that_is_stored_by_columns(tmp_path, data):
 
 
 def test_the_density_of_a_kernel_is_a_graph(data):
-    chains = whole_pieces.Chains(SGHMC, UNITS, data, 2, 0, step_size=1e-3)
+    chains = music_samplers.Chains(SGHMC, UNITS, data, 2, 0, step_size=1e-3)
     assert chains._run.forms["density"] == "traced"
 
 
 def test_the_likelihood_of_each_time(data):
     weights = weights_of(2)
-    each = whole_pieces.likelihoods(weights, data)
+    each = music_samplers.likelihoods(weights, data)
     assert each.shape == (2, len(data.notes))
     for chain in range(2):
         first = each[chain, : data.starts[1]].mean()
@@ -95,15 +100,25 @@ def test_the_likelihood_of_each_time(data):
 
 def test_the_curve_averages_the_later_half():
     each = torch.tensor([[[-9.0]], [[-1.0]], [[-3.0]]])
-    found = whole_pieces.curve(each).flatten()
+    found = music.curve(each).flatten()
     late = -torch.tensor([-1.0, -3.0]).exp().mean().log()
     torch.testing.assert_close(found, torch.stack([torch.tensor(9.0), torch.tensor(1.0), late]))
+
+
+def test_a_sampler_of_music(tmp_path, capsys):
+    path, figure = tmp_path / "sampler.npz", tmp_path / "curves.png"
+    options = f"--short --units {UNITS} --store {tmp_path / 'store'} --chains 2 --epochs 2 --collection Nottingham"
+    music.main(shlex.split(f"--short --train {path} --rounds 1 --units 8 --training-chains 4"))
+    music.main(shlex.split(f"{options} --sampler {path} --samplers NNSGHMC SGHMC --offset 0.5"))
+    music.main(shlex.split(f"{options} --figure {figure}"))
+    assert "| Nottingham | NNSGHMC |" in capsys.readouterr().out
+    assert figure.exists()
 
 
 @pytest.mark.parametrize("sampler", ["SGHMC", "NNSGHMC", "Adam", "Santa"])
 def test_a_stored_run_goes_on(sampler, tmp_path, capsys, monkeypatch):
     def made(folder):
-        command = f"--paper --short --sampler networks --units {UNITS} --chains 2 --collection Nottingham --epochs 4"
+        command = f"--short --sampler networks --units {UNITS} --chains 2 --collection Nottingham --epochs 4"
         music.main(shlex.split(f"{command} --samplers {sampler} --store {tmp_path / folder}"))
         (file,) = (tmp_path / folder).glob("*.pt")
         return torch.stack(torch.load(file, weights_only=True)["likelihoods"])

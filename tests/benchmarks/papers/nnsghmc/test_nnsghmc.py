@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.images import generated
-from benchmarks.papers.nnsghmc import digits, gaussian, mnist, music, paper_runs
+from benchmarks.papers.nnsghmc import digits, gaussian, mnist, paper_runs
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import SGHMC
 
@@ -88,24 +88,3 @@ def test_step_sizes_are_looked_for_until_neither_way_is_better():
         found, tried = digits.best_of(lambda x, best=best: abs(math.log(x / best)), 1.0, 2)
         assert abs(math.log2(found / best)) <= 0.5
         assert min(tried) < found < max(tried)
-
-
-def test_a_gated_recurrent_unit_is_that_of_torch():
-    ours, theirs = music.Recurrent(5), torch.nn.GRU(88, 5, batch_first=True)
-    with torch.no_grad():
-        for mine, name in ((ours.heard, "ih"), (ours.state, "hh")):
-            # Theirs keeps the old state by the second gate, and so does ours.
-            mine.weight.copy_(getattr(theirs, f"weight_{name}_l0"))
-            mine.bias.copy_(getattr(theirs, f"bias_{name}_l0"))
-        notes = torch.bernoulli(torch.full((3, 6, 88), 0.1))
-        before = torch.nn.functional.pad(notes[:, :-1], (0, 0, 1, 0))
-        torch.testing.assert_close(ours(notes), ours.out(theirs(before)[0]))
-
-
-def test_a_learned_sampler_of_music(tmp_path, capsys):
-    path, figure = str(tmp_path / "sampler.npz"), tmp_path / "curves.png"
-    music.main(["--short", "--train", path, "--rounds", "1", "--units", "4"])
-    options = ["--units", "4", "--seconds", "0.4", "--chains", "2", "--collection", "Nottingham"]
-    music.main(["--short", "--sampler", path, "--figure", str(figure), *options])
-    assert capsys.readouterr().out.count("pSGLD") >= 1
-    assert figure.exists()

@@ -1,29 +1,13 @@
-"""Music as in the paper: whole pieces, one at a time, by a gated recurrent unit of 200 units; `music --paper`.
+"""Posteriors of music and their samplers: kernels of the package, Adam, and Santa; see `music`.
 
-Section 5.3 and appendix of Gong, Li & Hernández-Lobato (ICLR 2019), who follow Chen, Carlson, Gan, Li & Carin (AISTATS
-2016). As there: a sampler is trained on 100 units and Piano-midi (40 epochs of 7 times 70 steps, cross-chain loss),
-and used with 200; batches of one piece; 20 epochs, 100 on JSB chorales; the rate of a batch 0.001, so that
-ε = √(0.001 / N) for N times of all pieces together; friction 0.01 of SGHMC; Adam with 0.001. The likelihood is weighted
-as theirs: U = -N / T log p(piece) + prior for a piece of T times, which gives each piece the same weight.
-Santa is that of Chen et al.'s program (github.com/cchangyou/Santa, rnn_music), with its constants; like there,
-gradients of Adam and Santa are of the mean over the times of a piece, and scaled to the norm 5.
-
-What the paper leaves open, and here: standard normal priors; weights begin normal with variance 1 / inputs; the first
-state is 0; three chains with their own orders of pieces; probabilities of a chain averaged over its draws at the ends
-of the later half of epochs so far (those of Adam and Santa: of the present weights); a quarter of the epochs is
-warm-up, in which the guard of NNSGHMC may halve its steps. ``--offset`` is β of Q, by which they accelerate the sampler
-on other collections than that of its training, tuned on the validation pieces of Piano-midi (``--tune``); NNSGHMC-s is
-without.
-
-Each epoch is stored, so that the command goes on where it was ended; ``--minutes`` ends it.
+Santa is that of Chen et al.'s program (github.com/cchangyou/Santa, rnn_music), with its constants; as there, gradients
+of Adam and Santa are of the mean over the times of a piece, and scaled to the norm 5.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -36,12 +20,10 @@ from torch import Tensor
 
 from benchmarks.papers.nnsghmc import gru
 from benchmarks.papers.nnsghmc.mnist import small_weights
-from benchmarks.tables import show
-from pyro_manifold.infer import NNSGHMC, SGHMC, MetaSampler, MetaTask, train_meta_sampler
+from pyro_manifold.infer import NNSGHMC, SGHMC
 from pyro_manifold.nn import to_bayesian_
 
 RATE, FRICTION, NORM = 0.001, 0.01, 5.0
-EPOCHS = {"Piano_midi": 20, "Nottingham": 20, "MuseData": 20, "JSB_Chorales": 100}
 SAMPLERS = ("SGHMC", "NNSGHMC", "NNSGHMC-s", "Adam", "Santa")
 
 
@@ -212,114 +194,3 @@ def made(name, sampler, offset, units, data, chains, epochs):
         sampler = replace(sampler, constant_curl=sampler.constant_curl + offset)
     settings = {"sampler": sampler, "step_size": ε, "data_size": len(data.notes)}
     return Chains(NNSGHMC, units, data, chains, max(1, epochs // 4), **settings)
-
-
-# ---- runs ------------------------------------------------------------------------------------------------------------
-
-
-def curve(each, late=True):
-    """Negative log-likelihood of a time after each epoch, ``(epochs, chains)``, from ``(epochs, chains, times)``."""
-    found = []
-    for epoch in range(len(each)):
-        part = each[(epoch + 1) // 2 : epoch + 1] if late else each[epoch : epoch + 1]
-        found.append(-(part.logsumexp(0) - math.log(len(part))).mean(1))
-    return torch.stack(found)
-
-
-def run(store, name, sampler, offset, units, data, test, chains, epochs, ends):
-    """Go on until an epoch or the time ends; return what is stored."""
-    pyro.set_rng_seed(1)
-    torch.set_default_dtype(torch.float32)
-    kept = {"likelihoods": [], "measured": [], "seconds": 0.0, "error": ""}
-    chain = made(name, sampler, offset, units, data, chains, epochs)
-    if store.exists():
-        kept = torch.load(store, weights_only=True)
-        chain.load_state_dict(kept.pop("state"))
-    while len(kept["likelihoods"]) < epochs and time.monotonic() < ends and not kept["error"]:
-        started = time.process_time()
-        try:
-            measured = chain.epoch()
-        except ArithmeticError as error:
-            kept["error"] = str(error)
-        else:
-            kept["measured"].append(measured)
-            kept["seconds"] += time.process_time() - started
-            kept["likelihoods"].append(likelihoods(chain.weights(), test))
-            last = -kept["likelihoods"][-1].mean(1)
-            print(store.stem, len(kept["likelihoods"]), [f"{x:.3f}" for x in last], measured, flush=True)
-        unfinished = store.with_suffix(".unfinished")
-        torch.save({**kept, "state": chain.state_dict()}, unfinished)
-        os.replace(unfinished, store)
-    return kept
-
-
-def row(collection, name, kept, epochs):
-    if not kept["likelihoods"]:
-        return [collection, name, "–", "–", "–", f"0 of {epochs}", kept["error"] or "–"]
-    each = torch.stack(kept["likelihoods"])
-    averaged, single = curve(each, name not in ("Adam", "Santa")), curve(each, late=False)
-    last, done = averaged[-1], len(each)
-    hot = kept["measured"][-1].get("kinetic_temperature")
-    temperature = "–" if hot is None else f"{np.mean(hot):.2f}"
-    words = f"{last.mean():.2f} ± {last.std():.2f}" if len(last) > 1 else f"{float(last):.2f}"
-    end = f"{done} of {epochs}" + (", ended by its guard" if kept["error"] else "")
-    lowest = f"{averaged.mean(1).min():.2f} after {int(averaged.mean(1).argmin()) + 1}"
-    return [collection, name, words, lowest, f"{single[-1].mean():.2f}", temperature, end, f"{kept['seconds']:.0f}"]
-
-
-HEADINGS = [
-    *("collection", "sampler", "negative log-likelihood", "lowest, after epoch", "of the last draws"),
-    *("temperature", "epochs", "CPU seconds of all chains"),
-]
-
-
-def compare(arguments, collections):
-    sampler = MetaSampler.load(arguments.sampler)
-    folder = Path(arguments.store)
-    folder.mkdir(parents=True, exist_ok=True)
-    ends = time.monotonic() + 60 * arguments.minutes
-    rows, parts = [], ("traindata", "validdata" if arguments.tune else "testdata")
-    unknown = set(arguments.samplers or []) - set(SAMPLERS)
-    if unknown:
-        raise SystemExit(f"--samplers {min(unknown)}: expected some of {', '.join(SAMPLERS)}.")
-    names = arguments.samplers or [name for name in SAMPLERS if name != "NNSGHMC-s"]
-    for collection in collections:
-        data, test = (pieces(arguments.data, collection, part) for part in parts)
-        epochs = arguments.epochs or EPOCHS[collection]
-        for name in names:
-            offset = f"-{arguments.offset:g}" if name == "NNSGHMC" else ""
-            tuned = "-validation" if arguments.tune else ""
-            store = folder / f"{collection}-{name}{offset}{tuned}.pt"
-            budget = (arguments.units or 200, data, test, arguments.chains, epochs, ends)
-            kept = run(store, name, sampler, arguments.offset, *budget)
-            rows.append(row(collection, name, kept, epochs))
-    show(HEADINGS, rows)
-
-
-def train(arguments):
-    """The paper's training, on half of the units; resumed from its checkpoint."""
-    data = pieces(arguments.data, "Piano_midi", "traindata")
-    torch.set_default_dtype(torch.float32)
-    task = MetaTask(
-        posterior((arguments.units or 200) // 2, data), init_strategy=small_weights, data_size=len(data.notes)
-    )
-    command = "python -m benchmarks.papers.nnsghmc.music --paper --data FOLDER --train FILE"
-    sampler = train_meta_sampler(
-        [task],
-        step_size=math.sqrt(RATE / len(data.notes)),
-        rounds=arguments.rounds or 40,
-        constant_friction=FRICTION,
-        chains=max(4, arguments.training_chains),
-        steps=70,
-        segments=7,
-        truncation=70,
-        thinning=5,
-        share=0.05,
-        within=0.0,
-        scores="marginal",
-        learning_rate=0.01,
-        checkpoint=f"{arguments.train}.training",
-        checkpoint_every=1,
-        command=f"{command} --rounds {arguments.rounds or 40} --training-chains {arguments.training_chains}",
-    )
-    sampler.save(arguments.train)
