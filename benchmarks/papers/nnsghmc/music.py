@@ -198,6 +198,9 @@ def main(argv=None):
     parser.add_argument("--figure", help="draw the curves of the store")
     parser.add_argument("--short", action="store_true", help="a few random notes")
     arguments = parser.parse_args(argv)
+    for name in ("rounds", "training_chains", "chains", "units", "epochs"):
+        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} {getattr(arguments, name)}: expected 1 or more.")
     if arguments.store is None and arguments.train is None:
         parser.error("--store is needed: a folder in which each epoch is stored.")
     if arguments.figure:

@@ -24,6 +24,7 @@ from pyro_manifold.infer import NNSGHMC, SGHMC
 from pyro_manifold.nn import to_bayesian_
 
 RATE, FRICTION, NORM = 0.001, 0.01, 5.0
+FILES = ("Piano_midi.mat", "Nottingham.mat", "MuseData.mat", "JSB_Chorales.mat")
 SAMPLERS = ("SGHMC", "NNSGHMC", "NNSGHMC-s", "Adam", "Santa")
 
 
@@ -43,7 +44,10 @@ def pieces(folder, collection, part):
     if folder is None:
         found = [np.random.default_rng(k).random((5 + k, gru.NOTES)) < 0.04 for k in range(6)]
     else:
-        found = scipy.io.loadmat(Path(folder) / f"{collection}.mat")[part][0]
+        file = Path(folder) / f"{collection}.mat"
+        if not file.exists():
+            raise SystemExit(f"--data {folder}: expected a folder with {', '.join(FILES)}; there is no {file.name}.")
+        found = scipy.io.loadmat(file)[part][0]
     starts = np.cumsum([0, *map(len, found)])
     notes = np.ascontiguousarray(np.concatenate(found), dtype=np.uint8)  # arrays of MATLAB are stored by columns
     return Pieces(torch.from_numpy(notes), torch.tensor(starts))
