@@ -36,10 +36,8 @@ class Part(NamedTuple):
 
 PAGE, ARM, PAPERS = "benchmarks.md", "understand/robot_arm.md", "reproduction.md"
 HIERARCHIES = "schools|rats|pumps|seeds|baseball|epilepsy|radon|dugongs|regression|horseshoe|leukaemia"
-OTHERS = (
-    "Gaussian process|AR(|volatility|GARCH|Nile|hidden|item|mixture|correlations|funnel|Rosenbrock|"
-    "exercises|reduced|cointegration|components|alignment|directions|Florentine"
-)
+SERIES = "Gaussian process|AR(|volatility|GARCH|Nile|hidden|item|mixture|correlations|funnel|Rosenbrock"
+MATRICES = "exercises|reduced|cointegration|components|alignment|directions|Florentine"
 PARTS = {
     "rates_v22": Part(PAGE, "speed.rates --only 'paper, V(2,2)' --chains 4"),
     "rates_v32": Part(PAGE, "speed.rates --only 'paper, V(3,2)' --chains 4"),
@@ -65,7 +63,8 @@ PARTS = {
     "noisy_matrix": Part(PAPERS, "papers.ohmc.noisy_matrix"),
     "stochastic_bias": Part(PAGE, "accuracy.stochastic_gradients"),
     "lengths": Part(PAGE, f"speed.tuning.lengths --published --only '{HIERARCHIES}'"),
-    "lengths_others": Part(PAGE, f"speed.tuning.lengths --published --only '{OTHERS}'"),
+    "lengths_series": Part(PAGE, f"speed.tuning.lengths --published --only '{SERIES}'"),
+    "lengths_matrices": Part(PAGE, f"speed.tuning.lengths --published --only '{MATRICES}'"),
     "low_rank": Part("understand/ohmc.md", "speed.tuning.low_rank"),
     "stochastic_steps": Part("understand/stochastic_gradients.md", "speed.stochastic_gradients"),
 }
