@@ -5,7 +5,7 @@ python -m benchmarks.run --only gradients optimisers    some of them
 python -m benchmarks.run --only gradients --write docs  and into its page
 python -m benchmarks.run --list                         names, pages and commands
 
-A part is one command, of less than a quarter of an hour on one core. What it prints stands in its page between two
+A part is one command, of at most 17 minutes on one core. What it prints stands in its page between two
 lines, `<!-- make bench PART=name -->` and `<!-- end of name -->`, and nothing else of the page is changed. So parts
 are run again one by one, and a part that fails leaves its page as it was.
 """
