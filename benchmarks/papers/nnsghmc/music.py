@@ -172,7 +172,7 @@ def draw(store, path):
                 range(1, len(likelihood) + 1), likelihood, colour, label=name.replace("-", ", offset ", name != sampler)
             )
         lowest = min((line.get_ydata().min() for line in axis.lines), default=1.0)
-        axis.set(title=collection.replace("_", " "), xlabel="epoch", ylim=(0.97 * lowest, 1.35 * lowest))
+        axis.set(title=collection.replace("_", " "), xlabel="epoch", ylim=(0.97 * lowest, 1.65 * lowest))
         if axis.lines:
             axis.legend(fontsize=7)
     axes[0].set_ylabel("negative log-likelihood")
