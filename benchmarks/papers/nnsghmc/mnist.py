@@ -124,22 +124,23 @@ def train_sampler(path, images, labels, rounds, digits):
     if digits != "0123456789":
         command += f" --digits {digits}"
     steps = 10 if cases < 10_000 else 100
-    training_settings = {"chains": 8, "steps": steps, "segments": 10, "truncation": steps, "thinning": steps // 5}
-    options = {"rounds": rounds, "sampler": blind, "share": 0.02, "command": command, **training_settings}
-    train_on_networks(path, [task], settings["step_size"], **options)
-
-
-def train_on_networks(path, tasks, step_size, **settings):
-    """Train as suits networks, by the cross-chain loss alone with scores of each coordinate, and write the sampler."""
     sampler = train_meta_sampler(
-        tasks,
-        step_size=step_size,
-        learning_rate=0.02,
-        within=0.0,
+        [task],
+        sampler=blind,
+        step_size=settings["step_size"],
+        rounds=rounds,
+        chains=8,
+        steps=steps,
+        segments=10,
+        truncation=steps,
+        thinning=steps // 5,
+        share=0.02,
+        within=0.0,  # the cross-chain loss alone, with scores of each coordinate, suits networks
         scores="marginal",
+        learning_rate=0.02,
         checkpoint=f"{path}.training",
         checkpoint_every=2,
-        **settings,
+        command=command,
     )
     sampler.save(path)
 

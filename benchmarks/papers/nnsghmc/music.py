@@ -2,7 +2,7 @@
 
     python -m benchmarks.papers.nnsghmc.music --data FOLDER --train FILE [--rounds 40]
     python -m benchmarks.papers.nnsghmc.music --data FOLDER --sampler FILE --store FOLDER --collection Piano_midi --tune
-    python -m benchmarks.papers.nnsghmc.music --data FOLDER --sampler FILE --store FOLDER [--offset 1] [--minutes 15]
+    python -m benchmarks.papers.nnsghmc.music --data FOLDER --sampler FILE --store FOLDER [--offset 4] [--minutes 15]
     python -m benchmarks.papers.nnsghmc.music --store FOLDER --figure PICTURE
 
 Section 5.3 and appendix of Gong, Li & Hernández-Lobato (ICLR 2019), who follow Chen, Carlson, Gan, Li & Carin (AISTATS
@@ -36,7 +36,7 @@ import numpy as np
 import pyro
 import torch
 
-from benchmarks.papers.nnsghmc.mnist import small_weights
+from benchmarks.papers.nnsghmc.digits import small_weights
 from benchmarks.papers.nnsghmc.music_samplers import FRICTION, RATE, SAMPLERS, likelihoods, made, pieces, posterior
 from benchmarks.tables import show
 from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
@@ -86,7 +86,7 @@ def run(store, name, sampler, offset, units, data, test, chains, epochs, ends):
 
 
 def of_sampler(name, kept):
-    """Its curve: of averaged probabilities, or of the present weights of an optimiser."""
+    """Return the curve of averaged probabilities, for an optimiser that of its present weights."""
     return curve(torch.stack(kept["likelihoods"]), name not in ("Adam", "Santa"))
 
 

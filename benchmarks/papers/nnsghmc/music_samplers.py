@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.papers.nnsghmc import gru
-from benchmarks.papers.nnsghmc.mnist import small_weights
+from benchmarks.papers.nnsghmc.digits import small_weights
 from pyro_manifold.infer import NNSGHMC, SGHMC
 from pyro_manifold.nn import to_bayesian_
 
 RATE, FRICTION, NORM = 0.001, 0.01, 5.0
-FILES = ("Piano_midi.mat", "Nottingham.mat", "MuseData.mat", "JSB_Chorales.mat")
 SAMPLERS = ("SGHMC", "NNSGHMC", "NNSGHMC-s", "Adam", "Santa")
 
 
@@ -40,13 +39,13 @@ class Pieces(NamedTuple):
 
 
 def pieces(folder, collection, part):
-    """Those of a part of a collection; without a folder, a few of random notes."""
+    """Read the pieces of a part of a collection; without a folder, make a few of random notes."""
     if folder is None:
         found = [np.random.default_rng(k).random((5 + k, gru.NOTES)) < 0.04 for k in range(6)]
     else:
         file = Path(folder) / f"{collection}.mat"
         if not file.exists():
-            raise SystemExit(f"--data {folder}: expected a folder with {', '.join(FILES)}; there is no {file.name}.")
+            raise SystemExit(f"--data {folder}: expected a folder of all collections; no {file.name} there.")
         found = scipy.io.loadmat(file)[part][0]
     starts = np.cumsum([0, *map(len, found)])
     notes = np.ascontiguousarray(np.concatenate(found), dtype=np.uint8)  # arrays of MATLAB are stored by columns

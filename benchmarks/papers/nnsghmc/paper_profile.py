@@ -45,8 +45,9 @@ def _run(problem, rate, sampler, train, chains, steps):
         state, (block,) = run.state, run.state.position
         momentum, gradient = state.momentum[block], state.gradient[block] / state.memory[block].sqrt()
         found = sampler.to(momentum).coefficients(energy_of(state)[0], momentum, gradient, scaling)
-        friction = options["step_size"](done) * found.friction
-        descent = cases * options["step_size"](done) ** 2 * found.curl.square() / friction
+        ε = options["step_size"](done)
+        friction = ε * found.friction
+        descent = cases * ε**2 * found.curl.square() / friction
         weights = gradient.square() / gradient.square().sum()
         numbers = found.curl.median(), friction.median(), (weights * friction).sum(), (weights * descent).sum()
         yield done, state.energy.mean() / cases, *numbers, momentum.square().mean()

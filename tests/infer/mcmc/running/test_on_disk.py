@@ -93,7 +93,7 @@ def test_a_loader_goes_on_in_the_middle_of_a_pass(tmp_path):
 
 
 def test_a_process_may_end_at_any_file_operation(tmp_path, monkeypatch):
-    """What is on disk just before and after each renaming is what a killed process leaves."""
+    """A killed process leaves what is on disk just before or after a renaming."""
     replace, snapshots = os.replace, []
 
     def recorded(source, destination):
@@ -243,7 +243,7 @@ def test_a_draw_that_is_under_way_is_remembered():
 
 
 def test_memory_does_not_grow_with_draws(tmp_path):
-    """What waits is never more than a file has room for."""
+    """Draws that wait are never more than a file has room for."""
     waiting = []
     store = Store(tmp_path, seconds=1e6, draws=8)
     pyro.set_rng_seed(0)
