@@ -13,6 +13,7 @@ import matplotlib
 import numpy as np
 import torch
 
+from benchmarks.tables import show
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler, Scaling
 
 NAMES = {"NNSGHMC": "C0", "SGHMC": "C1", "SGHMC, friction 0.1": "C4", "SGLD": "C2", "pSGLD": "C3"}
@@ -22,6 +23,8 @@ THEIRS = {
     "digits": ("Dataset_Gen_Long_Run", 20, ("nnsghmc", "sghmc", "sgld", "psgld_step_1.3")),
 }
 """Folder, steps between values, and ends of the names of files, of NNSGHMC, SGHMC, SGLD and pSGLD."""
+ENERGIES = (0.3, 0.4, 0.6, 0.8, 1.0, 1.5, 2.5)
+_SPREAD = (lambda values: values.mean(1), lambda values: values.std(1))
 TITLES = {"ReLU": "NT: ReLU", "sigmoid": "AF: sigmoid", "digits": "Data: digits 5-9"}
 
 
@@ -63,23 +66,43 @@ def _of_the_authors(folder, problem):
 
 
 def contours(sampler: MetaSampler, path):
-    """Q by energy and momentum; the friction of a step by energy and momentum, and by momentum and gradient."""
+    """Q by energy and momentum; the learned part of D by energy and momentum, and by momentum and gradient.
+
+    The learned part is what the network of D adds to c and αQ², as the fraction of the momentum that a step removes.
+    Prints means and standard deviations over standard normal momenta at some energies, with a gradient of 1.
+    """
     figure, axes = _figure(1, 3, 13, 3.8)
-    scaling = Scaling(sampler.dimension, sampler.data_size)
     sampler = sampler.to(torch.zeros(()))
     energies, momenta, gradients = torch.linspace(0.25, 2.5, 80), torch.linspace(-3, 3, 81), torch.linspace(-5, 5, 79)
-    unit = sampler.data_size
-    found = sampler.coefficients(unit * energies, momenta.expand(80, -1), torch.ones(80, 81), scaling)
-    at_once = sampler.coefficients(
-        0.4 * unit * torch.ones(79), momenta.expand(79, -1), gradients.unsqueeze(1).expand(-1, 81), scaling
-    )
+    curl, learned, _ = _coefficients(sampler, energies, momenta, torch.ones(()))
+    at_once = _coefficients(sampler, torch.full((79,), 0.4), momenta, gradients.unsqueeze(1))[1]
     pictures = [
-        (energies, found.curl, "energy of an image", "Q"),
-        (energies, sampler.step_size * found.friction, "energy of an image", "friction of a step, gradient 1"),
-        (gradients, sampler.step_size * at_once.friction, "gradient", "friction of a step, energy 0.4"),
+        (energies, curl, "energy of an image", "Q"),
+        (energies, learned, "energy of an image", "learned friction of a step, gradient 1"),
+        (gradients, at_once, "gradient", "learned friction of a step, energy 0.4"),
     ]
     for axis, (x, values, label, title) in zip(axes[0], pictures, strict=True):
-        lines = axis.contourf(x, momenta, values.T.detach(), 20)
+        lines = axis.contourf(x, momenta, values.T, 20)
         axis.set(xlabel=label, ylabel="momentum", title=title)
         figure.colorbar(lines, ax=axis)
     figure.savefig(path, dpi=90)
+    energies, momenta = torch.tensor(ENERGIES), torch.randn(4001, generator=torch.Generator().manual_seed(0))
+    found = [energies, *(f(x) for x in _coefficients(sampler, energies, momenta, torch.ones(())) for f in _SPREAD)]
+    rows = zip(*found, strict=True)
+    headings = [f"{name}{over}" for name in ("Q", "learned friction", "friction") for over in ("", ", ± over momenta")]
+    show(
+        ["energy of an image", *headings],
+        ([f"{energy:g}", *(f"{value:.4f}" for value in values)] for energy, *values in rows),
+    )
+
+
+def _coefficients(sampler, energies, momenta, gradients):
+    """Q, the learned part of the friction of a step, and all of that friction; energies are of an image."""
+    found = sampler.coefficients(
+        sampler.data_size * energies,
+        momenta.expand(len(energies), -1),
+        gradients.expand(len(energies), len(momenta)),
+        Scaling(sampler.dimension, sampler.data_size),
+    )
+    curl, friction = found.curl.detach(), sampler.step_size * found.friction.detach()
+    return curl, friction - sampler.constant_friction - sampler.curl_friction * curl.square(), friction

@@ -35,13 +35,36 @@ class Plan(NamedTuple):
     temperature: float = 1.0
     friction: float = 0.1
 
+    @property
+    def parts_of_descent(self):
+        """Descent in parts of ``between`` steps."""
+        return math.ceil(self.descent / self.between)
 
-def stored_members(model, plan, folder, init_strategy, data_loader=None):
+
+class Descended:
+    """Accuracy of the network at the end of the descent, kept in a file since a resumed run does not return there.
+
+    Attributes:
+        accuracy: in %; NaN if the run was past the descent when this began.
+    """
+
+    def __init__(self, path, plan, network, test):
+        self._path, self._plan, self._network, self._test = path, plan, network, test
+        self.accuracy = float(path.read_text()) if path.exists() else math.nan
+
+    def __call__(self, iteration):
+        if iteration.stage == "Warmup" and iteration.index + 1 == self._plan.parts_of_descent:
+            (self.accuracy,), _ = accuracies(self._network, iteration.values, *self._test)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(f"{self.accuracy}\n")
+
+
+def stored_members(model, plan, folder, init_strategy, data_loader=None, consumers=()):
     """Draws of the members, ``{site: (members, ...)}``.
 
     The run is stored below ``folder`` while it samples: a call after an interruption resumes it, bit for bit.
     """
-    first = math.ceil(plan.descent / plan.between) * plan.between
+    first = plan.parts_of_descent * plan.between
     kernel = OSGHMC(
         model,
         step_size=lambda step: plan.rate(step) if step < first else plan.step_size,
@@ -52,7 +75,8 @@ def stored_members(model, plan, folder, init_strategy, data_loader=None):
         integrator="euler",
     )
     warmup = (first + plan.burn_in) // plan.between
-    mcmc = MCMC(kernel, plan.members, warmup, store=folder, resume=True, disable_progbar=True)
+    options = {"store": folder, "resume": True, "consumers": list(consumers), "disable_progbar": True}
+    mcmc = MCMC(kernel, plan.members, warmup, **options)
     mcmc.run(**({} if data_loader is None else {"data_loader": data_loader}))
     return mcmc.get_samples()
 
