@@ -1,4 +1,4 @@
-"""What draws say, and how efficient those were that said it."""
+"""Estimates by draws, and their efficiency."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def summary(values):
 
 
 def effective_sizes(values, method="bulk"):
-    """Of each of ``{name: (chains, draws)}``, in order; of a single chain too."""
+    """Effective sizes of each of ``{name: (chains, draws)}``, in order; of a single chain too."""
     import arviz
 
     return [float(arviz.ess(value, method=method)) for value in values.values()]

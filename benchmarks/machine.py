@@ -1,4 +1,4 @@
-"""What a page of figures says of the machine they were taken on."""
+"""Description of the machine on which a page of figures was measured."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from problems.importance import haar
 
 
 class Run(NamedTuple):
-    """What a peer leaves.
+    """Results of a peer.
 
     Attributes:
         draws: ``{site: (chains, draws, ...)}``.

@@ -95,7 +95,7 @@ def below_a_section(text):
 
 
 def printed(arguments, threads):
-    """What a command prints, shown as it comes, and whether it ended well."""
+    """Output of a command, shown as it comes, and whether it ended well."""
     lines = []
     with tempfile.TemporaryDirectory() as caches:
         command, variables = [sys.executable, "-m", *arguments], environment(threads, caches)

@@ -1,1 +1,1 @@
-"""Whether answers are right: bias, calibration, evidence, modes."""
+"""Accuracy of answers: bias, calibration, evidence, modes."""

@@ -1,4 +1,4 @@
-"""How often a model is wrongly said to defeat the tracer, and how often a branch on values goes unseen.
+"""Rates at which a model is wrongly said to defeat the tracer, and at which a branch on values goes unseen.
 
     python -m benchmarks.accuracy.false_alarms --seeds 16 --dtype float32
 
@@ -43,7 +43,7 @@ def with_hidden_branch(potential_fn, slope):
 
 
 def takes_hidden_branch(problem):
-    """Whether a trace is trusted that has frozen the branch."""
+    """True if a trace is trusted that has frozen the branch."""
     _, gradient = problem.batched(problem.initial_values)
     steepest = float(next(iter(gradient.values())).abs().max())
     branching = with_hidden_branch(problem.target.potential_fn, 0.01 * steepest)

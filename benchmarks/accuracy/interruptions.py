@@ -102,7 +102,7 @@ def forked(name: str, folder: Path, seed: int = _SEED) -> int:
 
 
 def stored(folder: Path) -> int:
-    """How many draws a reader sees."""
+    """Number of draws that a reader sees."""
     try:
         return StoredRun(folder).draws
     except ValueError:
@@ -149,7 +149,7 @@ def check(name: str, kills: int, chance: random.Random) -> dict[str, int]:
 
 
 def _killed(child: int, folder: Path, storing: bool, seconds: float) -> bool:
-    """Whether a process was still there to be killed after so long, from its first file on if it is to be storing."""
+    """True if a process was still running and was killed after so long, counted from its first file if ``storing``."""
     before = set(folder.glob("*.npz"))
     end = time.monotonic() + seconds
     while time.monotonic() < end or (storing and set(folder.glob("*.npz")) == before):

@@ -1,4 +1,4 @@
-"""How often the evidence finds the true rank: simulated PCA, all data sets as runs of one sequential Monte Carlo.
+"""Rate at which the evidence finds the true rank: simulated PCA, all data sets as runs of one sequential Monte Carlo.
 
 `python -m benchmarks.accuracy.ranks --datasets 100 --picture F`
 
@@ -116,7 +116,7 @@ def components(rank: int) -> None:
 def log_density(
     rows: int, columns: int, squares: Tensor | float, explained: Tensor, variances: Tensor, noise: Tensor
 ) -> Tensor:
-    """Of centred rows with covariance U diag(variances) Uᵀ + noise² I.
+    """Log likelihood of centred rows with covariance U diag(variances) Uᵀ + noise² I.
 
     Args:
         rows: how many.
@@ -177,7 +177,7 @@ def by_laplace(one: Simulated) -> int:
 
 
 def report(data: list[Simulated], found: Tensor) -> str:
-    """What the evidences ``(data sets, ranks, runs)`` say."""
+    """Figures of the evidences ``(data sets, ranks, runs)``."""
     evidence = found.logsumexp(-1) - math.log(found.shape[-1])
     true = torch.tensor([one.rank for one in data])
     identifiable = torch.tensor([one.margin > 2 for one in data])

@@ -73,7 +73,7 @@ class Posterior:
     ratios: Callable[[Tensor], Tensor]
 
     def estimate(self, step_size: float) -> float:
-        """What `SGHMC` should have as ``noise_estimate``."""
+        """The right ``noise_estimate`` of `SGHMC`."""
         return step_size**2 * self.noise / 2
 
 

@@ -32,7 +32,7 @@ class Truth(NamedTuple):
 
     @property
     def condition(self):
-        """Of the covariance."""
+        """Condition number of the covariance."""
         variances, _ = self.principal_axes()
         return variances[0] / variances[-1]
 

@@ -56,7 +56,7 @@ class Posterior:
         numpyro.sample("y", self.likelihood(dist, jnp, w).to_event(1), obs=jnp.asarray(self.data))
 
     def log_density(self, w):
-        """Of ``(..., dimension)``, but for a constant."""
+        """Log density of ``(..., dimension)``, but for a constant."""
         fit = self.likelihood(torch.distributions, torch, w).log_prob(torch.as_tensor(self.data)).sum(-1)
         return fit - 0.5 * w.square().sum(-1) / self.prior_scale**2
 

@@ -89,7 +89,7 @@ def product_mixture(n, draws=2_000_000):
 
     @cache
     def truths():
-        """Of Q from exact draws; of QR the mean of the Mᵢ."""
+        """Moments of Q from exact draws; of QR the mean of the Mᵢ."""
         rng, sums = np.random.default_rng(0), np.zeros((2, n, 2))
         for _ in range(count := draws // 100_000):
             Q, _ = factors(exact_draws(rng, 100_000, n))

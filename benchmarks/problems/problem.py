@@ -1,4 +1,4 @@
-"""What a problem is: one density, for every package in the form that it samples."""
+"""A problem: one density, for every package in the form that it samples."""
 
 from __future__ import annotations
 

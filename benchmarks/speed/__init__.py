@@ -1,1 +1,1 @@
-"""What sampling costs: time, memory, effective draws a second."""
+"""Cost of sampling: time, memory, effective draws a second."""

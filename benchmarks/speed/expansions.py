@@ -1,4 +1,4 @@
-"""What value and gradient cost by each of `benchmarks.problems.expansions` in JAX.
+"""Time of value and gradient by each of `benchmarks.problems.expansions` in JAX.
 
 python -m benchmarks.speed.expansions
 python -m benchmarks.speed.expansions --shape 10 3

@@ -60,7 +60,7 @@ def native_time(problem, chains):
 
 
 def native_gradient(of_one_chain, values):
-    """Of many chains in C, from energy and gradients of one."""
+    """Energy and gradients of many chains in C, from energy and gradients of one."""
     import torch
 
     from pyro_manifold.graphs.native.loop import native_loop

@@ -1,4 +1,4 @@
-"""Where the time goes before a small model is sampled: imports, tracing and checks, compiling; and a second time.
+"""Time spent before a small model is sampled: imports, tracing and checks, compiling; and a second time.
 
     python -m benchmarks.speed.set_up
     python -m benchmarks.speed.set_up --network

@@ -145,7 +145,7 @@ METHODS = {
 
 
 def row(problem: str, method: str, mixture: Mixture, found: Found) -> list[str]:
-    """What the table says of one run."""
+    """Cells of one run."""
     shares = mixture.shares(found.draws)
     values = {"x": found.draws[..., 0]}
     if len(mixture.weights) > 1:

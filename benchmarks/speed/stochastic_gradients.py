@@ -1,4 +1,4 @@
-"""What a step of a stochastic-gradient kernel costs beside a plain step of SGD with the same network and batch.
+"""Time of a step of a stochastic-gradient kernel, compared with a plain step of SGD with the same network and batch.
 
     python -m benchmarks.speed.stochastic_gradients [--learned]
 

@@ -80,7 +80,7 @@ def interval(draws):
 
 
 def test_the_page_has_the_shares_of_variance(posterior, page):
-    """Of the covariance U diag(s²) Uᵀ + σ² I of each draw, formed in full."""
+    """Shares by the covariance U diag(s²) Uᵀ + σ² I of each draw, formed in full."""
     scaled = posterior["loadings"] * posterior["scales"].unsqueeze(-2)
     covariance = scaled @ scaled.mT + posterior["noise"][..., None, None] ** 2 * torch.eye(13)
     along = torch.einsum("...nk,...nm,...mk->...k", posterior["loadings"], covariance, posterior["loadings"])

@@ -36,7 +36,7 @@ REDUCED = {
     "priors.md": {"num_samples=300": "num_samples=20", "count=300": "count=5"},
     "several_processes.md": {'init_process_group("gloo")': f'init_process_group("gloo", {ALONE})'},
 }
-"""What is written otherwise, for the sake of time or of processes: so that it runs, not to what end."""
+"""Replacements for the sake of time or of processes: so that it runs, not to what end."""
 
 
 def test_the_readme_has_blocks():

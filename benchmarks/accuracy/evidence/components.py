@@ -17,7 +17,7 @@ import scipy.stats
 
 DEGREES = 3
 WIDTH = 3.0
-"""Of covariances, by those of the modes: narrower proposals miss what lies between them."""
+"""Scales of covariances, by those of the modes: narrower proposals miss what lies between them."""
 _STARTS = 30
 _SAME = 0.05
 _LOWEST = 6.0  # nats: a mode so much lower counts for nothing
@@ -25,7 +25,7 @@ _PART = 20_000
 
 
 def log_density(values, y, rank):
-    """Of prior and likelihood at ``(points, d)``: entries below the diagonal, log diagonal, log noise."""
+    """Log densities of prior and likelihood at ``(points, d)``: entries below the diagonal, log diagonal, log noise."""
     n, below = y.shape[1], np.tril_indices(y.shape[1], -1, rank)
     count = len(below[0])
     logs, noise = values[:, count:-1], values[:, -1]

@@ -64,7 +64,7 @@ def pymc(problem, particles, runs, kernel="IMH", **options):
 
 
 def _last(values):
-    """Of a chain's stages: the last number that is one."""
+    """The last number among a chain's stages."""
     flat = np.concatenate([np.ravel(np.asarray(each, dtype=float)) for each in np.ravel(values)])
     return flat[np.isfinite(flat)][-1]
 
@@ -117,7 +117,7 @@ def blackjax(problem, particles, runs, moves=5, steps=10, step_size=0.3):
 
 
 class _Particles:
-    """What `settings` looks at."""
+    """A number of particles, in the form that `settings` expects."""
 
     def __init__(self, particles):
         self.particles = particles

@@ -91,7 +91,7 @@ def _warned(run):
 
 
 def study(call, seeds):
-    """What each call found, its fields as arrays ``(seeds,)``, and seconds of processor time of a call."""
+    """Results of each call, its fields as arrays ``(seeds,)``, and seconds of processor time of a call."""
     import pyro
     import torch
 

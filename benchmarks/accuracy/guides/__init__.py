@@ -1,1 +1,1 @@
-"""Whether guides of low rank find Gaussians that their families contain."""
+"""Guides of low rank on Gaussians that their families contain."""

@@ -1,4 +1,4 @@
-"""Whether low-rank guides find the directions of Gaussians that their families contain.
+"""Directions of Gaussians that low-rank families contain, as their guides find them.
 
     python -m benchmarks.accuracy.guides.recovery --problems 50
     python -m benchmarks.accuracy.guides.recovery --tune
@@ -119,7 +119,7 @@ def ties(long):
 
 
 def smallest_cosine(factor, long, fitted):
-    """Of the direction that is found worst; `fitted` has the guide's columns in falling order."""
+    """Cosine of the direction that is found worst; `fitted` has the guide's columns in falling order."""
     cosines = []
     for part in ties(long):
         if part.stop - part.start == 1:

@@ -1,1 +1,1 @@
-"""Whether all modes are found, weighted and told apart."""
+"""Modes: whether all are found, weighted and told apart."""

@@ -1,4 +1,4 @@
-"""How often chains of one mode are told apart, and chains of two modes not.
+"""Rates at which chains of one mode are told apart, and chains of two modes are not.
 
     python -m benchmarks.accuracy.modes.groups_of_chains
 

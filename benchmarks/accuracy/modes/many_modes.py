@@ -132,7 +132,7 @@ CASES = {"two": two, "paper": paper, "orientations": orientations, "arm": arm}
 
 
 class Found(NamedTuple):
-    """Of one seed."""
+    """Result of one seed."""
 
     log_evidence: float
     error: float

@@ -79,7 +79,7 @@ def main(argv=None):
 
 
 def particles(arm, seed, runs, arguments):
-    """What SMC has found from this seed."""
+    """Result of SMC from this seed."""
     pyro.set_rng_seed(seed)
     smc = SMC(
         OHMC(model, target_accept_prob=0.8, trajectory_jitter=0.5),

@@ -1,4 +1,4 @@
-"""How often particles are wrongly said to be in a mode that no chain has met.
+"""Rate at which particles are wrongly said to be in a mode that no chain has met.
 
     python -m benchmarks.accuracy.modes.unvisited
 

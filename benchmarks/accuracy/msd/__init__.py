@@ -1,1 +1,1 @@
-"""Whether MSD has the right distribution."""
+"""Distribution of MSD."""

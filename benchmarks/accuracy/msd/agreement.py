@@ -25,7 +25,7 @@ from benchmarks.tables import table
 warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
 
 NUTS_DRAWS = {"logistic": 25_000, "Poisson": 25_000, "banana": 125_000}
-"""Of each of four chains; its draws of the banana are less effective, ten to one."""
+"""Draws of each of four chains; those of the banana are less effective, ten to one."""
 
 
 class Comparison(NamedTuple):

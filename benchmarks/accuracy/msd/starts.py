@@ -1,4 +1,4 @@
-"""How many chains of adjusted MSD stay where they start, because a step that suits the posterior is refused there.
+"""Number of chains of adjusted MSD that stay where they start, as a step that suits the posterior is refused there.
 
     python -m benchmarks.accuracy.msd.starts [--posteriors logistic Poisson] [--chains 256] [--short]
 

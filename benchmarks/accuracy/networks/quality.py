@@ -78,7 +78,7 @@ COLUMNS = [
 
 
 class Length(NamedTuple):
-    """Of a run: steps of descent, steps of a draw, HMC's warm-up, steps of a member, seconds, how many step sizes."""
+    """Budget of a run: steps of descent, steps of a draw, HMC's warm-up, steps of a member, seconds, step sizes."""
 
     descent: int
     steps: int
@@ -89,7 +89,7 @@ class Length(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a way came to: probabilities ``(3, tested, 10)``, seconds, draws or networks, and R-hat, if it has one."""
+    """Results of one way: probabilities ``(3, tested, 10)``, seconds, draws or networks, and R-hat, if it has one."""
 
     probabilities: torch.Tensor
     seconds: float

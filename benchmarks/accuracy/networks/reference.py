@@ -71,7 +71,7 @@ def long_chains(data, network, chains, draws, warmup):
 
 
 def has_orthonormal_rows(network):
-    """Whether the hidden layer is orthogonal: its scale is not that of the other sites, and its mass is adapted."""
+    """True if the hidden layer is orthogonal: its scale is not that of the other sites, and its mass is adapted."""
     return network[0].__class__.__name__ == "OrthogonalLinear"
 
 

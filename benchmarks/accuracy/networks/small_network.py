@@ -40,7 +40,7 @@ class Digits(NamedTuple):
 
     @property
     def fingerprint(self):
-        """Of all that a reference depends on, to refuse one of other data."""
+        """Checksum of all that a reference depends on, to refuse one of other data."""
         parts = [part.detach().cpu().float().numpy().tobytes() for part in self]
         return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
@@ -88,5 +88,5 @@ def orthogonal_network(width=WIDTH):
 
 
 def probabilities(logits):
-    """Of classes, what predictions are averaged as."""
+    """Probabilities of the classes, the form in which predictions are averaged."""
     return logits.softmax(-1)

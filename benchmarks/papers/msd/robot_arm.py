@@ -108,7 +108,7 @@ def by_mode(found, arm):
 
 
 def moved(found, arm):
-    """How many runs of each sampler have their first and last draw below different modes."""
+    """Number of runs of each sampler that have their first and last draw below different modes."""
     ends = {name: [mode_levels(runs.draws[:, k], arm) for k in (0, -1)] for name, runs in found.items()}
     counts = {name: int((np.ptp(np.stack(pair), 0) > TOLERANCE).sum()) for name, pair in ends.items()}
     return "Runs whose first draw is in another mode: " + ", ".join(f"{name} {n}" for name, n in counts.items())

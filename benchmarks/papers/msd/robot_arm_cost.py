@@ -1,4 +1,4 @@
-"""What a draw of MSD and of HMC costs on the robot arm: operations and process time.
+"""Cost of a draw of MSD and of HMC on the robot arm: operations and process time.
 
     python -m benchmarks.papers.msd.robot_arm_cost
 

@@ -43,7 +43,7 @@ class Arm(NamedTuple):
 
 
 def position(x):
-    """Where the arm ends: two joints of lengths 2.0 and 1.3, the second bent by x₂ against the first."""
+    """End of the arm: two joints of lengths 2.0 and 1.3, the second bent by x₂ against the first."""
     first, both = x[..., 0], x.sum(-1)
     return torch.stack([2.0 * first.cos() + 1.3 * both.cos(), 2.0 * first.sin() + 1.3 * both.sin()], -1)
 
@@ -93,7 +93,7 @@ def log_density(vectors, arm):
 
 
 def climbed(vector, arm, **options):
-    """Where a trust-region method arrives on its way from flat weights to a mode, ``(42,)``."""
+    """Point at which a trust-region method arrives on its way from flat weights to a mode, ``(42,)``."""
 
     def residuals(vector):
         negative_log_likelihood = (network(unflatten(vector), arm.x_train) - arm.y_train) / NOISE

@@ -62,7 +62,7 @@ STARTS = {
 
 
 class Runs(NamedTuple):
-    """What is kept of a sampler's runs.
+    """Results of a sampler's runs.
 
     Attributes:
         draws: the draws that were not dropped, flat, ``(runs, draws, 42)``.

@@ -27,7 +27,7 @@ PILOT = {"runs": 10, "draws": 1000, "dropped": 500}
 
 
 def largest_step(rejections):
-    """Of ``{ε: share}`` in ascending order, the last ε before a share of 5 % or more; None if there is none."""
+    """The last ε of ``{ε: share}``, in ascending order, before a share of 5 % or more; None if there is none."""
     allowed = None
     for step_size, share in rejections.items():
         if share >= REJECTIONS:
@@ -37,7 +37,7 @@ def largest_step(rejections):
 
 
 def nearest_step(errors):
-    """Of ``{ε: error}``, the ε whose error is nearest to 0.05 in ratio."""
+    """The ε of ``{ε: error}`` whose error is nearest to 0.05 in ratio."""
     return min(errors, key=lambda step_size: abs(math.log(errors[step_size] / ENERGY_ERROR)))
 
 

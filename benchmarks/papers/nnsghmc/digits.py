@@ -30,7 +30,7 @@ def network(sizes, activation):
 
 
 def small_weights(site):
-    """Where chains begin: weights as networks are usually begun, which is far within the prior."""
+    """Initial weights as networks are usually begun, which is far within the prior."""
     return site["fn"].sample() / site["fn"].event_shape[-1] ** 0.5
 
 

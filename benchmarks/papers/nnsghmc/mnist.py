@@ -13,9 +13,9 @@ The experiments of section 5.2 of Gong, Li & Hernández-Lobato (ICLR 2019), as t
 `paper_runs`, whose states are resumed by the same command. Accuracy in % and negative log-likelihood of all test images
 together, in the paper:
 
-    784-40-40-10 ReLU      NNSGHMC 98.36, 641    SGHMC 98.21, 706    SGLD 98.27, 632    pSGLD 98.31, 610
-    the same, sigmoid      NNSGHMC 97.72, 876    SGHMC 97.72, 929    SGLD 97.62, 905    pSGLD 97.67, 975
-    digits 0-4 -> 5-9      NNSGHMC 98.62, 230    SGHMC 98.52, 246    SGLD 98.54, 232    pSGLD 98.60, 225
+    784-40-40-10 ReLU      NNSGHMC 98.36, 640    SGHMC 98.21, 705    SGLD 98.27, 631    pSGLD 98.31, 610
+    the same, sigmoid      NNSGHMC 97.72, 875    SGHMC 97.72, 929    SGLD 97.62, 905    pSGLD 97.67, 975
+    digits 0-4 -> 5-9      NNSGHMC 98.62, 230    SGHMC 98.52, 246    SGLD 98.54, 232    pSGLD 98.60, 224
 
 Without ``--paper`` the experiment is cut, and so is the network of ``--problem 'digits, small network'``, 784-20-5.
 Theirs, and here: standard normal priors, which chains begin far within and hardly fill; batches of 500; the friction of

@@ -1,4 +1,4 @@
-"""How fast the learned sampler moves along a run of the paper's budget, beside SGHMC: `mnist --paper --profile`.
+"""Speed of the learned sampler along a run of the paper's budget, beside SGHMC: `mnist --paper --profile`.
 
 Momenta that lose the fraction εD in a step follow the gradient of the mean energy of an image at the rate γQ²/(εD) a
 step, with ε = √(γ/N); those of SGHMC at the rate γ/friction. The energy falls by the rate times the squared gradient,

@@ -26,11 +26,11 @@ from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
 
 CHAINS, RATE, WIDTH = 20, 0.007, 20
 CENTRE, SCALE = 0.6, 0.4
-"""Of the energy by the number of images: it falls from about 5 to 0.4 within a round."""
+"""Centre and scale of the energy by the number of images, which falls from about 5 to 0.4 within a round."""
 
 
 def broad_weights(site):
-    """Where chains of training begin in the authors' code: standard deviation 0.2 for each weight and bias."""
+    """Initial weights of training in the authors' code: standard deviation 0.2 for each weight and bias."""
     return 0.2 * site["fn"].sample()
 
 

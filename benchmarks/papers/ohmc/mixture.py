@@ -55,7 +55,7 @@ class Matrices:
 
     @property
     def either_sign(self):
-        """Whether r₂₂ has either sign."""
+        """True if r₂₂ has either sign."""
         return self.n == 2
 
     def product(self, Q, v, xp):

@@ -155,7 +155,7 @@ class Budget:
     particles: int = 8
 
     def share(self, elapsed, steps):
-        """How much of it is spent."""
+        """Share of it that is spent."""
         return elapsed / self.seconds if self.steps is None else steps / self.steps
 
     def part(self, share):

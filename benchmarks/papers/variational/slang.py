@@ -40,7 +40,7 @@ class LowRankPrecision:
         return 1 / self.diagonal - (scaled * torch.linalg.solve(core, scaled.mT).mT).sum(-1)
 
     def log_determinant(self):
-        """Of the covariance."""
+        """Log determinant of the covariance."""
         return -self.diagonal.log().sum() - torch.logdet(self._core()[1])
 
     def sample(self, count):

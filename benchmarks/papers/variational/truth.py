@@ -91,7 +91,7 @@ def diagnostics(draws):
 
 
 def moments_apart(draws, truth):
-    """How far an approximation's moments are from the posterior's, both by draws ``(draws, n)``.
+    """Distances of an approximation's moments from the posterior's, both by draws ``(draws, n)``.
 
     Root mean square over coordinates of the means' difference in posterior standard deviations, and the median over
     coordinates of the ratio of standard deviations, approximation to posterior.

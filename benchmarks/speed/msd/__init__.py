@@ -1,1 +1,1 @@
-"""What MSD costs."""
+"""Cost of MSD."""

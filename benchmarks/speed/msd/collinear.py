@@ -74,7 +74,7 @@ def run_peer(posterior, truth, peer, limit):
 
 
 def figures(w, truth):
-    """What draws ``(chains, draws, dimension)`` say: sizes, R-hat, deviations and biases."""
+    """Figures of draws ``(chains, draws, dimension)``: sizes, R-hat, deviations and biases."""
     coordinates, squares = functionals(w, truth)
     of_coordinates, of_squares = summary(coordinates), summary(squares)
     means, known = of_coordinates["means"] | of_squares["means"], truths_of(truth)

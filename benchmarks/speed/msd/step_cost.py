@@ -1,4 +1,4 @@
-"""How the cost of one step of MSD grows with the dimension d, at l = 10 d cases.
+"""Cost of one step of MSD by the dimension d, at l = 10 d cases.
 
     python -m benchmarks.speed.msd.step_cost [DIMENSION ...]
 

@@ -1,4 +1,4 @@
-"""Where a step of adjusted MSD spends its time on the collinear logistic posterior.
+"""Profile of a step of adjusted MSD on the collinear logistic posterior.
 
     python -m benchmarks.speed.msd.step_profile CHAINS [compiled]
 

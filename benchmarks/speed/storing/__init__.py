@@ -1,1 +1,1 @@
-"""What storing a run costs."""
+"""Cost of storing a run."""

@@ -1,4 +1,4 @@
-"""What storing costs: the same run with and without, one after the other.
+"""Cost of storing: the same run with and without, one after the other.
 
     python -m benchmarks.speed.storing.cost
 

@@ -1,4 +1,4 @@
-"""How much faster are two workers than one, at four shards?
+"""Time of four shards by two workers and by one.
 
     python -m benchmarks.speed.storing.workers --workers 1 2 4
 

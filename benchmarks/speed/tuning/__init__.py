@@ -1,1 +1,1 @@
-"""What warm-up costs and what its choices are worth."""
+"""Cost of warm-up, and the worth of its choices."""

@@ -1,4 +1,4 @@
-"""What OHMC's defaults of acceptance probability and jitter are worth: effective draws by those of other pairs.
+"""Worth of OHMC's defaults of acceptance probability and jitter: effective draws by those of other pairs.
 
     python -m benchmarks.speed.tuning.acceptance --only Langevin --seeds 0 1
 

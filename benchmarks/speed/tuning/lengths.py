@@ -1,4 +1,4 @@
-"""What the choice of trajectory length costs: effective draws at the length that warm-up chose with few chains, by
+"""Cost of the choice of trajectory length: effective draws at the length that warm-up chose with few chains, by
 those at the best fixed length, for as much time.
 
     python -m benchmarks.speed.tuning.lengths --only Langevin --chains 1 4 --seeds 0 1
@@ -76,7 +76,7 @@ def worths(found, fixed_cost):
 
 
 def of_best(curve, length):
-    """What a length is worth by the best of the curve, ``{length: worth}``."""
+    """Worth of a length by the best of the curve, ``{length: worth}``."""
     x, y = np.log(list(curve)), np.log(list(curve.values()))
     return float(np.exp(np.interp(math.log(length), x, y) - y.max()))
 
@@ -88,7 +88,7 @@ def curve_of(posterior, chains, warmup, draws, runs):
 
 
 def stored(path, name, make):
-    """What ``make()`` returns, from a file that has it already or gets it."""
+    """Result of ``make()``, from a file that has it already or gets it."""
     known = json.loads(path.read_text()) if path is not None and path.exists() else {}
     if name not in known:
         known[name] = [[length, *found] for length, found in make().items()]

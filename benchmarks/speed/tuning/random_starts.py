@@ -1,4 +1,4 @@
-"""What warm-up costs where chains start at random, far from a concentrated posterior.
+"""Cost of warm-up where chains start at random, far from a concentrated posterior.
 
     python -m benchmarks.speed.tuning.random_starts --only weather
 

@@ -1,4 +1,4 @@
-"""Where the gradients of a run go: to its warm-up or to its draws.
+"""Gradients of a run, by warm-up and draws.
 
     python -m benchmarks.speed.tuning.warmup --only "Langevin|noisy" --sizes 4 500 500
     python -m benchmarks.speed.tuning.warmup --one-mass          with one mass for each orthonormal matrix

@@ -304,7 +304,7 @@ MATRICES = {
     "Ordered": latent(lambda a: Ordered(dist.HalfCauchy(scale(a)), 3), ()),
     "OrderedHalfNormal": latent(lambda a: OrderedHalfNormal(3, scale(a)), ()),
 }
-"""Of this package: matrices move on their manifold, where gradients are those in the space around it."""
+"""Distributions of this package: matrices move on their manifold, where gradients are those in the space around it."""
 
 DISTRIBUTIONS = CONTINUOUS | OTHERS | MATRICES
 if hasattr(dist, "GeneralizedPareto"):  # of torch 2.8

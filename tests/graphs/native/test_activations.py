@@ -48,7 +48,7 @@ ACTIVATIONS = {
     "threshold": lambda x, y: functional.threshold(x, 0.3, -1.0),
 }
 TWICE_UNKNOWN = {"hardsigmoid"}
-"""Of these torch has no second derivative."""
+"""Activations of which torch has no second derivative."""
 OF_FEWER_DIGITS = {"hardsigmoid": 1e-7, "mvlgamma": 2e-9}
 """The relative errors of torch: a sixth in float32 is the slope in float64 too; and six terms of trigamma's series."""
 

@@ -79,7 +79,7 @@ def source(name):
 
 
 INEXACT = {"Hardsigmoid": 1e-7}
-"""Where torch's own derivative is less exact: it has a sixth in single precision."""
+"""Cases in which torch's own derivative is less exact: it has a sixth in single precision."""
 
 
 def assert_same(found, expected, name):
