@@ -66,7 +66,8 @@ def run(n, name, step_size, *, chains, burn_in, draws, seed=0):
     mcmc.run()
     samples = {site: value.numpy() for site, value in mcmc.get_samples(group_by_chain=True).items()}
     acceptance = mcmc.diagnostics()["acceptance_rate"].values()
-    edges = np.linspace(len(clock) - draws // 2, len(clock) - 1, PARTS + 1).astype(int)  # after code is compiled
+    end = len(clock) - 1
+    edges = np.unique(np.linspace(end - draws // 2, end, PARTS + 1).astype(int))  # after native code is compiled
     return samples, {
         "seconds": float(np.median(np.diff(np.array(clock)[edges]) / np.diff(edges))) * (BURN_IN + DRAWS),
         "steps": np.mean(steps[burn_in:]),
