@@ -24,7 +24,6 @@ THEIRS = {
 }
 """Folder, steps between values, and ends of the names of files, of NNSGHMC, SGHMC, SGLD and pSGLD."""
 ENERGIES = (0.3, 0.4, 0.6, 0.8, 1.0, 1.5, 2.5)
-_SPREAD = (lambda values: values.mean(1), lambda values: values.std(1))
 TITLES = {"ReLU": "NT: ReLU", "sigmoid": "AF: sigmoid", "digits": "Data: digits 5-9"}
 
 
@@ -86,13 +85,15 @@ def contours(sampler: MetaSampler, path):
         axis.set(xlabel=label, ylabel="momentum", title=title)
         figure.colorbar(lines, ax=axis)
     figure.savefig(path, dpi=90)
-    energies, momenta = torch.tensor(ENERGIES), torch.randn(4001, generator=torch.Generator().manual_seed(0))
-    found = [energies, *(f(x) for x in _coefficients(sampler, energies, momenta, torch.ones(())) for f in _SPREAD)]
-    rows = zip(*found, strict=True)
+    momenta = torch.randn(4001, generator=torch.Generator().manual_seed(0))
+    rows = zip(ENERGIES, *_coefficients(sampler, torch.tensor(ENERGIES), momenta, torch.ones(())), strict=True)
     headings = [f"{name}{over}" for name in ("Q", "learned friction", "friction") for over in ("", ", ± over momenta")]
     show(
         ["energy of an image", *headings],
-        ([f"{energy:g}", *(f"{value:.4f}" for value in values)] for energy, *values in rows),
+        (
+            [f"{energy:g}", *(f"{x:.4f}" for each in values for x in (each.mean(), each.std()))]
+            for energy, *values in rows
+        ),
     )
 
 

@@ -178,8 +178,9 @@ def run_of_the_paper(name, train, test, seed, folder, *, width=300, output_scale
     plan = Plan(descent, rate, 5000 // shorter, DRAWS, 1000 // shorter, 1.5e-4)
     started = time.process_time()
     init = pyro.infer.autoguide.init_to_sample
-    store = Path(folder) / f"{name}-{seed}".replace(" ", "-")
-    descended = Descended(store.with_suffix(".descended"), plan, network, test)
+    label = f"{name}-output-scale-{output_scale:g}-gain-{gain:.4g}-{seed}".replace(" ", "-")
+    store = Path(folder) / label
+    descended = Descended(Path(folder) / f"{label}.descended", plan, network, test)
     draws = stored_members(posterior(network, *train, BATCH), plan, store, init, consumers=[descended])
     members, ensemble = accuracies(network, draws, *test)
     return descended.accuracy, sum(members) / DRAWS, ensemble, time.process_time() - started
