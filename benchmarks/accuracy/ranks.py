@@ -57,7 +57,7 @@ class Simulated:
 
     @property
     def margin(self) -> float:
-        """By how many standard deviations the weakest component is expected to be worth its price."""
+        """Number of standard deviations by which the weakest component is expected to be worth its price."""
         weakest = float(self.variances[-1])
         gain = ROWS / 2 * (weakest - math.log1p(weakest))
         price = (COLUMNS - self.rank + 1) / 2 * math.log(ROWS)
@@ -213,7 +213,7 @@ _LEFT, _TOP = -6.0, 30.0  # beyond them points stand at the edge of the picture
 
 
 def picture(data: list[Simulated], found: Tensor, file: str) -> None:
-    """By how much the evidence prefers the true rank, against what was to be expected."""
+    """Draw the preference of the evidence for the true rank against its expectation."""
     import matplotlib
 
     matplotlib.use("Agg")

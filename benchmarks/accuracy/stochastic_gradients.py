@@ -36,7 +36,7 @@ WAYS = {
     ),
     "SGLD": lambda kernel, model, ε, **options: SGLD(model, step_size=ε**2, **options),
 }
-"""By the time ε of a drift, which for SGLD is the root of its step size."""
+"""Kernels by the time ε of a drift, which for SGLD is the root of its step size."""
 
 
 def draws_of(kernel, chains, iterations):

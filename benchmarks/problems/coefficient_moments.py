@@ -56,7 +56,7 @@ def gaussian(posterior):
 
 
 def quadrature(posterior, half_width=7.0, points=1401):
-    """In two dimensions, on a grid."""
+    """Moments in two dimensions, on a grid."""
     axis = torch.linspace(-half_width, half_width, points, dtype=torch.float64)
     grid = torch.cartesian_prod(axis, axis)
     weights = torch.softmax(posterior.log_density(grid), 0).numpy()

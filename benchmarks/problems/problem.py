@@ -37,7 +37,7 @@ class Problem:
         return {name: f(draws["X"], draws.get("v")) for name, f in self.functionals.items()}
 
     def pyro_model(self):
-        """For both packages that sample a Pyro model."""
+        """Return the model for both packages that sample a Pyro model."""
         import pyro
         import pyro.distributions as dist
         import torch

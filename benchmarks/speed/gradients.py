@@ -53,7 +53,7 @@ def pyro_manifold_times(problem, chains):
 
 
 def native_time(problem, chains):
-    """In C, as a loop of one step."""
+    """Time of value and gradient in C, as a loop of one step."""
     _, of_one_chain, values = densities(problem, chains)
     function = native_gradient(of_one_chain, values)
     return best_time(lambda: function(*values), 3.0)

@@ -82,7 +82,7 @@ def _about(mode, y, rank, random):
 
 
 def _hessian(x, y, rank, step=1e-3):
-    """By second differences, all points at once."""
+    """Second derivatives by second differences, all points at once."""
     d = len(x)
     shifts = step * np.eye(d)
     pairs = [(i, j) for i in range(d) for j in range(d)]

@@ -29,7 +29,7 @@ Marginal = Callable[[Tensor], Tensor]
 
 
 def student(degrees: float) -> Marginal:
-    """From normal to t-distributed numbers, by their quantiles."""
+    """Return the function from normal to t-distributed numbers of the same quantiles."""
     from scipy.special import ndtr, stdtrit
 
     return lambda x: x.sign() * torch.as_tensor(-stdtrit(degrees, ndtr(-x.abs().numpy()))).to(x)

@@ -46,7 +46,7 @@ class Digits(NamedTuple):
 
 
 def digits(folder):
-    """From MNIST's four files."""
+    """Small digits from MNIST's four files."""
     images, labels = mnist(folder, "train")
     chosen = torch.cat([(labels == k).nonzero().flatten()[:IN_EACH_CLASS] for k in range(CLASSES)])
     tested, tested_labels = (part[:TESTED] for part in mnist(folder, "test"))

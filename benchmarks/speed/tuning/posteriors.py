@@ -124,7 +124,7 @@ def from_problem(problem):
 
 @cache
 def posteriors():
-    """By name; the network only where its data are."""
+    """Posteriors by name; the network only where its data are."""
     generic = {
         "Langevin 40, 15, 5, 1 on V(10,4)": Posterior(stretched_langevin(), all_entries),
         "PCA 30×4, ordered": Posterior(partial(ordered_components, scores(), 4), of_components),
