@@ -43,7 +43,8 @@ def _run(problem, rate, sampler, train, chains, steps):
         if done not in TIMES:
             continue
         state, (block,) = run.state, run.state.position
-        momentum, gradient = state.momentum[block], state.gradient[block] / state.memory[block].sqrt()
+        unit = sampler.gradient_unit(state.memory[block].sqrt(), scaling)
+        momentum, gradient = state.momentum[block], state.gradient[block] / unit
         found = sampler.to(momentum).coefficients(energy_of(state)[0], momentum, gradient, scaling)
         ε = options["step_size"](done)
         friction = ε * found.friction

@@ -272,6 +272,10 @@ class PartlyLive:
         """Return the ratios of `MetaSampler.ratios`."""
         return self._sampler.ratios(scaling)
 
+    def gradient_unit(self, root_mean_square: Tensor, scaling: Scaling) -> Tensor:
+        """Return the unit of `MetaSampler.gradient_unit`."""
+        return self._sampler.gradient_unit(root_mean_square, scaling)
+
     def coefficients(self, energy: Tensor, momentum: Tensor, gradient: Tensor, scaling: Scaling) -> Coefficients:
         """Compute the coefficients as in `MetaSampler.coefficients`."""
         count = momentum.shape[1]

@@ -16,11 +16,12 @@ def any_sampler():
 
 
 def test_a_sampler_comes_back_from_its_file(tmp_path):
-    sampler = replace(any_sampler(), command="by hand")
+    sampler = replace(any_sampler(), command="by hand", gradient_scale=0.25)
     sampler.save(tmp_path / "sampler.npz")
     again = MetaSampler.load(tmp_path / "sampler.npz")
     assert again.fingerprint == sampler.fingerprint
     assert again.command == "by hand"
+    assert again.gradient_scale == 0.25
     for name, value in again.tensors.items():
         assert torch.equal(value, sampler.tensors[name])
 

@@ -105,6 +105,12 @@ def test_any_networks_draw_from_the_target(model, seed):
 
 
 @pytest.mark.parametrize("model", [gaussian, banana], ids=lambda model: model.__name__)
+def test_networks_with_a_fixed_scale_of_gradients_draw_from_the_target(model):
+    for draws, truth in moments(model.__name__, drawn(model, replace(any_sampler(1), gradient_scale=0.7))):
+        assert_mean(draws, truth)
+
+
+@pytest.mark.parametrize("model", [gaussian, banana], ids=lambda model: model.__name__)
 def test_the_corrections_are_needed(model):
     found = moments(model.__name__, drawn(model, any_sampler(1, WithoutCorrections), draws=120))
     assert max(abs(deviation(*pair)) for pair in found) > 8
@@ -332,6 +338,22 @@ def test_friction_follows_the_number_of_data():
     assert sampler.step_size_for(200) == 0.05
 
 
+@pytest.mark.parametrize(("data_size", "factor"), [(30, 0.5), (1, 1.0)])
+def test_a_fixed_scale_of_gradients_follows_the_number_of_data(data_size, factor):
+    """The first step is that of the root mean square of the first gradients if the fixed scale has this value."""
+    sampler = replace(any_sampler(0), data_size=data_size)
+    after, first = [], 1.0
+    for scale in (None, factor, 0.3 * factor):
+        pyro.set_rng_seed(0)
+        chosen = replace(sampler, gradient_scale=scale and scale * first)
+        run = NNSGHMC(regression, sampler=chosen, step_size=1e-3, num_steps=1).prepare(3, 0, None)
+        first = float(run.state.gradient["w",].square().mean().sqrt())
+        run.advance()
+        after.append(run.state.momentum["w",])
+    torch.testing.assert_close(after[1], after[0])
+    assert not torch.allclose(after[2], after[0])
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_likelihood_and_prior_are_in_units_of_training(own):
     """L by the number of data, P by that of coordinates; a sampler trained without data, or that sees none, differs."""
@@ -390,6 +412,7 @@ def test_a_scaled_energy_draws_from_the_target():
         (lambda: any_sampler(0).save("/nowhere/sampler.npz"), "There is no folder /nowhere for sampler.npz"),
         (lambda: replace(any_sampler(0), constant_friction=0.0), "constant_friction=0.0"),
         (lambda: replace(any_sampler(0), curl_friction=-1.0), "curl_friction=-1.0"),
+        (lambda: replace(any_sampler(0), gradient_scale=0.0), "gradient_scale=0.0"),
         (lambda: replace(any_sampler(0), curl=CoordinateNetwork.random(3, 3, 1.0)), "The network 'curl' has weights"),
     ],
 )

@@ -70,7 +70,7 @@ class RowSettings(NamedTuple):
         slope: gradient of the energy in units of training.
         scale: scale of the site.
         energy: energy in units of training.
-        unit: root mean square of gradients.
+        unit: unit of gradients.
         step_size: ε.
         temperature: τ.
         noise_estimate: β̂ per step.
@@ -154,7 +154,7 @@ class CoordinateUpdate:
         Args:
             columns: inputs for each coordinate.
             energy: energy in units of training, ``(chains,)``.
-            unit: root mean square of gradients, ``(1,)``.
+            unit: unit of gradients, ``(1,)``.
             settings: step size, temperature and noise estimate.
         """
         x, r = columns.position, columns.momentum
@@ -169,6 +169,10 @@ class CoordinateUpdate:
             function = partial(self._function, energy=energy, unit=unit, settings=numbers)
             position, momentum, curl = in_parts(function, ELEMENTS_AT_ONCE // self._sampler.hidden, *columns)
         return position, momentum, curl
+
+    def gradient_unit(self, root_mean_square: Tensor) -> Tensor:
+        """Return the unit of gradients as `MetaSampler.gradient_unit` does."""
+        return self._sampler.gradient_unit(root_mean_square, self._scaling)
 
     def compile(self, like: Tensor, warn: bool = True) -> None:
         """Compile native code for positions of this shape, if that is possible, allowed and worthwhile.

@@ -77,6 +77,8 @@ class Learned(Protocol):
 
     def ratios(self, scaling: Scaling) -> tuple[float, float]: ...
 
+    def gradient_unit(self, root_mean_square: Tensor, scaling: Scaling) -> Tensor: ...
+
     def coefficients(self, energy: Tensor, momentum: Tensor, gradient: Tensor, scaling: Scaling) -> Coefficients: ...
 
 
@@ -93,12 +95,13 @@ class MetaSampler:
     that f_D removes at most half of a coordinate's momentum per step. The sampler was trained with steps of ε₀ on
     posteriors with d₀ coordinates and N₀ data, and is used for d coordinates and N data. The width of posteriors
     decreases with √N, and so do step sizes, by `step_size_for`; D removes the same fraction of momentum in such a step.
-    Inputs are $u = (L N_0 / N + P d_0 / d - m) / s$, with L minus the log likelihood, P minus the log prior density, m
-    and s the centre and scale of the energy in training; r, the momentum in units of its standard deviation; and g, the
-    gradient divided by the root mean square of the gradients of all coordinates. r and g enter as squares, which makes
-    the sampler equivariant under reflections: with r and g themselves, as in the paper, errors from long steps and
-    noisy gradients bias the means of draws. Of a potential function, and by a sampler that was trained without data,
-    all of U is scaled by both ratios.
+    Inputs are $u = (L N_0 / N + P d_0 / d - m) / s$, with L minus the log likelihood, P minus the log prior density,
+    m and s the centre and scale of the energy in training; r, the momentum in units of its standard deviation; and
+    $g = \nabla U\, N_0 / (N s_g)$ with a fixed scale $s_g$, as in the paper, or, without one, the gradient divided by
+    the root mean square of the gradients of all coordinates. r and g enter as squares, which makes the sampler
+    equivariant under reflections: with r and g themselves, as in the paper, errors from long steps and noisy
+    gradients bias the means of draws. Of a potential function, and by a sampler that was trained without data, all of
+    U is scaled by both ratios.
 
     The stationary distribution is correct for any values of these parameters, as the step size goes to 0: only the
     speed of mixing is learned.
@@ -114,6 +117,9 @@ class MetaSampler:
         dimension: d₀.
         data_size: N₀; 1 for densities without data, in which case there is no rescaling by the number of data.
         step_size: ε₀.
+        gradient_scale: $s_g$; None for the root mean square of the gradients of all coordinates. With a fixed scale,
+            friction that was learned for large gradients decreases as these do, and is small in posteriors of the same
+            number of data with smaller gradients. The root mean square does not depend on the units of the coordinates.
         command: command by which it was trained.
 
     Raises:
@@ -140,6 +146,7 @@ class MetaSampler:
     dimension: int = 1
     data_size: int = 1
     step_size: float = 1.0
+    gradient_scale: float | None = None
     command: str = ""
 
     def __post_init__(self) -> None:
@@ -161,6 +168,8 @@ class MetaSampler:
 
     def _check_constants(self) -> None:
         check_positive(**{name: getattr(self, name) for name in ("constant_friction", "energy_scale", "step_size")})
+        if self.gradient_scale is not None:
+            check_positive(gradient_scale=self.gradient_scale)
         check_positive_integer(dimension=self.dimension, data_size=self.data_size)
         for name in ("constant_curl", "energy_centre"):
             value = getattr(self, name)
@@ -196,6 +205,12 @@ class MetaSampler:
         """Return N₀ / N and d₀ / d, the factors of L and P."""
         return self._data_ratio(scaling.data_size), self.dimension / scaling.dimension
 
+    def gradient_unit(self, root_mean_square: Tensor, scaling: Scaling) -> Tensor:
+        """Return the unit of gradients: $s_g N / N_0$, or, without a fixed scale, their root mean square."""
+        if self.gradient_scale is None:
+            return root_mean_square
+        return torch.full_like(root_mean_square, self.gradient_scale / self._data_ratio(scaling.data_size))
+
     @property
     def sees_energy(self) -> bool:
         """False if the scale of energies is so large that all are alike."""
@@ -211,7 +226,7 @@ class MetaSampler:
         Args:
             energy: U in units of training, ``(chains,)``; see `ratios`.
             momentum: r, ``(chains, d)``.
-            gradient: g, ``(chains, d)``.
+            gradient: g, ``(chains, d)``; see `gradient_unit`.
             scaling: properties of the posterior.
         """
         slope = 1 / self.energy_scale

@@ -66,7 +66,7 @@ def learned_step(
         if isinstance(move, EuclideanMechanics):
             scale = metric.inverse_mass.sqrt()  # scale of the site; inputs of the networks are rescaled to unit mass
             squares[block] = _running_mean(state.memory[block], state.gradient[block] * scale, state.steps)
-            unit = squares[block].clamp(min=_TINY).sqrt()
+            unit = coordinate_update.gradient_unit(squares[block].clamp(min=_TINY).sqrt())
             columns = Columns(x, r, state.gradient[block], slopes[block], noise[block], scale)
             position[block], momentum[block], curl[block] = coordinate_update(columns, energy, unit, settings)
         else:
