@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from benchmarks import image_classifier
-from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD
+from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD, MetaSampler
 from pyro_manifold.nn import to_bayesian_
 
 BATCH, HELD_OUT = 500, 10_000
@@ -39,6 +39,14 @@ def only(digits, images, labels):
     wanted = torch.tensor([int(digit) for digit in digits])
     chosen = torch.isin(labels, wanted)
     return images[chosen], torch.searchsorted(wanted, labels[chosen])
+
+
+def sampler_of(name):
+    """Read a learned sampler; SystemExit if there is none."""
+    try:
+        return MetaSampler.load(name)
+    except (ValueError, FileNotFoundError) as error:
+        raise SystemExit(f"--sampler: {error}") from error
 
 
 def split(images, labels):

@@ -43,9 +43,20 @@ import pyro
 import torch
 from torch import nn
 
+from benchmarks.arguments import count, new_file, positive, without_effect
 from benchmarks.images import generated, mnist
 from benchmarks.papers.nnsghmc import paper_figures, paper_profile, paper_runs, paper_training
-from benchmarks.papers.nnsghmc.digits import PROBLEMS, best_of, kernels, network, only, posterior, small_weights, split
+from benchmarks.papers.nnsghmc.digits import (
+    PROBLEMS,
+    best_of,
+    kernels,
+    network,
+    only,
+    posterior,
+    sampler_of,
+    small_weights,
+    split,
+)
 from benchmarks.tables import show
 from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
 
@@ -162,8 +173,14 @@ def run_with_the_budget_of_the_paper(arguments, sampler, train, test):
     options = arguments.store, arguments.seeds or 1, steps, chains
     rows = paper_runs.compare(arguments.problem, names, sampler, data, *options)
     print(f"\n## {arguments.problem}: {chains} chains\n")
-    headings = ["sampler", "rate", "steps", "accuracy, %", "negative log-likelihood", "of each seed"]
-    show([*headings, "mean of the last 2,000 steps", "after 100 epochs", "CPU seconds"], rows)
+    show(paper_runs.HEADINGS, rows)
+
+
+def digits(text):
+    """Read digits to train on, at least two and in ascending order, as the labels 0, 1, ... have it."""
+    if len(text) < 2 or not text.isdecimal() or list(text) != sorted(set(text)):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected two or more digits in ascending order, such as 01234")
+    return text
 
 
 def main(argv=None):
@@ -171,29 +188,40 @@ def main(argv=None):
     parser.add_argument("--data", help="folder of MNIST's four files")
     parser.add_argument("--train", help="train a sampler and write it here")
     parser.add_argument("--paper", action="store_true", help="training, or runs, with the budget of the paper")
-    parser.add_argument("--rounds", type=int, help="of training; default: 4, and 40 with --paper")
-    parser.add_argument("--digits", default="0123456789", help="to train on")
+    parser.add_argument("--rounds", type=count, help="of training; default: 4, and 40 with --paper")
+    parser.add_argument("--digits", type=digits, default="0123456789", help="to train on")
     parser.add_argument("--validate", action="store_true", help="held-out training images in place of the test's")
     parser.add_argument("--sampler", help="a file that --train wrote")
     parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")
-    parser.add_argument("--chains", type=int, help="default: 8, and 20 with --paper")
-    parser.add_argument("--seconds", type=float, default=12)
-    parser.add_argument("--seeds", type=int, help="default: 3, and 1 with --paper")
-    parser.add_argument("--kernels", nargs="*", help="some in place of all")
-    parser.add_argument("--steps", type=int, default=paper_runs.STEPS, help="of the runs of --paper")
+    parser.add_argument("--chains", type=count, help="default: 8, and 20 with --paper")
+    parser.add_argument("--seconds", type=positive, default=12)
+    parser.add_argument("--seeds", type=count, help="default: 3, and 1 with --paper")
+    parser.add_argument("--kernels", nargs="+", choices=(*paper_runs.NAMES, *paper_runs.OPTIMISERS), help="some of all")
+    parser.add_argument("--steps", type=count, default=paper_runs.STEPS, help="of the runs of --paper")
     parser.add_argument("--store", default="results/nnsghmc", help="where the runs of --paper are stored")
     parser.add_argument("--tune", action="store_true", help="first look for the rates of --paper, on training images")
     parser.add_argument("--optimisers", action="store_true", help="SGD with momentum and Adam too, with --paper")
-    parser.add_argument("--figure", help="draw the curves of all problems of the store of --paper")
+    parser.add_argument("--figure", type=new_file, help="draw the curves of all problems of the store of --paper")
     parser.add_argument("--curves", help="folder BNN_MNIST of the authors' code, for their curves in the figure")
-    parser.add_argument("--contours", help="draw Q and D of the sampler")
+    parser.add_argument("--contours", type=new_file, help="draw Q and D of the sampler")
     parser.add_argument("--profile", action="store_true", help="how fast NNSGHMC moves at the rates of the store")
     parser.add_argument("--short", action="store_true", help="few generated images")
     arguments = parser.parse_args(argv)
     if arguments.figure:
         return paper_figures.curves(arguments.store, arguments.curves, arguments.figure)
     if arguments.contours:
-        return paper_figures.contours(MetaSampler.load(arguments.sampler), arguments.contours)
+        if arguments.sampler is None:
+            parser.error("--contours needs --sampler: a file that --paper --train wrote.")
+        return paper_figures.contours(sampler_of(arguments.sampler), arguments.contours)
+    if arguments.paper:
+        without_effect(parser, arguments, ("validate", "seconds"), "with --paper")
+    else:
+        names = ("steps", "store", "tune", "optimisers", "profile")
+        without_effect(parser, arguments, names, "without --paper")
+        if set(arguments.kernels or ()) & set(paper_runs.OPTIMISERS):
+            parser.error(f"--kernels: {paper_runs.OPTIMISERS} are compared with --paper only.")
+    if arguments.short and arguments.paper and arguments.store == parser.get_default("store"):
+        arguments.store = f"{arguments.store}_short"
     if arguments.short:
         train, test = generated(600, 1), generated(200, 2)
     elif arguments.data is None:
@@ -207,7 +235,7 @@ def main(argv=None):
         return train_sampler(arguments.train, *train, arguments.rounds or 4, arguments.digits)
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
-    sampler = MetaSampler.load(arguments.sampler)
+    sampler = sampler_of(arguments.sampler)
     if arguments.paper:
         return run_with_the_budget_of_the_paper(arguments, sampler, train, test)
     if arguments.validate:

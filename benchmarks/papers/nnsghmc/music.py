@@ -36,10 +36,12 @@ import numpy as np
 import pyro
 import torch
 
-from benchmarks.papers.nnsghmc.digits import small_weights
+from benchmarks.arguments import count, new_file, positive
+from benchmarks.papers.nnsghmc.digits import sampler_of, small_weights
 from benchmarks.papers.nnsghmc.music_samplers import FRICTION, RATE, SAMPLERS, likelihoods, made, pieces, posterior
+from benchmarks.stored import check_settings, checksum, read_state, write_state
 from benchmarks.tables import show
-from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
+from pyro_manifold.infer import MetaTask, train_meta_sampler
 
 EPOCHS = {"Piano_midi": 20, "Nottingham": 20, "MuseData": 20, "JSB_Chorales": 100}
 UNITS = 200
@@ -62,10 +64,16 @@ def run(store, name, sampler, offset, units, data, test, chains, epochs, ends):
     """Go on until an epoch or the time ends; return what is stored."""
     pyro.set_rng_seed(1)
     torch.set_default_dtype(torch.float32)
-    kept = {"likelihoods": [], "measured": [], "seconds": 0.0, "error": ""}
+    settings = {"units": units, "chains": chains, "pieces": checksum(*data), "test pieces": checksum(*test)}
+    if name not in ("Adam", "SGHMC"):
+        settings["epochs"] = epochs  # of which a part is warm-up, or exploration
+    if name.startswith("NNSGHMC"):
+        settings["sampler"] = sampler.fingerprint
+    kept = {"likelihoods": [], "measured": [], "seconds": 0.0, "error": "", "settings": settings}
     chain = made(name, sampler, offset, units, data, chains, epochs)
     if store.exists():
-        kept = torch.load(store, weights_only=True)
+        kept = read_state(store)
+        check_settings(store, kept["settings"], settings)
         chain.load_state_dict(kept.pop("state"))
     while len(kept["likelihoods"]) < epochs and time.monotonic() < ends and not kept["error"]:
         started = time.process_time()
@@ -79,9 +87,7 @@ def run(store, name, sampler, offset, units, data, test, chains, epochs, ends):
             kept["likelihoods"].append(likelihoods(chain.weights(), test))
             last = -kept["likelihoods"][-1].mean(1)
             print(store.stem, len(kept["likelihoods"]), [f"{x:.3f}" for x in last], measured, flush=True)
-        unfinished = store.with_suffix(".unfinished")
-        torch.save({**kept, "state": chain.state_dict()}, unfinished)
-        os.replace(unfinished, store)
+        write_state(store, {**kept, "state": chain.state_dict()})
     return kept
 
 
@@ -104,14 +110,11 @@ def row(collection, name, kept, epochs):
 
 
 def compare(arguments, collections):
-    sampler = MetaSampler.load(arguments.sampler)
+    sampler = sampler_of(arguments.sampler)
     folder = Path(arguments.store)
     folder.mkdir(parents=True, exist_ok=True)
     ends = time.monotonic() + 60 * arguments.minutes
     rows, parts = [], ("traindata", "validdata" if arguments.tune else "testdata")
-    unknown = set(arguments.samplers or []) - set(SAMPLERS)
-    if unknown:
-        raise SystemExit(f"--samplers {min(unknown)}: expected some of {', '.join(SAMPLERS)}.")
     names = arguments.samplers or [name for name in SAMPLERS if name != "NNSGHMC-s"]
     for collection in collections:
         data, test = (pieces(arguments.data, collection, part) for part in parts)
@@ -137,7 +140,7 @@ def train(arguments):
         step_size=math.sqrt(RATE / len(data.notes)),
         rounds=arguments.rounds,
         constant_friction=FRICTION,
-        chains=max(4, arguments.training_chains),
+        chains=arguments.training_chains,
         steps=70,
         segments=7,
         truncation=70,
@@ -160,13 +163,15 @@ def draw(store, path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    if not any(Path(store).glob("*.pt")):
+        raise SystemExit(f"--store {store} has no runs: run some first, or name their store.")
     figure, axes = plt.subplots(1, len(EPOCHS), figsize=(13, 3.4), layout="constrained")
     for axis, collection in zip(axes, EPOCHS, strict=True):
         files = [file for file in Path(store).glob(f"{collection}-*.pt") if not file.stem.endswith("-validation")]
         for file in sorted(files):
             name = file.stem.removeprefix(f"{collection}-")
             sampler = name if name in SAMPLERS else "NNSGHMC"
-            likelihood = of_sampler(sampler, torch.load(file, weights_only=True)).mean(1)
+            likelihood = of_sampler(sampler, read_state(file)).mean(1)
             colour = f"C{SAMPLERS.index(sampler)}"
             axis.plot(
                 range(1, len(likelihood) + 1), likelihood, colour, label=name.replace("-", ", offset ", name != sampler)
@@ -183,24 +188,23 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of the four files *.mat")
     parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--rounds", type=int, default=40, help="of training")
-    parser.add_argument("--training-chains", type=int, default=8)
+    parser.add_argument("--rounds", type=count, default=40, help="of training")
+    parser.add_argument("--training-chains", type=count, default=8, help="4 or more")
     parser.add_argument("--sampler", help="a name, or a file that --train wrote")
     parser.add_argument("--store", help="folder in which each epoch is stored, to go on from there")
     parser.add_argument("--collection", choices=EPOCHS, help="one in place of all")
-    parser.add_argument("--samplers", nargs="*", help="some in place of all")
-    parser.add_argument("--chains", type=int, default=3)
-    parser.add_argument("--units", type=int, default=UNITS, help="half as many in training")
+    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, help="some of all")
+    parser.add_argument("--chains", type=count, default=3)
+    parser.add_argument("--units", type=count, default=UNITS, help="half as many in training")
     parser.add_argument("--offset", type=float, default=0.0, help="what is added to Q of NNSGHMC")
-    parser.add_argument("--epochs", type=int, help="in place of 20, or 100 of JSB chorales")
-    parser.add_argument("--minutes", type=float, default=1e6, help="after which the command ends")
+    parser.add_argument("--epochs", type=count, help="in place of 20, or 100 of JSB chorales")
+    parser.add_argument("--minutes", type=positive, default=1e6, help="after which the command ends")
     parser.add_argument("--tune", action="store_true", help="validation pieces in place of the test's")
-    parser.add_argument("--figure", help="draw the curves of the store")
+    parser.add_argument("--figure", type=new_file, help="draw the curves of the store")
     parser.add_argument("--short", action="store_true", help="a few random notes")
     arguments = parser.parse_args(argv)
-    for name in ("rounds", "training_chains", "chains", "units", "epochs"):
-        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} {getattr(arguments, name)}: expected 1 or more.")
+    if arguments.training_chains < 4:
+        parser.error(f"--training-chains {arguments.training_chains}: expected 4 or more, for scores of draws.")
     if arguments.store is None and arguments.train is None:
         parser.error("--store is needed: a folder in which each epoch is stored.")
     if arguments.figure:

@@ -6,13 +6,13 @@ Those of the digits have a value for each 20 steps, the others for each 100.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import torch
 
+from benchmarks.stored import read_json
 from benchmarks.tables import show
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler, Scaling
 
@@ -36,13 +36,20 @@ def _figure(rows, columns, width, height):
 
 def curves(store, theirs, path):
     """Error and negative log-likelihood by step of the first seed; dashed: the authors' means."""
+    files = {
+        (problem, name): Path(store) / f"{problem}-{name}-0.json".replace(" ", "-")
+        for problem in THEIRS
+        for name in NAMES
+    }
+    pages = {key: read_json(file) for key, file in files.items() if file.exists()}
+    if not pages:
+        raise SystemExit(f"--store {store} has no runs of --paper: run some first, or name their store.")
     figure, axes = _figure(2, len(THEIRS), 13, 7)
     for (error, loss), problem in zip(axes.T, THEIRS, strict=True):
         for name, colour in NAMES.items():
-            page = Path(store) / f"{problem}-{name}-0.json".replace(" ", "-")
-            if page.exists():
-                steps, accuracy, likelihood = np.array(json.loads(page.read_text())["curve"]).T
-                error.plot(steps, 100 - accuracy, colour, label=name)
+            if (problem, name) in pages:
+                steps, accuracy, likelihood = np.array(pages[problem, name]["curve"]).T
+                error.plot(steps, np.maximum(100 - accuracy, 0.01), colour, label=name)
                 loss.plot(steps, likelihood, colour, label=name)
         for name, steps, accuracy, likelihood in _of_the_authors(theirs, problem) if theirs else ():
             error.plot(steps, accuracy, NAMES[name], linestyle=":", label=f"{name}, authors")
@@ -70,6 +77,8 @@ def contours(sampler: MetaSampler, path):
     The learned part is what the network of D adds to c and αQ², as the fraction of the momentum that a step removes.
     Prints means and standard deviations over standard normal momenta at some energies, with a gradient of 1.
     """
+    if not sampler.sees_energy or sampler.data_size == 1:
+        raise SystemExit("--contours is for a sampler of networks whose Q sees the energy: --paper --train writes one.")
     figure, axes = _figure(1, 3, 13, 3.8)
     sampler = sampler.to(torch.zeros(()))
     energies, momenta, gradients = torch.linspace(0.25, 2.5, 80), torch.linspace(-3, 3, 81), torch.linspace(-5, 5, 79)

@@ -16,9 +16,7 @@ The comparison of the appendix, by ``--steps 500 --optimisers``: SGD with moment
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from pathlib import Path
 
@@ -26,6 +24,7 @@ import pyro
 import torch
 
 from benchmarks.papers.nnsghmc.digits import BATCH, PROBLEMS, best_of, network, only, posterior, split
+from benchmarks.stored import check_settings, checksum, read_json, read_state, write_json, write_state
 from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD
 
 CHAINS, STEPS, BETWEEN, SAVED = 20, 12_000, 100, 500
@@ -66,7 +65,7 @@ def settings(name, rate, sampler, cases):
 def rate_of(problem, name, store):
     """The rate that was tuned in this store, or that of the paper."""
     tuned = Path(store) / f"rates-{problem}.json"
-    rates = RATES[problem] | (json.loads(tuned.read_text()) if tuned.exists() else {})
+    rates = RATES[problem] | (read_json(tuned) if tuned.exists() else {})
     if name == OPTIMISERS[0]:
         return rates["SGHMC"]
     return rates[name] if name in rates else 10 * rates["SGHMC"]
@@ -142,12 +141,17 @@ class Run:
     """
 
     def __init__(self, file, problem, name, rate, sampler, train, test, seed, chains=CHAINS):
-        self._file, self._page = Path(file), Path(file).with_suffix(".json")
+        self._file, self._page = Path(file), Path(file).with_name(Path(file).name[: -len(".pt")] + ".json")
         self._made = (problem, name, rate, sampler, train, seed, chains)
         self._test, self._chain = test, None
+        learned = {"sampler": sampler.fingerprint} if name == "NNSGHMC" else {}
+        data = {"training images": checksum(*train), "test images": checksum(*test)}
+        self._settings = {"problem": problem, "name": name, "rate": rate, "seed": seed, "chains": chains}
+        self._settings |= {**learned, **data}
         self.curve, self.seconds = [], 0.0
-        if self._page.exists():
-            page = json.loads(self._page.read_text())
+        if self._page.exists() and self._file.exists():
+            page = read_json(self._page)
+            check_settings(self._page, page.get("settings", {}), self._settings)
             self.curve, self.seconds = page["curve"], page["seconds"]
 
     def _prepare(self):
@@ -161,7 +165,8 @@ class Run:
         self._between = between
         self._chain = Adam(chain, rate, len(train[0]), between) if name == "Adam" else chain
         if self._file.exists():
-            saved = torch.load(self._file, weights_only=True)
+            saved = read_state(self._file)
+            check_settings(self._file, saved["settings"], self._settings)
             self._chain.load_state_dict(saved["state"])
             self.curve, self.seconds = saved["curve"], saved["seconds"]
 
@@ -187,12 +192,9 @@ class Run:
         self._save()
 
     def _save(self):
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        content = {"curve": self.curve, "seconds": self.seconds}
-        unfinished = self._file.with_suffix(".unfinished")
-        torch.save({**content, "state": self._chain.state_dict()}, unfinished)
-        os.replace(unfinished, self._file)
-        self._page.write_text(json.dumps(content))
+        content = {"curve": self.curve, "seconds": self.seconds, "settings": self._settings}
+        write_state(self._file, {**content, "state": self._chain.state_dict()})
+        write_json(self._page, content)
 
 
 def parts_of(problem, train, test):
@@ -216,16 +218,26 @@ def tune(problem, names, sampler, parts, store, chains, steps):
         first = RATES[problem].get(name, 10 * RATES[problem]["SGHMC"])
         best, tried = best_of(loss, first, 2)
         print(problem, name, {f"{rate:.3g}": f"{value:.0f}" for rate, value in sorted(tried.items())}, flush=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rates = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps({**rates, name: best}))
+        rates = read_json(path) if path.exists() else {}
+        write_json(path, {**rates, name: best})
+
+
+HEADINGS = (
+    *("sampler", "rate", "steps", "accuracy, %", "negative log-likelihood", "of each seed"),
+    *("mean of the last 2,000 steps", "after 100 epochs: accuracy, %", "negative log-likelihood", "CPU seconds a seed"),
+)
+
+
+def _with_deviation(values, digits):
+    spread = f" ± {values.std():.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}"
 
 
 def compare(problem, names, sampler, data, store, seeds, steps, chains):
-    """Run each sampler from each seed, or go on with it, and return rows of figures."""
+    """Run each sampler from each seed, or go on with it, and return rows of figures, means ± deviations over seeds."""
     rows = []
     for name in names:
-        found, seconds = [], 0.0
+        found, seconds = [], []
         rate = rate_of(problem, name, store)
         for seed in range(seeds):
             file = Path(store) / f"{problem}-{name}-{seed}.pt".replace(" ", "-")
@@ -234,11 +246,13 @@ def compare(problem, names, sampler, data, store, seeds, steps, chains):
             end = 100 * math.ceil(len(data[0][0]) / BATCH)  # 100 epochs
             after = next((point for point in run.curve if point[0] >= end), run.curve[-1])
             late = [loss for step, _, loss in run.curve if step > run.curve[-1][0] - LATE]
-            found.append((*run.curve[-1], sum(late) / len(late), after[2]))
-            seconds += run.seconds / seeds
-            print(problem, name, seed, found[-1], f"{seconds:.0f} s", flush=True)
-        steps_taken, accuracy, loss, late, epochs = torch.tensor(found, dtype=torch.double).T
+            found.append((*run.curve[-1], sum(late) / len(late), *after[1:]))
+            seconds.append(run.seconds)
+            accuracy, loss = found[-1][1:3]
+            print(f"{problem}, {name}, seed {seed}: {accuracy:.2f} %, {loss:.1f}, {run.seconds:.0f} s", flush=True)
+        steps_taken, accuracy, loss, late, accuracy_after, loss_after = torch.tensor(found, dtype=torch.double).T
         each = ", ".join(f"{value:.0f}" for value in loss)
-        row = [name, f"{rate:.3g}", f"{int(steps_taken[0])}", f"{accuracy.mean():.2f}", f"{loss.mean():.0f}", each]
-        rows.append([*row, f"{late.mean():.0f}", f"{epochs.mean():.0f}", f"{seconds:.0f}"])
+        row = [name, f"{rate:.3g}", f"{int(steps_taken[0])}", _with_deviation(accuracy, 2), _with_deviation(loss, 0)]
+        row += [each, _with_deviation(late, 0), _with_deviation(accuracy_after, 2), _with_deviation(loss_after, 0)]
+        rows.append([*row, f"{sum(seconds) / seeds:.0f}"])
     return rows

@@ -54,6 +54,7 @@ def train(path, images, labels, rounds, digits, short=False):
     )
     command = f"python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --train FILE --rounds {rounds}"
     command += "" if digits == "0123456789" else f" --digits {digits}"
+    command += " --short" if short else ""
     budget = {"chains": 4, "steps": 10, "segments": 2, "truncation": 10} if short else {}
     settings = {"chains": CHAINS, "steps": 100, "segments": 8, "truncation": 20, **budget}
     trained = train_meta_sampler(

@@ -211,7 +211,7 @@ class MetaTraining:
     @staticmethod
     def _settings(training_settings: Mapping[str, Any], constants: Mapping[str, Any], bias: Tensor) -> dict[str, Any]:
         """Return the settings that must agree between a checkpoint and the training that resumes it."""
-        alike = ("constant_friction", "dimension", "data_size")
+        alike = ("constant_friction", "curl_friction", "dimension", "data_size", "gradient_scale")
         factors = list(training_settings.get("step_factors", (1.0,)))
         return {
             **training_settings,
@@ -313,7 +313,7 @@ def train_meta_sampler(
         The trained sampler.
 
     Raises:
-        ValueError: for arguments out of range, or a checkpoint with other settings.
+        ValueError: for arguments out of range, or a checkpoint with other settings or more rounds.
 
     A warning is issued if chains diverged, which happens if steps are too long.
 
@@ -339,6 +339,11 @@ def train_meta_sampler(
     training = MetaTraining(tasks, TrainingSettings(step_size, **training_settings), sampler, hidden, constant_friction)
     if checkpoint is not None and Path(checkpoint).exists():
         training.load(checkpoint)
+    if training.rounds > rounds:
+        raise ValueError(
+            f"{checkpoint} has {training.rounds} rounds, and rounds={rounds}: ask for as many or more, or start again "
+            "with another file."
+        )
     with tqdm(total=rounds, initial=training.rounds, disable=disable_progbar, desc="Training") as bar:
         while training.rounds < rounds:
             losses = training.advance()

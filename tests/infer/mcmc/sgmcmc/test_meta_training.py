@@ -157,6 +157,11 @@ def test_training_is_deterministic_and_goes_on_number_for_number(tmp_path):
         sentence = f"was trained with {name}={before}, and this training has {now}: use the same"
         with pytest.raises(ValueError, match=sentence):
             train(rounds=5, checkpoint=tmp_path / "training.npz", **{name: now})
+    with pytest.raises(ValueError, match="has 4 rounds, and rounds=3: ask for as many or more"):
+        train(rounds=3, checkpoint=tmp_path / "training.npz")
+    fixed = replace(whole, gradient_scale=2.0)
+    with pytest.raises(ValueError, match="was trained with gradient_scale=None, and this training"):
+        train(rounds=5, checkpoint=tmp_path / "training.npz", sampler=fixed)
 
 
 def test_training_makes_the_losses_smaller():
