@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +20,26 @@ def mnist(folder, part, device="cpu"):
     """Images ``(cases, 784)``, standardised, float32, and labels ``(cases,)``.
 
     Raises:
-        FileNotFoundError: if the folder lacks the file; the sentence says where it comes from.
+        SystemExit: if the folder lacks the file, or has another one; the sentence says what is expected.
     """
-    arrays = []
-    for name, header in zip(_FILES[part], (16, 8), strict=True):
-        path = Path(folder) / name
-        if not path.exists():
-            raise FileNotFoundError(f"{path} is missing: give the folder of the four files of MNIST as --data.")
-        arrays.append(np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=header))
-    images, labels = arrays
+    images, labels = (_read(Path(folder) / name, axes) for name, axes in zip(_FILES[part], (3, 1), strict=True))
     pixels = torch.tensor(images.reshape(len(labels), -1), dtype=torch.float32) / 255
     return ((pixels - _MEAN) / _DEVIATION).to(device), torch.tensor(labels, dtype=torch.long, device=device)
+
+
+def _read(path, axes):
+    """Read an array of bytes in the format IDX: a magic number, the lengths of the axes, and the values."""
+    if not path.exists():
+        raise SystemExit(f"{path} is missing: give the folder of the four files of MNIST as --data.")
+    try:
+        content = gzip.decompress(path.read_bytes())
+        shape = np.frombuffer(content, ">u4", 1 + axes)
+        values = np.frombuffer(content, np.uint8, offset=4 * (1 + axes))
+        if shape[0] != 0x0800 + axes:
+            raise ValueError(f"its magic number is {shape[0]:#x}, expected {0x0800 + axes:#x}")
+        return values.reshape(shape[1:].tolist())
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise SystemExit(f"{path} is damaged or no file of MNIST ({error}): fetch it again.") from error
 
 
 def generated(cases, seed):

@@ -35,6 +35,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
+from benchmarks.arguments import new_file
 from benchmarks.papers.msd.robot_arm import GROUPS, LAG, autocorrelation, errors, normalised_error, spread
 from benchmarks.papers.msd.robot_arm_model import original, position, simulate
 from benchmarks.papers.msd.robot_arm_samplers import PAPER, STEP_SIZES, sample, sample_once
@@ -91,7 +92,7 @@ def figure(found, path):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figure", help="where Figure 1 is written")
+    parser.add_argument("--figure", type=new_file, help="where Figure 1 is written")
     parser.add_argument("--seed", type=int, default=0, help="of the initial values and of the runs")
     parser.add_argument("--small", action="store_true", help="simulated data, one sampler, two short runs")
     arguments = parser.parse_args(argv)

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from benchmarks.arguments import count, natural, new_file, positive
 from benchmarks.papers.msd.robot_arm_model import NOISE, log_density, network, original, position, unflatten
 from benchmarks.papers.msd.robot_arm_modes import TOLERANCE, labels, mode_levels
 from benchmarks.papers.msd.robot_arm_samplers import PAPER, SAMPLERS, STARTS, STEP_SIZES, sample_once
@@ -117,14 +117,18 @@ def moved(found, arm):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=3000, help="of a run, those dropped included")
-    parser.add_argument("--dropped", type=int, default=1000)
-    parser.add_argument("--step-size", type=float, help="of all samplers named, in place of their own")
+    parser.add_argument("--runs", type=count, default=10)
+    parser.add_argument("--draws", type=count, default=3000, help="of a run, those dropped included")
+    parser.add_argument("--dropped", type=natural, default=1000)
+    parser.add_argument("--step-size", type=positive, help="of all samplers named, in place of their own")
     parser.add_argument("--start", choices=STARTS, default="descended", help="initial values")
     parser.add_argument("--seed", type=int, default=0, help="of the initial values and of the runs")
-    parser.add_argument("--write", type=Path, help="also write the tables here")
+    parser.add_argument("--write", type=new_file, help="also write the tables here")
     arguments = parser.parse_args(argv)
+    if arguments.draws - arguments.dropped <= 2 * LAG:
+        parser.error(
+            f"--draws {arguments.draws}: expected --dropped and more than {2 * LAG} others, for autocorrelations."
+        )
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     text = tables(original(), arguments)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,7 +117,14 @@ def sample_once(name, arm, *, runs=10, draws=3000, dropped=1000, step_size=None,
     label = "-".join(str(value) for value in (name.replace(", ", "-"), *settings))
     path = RESULTS / f"robot_arm-{label}.npz"
     if not path.exists():
+        runs = sample(name, arm, *settings)
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(path, **sample(name, arm, *settings)._asdict())
-    with np.load(path) as kept:
-        return Runs(**kept)
+        unfinished = path.with_name(path.name + ".unfinished")
+        with unfinished.open("wb") as file:
+            np.savez_compressed(file, **runs._asdict())
+        os.replace(unfinished, path)
+    try:
+        with np.load(path) as kept:
+            return Runs(**kept)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise SystemExit(f"{path} is damaged ({error}): delete it.") from error

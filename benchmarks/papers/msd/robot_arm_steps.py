@@ -16,6 +16,7 @@ import math
 import numpy as np
 import torch
 
+from benchmarks.arguments import count
 from benchmarks.papers.msd.robot_arm_model import original
 from benchmarks.papers.msd.robot_arm_samplers import SAMPLERS, sample_once
 from benchmarks.tables import show
@@ -68,7 +69,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
     for name, value in PILOT.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+        parser.add_argument(f"--{name}", type=count, default=value)
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)

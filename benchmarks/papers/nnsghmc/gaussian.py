@@ -41,9 +41,11 @@ import pyro.distributions as dist
 import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
 
+from benchmarks.arguments import count, new_file, without_effect
+from benchmarks.papers.nnsghmc.digits import sampler_of
 from benchmarks.tables import show
 from problems.noisy_gradients import gradient_noise
-from pyro_manifold.infer import MCMC, NNSGHMC, SGHMC, MetaSampler, MetaTask, train_meta_sampler
+from pyro_manifold.infer import MCMC, NNSGHMC, SGHMC, MetaTask, train_meta_sampler
 
 STEP_SIZE, FRICTION, LEAST_VARIANCE = 0.025, 0.025, 0.02
 LEARNED_STEPS = (0.035, 0.05)
@@ -75,6 +77,8 @@ def test_covariances(seeds, folder, validate):
     if folder is None:
         return [(seed, covariance(20, (5000 if validate else 1000) + seed)) for seed in range(seeds)]
     files = sorted(Path(folder).glob("Cov_rand_*"))
+    if not files:
+        raise SystemExit(f"--covariances {folder}: expected a folder with files Cov_rand_*, as in the authors' code.")
     return [
         (seed, torch.tensor([list(map(float, row.split())) for row in file.open()])) for seed, file in enumerate(files)
     ]
@@ -140,9 +144,9 @@ def train(path, rounds):
 
 
 def compare(sampler, covariances, steps, chains, tuned):
-    kernels = {"learned": learned(sampler, STEP_SIZE), "SGHMC, the same ε": sghmc(STEP_SIZE, FRICTION)}
+    kernels = {"NNSGHMC": learned(sampler, STEP_SIZE), "SGHMC, the same ε": sghmc(STEP_SIZE, FRICTION)}
     if tuned:
-        kernels |= {f"learned, ε={ε:g}": learned(sampler, ε) for ε in LEARNED_STEPS}
+        kernels |= {f"NNSGHMC, ε={ε:g}": learned(sampler, ε) for ε in LEARNED_STEPS}
         kernels |= {f"SGHMC, ε={ε:g}, γ={γ:g}": sghmc(ε, γ * ε) for ε, γ in OTHER_STEPS}
     rows = []
     for name, kernel in kernels.items():
@@ -157,22 +161,25 @@ def compare(sampler, covariances, steps, chains, tuned):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--rounds", type=int, default=64)
+    parser.add_argument("--train", type=new_file, help="train a sampler and write it here")
+    parser.add_argument("--rounds", type=count, default=64)
     parser.add_argument("--sampler", default="gaussian", help="a name or a file")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--seeds", type=count, default=5)
+    parser.add_argument("--steps", type=count, default=12_000)
     parser.add_argument("--tune", action="store_true", help="other step sizes and frictions too")
     parser.add_argument("--covariances", help="folder of the paper's four, in place of seeds")
     parser.add_argument("--validate", action="store_true", help="covariances of other seeds")
     parser.add_argument("--short", action="store_true", help="few steps, to see that it runs")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
+    if arguments.covariances:
+        without_effect(parser, arguments, ("seeds", "validate"), "with --covariances")
     if arguments.train:
+        without_effect(parser, arguments, ("short", "tune", "seeds", "steps"), "with --train")
         return train(arguments.train, arguments.rounds)
     steps, chains = (60, 8) if arguments.short else (arguments.steps, 50)
     covariances = test_covariances(arguments.seeds, arguments.covariances, arguments.validate)
-    return compare(MetaSampler.load(arguments.sampler), covariances, steps, chains, arguments.tune)
+    return compare(sampler_of(arguments.sampler), covariances, steps, chains, arguments.tune)
 
 
 if __name__ == "__main__":

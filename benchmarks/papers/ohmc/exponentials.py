@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
+from benchmarks.arguments import count, without_effect
 from benchmarks.papers.ohmc.mixture import Matrices
 from benchmarks.tables import show
 from pyro_manifold.manifolds import Stiefel
@@ -105,13 +106,14 @@ def row(n, name, step_size, chains, steps):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--chains", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--chains", type=count, default=1000)
+    parser.add_argument("--steps", type=count, default=STEPS)
     parser.add_argument("--small", action="store_true", help="V(3,2), two step sizes and few chains")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     widths, step_sizes, chains = (2, 3), STEP_SIZES, arguments.chains
     if arguments.small:
+        without_effect(parser, arguments, ("chains",), "with --small")
         widths, step_sizes, chains = (3,), (0.05, 0.4), 20
     settings = [(n, name, step) for n in widths for step in step_sizes for name in FLOWS]
     show(COLUMNS, (row(*setting, chains, arguments.steps) for setting in settings))

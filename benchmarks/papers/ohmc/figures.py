@@ -79,6 +79,8 @@ def main(argv=None):
     parser.add_argument("--folder", type=Path, default=Path("docs/images"))
     parser.add_argument("--small", action="store_true", help="few draws")
     arguments = parser.parse_args(argv)
+    if not arguments.folder.is_dir():
+        parser.error(f"--folder {arguments.folder}: expected a folder that exists.")
     torch.set_default_dtype(torch.float64)
     burn_in, draws, steps, exact = (10, 50, 50, 2000) if arguments.small else (10_000, 10_000, 40_000, 2_000_000)
     sixteen, one = Matrices(2, paper_tables.SIGMA), Matrices(2, noisy_matrix.SIGMA, single=True)

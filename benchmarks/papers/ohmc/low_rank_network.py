@@ -18,7 +18,6 @@ a single network needs no constraint on them. Figures of each network are kept i
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import statistics
@@ -31,7 +30,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.arguments import count, new_file, positive, without_effect
 from benchmarks.images import generated, mnist
+from benchmarks.stored import check_settings, checksum, read_json, write_json
 from benchmarks.tables import show
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.optim import TorchRiemannianAdam
@@ -148,14 +149,16 @@ def spread(values):
 def curve_of(form, data, other, seed, folder, **options):
     """Figures of each epoch, and process seconds; kept in the folder, unless it is None."""
     path = None if folder is None else folder / f"{form}-{options['initial']}-{options['epochs']}-{seed}.json"
+    settings = {"rate": CHOSEN[form], "images": checksum(*data), "test images": checksum(*other)}
     if path is not None and path.exists():
-        return json.loads(path.read_text())
+        page = read_json(path)
+        check_settings(path, page["settings"], settings)
+        return page["curve"], page["seconds"]
     started = time.process_time()
-    found = list(train(form, data, other, seed, rate=CHOSEN[form], **options)), time.process_time() - started
+    curve, seconds = list(train(form, data, other, seed, rate=CHOSEN[form], **options)), time.process_time() - started
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found))
-    return found
+        write_json(path, {"settings": settings, "curve": curve, "seconds": seconds})
+    return curve, seconds
 
 
 def rows(forms, seeds, data, other, curves, folder, **options):
@@ -197,17 +200,18 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of MNIST's four files")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--seeds", type=count, default=5)
+    parser.add_argument("--epochs", type=count, default=EPOCHS)
     parser.add_argument("--initial", choices=("same", "default"), default="same", help="values of the bottleneck")
     parser.add_argument("--choose", action="store_true", help="rates on held-out training images, and no table")
-    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="to choose from")
-    parser.add_argument("--figure", help="where Figure 3 is written")
+    parser.add_argument("--rates", type=positive, nargs="+", default=list(RATES), help="to choose from")
+    parser.add_argument("--figure", type=new_file, help="where Figure 3 is written")
     parser.add_argument("--small", action="store_true", help="few generated images, small ranks")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float32)
     options, folder = {"epochs": arguments.epochs, "initial": arguments.initial}, RESULTS
     if arguments.small:
+        without_effect(parser, arguments, ("seeds", "epochs"), "with --small")
         data, other, seeds = generated(1024, 1), generated(200, 2), 1
         options, folder = options | {"epochs": 2, "ranks": (8, 4)}, None
     elif arguments.data is None:

@@ -35,6 +35,7 @@ import pyro
 import torch
 from torch import nn
 
+from benchmarks.arguments import count, natural, positive, without_effect
 from benchmarks.image_classifier import posterior
 from benchmarks.images import generated, mnist
 from benchmarks.papers.ohmc.ensemble import Descended, Plan, accuracies, stored_members
@@ -195,19 +196,17 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of MNIST's four files")
     parser.add_argument("--network", choices=NETWORKS, default="orthogonal")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=0, help="of the runs of --paper, which may be divided")
+    parser.add_argument("--seeds", type=count, default=3)
+    parser.add_argument("--first-seed", type=natural, default=0, help="of the runs of --paper, which may be divided")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--step-size", type=float, help="default: 1.2e-3, 5e-4 with factors of low rank")
-    parser.add_argument("--friction", type=float, default=0.1)
-    parser.add_argument("--descent", type=float, help="epochs of descent; default: 10, 20 with factors of low rank")
-    parser.add_argument("--epochs-a-draw", type=float, default=1.0)
+    parser.add_argument("--step-size", type=positive, help="default: 1.2e-3, 5e-4 with factors of low rank")
+    parser.add_argument("--friction", type=positive, default=0.1)
+    parser.add_argument("--descent", type=positive, help="epochs of descent; default: 10, 20 with factors of low rank")
+    parser.add_argument("--epochs-a-draw", type=positive, default=1.0)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the draws")
-    parser.add_argument("--output-scale", type=float, default=1.0, help="of the output layer's prior, by 1/√fan-in")
-    parser.add_argument("--gain", type=float, default=GAIN, help="of orthogonal layers; default: √2")
-    parser.add_argument(
-        "--held-out", type=int, default=0, help="to choose settings: so many training images as the test"
-    )
+    parser.add_argument("--output-scale", type=positive, default=1.0, help="of the output layer's prior, by 1/√fan-in")
+    parser.add_argument("--gain", type=positive, default=GAIN, help="of orthogonal layers; default: √2")
+    parser.add_argument("--held-out", type=natural, default=0, help="so many training images as the test, to choose by")
     parser.add_argument("--paper", action="store_true", help="the budget of Table 4, stored and resumed")
     parser.add_argument("--store", default="results/ohmc_mnist", help="where the runs of --paper are stored")
     parser.add_argument("--small", "--short", action="store_true", help="a small network and few generated images")
@@ -217,9 +216,12 @@ def main(argv=None):
     if arguments.output_scale != 1 and arguments.network == "orthogonal output":
         parser.error("--output-scale is for a free output layer, found --network 'orthogonal output'.")
     own = ("step_size", "friction", "descent", "epochs_a_draw", "temperature")
-    changed = [name for name in own if getattr(arguments, name) != parser.get_default(name)]
-    if arguments.paper and changed:
-        parser.error(f"--{changed[0].replace('_', '-')} has no effect with --paper, whose budget is that of Table 4.")
+    if arguments.paper:
+        without_effect(parser, arguments, own, "with --paper, whose budget is that of Table 4")
+    else:
+        without_effect(parser, arguments, ("first_seed", "store"), "without --paper")
+    if arguments.small:
+        without_effect(parser, arguments, ("step_size", "descent", "device"), "with --small")
     options = {name: getattr(arguments, name) for name in (*own, "output_scale", "gain")}
     narrow = arguments.network in ("low-rank", "bottleneck")
     defaults = {"descent": 20 if narrow else 10, "step_size": 5e-4 if narrow else 1.2e-3}
@@ -232,6 +234,8 @@ def main(argv=None):
     else:
         train, test = (mnist(arguments.data, part, arguments.device) for part in ("train", "test"))
     if arguments.held_out:
+        if arguments.held_out >= len(train[0]):
+            parser.error(f"--held-out {arguments.held_out}: expected fewer than the {len(train[0])} training images.")
         train, test = ([t[chosen] for t in train] for chosen in _split(arguments.held_out))
     if arguments.paper:
         width, shorter = (30, 100) if arguments.small else (300, 1)

@@ -29,6 +29,7 @@ import pyro
 import torch
 from torch.distributions import biject_to
 
+from benchmarks.arguments import count, positive
 from benchmarks.papers.ohmc.mixture import Matrices, sizes_of_each_chain, worst_deviation
 from benchmarks.tables import show
 from pyro_manifold import constraints
@@ -102,9 +103,9 @@ def row(n, name, step_size, *, sizes, timing):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--chains", type=int, default=10, help="separate runs")
+    parser.add_argument("--chains", type=count, default=10, help="separate runs")
     parser.add_argument("--widths", type=int, nargs="+", choices=WIDTHS, default=list(WIDTHS), help="n of V(n,2)")
-    parser.add_argument("--step-sizes", type=float, nargs="*", default=list(STEP_SIZES))
+    parser.add_argument("--step-sizes", type=positive, nargs="+", default=list(STEP_SIZES))
     parser.add_argument("--small", action="store_true", help="V(2,2), one step size and few draws")
     arguments = parser.parse_args(argv)
     warnings.filterwarnings("ignore")

@@ -38,6 +38,7 @@ import pyro.distributions as dist
 import torch
 from pyro.infer.autoguide import init_to_sample, init_to_value
 
+from benchmarks.arguments import count, positive, without_effect
 from benchmarks.tables import show
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC, RunningPredictions
@@ -59,11 +60,14 @@ def read(path, device="cpu"):
     """Users, items (from 0) and ratings minus 3 of a file of MovieLens-100k.
 
     Raises:
-        FileNotFoundError: if there is none; the sentence says what is expected.
+        SystemExit: if there is none, or another file; the sentence says what is expected.
     """
-    if not Path(path).exists():
-        raise FileNotFoundError(f"{path} is missing: give the file u.data of MovieLens-100k as --data.")
-    users, items, ratings, _ = np.loadtxt(path, dtype=np.int64, delimiter="\t").T
+    if not Path(path).is_file():
+        raise SystemExit(f"{path} is missing: give the file u.data of MovieLens-100k as --data.")
+    try:
+        users, items, ratings, _ = np.loadtxt(path, dtype=np.int64, delimiter="\t").T
+    except ValueError as error:
+        raise SystemExit(f"{path} is no file u.data of MovieLens-100k ({error}): give that one as --data.") from error
     return (
         torch.as_tensor(users - 1, device=device),
         torch.as_tensor(items - 1, device=device),
@@ -255,11 +259,11 @@ def rows_of_spectra(results):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="the file u.data of MovieLens-100k")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of descent")
-    parser.add_argument("--rank", type=int, default=RANK)
-    parser.add_argument("--members", type=int, default=MEMBERS, help="of the ensemble")
-    parser.add_argument("--draw-step-size", type=float, default=DRAW_STEP)
+    parser.add_argument("--seeds", type=count, default=5)
+    parser.add_argument("--epochs", type=count, default=EPOCHS, help="of descent")
+    parser.add_argument("--rank", type=count, default=RANK)
+    parser.add_argument("--members", type=count, default=MEMBERS, help="of the ensemble")
+    parser.add_argument("--draw-step-size", type=positive, default=DRAW_STEP)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--small", action="store_true", help="few generated ratings")
     arguments = parser.parse_args(argv)
@@ -267,6 +271,8 @@ def main(argv=None):
     options |= {"burn_in": BURN_IN, "step_size": arguments.draw_step_size, "rank": arguments.rank}
     seeds = range(arguments.seeds)
     if arguments.small:
+        names = ("seeds", "epochs", "rank", "members", "draw_step_size")
+        without_effect(parser, arguments, names, "with --small")
         ratings, seeds = [part.to(arguments.device) for part in generated()], range(2)
         options |= {
             "epochs": 60,

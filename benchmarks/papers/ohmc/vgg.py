@@ -52,6 +52,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
+from benchmarks.arguments import count, natural, positive, without_effect
 from benchmarks.papers.ohmc.ensemble import Plan, accuracies, stored_members
 from benchmarks.tables import show
 from pyro_manifold.nn import to_bayesian_
@@ -72,7 +73,7 @@ def cifar10(folder, part):
     """Images ``(cases, 3, 32, 32)``, standardised, float32, and labels ``(cases,)``.
 
     Raises:
-        FileNotFoundError: if the folder lacks a file; the sentence says which folders are expected.
+        SystemExit: if the folder lacks a file; the sentence says which folders are expected.
     """
     read = _from_pictures if (Path(folder) / part).is_dir() else _from_batches
     pixels, labels = read(Path(folder), part)
@@ -86,6 +87,8 @@ def _from_pictures(folder, part):
     from PIL import Image
 
     pictures = sorted((folder / part).glob("*/*.png"))
+    if not pictures:
+        raise SystemExit(f"{folder / part} has no pictures */*.png: give the folder of CIFAR-10 as --data.")
     classes = sorted({path.parent.name for path in pictures})
     pixels = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in pictures])
     return pixels.transpose(0, 3, 1, 2), [classes.index(path.parent.name) for path in pictures]
@@ -96,12 +99,15 @@ def _from_batches(folder, part):
     for name in FILES[part]:
         path = folder / name
         if not path.exists():
-            raise FileNotFoundError(
+            raise SystemExit(
                 f"{path} is missing: give the folder cifar-10-batches-py as --data, or one with train/ and test/ of "
                 "pictures."
             )
         # A pickle can run any program: only the two kinds of values that these files have are let through.
-        batch = _Plain(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        try:
+            batch = _Plain(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        except (pickle.UnpicklingError, EOFError) as error:
+            raise SystemExit(f"{path} is damaged or no file of CIFAR-10 ({error}): fetch it again.") from error
         pixels.append(np.asarray(batch[b"data"], np.uint8))
         labels.extend(batch[b"labels"])
     return np.concatenate(pixels).reshape(-1, 3, 32, 32), labels
@@ -241,13 +247,13 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder cifar-10-batches-py, or one with train/ and test/ of pictures")
     parser.add_argument("--network", choices=("orthogonal", "plain"), default="orthogonal")
-    parser.add_argument("--thinner", type=int, default=1, help="divides the channels of VGG-16")
-    parser.add_argument("--epochs", type=float, help="of descent and draws together; default: the paper's budget")
-    parser.add_argument("--rate", type=float, default=RATE, help="of the descent, for the mean loss")
-    parser.add_argument("--step-size", type=float, default=STEP_SIZE, help="ε of the draws")
+    parser.add_argument("--thinner", type=count, default=1, choices=(1, 2, 4, 8, 16), help="divides the channels")
+    parser.add_argument("--epochs", type=positive, help="of descent and draws together; default: the paper's budget")
+    parser.add_argument("--rate", type=positive, default=RATE, help="of the descent, for the mean loss")
+    parser.add_argument("--step-size", type=positive, default=STEP_SIZE, help="ε of the draws")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the draws")
-    parser.add_argument("--held-out", type=int, default=0, help="to choose settings: so many training images as test")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--held-out", type=natural, default=0, help="to choose settings: images as the test")
+    parser.add_argument("--seeds", type=count, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--store", default="results/ohmc_cifar10", help="where runs are stored")
     parser.add_argument("--small", action="store_true", help="a thin network on few generated images")
@@ -256,6 +262,7 @@ def main(argv=None):
     names = ("device", "thinner", "rate", "step_size", "temperature")
     options = PAPER | {"share": steep} | {name: getattr(arguments, name) for name in names}
     if arguments.small:
+        without_effect(parser, arguments, ("rate", "thinner", "seeds", "data"), "with --small")
         with tempfile.TemporaryDirectory() as generated:
             generate(generated)
             train, test = (cifar10(generated, part) for part in FILES)
@@ -265,6 +272,8 @@ def main(argv=None):
     else:
         train, test = (cifar10(arguments.data, part) for part in FILES)
     if arguments.held_out:
+        if arguments.held_out >= len(train[0]):
+            parser.error(f"--held-out {arguments.held_out}: expected fewer than the {len(train[0])} training images.")
         train, test = split(train, arguments.held_out)
     if arguments.epochs:
         options |= budget(arguments.epochs, len(train[0]), options["batch"])

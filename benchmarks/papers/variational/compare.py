@@ -13,7 +13,6 @@ figures in results/variational/, where a second call goes on if the first was st
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 from functools import cache
@@ -22,6 +21,7 @@ import numpy as np
 import pyro
 import torch
 
+from benchmarks.arguments import count, natural, positive, without_effect
 from benchmarks.papers.variational import problems, splines
 from benchmarks.papers.variational.methods import (
     FIXED_RANK,
@@ -38,6 +38,7 @@ from benchmarks.papers.variational.methods import (
 )
 from benchmarks.papers.variational.slang import slang
 from benchmarks.papers.variational.truth import CACHE, ionosphere_truth, spline_truth
+from benchmarks.stored import read_json, write_json
 from benchmarks.tables import table
 
 TABLE_3 = {
@@ -229,28 +230,46 @@ def cell(value):
 
 
 def stored(path, settings):
-    """Rows of an earlier call with the same settings, by method and rank."""
-    rows = json.loads(path.read_text()) if path.exists() else []
-    return {(each["method"], each["rank"]): each for each in rows if each.get("settings") == settings}
+    """Rows of earlier calls, by method and rank; SystemExit if they have other settings."""
+    rows = read_json(path) if path.exists() else []
+    for found in rows:
+        if found.get("settings", settings) != settings:
+            raise SystemExit(
+                f"{path} has fits with {found['settings']} (seconds, steps, draws of an estimate, seeds, "
+                f"transformation), and this call has {settings}: pass another --name, or delete the file."
+            )
+    return {(each["method"], each["rank"]): each for each in rows}
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("problem", choices=PROBLEMS)
-    parser.add_argument("--steps", type=int, help="of each fit; default: 3000, 2000 on the splines, 10,000 on leukemia")
-    parser.add_argument("--seconds", type=float, help="the same time of one core for all, in place of the same steps")
-    parser.add_argument("--particles", type=int, help="draws in each estimate, by default 8, on leukemia 1")
-    parser.add_argument("--ranks", type=int, nargs="+", help="by default 4, on the splines 0, 1, 2 and 4")
-    parser.add_argument("--seeds", type=int, help="fits of leukemia and of the splines, by default 10")
-    parser.add_argument("--transform", default="log", help="of the leukemia expressions")
-    parser.add_argument("--methods", nargs="+", help="names of `methods.METHODS`")
-    parser.add_argument("--afresh", action="store_true", help="fit again what an earlier call has left")
+    parser.add_argument(
+        "--steps", type=count, help="of each fit; default: 3000, 2000 on the splines, 10,000 on leukemia"
+    )
+    parser.add_argument(
+        "--seconds", type=positive, help="the same time of one core for all, in place of the same steps"
+    )
+    parser.add_argument("--particles", type=count, help="draws in each estimate, by default 8, on leukemia 1")
+    parser.add_argument("--ranks", type=natural, nargs="+", help="by default 4, on the splines 0, 1, 2 and 4")
+    parser.add_argument("--seeds", type=count, help="fits of leukemia and of the splines, by default 10")
+    parser.add_argument(
+        "--transform", choices=("log", "arrays", "none"), default="log", help="of leukemia's expressions"
+    )
+    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="METHOD", help="names of `methods.METHODS`")
+    parser.add_argument("--afresh", action="store_true", help="fit these methods again")
     parser.add_argument("--alone", action="store_true", help="without NUTS and SLANG")
     parser.add_argument("--name", default="", help="added to the name of the file of figures")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     problem = arguments.problem
+    if problem == "ionosphere":
+        without_effect(parser, arguments, ("seeds",), "on ionosphere, which has five folds")
+    if problem != "leukemia":
+        without_effect(parser, arguments, ("transform",), "except on leukemia")
+    if problem != "spline" and 0 in (arguments.ranks or ()):
+        parser.error("--ranks 0 is for the splines: name the mean field by --methods.")
     steps = None if arguments.seconds else arguments.steps or DEFAULT_STEPS[problem]
     budget = Budget(arguments.seconds or 0.0, steps, arguments.particles or DEFAULT_PARTICLES[problem])
     run, peers = PROBLEMS[problem]
@@ -258,16 +277,16 @@ def main(argv=None):
     ranks, seeds = arguments.ranks or DEFAULT_RANKS[problem], arguments.seeds or 10
     settings = [budget.seconds, budget.steps, budget.particles, seeds, arguments.transform]
     path = CACHE / f"{problem}{arguments.name}.json"
-    kept = {} if arguments.afresh else stored(path, settings)
+    kept = stored(path, settings)
     pyro.set_rng_seed(0)
     rows = [] if arguments.alone else list(peers())
     for name, rank in pairs(methods, ranks):
-        found = kept.get((name, rank)) or run(name, rank, budget, seeds, arguments.transform)
+        earlier = None if arguments.afresh else kept.get((name, rank))
+        found = earlier or run(name, rank, budget, seeds, arguments.transform)
         rows.append(found | {"settings": settings})
         print({key: cell(value) for key, value in found.items() if key not in HIDDEN}, flush=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
         others = [row for key, row in kept.items() if key not in {(each["method"], each["rank"]) for each in rows}]
-        path.write_text(json.dumps(rows + others))
+        write_json(path, rows + others)
     print(table_of(rows))
     return rows
 

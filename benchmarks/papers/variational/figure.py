@@ -9,10 +9,9 @@ by how much is missing to the best method's, on a logarithmic scale, so that the
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
 import statistics
-import sys
 from pathlib import Path
 
 import matplotlib
@@ -27,6 +26,7 @@ from benchmarks.papers.variational import splines
 from benchmarks.papers.variational.compare import GRID
 from benchmarks.papers.variational.methods import FAMILIES, MEAN_FIELD, MIXED, OF_THE_PAPER, STEPS, VAFC
 from benchmarks.papers.variational.truth import CACHE
+from benchmarks.stored import read_json
 
 TITLES = {"spline": "P-splines", "ionosphere": "ionosphere", "leukemia": "leukemia"}
 FLOORS = {"spline": 0.1, "ionosphere": 0.3, "leukemia": 10.0}  # about the error of an ELBO
@@ -38,7 +38,7 @@ SIZES = {"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labels
 
 def rows_of(problem):
     path = CACHE / f"{problem}.json"
-    return json.loads(path.read_text()) if path.exists() else []
+    return read_json(path) if path.exists() else []
 
 
 def finite_elbo(row):
@@ -168,7 +168,14 @@ def fits(path):
     save(fig, path / "variational_fits.png")
 
 
-def main(folder):
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", help="where the pictures are written; it exists")
+    folder = parser.parse_args(argv).folder
+    if not Path(folder).is_dir():
+        parser.error(f"{folder} is no folder: create it first.")
+    if not any(map(rows_of, TITLES)):
+        raise SystemExit(f"{CACHE} has no results: run benchmarks.papers.variational.compare first.")
     with plt.rc_context(SIZES):
         elbo(Path(folder))
         if rows_of("spline"):
@@ -177,4 +184,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

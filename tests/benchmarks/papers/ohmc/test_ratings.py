@@ -14,7 +14,7 @@ def test_reads_the_format_of_movielens(tmp_path):
     path.write_text("196\t242\t3\t881250949\n1\t302\t5\t891717742\n")
     users, items, values = ratings.read(path)
     assert (users.tolist(), items.tolist(), values.tolist()) == ([195, 0], [241, 301], [0.0, 2.0])
-    with pytest.raises(FileNotFoundError, match=r"MovieLens-100k as --data"):
+    with pytest.raises(SystemExit, match=r"MovieLens-100k as --data"):
         ratings.read(tmp_path / "none")
 
 

@@ -40,7 +40,7 @@ def test_splines_are_compared_and_drawn(small, monkeypatch, capsys):
     assert [len(row["error to the curve"]) for row in rows[1:]] == [2] * 4
     assert json.loads((small / "spline.json").read_text())[1]["method"] == names[1]
     assert capsys.readouterr().out.count("| NUTS |") == 1
-    figure.main(str(small))
+    figure.main([str(small)])
     assert {file.stem for file in small.glob("*.png")} == {f"variational_{name}" for name in ("elbo", "ranks", "fits")}
 
 
