@@ -2,11 +2,12 @@
 
     python -m benchmarks.accuracy.stochastic_gradients [--short]
 
-Three tables. On the matrix Langevin distribution on V(3,2) with F = [[3,0],[0,1.5],[0,0]]: the mean of tr FᵀX less its
-true value. On a standard normal number: its variance less 1, and beside it what the linear recursion has exactly.
-On a regression whose gradient is that of a minibatch, no other noise: the variance of the posterior, by the order in
-which minibatches come. Each with its Monte Carlo standard error; the noise of the gradient is Gaussian, fresh at each
-step and for each chain, with the given standard deviation in each entry. Momenta lose α = 0.1 of themselves in a step.
+There are three tables. The first is the matrix Langevin distribution on V(3,2) with F = [[3,0],[0,1.5],[0,0]]: the mean
+of tr FᵀX minus its true value. The second is a standard normal variable: its variance minus 1, next to the exact value
+of the linear recursion. The third is a regression whose only noise is that of minibatches: the variance of the
+posterior, by the order of the minibatches. All values have their Monte Carlo standard errors. The noise of the gradient
+is Gaussian, independent at each step and for each chain, with the given standard deviation in each entry. Momenta lose
+a fraction α = 0.1 in a step.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def on_a_number(chains, iterations):
         if noise:
             gradient_noise("x", x, noise)
 
-    print("\n## A standard normal number, bias of its variance: measured, exact\n")
+    print("\n## A standard normal variable, bias of its variance: measured, exact\n")
     rows = []
     for way, make in WAYS.items():
         for ε in (0.1, 0.4, 0.8):
@@ -137,7 +138,6 @@ def main(argv=None):
     chains, iterations = (32, 10) if parser.parse_args(argv).short else (1024, 100)
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
-    print(f"# Bias of stochastic gradients\n\n{__doc__.split('--short]')[1].strip()}\n")
     print(f"{chains} chains of {iterations} draws; torch {torch.__version__}, float64.\n")
     on_matrices(chains, iterations)
     on_a_number(chains, iterations)

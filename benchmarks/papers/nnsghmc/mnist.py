@@ -60,7 +60,7 @@ from benchmarks.papers.nnsghmc.digits import (
 from benchmarks.tables import show
 from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
 
-STEPS = 100
+STEPS, SHORT_STEPS = 100, 200
 NO_ENERGY = 1e12  # a unit of energy beside which all energies are 0, so that networks do not see them
 FRICTION = 0.1  # with which training begins; the step of SGHMC with that is √(FRICTION / number of images)
 
@@ -220,8 +220,10 @@ def main(argv=None):
         without_effect(parser, arguments, names, "without --paper")
         if set(arguments.kernels or ()) & set(paper_runs.OPTIMISERS):
             parser.error(f"--kernels: {paper_runs.OPTIMISERS} are compared with --paper only.")
-    if arguments.short and arguments.paper and arguments.store == parser.get_default("store"):
-        arguments.store = f"{arguments.store}_short"
+    if arguments.short and arguments.paper:
+        arguments.steps = min(arguments.steps, SHORT_STEPS)
+        if arguments.store == parser.get_default("store"):
+            arguments.store = f"{arguments.store}_short"
     if arguments.short:
         train, test = generated(600, 1), generated(200, 2)
     elif arguments.data is None:

@@ -97,7 +97,7 @@ def row(n, name, step_size, *, sizes, timing):
     size = f"{step_size:g}" if step_size is not None else f"adapted, {figures['step size']:.2f}"
     return [
         f"V({n},2)", name, size, f"{figures['steps']:.0f}", f"{figures['acceptance']:.2f}", spread(least),
-        spread(median), _or_dash(seconds, 1), _or_dash(np.mean(least) / seconds, 0), PAPER[name], f"{deviation:.1f}",
+        spread(median), _or_dash(seconds, 1), _or_dash(np.mean(least) / seconds, 0), PAPER[name] if n == 2 else "–", f"{deviation:.1f}",
     ]  # fmt: skip
 
 
