@@ -38,6 +38,7 @@ class MetaTraining:
         hidden: number of hidden units of the random networks.
         constant_friction: c of the random networks, as in `MetaSampler`: the fraction of momentum lost in a step before
             training, and its lower bound.
+        gradient_scale: unit of gradients of the random networks, as in `MetaSampler`.
 
     Attributes:
         sampler: current sampler.
@@ -70,6 +71,7 @@ class MetaTraining:
         sampler: MetaSampler | None = None,
         hidden: int = 10,
         constant_friction: float = 0.01,
+        gradient_scale: float | None = None,
     ) -> None:
         if not isinstance(tasks, Sequence) or isinstance(tasks, str):
             raise ValueError(f"tasks={tasks!r}, expected a list of Pyro models or MetaTask.")
@@ -87,11 +89,11 @@ class MetaTraining:
         self.ran_away: set[int] = set()
         self.left = 0
         self._began: dict[int, float] = {}
-        self.sampler = self._first(hidden, constant_friction) if sampler is None else sampler
+        self.sampler = self._first(hidden, constant_friction, gradient_scale) if sampler is None else sampler
         self._weights = self._leaves(self.sampler.tensors)
         self._adam = torch.optim.Adam(self._weights.values(), lr=training_settings.learning_rate, betas=_DECAYS)
 
-    def _first(self, hidden: int, constant_friction: float) -> MetaSampler:
+    def _first(self, hidden: int, constant_friction: float, gradient_scale: float | None) -> MetaSampler:
         """Return small random networks, with inputs standardised by the energies of a first run of the sampler."""
         training_settings, task = self._training_settings, self._tasks[0]
         random = torch.Generator().manual_seed(seed_of(training_settings.seed, 0))
@@ -103,6 +105,7 @@ class MetaTraining:
             dimension=task.dimension,
             data_size=task.data_size,
             step_size=training_settings.step_size,
+            gradient_scale=gradient_scale,
         )
         energies = task.energies(sampler, training_settings.segments * training_settings.steps)
         if not bool(energies.isfinite().all()):
@@ -276,6 +279,7 @@ def train_meta_sampler(
     sampler: MetaSampler | None = None,
     hidden: int = 10,
     constant_friction: float = 0.01,
+    gradient_scale: float | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
     disable_progbar: bool = False,
@@ -303,6 +307,7 @@ def train_meta_sampler(
         hidden: number of hidden units of the random networks.
         constant_friction: c of the random networks, as in `MetaSampler`: the fraction of momentum lost in a step before
             training, and its lower bound. Choose a value with which SGHMC works well.
+        gradient_scale: unit of gradients of the random networks, as in `MetaSampler`; None for their root mean square.
         checkpoint: a checkpoint file; if it exists, the training is resumed from it.
         checkpoint_every: number of rounds between checkpoints.
         disable_progbar: whether to hide the progress bar.
@@ -336,7 +341,9 @@ def train_meta_sampler(
         raise ValueError(f"train_meta_sampler has no argument {unknown[0]!r}: see the attributes of TrainingSettings.")
     if checkpoint is not None:
         check_folder(checkpoint)
-    training = MetaTraining(tasks, TrainingSettings(step_size, **training_settings), sampler, hidden, constant_friction)
+    training = MetaTraining(
+        tasks, TrainingSettings(step_size, **training_settings), sampler, hidden, constant_friction, gradient_scale
+    )
     if checkpoint is not None and Path(checkpoint).exists():
         training.load(checkpoint)
     if training.rounds > rounds:

@@ -217,6 +217,7 @@ def test_tasks_with_data(dtype):
         ({"tasks": [on_a_manifold]}, "Task 0 has no continuous site outside of manifolds"),
         ({"constant_friction": 0.0}, "constant_friction=0.0"),
         ({"steps": 10}, "truncation=20, expected at most steps=10"),
+        ({"gradient_scale": 0.0}, "gradient_scale=0.0"),
         ({"checkpoint": 3}, "3: expected the path of a file"),
         ({"command": 3}, "command=3, expected a string"),
     ],
@@ -241,6 +242,15 @@ def test_training_begins_with_a_friction_of_ones_choosing():
     found = 0.05 * training.sampler.coefficients(*numbers, Scaling(3)).friction
     torch.testing.assert_close(found, torch.full((1, 3), 0.3), rtol=0, atol=0.1)
     assert bool((found > 0.299).all())
+
+
+def test_training_keeps_a_fixed_unit_of_gradients():
+    sampler = train_meta_sampler(
+        [gaussian], step_size=0.05, rounds=1, gradient_scale=2.0, disable_progbar=True, **OPTIONS
+    )
+    assert sampler.gradient_scale == 2.0
+    other = train_meta_sampler([gaussian], step_size=0.05, rounds=1, disable_progbar=True, **OPTIONS)
+    assert not torch.equal(weights(sampler), weights(other))
 
 
 def test_a_sampler_can_be_trained_further():
