@@ -190,6 +190,7 @@ def main(argv=None):
     parser.add_argument("--paper", action="store_true", help="training, or runs, with the budget of the paper")
     parser.add_argument("--rounds", type=count, help="of training; default: 4, and 40 with --paper")
     parser.add_argument("--digits", type=digits, default="0123456789", help="to train on")
+    parser.add_argument("--root-mean-square", action="store_true", help="unit of gradients in the training of --paper")
     parser.add_argument("--validate", action="store_true", help="held-out training images in place of the test's")
     parser.add_argument("--sampler", help="a file that --train wrote")
     parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")
@@ -216,7 +217,7 @@ def main(argv=None):
     if arguments.paper:
         without_effect(parser, arguments, ("validate", "seconds"), "with --paper")
     else:
-        names = ("steps", "store", "tune", "optimisers", "profile")
+        names = ("steps", "store", "tune", "optimisers", "profile", "root_mean_square")
         without_effect(parser, arguments, names, "without --paper")
         if set(arguments.kernels or ()) & set(paper_runs.OPTIMISERS):
             parser.error(f"--kernels: {paper_runs.OPTIMISERS} are compared with --paper only.")
@@ -232,7 +233,8 @@ def main(argv=None):
         train, test = (mnist(arguments.data, part) for part in ("train", "test"))
     if arguments.train and arguments.paper:
         rounds = arguments.rounds or 40
-        return paper_training.train(arguments.train, *train, rounds, arguments.digits, arguments.short)
+        options = arguments.root_mean_square, arguments.short
+        return paper_training.train(arguments.train, *train, rounds, arguments.digits, *options)
     if arguments.train:
         return train_sampler(arguments.train, *train, arguments.rounds or 4, arguments.digits)
     if arguments.sampler is None:

@@ -10,7 +10,8 @@ after 40.
 
 Other than theirs: networks are smooth and take squares (see `MetaSampler`); Q begins near 1 in place of 0; there is a
 constant friction of 0.002, in place of none; back-propagation is over 20 steps (15 and 10 in their two programs), at a
-fiftieth of the coordinates; the last 10,000 training images are left out, and momenta begin as draws.
+fiftieth of the coordinates; the last 10,000 training images are left out, and momenta begin as draws. With
+``--root-mean-square`` gradients are in units of their root mean square, in place of the factor 70.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def broad_weights(site):
     return 0.2 * site["fn"].sample()
 
 
-def train(path, images, labels, rounds, digits, short=False):
+def train(path, images, labels, rounds, digits, root_mean_square=False, short=False):
     """Train for so many rounds in all, resumed from ``path.training`` if it exists, and write the sampler."""
     images, labels = only(digits, *split(images, labels)[0])
     sizes, cases = (784, WIDTH, len(digits)), len(images)
@@ -50,10 +51,11 @@ def train(path, images, labels, rounds, digits, short=False):
         dimension=sum((before + 1) * after for before, after in itertools.pairwise(sizes)),
         data_size=cases,
         step_size=step_size,
-        gradient_scale=cases / GRADIENTS,
+        gradient_scale=None if root_mean_square else cases / GRADIENTS,
     )
     command = f"python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --train FILE --rounds {rounds}"
     command += "" if digits == "0123456789" else f" --digits {digits}"
+    command += " --root-mean-square" if root_mean_square else ""
     command += " --short" if short else ""
     budget = {"chains": 4, "steps": 10, "segments": 2, "truncation": 10} if short else {}
     settings = {"chains": CHAINS, "steps": 100, "segments": 8, "truncation": 20, **budget}

@@ -9,7 +9,7 @@ import torch
 from benchmarks.images import generated
 from benchmarks.papers.nnsghmc import digits, gaussian, mnist, paper_runs
 from problems.monte_carlo import assert_mean
-from pyro_manifold.infer import SGHMC
+from pyro_manifold.infer import SGHMC, MetaSampler
 
 
 def test_effective_sizes_of_an_autoregression():
@@ -41,6 +41,10 @@ def test_the_budget_of_the_paper_small(tmp_path, capsys):
     budget = ["--problem", "digits", "--steps", "20", "--chains", "2", "--tune"]
     mnist.main(["--short", "--paper", *options, *budget, "--kernels", "NNSGHMC", "SGD with momentum", "Adam"])
     assert capsys.readouterr().out.count("| Adam | 0.002 | 20 |") == 1
+    assert MetaSampler.load(sampler).gradient_scale is not None
+    other = str(tmp_path / "other.npz")
+    mnist.main(["--short", "--paper", "--train", other, "--rounds", "1", "--root-mean-square"])
+    assert MetaSampler.load(other).gradient_scale is None
     mnist.main([*options, "--figure", str(figures[0])])
     mnist.main([*options, "--contours", str(figures[1])])
     capsys.readouterr()
