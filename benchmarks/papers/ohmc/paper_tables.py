@@ -94,10 +94,11 @@ def row(n, name, step_size, *, sizes, timing):
     least, median = sizes_of_each_chain(matrices.coordinates(draws))
     seconds = run(n, name, step_size, seed=1, **timing)[1]["seconds"] if step_size is not None else np.nan
     deviation, _ = worst_deviation(matrices, draws)
+    of_the_paper = PAPER[name] if n == 2 else "–"  # which has this matrix alone
     size = f"{step_size:g}" if step_size is not None else f"adapted, {figures['step size']:.2f}"
     return [
         f"V({n},2)", name, size, f"{figures['steps']:.0f}", f"{figures['acceptance']:.2f}", spread(least),
-        spread(median), _or_dash(seconds, 1), _or_dash(np.mean(least) / seconds, 0), PAPER[name] if n == 2 else "–", f"{deviation:.1f}",
+        spread(median), _or_dash(seconds, 1), _or_dash(np.mean(least) / seconds, 0), of_the_paper, f"{deviation:.1f}",
     ]  # fmt: skip
 
 
