@@ -98,10 +98,10 @@ class MetaSampler:
     Inputs are $u = (L N_0 / N + P d_0 / d - m) / s$, with L minus the log likelihood, P minus the log prior density,
     m and s the centre and scale of the energy in training; r, the momentum in units of its standard deviation; and
     $g = \nabla U\, N_0 / (N s_g)$ with a fixed scale $s_g$, as in the paper's tests on digits, or, without one, the
-    gradient divided by the root mean square of the gradients of all coordinates. r and g enter as squares, which makes the sampler
-    equivariant under reflections: with r and g themselves, as in the paper, errors from long steps and noisy
-    gradients bias the means of draws. Of a potential function, and by a sampler that was trained without data, all of
-    U is scaled by both ratios.
+    gradient divided by the root mean square of the gradients of all coordinates. r and g enter as squares, which makes
+    the sampler equivariant under reflections: with r and g themselves, as in the paper, errors from long steps and
+    noisy gradients bias the means of draws. Of a potential function, and by a sampler that was trained without data,
+    all of U is scaled by both ratios.
 
     The stationary distribution is correct for any values of these parameters, as the step size goes to 0: only the
     speed of mixing is learned.
