@@ -5,6 +5,7 @@
     python -m benchmarks.papers.nnsghmc.mnist --store S --figure PICTURE [--curves BNN_MNIST]
     python -m benchmarks.papers.nnsghmc.mnist --sampler FILE --contours PICTURE
     python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --profile --sampler FILE --problem sigmoid --store S
+    python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --gradients
     python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --train FILE [--rounds 4] [--digits 01234]
     python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --sampler FILE [--problem ReLU] [--seconds 12]
 
@@ -191,6 +192,7 @@ def main(argv=None):
     parser.add_argument("--rounds", type=count, help="of training; default: 4, and 40 with --paper")
     parser.add_argument("--digits", type=digits, default="0123456789", help="to train on")
     parser.add_argument("--root-mean-square", action="store_true", help="unit of gradients in the training of --paper")
+    parser.add_argument("--gradients", action="store_true", help="how large gradients are in training and in use")
     parser.add_argument("--validate", action="store_true", help="held-out training images in place of the test's")
     parser.add_argument("--sampler", help="a file that --train wrote")
     parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")
@@ -217,7 +219,7 @@ def main(argv=None):
     if arguments.paper:
         without_effect(parser, arguments, ("validate", "seconds"), "with --paper")
     else:
-        names = ("steps", "store", "tune", "optimisers", "profile", "root_mean_square")
+        names = ("steps", "store", "tune", "optimisers", "profile", "root_mean_square", "gradients")
         without_effect(parser, arguments, names, "without --paper")
         if set(arguments.kernels or ()) & set(paper_runs.OPTIMISERS):
             parser.error(f"--kernels: {paper_runs.OPTIMISERS} are compared with --paper only.")
@@ -237,6 +239,9 @@ def main(argv=None):
         return paper_training.train(arguments.train, *train, rounds, arguments.digits, *options)
     if arguments.train:
         return train_sampler(arguments.train, *train, arguments.rounds or 4, arguments.digits)
+    if arguments.gradients:
+        show(["problem", *(f"gradient after {n} steps" for n in (200, 400, 600))], paper_profile.gradients(train))
+        return None
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")
     sampler = sampler_of(arguments.sampler)

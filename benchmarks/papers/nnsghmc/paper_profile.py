@@ -4,14 +4,21 @@ Momenta that lose the fraction εD in a step follow the gradient of the mean ene
 step, with ε = √(γ/N); those of SGHMC at the rate γ/friction. The energy falls by the rate times the squared gradient,
 summed over coordinates, so "friction of the gradient" and "rate of descent" are means over all coordinates of all
 chains, weighted by squared gradients. Rates γ are those of the store, and twice these.
+
+`mnist --paper --gradients`: how large gradients are in the problem of training and in those of use, in the fixed unit.
 """
 
 from __future__ import annotations
 
+import math
+
 import pyro
+import torch
 
 from benchmarks.papers.nnsghmc.digits import PROBLEMS, network, posterior
-from benchmarks.papers.nnsghmc.paper_runs import BETWEEN, rate_of, settings, tiny_weights
+from benchmarks.papers.nnsghmc.paper_runs import BETWEEN, RATES, rate_of, settings, tiny_weights
+from benchmarks.papers.nnsghmc.paper_training import GRADIENTS, RATE, WIDTH, broad_weights
+from pyro_manifold.infer import SGHMC
 
 TIMES = (100, 200, 300, 500, 1000, 2000)
 HEADINGS = (
@@ -52,3 +59,25 @@ def _run(problem, rate, sampler, train, chains, steps):
         weights = gradient.square() / gradient.square().sum()
         numbers = found.curl.median(), friction.median(), (weights * friction).sum(), (weights * descent).sum()
         yield done, state.energy.mean() / cases, *numbers, momentum.square().mean()
+
+
+OF_GRADIENTS = {
+    "training": ((784, WIDTH, 10), torch.nn.ReLU, RATE, broad_weights),
+    "ReLU": (*PROBLEMS["ReLU"][:2], RATES["ReLU"]["SGHMC"], tiny_weights),
+    "sigmoid": (*PROBLEMS["sigmoid"][:2], RATES["sigmoid"]["SGHMC"] / 16, tiny_weights),  # about the tuned one
+}
+
+
+def gradients(train, chains=4, times=(200, 400, 600)):
+    """Rows of root mean squares of 70 times the gradient of a mean image, along a run of SGHMC with friction 0.01."""
+    cases = len(train[0])
+    for name, (sizes, activation, rate, start) in OF_GRADIENTS.items():
+        pyro.set_rng_seed(0)
+        step = {"step_size": math.sqrt(rate / cases), "friction": 0.01, "integrator": "euler"}
+        kernel = SGHMC(posterior(network(sizes, activation), *train), **step, num_steps=times[0], init_strategy=start)
+        run, found = kernel.prepare(chains, 0, None), []
+        for _ in times:
+            run.advance()
+            (gradient,) = run.state.gradient.values()
+            found.append(f"{float((GRADIENTS / cases * gradient).square().mean().sqrt()):.3f}")
+        yield [name, *found]

@@ -55,6 +55,13 @@ def test_the_budget_of_the_paper_small(tmp_path, capsys):
     assert all(figure.exists() for figure in figures)
 
 
+def test_gradients_in_the_unit_of_training(capsys):
+    mnist.main(["--short", "--paper", "--gradients"])
+    *_, row = capsys.readouterr().out.splitlines()
+    assert row.startswith("| sigmoid |")
+    assert 0 < float(row.split("|")[-2]) < 1
+
+
 @pytest.mark.parametrize("name", ["SGHMC", "Adam"])
 def test_a_stored_run_goes_on_bit_for_bit(name, tmp_path):
     train, test = generated(300, 1), generated(100, 2)
