@@ -141,7 +141,7 @@ class Run:
     """
 
     def __init__(self, file, problem, name, rate, sampler, train, test, seed, chains=CHAINS):
-        self._file, self._page = Path(file), Path(file).with_name(Path(file).name[: -len(".pt")] + ".json")
+        self._file, self._page = Path(file), Path(file).with_suffix(".json")
         self._made = (problem, name, rate, sampler, train, seed, chains)
         self._test, self._chain = test, None
         learned = {"sampler": sampler.fingerprint} if name == "NNSGHMC" else {}
