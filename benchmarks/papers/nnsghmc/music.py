@@ -73,7 +73,7 @@ def run(store, name, sampler, offset, units, data, test, chains, epochs, ends):
     chain = made(name, sampler, offset, units, data, chains, epochs)
     if store.exists():
         kept = read_state(store)
-        check_settings(store, kept["settings"], settings)
+        check_settings(store, kept.get("settings", {}), settings)
         chain.load_state_dict(kept.pop("state"))
     while len(kept["likelihoods"]) < epochs and time.monotonic() < ends and not kept["error"]:
         started = time.process_time()

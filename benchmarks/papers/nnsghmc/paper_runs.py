@@ -166,7 +166,7 @@ class Run:
         self._chain = Adam(chain, rate, len(train[0]), between) if name == "Adam" else chain
         if self._file.exists():
             saved = read_state(self._file)
-            check_settings(self._file, saved["settings"], self._settings)
+            check_settings(self._file, saved.get("settings", {}), self._settings)
             self._chain.load_state_dict(saved["state"])
             self.curve, self.seconds = saved["curve"], saved["seconds"]
 
