@@ -10,13 +10,19 @@ from pathlib import Path
 import torch
 
 
-def write_json(path, content):
-    """Write a file atomically, and its folder."""
+def write_whole(path, write):
+    """Make a file atomically, and its folder, by ``write(file)`` on a binary file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(content, indent=1))
+    with unfinished.open("wb") as file:
+        write(file)
     os.replace(unfinished, path)
+
+
+def write_json(path, content):
+    """Write a file atomically."""
+    write_whole(path, lambda file: file.write(json.dumps(content, indent=1).encode()))
 
 
 def read_json(path):
@@ -28,12 +34,8 @@ def read_json(path):
 
 
 def write_state(path, content):
-    """Write tensors and numbers atomically, and the folder."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".unfinished")
-    torch.save(content, unfinished)
-    os.replace(unfinished, path)
+    """Write tensors and numbers atomically."""
+    write_whole(path, lambda file: torch.save(content, file))
 
 
 def read_state(path):

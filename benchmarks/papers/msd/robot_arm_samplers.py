@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +11,7 @@ import pyro
 import torch
 
 from benchmarks.papers.msd.robot_arm_model import SMALL, descended, flatten, model, small_weights
+from benchmarks.stored import write_whole
 from pyro_manifold.infer import MCMC, MSD, OHMC
 
 RESULTS = Path("results/robot_arm")
@@ -118,11 +118,7 @@ def sample_once(name, arm, *, runs=10, draws=3000, dropped=1000, step_size=None,
     path = RESULTS / f"robot_arm-{label}.npz"
     if not path.exists():
         runs = sample(name, arm, *settings)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(path.name + ".unfinished")
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, **runs._asdict())
-        os.replace(unfinished, path)
+        write_whole(path, lambda file: np.savez_compressed(file, **runs._asdict()))
     try:
         with np.load(path) as kept:
             return Runs(**kept)

@@ -252,7 +252,7 @@ def main(argv=None):
     parser.add_argument("--rate", type=positive, default=RATE, help="of the descent, for the mean loss")
     parser.add_argument("--step-size", type=positive, default=STEP_SIZE, help="ε of the draws")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the draws")
-    parser.add_argument("--held-out", type=natural, default=0, help="to choose settings: images as the test")
+    parser.add_argument("--held-out", type=natural, default=0, help="so many training images as the test")
     parser.add_argument("--seeds", type=count, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--store", default="results/ohmc_cifar10", help="where runs are stored")
