@@ -297,10 +297,7 @@ def main(argv=None):
     parser.add_argument("--short", action="store_true", help="a tiny network, generated images, hardly any time")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
-    try:
-        data = patterns() if arguments.short else digits(arguments.data or data_folder() / "mnist")
-    except FileNotFoundError as error:
-        parser.error(str(error))
+    data = patterns() if arguments.short else digits(arguments.data or data_folder() / "mnist")
     kept, about = _kept(arguments.reference, data, parser)
     width = about["width"]
     length = Length(20, 5, 20, 20, 0.0, 1) if arguments.short else Length(1000, 200, 125, 1000, arguments.seconds)
