@@ -86,7 +86,7 @@ def exact_folds(y, folds):
 
 
 def exact_cells(y, hidden, together):
-    """Of hidden cells given those seen: of a row together, or each by itself."""
+    """Log density of hidden cells given those seen: of a row together, or each by itself."""
     precision = 1 + (~hidden * LOADINGS.square()).sum(1)
     mean = (~hidden * y * LOADINGS).sum(1) / precision
     total = 0.0

@@ -74,7 +74,7 @@ def test_the_prior_of_outputs_is_that_of_the_docstring():
 
 
 def test_layers_that_widen_keep_the_variance():
-    """By default; a convolution of patches of 2 × 3 numbers to 24 channels, and 2 numbers to 6."""
+    """The default gain, for a convolution of patches of 2 × 3 numbers to 24 channels and for 2 numbers to 6."""
     linear = to_bayesian_(nn.Sequential(nn.Linear(2, 6), nn.Identity(), nn.Linear(6, 1)), bias_scale=0.5)[0]
     convolution = to_bayesian_(nn.Sequential(nn.Conv2d(2, 24, (1, 3), groups=2), nn.Conv2d(24, 1, 1)))[0]
     assert linear.gain == pytest.approx(3**0.5)

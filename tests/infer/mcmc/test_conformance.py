@@ -183,7 +183,7 @@ def test_what_is_left_out_would_be_missed(name):
 
 
 def continue_in_another_process(path):
-    """What the child does: `python -c` calls it."""
+    """Continue each stored run, which `python -c` asks of a child."""
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     found = {}

@@ -28,7 +28,7 @@ CALLS = 1000
 
 
 def energies_of(log_density, width=64):
-    """Of a batched log density of a site x."""
+    """Return the function of energies and gradients of a batched log density of a site x."""
 
     def batched(sites):
         x = sites["x"].detach().requires_grad_()

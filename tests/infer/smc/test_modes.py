@@ -196,7 +196,7 @@ def test_what_is_not_gaussian_is_left_to_the_particles():
 
 @pytest.mark.parametrize("with_noise", [False, True])
 def test_matrices_with_two_modes_and_their_evidence(with_noise):
-    """Of the density a exp(κ tr MᵀU) + b exp(κ tr NᵀU), each mode has the mass of its matrix Langevin."""
+    """Each mode of the density a exp(κ tr MᵀU) + b exp(κ tr NᵀU) has the mass of its matrix Langevin."""
     kappa = 30.0
     modes = torch.stack([torch.eye(4, 2), torch.eye(4, 2).roll(2, 0)])
 

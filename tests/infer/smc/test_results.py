@@ -209,7 +209,7 @@ def test_the_error_of_a_chain_goes_with_that_of_its_ancestor():
 
 
 def test_an_error_from_few_chains_is_reported_as_rough():
-    """Of two chains, 12 calls had errors of which the truth was 2 away in the mean of squares, and 5.5 at most."""
+    """In 12 calls with two chains the truth was 2 errors away in root mean square, and 5.5 at most."""
     smc = SMC(OHMC(langevin), 64, 1, disable_progbar=True)
     with pytest.warns(UserWarning, match="estimated from only 4 chains"):
         smc.run()

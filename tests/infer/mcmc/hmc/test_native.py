@@ -129,7 +129,7 @@ def test_draws_are_those_without_native_code(persistence, monkeypatch):
 @pytest.mark.parametrize("kernel", [OHMC, GHMC])
 @pytest.mark.parametrize("persistence", [0.0, 0.5])
 def test_the_distribution(kernel, persistence, monkeypatch):
-    r"""Of a matrix Langevin vector, $E\,x_1 = I_{n/2}(\kappa) / I_{n/2-1}(\kappa)$: coth κ - 1/κ for n = 3."""
+    r"""A matrix Langevin vector has $E\,x_1 = I_{n/2}(\kappa) / I_{n/2-1}(\kappa)$: coth κ - 1/κ for n = 3."""
 
     def model():
         x = pyro.sample("x", StiefelUniform(3, 1))
