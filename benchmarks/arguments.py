@@ -44,3 +44,9 @@ def without_effect(parser, arguments, names, reason):
     for name in names:
         if getattr(arguments, name) != parser.get_default(name):
             parser.error(f"--{name.replace('_', '-')} has no effect {reason}: leave it out.")
+
+
+def check_held_out(parser, held_out, cases):
+    """End with an error if all training images would be held out."""
+    if held_out >= cases:
+        parser.error(f"--held-out {held_out}: expected fewer than the {cases} training images.")

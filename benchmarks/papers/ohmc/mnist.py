@@ -35,7 +35,7 @@ import pyro
 import torch
 from torch import nn
 
-from benchmarks.arguments import count, natural, positive, without_effect
+from benchmarks.arguments import check_held_out, count, natural, positive, without_effect
 from benchmarks.image_classifier import posterior
 from benchmarks.images import generated, mnist
 from benchmarks.papers.ohmc.ensemble import Descended, Plan, accuracies, stored_members
@@ -234,8 +234,7 @@ def main(argv=None):
     else:
         train, test = (mnist(arguments.data, part, arguments.device) for part in ("train", "test"))
     if arguments.held_out:
-        if arguments.held_out >= len(train[0]):
-            parser.error(f"--held-out {arguments.held_out}: expected fewer than the {len(train[0])} training images.")
+        check_held_out(parser, arguments.held_out, len(train[0]))
         train, test = ([t[chosen] for t in train] for chosen in _split(arguments.held_out))
     if arguments.paper:
         width, shorter = (30, 100) if arguments.small else (300, 1)

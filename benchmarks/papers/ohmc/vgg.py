@@ -52,7 +52,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
-from benchmarks.arguments import count, natural, positive, without_effect
+from benchmarks.arguments import check_held_out, count, natural, positive, without_effect
 from benchmarks.papers.ohmc.ensemble import Plan, accuracies, stored_members
 from benchmarks.tables import show
 from pyro_manifold.nn import to_bayesian_
@@ -272,8 +272,7 @@ def main(argv=None):
     else:
         train, test = (cifar10(arguments.data, part) for part in FILES)
     if arguments.held_out:
-        if arguments.held_out >= len(train[0]):
-            parser.error(f"--held-out {arguments.held_out}: expected fewer than the {len(train[0])} training images.")
+        check_held_out(parser, arguments.held_out, len(train[0]))
         train, test = split(train, arguments.held_out)
     if arguments.epochs:
         options |= budget(arguments.epochs, len(train[0]), options["batch"])
