@@ -26,8 +26,6 @@ _LARGEST_GRADIENT = 1.0
 _MOST_GROWTH = 10.0
 """Factor by which the (noisy) loss may exceed that of a task's first segment before chains count as diverged."""
 _DECAYS = (0.5, 0.99)
-_LARGEST_INPUT = 0.5
-"""Root mean square of gradients at the first positions, in the sampler's unit, above which it is too small."""
 
 
 class MetaTraining:
@@ -98,7 +96,6 @@ class MetaTraining:
     def _first(self, hidden: int, constant_friction: float, gradient_scale: float | None) -> MetaSampler:
         """Return small random networks, with inputs standardised by the energies of a first run of the sampler."""
         training_settings, task = self._training_settings, self._tasks[0]
-        self._warn_of_unit(gradient_scale, task.first_gradients())
         random = torch.Generator().manual_seed(seed_of(training_settings.seed, 0))
         sampler = MetaSampler.random(
             hidden,
@@ -118,19 +115,6 @@ class MetaTraining:
             )
         low, centre, high = energies.double().quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.double)).tolist()
         return replace(sampler, energy_centre=centre, energy_scale=max(high - low, 1e-6 * abs(centre), 1e-6))
-
-    @staticmethod
-    def _warn_of_unit(gradient_scale: float | None, found: float) -> None:
-        """Warn of a unit below most gradients, all of which are alike to the networks."""
-        if gradient_scale is not None:
-            check_positive(gradient_scale=gradient_scale)
-            if found > _LARGEST_INPUT * gradient_scale:
-                warnings.warn(
-                    f"gradient_scale={gradient_scale:.3g}, and gradients where chains begin have a root mean square of "
-                    f"{found:.3g}: friction cannot grow with gradients far above the unit, and chains that begin far "
-                    f"out stay hot. Choose about {3 * found:.2g}, or None for the root mean square of gradients.",
-                    stacklevel=4,
-                )
 
     @staticmethod
     def _leaves(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -324,8 +308,6 @@ def train_meta_sampler(
         constant_friction: c of the random networks, as in `MetaSampler`: the fraction of momentum lost in a step before
             training, and its lower bound. Choose a value with which SGHMC works well.
         gradient_scale: unit of gradients of the random networks, as in `MetaSampler`; None for their root mean square.
-            Choose about three times the root mean square of gradients where chains begin, as in the paper's training:
-            friction hardly depends on gradients far above the unit. A warning is issued below twice that size.
         checkpoint: a checkpoint file; if it exists, the training is resumed from it.
         checkpoint_every: number of rounds between checkpoints.
         disable_progbar: whether to hide the progress bar.

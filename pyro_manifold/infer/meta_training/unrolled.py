@@ -120,11 +120,6 @@ class Unrolled:
         count = min(self._training_settings.chains_within, self._problem.chains)
         self.chosen = torch.randperm(self._problem.chains, generator=self._choice)[:count]
 
-    def first_gradients(self) -> float:
-        """Return the root mean square of ∇U at the first positions of this round, over chains and coordinates."""
-        scaled = [self._first.gradient[block] * self._metrics[block].inverse_mass.sqrt() for block in self._flat]
-        return float(torch.cat(scaled, 1).square().mean().sqrt())
-
     def energies(self, sampler: MetaSampler, steps: int) -> Tensor:
         """Run steps and return the energies of all chains, without the first tenth of the steps."""
         found, live = [], self._alike(sampler)
