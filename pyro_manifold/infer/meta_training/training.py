@@ -38,7 +38,8 @@ class MetaTraining:
         hidden: number of hidden units of the random networks.
         constant_friction: c of the random networks, as in `MetaSampler`: the fraction of momentum lost in a step before
             training, and its lower bound.
-        gradient_scale: unit of gradients of the random networks, as in `MetaSampler`.
+        gradient_scale: unit of gradients of the random networks, for the number of data of the first task, as in
+            `MetaSampler`; not with ``sampler``, which has its own.
 
     Attributes:
         sampler: current sampler.
@@ -82,6 +83,13 @@ class MetaTraining:
             raise ValueError("tasks is empty, expected at least one Pyro model or MetaTask.")
         check_positive_integer(hidden=hidden)
         check_positive(constant_friction=constant_friction)
+        if gradient_scale is not None:
+            check_positive(gradient_scale=gradient_scale)
+            if sampler is not None:
+                raise ValueError(
+                    f"gradient_scale={gradient_scale!r} is the unit of new networks, and sampler has its own: leave it "
+                    "out, or pass dataclasses.replace(sampler, gradient_scale=...)."
+                )
         self._training_settings = training_settings
         self._tasks = [Unrolled(task, training_settings, index) for index, task in enumerate(chosen)]
         self.rounds = 0
@@ -301,13 +309,15 @@ def train_meta_sampler(
 
     Args:
         tasks: Pyro models without arguments, or `MetaTask`; rounds use them in turn.
-        step_size: ε₀ of all chains, which becomes the sampler's.
+        step_size: ε₀ of all chains, which becomes that of new networks. Chains of a posterior with data have the step
+            size of ``sampler``, if that is given.
         rounds: total number of rounds, including those of a checkpoint.
         sampler: initial sampler; None for networks with small random weights.
         hidden: number of hidden units of the random networks.
         constant_friction: c of the random networks, as in `MetaSampler`: the fraction of momentum lost in a step before
             training, and its lower bound. Choose a value with which SGHMC works well.
-        gradient_scale: unit of gradients of the random networks, as in `MetaSampler`; None for their root mean square.
+        gradient_scale: unit of gradients of the random networks, for the number of data of the first task, as in
+            `MetaSampler`; None for their root mean square. Not with ``sampler``, which has its own.
         checkpoint: a checkpoint file; if it exists, the training is resumed from it.
         checkpoint_every: number of rounds between checkpoints.
         disable_progbar: whether to hide the progress bar.

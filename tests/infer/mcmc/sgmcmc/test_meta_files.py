@@ -4,10 +4,16 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.infer import MetaSampler
+from pyro_manifold.infer import MetaSampler, MetaTraining, TrainingSettings
+
+
+def gaussian():
+    pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1))
 
 
 def any_sampler():
@@ -24,6 +30,18 @@ def test_a_sampler_comes_back_from_its_file(tmp_path):
     assert again.gradient_scale == 0.25
     for name, value in again.tensors.items():
         assert torch.equal(value, sampler.tensors[name])
+
+
+def test_numbers_of_numpy_are_plain_numbers_in_the_file(tmp_path):
+    numbers = {"gradient_scale": np.float32(0.25), "constant_curl": np.int64(2), "data_size": np.int64(7)}
+    sampler = replace(any_sampler(), **numbers)
+    sampler.save(tmp_path / "sampler.npz")
+    again = MetaSampler.load(tmp_path / "sampler.npz")
+    assert again.fingerprint == sampler.fingerprint == replace(sampler, gradient_scale=0.25, data_size=7).fingerprint
+    assert (again.gradient_scale, again.constant_curl, again.data_size) == (0.25, 2.0, 7)
+    training = MetaTraining([gaussian], TrainingSettings(np.float32(0.05), chains=10, steps=20))
+    training.save(tmp_path / "training.npz")
+    MetaTraining([gaussian], TrainingSettings(np.float32(0.05), chains=10, steps=20)).load(tmp_path / "training.npz")
 
 
 @pytest.mark.parametrize("name", MetaSampler.names())

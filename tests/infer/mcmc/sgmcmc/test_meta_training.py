@@ -218,6 +218,7 @@ def test_tasks_with_data(dtype):
         ({"constant_friction": 0.0}, "constant_friction=0.0"),
         ({"steps": 10}, "truncation=20, expected at most steps=10"),
         ({"gradient_scale": 0.0}, "gradient_scale=0.0"),
+        ({"gradient_scale": 9.0, "sampler": MetaSampler.random(2)}, "gradient_scale=9.0 is the unit of new networks"),
         ({"checkpoint": 3}, "3: expected the path of a file"),
         ({"command": 3}, "command=3, expected a string"),
     ],

@@ -23,9 +23,9 @@ def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], about: Map
         path: path of the file.
         kind: type of its content.
         tensors: tensors by name.
-        about: further content that JSON can represent.
+        about: further content that JSON can represent, and numbers of NumPy.
     """
-    page = json.dumps({"kind": kind, "version": VERSION, **about})
+    page = json.dumps({"kind": kind, "version": VERSION, **about}, default=float)
     arrays = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
     path = check_folder(path)
     unfinished = path.with_name(path.name + ".unfinished")

@@ -165,6 +165,10 @@ class MetaSampler:
             if not bool(value.isfinite().all()):
                 raise ValueError(f"'{name}' has values that are not finite: train the sampler with smaller steps.")
         self._check_constants()
+        for name in _CONSTANTS - {"command"}:  # numbers of NumPy or of fractions, which files do not have
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, int(value) if name in _COUNTS else float(value))
 
     def _check_constants(self) -> None:
         check_positive(**{name: getattr(self, name) for name in ("constant_friction", "energy_scale", "step_size")})
@@ -343,6 +347,7 @@ class MetaSampler:
 _NETWORKS = ("curl", "friction")
 _TENSORS = {f"{name} {part}" for name in _NETWORKS for part in CoordinateNetwork._fields}
 _CONSTANTS = {field.name for field in fields(MetaSampler)} - set(_NETWORKS)
+_COUNTS = ("dimension", "data_size")
 _SHIPPED = Path(str(resources.files("pyro_manifold.infer.mcmc.sgmcmc.meta"))) / "samplers"
 
 
