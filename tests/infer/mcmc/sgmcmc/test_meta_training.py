@@ -40,7 +40,7 @@ def test_sets_of_draws_are_separate():
 
 
 def test_the_gradient_of_the_divergence():
-    r"""Of w·z, z standard normal, from the standard normal, for each coordinate: $w - 1/w$."""
+    r"""The divergence of w·z, z standard normal, from the standard normal has the derivative $w - 1/w$ in each coordinate."""
     for w in (0.5, 1.0, 2.0):
         scale = torch.tensor(w, requires_grad=True)
         draws = scale * torch.randn(50, 300, 2)
@@ -237,7 +237,7 @@ def test_chains_that_diverge_are_reported():
 
 
 def test_training_begins_with_a_friction_of_ones_choosing():
-    """Of the posterior before anything is learned: with readouts near 0, a step takes about this share."""
+    """With readouts near 0, before anything is learned, a step takes about this share of the momentum."""
     training = MetaTraining([gaussian], TrainingSettings(0.05, **OPTIONS), constant_friction=0.3)
     numbers = torch.tensor([1.0]), torch.ones(1, 3), torch.ones(1, 3)
     found = 0.05 * training.sampler.coefficients(*numbers, Scaling(3)).friction

@@ -117,7 +117,7 @@ def test_the_corrections_are_needed(model):
 
 
 def with_one_correction(part, cls=MetaSampler):
-    """Of the three terms of Γ, one."""
+    """A sampler with one of the three terms of Γ."""
     by_energy, by_square = (part == "∂Q/∂U"), (part == "∂Q/∂r")
     curl = [[1.5 * by_energy, 1.5 * by_square]], [-1.0 * by_square], [1.0 * (by_energy or by_square)]
     friction = [[0.0, 1.5, 0.0]], [-1.0], [3.0 * (part == "∂D/∂r")]
