@@ -40,7 +40,7 @@ def test_sets_of_draws_are_separate():
 
 
 def test_the_gradient_of_the_divergence():
-    r"""The divergence of w·z, z standard normal, from the standard normal has the derivative $w - 1/w$ in each coordinate."""
+    r"""The divergence of w·z from z, standard normal, has the derivative $w - 1/w$ in each coordinate."""
     for w in (0.5, 1.0, 2.0):
         scale = torch.tensor(w, requires_grad=True)
         draws = scale * torch.randn(50, 300, 2)
