@@ -66,6 +66,7 @@ PARTS = {
     "lengths_series": Part(PAGE, f"speed.tuning.lengths --published --only '{SERIES}'"),
     "lengths_matrices": Part(PAGE, f"speed.tuning.lengths --published --only '{MATRICES}'"),
     "low_rank": Part("understand/ohmc.md", "speed.tuning.low_rank"),
+    "drift": Part("understand/ohmc.md", "speed.drift"),
     "stochastic_steps": Part("understand/stochastic_gradients.md", "speed.stochastic_gradients"),
 }
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "speed.devices --chains 4 --device cpu --only Langevin": (),
     "speed.directional --short": (),
     "speed.expansions --shape 3 2": ("jax",),
+    "speed.drift --short": (),
     "speed.gradients 2 --problem 'entries near 1 or 2, V(2,2)'": ("numpyro",),
     "speed.large_data 1 --shape 30 12": ("numpyro",),
     "speed.msd.step_profile 2": (),

@@ -1,0 +1,131 @@
+"""A drift of orthonormal matrices beside the operations of its exact forms, at the rate of matrix products.
+
+    python -m benchmarks.speed.drift
+
+The Cayley rotation Q = (I - W t/2)⁻¹ (I + W t/2) of X and r, with W = rXᵀ - Xrᵀ, one matrix, one thread. Operations
+(additions and multiplications; a factorisation of m×m has 2/3 m³, a solution with k columns 2 m² k) of
+
+- a 2p×2p system, by Woodbury's identity as in the OHMC paper: 12np² + 21⅓ p³;
+- the n×n system of the definition, with the step that keeps X orthonormal: 10n²p + 8np² + ⅔ n³;
+- a p×p inverse, see `cayley_flow`: 12np² + 4⅔ p³, and 10⅔ p³ if n = p. For n < 2p it multiplies rounding errors of
+  long steps, and is left out.
+
+`cayley_flow` takes the least of those that are left. "At the rate of products" is the time of its operations at the
+rate of a product of 1024×1024 matrices, measured in the same run. The last columns explain the ratio: what the solution
+of a system with as many columns as rows takes, of the size that the form has, and its rate; and four products of such
+matrices, with which (I + N) (I + N²) (I + N⁴) is (I - N)⁻¹ up to ‖N‖⁸, which is rounding in float32 if ‖N‖ ≤ 0.1. Times
+are the fastest of several calls, in processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+from benchmarks.tables import show
+from benchmarks.timing import best_time
+from pyro_manifold.manifolds.stiefel import cayley_flow, newton_schulz
+
+SHAPES = ((784, 300), (300, 300), (400, 300), (784, 40), (1000, 10))
+SIZE, TIME, SECONDS = 1024, 1e-2, 1.0
+HEADINGS = (
+    *("matrix", "2p×2p, Mflop", "n×n, Mflop", "p×p, Mflop", "2p×2p, ms", "n×n, ms", "cayley_flow, ms"),
+    *("at the rate of products, ms", "ratio", "its solution, ms", "Gflop/s", "four products, ms"),
+)
+
+
+def operations(n, p):
+    """``{form: (size of its system, operations)}`` of each form that is accurate for long steps."""
+    found = {"2p×2p": (2 * p, 12 * n * p**2 + 64 * p**3 / 3), "n×n": (n, 10 * n**2 * p + 8 * n * p**2 + 2 * n**3 / 3)}
+    if n == p:
+        found["p×p"] = p, 32 * p**3 / 3
+    elif n > 2 * p:
+        found["p×p"] = p, 12 * n * p**2 + 14 * p**3 / 3
+    return found
+
+
+def by_woodbury(X, r, t):
+    """Both matrices rotated by a system of 2p×2p."""
+    p, half = X.shape[-1], t / 2
+    C, square = X.mT @ r, r.mT @ r
+    identity = torch.eye(p, dtype=X.dtype, device=X.device).expand_as(C)
+    both = torch.cat([r, X], -1)
+    # W = [r, X] [X, -r]ᵀ, whose right factor times X and r is this.
+    times = torch.cat([torch.cat([identity, C], -1), torch.cat([-C.mT, -square], -1)], -2)
+    inner = torch.cat([torch.cat([C, identity], -1), torch.cat([-square, -C.mT], -1)], -2)
+    system = torch.eye(2 * p, dtype=X.dtype, device=X.device) - half * inner
+    change = both @ (t * torch.linalg.solve_ex(system, times)[0])
+    return X + change[..., :p], r + change[..., p:]
+
+
+def by_rows(X, r, t):
+    """Both matrices rotated by a system of n×n; X is made orthonormal, and r tangent, to rounding."""
+    p, outer = X.shape[-1], r @ X.mT
+    generator = (t / 2) * (outer - outer.mT)
+    both = torch.cat([X, r], -1)
+    identity = torch.eye(len(generator), dtype=X.dtype, device=X.device)
+    moved = both + 2 * torch.linalg.solve_ex(identity - generator, generator @ both)[0]
+    end, carried = newton_schulz(moved[..., :p]), moved[..., p:]
+    inner = end.mT @ carried
+    return end, carried - end @ ((inner + inner.mT) / 2)
+
+
+def point_and_tangent(n, p):
+    X = torch.linalg.qr(torch.randn(n, p))[0]
+    Z = torch.randn(n, p)
+    inner = X.mT @ Z
+    return X, Z - X @ ((inner + inner.mT) / 2)
+
+
+def milliseconds(function, *arguments, seconds):
+    return 1e3 * best_time(lambda: function(*arguments), seconds, time.process_time)
+
+
+def rate_of_products(seconds):
+    """Gflop a second of a product of large square matrices."""
+    A, B = torch.randn(2, SIZE, SIZE)
+    return 2e-6 * SIZE**3 / milliseconds(torch.matmul, A, B, seconds=seconds)
+
+
+def solution_and_products(m, seconds):
+    """Milliseconds of a factorisation and solution with m columns, and of four products, of m×m matrices."""
+    A, B = torch.randn(2, m, m)
+    solution = milliseconds(torch.linalg.solve, A + m * torch.eye(m), B, seconds=seconds)
+    return solution, 4 * milliseconds(torch.matmul, A, B, seconds=seconds)
+
+
+def rows(shapes, seconds):
+    """A row of `HEADINGS` for each shape."""
+    rate = rate_of_products(seconds)
+    for n, p in shapes:
+        forms, moving = operations(n, p), (*point_and_tangent(n, p), TIME)
+        size, least = min(forms.values(), key=lambda form: form[1])
+        counts = [f"{1e-6 * forms[form][1]:.1f}" if form in forms else "–" for form in ("2p×2p", "n×n", "p×p")]
+        others = [f"{milliseconds(form, *moving, seconds=seconds):.3f}" for form in (by_woodbury, by_rows)]
+        ours, ideal = milliseconds(cayley_flow, *moving, seconds=seconds), 1e-6 * least / rate
+        times = f"{ours:.3f}", f"{ideal:.3f}", f"{ours / ideal:.2f}"
+        solution, products = solution_and_products(size, seconds)
+        rest = f"{solution:.3f}", f"{1e-6 * (8 * size**3 / 3) / solution:.0f}", f"{products:.3f}"
+        yield [f"V({n},{p})", *counts, *others, *times, *rest]
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="small matrices, to see that it runs")
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    seconds, shapes = (0.01, ((20, 5), (8, 6), (6, 6))) if arguments.short else (SECONDS, SHAPES)
+    for dtype in (torch.float32, torch.float64):
+        torch.set_default_dtype(dtype)
+        torch.manual_seed(0)
+        print(f"\n## {str(dtype).removeprefix('torch.')}: products at {rate_of_products(seconds):.0f} Gflop/s\n")
+        show(HEADINGS, list(rows(shapes, seconds)))
+
+
+if __name__ == "__main__":
+    main()
