@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.papers.ohmc import exponentials, noisy_matrix, paper_tables
+from benchmarks.papers.ohmc import exponentials, figures, noisy_matrix, paper_tables
 from benchmarks.papers.ohmc.mixture import Matrices, first_mode, worst_deviation
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean
 from pyro_manifold.manifolds.stiefel import cayley_flow
@@ -59,6 +59,18 @@ def test_moments_are_exact(matrices):
         mean, deviation = matrices.truths()[name]
         assert_mean(torch.as_tensor(values), mean)
         assert values.std() == pytest.approx(deviation, rel=0.05)
+
+
+def test_each_mode_has_its_share_of_exact_draws():
+    Q, v = Matrices(2, 0.3).factors(Matrices(2, 0.3).exact(np.random.default_rng(3), 40_000))
+    shares = figures.shares_of_modes(Matrices(2, 0.3), {"Q": Q, "v": v})
+    assert len(shares) == 16
+    assert abs(shares - 1 / 16).max() < STANDARD_ERRORS * (15 / 16**2 / 40_000) ** 0.5
+
+
+def test_draws_of_one_mode_are_of_that_mode():
+    Q, v = Matrices(2, 0.01, single=True).factors(first_mode(2)[None])
+    np.testing.assert_array_equal(np.flatnonzero(figures.shares_of_modes(Matrices(2, 0.01), {"Q": Q, "v": v})), [1])
 
 
 def test_chains_begin_at_the_first_mode():
