@@ -2,6 +2,7 @@
 
     python -m benchmarks.papers.nnsghmc.gaussian --train FILE [--rounds 64]
     python -m benchmarks.papers.nnsghmc.gaussian [--sampler gaussian] [--seeds 5] [--covariances FOLDER] [--tune]
+        [--figure PICTURE]
 
 The experiment of section 5.1 of Gong, Li & Hernández-Lobato (ICLR 2019, arXiv 1806.04522), as their code has it
 (github.com/WenboGong/MetaSGMCMC, "Toy Example"). Theirs, and here: 20 correlated coordinates with the covariance s² L
@@ -22,6 +23,9 @@ below 1 teach a friction that is too much for the test's wide directions, of var
 rounds, 50 chains, networks of 40 units, back-propagation over 20 steps and Adam with 5e-4; here it has 64 rounds, 30
 chains, networks of 10 units, 50 steps and 5e-3.
 
+``--figure`` draws Figure 1: KL of the draws up to each step, mean over covariances, and paths of one chain of each
+sampler on a Gaussian of two coordinates with variances 1 and correlation 0.9 (which one the paper has is not stated).
+
 ``--tune`` has both with other step sizes, and SGHMC with other frictions, for a sampler that has learned to move faster
 can only be told from one with longer steps by these; ``--validate`` takes covariances of other seeds, to choose on.
 """
@@ -29,9 +33,11 @@ can only be told from one with longer steps by these; ``--validate`` takes covar
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -42,6 +48,7 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
 
 from benchmarks.arguments import count, new_file, without_effect
+from benchmarks.papers.nnsghmc import gaussian_figure
 from benchmarks.papers.nnsghmc.digits import sampler_of
 from benchmarks.tables import show
 from problems.noisy_gradients import gradient_noise
@@ -54,10 +61,10 @@ OPTIONS = {"init_strategy": init_to_uniform(radius=3.0), "minibatches": "indepen
 
 
 def gaussian(covariance):
-    law = dist.MultivariateNormal(torch.zeros(len(covariance)), covariance)
+    target = dist.MultivariateNormal(torch.zeros(len(covariance)), covariance)
 
     def model():
-        gradient_noise("x", pyro.sample("x", law), 1.0)
+        gradient_noise("x", pyro.sample("x", target), 1.0)
 
     return model
 
@@ -111,8 +118,18 @@ def divergence(draws, covariance):
     )
 
 
+class Measured(NamedTuple):
+    """Figures of a run: ``curve`` has KL of the draws up to some steps, ``(steps, KL)``."""
+
+    size: float = math.nan
+    divergence: float = math.nan
+    least_by_arviz: float = math.nan
+    median_by_arviz: float = math.nan
+    curve: tuple[tuple[int, float], ...] = ()
+
+
 def measured(kernel, covariance, seed, steps, chains):
-    """``(ESS, KL, least and median ESS of ArviZ)``, or NaN for chains that left the finite numbers."""
+    """Figures of a run, NaN for chains that left the finite numbers."""
     pyro.set_rng_seed(seed)
     mcmc = MCMC(kernel(gaussian(covariance)), steps, 0, num_chains=chains, disable_progbar=True)
     try:
@@ -120,11 +137,12 @@ def measured(kernel, covariance, seed, steps, chains):
             warnings.simplefilter("ignore", UserWarning)  # of hot momenta: KL says what they do
             mcmc.run()
     except ArithmeticError:
-        return (float("nan"),) * 4
+        return Measured()
     draws = mcmc.get_samples(group_by_chain=True)["x"]
     if draws.shape[1] < steps or float(draws.abs().max()) > 1e6:
-        return (float("nan"),) * 4
-    return float(effective_sizes(draws).mean()), divergence(draws, covariance), *effective_sizes_by_arviz(draws)
+        return Measured()
+    curve = tuple((n, divergence(draws[:, :n], covariance)) for n in gaussian_figure.times(steps))
+    return Measured(float(effective_sizes(draws).mean()), curve[-1][1], *effective_sizes_by_arviz(draws), curve)
 
 
 def sghmc(step_size, friction):
@@ -143,20 +161,35 @@ def train(path, rounds):
     sampler.save(path)
 
 
-def compare(sampler, covariances, steps, chains, tuned):
-    kernels = {"NNSGHMC": learned(sampler, STEP_SIZE), "SGHMC, the same ε": sghmc(STEP_SIZE, FRICTION)}
+def path_of(kernel, steps):
+    """One chain on two correlated coordinates, ``(steps, 2)``."""
+    pyro.set_rng_seed(0)
+    mcmc = MCMC(kernel(gaussian(gaussian_figure.COVARIANCE)), steps, 0, disable_progbar=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        mcmc.run()
+    return mcmc.get_samples()["x"]
+
+
+def compare(sampler, covariances, steps, chains, tuned, figure=None):
+    compared = {"NNSGHMC": learned(sampler, STEP_SIZE), "SGHMC": sghmc(STEP_SIZE, FRICTION)}
+    kernels, curves = {"NNSGHMC": compared["NNSGHMC"], "SGHMC, the same ε": compared["SGHMC"]}, []
     if tuned:
         kernels |= {f"NNSGHMC, ε={ε:g}": learned(sampler, ε) for ε in LEARNED_STEPS}
         kernels |= {f"SGHMC, ε={ε:g}, γ={γ:g}": sghmc(ε, γ * ε) for ε, γ in OTHER_STEPS}
     rows = []
     for name, kernel in kernels.items():
         found = [measured(kernel, covariance, seed, steps, chains) for seed, covariance in covariances]
-        sizes, divergences, least, median = torch.tensor(found, dtype=torch.double).T
+        sizes, divergences, least, median = torch.tensor([each[:4] for each in found], dtype=torch.double).T
         each = ", ".join(f"{size:.0f} ({kl:.3g})" for size, kl, *_ in found)
+        curves.append([each.curve for each in found])
         by_arviz = f"{least.mean():.1f}", f"{median.mean():.1f}"
         rows.append([name, f"{sizes.mean():.1f}", f"{divergences.mean():.3g}", *by_arviz, each])
         print(rows[-1], flush=True)
     show(["sampler", "ESS", "KL", "ArviZ's, least", "median", "ESS (KL) of each seed"], rows)
+    if figure:
+        paths = {name: path_of(kernel, min(steps, gaussian_figure.PATH)) for name, kernel in compared.items()}
+        gaussian_figure.draw(figure, dict(zip(compared, curves, strict=False)), paths)
 
 
 def main(argv=None):
@@ -169,17 +202,18 @@ def main(argv=None):
     parser.add_argument("--tune", action="store_true", help="other step sizes and frictions too")
     parser.add_argument("--covariances", help="folder of the paper's four, in place of seeds")
     parser.add_argument("--validate", action="store_true", help="covariances of other seeds")
+    parser.add_argument("--figure", type=new_file, help="draw KL by step, and paths on two coordinates")
     parser.add_argument("--short", action="store_true", help="few steps, to see that it runs")
     arguments = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     if arguments.covariances:
         without_effect(parser, arguments, ("seeds", "validate"), "with --covariances")
     if arguments.train:
-        without_effect(parser, arguments, ("short", "tune", "seeds", "steps"), "with --train")
+        without_effect(parser, arguments, ("short", "tune", "seeds", "steps", "figure"), "with --train")
         return train(arguments.train, arguments.rounds)
     steps, chains = (60, 8) if arguments.short else (arguments.steps, 50)
     covariances = test_covariances(arguments.seeds, arguments.covariances, arguments.validate)
-    return compare(sampler_of(arguments.sampler), covariances, steps, chains, arguments.tune)
+    return compare(sampler_of(arguments.sampler), covariances, steps, chains, arguments.tune, arguments.figure)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.images import generated
-from benchmarks.papers.nnsghmc import digits, gaussian, mnist, paper_runs
+from benchmarks.papers.nnsghmc import digits, gaussian, gaussian_figure, mnist, paper_runs
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import SGHMC, MetaSampler
 
@@ -23,8 +23,19 @@ def test_effective_sizes_of_an_autoregression():
 
 @pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
 def test_a_learned_sampler_of_gaussians(tmp_path, capsys):
-    gaussian.main(["--short", "--seeds", "1"])
+    gaussian.main(["--short", "--seeds", "1", "--figure", str(tmp_path / "picture.png")])
     assert capsys.readouterr().out.count("SGHMC") >= 1
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+def test_the_divergence_and_the_steps_of_its_curve():
+    exact = torch.distributions.MultivariateNormal(torch.zeros(3), torch.eye(3))
+    wide = 0.5 * (3 * 4 - 3 - 3 * math.log(4))  # KL of N(0, 4 I) from N(0, I)
+    many = 2 * exact.sample((50, 4000))
+    assert gaussian.divergence(many, torch.eye(3)) == pytest.approx(wide, rel=0.02)
+    steps = gaussian_figure.times(100)
+    assert (steps[0], steps[-1]) == (20, 100)
+    assert gaussian_figure.times(7) == [7]
 
 
 def test_a_learned_sampler_of_digits(tmp_path, capsys):

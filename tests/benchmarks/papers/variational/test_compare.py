@@ -44,14 +44,28 @@ def test_splines_are_compared_and_drawn(small, monkeypatch, capsys):
     assert {file.stem for file in small.glob("*.png")} == {f"variational_{name}" for name in ("elbo", "ranks", "fits")}
 
 
+def made_up(*_):
+    """Two folds of a regression, since CI has neither the ionosphere's data nor those of leukemia."""
+    x, y = torch.randn(2, 12, 3), torch.bernoulli(torch.full((2, 12), 0.5))
+    return [problems.Split(x[k], y[k], x[1 - k], y[1 - k]) for k in range(2)]
+
+
+@pytest.mark.parametrize(("problem", "fits"), [("ionosphere", 2), ("leukemia", 3)])
+def test_classifications_are_compared(problem, fits, small, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "data_of", lambda name, *_: made_up() if name == "ionosphere" else made_up()[0])
+    seeds = ["--seeds", "3"] if problem == "leukemia" else []
+    options = [problem, "--alone", "--steps", "70", "--ranks", "1", *seeds, "--methods"]
+    rows = compare.main([*options, compare.MEAN_FIELD, "Grassmann RMSProp"])
+    errors = "test errors of 34" if problem == "leukemia" else "test error %"
+    assert [(row["method"], len(row[errors]), len(row["ELBO"])) for row in rows] == [
+        (name, fits, fits) for name in (compare.MEAN_FIELD, "Grassmann RMSProp")
+    ]
+    assert all(0 <= error <= (34 if problem == "leukemia" else 100) for row in rows for error in row[errors])
+    assert capsys.readouterr().out.count("| Grassmann RMSProp |") == 1
+
+
 def test_reference_values_are_reported(small, monkeypatch, capsys):
-    """The folds of other data stand for the ionosphere's, which CI does not have."""
-
-    def folds(*_):
-        x, y = torch.randn(2, 12, 3), torch.bernoulli(torch.full((2, 12), 0.5))
-        return [problems.Split(x[k], y[k], x[1 - k], y[1 - k]) for k in range(2)]
-
-    monkeypatch.setattr(truth, "ionosphere_folds", folds)
+    monkeypatch.setattr(truth, "ionosphere_folds", made_up)
     truth.main()
     out = capsys.readouterr().out
     assert out.count("most frequent") == out.count("lowest") == 2
