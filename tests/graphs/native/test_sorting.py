@@ -14,11 +14,6 @@ LENGTHS = (1, 2, 5, 17, 100)
 """Up to 16 numbers are inserted one by one; of 64 or more, the first comes from a heap."""
 
 
-@pytest.fixture(autouse=True, params=["0", "1"], ids=["plain", "checked"])
-def _build(request, monkeypatch):
-    monkeypatch.setenv("PYRO_MANIFOLD_CHECKED", request.param)
-
-
 @pytest.fixture(params=[torch.float64, torch.float32], ids=str)
 def dtype(request):
     torch.set_default_dtype(request.param)
