@@ -16,7 +16,10 @@ from benchmarks.stored import read_json
 from benchmarks.tables import show
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler, Scaling
 
-NAMES = {"NNSGHMC": "C0", "SGHMC": "C1", "SGHMC, friction 0.1": "C4", "SGLD": "C2", "pSGLD": "C3"}
+NAMES = {
+    "NNSGHMC": "C0", "SGHMC": "C1", "SGHMC, friction 0.1": "C4", "SGLD": "C2", "pSGLD": "C3",
+    "SGD with momentum": "C5", "Adam": "C6",
+}  # fmt: skip
 THEIRS = {
     "ReLU": ("ReLU_Generalization_Long_Run", 100, ("nnsghmc_fd_0.18", "sghmc", "sgld_correct_0.2", "psgld_step_1.4")),
     "sigmoid": ("Sigmoid_Generalization_Long_Run", 100, ("nnsghmc", "sghmc", "sgld", "psgld_step_1.3")),
@@ -35,7 +38,7 @@ def _figure(rows, columns, width, height):
 
 
 def curves(store, theirs, path):
-    """Error and negative log-likelihood by step of the first seed; dashed: the authors' means."""
+    """Error and negative log-likelihood by step of the first seed; dotted: the authors' means. A column a problem."""
     files = {
         (problem, name): Path(store) / f"{problem}-{name}-0.json".replace(" ", "-")
         for problem in THEIRS
@@ -44,8 +47,10 @@ def curves(store, theirs, path):
     pages = {key: read_json(file) for key, file in files.items() if file.exists()}
     if not pages:
         raise SystemExit(f"--store {store} has no runs of --paper: run some first, or name their store.")
-    figure, axes = _figure(2, len(THEIRS), 13, 7)
-    for (error, loss), problem in zip(axes.T, THEIRS, strict=True):
+    problems = [problem for problem in THEIRS if any(problem == of for of, _ in pages)]
+    figure, axes = _figure(2, len(problems), 3 + 4 * len(problems), 7)
+    for (error, loss), problem in zip(axes.T, problems, strict=True):
+        last = max(page["curve"][-1][0] for (of, _), page in pages.items() if of == problem)
         for name, colour in NAMES.items():
             if (problem, name) in pages:
                 steps, accuracy, likelihood = np.array(pages[problem, name]["curve"]).T
@@ -56,11 +61,13 @@ def curves(store, theirs, path):
             loss.plot(steps, likelihood, NAMES[name], linestyle=":")
         for axis, name in ((error, "test error, %"), (loss, "negative log-likelihood")):
             lowest = max(0.01, min((line.get_ydata().min() for line in axis.lines), default=1.0))
-            axis.set(yscale="log", ylabel=name, ylim=(0.9 * lowest, 6 * lowest))
+            axis.set(yscale="log", ylabel=name, ylim=(0.9 * lowest, 6 * lowest), xlim=(0, 1.02 * last))
         error.set(title=TITLES[problem])
         loss.set(xlabel="steps")
-        if error.lines:
-            error.legend(fontsize=7)
+    labelled = {
+        label: line for error in axes[0] for line, label in zip(*error.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(labelled.values(), labelled, loc="outside right upper", fontsize=8)
     figure.savefig(path, dpi=90)
 
 
