@@ -5,6 +5,9 @@
 variational_elbo.png has ELBOs by family, optimiser and problem (the paper's figure 5), variational_ranks.png those of
 the splines by rank (figure 3), variational_fits.png the data and the fitted curves (figures 2 and 4). ELBOs are drawn
 by how much is missing to the best method's, on a logarithmic scale, so that the limits of the axes need no choice.
+
+Prints, of each curve: after how many steps it stays within 1 of its end, and how much it oscillates, the root mean
+square of the second differences of its points in its second half.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from benchmarks.papers.variational.compare import GRID
 from benchmarks.papers.variational.methods import FAMILIES, MEAN_FIELD, MIXED, OF_THE_PAPER, STEPS, VAFC
 from benchmarks.papers.variational.truth import CACHE
 from benchmarks.stored import read_json
+from benchmarks.tables import show
 
 TITLES = {"spline": "P-splines", "ionosphere": "ionosphere", "leukemia": "leukemia"}
 FLOORS = {"spline": 0.1, "ionosphere": 0.3, "leukemia": 10.0}  # about the error of an ELBO
@@ -75,6 +79,25 @@ def legend(fig, axes, columns):
 def save(fig, path):
     fig.savefig(path, dpi=200)
     plt.close(fig)
+
+
+def flattening(curve):
+    """``(steps, oscillation)`` of a curve, see the top of the module."""
+    steps, values = map(np.array, zip(*curve, strict=True))
+    far = np.flatnonzero(abs(values - values[-1]) > 1.0)
+    bends = np.diff(values[len(values) // 2 :], 2)
+    return int(steps[far[-1] + 1 if len(far) else 0]), float(np.sqrt(np.mean(bends**2)))
+
+
+def show_flattening():
+    rows = [
+        [problem, row["method"], row["rank"], steps, f"{oscillation:.2f}"]
+        for problem in TITLES
+        for row in rows_of(problem)
+        if finite_elbo(row) > -math.inf
+        for steps, oscillation in [flattening(row["curve"])]
+    ]
+    show(["problem", "method", "rank", "steps until flat", "oscillation"], rows)
 
 
 # ---- ELBO by family and problem ------------------------------------------------------------------------------------
@@ -176,6 +199,7 @@ def main(argv=None):
         parser.error(f"{folder} is no folder: create it first.")
     if not any(map(rows_of, TITLES)):
         raise SystemExit(f"{CACHE} has no results: run benchmarks.papers.variational.compare first.")
+    show_flattening()
     with plt.rc_context(SIZES):
         elbo(Path(folder))
         if rows_of("spline"):

@@ -64,6 +64,13 @@ def test_classifications_are_compared(problem, fits, small, monkeypatch, capsys)
     assert capsys.readouterr().out.count("| Grassmann RMSProp |") == 1
 
 
+def test_when_a_curve_is_flat_and_how_much_it_oscillates():
+    falling = [(10 * k, -8.0 * 0.5**k) for k in range(1, 21)]  # within 1 after three halvings
+    assert figure.flattening(falling)[0] == 30
+    zigzag = [(k, 0.1 * (-1) ** k) for k in range(20)]
+    assert figure.flattening(zigzag) == (0, pytest.approx(0.4))
+
+
 def test_reference_values_are_reported(small, monkeypatch, capsys):
     monkeypatch.setattr(truth, "ionosphere_folds", made_up)
     truth.main()
