@@ -23,8 +23,11 @@ below 1 teach a friction that is too much for the test's wide directions, of var
 rounds, 50 chains, networks of 40 units, back-propagation over 20 steps and Adam with 5e-4; here it has 64 rounds, 30
 chains, networks of 10 units, 50 steps and 5e-3.
 
-``--figure`` draws Figure 1: KL of the draws up to each step, mean over covariances, and paths of one chain of each
-sampler on a Gaussian of two coordinates with variances 1 and correlation 0.9 (which one the paper has is not stated).
+``--figure`` draws Figure 1 and prints its left panel: KL of the draws up to each step, mean over covariances. The other
+panels are paths of one chain of each sampler on a Gaussian of two coordinates, with the same step size, friction and
+gradient noise. Neither the paper nor its code states this Gaussian; the contours of the authors' picture
+(TestResult/Group_trajectory.pdf) are those of variances 1 and correlation 0.8. Paths begin 2.5 below the mean in each
+coordinate, as theirs do, and have 400 steps, a time of 10; theirs is not stated.
 
 ``--tune`` has both with other step sizes, and SGHMC with other frictions, for a sampler that has learned to move faster
 can only be told from one with longer steps by these; ``--validate`` takes covariances of other seeds, to choose on.
@@ -119,30 +122,38 @@ def divergence(draws, covariance):
 
 
 class Measured(NamedTuple):
-    """Figures of a run: ``curve`` has KL of the draws up to some steps, ``(steps, KL)``."""
+    """Figures of a run: ``curve`` has KL of the draws up to each of `gaussian_figure.times`."""
 
     size: float = math.nan
     divergence: float = math.nan
     least_by_arviz: float = math.nan
     median_by_arviz: float = math.nan
-    curve: tuple[tuple[int, float], ...] = ()
+    curve: tuple[float, ...] = ()
+
+
+def draws_of(kernel, covariance, seed, steps, **options):
+    """Draws ``(chains, steps, d)`` from the Gaussian of a covariance."""
+    pyro.set_rng_seed(seed)
+    mcmc = MCMC(kernel(gaussian(covariance)), steps, 0, disable_progbar=True, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of hot momenta: KL says what they do
+        mcmc.run()
+    return mcmc.get_samples(group_by_chain=True)["x"]
 
 
 def measured(kernel, covariance, seed, steps, chains):
     """Figures of a run, NaN for chains that left the finite numbers."""
-    pyro.set_rng_seed(seed)
-    mcmc = MCMC(kernel(gaussian(covariance)), steps, 0, num_chains=chains, disable_progbar=True)
+    times = gaussian_figure.times(steps)
+    infinite = Measured(curve=(math.nan,) * len(times))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of hot momenta: KL says what they do
-            mcmc.run()
+        draws = draws_of(kernel, covariance, seed, steps, num_chains=chains)
     except ArithmeticError:
-        return Measured()
-    draws = mcmc.get_samples(group_by_chain=True)["x"]
+        return infinite
     if draws.shape[1] < steps or float(draws.abs().max()) > 1e6:
-        return Measured()
-    curve = tuple((n, divergence(draws[:, :n], covariance)) for n in gaussian_figure.times(steps))
-    return Measured(float(effective_sizes(draws).mean()), curve[-1][1], *effective_sizes_by_arviz(draws), curve)
+        return infinite
+    size, by_arviz = float(effective_sizes(draws).mean()), effective_sizes_by_arviz(draws)
+    curve = tuple(divergence(draws[:, :n], covariance) for n in times)
+    return Measured(size, divergence(draws, covariance), *by_arviz, curve)
 
 
 def sghmc(step_size, friction):
@@ -162,34 +173,45 @@ def train(path, rounds):
 
 
 def path_of(kernel, steps):
-    """One chain on two correlated coordinates, ``(steps, 2)``."""
-    pyro.set_rng_seed(0)
-    mcmc = MCMC(kernel(gaussian(gaussian_figure.COVARIANCE)), steps, 0, disable_progbar=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        mcmc.run()
-    return mcmc.get_samples()["x"]
+    """Initial values and draws of one chain on two correlated coordinates, ``(1 + steps, 2)``."""
+    initial = gaussian_figure.INITIAL
+    options = {"num_chains": 1, "initial_params": {"x": initial}}
+    return torch.cat([initial.unsqueeze(0), draws_of(kernel, gaussian_figure.COVARIANCE, 0, steps, **options)[0]])
 
 
-def compare(sampler, covariances, steps, chains, tuned, figure=None):
-    compared = {"NNSGHMC": learned(sampler, STEP_SIZE), "SGHMC": sghmc(STEP_SIZE, FRICTION)}
-    kernels, curves = {"NNSGHMC": compared["NNSGHMC"], "SGHMC, the same ε": compared["SGHMC"]}, []
+def kernels_of(sampler, tuned):
+    """``{name: function from a model to a kernel}``, the two of the paper first."""
+    kernels = {"NNSGHMC": learned(sampler, STEP_SIZE), "SGHMC, the same ε": sghmc(STEP_SIZE, FRICTION)}
     if tuned:
         kernels |= {f"NNSGHMC, ε={ε:g}": learned(sampler, ε) for ε in LEARNED_STEPS}
         kernels |= {f"SGHMC, ε={ε:g}, γ={γ:g}": sghmc(ε, γ * ε) for ε, γ in OTHER_STEPS}
-    rows = []
+    return kernels
+
+
+def compare(kernels, covariances, steps, chains):
+    """Print figures of all kernels; return KL by step of each, ``{name: (covariances, times)}``."""
+    rows, curves = [], {}
     for name, kernel in kernels.items():
         found = [measured(kernel, covariance, seed, steps, chains) for seed, covariance in covariances]
         sizes, divergences, least, median = torch.tensor([each[:4] for each in found], dtype=torch.double).T
         each = ", ".join(f"{size:.0f} ({kl:.3g})" for size, kl, *_ in found)
-        curves.append([each.curve for each in found])
+        curves[name] = torch.tensor([run.curve for run in found], dtype=torch.double)
         by_arviz = f"{least.mean():.1f}", f"{median.mean():.1f}"
         rows.append([name, f"{sizes.mean():.1f}", f"{divergences.mean():.3g}", *by_arviz, each])
         print(rows[-1], flush=True)
     show(["sampler", "ESS", "KL", "ArviZ's, least", "median", "ESS (KL) of each seed"], rows)
-    if figure:
-        paths = {name: path_of(kernel, min(steps, gaussian_figure.PATH)) for name, kernel in compared.items()}
-        gaussian_figure.draw(figure, dict(zip(compared, curves, strict=False)), paths)
+    return curves
+
+
+def draw(picture, kernels, curves, steps, folder):
+    """Print and draw Figure 1, of the two kernels of the paper."""
+    compared = dict(zip(("NNSGHMC", "SGHMC"), kernels, strict=False))
+    ours = {name: curves[kernel] for name, kernel in compared.items()}
+    paths = {name: path_of(kernels[kernel], min(steps, gaussian_figure.PATH)) for name, kernel in compared.items()}
+    theirs = gaussian_figure.curves_of_the_authors(folder) if folder else {}
+    gaussian_figure.print_curves(steps, ours, theirs)
+    gaussian_figure.print_lengths(paths)
+    gaussian_figure.draw(picture, steps, ours, theirs, paths)
 
 
 def main(argv=None):
@@ -209,11 +231,19 @@ def main(argv=None):
     if arguments.covariances:
         without_effect(parser, arguments, ("seeds", "validate"), "with --covariances")
     if arguments.train:
-        without_effect(parser, arguments, ("short", "tune", "seeds", "steps", "figure"), "with --train")
-        return train(arguments.train, arguments.rounds)
+        others = ("sampler", "seeds", "steps", "tune", "covariances", "validate", "figure", "short")
+        without_effect(parser, arguments, others, "with --train")
+        train(arguments.train, arguments.rounds)
+        return
+    without_effect(parser, arguments, ("rounds",), "without --train")
+    if arguments.short:
+        without_effect(parser, arguments, ("steps",), "with --short")
     steps, chains = (60, 8) if arguments.short else (arguments.steps, 50)
     covariances = test_covariances(arguments.seeds, arguments.covariances, arguments.validate)
-    return compare(sampler_of(arguments.sampler), covariances, steps, chains, arguments.tune, arguments.figure)
+    kernels = kernels_of(sampler_of(arguments.sampler), arguments.tune)
+    curves = compare(kernels, covariances, steps, chains)
+    if arguments.figure:
+        draw(arguments.figure, kernels, curves, steps, arguments.covariances)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,12 @@ def test_effective_sizes_of_an_autoregression():
 
 @pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
 def test_a_learned_sampler_of_gaussians(tmp_path, capsys):
-    gaussian.main(["--short", "--seeds", "1", "--figure", str(tmp_path / "picture.png")])
-    assert capsys.readouterr().out.count("SGHMC") >= 1
-    assert (tmp_path / "picture.png").stat().st_size > 10_000
+    picture = tmp_path / "picture.png"
+    gaussian.main(["--short", "--seeds", "2", "--figure", str(picture)])
+    table, curves = capsys.readouterr().out.split("| steps |")
+    of_all_draws = [row.split(" | ")[2] for row in table.splitlines()[-2:]]
+    assert f"\n| 60 | {' | '.join(of_all_draws)} | " in curves
+    assert picture.stat().st_size > 10_000
 
 
 def test_the_divergence_and_the_steps_of_its_curve():
@@ -33,9 +36,22 @@ def test_the_divergence_and_the_steps_of_its_curve():
     wide = 0.5 * (3 * 4 - 3 - 3 * math.log(4))  # KL of N(0, 4 I) from N(0, I)
     many = 2 * exact.sample((50, 4000))
     assert gaussian.divergence(many, torch.eye(3)) == pytest.approx(wide, rel=0.02)
-    steps = gaussian_figure.times(100)
-    assert (steps[0], steps[-1]) == (20, 100)
-    assert gaussian_figure.times(7) == [7]
+    paper = gaussian_figure.times(12_000)
+    assert (paper[0], paper[-1]) == (100, 12_000)
+    assert not any(step % gaussian_figure.BETWEEN for step in paper)
+    assert gaussian_figure.times(60)[-1] == 60
+    assert gaussian_figure.times(3) == [3]
+
+
+def test_curves_of_the_authors(tmp_path, capsys):
+    for number, scale in ((1, 1), (2, 3)):
+        values = "\n".join(str(scale * step) for step in range(1, 121))
+        for pattern in gaussian_figure.THEIRS.values():
+            (tmp_path / pattern.replace("*", str(number))).write_text(values)
+    theirs = gaussian_figure.curves_of_the_authors(tmp_path)
+    ours = {name: torch.ones(2, len(gaussian_figure.times(12_000))) for name in theirs}
+    gaussian_figure.print_curves(12_000, ours, theirs)
+    assert capsys.readouterr().out.splitlines()[-1] == "| 12000 | 1 | 1 | 0 of 2 | 240 | 240 |"
 
 
 def test_a_learned_sampler_of_digits(tmp_path, capsys):
