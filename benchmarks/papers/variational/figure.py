@@ -6,8 +6,8 @@ variational_elbo.png has ELBOs by family, optimiser and problem (the paper's fig
 the splines by rank (figure 3), variational_fits.png the data and the fitted curves (figures 2 and 4). ELBOs are drawn
 by how much is missing to the best method's, on a logarithmic scale, so that the limits of the axes need no choice.
 
-Prints, of each curve: after how many steps it stays within 1 of its end, and how much it oscillates, the root mean
-square of the second differences of its points in its second half.
+Prints, of each curve: after how many steps it stays within 5 of its end (single points vary by 1), and how much it
+oscillates, the root mean square of the second differences of its points in its second half.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ TITLES = {"spline": "P-splines", "ionosphere": "ionosphere", "leukemia": "leukem
 FLOORS = {"spline": 0.1, "ionosphere": 0.3, "leukemia": 10.0}  # about the error of an ELBO
 COLOURS = {"basic": "#E69F00", "momentum": "#56B4E9", "RMSProp": "#009E73", "AdaDelta": "#CC79A7", "Adam": "#0072B2"}
 RANK = 4
+FLAT = 5.0  # difference of an ELBO from its end
 SHADES = ("#BBBBBB", "#FDAE61", "#3288BD", "#1A1A1A")  # of ranks
 SIZES = {"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8}
 
@@ -84,7 +85,7 @@ def save(fig, path):
 def flattening(curve):
     """``(steps, oscillation)`` of a curve, see the top of the module."""
     steps, values = map(np.array, zip(*curve, strict=True))
-    far = np.flatnonzero(abs(values - values[-1]) > 1.0)
+    far = np.flatnonzero(abs(values - values[-1]) > FLAT)
     bends = np.diff(values[len(values) // 2 :], 2)
     return int(steps[far[-1] + 1 if len(far) else 0]), float(np.sqrt(np.mean(bends**2)))
 
