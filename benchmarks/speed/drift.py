@@ -123,7 +123,7 @@ def main(argv=None):
     for dtype in (torch.float32, torch.float64):
         torch.set_default_dtype(dtype)
         torch.manual_seed(0)
-        print(f"\n## {str(dtype).removeprefix('torch.')}: products at {rate_of_products(seconds):.0f} Gflop/s\n")
+        print(f"\n**{str(dtype).removeprefix('torch.')}**, products at {rate_of_products(seconds):.0f} Gflop/s:\n")
         show(HEADINGS, list(rows(shapes, seconds)))
 
 
