@@ -240,7 +240,8 @@ def main(argv=None):
     if arguments.train:
         return train_sampler(arguments.train, *train, arguments.rounds or 4, arguments.digits)
     if arguments.gradients:
-        show(["problem", *(f"gradient after {n} steps" for n in (200, 400, 600))], paper_profile.gradients(train))
+        times = (40, 80, 120) if arguments.short else (200, 400, 600)
+        show(["problem", *(f"gradient after {n} steps" for n in times)], paper_profile.gradients(train, times))
         return None
     if arguments.sampler is None:
         parser.error("--sampler is needed: a file that --train wrote.")

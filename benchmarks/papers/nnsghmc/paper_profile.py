@@ -68,7 +68,7 @@ OF_GRADIENTS = {
 }
 
 
-def gradients(train, chains=4, times=(200, 400, 600)):
+def gradients(train, times, chains=4):
     """Rows of root mean squares of 70 times the gradient of a mean image, along a run of SGHMC with friction 0.01."""
     cases = len(train[0])
     for name, (sizes, activation, rate, start) in OF_GRADIENTS.items():
