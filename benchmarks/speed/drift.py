@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.tables import show
 from benchmarks.timing import best_time
-from pyro_manifold.manifolds.stiefel import cayley_flow, newton_schulz
+from pyro_manifold.manifolds.stiefel import Stiefel, cayley_flow, cayley_flow_by_rows
 
 SHAPES = ((784, 300), (300, 300), (400, 300), (784, 40), (1000, 10))
 SIZE, TIME, SECONDS = 1024, 1e-2, 1.0
@@ -50,7 +50,7 @@ def operations(n, p):
 
 
 def by_woodbury(X, r, t):
-    """Both matrices rotated by a system of 2p×2p."""
+    """Rotate both matrices by a system of 2p×2p."""
     p, half = X.shape[-1], t / 2
     C, square = X.mT @ r, r.mT @ r
     identity = torch.eye(p, dtype=X.dtype, device=X.device).expand_as(C)
@@ -63,23 +63,9 @@ def by_woodbury(X, r, t):
     return X + change[..., :p], r + change[..., p:]
 
 
-def by_rows(X, r, t):
-    """Both matrices rotated by a system of n×n; X is made orthonormal, and r tangent, to rounding."""
-    p, outer = X.shape[-1], r @ X.mT
-    generator = (t / 2) * (outer - outer.mT)
-    both = torch.cat([X, r], -1)
-    identity = torch.eye(len(generator), dtype=X.dtype, device=X.device)
-    moved = both + 2 * torch.linalg.solve_ex(identity - generator, generator @ both)[0]
-    end, carried = newton_schulz(moved[..., :p]), moved[..., p:]
-    inner = end.mT @ carried
-    return end, carried - end @ ((inner + inner.mT) / 2)
-
-
 def point_and_tangent(n, p):
-    X = torch.linalg.qr(torch.randn(n, p))[0]
-    Z = torch.randn(n, p)
-    inner = X.mT @ Z
-    return X, Z - X @ ((inner + inner.mT) / 2)
+    X = Stiefel().random_point(n, p)
+    return X, Stiefel().tangent_projection(X, torch.randn(n, p))
 
 
 def milliseconds(function, *arguments, seconds):
@@ -87,13 +73,13 @@ def milliseconds(function, *arguments, seconds):
 
 
 def rate_of_products(seconds):
-    """Gflop a second of a product of large square matrices."""
+    """Return Gflop a second of a product of large square matrices."""
     A, B = torch.randn(2, SIZE, SIZE)
     return 2e-6 * SIZE**3 / milliseconds(torch.matmul, A, B, seconds=seconds)
 
 
 def solution_and_products(m, seconds):
-    """Milliseconds of a factorisation and solution with m columns, and of four products, of m×m matrices."""
+    """Return milliseconds of a factorisation and solution with m columns, and of four products, of m×m matrices."""
     A, B = torch.randn(2, m, m)
     solution = milliseconds(torch.linalg.solve, A + m * torch.eye(m), B, seconds=seconds)
     return solution, 4 * milliseconds(torch.matmul, A, B, seconds=seconds)
@@ -106,7 +92,7 @@ def rows(shapes, seconds):
         forms, moving = operations(n, p), (*point_and_tangent(n, p), TIME)
         size, least = min(forms.values(), key=lambda form: form[1])
         counts = [f"{1e-6 * forms[form][1]:.1f}" if form in forms else "–" for form in ("2p×2p", "n×n", "p×p")]
-        others = [f"{milliseconds(form, *moving, seconds=seconds):.3f}" for form in (by_woodbury, by_rows)]
+        others = [f"{milliseconds(form, *moving, seconds=seconds):.3f}" for form in (by_woodbury, cayley_flow_by_rows)]
         ours, ideal = milliseconds(cayley_flow, *moving, seconds=seconds), 1e-6 * least / rate
         times = f"{ours:.3f}", f"{ideal:.3f}", f"{ours / ideal:.2f}"
         solution, products = solution_and_products(size, seconds)

@@ -77,7 +77,7 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     """
     n, p = point.shape[-2:]
     if n <= 2 * p < 2 * n:
-        return _cayley_flow_of_wide(point, tangent, time)
+        return cayley_flow_by_rows(point, tangent, time)
     half, inner = time / 2, point.mT @ tangent
     skew = (inner - inner.mT) / 2
     identity = torch.eye(inner.shape[-1], dtype=point.dtype, device=point.device).expand_as(inner)
@@ -95,8 +95,8 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     return point + change, tangent + kept + change @ turned
 
 
-def _cayley_flow_of_wide(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Compute `cayley_flow` by an n×n system; one Newton–Schulz step keeps rounding from adding up."""
+def cayley_flow_by_rows(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Compute `cayley_flow` by the n×n system; one Newton–Schulz step keeps rounding from adding up."""
     p, both, outer = point.shape[-1], torch.cat([point, tangent], -1), tangent @ point.mT
     generator = (time / 2) * (outer - outer.mT)
     identity = torch.eye(point.shape[-2], dtype=point.dtype, device=point.device)

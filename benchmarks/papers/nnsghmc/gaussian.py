@@ -142,7 +142,7 @@ def draws_of(kernel, covariance, seed, steps, **options):
 
 
 def measured(kernel, covariance, seed, steps, chains):
-    """Figures of a run, NaN for chains that left the finite numbers."""
+    """Return figures of a run, NaN for chains that left the finite numbers."""
     times = gaussian_figure.times(steps)
     infinite = Measured(curve=(math.nan,) * len(times))
     try:

@@ -56,7 +56,7 @@ def print_lengths(paths):
 
 
 def draw(file, steps, curves, theirs, paths):
-    """Three panels.
+    """Draw three panels.
 
     Args:
         file: of the picture.
