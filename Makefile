@@ -1,32 +1,62 @@
-# `make demo` and `make test` work on a fresh clone: both build .venv first.
+# Three commands work on a fresh clone, and build their environment first: `make demo`, `make test` and `make test-all`.
 PYTHON ?= python3
+NEWEST_PYTHON ?= $(shell .ci/newest-python)
 VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
-EXTRAS := dev,examples
+PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
 # Run a second time with compiled code that looks whether each access is inside its array.
 NATIVE_TESTS := tests/graphs/native $(wildcard tests/infer/mcmc/*/test_native.py)
+# SHARE=2/4 takes the second quarter of the tests; MINUTES=8 skips those that would begin later than that.
+CHOICE = $(if $(SHARE),--share $(SHARE)) $(if $(MINUTES),--minutes $(MINUTES))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-oldest-torch test-newest-torch lint dist docs figures env bench clean
+.PHONY: demo test test-all test-long test-checked test-oldest test-today lint dist docs figures env bench clean
 
 demo: env
 	$(BIN)/python examples/bayesian_pca.py --output results
 
+# What a user or contributor must see, in ten minutes.
 test: $(VENV)/.installed-for-tests
-	$(BIN)/python -m pytest -n auto --dist worksteal --durations=10
-	PYRO_MANIFOLD_CHECKED=1 $(BIN)/python -m pytest -n auto --dist worksteal $(NATIVE_TESTS)
+	$(PYTEST) -m "not long" --durations=10 $(CHOICE)
 
-# The suite with the oldest torch that pyproject.toml promises and with the newest there is, in environments of their own.
-test-oldest-torch: TORCH = torch==$(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml).*
-test-newest-torch: TORCH = torch
-test-oldest-torch test-newest-torch: test-%-torch: $(VENV)-%/constraints.txt
-	$(VENV)-$*/bin/python -m pip install --quiet --upgrade --constraint $< "$(TORCH)"
-	$(MAKE) test VENV=$(VENV)-$* CONSTRAINTS=$<
+# Everything: the long tests, array bounds of native code, the oldest packages and those of today.
+test-all: $(VENV)/.installed-for-all-tests
+	$(PYTEST) --durations=20
+	$(MAKE) test-checked test-oldest test-today
 
-$(VENV)-%/constraints.txt: constraints.txt
+test-long: $(VENV)/.installed-for-all-tests
+	$(PYTEST) -m long --durations=10 $(CHOICE)
+
+test-checked: $(VENV)/.installed-for-tests
+	PYRO_MANIFOLD_CHECKED=1 $(PYTEST) $(NATIVE_TESTS) $(CHOICE)
+
+# `make test` with the oldest torch that pyproject.toml promises, in an environment of its own.
+test-oldest: $(VENV)-oldest/.torch
+	$(MAKE) test VENV=$(VENV)-oldest CONSTRAINTS=$(VENV)-oldest/constraints.txt
+
+$(VENV)-oldest/.torch: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(@D)
-	grep --extended-regexp --invert-match '^(torch|sympy)==' $< > $@  # torch 2.6 pins another sympy
+	sed --quiet 's/.*"torch>=\([0-9.]*\)".*/torch==\1.*/p' pyproject.toml > $(@D)/constraints.txt
+	grep --extended-regexp --invert-match '^(torch|sympy)==' constraints.txt >> $(@D)/constraints.txt  # torch pins sympy
+	touch $@
+
+# The wheel as a new user gets it: the newest Python, no constraints. Self-test, README's example, the code of the pages
+# and `make test`.
+test-today: $(VENV)-today/.installed
+	cd $(<D) && bin/python -I readme.py && bin/python -I -m pyro_manifold.check
+	$(<D)/bin/python -m pytest -n auto --dist worksteal -m "" tests/examples/test_documentation.py $(CHOICE)
+	$(<D)/bin/python -m pytest -n auto --dist worksteal -m "not long" $(CHOICE)
+
+$(VENV)-today/.installed: pyproject.toml $(shell git ls-files pyro_manifold)
+	rm -rf $(@D)
+	$(NEWEST_PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip build
+	$(@D)/bin/python -m build --wheel --outdir $(@D)/dist
+	$(@D)/bin/python -m pip install --quiet "$$(ls $(@D)/dist/*.whl)[examples]" --group test
+	$(@D)/bin/python -m pip list
+	$(call readme_example,$(@D))
+	touch $@
 
 lint: env
 	$(BIN)/ruff check .
@@ -40,11 +70,13 @@ dist: env
 	$(BIN)/python .ci/contents.py dist
 	$(PYTHON) -m venv $(VENV)-dist
 	$(VENV)-dist/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) dist/*.whl
-	awk '/^```python/ { on = 1; next } on && /^```/ { exit } on' README.md > $(VENV)-dist/readme.py
+	$(call readme_example,$(VENV)-dist)
 	cd $(VENV)-dist && bin/python -m pip check && bin/python -I readme.py && bin/python -I -m pyro_manifold.check
 
-bench: env
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,examples,bench]"
+# The first block of Python in README, as a script in an environment.
+readme_example = awk '/^```python/ { on = 1; next } on && /^```/ { exit } on' README.md > $(1)/readme.py
+
+bench: $(VENV)/.installed-for-all-tests
 	$(BIN)/python -m benchmarks.run --write docs $(if $(PART),--only $(PART))
 
 docs: $(VENV)/.installed-for-docs
@@ -57,24 +89,29 @@ figures: env
 env: $(VENV)/.installed
 
 # Reinstalled when what it is made from changes.
-$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[$(EXTRAS)]"
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/.pip
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[examples]" --group dev
 	touch $@
 
-# The packages that the tests compare with are large: the demo goes without.
 $(VENV)/.installed-for-tests: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --group test
+	touch $@
+
+# The packages that the long tests and benchmarks compare with are large.
+$(VENV)/.installed-for-all-tests: $(VENV)/.installed-for-tests
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --group all
 	touch $@
 
 # The site is made from the source, which it does not import: torch and the package itself are not needed.
-$(VENV)/.installed-for-docs: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
-	$(BIN)/python -c "import tomllib; project = tomllib.load(open('$<', 'rb'))['project']; \
-		print(*project['optional-dependencies']['docs'], sep='\n')" > $(VENV)/docs.txt
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --requirement $(VENV)/docs.txt
+$(VENV)/.installed-for-docs: pyproject.toml $(CONSTRAINTS) | $(VENV)/.pip
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --group docs
 	touch $@
 
-$(VENV)/bin/python:
+# --group needs pip 25.1.
+$(VENV)/.pip:
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-dist build dist site results .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-today $(VENV)-dist build dist site results .mypy_cache .pytest_cache .ruff_cache
