@@ -32,14 +32,13 @@ test-checked: $(VENV)/.installed-for-tests
 	PYRO_MANIFOLD_CHECKED=1 $(PYTEST) $(NATIVE_TESTS) $(CHOICE)
 
 # `make test` with the oldest torch that pyproject.toml promises, in an environment of its own.
-test-oldest: $(VENV)-oldest/.torch
+test-oldest: $(VENV)-oldest/constraints.txt
 	$(MAKE) test VENV=$(VENV)-oldest CONSTRAINTS=$(VENV)-oldest/constraints.txt
 
-$(VENV)-oldest/.torch: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(@D)
-	sed --quiet 's/.*"torch>=\([0-9.]*\)".*/torch==\1.*/p' pyproject.toml > $(@D)/constraints.txt
-	grep --extended-regexp --invert-match '^(torch|sympy)==' constraints.txt >> $(@D)/constraints.txt  # torch pins sympy
-	touch $@
+$(VENV)-oldest/constraints.txt: pyproject.toml constraints.txt
+	mkdir -p $(@D)
+	sed --quiet 's/.*"torch>=\([0-9.]*\)".*/torch==\1.*/p' pyproject.toml > $@
+	grep --extended-regexp --invert-match '^(torch|sympy)==' constraints.txt >> $@  # torch pins sympy
 
 # The wheel as a new user gets it: the newest Python, no constraints. Self-test, README's example, the code of the pages
 # and `make test`.
