@@ -32,7 +32,7 @@ def picked(x: Value, shape: Shape, index_of: Callable[[Index], Index], condition
         element = f"LANE({x.at(index_of(index))}, lane)"
         return f"({{ V picked; {_EACH_LANE} LANE(picked, lane) = {condition(index)} ? {element} : NAN; picked; }})"
 
-    return Value(shape, at, computes=True)
+    return Value(shape, at, computes=True, depth=x.depth + 1)
 
 
 def put(

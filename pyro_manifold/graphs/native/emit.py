@@ -25,6 +25,7 @@ _WHOLE_NUMBERS_ALLOWED = {
     *("argmax", "argmin", "clamp", "gather", "maximum", "minimum", "remainder", "scatter"),
 }
 _COST_OF_AN_OPERATOR = 9  # 3 ns: operators wait for each other, which dominates in steps of small models
+_DEEPEST = 100  # a loop of the model puts expression inside expression; Python allows 1000 calls inside each other
 DTYPES = {torch.float64: "", torch.float32: "#define SINGLE\n"}
 
 
@@ -96,7 +97,7 @@ class GraphWriter:
         result = OPERATORS[name].emit(self._writer, self._shape(node, name), *arguments, **options)
         if name in _OF_ANOTHER_DTYPE:
             result = _converted(result, _dtype(node.args[_OF_ANOTHER_DTYPE[name]]), _dtype(node))
-        if isinstance(result, Value) and result.computes and not is_read_once(node):
+        if isinstance(result, Value) and (result.depth > _DEEPEST or (result.computes and not is_read_once(node))):
             return self._writer.stored(result)
         return result
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pyro_manifold.graphs.native import convolutions, factors, indexing, matrices, reductions, sorting, special
 from pyro_manifold.graphs.native.values import (
+    Index,
     NotCoveredError,
     Place,
     Shape,
@@ -117,7 +118,11 @@ def mapped(shape: Shape, template: str, *operands: object) -> Value:
     """Apply a function elementwise to operands, with broadcasting."""
     values = [operand if isinstance(operand, Value) else number(_number(operand)) for operand in operands]
     views = [value.broadcast(shape) for value in values]
-    return Value(shape, lambda index: f"({template.format(*[view.at(index) for view in views])})", computes=True)
+
+    def at(index: Index) -> str:
+        return f"({template.format(*[view.at(index) for view in views])})"
+
+    return Value(shape, at, computes=True, depth=1 + max((view.depth for view in views), default=0))
 
 
 def _number(operand: object) -> float:

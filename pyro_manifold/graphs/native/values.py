@@ -50,6 +50,7 @@ class Value:
         computes: whether reading an element costs arithmetic each time.
         constant: the tensor, if the value is a constant.
         shared: whether it is the same for all chains.
+        depth: number of values whose expressions are nested in that of an element, which Python reaches by recursion.
         rows: dimension along which lanes are consecutive rows, in the layout of `RowsWriter`; its size in ``shape`` is
             a number of vectors. None if the lanes of a vector are different chains, or equal.
     """
@@ -60,6 +61,7 @@ class Value:
     computes: bool = False
     constant: Tensor | None = None
     shared: bool = False
+    depth: int = 0
     rows: int | None = None
 
     @property
@@ -77,11 +79,15 @@ class Value:
             own = zip(single, index[skipped:], strict=True)
             return self.at([FIRST if repeated else i for repeated, i in own])
 
-        return Value(shape, at, computes=self.computes, shared=self.shared)
+        return Value(shape, at, computes=self.computes, shared=self.shared, depth=self.depth + 1)
 
     def viewed(self, shape: Shape, index_of: Callable[[Index], Index]) -> Value:
         """Return a view of another shape, by a map of indices."""
-        return Value(shape, lambda index: self.at(index_of(index)), computes=self.computes, shared=self.shared)
+
+        def at(index: Index) -> str:
+            return self.at(index_of(index))
+
+        return Value(shape, at, computes=self.computes, shared=self.shared, depth=self.depth + 1)
 
 
 def number(value: float | bool) -> Value:
