@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -54,12 +55,24 @@ class Functionals:
             for symmetry in self._found
             for name in symmetry.sites
         }
+        try:
+            self._of_sites(first)
+        except (RuntimeError, ValueError, IndexError) as error:
+            # The choice of a length is better with invariants, and possible without them.
+            names = ", ".join(f"'{name}'" for name in sorted(self._changed))
+            warnings.warn(
+                f"Trajectory lengths are chosen by the coordinates of {names}, not by what the posterior identifies of "
+                f"them, since this cannot be computed for their shapes ({error}).",
+                stacklevel=2,
+            )
+            self._found = []
 
     def __call__(self, state: ChainState) -> Tensor:
         """Return the functionals of each chain, ``(chains, functionals)``."""
-        if not self._found:
-            return coordinates(state)
-        sites, chains = self._unpack(state.position), len(state.energy)
+        return self._of_sites(self._unpack(state.position)) if self._found else coordinates(state)
+
+    def _of_sites(self, sites: Sites) -> Tensor:
+        chains = len(next(iter(sites.values())))
         values = [x.reshape(chains, -1) for name, x in sorted(sites.items()) if name not in self._changed]
         for symmetry in self._found:
             scales = [self._value(sites, name) for name in symmetry.scales]
@@ -85,6 +98,7 @@ class Functionals:
             left, right = (symmetry.rows(each, sites[each], 1) for each in (name, other))
             along = right.mT @ self._directions[other]  # (..., p, directions)
             for each in scales:
+                each = _without_plates(each, along.dim() - 1)
                 # A scale outside of the plates of the columns is shared by their elements.
                 common = (1,) * (along.dim() - 1 - each.dim())
                 along = along * each.reshape(*each.shape[:1], *common, *each.shape[1:], 1)
@@ -94,6 +108,18 @@ class Functionals:
                 yield left @ along**3
             else:
                 yield left @ along
+
+
+def _without_plates(scale: Tensor, dims: int) -> Tensor:
+    """Return random combinations over the plates that a scale has and its columns do not, the same ones in each run.
+
+    Several groups may have the columns in common and scales of their own: ``(chains, groups, ..., columns)``. Columns of
+    all groups change together, so that a combination of their scales is a scale again.
+    """
+    while scale.dim() > dims:
+        weights = torch.randn(scale.shape[1], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        scale = torch.einsum("cg...,g->c...", scale, weights.to(scale) / scale.shape[1] ** 0.5)
+    return scale
 
 
 def _directions(like: Tensor) -> Tensor:
