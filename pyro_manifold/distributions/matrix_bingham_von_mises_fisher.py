@@ -77,7 +77,8 @@ class MatrixBinghamVonMisesFisher(OnStiefel):
             raise ValueError(f"{name}: A, B and C have dtypes {A.dtype}, {B.dtype} and {C.dtype}, expected one dtype.")
         check_shape(n, p, name)
         batch_shape = broadcast_shapes(A.shape[:-2], B.shape[:-2], C.shape[:-2])
-        self.A, self.B, self.C, self.chart = A, B, C, chart
+        # Without this, antisymmetric parts of both would enter log_prob, and one triangle alone would enter draws.
+        self.A, self.B, self.C, self.chart = (A + A.mT) / 2, (B + B.mT) / 2, C, chart
         self._support = stiefel_support(n, p, chart)
         super().__init__(batch_shape, Size((n, p)), validate_args=validate_args)
 
@@ -105,7 +106,6 @@ class MatrixBinghamVonMisesFisher(OnStiefel):
                     f"wrong posterior: give {name} a fixed value, or {name}.detach() for X given {name}."
                 )
         linear = (self.C * value).sum((-2, -1))
-        # The trace depends on the symmetric parts of A and B alone.
         return linear + ((value @ self.B) * (self.A @ value)).sum((-2, -1))
 
     @torch.no_grad()
