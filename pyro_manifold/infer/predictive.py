@@ -40,7 +40,8 @@ class Predictive(pyro.infer.Predictive):
 
     Args:
         model: a Pyro model; ``poutine.uncondition(model)`` draws what the model observes.
-        posterior_samples: ``{site: (draws, ...)}``, such as ``mcmc.get_samples()``.
+        posterior_samples: ``{site: (draws, ...)}``, such as ``mcmc.get_samples()``. Draws of sites that are
+            deterministic in the model are left out: the model computes them again from its present arguments.
         guide: as in Pyro.
         num_samples: as in Pyro.
         return_sites: as in Pyro.
@@ -80,9 +81,11 @@ class Predictive(pyro.infer.Predictive):
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw the sites not in ``posterior_samples``, or ``return_sites``; arguments are those of the model."""
         with self._explained(args, kwargs):
-            if not self.parallel:
-                return super().forward(*args, **kwargs)
-            return self._placed(args, kwargs).forward(*args, **kwargs)
+            if self.parallel:
+                return self._placed(args, kwargs).forward(*args, **kwargs)
+            samples = self._without_deterministic(args, kwargs) or None
+            options = {"num_samples": self.num_samples, "return_sites": self.return_sites}
+            return pyro.infer.Predictive(self.model, samples, self.guide, **options).forward(*args, **kwargs)
 
     def get_vectorized_trace(self, *args: Any, **kwargs: Any) -> poutine.Trace:
         """Return one trace of the model for all draws."""
@@ -102,6 +105,16 @@ class Predictive(pyro.infer.Predictive):
                 raise ValueError(f"{sentence} ({reason(error)}).") from error
             raise
 
+    def _without_deterministic(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Tensor]:
+        """Return the draws of sites that the model draws."""
+        if not self.posterior_samples:
+            return self.posterior_samples
+        first = {name: value[0] for name, value in self.posterior_samples.items()}
+        model = poutine.condition(poutine.mask(self.model, mask=False), first)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            nodes = poutine.block(poutine.trace(model).get_trace)(*args, **kwargs).nodes
+        return _drawn(self.posterior_samples, nodes)
+
     def _placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> pyro.infer.Predictive:
         """Return Pyro's class with draws reshaped to have a dimension for each plate of the model before the event."""
         samples, return_sites = self.posterior_samples, self.return_sites
@@ -117,6 +130,7 @@ class Predictive(pyro.infer.Predictive):
         if compared:
             first = {name: value[0] for name, value in compared.items()}
             nodes = poutine.block(poutine.trace(poutine.condition(masked, first)).get_trace)(*args, **kwargs).nodes
+            compared, samples = _drawn(compared, nodes), _drawn(samples, nodes)
         sites = {name: site for name, site in nodes.items() if site["type"] == "sample"}
         frames = [frame for site in sites.values() for frame in site["cond_indep_stack"] if frame.vectorized]
         nesting = max((-frame.dim for frame in frames), default=0)
@@ -128,6 +142,11 @@ class Predictive(pyro.infer.Predictive):
             _check_alike(masked, compared, placed, args, kwargs)
         options = {"num_samples": self.num_samples, "return_sites": return_sites, "parallel": self.parallel}
         return pyro.infer.Predictive(self.model, placed if samples else None, **options)
+
+
+def _drawn(samples: Mapping[str, Tensor], nodes: Mapping[str, Node]) -> dict[str, Tensor]:
+    """Return samples without those of deterministic sites, which are values for other arguments of the model."""
+    return {name: x for name, x in samples.items() if name not in nodes or not is_deterministic(nodes[name])}
 
 
 def _prior_draws(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
