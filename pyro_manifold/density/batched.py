@@ -43,7 +43,15 @@ def value_and_gradient(potential_fn: PotentialFunction, sites: Sites) -> tuple[T
     """Compute the potential energy and Euclidean gradient of one chain; a failed factorisation gives NaN for both.
 
     A trajectory through such a point is therefore rejected, whichever backend evaluates the density.
+
+    Raises:
+        ValueError: inside of ``torch.inference_mode()``, where each gradient would be 0.
     """
+    if torch.is_inference_mode_enabled():
+        raise ValueError(
+            "Gradients are needed, and torch records none inside of torch.inference_mode(): run outside of it (inside of "
+            "torch.no_grad() is possible)."
+        )
     leaves = {name: value.detach().requires_grad_() for name, value in sites.items()}
     zeros = {name: torch.zeros_like(value) for name, value in sites.items()}
     try:
