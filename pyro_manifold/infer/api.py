@@ -18,9 +18,11 @@ from pyro_manifold.density.causes import arguments_by_name
 from pyro_manifold.infer.exchange.exchange import ReplicaExchange, as_tempering, check_tempering
 from pyro_manifold.infer.mcmc.arguments import (
     Superchains,
+    chains_and_goals,
     check_data_loader,
     check_iterations,
     check_kernel,
+    check_method,
     check_names,
     check_shards,
     check_vectorised,
@@ -31,7 +33,7 @@ from pyro_manifold.infer.mcmc.checks import check_counts
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
 from pyro_manifold.infer.mcmc.running.end_of_run import warn_of_chains
 from pyro_manifold.infer.mcmc.running.finished import Finished
-from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, identified_quantities, lengths
+from pyro_manifold.infer.mcmc.running.goal import Goal, Until, identified_quantities, lengths
 from pyro_manifold.infer.mcmc.running.loop import Consumer, Iteration
 from pyro_manifold.infer.mcmc.running.on_disk import OnDisk
 from pyro_manifold.infer.mcmc.running.run import Run
@@ -74,14 +76,14 @@ class MCMC(Results):
     Args:
         kernel: the kernel.
         num_samples: number of iterations of each chain after warm-up; each gives a draw unless ``thinning`` is set.
-            With ``until`` it is the minimum, 100 if None.
+            With ``until`` it is the minimum, 100 if None. If both are None, ``until`` has its default.
         warmup_steps: number of warm-up iterations, during which the kernel adapts; ``num_samples`` if None, and 500 if
             that is None too.
         initial_params: initial values ``{site: tensor}``, with a leading chain dimension if ``num_chains > 1`` (of
             groups, with `Superchains`); manifold sites on their manifold, all others unconstrained.
             `SMC.initial_params` returns them in this form; for values as in the model, `init_to_draws` of the kernel.
         num_chains: number of chains, 1 to thousands; or `Superchains`, groups of chains that share an initial value,
-            for nested R-hat.
+            for nested R-hat. If None, 1 with ``num_samples`` or ``until``, as in Pyro, and 4 without both.
         hook_fn: called as ``hook_fn(kernel, params, stage, i)`` after each iteration; under ``"vectorized"`` each of
             ``params`` has a leading chain dimension.
         mp_context: for ``"parallel"``: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
@@ -96,7 +98,8 @@ class MCMC(Results):
         consumers: functions called with each `Iteration` (stage, index, sites, statistics) when it is finished, for
             example to update a running mean; with ``save_params=[]`` no draw is stored. For ``"vectorized"``.
         until: `Until`, or a dictionary such as ``{"ess": 400, "rhat": 1.01}``: sample until effective sample sizes and
-            R-hat reach these values. For ``"vectorized"``.
+            R-hat reach these values. If ``num_samples`` is None too, ``Until(ess=400, rhat=1.01)``, or with
+            `Superchains` ``Until(ess=400, nested_rhat=1.01)``. For ``"vectorized"``.
         store: a folder, or a `Store`, to which draws are written during the run. They are then not kept in memory, and
             `get_samples` reads them from there. For ``"vectorized"``.
         resume: continue the run in ``store`` from its last checkpoint, bit for bit; start a new run if there is none.
@@ -105,15 +108,16 @@ class MCMC(Results):
             and estimates the evidence. For OHMC and GHMC, ``"vectorized"``.
 
     Attributes:
-        stopped: reason for which a run with ``until`` stopped; None while it has not.
+        stopped: reason for which a run with ``until`` stopped, which `summary` prints; None while it has not. Goals
+            that are not reached are also a warning.
 
     An interrupt (Ctrl-C) while sampling keeps the draws made so far, with a warning; one during warm-up is raised, and
     `continue_run` completes that warm-up. An error while sampling is raised, and `get_samples` has the draws made
     before it.
 
     Raises:
-        ValueError: if ``kernel`` is not a kernel, for an unknown ``chain_method``, and for ``initial_params`` without
-            the right leading dimension.
+        ValueError: if ``kernel`` is not a kernel, for an unknown ``chain_method``, for ``initial_params`` without the
+            right leading dimension, and without ``num_samples`` where ``until`` is not supported.
 
     Examples:
         >>> import pyro
@@ -131,7 +135,7 @@ class MCMC(Results):
         num_samples: int | None = None,
         warmup_steps: int | None = None,
         initial_params: Sites | None = None,
-        num_chains: int | Superchains = 1,
+        num_chains: int | Superchains | None = None,
         hook_fn: Callable[..., None] | None = None,
         mp_context: str | None = None,
         disable_progbar: bool = False,
@@ -149,16 +153,18 @@ class MCMC(Results):
     ) -> None:
         check_kernel(kernel)
         check_names(save_params)
+        check_method(chain_method)
         self.num_samples: int
         self.stopped: str | None = None
-        num_superchains = num_chains.count if isinstance(num_chains, Superchains) else None
-        num_chains = num_chains.chains if isinstance(num_chains, Superchains) else num_chains
-        self._until, self._num_superchains = as_until(until, num_superchains), num_superchains
-        num_samples, warmup_steps, most = lengths(num_samples, warmup_steps, self._until)
-        check_counts(num_chains=num_chains, num_samples=num_samples, thinning=thinning)
-        check_iterations(num_samples, warmup_steps, thinning, hook_fn, chain_method)
         self._shards = chain_method if isinstance(chain_method, Shards) else None
         self._vectorised = chain_method not in ("parallel", "sequential") and isinstance(kernel, Vectorised)
+        num_chains, num_superchains, goals = chains_and_goals(
+            num_chains, num_samples, until, kernel, self._vectorised, chain_method
+        )
+        self._until, self._num_superchains = goals, num_superchains
+        num_samples, warmup_steps, most = lengths(num_samples, warmup_steps, goals, thinning)
+        check_counts(num_chains=num_chains, num_samples=num_samples)
+        check_iterations(num_samples, warmup_steps, thinning, hook_fn)
         optional = {"until": until, "Superchains": num_superchains, "tempering": tempering or None}
         check_vectorised(self._vectorised, thinning, consumers, store=store, Shards=self._shards, **optional)
         local = {"hook_fn": hook_fn, "consumers": consumers, "until": until, "Superchains": num_superchains}
@@ -331,7 +337,8 @@ class MCMC(Results):
         if self._until is None:
             return None
         least = self._requested_samples // self._thinning
-        return Goal(self._until, self._num_superchains, identified_quantities(run), least)
+        quantities, stored, has_sites = identified_quantities(run), self._save_params, bool(run.sites)
+        return Goal(self._until, self._num_superchains, quantities, least, stored=stored, has_sites=has_sites)
 
     def _fingerprints_of_data(self) -> dict[str, str]:
         """Return fingerprints of the data of a kernel that takes minibatches, by name."""

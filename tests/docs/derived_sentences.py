@@ -142,6 +142,21 @@ def readme_problems_behind():
     return sum(found[1] < 1 for found in readme_problems().values())
 
 
+def drift(matrix):
+    """Return the times of a drift, by those of its operations at the rate of products: in float32 and in float64."""
+    return [
+        row["ratio"] for row in rows("docs/understand/ohmc.md", "operations-of-a-drift") if row.get("matrix") == matrix
+    ]
+
+
+def dense_masses_over_directions():
+    found = {(row["posterior"], row["way"]): row for row in rows("docs/understand/ohmc.md", "ridges-across-sites")}
+    sizes = [
+        number(found["macrodata, rank 1", way]["bulk ESS of 4,000"]) for way in ("transform, dense mass", "defaults")
+    ]
+    return rounded(sizes[0] / sizes[1], 1)
+
+
 DERIVED = {
     "README.md": (
         lambda: f"on {word(behind('NumPyro'))} of the {MODELS} models",
@@ -191,6 +206,12 @@ DERIVED = {
             *(choose(cpu_ratios("pyro_manifold OHMC")) for choose in (min, max))
         ),
         lambda: f"has {dense_masses_over_msd()} times the rate of MSD's best run.",
+        lambda: (
+            "adjusted MSD with 64 chains has {:.1f} times the effective draws of NumPyro's best (a dense mass, 64 "
+            "chains), {:.1f} times with 512 chains and {:.2f} times with one.".format(
+                *(cpu_ratios("pyro_manifold MSD adjusted", f"{n} ×")[0] for n in (64, 512, 1))
+            )
+        ),
         curved_error,
     ),
     "docs/understand/many_modes.md": (lambda: f"by a factor of {exchange_over_smc()} on cheap models",),
@@ -202,6 +223,11 @@ DERIVED = {
             f"{median(share_of_the_best('a gradient')):.2f} per gradient"
         ),
         lambda: f"{100 * fmean(share < 0.6 for share in share_of_the_best('of the best')):.0f} % of the choices",
+        lambda: (
+            "V(784,300) takes {} times what its operations take at the rate of products in float32 and {} times in "
+            "float64, one of V(300,300) {} and {} times".format(*drift("V(784,300)"), *drift("V(300,300)"))
+        ),
+        lambda: f"a dense mass matrix gives {dense_masses_over_directions()} times the effective draws",
     ),
 }
 """Sentences that are made of tables, by the page on which they stand."""

@@ -13,8 +13,11 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.diagnostics.convergence import check_superchains
 from pyro_manifold.infer.mcmc.checks import check_counts, is_a
+from pyro_manifold.infer.mcmc.running.goal import Until, as_until, default_goals
 from pyro_manifold.infer.mcmc.running.loop import Consumer
 from pyro_manifold.infer.mcmc.running.shards import Shards
+
+_DEFAULT_CHAINS = 4  # of a run without num_samples and until; R-hat compares chains, so that one does not do
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,47 @@ def check_kernel(kernel: object) -> None:
         raise ValueError(f"MCMC: kernel={kernel!r}, expected a kernel such as OHMC(model).")
 
 
-def check_iterations(num_samples: int, warmup_steps: object, thinning: int, hook_fn: object, method: object) -> None:
-    """Raise an error for invalid numbers of iterations, ``hook_fn`` or ``chain_method``."""
+def check_method(method: object) -> None:
+    """Raise an error for an unknown ``chain_method``."""
     if not isinstance(method, Shards) and method not in ("vectorized", "parallel", "sequential"):
         raise ValueError(f"chain_method={method!r}, expected 'vectorized', 'parallel', 'sequential' or Shards(...).")
+
+
+def chains_and_goals(
+    num_chains: int | Superchains | None,
+    num_samples: int | None,
+    until: object,
+    kernel: MCMCKernel,
+    vectorised: bool,
+    method: object,
+) -> tuple[int, int | None, Until | None]:
+    """Return the numbers of chains and of superchains, and the goals, with defaults for those that are not given.
+
+    Raises:
+        ValueError: without ``num_samples`` and ``until`` if the chains cannot be stopped at a goal.
+    """
+    groups = num_chains.count if isinstance(num_chains, Superchains) else None
+    chains = num_chains.chains if isinstance(num_chains, Superchains) else num_chains
+    if num_samples is not None or until is not None:
+        return 1 if chains is None else chains, groups, as_until(until, groups)
+    _check_stops_at_goals(kernel, vectorised, method)
+    return _DEFAULT_CHAINS if chains is None else chains, groups, default_goals(groups)
+
+
+def _check_stops_at_goals(kernel: MCMCKernel, vectorised: bool, method: object) -> None:
+    if vectorised and not isinstance(method, Shards):
+        return
+    if isinstance(method, Shards):
+        why = "chain_method=Shards(...)"
+    elif method == "vectorized":
+        why = f"{type(kernel).__name__}, which is not a kernel of this package"
+    else:
+        why = f"chain_method={method!r}"
+    raise ValueError(f"MCMC needs num_samples with {why}: pass it, such as num_samples=1000.")
+
+
+def check_iterations(num_samples: int, warmup_steps: object, thinning: int, hook_fn: object) -> None:
+    """Raise an error for invalid numbers of iterations or ``hook_fn``."""
     if thinning > num_samples:
         raise ValueError(f"thinning={thinning} leaves no draw, expected at most num_samples={num_samples}.")
     if warmup_steps is not None and (not is_a(Integral, warmup_steps) or warmup_steps < 0):  # type: ignore[operator]
@@ -141,6 +181,7 @@ def stacked(initial_params: Sites | None, chains: int, starts: int) -> Sites | N
         if value.dim() == 0 or len(value) != starts:
             raise ValueError(
                 f"initial_params['{name}'] has shape {tuple(value.shape)}, expected a leading dimension of "
-                f"{starts}, one initial value for each {'super' * (starts < chains)}chain."
+                f"{starts}, one initial value for each {'super' * (starts < chains)}chain: stack as many, or pass "
+                "num_chains."
             )
     return {name: value.repeat_interleave(chains // starts, 0) for name, value in initial_params.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, NamedTuple
@@ -28,7 +28,8 @@ Quantities = Callable[[Sites], dict[str, Tensor]]
 FEWEST_DRAWS = 4
 _LEAST_GROWTH, _LARGEST_GROWTH = 1.2, 2.0
 _FEWEST_SAMPLES, _MOST_SAMPLES, _WARMUP_STEPS = 100, 10_000, 500
-"""Default maximum number of draws of a run with a goal."""
+"""Default numbers of iterations of a run with a goal: minimum and maximum after warm-up, and warm-up."""
+_LOG_DENSITY = "log density"
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class Goal:
         num_superchains: number of groups of chains, for nested R-hat.
         quantities: function from draws to the quantities that are checked.
         first: number of draws of each chain at the first check.
+        stored: names of the sites whose draws are stored; None if these are all sites of the model.
+        has_sites: whether the model has a latent site; without one there is nothing to check.
 
     Attributes:
         next: number of draws at the next check.
@@ -110,8 +113,18 @@ class Goal:
         worst: worst entry at the last check.
     """
 
-    def __init__(self, until: Until, num_superchains: int | None, quantities: Quantities, first: int) -> None:
+    def __init__(
+        self,
+        until: Until,
+        num_superchains: int | None,
+        quantities: Quantities,
+        first: int,
+        *,
+        stored: Sequence[str] | None = None,
+        has_sites: bool = True,
+    ) -> None:
         self._until, self._superchains, self._quantities = until.goals, num_superchains, quantities
+        self._stored, self._has_sites, self._has_density = stored, has_sites, True
         self.next = max(first, FEWEST_DRAWS)
         self.reached = False
         self.worst: Shortfall | None = None
@@ -123,12 +136,19 @@ class Goal:
         Args:
             draws: at least 4 of each chain.
             thoroughly: whether to check all entries, to find the worst.
+
+        Raises:
+            ValueError: if the model has latent sites, and there are no draws of any of them nor of the log density.
         """
+        if not self._has_sites:
+            self.reached = True
+            return True
         if not draws:
             raise ValueError(
-                "until needs the draws of a site or the log density, and with this kernel and save_params=[] there "
-                "are neither: store at least one site."
+                "A run until a goal needs the draws of a site or the log density, and with this kernel and "
+                "save_params=[] there are neither: store at least one site, or pass num_samples without until."
             )
+        self._has_density = _LOG_DENSITY in draws
         count = next(iter(draws.values())).shape[1]
         worst: Shortfall | None = None
         for shortfall in self._shortfalls(self._quantities(draws), thoroughly):
@@ -183,15 +203,23 @@ class Goal:
 
     def sentence(self, draws: int, most: int) -> str:
         """Describe the reason for which a run stopped with this number of draws of each chain."""
+        if not self._has_sites:
+            return f"Stopped at {draws} draws of each chain, as the model has no latent site."
         if self.reached:
-            return f"Stopped at {draws} draws of each chain, with {self._wanted} for every site and the log density."
+            return f"Stopped at {draws} draws of each chain, with {self._wanted} for {self._checked}."
         worst = "" if self.worst is None else f": the worst is {self.worst.name} with {self.worst.found}"
         which = f"max_samples, {most} draws of each chain," if draws == most else f"{draws} draws of each chain"
-        return f"Stopped at {which} before {self._wanted} for every site and the log density{worst}."
+        return f"Stopped at {which} before {self._wanted} for {self._checked}{worst}."
 
     @property
     def _wanted(self) -> str:
         return " and ".join(in_words({goal: value}, bound=True) for goal, value in self._until.items())
+
+    @property
+    def _checked(self) -> str:
+        sites = ["every site"] if self._stored is None else [f"'{name}'" for name in self._stored]
+        names = [*sites, *(["the log density"] if self._has_density else [])]
+        return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def identified_quantities(run: Run[Any, Any]) -> Quantities:
@@ -242,7 +270,7 @@ class GoalChecks:
 
     def _draws(self, count: int) -> Sites:
         density = self._storage.statistics(count, names=("lp",)).get("lp")
-        known = {} if density is None else {"log density": density}
+        known = {} if density is None else {_LOG_DENSITY: density}
         return {**self._storage.samples(count), **known}
 
 
@@ -275,16 +303,22 @@ def _label(name: str, shape: torch.Size, k: int) -> str:
     return f"{name}[{place}]"
 
 
-def lengths(num_samples: int | None, warmup_steps: int | None, until: Until | None) -> tuple[int, int | None, int]:
+def default_goals(num_superchains: int | None) -> Until:
+    """Return the goals of a run for which neither a length nor goals are given."""
+    return Until(ess=400, rhat=1.01) if num_superchains is None else Until(ess=400, nested_rhat=1.01)
+
+
+def lengths(
+    num_samples: int | None, warmup_steps: int | None, until: Until | None, thinning: int
+) -> tuple[int, int | None, int]:
     """Return the minimum number of iterations, the number of warm-up iterations, and the maximum."""
-    if until is None:
-        if num_samples is None:
-            raise ValueError("MCMC needs num_samples, or until=Until(ess=400, rhat=1.01).")
+    check_counts(thinning=thinning)
+    if until is None and num_samples is not None:
         return num_samples, warmup_steps, num_samples
-    most = until.max_samples
+    most = None if until is None else until.max_samples
     if num_samples is None:
         warmup_steps = _WARMUP_STEPS if warmup_steps is None else warmup_steps
-        num_samples = _FEWEST_SAMPLES if most is None else min(_FEWEST_SAMPLES, most)
+        num_samples = max(_FEWEST_SAMPLES, thinning) if most is None else min(max(_FEWEST_SAMPLES, thinning), most)
     check_counts(num_samples=num_samples)
     most = max(_MOST_SAMPLES, num_samples) if most is None else most
     if most < num_samples:
