@@ -25,16 +25,15 @@ def summary(values):
 
 def effective_sizes(values, method="bulk"):
     """Effective sizes of each of ``{name: (chains, draws)}``, in order; of a single chain too."""
-    import arviz
+    from pyro_manifold.diagnostics import installed_arviz
 
-    return [float(arviz.ess(value, method=method)) for value in values.values()]
+    return [float(installed_arviz.effective_sizes(value, method)) for value in values.values()]
 
 
 def mean_and_error(draws):
     """The mean of ``(chains, draws)`` and its standard error."""
-    import arviz
-
-    return [float(draws.mean()), float(draws.std() / np.sqrt(arviz.ess(draws, method="mean")))]
+    (size,) = effective_sizes({"": draws}, "mean")
+    return [float(draws.mean()), float(draws.std() / math.sqrt(size))]
 
 
 def worst_deviation(means, truths):

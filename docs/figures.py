@@ -55,6 +55,7 @@ from pyro_manifold.nn import to_bayesian_
 
 IMAGES = Path(__file__).parent / "images"
 TITLES = ("as sampled", "aligned")
+PROBABILITY = 0.94  # of intervals, ellipses and cones: that of the pages, not of the installed ArviZ
 PAIRINGS = {"OHMC": CayleyMechanics(), "momentum Z − XZᵀX": WrongMomentum(), "energy ½‖r‖²": WrongEnergy()}
 
 
@@ -204,7 +205,7 @@ def wine(mcmc):
     draws = mcmc.get_samples(group_by_chain=True, align=True)
     save(plot_loadings(draws["loadings"], names, ["axis 1", "axis 2"]).figure, "loadings.png")
     groups = [f"cultivar {kind + 1}" for kind in cultivar.tolist()]
-    ax = plot_biplot(draws["loadings"], bayesian_pca.scores(y, draws), names, groups)
+    ax = plot_biplot(draws["loadings"], bayesian_pca.scores(y, draws), names, groups, prob=PROBABILITY)
     save(ax.figure, "biplot.png", bbox_inches="tight")
 
 
@@ -214,7 +215,7 @@ def scree():
     mcmc = MCMC(OHMC(bayesian_pca.model), 500, 500, num_chains=4, disable_progbar=True)
     mcmc.run(y, 5)
     draws = mcmc.get_samples(group_by_chain=True, align=True)
-    save(plot_scree(draws["scales"], draws["noise"]).figure, "scree.png")
+    save(plot_scree(draws["scales"], draws["noise"], prob=PROBABILITY).figure, "scree.png")
 
 
 def latent_space(adjacency):
@@ -237,14 +238,14 @@ def latent_positions():
     mcmc.run(adjacency)
     positions = align_rotations(mcmc.get_samples(group_by_chain=True)["positions"]).draws
     names = ["Mr. Hi", *[""] * 32, "Officer"]
-    save(plot_latent_positions(positions, adjacency, names, clubs, hdi_prob=0.5).figure, "latent_positions.png")
+    save(plot_latent_positions(positions, adjacency, names, clubs, prob=0.5).figure, "latent_positions.png")
 
 
 def subspace_cone():
     fig, axes = plt.subplots(1, 2, figsize=(7.6, 4.4), subplot_kw={"projection": "3d"})
     F = torch.tensor([[2.0, 0.0], [2.0, -1.0], [1.0, 2.0]])
     for ax, columns, title in zip(axes, (1, 2), ("a line", "a plane"), strict=True):
-        plot_subspace_cone(MatrixLangevin(12 * F[:, :columns]).sample((4, 500)), ax=ax).set_title(title)
+        plot_subspace_cone(MatrixLangevin(12 * F[:, :columns]).sample((4, 500)), PROBABILITY, ax=ax).set_title(title)
         ax.view_init(elev=25, azim=-50)
     save(fig, "subspace_cone.png", bbox_inches="tight")  # names of 3-d axes are outside of the layout
 

@@ -41,8 +41,8 @@ from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 
 RANK = 2
-MASS = 0.94  # of credible intervals and ellipses, ArviZ's default
-PERCENT = f"{100 * MASS:.0f} %"
+PROBABILITY = 0.94  # of the shortest intervals and of ellipses
+PERCENT = f"{100 * PROBABILITY:.0f} %"
 
 
 def model(y, rank):
@@ -81,8 +81,9 @@ def variance_shares(samples):
 
 
 def interval(draws):
-    """Posterior mean and the two ends of ArviZ's interval of highest density, of ``(chains, draws)``."""
-    return float(draws.mean()), *arviz.hdi(draws.flatten().numpy(), hdi_prob=MASS).tolist()
+    """Posterior mean and the two ends of the shortest interval, of ``(chains, draws)``."""
+    with arviz.rc_context({"stats.ci_prob": PROBABILITY}):  # for ArviZ before 1 and since
+        return float(draws.mean()), *arviz.hdi(draws.flatten().numpy()).tolist()
 
 
 def plot_intervals(loadings, names, ax):
@@ -97,7 +98,7 @@ def plot_intervals(loadings, names, ax):
             ax.plot(mean, height, "o", color=colour, ms=4, label=label)
     ax.axvline(0, color="0.8", lw=1, zorder=0)
     ax.set_yticks(range(len(names)), [names[row] for row in order])
-    ax.set(xlabel="loading", title=f"Loadings, {PERCENT} intervals")
+    ax.set(xlabel="loading", title=f"Loadings, shortest {PERCENT} intervals")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="lower right")
 
@@ -108,10 +109,10 @@ def figure(y, names, cultivar, samples):
     above, below = fig.subfigures(2, 1, height_ratios=[1.5, 1])
     biplot, scree = above.subplots(1, 2, width_ratios=[3.4, 1])
     groups = [f"cultivar {kind + 1}" for kind in cultivar.tolist()]
-    plot_biplot(samples["loadings"], scores(y, samples), names, groups, hdi_prob=MASS, ax=biplot)
+    plot_biplot(samples["loadings"], scores(y, samples), names, groups, prob=PROBABILITY, ax=biplot)
     biplot.set(xlabel="score on axis 1", ylabel="score on axis 2")
-    biplot.set_title(f"{len(y)} wines and {len(names)} measurements, {PERCENT} ellipses", pad=24)
-    plot_scree(samples["scales"], samples["noise"], ["axis 1", "axis 2"], hdi_prob=MASS, ax=scree)
+    biplot.set_title(f"{len(y)} wines and {len(names)} measurements", pad=24)
+    plot_scree(samples["scales"], samples["noise"], ["axis 1", "axis 2"], prob=PROBABILITY, ax=scree)
     scree.set(xlabel="")
     scree.margins(x=0.4)
     plot_intervals(samples["loadings"], names, below.subplots())
@@ -123,7 +124,8 @@ def report(samples):
     shares = variance_shares(samples)
     for name, draws in (("axis 1", shares[..., 0]), ("axis 2", shares[..., 1]), ("both axes", shares.sum(-1))):
         mean, low, high = interval(draws)
-        print(f"{name}: {100 * mean:.1f} % of the variance, {PERCENT} interval {100 * low:.1f} % to {100 * high:.1f} %")
+        limits = f"shortest {PERCENT} interval {100 * low:.1f} % to {100 * high:.1f} %"
+        print(f"{name}: {100 * mean:.1f} % of the variance, {limits}")
 
 
 def main(argv=None):

@@ -96,7 +96,7 @@ def figures(fits, clubs, table, areas):
         columns = values.abs().argsort(descending=True)[:2].tolist()
         labels = [str(names[k]) if k in links.sum(0).argsort()[-7:] else "" for k in range(len(names))]  # most links
         groups = np.where(clubs, "Mr. Hi's club", "Officer's club") if name == "karate club" else None
-        plot_latent_positions(draws["U"], links, labels, groups, columns, hdi_prob=0.5, ax=ax)
+        plot_latent_positions(draws["U"], links, labels, groups, columns, prob=0.5, ax=ax)
         shown = " and ".join(f"{values[column]:.0f}".replace("-", "−") for column in columns)
         ax.set_title(f"{name}: λ = {shown}")
     second, axes = plt.subplots(1, 1 + len(areas), figsize=(12, 3.2))

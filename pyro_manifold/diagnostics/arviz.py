@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyro_manifold.diagnostics.checks import check_flag, check_same_number
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
+from pyro_manifold.diagnostics.installed_arviz import inference_data
 from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_log_likelihood
 from pyro_manifold.diagnostics.replay import check_has_arguments
 from pyro_manifold.version import __version__
@@ -123,7 +124,8 @@ def to_inferencedata(
     groups |= _prior_groups(prior, groups["posterior"], groups.get("observed_data", {}))
     arrays = {name: _arrays(group) for name, group in groups.items() if group}
     named = _checked_dims(arrays, dims or {}, coords or {})
-    return _inference_data(arrays, dict(coords or {}), named)
+    attributes = {"inference_library": "pyro_manifold", "inference_library_version": __version__}
+    return inference_data(arrays, coords or {}, named, attributes)
 
 
 def _sample_stats(mcmc: pyro.infer.MCMC, chains: int, draws: int) -> Group:
@@ -225,17 +227,3 @@ def _checked_dims(
 
 def _arrays(group: Group) -> Group:
     return {name: value.detach().cpu().numpy() if torch.is_tensor(value) else value for name, value in group.items()}
-
-
-def _inference_data(groups: dict[str, Group], coords: dict[str, Any], dims: dict[str, list[str]]) -> Any:
-    """Return the InferenceData for either version of ArviZ: 1.x takes all groups in one dictionary."""
-    with warnings.catch_warnings():
-        # ArviZ warns of its refactoring, and of hundreds of chains as of a transposed array.
-        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
-        warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
-        import arviz
-
-        attributes = {"inference_library": "pyro_manifold", "inference_library_version": __version__}
-        if int(arviz.__version__.split(".")[0]) < 1:
-            return arviz.from_dict(**groups, coords=coords, dims=dims, attrs=attributes)
-        return arviz.from_dict(groups, coords=coords, dims=dims, attrs={"/": attributes})

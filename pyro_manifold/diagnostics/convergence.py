@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from pyro_manifold.diagnostics.installed_arviz import effective_sizes, imported_arviz
 
 Measure = Literal["r_hat", "ess_bulk", "ess_tail", "ess_mean"]
 
@@ -71,7 +72,6 @@ def varies(values: Tensor) -> Tensor:
 
 
 def _measured(array: np.ndarray, measure: Measure) -> np.ndarray:
-    arviz = imported_arviz()
     import xarray
 
     if measure == "r_hat" and len(array) == 1:
@@ -82,17 +82,9 @@ def _measured(array: np.ndarray, measure: Measure) -> np.ndarray:
     table = xarray.Dataset({"x": (("chain", "draw", "entry"), array)})
     with np.errstate(all="ignore"):  # chains that do not move have variance zero
         if measure == "r_hat":
-            found = np.asarray(arviz.rhat(table)["x"])
+            found = np.asarray(imported_arviz().rhat(table)["x"])
             return np.where(np.isnan(found) & np.isfinite(array).all((0, 1)), np.inf, found)
-        return np.asarray(arviz.ess(table, method=measure.removeprefix("ess_"))["x"])
-
-
-def imported_arviz() -> Any:
-    """Import ArviZ, which takes a second, without the announcement of its refactoring."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
-        import arviz
-    return arviz
+        return np.asarray(effective_sizes(table, measure.removeprefix("ess_"))["x"])
 
 
 def nested_r_hat(draws: Tensor, num_superchains: int) -> Tensor:

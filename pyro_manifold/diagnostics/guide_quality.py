@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,8 @@ import numpy as np
 import pyro
 import torch
 from pyro import poutine
+
+from pyro_manifold.diagnostics.installed_arviz import pareto_shape
 
 
 def guide_khat(
@@ -31,7 +32,7 @@ def guide_khat(
         **kwargs: arguments of both.
 
     Returns:
-        k̂, a number.
+        k̂, a number; −∞ if all weights are equal, so that the guide is the posterior.
 
     Raises:
         ValueError: for fewer than 100 draws, or if no weight is finite.
@@ -48,8 +49,6 @@ def guide_khat(
         >>> guide_khat(model, guide) > 0.2
         True
     """
-    import arviz
-
     if not isinstance(num_draws, int) or num_draws < 100:
         raise ValueError(f"guide_khat: num_draws={num_draws!r}, expected an integer of 100 or more.")
     with torch.no_grad():
@@ -57,10 +56,7 @@ def guide_khat(
     finite = np.isfinite(weights)
     if not finite.any():
         raise ValueError("guide_khat: the model's density is not finite at any draw of the guide: fit the guide first.")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning)  # ArviZ announces its refactoring
-        _, khat = arviz.psislw(np.where(finite, weights, weights[finite].min() - 1e3))
-    return float(khat)
+    return pareto_shape(np.where(finite, weights, weights[finite].min() - 1e3))
 
 
 def _log_weight(model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 
 from pyro_manifold.diagnostics.aligned import align_draws
 from pyro_manifold.diagnostics.checks import check_flag
+from pyro_manifold.diagnostics.installed_arviz import of_datasets
 from pyro_manifold.diagnostics.stored_symmetries import recorded_symmetries
 from pyro_manifold.store.archive import Array
 from pyro_manifold.store.nested import array_of
@@ -60,15 +61,7 @@ def open_run(path: str | Path, *, align: bool = False) -> Any:
         variable = groups[SITES][name]
         groups[SITES][name] = (variable.dims, values)
     groups = {name: group.assign_attrs(_attributes(runs)) for name, group in groups.items()}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
-        import arviz
-
-        if int(arviz.__version__.split(".")[0]) < 1:
-            # ArviZ mistakes hundreds of chains for a transposed array.
-            warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
-            return arviz.InferenceData(**groups, attrs=_attributes(runs))
-        return xarray.DataTree.from_dict({"/": xarray.Dataset(attrs=_attributes(runs)), **groups})
+    return of_datasets(groups, _attributes(runs))
 
 
 def _aligned(runs: list[StoredRun]) -> dict[str, Array]:

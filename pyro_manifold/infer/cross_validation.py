@@ -15,7 +15,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.convergence import imported_arviz
+from pyro_manifold.diagnostics.installed_arviz import check_elpd_data, elpd_data
 from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
 from pyro_manifold.diagnostics.replay import Replay, is_latent
 from pyro_manifold.infer.api import MCMC
@@ -51,10 +51,11 @@ def k_fold(
         **kwargs: its keyword arguments, split likewise.
 
     Returns:
-        An `arviz.ELPDData` with the field names of leave-one-out cross-validation, the special case k = rows:
-        ``elpd_loo``, ``se``, and ``loo_i`` for each row.
+        An `arviz.ELPDData`: ``elpd``, ``se``, and ``elpd_i`` for each row. ArviZ before 1 names them ``elpd_loo`` and
+        ``loo_i``; these names work there as well.
 
     Raises:
+        ImportError: before the fits, if the installed ArviZ has another format of results.
         ValueError: if no argument is a tensor, if ``folds`` has another shape, and if the model has latent variables of
             single rows, a likelihood whose first dimension is not that of rows, or no observations.
 
@@ -70,9 +71,10 @@ def k_fold(
         ...         pyro.sample("y", dist.Normal(m, 1.0), obs=y)
         >>> short = lambda model: MCMC(OHMC(model), 100, 100, num_chains=4, disable_progbar=True)
         >>> result = k_fold(model, torch.randn(20), k=2, mcmc=short)
-        >>> bool(-40 < result.elpd_loo < -20), result.loo_i.shape
+        >>> bool(-40 < result.elpd < -20), result.elpd_i.shape
         (True, (20,))
     """
+    check_elpd_data()
     arguments = (args, kwargs)
     rows = len(_first_tensor(arguments, "k_fold"))
     fold_of_row = _folds(rows, k, folds)
@@ -89,7 +91,7 @@ def k_fold(
         found = pointwise_log_likelihood(model, *unseen, samples)
         of_rows = [_by_row(name, value, int(left_out.sum())) for name, value in found.items()]
         pointwise[left_out] = _log_score(torch.stack(of_rows).sum(0))
-    return _elpd_data(pointwise, draws)
+    return elpd_data(pointwise.numpy(), draws, len(fold_of_row.unique()))
 
 
 def held_out_cells(
@@ -127,10 +129,11 @@ def held_out_cells(
         **kwargs: its other keyword arguments.
 
     Returns:
-        An `arviz.ELPDData`: ``elpd_loo``, ``se``, and ``loo_i`` for each hidden cell. If the model has one density per
-        row, ``loo_i`` is that of the hidden cells of a row together, for each row that has any.
+        An `arviz.ELPDData`, as `k_fold` returns: ``elpd``, ``se``, and ``elpd_i`` for each hidden cell. If the model
+        has one density per row, ``elpd_i`` is that of the hidden cells of a row together, for each row that has any.
 
     Raises:
+        ImportError: before the fit, if the installed ArviZ has another format of results.
         ValueError: if ``share`` hides no cell or all cells, if the model has no argument named ``mask``, and if its
             likelihood is not masked by that argument.
 
@@ -147,6 +150,7 @@ def held_out_cells(
         >>> result.n_data_points <= 6
         True
     """
+    check_elpd_data()
     data = _first_tensor((args, kwargs), "held_out_cells")
     hidden = _hidden_cells(data, share, hidden)
     if mask in kwargs or mask not in inspect.signature(model).parameters:
@@ -168,7 +172,7 @@ def held_out_cells(
         )
     found = pointwise_log_likelihood(model, *with_mask(hidden), samples)
     pointwise = torch.cat([_of_hidden(name, value, hidden) for name, value in found.items()])
-    return _elpd_data(pointwise, len(next(iter(samples.values()))))
+    return elpd_data(pointwise.cpu().numpy(), len(next(iter(samples.values()))))
 
 
 def _fitted(model: Model, arguments: Arguments, mcmc: MakeMCMC | None) -> dict[str, Tensor]:
@@ -286,22 +290,3 @@ def _of_hidden(name: str, log_likelihood: Tensor, hidden: Tensor) -> Tensor:
         f"held_out_cells: site '{name}' has a likelihood of shape {tuple(log_likelihood.shape[1:])}, expected one for "
         f"each cell or row of data of shape {tuple(hidden.shape)}."
     )
-
-
-def _elpd_data(pointwise: Tensor, draws: int) -> Any:
-    """Return the result in ArviZ's format of leave-one-out cross-validation."""
-    arviz = imported_arviz()
-    from xarray import DataArray
-
-    count = len(pointwise)
-    fields = {
-        "elpd_loo": float(pointwise.sum()),
-        "se": float(pointwise.std() * count**0.5),
-        "p_loo": math.nan,  # would need a fit to all data
-        "n_samples": draws,
-        "n_data_points": count,
-        "warning": False,
-        "loo_i": DataArray(pointwise.numpy(), dims="observation", name="loo_i"),
-        "scale": "log",
-    }
-    return arviz.ELPDData(data=list(fields.values()), index=list(fields))

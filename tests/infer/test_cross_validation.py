@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pyro_manifold.infer import MCMC, OHMC, held_out_cells, k_fold
+from tests.diagnostics.either_arviz import compare
 
 SPREAD = 2.0  # of the prior of the mean
 LOADINGS = torch.tensor([1.0, -2.0, 0.5, 1.5], dtype=torch.float64)
@@ -103,14 +104,14 @@ def exact_cells(y, hidden, together):
 def test_folds_of_a_conjugate_model():
     y = 1.0 + torch.randn(12)
     folds = torch.arange(12) % 2
-    found = torch.tensor([k_fold(mean_of_rows, y, folds=folds, mcmc=exact_mean).elpd_loo for _ in range(8)])
+    found = torch.tensor([k_fold(mean_of_rows, y, folds=folds, mcmc=exact_mean).elpd for _ in range(8)])
     # The logarithm of a mean over S draws is too small by half its relative variance, here 1e-4 or less in all.
     assert_mean_of_eight(found, exact_folds(y, folds))
     refit = k_fold(mean_of_rows, y, folds=folds, mcmc=short)
-    assert refit.elpd_loo == pytest.approx(exact_folds(y, folds), abs=0.1)
+    assert refit.elpd == pytest.approx(exact_folds(y, folds), abs=0.1)
     assert refit.n_samples == 1200
-    assert refit.loo_i.shape == (12,)
-    assert refit.se == pytest.approx(float(torch.tensor(refit.loo_i.values).std()) * 12**0.5)
+    assert refit.elpd_i.shape == (12,)
+    assert refit.se == pytest.approx(float(torch.tensor(refit.elpd_i.values).std()) * 12**0.5)
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # of ArviZ, by pandas 3.1
@@ -128,11 +129,26 @@ def test_arviz_compares_them():
         "mean": k_fold(mean_of_rows, y, folds=folds, mcmc=exact_mean),
         "none": k_fold(without_mean, y, folds=folds, mcmc=unused),
     }
-    table = arviz.compare(results)
+    table = compare(results)
     assert table.index[0] == "mean"
-    expected = results["mean"].elpd_loo - float(dist.Normal(0.0, 1.0).log_prob(y).sum())
+    expected = results["mean"].elpd - float(dist.Normal(0.0, 1.0).log_prob(y).sum())
     assert table.elpd_diff["none"] == pytest.approx(expected)
-    assert "elpd_loo" in str(results["mean"])
+    assert f"{results['mean'].elpd:.2f}" in str(results["mean"])
+
+
+def test_results_that_arviz_could_not_hold_are_an_error_before_the_fits(monkeypatch):
+    def other(*arguments, **fields):
+        raise TypeError("unexpected field")
+
+    def fitted(model):
+        raise AssertionError("a model was fitted")
+
+    for name in ("ELPDData", "ELPDDataLOOKFold"):
+        monkeypatch.setattr(arviz, name, other, raising=False)
+    with pytest.raises(ImportError, match=r"another format of arviz\.ELPDData"):
+        k_fold(mean_of_rows, torch.randn(10), k=2, mcmc=fitted)
+    with pytest.raises(ImportError, match=r"another format of arviz\.ELPDData"):
+        held_out_cells(factor, torch.randn(10, 4), mcmc=fitted)
 
 
 @pytest.mark.parametrize("by", ["row", "cell"])
@@ -141,7 +157,7 @@ def test_cells_of_a_linear_factor(by):
     hidden = torch.rand(15, 4) < 0.3
     model, truth = {"row": (factor, True), "cell": (factor_by_cells, False)}[by]
     exact = exact_scores(trailing=by == "cell")
-    found = torch.tensor([held_out_cells(model, y, hidden=hidden, mcmc=exact).elpd_loo for _ in range(8)])
+    found = torch.tensor([held_out_cells(model, y, hidden=hidden, mcmc=exact).elpd for _ in range(8)])
     assert_mean_of_eight(found, exact_cells(y, hidden, truth))
     result = held_out_cells(model, y, hidden=hidden, mcmc=exact)
     assert result.n_data_points == int(hidden.any(1).sum() if by == "row" else hidden.sum())
@@ -152,7 +168,7 @@ def test_cells_by_a_chain():
     result = held_out_cells(factor, y, share=0.2, mcmc=short)
     hidden_rows = result.n_data_points
     assert 0 < hidden_rows <= 12
-    assert result.elpd_loo < 0
+    assert result.elpd < 0
 
 
 def test_rows_go_with_the_first_tensor():

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.estimates import mean_and_error
+from benchmarks.estimates import effective_sizes, mean_and_error
 from benchmarks.peers import pyro_manifold
 from benchmarks.problems.coefficient_moments import long_nuts
 from benchmarks.problems.coefficients import small_posteriors
@@ -65,12 +65,10 @@ def exact_msd(posterior, chains=512, warmup=50, draws=200, step_size=0.5, num_st
 
 def compare(ours, theirs):
     """A comparison for each moment, and the smallest effective sample size of each sampler."""
-    import arviz
-
     found, sizes = [], []
     for (name, value), reference in zip(moments(ours).items(), moments(theirs).values(), strict=True):
         found.append(Comparison(name, *mean_and_error(value), *mean_and_error(reference)))
-        sizes.append([float(arviz.ess(draws, method="mean")) for draws in (value, reference)])
+        sizes.append(effective_sizes({"ours": value, "theirs": reference}, "mean"))
     return found, np.min(sizes, 0)
 
 

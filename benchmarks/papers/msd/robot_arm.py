@@ -14,7 +14,6 @@ are kept in results/robot_arm; a second call reads them. The data are downloaded
 from __future__ import annotations
 
 import argparse
-import warnings
 
 import numpy as np
 import torch
@@ -24,8 +23,7 @@ from benchmarks.papers.msd.robot_arm_model import NOISE, log_density, network, o
 from benchmarks.papers.msd.robot_arm_modes import TOLERANCE, labels, mode_levels
 from benchmarks.papers.msd.robot_arm_samplers import PAPER, SAMPLERS, STARTS, STEP_SIZES, sample_once
 from benchmarks.tables import table
-
-warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+from pyro_manifold.diagnostics.installed_arviz import autocorrelations
 
 GROUPS = {"input to hidden": "input_to_hidden", "hidden to output": "hidden_to_output"}
 EVERY = 20
@@ -60,12 +58,10 @@ def autocorrelation(draws, site):
 
     A weight that never moves has none; it counts as 1.
     """
-    import arviz
-
     weights = unflatten(draws)[site].flatten(2).movedim(1, 2).numpy()
     still = weights.std(-1, keepdims=True) == 0
     noise = np.random.default_rng(0).standard_normal(weights.shape)
-    found = arviz.autocorr(np.where(still, noise, weights), axis=-1)
+    found = autocorrelations(np.where(still, noise, weights))
     return np.where(still, 1.0, found).mean(1)
 
 

@@ -16,28 +16,35 @@ from pyro_manifold.diagnostics.plots.axes import (
     groups_of,
     halo,
     labels_of,
-    legend_below,
     names_of,
     two_columns,
 )
-from pyro_manifold.diagnostics.plots.credible import credible_ellipses, credible_mass, draw_ellipses
+from pyro_manifold.diagnostics.plots.credible import (
+    credible_ellipses,
+    credible_mass,
+    draw_ellipses,
+    legend_of_ellipses,
+)
+from pyro_manifold.diagnostics.renamed import renamed_argument
 
 _ARROWS = "0.15"
 
 
+@renamed_argument("hdi_prob", "prob")
 def plot_biplot(
     loadings: Any,
     scores: Any,
     row_names: Sequence[str] | None = None,
     groups: Sequence[Any] | None = None,
     columns: Sequence[int] = (0, 1),
-    hdi_prob: float | None = None,
+    prob: float | None = None,
     ax: Any = None,
 ) -> Any:
     r"""Plot scores as points and loadings as arrows, with credible ellipses of both (Gabriel 1971).
 
     A point is the posterior mean of the scores of one observation, an arrow that of the loadings of one variable. The
-    ellipse has the shape of the covariance of the draws and contains a share ``hdi_prob`` of them. All arrows are
+    ellipse has the shape of the covariance of the draws and contains a share ``prob`` of them, as the
+    legend says. All arrows are
     longer than the loadings by one factor, which the axes above and to the right of the panel undo. Align the draws
     first if signs, order or rotation of the columns are unknown.
 
@@ -48,7 +55,7 @@ def plot_biplot(
         row_names: n names of the variables; None takes those of an InferenceData, or numbers the variables.
         groups: the group of each observation, which has a colour and a place in the legend; None for one colour.
         columns: indices of the two columns that are shown.
-        hdi_prob: share of the draws in each ellipse; None is ArviZ's ``rcParams["stats.ci_prob"]``, 0.94.
+        prob: share of the draws in each ellipse; None is that of ArviZ's intervals, ``rcParams["stats.ci_prob"]``.
         ax: axes to draw on; None makes new ones.
 
     Returns:
@@ -57,7 +64,7 @@ def plot_biplot(
     Raises:
         ImportError: without matplotlib.
         TypeError, ValueError: for draws that are not finite, not of such shapes or with fewer than two columns, for
-            names or groups of another number, columns that there are not, and a credible mass outside (0, 1).
+            names or groups of another number, columns that there are not, and a probability outside (0, 1).
 
     Source: Gabriel, K. R. (1971). The biplot graphic display of matrices with application to principal component
     analysis. Biometrika 58, 453–467.
@@ -72,7 +79,7 @@ def plot_biplot(
         5
     """
     owner = "plot_biplot"
-    names, mass = row_names or labels_of(loadings, -2), credible_mass(hdi_prob, owner)
+    names, mass = row_names or labels_of(loadings, -2), credible_mass(prob, owner)
     loadings, scores = _pair(as_tensor(loadings), as_tensor(scores), owner)
     shown = two_columns(columns, loadings.shape[-1], owner)
     names = names_of(names, loadings.shape[-2], "row_names", owner)
@@ -98,8 +105,7 @@ def plot_biplot(
         second = axis(place, functions=(lambda x: x / factor, lambda x: x * factor))
         second.tick_params(colors="0.4", labelsize="small")
     _write_names(ax, tips.centre, names)
-    if groups is not None:
-        legend_below(ax, 32, ncols=min(len(members), 4), handletextpad=0.1)
+    legend_of_ellipses(ax, mass, [] if groups is None else list(members))
     return ax
 
 

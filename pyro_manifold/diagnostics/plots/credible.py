@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_manifold.diagnostics.installed_arviz import default_probability
+from pyro_manifold.diagnostics.plots.axes import legend_below
+
 
 class CredibleEllipse(NamedTuple):
     r"""Ellipses $\{c + A z : |z| \le 1\}$ in the plane, one for each batch element.
@@ -23,19 +26,25 @@ class CredibleEllipse(NamedTuple):
     semi_axes: Tensor
 
 
-def credible_mass(hdi_prob: Any, owner: str) -> float:
-    """Return the credible mass; None is ArviZ's default, ``arviz.rcParams["stats.ci_prob"]``."""
-    if hdi_prob is None:
-        import arviz
-
-        return float(arviz.rcParams["stats.ci_prob"])
-    if not isinstance(hdi_prob, Real) or not 0 < float(hdi_prob) < 1:
-        raise ValueError(f"{owner}: hdi_prob is {hdi_prob!r}, expected a number between 0 and 1, such as 0.94.")
-    return float(hdi_prob)
+def credible_mass(prob: Any, owner: str) -> float:
+    """Return the probability of intervals and ellipses; None is that of the installed ArviZ."""
+    if prob is None:
+        return default_probability()
+    if not isinstance(prob, Real) or not 0 < float(prob) < 1:
+        raise ValueError(f"{owner}: prob is {prob!r}, expected a number between 0 and 1, such as 0.9.")
+    return float(prob)
 
 
-def highest_density_interval(values: Tensor, probability: float) -> tuple[Tensor, Tensor]:
+def in_percent(probability: float) -> str:
+    """Return a probability as it is written on figures, such as ``"89 %"``."""
+    return f"{100 * probability:.4g} %"
+
+
+def shortest_interval(values: Tensor, probability: float) -> tuple[Tensor, Tensor]:
     """Return the ends of the shortest interval that contains a share of the draws, as `arviz.hdi` does.
+
+    It is the interval of all plots and tables of this package, as in Pyro's summary. ArviZ 1 has intervals between
+    quantiles by default.
 
     Args:
         values: ``(draws, ...)``, at least two draws.
@@ -83,3 +92,12 @@ def draw_ellipses(ax: Any, ellipses: CredibleEllipse, **style: Any) -> None:
     for centre, (height, width), angle in zip(ellipses.centre.tolist(), lengths.tolist(), angles.tolist(), strict=True):
         ax.add_patch(Ellipse(centre, width, height, angle=angle, **style))
     ax.autoscale_view()
+
+
+def legend_of_ellipses(ax: Any, probability: float, groups: list[str]) -> None:
+    """Add a legend below the axes: the share of the draws in each ellipse, and the groups if there are any."""
+    title = f"each ellipse: {in_percent(probability)} of the draws"
+    options = {} if groups else {"handles": []}
+    legend_below(
+        ax, 32, title=title, title_fontsize="small", ncols=min(max(len(groups), 1), 4), handletextpad=0.1, **options
+    )

@@ -16,25 +16,32 @@ from pyro_manifold.diagnostics.plots.axes import (
     check_one_site,
     groups_of,
     halo,
-    legend_below,
     names_of,
     two_columns,
 )
-from pyro_manifold.diagnostics.plots.credible import credible_ellipses, credible_mass, draw_ellipses
+from pyro_manifold.diagnostics.plots.credible import (
+    credible_ellipses,
+    credible_mass,
+    draw_ellipses,
+    legend_of_ellipses,
+)
+from pyro_manifold.diagnostics.renamed import renamed_argument
 
 
+@renamed_argument("hdi_prob", "prob")
 def plot_latent_positions(
     positions: Any,
     adjacency: Any = None,
     row_names: Sequence[str] | None = None,
     groups: Sequence[Any] | None = None,
     columns: Sequence[int] = (0, 1),
-    hdi_prob: float | None = None,
+    prob: float | None = None,
     ax: Any = None,
 ) -> Any:
     r"""Plot posterior mean positions of the nodes of a network with credible ellipses, over the links between them.
 
-    The ellipse of a node has the shape of the covariance of its draws and contains a share ``hdi_prob`` of them. Align
+    The ellipse of a node has the shape of the covariance of its draws and contains a share ``prob`` of them, as the
+    legend says. Align
     the draws first: latent spaces are identified up to rotations at best (`align_rotations`), eigenmodels up to signs
     and order (`align_signs_and_permutations`).
 
@@ -47,7 +54,7 @@ def plot_latent_positions(
             empty name.
         groups: the group of each node, which has a colour and a place in the legend; None for one colour.
         columns: indices of the two columns that are shown.
-        hdi_prob: share of the draws in each ellipse; None is ArviZ's ``rcParams["stats.ci_prob"]``, 0.94.
+        prob: share of the draws in each ellipse; None is that of ArviZ's intervals, ``rcParams["stats.ci_prob"]``.
         ax: axes to draw on; None makes new ones.
 
     Returns:
@@ -56,7 +63,7 @@ def plot_latent_positions(
     Raises:
         ImportError: without matplotlib.
         TypeError, ValueError: for draws that are not finite, not of such a shape or with fewer than two columns, for an
-            adjacency matrix, names or groups of another size, columns that there are not, and a credible mass outside
+            adjacency matrix, names or groups of another size, columns that there are not, and a probability outside
             (0, 1).
 
     Source: Hoff, P. D., Raftery, A. E. and Handcock, M. S. (2002). Latent space approaches to social network analysis.
@@ -72,7 +79,7 @@ def plot_latent_positions(
         (3, 2)
     """
     owner = "plot_latent_positions"
-    mass = credible_mass(hdi_prob, owner)
+    mass = credible_mass(prob, owner)
     draws = as_tensor(positions)
     check_draws(draws, owner, "positions")
     check_one_site(draws, owner, "positions")
@@ -99,8 +106,7 @@ def plot_latent_positions(
             _write(ax, name, ellipses.centre[node], _free_side(ellipses.centre, links, node))
     ax.set(xlabel=f"position, column {shown[0] + 1}", ylabel=f"position, column {shown[1] + 1}", aspect="equal")
     ax.spines[["top", "right"]].set_visible(False)
-    if groups is not None:
-        legend_below(ax, 32, ncols=min(len(members), 4), handletextpad=0.1)
+    legend_of_ellipses(ax, mass, [] if groups is None else list(members))
     return ax
 
 

@@ -10,45 +10,47 @@ from torch import Tensor
 
 from pyro_manifold.diagnostics.checks import check_draws
 from pyro_manifold.diagnostics.plots.axes import COLOURS, as_tensor, axes_for, check_one_site, legend_below
-from pyro_manifold.diagnostics.plots.credible import credible_mass, smallest_radius
+from pyro_manifold.diagnostics.plots.credible import credible_mass, in_percent, smallest_radius
 from pyro_manifold.diagnostics.plots.sphere import circle, sphere
+from pyro_manifold.diagnostics.renamed import renamed_argument
 from pyro_manifold.diagnostics.subspaces import orthonormal_basis, subspace_summary
 
 
-def plot_subspace_cone(draws: Any, hdi_prob: float | None = None, ax: Any = None, most_draws: int = 300) -> Any:
+@renamed_argument("hdi_prob", "prob")
+def plot_subspace_cone(draws: Any, prob: float | None = None, ax: Any = None, most_draws: int = 300) -> Any:
     r"""Plot the credible cone of a line in the plane or in space, or of a plane in space.
 
     The cone is around the mean subspace of `subspace_summary`; its half-angle is the smallest with a share
-    ``hdi_prob`` of the draws inside, the quantile of the largest principal angle θ to the mean subspace. A plane in
+    ``prob`` of the draws inside, the quantile of the largest principal angle θ to the mean subspace. A plane in
     space is shown by its normal, whose angle to the normal of the mean plane is θ. The draws are points where the line
     or normal meets the circle or sphere, on both sides. Signs, order and rotations of columns do not matter.
 
     Args:
         draws: ``(chains, draws, n, p)``, one site outside plates, orthonormal or not, with n = 2 and p = 1, or n = 3
             and p = 1 or 2; a tensor, an array or a variable of an InferenceData.
-        hdi_prob: share of the draws in the cone; None is ArviZ's ``rcParams["stats.ci_prob"]``, 0.94.
+        prob: share of the draws in the cone; None is that of ArviZ's intervals, ``rcParams["stats.ci_prob"]``.
         ax: axes to draw on, three-dimensional for n = 3; None makes new ones.
         most_draws: largest number of draws to show, evenly spaced; the cone is that of all.
 
     Returns:
-        The matplotlib axes, with the half-angle in the legend.
+        The matplotlib axes, with the share and the half-angle in the legend.
 
     Raises:
         ImportError: without matplotlib.
         TypeError, ValueError: for draws that are not finite, not of such a shape, or with linearly dependent columns,
-            axes of the other dimension, and a credible mass outside (0, 1).
+            axes of the other dimension, and a probability outside (0, 1).
 
     Examples:
         >>> import matplotlib, torch
         >>> matplotlib.use("Agg")
         >>> turned = torch.linspace(-0.5, 0.5, 101).deg2rad()
         >>> lines = torch.stack([turned.cos(), turned.sin()], -1).reshape(1, 101, 2, 1)
-        >>> ax = plot_subspace_cone(lines, hdi_prob=0.8)
+        >>> ax = plot_subspace_cone(lines, prob=0.8)
         >>> ax.get_legend().get_texts()[-1].get_text()
         '80 % cone: ± 0.4°'
     """
     owner = "plot_subspace_cone"
-    mass = credible_mass(hdi_prob, owner)
+    mass = credible_mass(prob, owner)
     draws = as_tensor(draws)
     check_draws(draws, owner)
     check_one_site(draws, owner)
@@ -66,9 +68,8 @@ def plot_subspace_cone(draws: Any, hdi_prob: float | None = None, ax: Any = None
     directions, axis = _direction(basis.flatten(0, 1)), _direction(summary.mean)
     shown = directions[:: max(1, -(-len(directions) // most_draws))]
     ax = axes_for(ax, owner, three_dimensional=n == 3, size=(4.2, 4.2))
-    (_cone_in_the_plane if n == 2 else _cone_in_space)(
-        ax, axis, angle, f"{100 * mass:.4g} % cone: ± {_degrees(angle)}°"
-    )
+    label = f"{in_percent(mass)} cone: ± {_degrees(angle)}°"
+    (_cone_in_the_plane if n == 2 else _cone_in_space)(ax, axis, angle, label)
     if p == 2:
         _disc(ax, axis)
     both = torch.cat([shown, -shown]).T.numpy()

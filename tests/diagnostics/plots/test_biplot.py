@@ -43,7 +43,7 @@ def test_points_and_arrows_are_means(loadings, scores):
 
 @pytest.mark.parametrize("mass", [0.5, 0.94])
 def test_ellipses_hold_the_share_of_the_draws(loadings, scores, mass):
-    ax = draw(plot_biplot(loadings, scores, columns=(2, 0), hdi_prob=mass))
+    ax = draw(plot_biplot(loadings, scores, columns=(2, 0), prob=mass))
     of_scores, of_loadings = ax.patches[:5], ax.patches[5:]
     for k, ellipse in enumerate(of_scores):
         assert share_inside(ellipse, scores[..., k, [2, 0]].reshape(-1, 2)) == pytest.approx(mass, abs=1 / 400)
@@ -52,6 +52,7 @@ def test_ellipses_hold_the_share_of_the_draws(loadings, scores, mass):
         inside = share_inside(ellipse, factor * loadings[..., k, [2, 0]].reshape(-1, 2))
         assert inside == pytest.approx(mass, abs=1 / 400)
     assert ax.get_xlabel() == "score on column 3"
+    assert ax.get_legend().get_title().get_text() == f"each ellipse: {100 * mass:g} % of the draws"
 
 
 def test_groups_have_colours_and_a_legend(loadings, scores):
@@ -96,7 +97,7 @@ def test_draws_on_given_axes_and_returns_them(loadings, scores):
         ({"columns": (1, 1)}, r"columns is \(1, 1\), expected two different indices"),
         ({"groups": ["a"]}, r"groups is .* expected a list of 5 names"),
         ({"row_names": ["a"]}, r"row_names is .* expected a list of 3 names"),
-        ({"hdi_prob": 94}, r"hdi_prob is 94, expected a number between 0 and 1"),
+        ({"prob": 94}, r"prob is 94, expected a number between 0 and 1"),
         ({"ax": "3d"}, r"ax has the wrong number of dimensions"),
     ],
 )

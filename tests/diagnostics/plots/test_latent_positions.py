@@ -45,10 +45,11 @@ def test_a_link_in_one_direction_is_a_line(positions):
 
 @pytest.mark.parametrize("mass", [0.5, 0.94])
 def test_ellipses_hold_the_share_of_the_draws(positions, mass):
-    ax = draw(plot_latent_positions(positions, hdi_prob=mass))
+    ax = draw(plot_latent_positions(positions, prob=mass))
     for k, ellipse in enumerate(ax.patches):
         assert share_inside(ellipse, positions[..., k, :2].reshape(-1, 2)) == pytest.approx(mass, abs=1 / 400)
     assert len(ax.patches) == 4
+    assert ax.get_legend().get_title().get_text() == f"each ellipse: {100 * mass:g} % of the draws"
 
 
 def test_groups_and_names(positions, adjacency):
@@ -86,7 +87,7 @@ def test_draws_on_given_axes_and_returns_them(positions):
         ({"adjacency": "links"}, r"adjacency is 'links', expected a matrix"),
         ({"row_names": ["a"]}, r"row_names is .* expected a list of 4 names"),
         ({"columns": (0, 5)}, r"columns is \(0, 5\), expected two different indices from 0 to 2"),
-        ({"hdi_prob": 0}, r"hdi_prob is 0, expected a number between 0 and 1"),
+        ({"prob": 0}, r"prob is 0, expected a number between 0 and 1"),
     ],
 )
 def test_bad_input_gets_one_sentence(positions, arguments, message):

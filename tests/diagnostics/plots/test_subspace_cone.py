@@ -34,7 +34,7 @@ def half_angle_and_axis(draws, mass):
 @pytest.mark.parametrize("p", [1, 2])
 def test_the_cone_in_space_holds_the_share(p, mass):
     draws = cloud(3, p)
-    ax = draw(plot_subspace_cone(draws, hdi_prob=mass))
+    ax = draw(plot_subspace_cone(draws, prob=mass))
     angle, axis = half_angle_and_axis(draws, mass)
     rims = [np.array(line.get_data_3d()).T for line in ax.lines if len(line.get_data_3d()[0]) == 61]
     assert len(rims) == 2
@@ -50,7 +50,7 @@ def test_the_cone_in_space_holds_the_share(p, mass):
 
 def test_the_cone_in_the_plane_holds_the_share():
     draws = cloud(2, 1)
-    ax = draw(plot_subspace_cone(draws, hdi_prob=0.9))
+    ax = draw(plot_subspace_cone(draws, prob=0.9))
     angle, axis = half_angle_and_axis(draws, 0.9)
     assert len(ax.patches) == 2
     for wedge in ax.patches:
@@ -89,8 +89,8 @@ def test_bad_input_gets_one_sentence():
     draws = cloud(3, 1)
     with pytest.raises(ValueError, match=r"^plot_subspace_cone: ax has the wrong number of dimensions"):
         plot_subspace_cone(draws, ax=plt.subplots()[1])
-    with pytest.raises(ValueError, match=r"^plot_subspace_cone: hdi_prob is 2, expected a number between 0 and 1"):
-        plot_subspace_cone(draws, hdi_prob=2)
+    with pytest.raises(ValueError, match=r"^plot_subspace_cone: prob is 2, expected a number between 0 and 1"):
+        plot_subspace_cone(draws, prob=2)
     with pytest.raises(ValueError, match=r"^plot_subspace_cone: most_draws=0, expected at least 1"):
         plot_subspace_cone(draws, most_draws=0)
     with pytest.raises(ValueError, match=r"^plot_subspace_cone: draws has linearly dependent columns"):

@@ -1,0 +1,175 @@
+"""The installed ArviZ: 0.20 to 0.23, or 1.x, whose names, formats and defaults differ.
+
+The rest of the package calls these functions and does not ask for the version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+_TAIL = (0.05, 0.95)
+_UNITS_OF_ROUNDING = 100
+
+Array = np.ndarray
+
+
+def imported_arviz() -> Any:
+    """Import ArviZ, which takes a second, without the announcement of its refactoring."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+        import arviz
+    return arviz
+
+
+def is_before_1() -> bool:
+    """Return whether ArviZ is 0.x: one package, whose InferenceData is a class of its own."""
+    return int(imported_arviz().__version__.split(".")[0]) < 1
+
+
+def default_probability() -> float:
+    """Return the probability of ArviZ's intervals: 0.94 before ArviZ 1 and 0.89 since, unless the user has set it."""
+    return float(imported_arviz().rcParams["stats.ci_prob"])
+
+
+def effective_sizes(values: Any, method: str) -> Any:
+    """Compute `arviz.ess`; for tails the smaller one of those of the 5 % and 95 % quantiles.
+
+    ArviZ 1 has other quantiles by default, those of its intervals, 11 % and 89 %.
+
+    Args:
+        values: an array ``(chains, draws)``, or an xarray Dataset.
+        method: ``"bulk"``, ``"tail"`` or ``"mean"``.
+    """
+    options = {"prob": _TAIL} if method == "tail" else {}
+    return imported_arviz().ess(values, method=method, **options)
+
+
+def autocorrelations(values: Array) -> Array:
+    """Compute the autocorrelation at each lag along the last dimension."""
+    arviz = imported_arviz()
+    if is_before_1():
+        return np.asarray(arviz.autocorr(values, axis=-1))
+    from arviz_stats.base import array_stats
+
+    return np.asarray(array_stats.autocorr(values, axis=-1))
+
+
+def pareto_shape(log_weights: Array) -> float:
+    r"""Compute k̂, the shape of the generalised Pareto distribution fitted to the largest importance weights.
+
+    Args:
+        log_weights: logarithms of weights, finite, ``(draws,)``.
+
+    Returns:
+        k̂; −∞ if the weights are equal up to rounding, so that they have no tail.
+    """
+    log_weights = np.asarray(log_weights, dtype=float)
+    largest = log_weights.max()
+    rounding = _UNITS_OF_ROUNDING * np.finfo(float).eps * max(1.0, float(np.abs(log_weights).max()))
+    if largest - log_weights.min() <= rounding:
+        return -math.inf
+    if is_before_1():
+        return float(imported_arviz().psislw(log_weights)[1])
+    from arviz_stats.base import array_stats
+
+    # Not its psislw, which takes logarithms of inverse weights; nor log_weights=True here, which fits the logarithms.
+    weights = np.exp(log_weights - largest)[None]  # of one chain
+    return float(array_stats.pareto_khat(weights, r_eff=1.0, tail="right"))
+
+
+def elpd_data(pointwise: Array, num_draws: int, num_folds: int | None = None) -> Any:
+    """Return log scores of held-out observations as an `arviz.ELPDData`, for `arviz.compare`.
+
+    Both generations have the fields ``elpd``, ``se``, ``elpd_i``, ``n_samples`` and ``n_data_points``. ArviZ before 1
+    has its own names ``elpd_loo`` and ``loo_i`` as well, which its `compare` reads.
+
+    Args:
+        pointwise: a log score for each observation, ``(observations,)``.
+        num_draws: number of draws by which each is computed.
+        num_folds: number of folds; None if the observations were held out together.
+    """
+    arviz = imported_arviz()
+    from xarray import DataArray
+
+    count, scores = len(pointwise), DataArray(pointwise, dims="observation")
+    p = math.nan  # the effective number of parameters would need a fit to all data
+    fields = {
+        "se": float(pointwise.std(ddof=1) * count**0.5) if count > 1 else math.nan,
+        "n_samples": num_draws,
+        "n_data_points": count,
+        "warning": False,
+        "scale": "log",
+    }
+    ours = {"elpd": float(pointwise.sum()), "p": p, "elpd_i": scores.rename("elpd_i")}
+    if is_before_1():
+        # Its table shows the first three, in this order.
+        theirs = {"elpd_loo": ours["elpd"], "se": fields["se"], "p_loo": p}
+        fields = theirs | fields | {"loo_i": scores.rename("loo_i")} | ours
+        return arviz.ELPDData(data=list(fields.values()), index=list(fields))
+    kind = "held_out" if num_folds is None else "loo_kfold"
+    fields |= ours | {"kind": kind, "good_k": None, "n_folds": num_folds}
+    if arviz.__version__.startswith("1.2."):  # its compare fails without the k̂ of importance weights, here all equal
+        fields |= {"good_k": 0.7, "pareto_k": DataArray(np.full(count, -np.inf), dims="observation")}
+    # Since ArviZ 1.3 folds have a class, and each class fixes its kind.
+    made = arviz.ELPDData if num_folds is None else getattr(arviz, "ELPDDataLOOKFold", arviz.ELPDData)
+    known = {field.name for field in dataclasses.fields(made) if field.init}
+    return made(**{name: value for name, value in fields.items() if name in known})
+
+
+def check_elpd_data() -> None:
+    """Raise ImportError if `elpd_data` does not know the format of the installed ArviZ: called before long runs."""
+    try:
+        for folds in (None, 2):
+            str(elpd_data(np.zeros(2), 1, folds))
+    except Exception as error:
+        raise ImportError(
+            f"ArviZ {imported_arviz().__version__} has another format of arviz.ELPDData than those that are known "
+            f"({error}): pip install 'arviz>=0.20,<=1.3'."
+        ) from error
+
+
+def inference_data(
+    groups: Mapping[str, Mapping[str, Array]],
+    coords: Mapping[str, Any],
+    dims: Mapping[str, Sequence[str]],
+    attributes: Mapping[str, Any],
+) -> Any:
+    """Return arrays as an ``arviz.InferenceData``, or with ArviZ 1 as an ``xarray.DataTree`` with the same groups.
+
+    Args:
+        groups: ``{group: {name: array}}``.
+        coords: labels of dimensions.
+        dims: names of the dimensions of variables, without chain and draw.
+        attributes: attributes of the whole.
+    """
+    arviz = imported_arviz()
+    options = {"coords": dict(coords), "dims": {name: list(names) for name, names in dims.items()}}
+    # ArviZ mistakes hundreds of chains for a transposed array.
+    if not is_before_1():
+        return arviz.from_dict(dict(groups), **options, attrs={"/": dict(attributes)}, check_conventions=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
+        return arviz.from_dict(**groups, **options, attrs=dict(attributes))
+
+
+def of_datasets(groups: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
+    """Return datasets as an ``arviz.InferenceData``, or with ArviZ 1 as an ``xarray.DataTree``.
+
+    Args:
+        groups: ``{group: xarray.Dataset}``.
+        attributes: attributes of the whole.
+    """
+    arviz = imported_arviz()
+    if not is_before_1():
+        from xarray import Dataset, DataTree
+
+        return DataTree.from_dict({"/": Dataset(attrs=dict(attributes)), **groups})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
+        return arviz.InferenceData(**groups, attrs=dict(attributes))
