@@ -28,7 +28,8 @@ def without_derived(name, text):
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"), [(name, sentence) for name, found in DERIVED.items() for sentence in found], ids=str
+    ("name", "sentence"),
+    [pytest.param(name, each, id=f"{name}, {k}") for name, found in DERIVED.items() for k, each in enumerate(found)],
 )
 def test_sentences_are_those_of_the_tables(name, sentence):
     assert prose(sentence()) in prose(page(name)), f"{name} should say: {sentence()}"
