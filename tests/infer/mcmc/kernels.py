@@ -6,6 +6,7 @@ from typing import Any
 
 import pyro
 import pyro.distributions as dist
+import pytest
 import torch
 
 from pyro_manifold.distributions import MatrixLangevin
@@ -96,3 +97,12 @@ KERNELS = {
         NNSGHMC, {"sampler": "gaussian", "step_size": 5e-3, "num_steps": 20}, flat, True, 0.1, 2, native=None
     ),
 }
+
+
+def over(*short: str, where: Callable[[Case], Any] = lambda case: True) -> pytest.MarkDecorator:
+    """Parametrise a test over the kernels that can do something, those not named in ``short`` for the long set."""
+    names = [name for name, case in KERNELS.items() if where(case)]
+    assert {*short} <= {*names}
+    return pytest.mark.parametrize(
+        "name", [name if name in short else pytest.param(name, marks=pytest.mark.long) for name in names]
+    )

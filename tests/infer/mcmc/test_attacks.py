@@ -15,6 +15,7 @@ from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.distributions.transforms import HouseholderTransform, PolarTransform
 from pyro_manifold.infer import MCMC, MSD, OHMC
 from pyro_manifold.manifolds import Stiefel
+from tests.infer.mcmc.compilers import compiled_code
 from tests.infer.models import concentrated
 
 
@@ -25,17 +26,18 @@ def run(kernel, num_samples=50, warmup_steps=50, **options):
 
 
 def walled():
-    """The branch is invisible to a tracer, and lies far from every start."""
-    x = pyro.sample("x", dist.Normal(0.0, 30.0))
-    if x.tolist() > 20:
+    """The branch is invisible to a tracer, and lies away from every start."""
+    x = pyro.sample("x", dist.Normal(30.0, 30.0))
+    if x.tolist() > 5:
         pyro.factor("wall", torch.tensor(-1e3))
 
 
 def test_a_branch_that_a_tracer_cannot_see():
+    """The trace has 0.8 of its mass there, and is compared with the model at 16 states of warm-up."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        mcmc = run(OHMC(walled), num_samples=200, warmup_steps=200)
-    assert (mcmc.get_samples()["x"] <= 20).all()
+        mcmc = run(OHMC(walled), num_samples=20, warmup_steps=60, num_chains=2)
+    assert (mcmc.get_samples()["x"] <= 5).all()
     assert any("branch on values of sites" in str(warning.message) for warning in caught)
 
 
@@ -59,7 +61,7 @@ def test_no_draws_yet():
         MCMC(OHMC(walled), 10).get_samples()
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=[pytest.mark.long, compiled_code])])
 def test_gradients_that_depend_on_memory_layout(jit_compile):
     """The backward of a determinant looks at strides, which a trace had frozen: a flat target lost its energy."""
 

@@ -18,18 +18,18 @@ from torch import Tensor
 from problems.monte_carlo import standard_error
 from pyro_manifold.diagnostics.convergence import convergence
 from pyro_manifold.distributions import MatrixLangevin, SpecialOrthogonalUniform, StiefelUniform
-from pyro_manifold.infer import MCMC, Store
+from pyro_manifold.infer import MCMC, MSD, OHMC, SGLD, GeodesicSlice, Store
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StochasticSteps
 from pyro_manifold.infer.mcmc.transitions import compilation
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
-from tests.infer.mcmc.kernels import CONCENTRATION, DATA, KERNELS, NOISE, ROWS, OnParts, flat, matrix
+from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE, native_code
+from tests.infer.mcmc.kernels import CONCENTRATION, DATA, KERNELS, NOISE, ROWS, OnParts, flat, matrix, over
 
 MOMENTS = (1, 25, 60, 80, 85)
 WARMUP = 80
 ALL = pytest.mark.parametrize("name", KERNELS)
-WITH_MINIBATCHES = pytest.mark.parametrize("name", [name for name, case in KERNELS.items() if case.minibatches])
-OF_MATRICES = pytest.mark.parametrize("name", [name for name, case in KERNELS.items() if case.model is matrix])
-NATIVE = pytest.mark.parametrize("name", [name for name, case in KERNELS.items() if case.native])
+NATIVE = {"where": lambda case: case.native}
+MINIBATCHES = {"where": lambda case: case.minibatches}
 SHORT_RUNS = pytest.mark.filterwarnings("ignore:The momenta of .* are at a temperature")
 
 
@@ -49,8 +49,15 @@ def advance(run, iterations):
 
 
 def same(found, expected):
+    """Draws and statistics are the same, bit for bit."""
     pairs = zip(found, expected, strict=True)
-    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
+    return all(a.keys() == b.keys() and all(_is_equal(name, a[name], b[name]) for name in a) for a, b in pairs)
+
+
+def _is_equal(name, a, b):
+    if name == "orthogonality_error":  # of as many iterations at once as are made in one call, which may be others
+        return torch.allclose(a, b, rtol=0, atol=100 * torch.finfo(a.dtype).eps)
+    return torch.equal(a, b)
 
 
 def sampled(name, model=None, *args, chains=3, draws=40, warmup_steps=30, seed=1, short=True, options=None, **more):
@@ -99,12 +106,12 @@ def check_distribution(name, minibatches):
                 assert_near(found["U"][..., i, j], float(expected[i, j]), 0.2 * case.bias)
 
 
-@ALL
+@over("OHMC", "GHMC", "SGLD")
 def test_the_distribution_of_all_data(name):
     check_distribution(name, minibatches=False)
 
 
-@WITH_MINIBATCHES
+@over("SGLD", **MINIBATCHES)
 @SHORT_RUNS
 def test_the_distribution_of_minibatches(name):
     check_distribution(name, minibatches=True)
@@ -141,17 +148,18 @@ def check_saving(name, minibatches):
         assert same(advance(other, 8), expected), moment
 
 
-@ALL
+@over("OHMC")
 def test_a_saved_run_goes_on_bit_for_bit(name):
     check_saving(name, minibatches=False)
 
 
-@WITH_MINIBATCHES
+@over("SGNHT", **MINIBATCHES)
 def test_a_saved_run_on_minibatches_goes_on_bit_for_bit(name):
     check_saving(name, minibatches=True)
 
 
-@NATIVE
+@native_code
+@over("GHMC", **NATIVE)
 def test_a_run_with_native_code_goes_on_bit_for_bit(name):
     """The code belongs to the state: a run that goes on makes it where the first did."""
     run, other = run_of(name, warmup_steps=0), run_of(name, seed=1, warmup_steps=0)
@@ -163,7 +171,7 @@ def test_a_run_with_native_code_goes_on_bit_for_bit(name):
     assert same(advance(run, 8), advance(other, 8))
 
 
-@ALL
+@over("OHMC")
 def test_what_is_left_out_would_be_missed(name):
     """Each part of a state matters, where it differs: without it the draws differ."""
     run = run_of(name, warmup_steps=20)
@@ -194,6 +202,7 @@ def continue_in_another_process(path):
     torch.save(found, path + ".found")
 
 
+@pytest.mark.long
 def test_another_process_goes_on_bit_for_bit(tmp_path):
     path, saved, expected = str(tmp_path / "states"), {}, {}
     for name in KERNELS:
@@ -224,7 +233,7 @@ def test_a_kernel_travels_with_its_run(name):
 # ---- stored runs ------------------------------------------------------------------------------------------------
 
 
-@ALL
+@over("OHMC")
 @SHORT_RUNS
 def test_an_interrupted_run_is_resumed_bit_for_bit(name, tmp_path):
     """In warm-up, then among draws; each time with another seed, of which nothing may be seen."""
@@ -246,7 +255,8 @@ def in_units_of(unit):
     pyro.sample("y", dist.Normal(x / unit, 0.2), obs=torch.tensor(0.3).to(x))
 
 
-@ALL
+# A kernel of each kind of state: with masses, with a metric, without gradients, with a step on minibatches.
+@over("OHMC", where=lambda case: case.kernel in (OHMC, MSD, GeodesicSlice, SGLD))
 def test_a_run_is_not_resumed_in_another_unit_or_by_another_kernel(name, tmp_path):
     options = {"chains": 2, "draws": 8, "warmup_steps": 6, "store": tmp_path}
     sampled(name, in_units_of, 1.0, **options)
@@ -264,7 +274,7 @@ def rotation(prior):
     pyro.factor("pull", 2 * U[0, 0])
 
 
-@OF_MATRICES
+@over("OHMC", where=lambda case: case.kernel in (OHMC, GeodesicSlice, SGLD))
 def test_a_run_is_not_resumed_on_another_manifold(name, tmp_path):
     start = init_to_value(values={"U": torch.eye(3)})
     options = {"chains": 2, "draws": 8, "warmup_steps": 6, "store": tmp_path, "options": {"init_strategy": start}}
@@ -274,7 +284,7 @@ def test_a_run_is_not_resumed_on_another_manifold(name, tmp_path):
     assert sampled(name, rotation, StiefelUniform(3, 3), resume=True, **{**options, "draws": 12}).num_samples == 12
 
 
-@ALL
+@over("OHMC")
 @SHORT_RUNS
 def test_a_run_stops_at_its_goal(name, monkeypatch):
     monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
@@ -301,17 +311,20 @@ def check_native(name, monkeypatch, minibatches):
             torch.testing.assert_close(a[site], b[site], rtol=1e-8, atol=1e-8)
 
 
-@NATIVE
+@native_code
+@over("OHMC", "MSD, adjusted", **NATIVE)
 def test_native_code_makes_the_iterations_of_eager_code(name, monkeypatch):
     check_native(name, monkeypatch, minibatches=False)
 
 
-@pytest.mark.parametrize("name", [name for name, case in KERNELS.items() if case.native and case.minibatches])
+@native_code
+@over("SGLD", where=lambda case: case.native and case.minibatches)
 def test_native_code_of_minibatches_makes_the_iterations_of_eager_code(name, monkeypatch):
     check_native(name, monkeypatch, minibatches=True)
 
 
-@NATIVE
+@native_code
+@over("OHMC", **NATIVE)
 @SHORT_RUNS
 def test_iterations_made_together_are_those_made_one_by_one(name, monkeypatch):
     monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
@@ -333,7 +346,7 @@ def test_float32(name):
     case = KERNELS[name]
     run = case.make_short(case.model).prepare(3, 10, None)
     advance(run, 12)
-    if case.native:
+    if case.native and not WITHOUT_NATIVE_CODE:
         run.compilation.make(run.state)
         assert run._graphs[case.native].form == "native"
     sites = advance(run, 8)[-1]

@@ -1,5 +1,6 @@
 """Samplers against known distributions, end to end through MCMC."""
 
+import itertools
 from functools import partial
 
 import pytest
@@ -10,8 +11,9 @@ from torch.distributions import biject_to
 from problems.monte_carlo import assert_mean
 from problems.targets import LANGEVIN, NoisyMatrix
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import GHMC, MCMC, OHMC
+from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.infer.mcmc.transitions import compilation
+from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE
 from tests.infer.mcmc.kernels import KERNELS
 
 
@@ -21,10 +23,10 @@ def _native_code_from_the_start(monkeypatch):
     monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
 
 
-def draw(kernel, num_samples, warmup_steps=300, num_chains=64, form=None):
+def draw(kernel, num_samples, warmup_steps=300, num_chains=64, native=False):
     mcmc = MCMC(kernel, num_samples, warmup_steps, num_chains=num_chains, disable_progbar=True)
     mcmc.run()
-    assert form is None or kernel.run._graphs["trajectory"].form == form
+    assert not native or WITHOUT_NATIVE_CODE or kernel.run._graphs["trajectory"].form == "native"
     return mcmc.get_samples(group_by_chain=True)
 
 
@@ -39,7 +41,7 @@ def in_chart(target, chart, **options):
 
 
 def by_kernel(case, target, **options):
-    return draw(case.make(target.model(), **options), 300, form=case.native and "native")
+    return draw(case.make(target.model(), **options), 300, native=bool(case.native))
 
 
 WAYS = {
@@ -53,14 +55,23 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", LANGEVIN)
+SHORT = {("V(10,4)", "GHMC"), ("V(12,2), concentrated", "OHMC"), ("sphere", "GeodesicSlice"), ("V(3,2)", "polar chart")}
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        pair if pair in SHORT else pytest.param(*pair, marks=pytest.mark.long)
+        for pair in itertools.product(LANGEVIN, WAYS)
+    ],
+)
 def test_matrix_langevin(name, way):
     target = LANGEVIN[name]
     samples = WAYS[way](target)
     assert_mean(target.statistic(samples["X"]), *target.expectation())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_two_matrices_and_a_scale(way):
     """Starts are draws of the prior: a chain that never leaves a start far out would widen the standard error."""
@@ -70,21 +81,7 @@ def test_two_matrices_and_a_scale(way):
         assert_mean(draws, *NoisyMatrix.expectations()[name])
 
 
-@pytest.mark.parametrize("kernel", [OHMC, GHMC])
-def test_without_native_code(kernel, monkeypatch):
-    monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
-    target = LANGEVIN["V(10,4)"]
-    samples = draw(kernel(target.model()), 300, form="steps")
-    assert_mean(target.statistic(samples["X"]), *target.expectation())
-
-
-@pytest.mark.parametrize("kernel", [OHMC, GHMC])
-def test_one_chain(kernel):
-    target = LANGEVIN["V(10,4)"]
-    samples = draw(kernel(target.model()), 1500, num_chains=1, form="native")
-    assert_mean(target.statistic(samples["X"]), *target.expectation())
-
-
+@pytest.mark.long
 @pytest.mark.parametrize("chart", ["polar", "householder"])
 def test_nuts_of_pyro_with_the_registered_transforms(chart):
     target = LANGEVIN["V(3,2)"]
@@ -92,6 +89,7 @@ def test_nuts_of_pyro_with_the_registered_transforms(chart):
     assert_mean(target.statistic(samples["X"]), *target.expectation())
 
 
+@pytest.mark.long
 def test_one_mass_for_a_matrix():
     target = LANGEVIN["V(10,4)"]
     samples = draw(OHMC(target.model(), column_masses=False), 300)

@@ -10,6 +10,7 @@ import torch
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, OHMC
+from tests.infer.mcmc.compilers import compiled_code
 from tests.infer.mcmc.test_conformance import advance, is_plain, is_same_state, same
 from tests.infer.models import concentrated
 
@@ -32,13 +33,12 @@ def mixture():
         pyro.sample("y", dist.Normal(U[0, 0] + 2.0 * z, 0.5), obs=torch.linspace(-1, 3, 6))
 
 
-# What a state of OHMC has to hold besides positions.
+# What a state of OHMC has to hold besides positions; directions across sites are in `test_ridges.py`.
 CONFIGURATIONS = {
     "masses and lengths": lambda: OHMC(concentrated),
     "dense masses": lambda: OHMC(square, full_mass=True),
     "enumerated sites": lambda: OHMC(mixture),
     "momenta that persist": lambda: OHMC(square, persistence=0.8, num_steps=3, step_size=0.3),
-    "directions across sites": lambda: OHMC(square, full_mass=[("Q", "w")]),
     "a compiled step": lambda: OHMC(concentrated, jit_compile=True),
 }
 
@@ -51,7 +51,14 @@ def run_of(name="masses and lengths", *, chains=CHAINS, seed=0, warmup_steps=WAR
 MOMENTS = (25, 95, 125, WARMUP, WARMUP + 3)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "masses and lengths",
+        *(pytest.param(name, marks=pytest.mark.long) for name in list(CONFIGURATIONS)[1:-1]),
+        pytest.param("a compiled step", marks=[pytest.mark.long, compiled_code]),
+    ],
+)
 def test_a_restored_run_goes_on_bit_for_bit(name):
     """At the end of a window, inside one, after the last, at the end of warm-up, after it; into one begun elsewhere."""
     run, saved = run_of(name), {}
@@ -136,6 +143,8 @@ def test_what_does_not_fit_is_named():
         assert is_same_state(run.state_dict(), expected), "nothing is half loaded"
 
 
+@compiled_code
+@pytest.mark.long
 def test_a_backend_that_is_unavailable_is_reported(monkeypatch):
     run = run_of("a compiled step")
     saved = run.state_dict()

@@ -13,6 +13,7 @@ from pyro_manifold.density.batched import BatchedPotential
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.manifolds import Stiefel
+from tests.infer.mcmc.compilers import compiled_code
 from tests.infer.models import concentrated, factor_model
 
 
@@ -22,13 +23,8 @@ def run(kernel, *args, num_samples=50, warmup_steps=50, **options):
     return mcmc
 
 
-@pytest.mark.parametrize("name", ["V(3,2)", "V(10,4)", "V(12,2), concentrated"])
-def test_distribution_of_compiled_steps(name):
-    target = LANGEVIN[name]
-    mcmc = run(OHMC(target.model(), jit_compile=True), num_chains=64, num_samples=300, warmup_steps=300)
-    assert_mean(target.statistic(mcmc.get_samples(group_by_chain=True)["X"]), *target.expectation())
-
-
+@compiled_code
+@pytest.mark.long
 def test_distribution_of_compiled_steps_of_a_joint_model():
     mcmc = run(OHMC(NoisyMatrix.model(), jit_compile=True), num_chains=32, num_samples=300, warmup_steps=300)
     for name, draws in NoisyMatrix.statistics(mcmc.get_samples(group_by_chain=True)).items():
@@ -73,25 +69,17 @@ def test_four_thousand_chains():
     assert mcmc.get_samples(group_by_chain=True)["U"].shape == (4096, 3, 4, 2)
 
 
-def test_same_seed_same_draws():
-    draws = []
-    for _ in range(2):
-        pyro.set_rng_seed(5)
-        draws.append(run(OHMC(concentrated), num_chains=4).get_samples()["U"])
-    assert torch.equal(*draws)
-
-
-def test_a_second_run_uses_its_own_data():
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=[pytest.mark.long, compiled_code])])
+def test_a_second_run_uses_its_own_data(jit_compile):
     def model(y):
         mean = pyro.sample("mean", dist.Normal(0.0, 100.0))
         pyro.sample("U", StiefelUniform(3, 1))
         pyro.sample("y", dist.Normal(mean, 0.1), obs=y)
 
-    for jit_compile in (False, True):
-        mcmc = MCMC(OHMC(model, jit_compile=jit_compile), 100, 100, num_chains=4, disable_progbar=True)
-        for value in (-5.0, 5.0):
-            mcmc.run(torch.tensor(value))
-            assert abs(float(mcmc.get_samples()["mean"].mean()) - value) < 0.2
+    mcmc = MCMC(OHMC(model, jit_compile=jit_compile), 100, 100, num_chains=4, disable_progbar=True)
+    for value in (-5.0, 5.0):
+        mcmc.run(torch.tensor(value))
+        assert abs(float(mcmc.get_samples()["mean"].mean()) - value) < 0.2  # the posterior's scale is half of that
 
 
 def test_an_interrupt_keeps_the_draws():
@@ -115,10 +103,9 @@ def test_starts_of_every_chain():
         run(OHMC(concentrated), num_chains=5, initial_params={"U": starts})
 
 
-@pytest.mark.parametrize("chain_method", ["sequential", "parallel"])
-def test_other_chain_methods(chain_method, monkeypatch):
-    monkeypatch.setattr("pyro.infer.mcmc.api.mp.cpu_count", lambda: 8)
-    mcmc = run(OHMC(concentrated), num_chains=2, num_samples=10, warmup_steps=10, chain_method=chain_method)
+def test_chains_one_after_the_other():
+    """`test_kernel.py` has those in several processes."""
+    mcmc = run(OHMC(concentrated), num_chains=2, num_samples=10, warmup_steps=10, chain_method="sequential")
     assert mcmc.get_samples(group_by_chain=True)["U"].shape == (2, 10, 4, 2)
     assert len(mcmc.diagnostics()["divergences"]) == 2
 

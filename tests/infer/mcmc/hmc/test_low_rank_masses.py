@@ -1,7 +1,6 @@
 """Directions across unconstrained sites: their mechanics, their estimation, and posteriors that are known exactly."""
 
-import math
-from functools import partial
+from functools import cache, partial
 
 import pyro
 import pyro.distributions as dist
@@ -13,6 +12,7 @@ from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.infer.mcmc.hmc.low_rank_masses import LowRankEstimator
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, Metric
 from pyro_manifold.infer.mcmc.hmc.ridges import RidgeMechanics, Ridges
+from tests.infer.mcmc.compilers import native_code
 
 A, B, ACROSS = ("a",), ("b",), ("directions across", "a", "b")
 
@@ -167,6 +167,14 @@ def drawn(kernel, **more):
     return mcmc
 
 
+@cache
+def tuned():
+    """A kernel with directions, for tests of what becomes of them."""
+    kernel = low_rank(hidden_direction)
+    drawn(kernel, num_samples=5)
+    return kernel
+
+
 class WrongMomentum(RidgeMechanics):
     def momentum_from(self, noise, position, metrics):
         return super().momentum_from(noise, position, {k: v for k, v in metrics.items() if k[0] != ACROSS[0]})
@@ -194,21 +202,18 @@ def test_warm_up_takes_a_long_direction_by_itself_and_no_short_one():
 
 @pytest.mark.filterwarnings("ignore:.* moved in fewer than 5 %")  # wrong momenta may hardly move
 def test_the_test_of_moments_can_fail(monkeypatch):
-    right = low_rank(hidden_direction)
-    drawn(right, num_samples=5)
+    tuning = tuned().tuning
     monkeypatch.setattr("pyro_manifold.infer.mcmc.hmc.directions.RidgeMechanics", WrongMomentum)
-    wrong = low_rank(hidden_direction, tuning=right.tuning)
+    wrong = low_rank(hidden_direction, tuning=tuning)
     draws = drawn(wrong, num_chains=32, warmup_steps=0).get_samples(group_by_chain=True)
     own = (draws["own"] - draws["shift"].unsqueeze(-1)).square().mean(-1)
     found = deviation(own, 1.0), deviation(draws["shift"].square(), 900.0)
     assert max(map(abs, found)) > 8, found
 
 
-@pytest.mark.parametrize("chains", [4, 1, 7])
+@pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.long), 7])
 def test_directions_of_an_earlier_run_serve_any_number_of_chains(chains):
-    kernel = low_rank(hidden_direction)
-    drawn(kernel, num_samples=5)
-    other = low_rank(hidden_direction, tuning=kernel.tuning)
+    other = low_rank(hidden_direction, tuning=tuned().tuning)
     draws = drawn(other, warmup_steps=0, num_chains=chains, num_samples=400).get_samples(group_by_chain=True)
     assert other.inverse_mass_matrix["directions across", "own", "shift"][..., 0].amax() > 10
     if chains > 1:
@@ -222,6 +227,7 @@ def test_many_numbers_have_no_directions(full_mass):
     assert list(kernel.inverse_mass_matrix) == [("own", "shift")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("moment", "full_mass"), [(155, "low rank"), (290, "low rank"), (155, None), (60, None)])
 def test_a_run_restored_in_warm_up_goes_on_bit_for_bit(moment, full_mass):
     def begun():
@@ -243,28 +249,14 @@ def test_a_run_restored_in_warm_up_goes_on_bit_for_bit(moment, full_mass):
         assert torch.equal(value, other.sites[name])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@native_code
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float64, marks=pytest.mark.long), torch.float32])
 def test_native_code_agrees_with_eager_steps(dtype):
     torch.set_default_dtype(dtype)
     kernel = low_rank(hidden_direction)
-    drawn(kernel, num_samples=100)
+    drawn(kernel, num_samples=20)
     run = kernel.run
     run.compilation.make(run.state)
     trajectory = run.transitions[-1]
     assert trajectory.graph.form == "native"
     assert trajectory.difference(run.state, run.tuning.settings(1), run.random) is None
-
-
-def test_fewer_steps_reach_the_same_log_marginals():
-    """A latent random walk: variances of its increments and of its level are known."""
-
-    def walk(steps=40):
-        increments = pyro.sample("walk", dist.MultivariateNormal(torch.zeros(steps), covariance))
-        pyro.sample("end", dist.Normal(increments[..., -1], 0.1))
-
-    covariance = torch.minimum(*torch.meshgrid(*[torch.arange(1.0, 41.0)] * 2, indexing="ij"))
-    draws = drawn(low_rank(walk)).get_samples(group_by_chain=True)
-    assert_mean(draws["walk"][..., -1].square(), 40.0)
-    assert_mean((draws["walk"][..., 20] - draws["walk"][..., 19]).square(), 1.0)
-    assert_mean((draws["end"] - draws["walk"][..., -1]).square(), 0.01)
-    assert math.isfinite(float(draws["end"].mean()))

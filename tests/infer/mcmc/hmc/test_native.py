@@ -1,4 +1,4 @@
-"""Trajectories in native code: the same steps, the same draws, the same distributions; and what happens without."""
+"""Trajectories in native code: the steps that torch makes; and what happens without. Draws: `test_conformance.py`."""
 
 import pickle
 
@@ -8,13 +8,14 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.graphs.native import compiler, operators
-from pyro_manifold.infer import GHMC, MCMC, OHMC
+from pyro_manifold.infer import GHMC, OHMC
 from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
 from pyro_manifold.infer.mcmc.transitions import compilation
+from tests.infer.mcmc.compilers import native_code
 
+pytestmark = native_code
 FIXED = {"step_size": 0.1, "num_steps": 7, "adapt_step_size": False, "adapt_mass_matrix": False}
 
 
@@ -60,14 +61,14 @@ def natively(run, transition):
     assert transition.graph.form == "native"
 
 
-@pytest.mark.parametrize(("kernel", "chains"), [(OHMC, 1), (OHMC, 5), (GHMC, 16)])
+@pytest.mark.parametrize(("kernel", "chains"), [(OHMC, 1), pytest.param(OHMC, 5, marks=pytest.mark.long), (GHMC, 16)])
 def test_a_trajectory_agrees_with_its_steps(kernel, chains):
     options = {**FIXED, "full_mass": [("a",)]}
     run, transition, inputs = transition_of(kernel(everything, **options), chains)
     expected = one_iteration(transition, *inputs)
     natively(run, transition)
     for found, there in zip(leaves(one_iteration(transition, *inputs)), leaves(expected), strict=True):
-        torch.testing.assert_close(found, there, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found, there, rtol=1e-10, atol=1e-10)
 
 
 def test_a_trajectory_in_float32():
@@ -77,7 +78,7 @@ def test_a_trajectory_in_float32():
     natively(run, transition)
     for found, there in zip(leaves(one_iteration(transition, *inputs)), leaves(expected), strict=True):
         assert found.dtype == there.dtype != torch.float64
-        torch.testing.assert_close(found, there, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, there, rtol=1e-4, atol=1e-4)
 
 
 def test_masses_and_step_sizes_of_each_chain():
@@ -92,7 +93,7 @@ def test_masses_and_step_sizes_of_each_chain():
     expected = one_iteration(transition, *inputs)
     natively(run, transition)
     for found, there in zip(leaves(one_iteration(transition, *inputs)), leaves(expected), strict=True):
-        torch.testing.assert_close(found, there, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found, there, rtol=1e-10, atol=1e-10)
 
 
 def test_chains_that_diverge_are_seen_and_stay():
@@ -107,41 +108,6 @@ def test_chains_that_diverge_are_seen_and_stay():
     _, statistics = found
     assert statistics["diverging"].tolist() == [False, True, True]
     assert statistics["accepted"].tolist()[1:] == [False, False]
-
-
-@pytest.mark.parametrize("persistence", [0.0, 0.6])
-def test_draws_are_those_without_native_code(persistence, monkeypatch):
-    """The same random numbers in the same order: a seed gives the same draws, until rounding has grown."""
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
-    draws = []
-    for allowed in ("0", "1"):
-        monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", allowed)
-        pyro.set_rng_seed(1)
-        kernel = OHMC(concentrated, step_size=0.2, num_steps=3, adapt_step_size=False, persistence=persistence)
-        mcmc = MCMC(kernel, 60, warmup_steps=0, num_chains=2, disable_progbar=True)
-        mcmc.run()
-        assert kernel.run._graphs["trajectory"].form == ("native" if allowed == "1" else "steps")
-        draws.append(mcmc.get_samples(group_by_chain=True)["U"])
-    assert not torch.equal(*draws)
-    torch.testing.assert_close(*draws, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("kernel", [OHMC, GHMC])
-@pytest.mark.parametrize("persistence", [0.0, 0.5])
-def test_the_distribution(kernel, persistence, monkeypatch):
-    r"""A matrix Langevin vector has $E\,x_1 = I_{n/2}(\kappa) / I_{n/2-1}(\kappa)$: coth κ - 1/κ for n = 3."""
-
-    def model():
-        x = pyro.sample("x", StiefelUniform(3, 1))
-        pyro.factor("density", 2.5 * x[0, 0])
-
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
-    made = kernel(model, persistence=persistence)
-    mcmc = MCMC(made, 300, warmup_steps=200, num_chains=64, disable_progbar=True)
-    mcmc.run()
-    assert made.run._graphs["trajectory"].form == "native"
-    kappa = torch.tensor(2.5)
-    assert_mean(mcmc.get_samples(group_by_chain=True)["x"][..., 0, 0], float(1 / kappa.tanh() - 1 / kappa))
 
 
 def test_a_kernel_with_native_code_can_be_pickled(monkeypatch):

@@ -33,7 +33,7 @@ def rotation_or_reflection():
 
 @cache
 def truths():
-    X = haar(np.random.default_rng(4), 1_000_000, 3, 3)
+    X = haar(np.random.default_rng(4), 200_000, 3, 3)
     sign, trace = np.linalg.det(X), (F * X).sum((-2, -1))
     log_weights = trace + TILT * sign
     return {name: weighted_mean(x, log_weights) for name, x in {"det": sign, "trace": trace}.items()}

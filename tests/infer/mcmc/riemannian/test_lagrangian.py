@@ -55,9 +55,16 @@ def energy_order(kick, field, with_volume=True):
     return (errors[0] - errors[-1]) / (len(counts) - 1)
 
 
-@over_kicks
-@over_fields
+@pytest.mark.parametrize(
+    ("kick", "field"),
+    [
+        ("Lagrangian", "pull-back"),
+        pytest.param("Lagrangian", "dense", marks=pytest.mark.long),
+        pytest.param("explicit", "pull-back", marks=pytest.mark.long),
+    ],
+)
 def test_energy_error_is_of_second_order(kick, field):
+    kick, field = KICKS[kick], space.FIELDS[field]
     assert abs(energy_order(kick, field) - 2) < 0.15
 
 
@@ -185,7 +192,9 @@ def draws(target, chains=1000, iterations=40, **options):
     return space.sample(0.35, 4, iterations, burn_in=20, chains=chains, target=target, **options)
 
 
-@pytest.mark.parametrize(("target", "persistence"), [("posterior", 0.0), ("jeffreys", 0.9)])
+@pytest.mark.parametrize(
+    ("target", "persistence"), [pytest.param("posterior", 0.0, marks=pytest.mark.long), ("jeffreys", 0.9)]
+)
 def test_distribution_of_the_adjusted_version(target, persistence):
     statistics, acceptance = draws(target, persistence=persistence)
     assert acceptance < 0.97  # rejections, or there would be nothing to adjust
@@ -193,6 +202,7 @@ def test_distribution_of_the_adjusted_version(target, persistence):
         assert_mean(values, truth)
 
 
+@pytest.mark.long
 def test_distribution_of_the_adjusted_version_in_a_dense_metric():
     statistics, _ = draws("posterior", field="dense")
     for values, truth in zip(statistics, curved.expectations("posterior"), strict=True):

@@ -53,6 +53,7 @@ def log_robust(a, b):
 MODELS = {"NegativeBinomial": (overdispersed, log_overdispersed), "StudentT": (robust, log_robust)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_exact_version_against_quadrature(name):
     model, log_density = MODELS[name]

@@ -8,8 +8,10 @@ import torch
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import MCMC, MSD
-from tests.infer.mcmc.riemannian.test_msd import INPUTS, assert_linear_posterior, draws, linear, tensor
+from tests.infer.mcmc.compilers import native_code
+from tests.infer.mcmc.riemannian.test_msd import INPUTS, tensor
 
+pytestmark = native_code
 OPTIONS = [
     {"step_size": 0.4},
     {"step_size": 0.4, "target": "jeffreys", "num_steps": 3},
@@ -80,23 +82,6 @@ def test_an_iteration_in_float32():
         torch.testing.assert_close(found, there, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_a_run_has_the_same_draws(options):
-    run, trajectory = prepared(curved, **options)
-    natively(run, trajectory)
-    other, _ = prepared(curved, **options)
-    other.random.set_state(run.random.get_state())
-    other.state, other.compilation.made = run.state, 1
-    for _ in range(20):
-        run.advance()
-        other.advance()
-        torch.testing.assert_close(run.sites["a"], other.sites["a"], rtol=1e-8, atol=1e-8)
-        assert set(run.statistics) == set(other.statistics)
-        for name, value in run.statistics.items():
-            torch.testing.assert_close(value, other.statistics[name], rtol=1e-6, atol=1e-6)
-    assert run._lookahead
-
-
 def test_a_metric_that_is_singular_in_places():
     """It needs a jitter there; elsewhere none."""
 
@@ -117,14 +102,6 @@ def test_a_metric_that_is_singular_in_places():
     assert found[1]["jittered"].tolist() == [True] * 3 + [False] * 3
     for x, there in zip(leaves(found), leaves(expected), strict=True):
         torch.testing.assert_close(x, there, rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize("options", [{"step_size": 0.1, "num_steps": 5}, {"step_size": 0.8, "metropolis": True}])
-def test_the_distribution(options, monkeypatch):
-    monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._OPERATORS_WORTH_MAKING", 0)
-    kernel = MSD(linear, persistence=0.5, **options)
-    assert_linear_posterior(draws(kernel)["w"])
-    assert kernel.run.transitions[0].graph.form == "native"
 
 
 def test_a_chain_that_meets_what_is_not_finite_stays():

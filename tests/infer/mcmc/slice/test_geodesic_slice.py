@@ -139,14 +139,7 @@ def test_levels_of_a_wrong_distribution_are_noticed(monkeypatch):
     assert deviations("sphere") > 6
 
 
-# ---- from anywhere to known distributions ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["V(3,2)", "sphere", "V(10,4)"])
-def test_matrix_langevin(name):
-    target = LANGEVIN[name]
-    samples = draw(GeodesicSlice(target.model()), num_chains=64).get_samples(group_by_chain=True)
-    assert_mean(target.statistic(samples["X"]), *target.expectation())
+# ---- from anywhere to known distributions; of matrices: `test_distributions_of_draws.py` --------------------------
 
 
 @pytest.mark.parametrize(("n", "p"), [(3, 1), (4, 2), (3, 3)])
@@ -290,7 +283,7 @@ def test_long_runs_stay_on_their_manifolds():
     run = GeodesicSlice(model).prepare(4, 0, None)
     for _ in range(300):
         run.advance()
-    assert float(run.statistics["orthogonality_error"].max()) < 1e-14
+    assert float(run.statistics["orthogonality_error"].max()) < 1e-13
 
 
 # ---- as users run it ---------------------------------------------------------------------------------------------

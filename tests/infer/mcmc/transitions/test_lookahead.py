@@ -8,6 +8,10 @@ from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.infer.mcmc.transitions import compilation
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
+from tests.infer.mcmc.compilers import native_code
+from tests.infer.mcmc.test_conformance import contents, same
+
+pytestmark = native_code
 
 
 def concentrated():
@@ -31,16 +35,11 @@ def sampled(kernel=OHMC, draws=150, **options):
     return mcmc
 
 
-def everything(mcmc):
-    return [mcmc.get_samples(group_by_chain=True)["U"], *mcmc._sampling.statistics().values()]
-
-
 def test_thinned_draws_and_statistics_are_the_same(monkeypatch):
     """`test_conformance.py` has those of all kernels without thinning."""
-    together = everything(sampled(draws=160, thinning=4))
+    together = contents(sampled(draws=160, thinning=4))
     one_by_one(monkeypatch)
-    for found, expected in zip(together, everything(sampled(draws=160, thinning=4)), strict=True):
-        assert torch.equal(found, expected)
+    assert same(together, contents(sampled(draws=160, thinning=4)))
 
 
 def prepared():

@@ -8,6 +8,7 @@ import torch
 
 from pyro_manifold.infer.mcmc.transitions import AdaptedStepSize, Executable, Fixed, Noise, StepSize, composition_of
 from pyro_manifold.manifolds import Euclidean
+from tests.infer.mcmc.compilers import native_code
 from tests.infer.mcmc.random_walk import RandomWalk, RandomWalkTransition
 from tests.infer.models import concentrated
 
@@ -90,6 +91,7 @@ class WithoutStepSize(RandomWalk):
         return composition_of(problem, Executable(Unscaled(manifolds, 1.0), problem.density), Fixed(Count()))
 
 
+@native_code
 def test_settings_need_no_step_size():
     run, eager = positions(WithoutStepSize)
     assert "step_size" not in run.statistics

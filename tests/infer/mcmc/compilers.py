@@ -1,0 +1,27 @@
+"""Compilers, which pip does not install: without them there is no native or compiled code to be tested."""
+
+import os
+import shutil
+
+import pytest
+
+from pyro_manifold.graphs.native.compiler import NoCompilerError, compiler
+
+
+def _is_missing_for_c():
+    try:
+        compiler()
+    except NoCompilerError:
+        return True
+    return False
+
+
+def _is_missing_for_cpp():
+    return not any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
+
+
+WITHOUT_NATIVE_CODE = _is_missing_for_c()
+native_code = pytest.mark.skipif(WITHOUT_NATIVE_CODE, reason="native code needs a C compiler, and there is none here")
+compiled_code = pytest.mark.skipif(
+    _is_missing_for_cpp(), reason="torch.compile needs a C++ compiler, and there is none here"
+)
