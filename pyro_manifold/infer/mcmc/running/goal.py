@@ -209,7 +209,8 @@ class Goal:
             return f"Stopped at {draws} draws of each chain, with {self._wanted} for {self._checked}."
         worst = "" if self.worst is None else f": the worst is {self.worst.name} with {self.worst.found}"
         which = f"max_samples, {most} draws of each chain," if draws == most else f"{draws} draws of each chain"
-        return f"Stopped at {which} before {self._wanted} for {self._checked}{worst}."
+        remedy = "summary() names chains that disagree, and continue_run(num_samples) adds draws"
+        return f"Stopped at {which} before {self._wanted} for {self._checked}{worst}; {remedy}."
 
     @property
     def _wanted(self) -> str:

@@ -71,8 +71,8 @@ def test_a_bound_that_comes_first_is_one_sentence_of_warning(monkeypatch):
         mcmc = ran(RandomWalk(entry), **SHORT)
     assert [str(warning.message) for warning in record] == [mcmc.stopped]
     assert ": the worst is " in mcmc.stopped
-    assert mcmc.stopped.count(". ") == 0
-    assert mcmc.stopped.endswith(".")
+    assert mcmc.stopped.endswith("and continue_run(num_samples) adds draws.")
+    assert ". " not in mcmc.stopped
     assert mcmc.num_samples == 120
 
 
@@ -133,7 +133,9 @@ def test_replica_exchange_runs_until_the_goal():
     assert GOAL in mcmc.stopped
 
 
-def test_a_stored_run_goes_on_to_the_goal_and_is_then_complete(tmp_path):
+def test_a_stored_run_goes_on_to_the_goal_and_is_then_complete(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")  # which begins where enough iterations are planned
+
     def interrupt(iteration):
         if iteration.stage == "Sample" and iteration.index == 30:
             raise KeyboardInterrupt
