@@ -11,9 +11,17 @@ PACKAGES = ("torch", "pyro-ppl", "numpyro", "jax", "nutpie", "pymc", "numba", "m
 
 
 def machine(threads):
-    """Processor, cores, threads of each process and versions of packages, in a line."""
-    packages = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)
+    """Processor, cores, threads of each process and versions of the packages that are installed, in a line."""
+    packages = ", ".join(f"{package} {version}" for package in PACKAGES if (version := version_of(package)))
     return f"{processor()}, {os.cpu_count()} cores, each process on {threads} of them; {packages}"
+
+
+def version_of(package):
+    """Return the version of a package, or None if it is not installed, such as one of the extra bench."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def processor():

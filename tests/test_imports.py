@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 HEAVY = (
     "arviz",
     "matplotlib",
@@ -28,6 +26,5 @@ def test_heavy_packages_are_imported_on_first_use():
     assert heavy_imports("import pyro_manifold") == set()
 
 
-@pytest.mark.parametrize("name", ["pandas", "scipy.stats"])
-def test_heavy_packages_are_seen(name):
-    assert heavy_imports(f"import {name}") >= {name}
+def test_heavy_packages_are_seen():
+    assert heavy_imports("import pandas, scipy.stats") >= {"pandas", "scipy.stats"}

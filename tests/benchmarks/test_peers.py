@@ -15,17 +15,18 @@ from benchmarks.speed.rates import CONFIGURATIONS
 from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import MatrixLangevin
 from tests.benchmarks.problems.test_page import langevin_parameter
+from tests.benchmarks.requirements import needs
 
-pytest.importorskip("numpyro")
-pytest.importorskip("mici")
-pytest.importorskip("nutpie")
+NEEDED = {"NumPyro": ("numpyro",), "nutpie": ("nutpie", "pymc", "numba"), "Mici": ("mici",)}
+over_peers = pytest.mark.parametrize("peer", [pytest.param(peer, marks=needs(*NEEDED.get(peer, ()))) for peer in PEERS])
 
 # Chains, warm-up and draws that each peer makes in a few seconds.
 SIZES = {"pyro_manifold": (16, 100, 100), "NumPyro": (16, 100, 100), "nutpie": (4, 200, 300)}
 SIZES |= {"Pyro NUTS": (2, 50, 100), "Mici": (2, 50, 150)}
 
 
-@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.long
+@over_peers
 def test_peers_sample_a_langevin_distribution(peer):
     chains, warmup, draws = SIZES[peer]
     problem = langevin(4, 2)
@@ -38,7 +39,8 @@ def test_peers_sample_a_langevin_distribution(peer):
     assert_mean(torch.tensor(problem.values(run.draws)["tr FᵀX"]), truth)
 
 
-@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.long
+@over_peers
 def test_figures_are_those_of_the_run(peer):
     values, figures = measure(langevin(4, 2), Setting("name", peer, 2, 3, 4, {}))
     assert {value.shape for value in values.values()} == {(2, 4)}
@@ -72,6 +74,7 @@ def test_every_configuration_is_of_a_peer_and_goes_to_another_process(name):
     assert json.loads(json.dumps(options)) == options
 
 
+@pytest.mark.long
 def test_a_process_apart_measures_what_this_one_does():
     setting = Setting("name", "pyro_manifold", 2, 3, 4, {})
     apart, figures = measure_apart(

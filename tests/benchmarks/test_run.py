@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import run
-from benchmarks.machine import confine, machine
+from benchmarks.machine import PACKAGES, confine, machine, version_of
 from benchmarks.timing import covered, stopwatch, timed
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -80,6 +80,14 @@ def test_clocks_count_calls_and_processes():
     assert len(seconds) == 2
     assert 0 < sum(seconds) <= times["seconds"]
     assert times["cpu_seconds"] > 0
+
+
+def test_packages_that_are_not_installed_have_no_version(monkeypatch):
+    monkeypatch.setattr("benchmarks.machine.PACKAGES", ("torch", "no-such-package"))
+    line = machine(2)
+    assert f"each process on 2 of them; torch {version_of('torch')}" in line
+    assert "no-such-package" not in line
+    assert {"torch", "pyro-ppl"} <= {package for package in PACKAGES if version_of(package)}
 
 
 def test_confinement_leaves_so_many_cores(monkeypatch):

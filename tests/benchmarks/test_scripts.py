@@ -19,6 +19,7 @@ from benchmarks.papers.msd import robot_arm_model
 from benchmarks.papers.variational import methods
 from pyro_manifold.graphs.native import loop
 from tests.benchmarks.papers.test_reproduction import SMALL
+from tests.benchmarks.requirements import needs, needs_compiler
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
@@ -58,6 +59,18 @@ COMMANDS = {
     "speed.tuning.warmup --only matrices --sizes 2 5 8": (),
 }
 """Each script as one may run it, small, and packages without which it does not."""
+IN_C = ("speed.gradients", "speed.native", "speed.native_kernels", "speed.normaliser")
+SHORT = ("accuracy.guides.recovery", "speed.drift", "speed.svi")
+"""Scripts that `make test` runs; `make test-all` runs all."""
+
+
+def marks(command):
+    name = command.split()[0]
+    yield needs(*COMMANDS[command])
+    if name in IN_C:
+        yield needs_compiler
+    if name not in SHORT:
+        yield pytest.mark.long
 
 
 @pytest.fixture
@@ -77,11 +90,9 @@ def small(monkeypatch, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of runs that are too short for what they say
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [pytest.param(command, marks=[*marks(command)]) for command in COMMANDS])
 def test_scripts_run(command, small, monkeypatch, capsys):
     name, *arguments = shlex.split(command)
-    for package in COMMANDS[command]:
-        pytest.importorskip(package)
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     monkeypatch.delitem(sys.modules, f"benchmarks.{name}", raising=False)
     runpy.run_module(f"benchmarks.{name}", run_name="__main__")

@@ -24,8 +24,16 @@ def executable() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
+class NoBrowserError(Exception):
+    """Raised if a program does not start, or ends."""
+
+
 class Browser:
-    """One tab. `open` loads a page and returns the facts of `facts.js`, at each width of the window."""
+    """One tab. `open` loads a page and returns the facts of `facts.js`, at each width of the window.
+
+    Raises:
+        NoBrowserError: if the program does not answer.
+    """
 
     def __init__(self, program: str):
         self._profile = TemporaryDirectory(ignore_cleanup_errors=True)
@@ -42,7 +50,11 @@ class Browser:
         os.close(writing)
         self._answers = os.fdopen(answers, "rb")
         self._rest, self._count, self._events, self._session = b"", 0, [], None
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        try:
+            target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        except NoBrowserError:
+            self.__exit__()
+            raise
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Log", "Runtime"):
             self._call(f"{domain}.enable")
@@ -82,7 +94,10 @@ class Browser:
         message = {"id": self._count, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
-        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        try:
+            os.write(self._commands, json.dumps(message).encode() + b"\0")
+        except BrokenPipeError as error:
+            raise NoBrowserError("it has ended") from error
         while True:
             answer = self._receive()
             if answer.get("id") == self._count:
@@ -92,7 +107,8 @@ class Browser:
     def _receive(self):
         while b"\0" not in self._rest:
             part = self._answers.read1(1 << 16)
-            assert part, "Chromium ended."
+            if not part:
+                raise NoBrowserError("it has ended")
             self._rest += part
         message, self._rest = self._rest.split(b"\0", 1)
         answer = json.loads(message)

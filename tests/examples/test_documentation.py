@@ -1,15 +1,37 @@
-"""Python blocks of README and of the documentation run, page by page, in order."""
+"""Python blocks of the documentation run, page by page, in order; that of the README is run by test_readme.py.
 
+Those of the guide are selected by ``-k "docs/start or docs/how_to"``.
+"""
+
+import ast
+import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
 import pytest
+import torch
+
+from tests.benchmarks.requirements import without_compiler
+from tests.examples import short_runs
 
 matplotlib.use("Agg")
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if BLOCK.search(page.read_text())]
+SHORT = (
+    *("docs/start.md", "docs/index.md", "docs/how_to/extending.md"),
+    *("docs/how_to/priors.md", "docs/how_to/several_processes.md"),
+)
+"""Pages that `make test` runs; `make test-all` runs all."""
+CHECKOUT = "a checkout of the repository"
+OF_PACKAGES = {
+    **dict.fromkeys(("jax", "numpyro", "pymc", "pytensor"), "bench of pyproject.toml"),
+    **dict.fromkeys(("matplotlib", "sklearn"), "the extra examples"),
+    **dict.fromkeys(("benchmarks", "examples", "problems", "tests"), CHECKOUT),
+}
+"""What brings packages that blocks import, other than the package and what it depends on."""
 ALONE = "store=torch.distributed.HashStore(), rank=0, world_size=1"
 FEW = {"num_samples=2000, warmup_steps=1000": "num_samples=50, warmup_steps=50"}
 REDUCED = {
@@ -37,17 +59,44 @@ REDUCED = {
     "several_processes.md": {'init_process_group("gloo")': f'init_process_group("gloo", {ALONE})'},
 }
 """Replacements for the sake of time or of processes: so that it runs, not to what end."""
+pytestmark = [
+    *short_runs.ignored,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),  # of speed alone
+    pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),  # diverging trajectories of PyMC
+]
 
 
-def test_the_readme_has_blocks():
-    assert BLOCK.search(PAGES[0].read_text())
-    assert len(PAGES) > 1
+def imported(block: str) -> Iterator[str]:
+    """Names of modules that a block imports."""
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")  # of speed alone
-@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # diverging trajectories of PyMC
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def lacking(block: str) -> str | None:
+    """Return what a block needs and is not here, or None."""
+    for module in imported(block):
+        package = module.partition(".")[0]
+        if package in OF_PACKAGES and importlib.util.find_spec(package) is None:
+            return f"{OF_PACKAGES[package]}: {package} is not installed"
+        if module == "tests.graphs.native.loops" and without_compiler():
+            return "a C compiler (cc, gcc or clang)"
+    if "torch.distributed" in block and not torch.distributed.is_available():
+        return "torch.distributed, which torchrun starts"
+    return None
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=name_of(page), marks=[] if name_of(page) in SHORT else pytest.mark.long) for page in PAGES],
+)
 def test_blocks_run(page):
     namespace, text = {}, page.read_text()
     for written, shorter in REDUCED.get(page.name, {}).items():
@@ -55,5 +104,25 @@ def test_blocks_run(page):
         text = text.replace(written, shorter)
     blocks = BLOCK.findall(text)
     assert len(blocks) == text.count("```python"), "each block is found"
-    for block in blocks:
+    for number, block in enumerate(blocks, 1):
+        if needed := lacking(block):
+            pytest.skip(f"block {number} and those after it need {needed}")
         exec(compile(block, str(page), "exec"), namespace)
+
+
+def test_what_is_lacking_is_seen(monkeypatch):
+    blocks = {
+        "import jax, numpyro": "bench of pyproject.toml: jax is not installed",
+        "def later():\n    from examples import datasets": f"{CHECKOUT}: examples is not installed",
+        "torch.distributed.init_process_group('gloo')": "torch.distributed, which torchrun starts",
+        "import torch, pyro\nfrom pyro_manifold.infer import OHMC": None,
+    }
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    assert {block: lacking(block) for block in blocks} == blocks
+    monkeypatch.undo()
+    assert lacking("from tests.examples import simulated\nimport arviz") is None
+
+
+def test_pages_of_the_short_suite_are_there():
+    assert set(SHORT) < {name_of(page) for page in PAGES}

@@ -21,11 +21,13 @@ from examples import (
     vectorcardiograms,
 )
 from pyro_manifold import contrib
-from tests.examples import simulated
+from tests.examples import short_runs, simulated
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
+pytestmark = short_runs.ignored
 
 
+@pytest.mark.long
 def test_collinear_regression(tmp_path, capsys):
     intervals, found = collinear_regression.main(["--output", str(tmp_path), "--steps", "2000"])
     assert "s.d. of the slope of s1" in capsys.readouterr().out
@@ -46,6 +48,7 @@ def test_pages_of_the_gallery_show_the_models_of_their_scripts(page):
     assert f"python -m {example.__name__} " in text
 
 
+@pytest.mark.long
 def test_mental_tests(tmp_path, capsys):
     few = ["--draws", "150", "--ranks", "1", "2", "--particles", "32"]
     with pytest.warns(UserWarning, match="largest value tried"):
@@ -67,7 +70,7 @@ def test_sea_surface(tmp_path, capsys):
     assert all((tmp_path / f"sea_surface{part}.png").stat().st_size > 10_000 for part in ("", "_years"))
 
 
-@pytest.mark.filterwarnings("ignore:compare_evidence, the model 1:UserWarning")  # 32 particles are few
+@pytest.mark.long
 def test_cointegration(tmp_path, capsys):
     few = ["--draws", "100", "--ranks", "0", "1", "--particles", "32"]
     draws, relation, table = cointegration.main(["--output", str(tmp_path), *few])
@@ -78,6 +81,7 @@ def test_cointegration(tmp_path, capsys):
     assert all((tmp_path / f"cointegration{part}.png").stat().st_size > 10_000 for part in ("", "_distance"))
 
 
+@pytest.mark.long
 def test_diffusion_tensors(tmp_path, capsys):
     fits = diffusion_tensors.main(["--output", str(tmp_path), "--draws", "60"])
     assert "94 % cone" in capsys.readouterr().out
@@ -92,6 +96,7 @@ def test_diffusion_tensors(tmp_path, capsys):
     assert all((tmp_path / f"diffusion_tensors{part}.png").stat().st_size > 10_000 for part in ("", "_cones"))
 
 
+@pytest.mark.long
 def test_vectorcardiograms(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(datasets, "vectorcardiograms", simulated.vectorcardiograms)
     found, fits, outlier = vectorcardiograms.main(["--output", str(tmp_path), "--draws", "100"])
@@ -106,7 +111,7 @@ def test_vectorcardiograms(tmp_path, capsys, monkeypatch):
     assert all((tmp_path / f"vectorcardiograms{part}.png").stat().st_size > 10_000 for part in ("", "_residuals"))
 
 
-@pytest.mark.filterwarnings("ignore:Chains? .*:UserWarning")  # draws are few, after few steps of warm-up
+@pytest.mark.long
 def test_calibrated_network(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")  # to compile and compare takes longer than so few draws
     few = ["--draws", "30", "--images", "60", "--steps", "60"]
@@ -124,6 +129,7 @@ def test_calibrated_network(tmp_path, capsys, monkeypatch):
     assert all((tmp_path / f"calibrated_network{part}.png").stat().st_size > 10_000 for part in ("", "_entropy"))
 
 
+@pytest.mark.long
 def test_priors_of_networks_differ_in_what_they_expect():
     """Networks of the chosen prior distinguish images; those of the default priors have one class for most of them."""
     shares = []
@@ -134,8 +140,7 @@ def test_priors_of_networks_differ_in_what_they_expect():
     assert shares[1] > 0.5  # 0.64
 
 
-@pytest.mark.filterwarnings("ignore:compare_evidence:UserWarning")  # 32 particles are few
-@pytest.mark.filterwarnings("ignore:Chains disagree:UserWarning", "ignore:No replica:UserWarning")  # and so are draws
+@pytest.mark.long
 def test_social_networks(tmp_path, capsys):
     few = ["--draws", "80", "--ranks", "0", "2", "--particles", "32"]
     fits, table, areas = social_networks.main(["--output", str(tmp_path), *few])
@@ -148,7 +153,7 @@ def test_social_networks(tmp_path, capsys):
     assert all((tmp_path / f"social_networks{part}.png").stat().st_size > 10_000 for part in ("", "_prediction"))
 
 
-@pytest.mark.filterwarnings("ignore:compare_evidence:UserWarning", "ignore:Chains disagree:UserWarning")
+@pytest.mark.long
 def test_reduced_rank(tmp_path, capsys):
     few = ["--draws", "60", "--ranks", "1", "2", "--particles", "32"]
     draws, table = reduced_rank.main(["--output", str(tmp_path), *few])
@@ -171,7 +176,7 @@ def simulated_wheat():
     return (errors + 8 * (protein > 9.75)[:, None] * AXES[:, 2]).numpy(), protein.numpy()
 
 
-@pytest.mark.filterwarnings("ignore:compare_evidence:UserWarning")  # 32 particles are few
+@pytest.mark.long
 def test_envelope_without_network(tmp_path, monkeypatch):
     """Data as those of wheat: the envelope finds the effect, which is lost in the errors of least squares."""
     monkeypatch.setattr(datasets, "wheat_protein", simulated_wheat)

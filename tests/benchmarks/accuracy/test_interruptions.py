@@ -7,8 +7,10 @@ import pytest
 from benchmarks.accuracy import interruptions
 from benchmarks.accuracy.interruptions import RUNS, check, run
 from pyro_manifold.store.reading import StoredRun
+from tests.benchmarks.requirements import needs_compiler
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks: the children have one thread
 @pytest.mark.parametrize("name", ["OHMC, thinned", "OSGHMC with a loader"])
 def test_runs_that_are_killed_are_those_that_are_not(name):
@@ -16,6 +18,8 @@ def test_runs_that_are_killed_are_those_that_are_not(name):
     assert where["before"] + where["warm-up"] + where["draws"] == 3
 
 
+@pytest.mark.long
+@needs_compiler
 def test_native_code_is_made_in_the_middle_and_stored(tmp_path):
     """Draws after it differ by rounding, so it belongs to the state: a resumed run makes it where the first did."""
     name = "OHMC, native code"

@@ -45,12 +45,14 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_classes_are_replaced(checkout):
     finished = run(str(checkout), "--", "-k", "classes or arguments")
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "2 passed, 1 deselected" in finished.stdout
 
 
+@pytest.mark.long
 def test_pyros_own_classes_and_failures(checkout):
     finished = run(str(checkout), "--pyro")
     assert finished.returncode == 1

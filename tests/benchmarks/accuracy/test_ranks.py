@@ -42,6 +42,7 @@ def test_the_report_counts():
     assert lines[1].startswith(f"evidence: right {len(data) - 1} of {len(data)} identifiable, 0 of 0 others")
 
 
+@pytest.mark.long
 def test_data_sets_side_by_side_have_their_own_evidence(monkeypatch):
     """Each agrees with runs of its own; the two are a hundred nats apart."""
     monkeypatch.setattr(ranks, "COLUMNS", 4)

@@ -5,9 +5,8 @@ import torch
 
 from benchmarks.accuracy import ranks_of_real_data
 
-pytest.importorskip("sklearn")
 
-
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of runs that are too short for what they say
 def test_every_rank_has_a_row(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(ranks_of_real_data.DATA, "wine", (lambda: torch.randn(12, 4), 1.0, (1, 2)))

@@ -8,10 +8,11 @@ from benchmarks.accuracy import stochastic_gradients
 from problems.monte_carlo import assert_mean
 from problems.noisy_gradients import exact_variance, gradient_noise
 from pyro_manifold.infer import SGHMC
+from tests.benchmarks.requirements import all_long_but
 
 
 @pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
-@pytest.mark.parametrize("way", stochastic_gradients.WAYS)
+@pytest.mark.parametrize("way", all_long_but(["splitting"], stochastic_gradients.WAYS))
 def test_noise_of_the_gradient_has_the_bias_of_the_linear_recursion(way):
     def model():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
@@ -27,6 +28,7 @@ def test_noise_of_the_gradient_has_the_bias_of_the_linear_recursion(way):
     assert_mean(draws.square(), exact_variance(way, 0.4, 2.0, stochastic_gradients.FRICTION))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
 def test_tables_of_bias(monkeypatch, capsys):
     """Four, three and nine settings of one scheme with one noise."""

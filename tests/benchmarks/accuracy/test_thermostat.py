@@ -8,6 +8,7 @@ from benchmarks.accuracy import thermostat
 from pyro_manifold.infer import MCMC, OSGHMC
 
 
+@pytest.mark.long
 def test_runs(capsys):
     thermostat.main(["--small"])
     said = capsys.readouterr().out
@@ -17,6 +18,7 @@ def test_runs(capsys):
     assert "nan" not in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "step_size"), [("regression", 0.006), ("matrix", 0.02)])
 def test_draws_on_all_rows_have_the_exact_standard_deviations(name, step_size, monkeypatch):
     monkeypatch.setattr(thermostat, "BATCH", thermostat.ROWS)

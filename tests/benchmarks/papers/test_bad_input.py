@@ -83,8 +83,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("changed", OTHERS)
-def test_a_stored_run_is_not_shown_for_other_settings(changed, tmp_path):
+def test_a_stored_run_is_not_shown_for_other_settings(tmp_path):
     first = {"rate": 1e-3, "sampler": MetaSampler.load("networks"), "train": TRAIN, "test": TEST, "chains": 2}
 
     def run(**options):
@@ -93,10 +92,11 @@ def test_a_stored_run_is_not_shown_for_other_settings(changed, tmp_path):
     torch.set_default_dtype(torch.float32)
     run().advance(10)
     assert len(run().curve) == 1
-    with pytest.raises(SystemExit, match=f"has a run with {changed}"):
-        run(**OTHERS[changed])
+    for changed, options in OTHERS.items():
+        with pytest.raises(SystemExit, match=f"has a run with {changed}"):
+            run(**options)
     (tmp_path / "run.pt").unlink()
-    assert run(**OTHERS[changed]).curve == []  # a page without its state is that of nothing
+    assert run(**OTHERS["rate"]).curve == []  # a page without its state is that of nothing
 
 
 def test_fits_with_other_settings_are_kept(tmp_path):

@@ -1,7 +1,6 @@
 """Models have the densities and the condition number that are claimed, truths are right where they are known."""
 
 import numpy as np
-import numpyro
 import pytest
 import torch
 from pyro import poutine
@@ -9,10 +8,15 @@ from pyro import poutine
 from benchmarks.problems.coefficient_moments import gaussian, importance, mode_of, quadrature
 from benchmarks.problems.coefficients import POSTERIORS, Posterior, collinear_posteriors, small_posteriors
 from problems.monte_carlo import STANDARD_ERRORS
+from tests.benchmarks.requirements import needs
 
 
+@pytest.mark.long
+@needs("numpyro")
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_pyro_numpyro_and_torch_have_one_density(name):
+    import numpyro
+
     numpyro.enable_x64()
     posterior = POSTERIORS[name]
     here, there = 0.1 * torch.randn(2, posterior.dimension)

@@ -5,8 +5,8 @@ import pytest
 import scipy.linalg
 
 from benchmarks.problems import expansions
+from tests.benchmarks.requirements import needs
 
-jax = pytest.importorskip("jax")
 SHAPES = [(1, 1), (5, 1), (2, 2), (3, 2), (20, 2)]
 
 
@@ -20,14 +20,22 @@ def test_the_closed_form_is_the_polar_factor(n, p):
         np.testing.assert_allclose(expansions.closed_form(Z, np), scipy.linalg.polar(Z)[0], atol=1e-10)
 
 
+@pytest.mark.long
+@needs("jax")
 @pytest.mark.parametrize("expansion", [expansions.by_eigenvalues, expansions.by_newton_schulz])
 def test_others_are_the_polar_factor(expansion):
+    import jax
+
     jax.config.update("jax_enable_x64", True)
     for Z in matrices(10, 3):
         np.testing.assert_allclose(expansion(Z, jax.numpy), scipy.linalg.polar(Z)[0], atol=1e-10)
 
 
+@pytest.mark.long
+@needs("jax")
 def test_the_factor_of_cholesky_is_orthonormal_and_fixes_orthonormal_matrices():
+    import jax
+
     jax.config.update("jax_enable_x64", True)
     for Z in matrices(10, 3):
         Q = np.asarray(expansions.by_cholesky(Z, jax.numpy))

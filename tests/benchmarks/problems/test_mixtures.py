@@ -5,47 +5,31 @@ import pytest
 import torch
 
 from benchmarks.peers import pyro_manifold
-from benchmarks.problems.mixtures import FREE_ROWS, exact_draws, factors, product, product_mixture
+from benchmarks.problems.mixtures import FREE_ROWS, exact_draws, factors, product_mixture
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean
 
 over_rows = pytest.mark.parametrize("n", [2, 3])
 
 
 @over_rows
-def test_factors_are_those_of_the_matrix(n):
-    M = exact_draws(np.random.default_rng(0), 50, n)
-    Q, v = factors(M)
-    np.testing.assert_allclose(product(Q, v, np), M, atol=1e-12)
-    np.testing.assert_allclose(Q.swapaxes(1, 2) @ Q, np.broadcast_to(np.eye(2), (50, 2, 2)), atol=1e-12)
+def test_exact_draws_have_the_density_and_not_that_without_the_factor_of_the_measure(n):
+    """By Stein's identity, E ∂ log π = 0 and E (1 + v ∂ log π) = 0 of each coordinate v.
 
-
-def scores(problem, n, count):
-    """Derivatives of the log density by v at factors of exact draws, whose means are 0 if these have the density."""
-    Q, v = factors(exact_draws(np.random.default_rng(1), count, n))
-    return torch.tensor(np.array([problem.gradient(*point)[1] for point in zip(Q, v, strict=True)]))
-
-
-@over_rows
-def test_exact_draws_have_the_density(n):
-    """By Stein's identity, E ∂ log π = 0 and E (1 + v ∂ log π) = 0 of each coordinate v."""
-    problem = product_mixture(n)
-    found = scores(problem, n, 20_000)
-    _, v = factors(exact_draws(np.random.default_rng(1), 20_000, n))
+    For the density in dR dQ alone each derivative by log rᵢᵢ would be n - i lower.
+    """
+    Q, v = factors(exact_draws(np.random.default_rng(1), 20_000, n))
+    gradient = product_mixture(n).gradient
+    scores = torch.tensor(np.array([gradient(*point)[1] for point in zip(Q, v, strict=True)]))
     for k in range(3):
-        assert_mean(found[:, k], 0.0)
-        assert_mean(found[:, k] * torch.tensor(v[:, k]), -1.0)
-
-
-@over_rows
-def test_without_the_factor_of_the_measure_they_have_not(n):
-    """The density in dR dQ alone: each derivative by log rᵢᵢ is n - i lower."""
-    found = scores(product_mixture(n), n, 20_000)
-    wrong = found[:, 0] - (n - 1)
+        assert_mean(scores[:, k], 0.0)
+        assert_mean(scores[:, k] * torch.tensor(v[:, k]), -1.0)
+    wrong = scores[:, 0] - (n - 1)
     assert abs(wrong.mean()) > 3 * STANDARD_ERRORS * wrong.std() / len(wrong) ** 0.5
 
 
-@over_rows
-def test_ohmc_draws_what_exact_draws_say(n):
+@pytest.mark.long
+@pytest.mark.parametrize("n", [3])  # n = 2: tests/benchmarks/papers/ohmc/test_mixture.py
+def test_ohmc_draws_what_exact_draws_have(n):
     problem = product_mixture(n, draws=500_000)
     run = pyro_manifold(problem, chains=32, warmup=200, draws=300)
     values, truths = problem.values(run.draws), problem.truths()

@@ -20,10 +20,7 @@ from problems.gibbs import matrix_langevin, von_mises_fisher_cosines
 from problems.importance import haar
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean
 from pyro_manifold.distributions import MatrixLangevin
-
-numpyro = pytest.importorskip("numpyro")
-pytest.importorskip("mici")
-pytest.importorskip("pymc")
+from tests.benchmarks.requirements import needs
 
 
 def links(nodes=9):
@@ -34,6 +31,8 @@ def links(nodes=9):
 MIXTURES = [product_mixture(2), product_mixture(3), entries_near_one_or_two(2, 2), entries_near_one_or_two(3, 2)]
 CASES = [*MIXTURES, langevin(10, 3), langevin(6, 1), eigenmodel("links of 9", links(), pairs=(0, 7))]
 over_problems = pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.name)
+with_gradients = [case for case in CASES if case.gradient]  # those that Mici samples
+over_gradients = pytest.mark.parametrize("problem", with_gradients, ids=lambda problem: problem.name)
 POINTS = 6
 
 
@@ -61,6 +60,8 @@ def by_pyro_nuts(problem, Z, X, v):
 
 def by_numpyro(problem, Z, X, v):
     """The polar expansion, or at X itself any other, without the prior of Z."""
+    import numpyro
+
     numpyro.enable_x64()
     Z = Z if fastest(problem.shape[1]) is fastest(1) else X
     values = {"Z": Z} | ({"v": v} if problem.coordinates else {})
@@ -117,16 +118,23 @@ def written_out(problem, X, v):
     return np.triu(likelihood, 1).sum() - (v[:3] ** 2).sum() / (2 * 16**2) - v[3] ** 2 / (2 * 10**2)
 
 
+NEEDED = {by_numpyro: ("numpyro",), by_mici: ("mici",), by_nutpie: ("pymc",)}
+
+
 def peers_of(problem):
     """Mici samples problems with a gradient, nutpie those of two columns."""
     small = problem.shape[1] == 2
     return [by_pyro, by_pyro_nuts, by_numpyro] + [by_mici] * (problem.gradient is not None) + [by_nutpie] * small
 
 
+def marks(peer):
+    return [pytest.mark.long, needs(*NEEDED[peer])] if peer in NEEDED else []
+
+
 @pytest.mark.parametrize(
     ("problem", "peer"),
     [
-        pytest.param(problem, peer, id=f"{problem.name}-{peer.__name__}")
+        pytest.param(problem, peer, id=f"{problem.name}-{peer.__name__}", marks=marks(peer))
         for problem in CASES
         for peer in peers_of(problem)
     ],
@@ -139,10 +147,8 @@ def test_every_peer_has_the_density_up_to_a_constant(problem, peer):
     np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-8, atol=1e-8)
 
 
-@over_problems
+@over_gradients
 def test_gradients_for_mici_are_those_of_autograd(problem):
-    if problem.gradient is None:
-        pytest.skip("Mici does not sample this problem.")
     _, X, v = points(problem)
     for x, w in zip(X, v, strict=True):
         leaves = [torch.tensor(value, requires_grad=True) for value in ((x, w) if problem.coordinates else (x,))]
@@ -151,7 +157,9 @@ def test_gradients_for_mici_are_those_of_autograd(problem):
             np.testing.assert_allclose(found, exact.numpy(), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("problem", [case for case in CASES if case.gradient], ids=lambda problem: problem.name)
+@pytest.mark.long
+@needs("mici")
+@over_gradients
 def test_the_jacobian_of_the_constraint_is_its_derivative(problem):
     from mici.states import ChainState
 

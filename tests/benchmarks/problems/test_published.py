@@ -9,11 +9,13 @@ from pyro.poutine.util import site_is_subsample
 from benchmarks.problems.published import published
 from benchmarks.problems.published.time_series import discounted, product_of_logs
 from pyro_manifold.infer import OHMC
+from tests.benchmarks.requirements import all_long_but
 
 POSTERIORS = published()
+over_posteriors = pytest.mark.parametrize("name", all_long_but(["rats", "seeds", "horseshoe"], POSTERIORS))
 
 
-@pytest.mark.parametrize("name", POSTERIORS)
+@over_posteriors
 def test_density_gradient_and_functionals_where_chains_begin(name):
     run = OHMC(POSTERIORS[name].model).prepare(2, 0, None)
     assert torch.isfinite(run.state.energy).all()
@@ -35,7 +37,7 @@ def latent(model):
     return {site: node["value"] for site, node in nodes if not site_is_subsample(node)}
 
 
-@pytest.mark.parametrize("name", POSTERIORS)
+@over_posteriors
 def test_the_density_of_several_in_a_plate_is_the_sum_of_theirs(name):
     model = POSTERIORS[name].model
     together = pyro.plate("particles", 3, dim=-3)(model)

@@ -9,6 +9,7 @@ from benchmarks.problems.published import published
 from benchmarks.problems.published.peers import BATCH, NAMES, PROBLEMS, latent_shapes, log_densities
 from pyro_manifold.infer import OHMC
 from tests.benchmarks.problems.test_published import density
+from tests.benchmarks.requirements import all_long_but, needs
 
 POINTS = 5
 over_problems = pytest.mark.parametrize("name", NAMES)
@@ -52,18 +53,20 @@ def assert_densities_differ_alike(found, problem, at):
     np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.long
+@needs("numpyro")
 @over_problems
 def test_the_density_in_numpyro_up_to_a_constant(name):
-    pytest.importorskip("numpyro")
     at = points(PROBLEMS[name])
     found = np.array([by_numpyro(PROBLEMS[name], point) for point in at])
     assert_densities_differ_alike(found, PROBLEMS[name], at)
 
 
+@pytest.mark.long
+@needs("pymc")
 @over_problems
 def test_the_density_in_pymc_up_to_a_constant(name):
     """Of constrained values: transforms, which are the same in all packages, are taken away."""
-    pytest.importorskip("pymc")
     from pymc.model.transform.conditioning import remove_value_transforms
     from pytensor.compile.mode import Mode
 
@@ -77,7 +80,7 @@ def test_the_density_in_pymc_up_to_a_constant(name):
     assert_densities_differ_alike(np.array(found), problem, at)
 
 
-@over_problems
+@pytest.mark.parametrize("name", all_long_but(["seeds"], NAMES))
 def test_values_hold_functionals_and_the_log_density(name):
     problem = PROBLEMS[name]
     at = points(problem)
@@ -90,7 +93,10 @@ def test_values_hold_functionals_and_the_log_density(name):
     assert {value.shape for value in values.values()} == {(POINTS, 1)}
 
 
-@pytest.mark.parametrize("name", ["logistic regression of breast cancer", "horseshoe"])
+@pytest.mark.parametrize(
+    "name",
+    all_long_but(["logistic regression of breast cancer"], ["logistic regression of breast cancer", "horseshoe"]),
+)
 def test_values_are_the_same_where_torch_is_left_at_float32(name):
     problem = PROBLEMS[name]
     at = points(problem)
@@ -116,9 +122,9 @@ def test_densities_of_many_draws_are_those_of_each():
     torch.testing.assert_close(log_densities(problem.pyro_model, many), each.expand(POINTS, BATCH))
 
 
+@pytest.mark.long
+@needs("numpyro", "pymc")
 def test_every_model_is_in_both_packages():
-    pytest.importorskip("numpyro")
-    pytest.importorskip("pymc")
     from benchmarks.problems.published.peers import in_numpyro, in_pymc
 
     assert list(in_numpyro.MODELS) == list(in_pymc.MODELS) == list(NAMES)

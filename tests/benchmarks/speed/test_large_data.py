@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from benchmarks.speed.large_data import Components
+from tests.benchmarks.requirements import needs
 
 
+@pytest.mark.long
+@needs("numpyro")
 def test_both_libraries_have_the_same_likelihood():
-    pytest.importorskip("numpyro")
     import jax
     from numpyro.infer.util import log_likelihood
 

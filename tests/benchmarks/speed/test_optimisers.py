@@ -6,8 +6,9 @@ import pytest
 
 from benchmarks.speed import optimisers
 from pyro_manifold.manifolds import Stiefel
+from tests.benchmarks.requirements import needs
 
-pytest.importorskip("geoopt")
+pytestmark = [pytest.mark.long, needs("geoopt")]
 
 
 @pytest.mark.parametrize("name", ["eigenvectors", "subspace", "Procrustes"])

@@ -112,6 +112,7 @@ def test_runs_are_made_once_and_shown_again(tmp_path, monkeypatch, capsys):
     assert "no time" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_one_model_runs_end_to_end(capsys):
     main(["--only", "non-centred", "--packages", OURS, "--seeds", "0", "--sizes", "30", "40"])
     text = capsys.readouterr().out

@@ -1,10 +1,12 @@
 """The comparison of slice samplers, in short."""
 
 import numpy as np
+import pytest
 
 from benchmarks.speed import slice_sampling
 
 
+@pytest.mark.long
 def test_a_short_table(capsys):
     slice_sampling.main(["--small"])
     rows = [line.split("|")[2].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("| five")]

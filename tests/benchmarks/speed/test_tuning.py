@@ -46,6 +46,7 @@ def test_a_length_between_two_of_the_curve_is_worth_what_lies_between():
     assert of_best(curve, 100.0) == pytest.approx(0.25)
 
 
+@pytest.mark.long
 def test_worths_of_pairs_are_effective_draws_by_draw_and_by_gradient():
     posterior = Posterior(stretched_langevin(), all_entries)
     by_draw, by_gradient = worth(posterior, (0.8, 0.5), [0], (2, 30, 20))

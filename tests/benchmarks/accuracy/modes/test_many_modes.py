@@ -6,6 +6,7 @@ import torch
 from benchmarks.accuracy.modes import many_modes
 
 
+@pytest.mark.long
 def test_a_short_table(capsys):
     many_modes.main(["--problems", "two", "--seeds", "1", "--particles", "64"])
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| two")]

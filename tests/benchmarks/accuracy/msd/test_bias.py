@@ -26,6 +26,7 @@ def test_estimates_have_the_errors_of_independent_chains():
     assert 0.8 < found.error * 400**0.5 < 1.2
 
 
+@pytest.mark.long
 def test_a_long_step_has_the_bias_by_quadrature_and_a_shorter_one_less(monkeypatch):
     monkeypatch.setattr(bias, "WARMUP", 100)
     short, long = rows_of_curved_problem("posterior", (0.15, 0.35), Size(300, 150), compiled=False)

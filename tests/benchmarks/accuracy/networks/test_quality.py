@@ -31,6 +31,7 @@ def kept_orthogonal(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_a_reference_is_kept_with_what_made_it_and_without_images(kept):
     found, about = reference.load(kept)
     data = patterns()
@@ -53,6 +54,7 @@ def test_chains_that_disagree_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_every_way_has_a_row(kept, kept_orthogonal, capsys):
     quality.main(["--short", "--reference", str(kept), "--orthogonal-reference", str(kept_orthogonal)])
     first, second = capsys.readouterr().out.split("\n### ")
@@ -69,6 +71,7 @@ def test_every_way_has_a_row(kept, kept_orthogonal, capsys):
     assert second.count("masses adapted") == 1
 
 
+@pytest.mark.long
 def test_a_reference_of_other_images_is_refused(kept, tmp_path, capsys):
     found, about = reference.load(kept)
     other = tmp_path / "other.npz"
@@ -111,4 +114,4 @@ def test_osghmc_without_orthonormal_matrices_is_sghmc():
         mcmc = MCMC(made, 2, 0, disable_progbar=True)
         mcmc.run()
         draws.append(mcmc.get_samples()["2.weight"])
-    assert torch.equal(*draws)
+    torch.testing.assert_close(*draws)  # of two kernels, whose operations may be rounded differently

@@ -10,7 +10,9 @@ import torch
 
 from benchmarks.papers.nnsghmc import gru, music, music_samplers
 from pyro_manifold.infer import SGHMC
+from tests.benchmarks.requirements import all_long_but, needs_compiler
 
+pytestmark = needs_compiler
 UNITS = 5
 
 
@@ -105,6 +107,7 @@ def test_the_curve_averages_the_later_half():
     torch.testing.assert_close(found, torch.stack([torch.tensor(9.0), torch.tensor(1.0), late]))
 
 
+@pytest.mark.long
 def test_a_sampler_of_music(tmp_path, capsys):
     path, figure = tmp_path / "sampler.npz", tmp_path / "curves.png"
     options = f"--short --units {UNITS} --store {tmp_path / 'store'} --chains 2 --epochs 2 --collection Nottingham"
@@ -115,7 +118,7 @@ def test_a_sampler_of_music(tmp_path, capsys):
     assert figure.exists()
 
 
-@pytest.mark.parametrize("sampler", ["SGHMC", "NNSGHMC", "Adam", "Santa"])
+@pytest.mark.parametrize("sampler", all_long_but(["Adam"], ["SGHMC", "NNSGHMC", "Adam", "Santa"]))
 def test_a_stored_run_goes_on(sampler, tmp_path, capsys, monkeypatch):
     def made(folder):
         command = f"--short --sampler networks --units {UNITS} --chains 2 --collection Nottingham --epochs 4"

@@ -10,6 +10,7 @@ from benchmarks.images import generated
 from benchmarks.papers.nnsghmc import digits, gaussian, gaussian_figure, mnist, paper_runs
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import SGHMC, MetaSampler
+from tests.benchmarks.requirements import all_long_but
 
 
 def test_effective_sizes_of_an_autoregression():
@@ -21,6 +22,7 @@ def test_effective_sizes_of_an_autoregression():
     assert_mean(gaussian.effective_sizes(torch.cat(steps, 1)) / 5000, 1 / 9, 0.003)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
 def test_a_learned_sampler_of_gaussians(tmp_path, capsys):
     picture = tmp_path / "picture.png"
@@ -54,6 +56,7 @@ def test_curves_of_the_authors(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "| 12000 | 1 | 1 | 0 of 2 | 240 | 240 |"
 
 
+@pytest.mark.long
 def test_a_learned_sampler_of_digits(tmp_path, capsys):
     path = str(tmp_path / "sampler.npz")
     mnist.main(["--short", "--train", path, "--rounds", "1"])
@@ -61,6 +64,7 @@ def test_a_learned_sampler_of_digits(tmp_path, capsys):
     assert capsys.readouterr().out.count("pSGLD") >= 1
 
 
+@pytest.mark.long
 def test_the_budget_of_the_paper_small(tmp_path, capsys):
     sampler, figures = str(tmp_path / "sampler.npz"), [tmp_path / "curves.png", tmp_path / "contours.png"]
     mnist.main(["--short", "--paper", "--train", sampler, "--rounds", "1", "--digits", "01234"])
@@ -89,7 +93,7 @@ def test_gradients_in_the_unit_of_training(capsys):
     assert 0 < float(row.split("|")[-2]) < 1
 
 
-@pytest.mark.parametrize("name", ["SGHMC", "Adam"])
+@pytest.mark.parametrize("name", all_long_but(["Adam"], ["SGHMC", "Adam"]))
 def test_a_stored_run_goes_on_bit_for_bit(name, tmp_path):
     train, test = generated(300, 1), generated(100, 2)
 

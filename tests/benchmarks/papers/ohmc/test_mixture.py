@@ -8,6 +8,7 @@ from benchmarks.papers.ohmc import exponentials, figures, noisy_matrix, paper_ta
 from benchmarks.papers.ohmc.mixture import Matrices, first_mode, worst_deviation
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean
 from pyro_manifold.manifolds.stiefel import cayley_flow
+from tests.benchmarks.requirements import all_long_but
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Site 'Q' is square"),
@@ -37,17 +38,12 @@ def test_factors_are_those_of_the_matrix(matrices):
 
 
 @each_kind
-def test_exact_draws_have_the_density(matrices):
+def test_exact_draws_have_the_density_and_not_that_without_the_factor_of_the_measure(matrices):
     """By Stein's identity, E ∂ log π = 0 and E (1 + v ∂ log π) = 0 of each coordinate v."""
     _, v, gradient = drawn(matrices, 20_000)
     for k in range(3):
         assert_mean(gradient[:, k], 0.0)
         assert_mean(gradient[:, k] * v[:, k], -1.0)
-
-
-@each_kind
-def test_without_the_factor_of_the_measure_they_have_not(matrices):
-    _, _, gradient = drawn(matrices, 20_000)
     wrong = gradient[:, 0] - (matrices.n - 1)
     assert abs(wrong.mean()) > 3 * STANDARD_ERRORS * wrong.std() / len(wrong) ** 0.5
 
@@ -82,12 +78,13 @@ def test_chains_begin_at_the_first_mode():
         np.testing.assert_allclose(found, np.broadcast_to(first_mode(n), found.shape), atol=1e-3)
 
 
-@pytest.mark.parametrize("name", paper_tables.KERNELS)
+@pytest.mark.parametrize("name", all_long_but(["OHMC"], paper_tables.KERNELS))
 def test_kernels_draw_what_exact_draws_have(name):
     draws, _ = paper_tables.run(2, name, 0.1, chains=64, burn_in=150, draws=150)
     assert worst_deviation(Matrices(2, 0.3), draws)[0] < STANDARD_ERRORS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "name", "biased"), [(3, "SGHMC, polar chart", False), (2, "SGHMC, polar chart", True)])
 def test_the_chart_without_a_test_is_wrong_on_square_matrices(n, name, biased):
     """Its density has a jump where the determinant of X changes its sign, of which no gradient knows."""
@@ -97,6 +94,7 @@ def test_the_chart_without_a_test_is_wrong_on_square_matrices(n, name, biased):
     assert (bias > 0.3) == biased
 
 
+@pytest.mark.long
 def test_small_steps_of_osghmc_have_little_bias():
     for n in (2, 3):
         matrices = Matrices(n, noisy_matrix.SIGMA, single=True)

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.papers.ohmc import mnist
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", mnist.NETWORKS)
 def test_digits(network, capsys):
     mnist.main(["--short", "--seeds", "1", "--network", network])

@@ -44,6 +44,7 @@ def test_spectra_are_the_singular_values_of_the_matrix():
         assert torch.allclose(matrix.spectrum(sites), torch.linalg.svdvals(values)[:3])
 
 
+@pytest.mark.long
 def test_every_row_predicts_what_was_held_out():
     """Noise has standard deviation 0.5, entries 1."""
     sampling = {"members": 5, "steps": 40, "burn_in": 80, "step_size": 1e-3}

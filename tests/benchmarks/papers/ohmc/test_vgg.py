@@ -91,6 +91,7 @@ def accuracies(capsys):
     return [float(cell) for cell in capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")[1:5]]
 
 
+@pytest.mark.long
 def test_a_thin_network_learns(capsys, monkeypatch, tmp_path):
     """With five convolutions instead of thirteen, most of whose time is that of tracing."""
     monkeypatch.setattr(vgg, "STAGES", ((64,), (128,), (256,), (512,), (512,)))

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from benchmarks.papers.variational import compare, figure, methods, problems, truth
-
-pytest.importorskip("numpyro")
+from tests.benchmarks.requirements import needs
 
 
 @pytest.fixture
@@ -31,6 +30,8 @@ def small(monkeypatch, tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
+@needs("numpyro")  # for its R-hat
 def test_splines_are_compared_and_drawn(small, monkeypatch, capsys):
     monkeypatch.setattr(figure, "RANK", 1)
     options = ["spline", "--steps", "70", "--seeds", "2", "--ranks", "0", "1", "--methods"]
@@ -50,7 +51,7 @@ def made_up(*_):
     return [problems.Split(x[k], y[k], x[1 - k], y[1 - k]) for k in range(2)]
 
 
-@pytest.mark.parametrize(("problem", "fits"), [("ionosphere", 2), ("leukemia", 3)])
+@pytest.mark.parametrize(("problem", "fits"), [("ionosphere", 2), pytest.param("leukemia", 3, marks=pytest.mark.long)])
 def test_classifications_are_compared(problem, fits, small, monkeypatch, capsys):
     monkeypatch.setattr(compare, "data_of", lambda name, *_: made_up() if name == "ionosphere" else made_up()[0])
     seeds = ["--seeds", "3"] if problem == "leukemia" else []
@@ -74,6 +75,8 @@ def test_when_a_curve_is_flat_and_how_much_it_oscillates():
     assert figure.flattening(zigzag) == (0, pytest.approx(0.4))
 
 
+@pytest.mark.long
+@needs("numpyro")  # for its R-hat
 def test_reference_values_are_reported(small, monkeypatch, capsys):
     monkeypatch.setattr(truth, "ionosphere_folds", made_up)
     truth.main()

@@ -68,7 +68,7 @@ def laplace(x, y):
 
 
 # Of 25 other seeds the worst was 0.08 and 0.52 standard deviations for the means, 0.05 for the logarithms.
-@pytest.mark.parametrize(("batch", "tolerance"), [(None, 0.2), (100, 1.0)])
+@pytest.mark.parametrize(("batch", "tolerance"), [(None, 0.2), pytest.param(100, 1.0, marks=pytest.mark.long)])
 def test_recovers_a_nearly_gaussian_posterior(batch, tolerance):
     x = torch.cat([torch.ones(1000, 1), torch.randn(1000, 3)], -1)
     x[:, 2] += x[:, 1]

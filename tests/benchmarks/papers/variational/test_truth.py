@@ -1,17 +1,12 @@
 """NumPyro's models have the densities of Pyro's; what is said of draws."""
 
 import numpy as np
-import numpyro
 import pytest
 import torch
 from pyro import poutine
 
 from benchmarks.papers.variational import problems, splines, truth
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    numpyro.enable_x64()
+from tests.benchmarks.requirements import needs
 
 
 def pyro_density(model, values, x, y):
@@ -20,10 +15,15 @@ def pyro_density(model, values, x, y):
 
 
 def numpyro_density(model, values, x, y):
+    import numpyro
+
+    numpyro.enable_x64()
     values = {name: value.numpy() for name, value in values.items()}
     return float(numpyro.infer.util.log_density(model, (x.numpy(), y.numpy()), {}, values)[0])
 
 
+@pytest.mark.long
+@needs("numpyro")
 def test_logistic_densities_agree():
     x, y, values = torch.randn(8, 3), torch.bernoulli(torch.full((8,), 0.5)), {"coefficients": torch.randn(3)}
     ours, theirs = (
@@ -33,6 +33,8 @@ def test_logistic_densities_agree():
     assert ours == pytest.approx(theirs)
 
 
+@pytest.mark.long
+@needs("numpyro")
 def test_spline_densities_agree():
     split, _ = problems.spline_data(points=9)
     names = "persistence", "prior_variance", "noise_variance"
@@ -43,6 +45,8 @@ def test_spline_densities_agree():
     assert ours == pytest.approx(theirs)
 
 
+@pytest.mark.long
+@needs("numpyro")  # for its R-hat
 def test_cache_is_read_back(monkeypatch, tmp_path):
     calls = []
 

@@ -93,6 +93,7 @@ def test_comparisons_see_a_shift():
     assert found[0].z > 4.0
 
 
+@pytest.mark.long
 def test_chains_that_never_accept_are_stuck(monkeypatch):
     monkeypatch.setattr(starts, "DRAWS", 20)
     monkeypatch.setattr(starts, "WARMUP", 2)
