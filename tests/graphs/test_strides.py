@@ -1,6 +1,5 @@
 """Tensors that do not lie row by row: many chains in one graph, and native code, give what each chain gives alone."""
 
-import pytest
 import torch
 
 from pyro_manifold.density.batched import BatchedPotential
@@ -87,26 +86,31 @@ CHAINS = [
 ]
 
 
-@pytest.mark.parametrize("chain", CHAINS, ids=" of ".join)
-def test_what_does_not_lie_row_by_row(chain):
+def density_of(chain):
     def potential(sites):
         x = sites["x"] * 1.5
         for step in chain:
             x = STEPS[step](x)
         return (x.sin() * torch.arange(x.numel()).reshape(x.shape).cos()).sum()
 
-    x = torch.randn(3, 3, 4)
-    batched = BatchedPotential(potential, {"x": x})
-    assert batched.graph.form == "traced"
-    other = torch.randn(3, 3, 4)
-    energy, gradient = batched({"x": other})
-    leaf = other.clone().requires_grad_()
-    expected = torch.stack([potential({"x": row}) for row in leaf])
-    (slope,) = torch.autograd.grad(expected.sum(), leaf)
-    natively = in_native(lambda x: list(batched.of_one_chain(x)), other)
-    for found in ((energy, gradient["x"]), natively):
-        torch.testing.assert_close(found[0], expected.detach())
-        torch.testing.assert_close(found[1], slope)
+    return potential
+
+
+def test_what_does_not_lie_row_by_row():
+    example, other = torch.randn(2, 3, 3, 4)
+    densities = [density_of(chain) for chain in CHAINS]
+    batched = [BatchedPotential(potential, {"x": example}) for potential in densities]
+    natively = iter(in_native(lambda x: [value for each in batched for value in each.of_one_chain(x)], other))
+    for chain, potential, each in zip(CHAINS, densities, batched, strict=True):
+        assert each.graph.form == "traced"
+        energy, gradient = each({"x": other})
+        leaf = other.clone().requires_grad_()
+        expected = torch.stack([potential({"x": row}) for row in leaf])
+        (slope,) = torch.autograd.grad(expected.sum(), leaf)
+        for found in ((energy, gradient["x"]), (next(natively), next(natively))):
+            for here, there in zip(found, (expected.detach(), slope), strict=True):
+                message = lambda text, chain=chain: f"{' of '.join(reversed(chain))}: {text}"  # noqa: E731
+                torch.testing.assert_close(here, there, msg=message)
 
 
 def test_native_strides_through_what_lies_in_columns():

@@ -7,14 +7,15 @@ from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop
 from pyro_manifold.graphs.native.loop import NativeLoop
 from pyro_manifold.graphs.passes import folded_graph
+from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
-def skip_quantiles(name, dtype):
-    """Skip where torch computes them in double precision, by ranks that depend on NaN."""
-    if name.startswith("quantile") and dtype == torch.float32 and TORCH >= (2, 14):
-        pytest.skip("torch computes quantiles of float32 in float64 there, which has no native code")
+def with_native_code(functions, dtype):
+    """Leave out quantiles where torch computes them in double precision, by ranks that depend on NaN."""
+    left_to_torch = dtype == torch.float32 and TORCH >= (2, 14)
+    return {name: function for name, function in functions.items() if not (left_to_torch and "quantile" in name)}
 
 
 def graph_of(function, *example):
@@ -24,6 +25,8 @@ def graph_of(function, *example):
 
 def native_function(function, *inputs):
     """``(chains, ...)`` to the list of what a function of one chain gives, ``(chains, ...)``."""
+    if WITHOUT_NATIVE_CODE:
+        pytest.skip("native code needs a C compiler, and there is none here")
     return NativeLoop(loop_of(function, *inputs), inputs, len(inputs[0]))
 
 
@@ -54,3 +57,19 @@ def in_torch(function, *inputs):
     """The same by torch, chain by chain."""
     rows = [function(*[value[chain] for value in inputs]) for chain in range(len(inputs[0]))]
     return [torch.stack(parts).to(inputs[0]) for parts in zip(*rows, strict=True)]
+
+
+def side_by_side(functions, *inputs, exact=None):
+    """Yield the name of each function of one chain, its results in native code, and those of torch.
+
+    One program has all of the functions: a program for each takes several times as long.
+
+    Args:
+        functions: ``{name: function}``.
+        *inputs: of all functions, ``(chains, ...)``.
+        exact: inputs of torch, if not the same.
+    """
+    expected = {name: in_torch(function, *(exact or inputs)) for name, function in functions.items()}
+    of_all = iter(in_native(lambda *values: [x for f in functions.values() for x in f(*values)], *inputs))
+    for name, there in expected.items():
+        yield name, [next(of_all) for _ in there], [value.to(inputs[0]) for value in there]

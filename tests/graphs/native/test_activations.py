@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.graphs.native.loops import TORCH, in_native, in_torch
+from tests.graphs.native.loops import TORCH, side_by_side
 from tests.graphs.native.special_functions import EDGES
 
 ACTIVATIONS = {
@@ -78,34 +78,46 @@ def derivatives(function, order):
     return all_of_them
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("chains", [1, 5])
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_values_and_derivatives(name, chains, dtype):
+@pytest.mark.parametrize(
+    ("chains", "dtype"),
+    [
+        *((5, torch.float64), (1, torch.float32)),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((1, torch.float64), (5, torch.float32))),
+    ],
+)
+def test_values_and_derivatives(chains, dtype):
     inputs = [2 * torch.randn(chains, 9) for _ in range(2)]
-    function = derivatives(ACTIVATIONS[name], 1 if name in TWICE_UNKNOWN else 2)
-    exact = in_torch(function, *[value.double() for value in inputs])
-    for found, expected in zip(in_native(function, *inputs), exact, strict=True):
+    functions = {name: derivatives(f, 1 if name in TWICE_UNKNOWN else 2) for name, f in ACTIVATIONS.items()}
+    for name, found, expected in side_by_side(functions, *inputs, exact=[value.double() for value in inputs]):
         tolerance = max(1000 * torch.finfo(dtype).eps, OF_FEWER_DIGITS.get(name, 0))
-        torch.testing.assert_close(found, expected.to(dtype), rtol=tolerance, atol=tolerance)
+        near(found, expected, name, rtol=tolerance, atol=tolerance)
+
+
+def near(found, expected, name, **tolerances):
+    for place, (here, there) in enumerate(zip(found, expected, strict=True)):
+        torch.testing.assert_close(
+            here, there, **tolerances, equal_nan=True, msg=lambda text, place=place: f"{name}, result {place}: {text}"
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_edges(name, dtype):
+def test_edges(dtype):
     """Kinks, NaN, infinities, overflow; but in what torch's vectors and single numbers are not alike: slopes at NaN."""
-    if name == "hardswish" and TORCH < (2, 8):
-        pytest.skip("torch's slopes at the kinks differ between its dtypes there")
     values = torch.tensor([*EDGES, -3.0, 3.0, 0.4, -0.4, -0.7, 0.9, 20.5, -20.5], dtype=dtype)
     inputs = [torch.stack([values, values.flip(0)]), torch.stack([values.roll(3), values])]
-    function = derivatives(ACTIVATIONS[name], 1)
-    exact = in_torch(function, *[value.double() for value in inputs] if name == "gelu" else inputs)
-    for number, (found, expected) in enumerate(zip(in_native(function, *inputs), exact, strict=True)):
-        skipped = inputs[0].isnan() & (number > 0)
-        here, there = (value.masked_fill(skipped, 0.0) for value in (found, expected.to(dtype)))
-        torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-6, equal_nan=True)
+    functions = {name: derivatives(function, 1) for name, function in ACTIVATIONS.items()}
+    if TORCH < (2, 8):
+        del functions["hardswish"]  # torch's slopes at the kinks differ between its dtypes there
+    gelu = {"gelu": functions.pop("gelu")}
+    exact = [value.double() for value in inputs]
+    compared = [*side_by_side(functions, *inputs), *side_by_side(gelu, *inputs, exact=exact)]
+    for name, found, expected in compared:
+        of_numbers = [slope.masked_fill(inputs[0].isnan(), 0.0) for slope in found[1:]]
+        there = [slope.masked_fill(inputs[0].isnan(), 0.0) for slope in expected[1:]]
+        near([found[0], *of_numbers], [expected[0], *there], name, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_no_compiler_is_imported():
     """No activation or derivative imports the compiler, which torch's decompositions of most would."""
     code = """

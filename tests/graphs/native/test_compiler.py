@@ -15,6 +15,9 @@ import torch
 
 from pyro_manifold.graphs.native import compiler
 from tests.graphs.native.loops import native_function
+from tests.infer.mcmc.compilers import native_code
+
+pytestmark = native_code
 
 SOURCE = "int answer(void) { return 42; }"
 
@@ -142,8 +145,10 @@ def test_a_link_in_place_of_a_library_is_not_followed(folder, tmp_path, monkeypa
 
 
 AT_ONCE = """
-import sys
-from pyro_manifold.graphs.native import compiler
+import importlib.util, sys
+specification = importlib.util.spec_from_file_location("compiler", sys.argv[1])  # alone, without torch
+compiler = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(compiler)
 print("ready", flush=True)
 sys.stdin.readline()
 for turn in range(3):
@@ -156,8 +161,9 @@ for turn in range(3):
 def test_processes_that_compile_the_same_at_once(folder, megabytes):
     """Processes with room for one library remove those that others have just made or found."""
     environment = {**os.environ, "PYRO_MANIFOLD_CACHE_SIZE": megabytes}
+    command = [sys.executable, "-c", AT_ONCE, compiler.__file__]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen([sys.executable, "-c", AT_ONCE], env=environment, **pipes) for _ in range(4)]
+    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     for process in processes:

@@ -18,7 +18,7 @@ from pyro_manifold.graphs.native.emit import source_of
 from pyro_manifold.graphs.native.values import NotCoveredError
 from pyro_manifold.graphs.tracing import trace
 from tests.graphs.native.cases import Case
-from tests.graphs.native.distributions import DISTRIBUTIONS
+from tests.graphs.native.distributions import DISTRIBUTIONS, MATRICES
 from tests.graphs.native.layers import LAYERS
 from tests.graphs.native.loops import in_torch, loop_of, native_function
 from tests.graphs.native.random_densities import energy_and_gradient
@@ -62,6 +62,8 @@ NO_FUNCTION = {
 
 NAMES = [*DISTRIBUTIONS, *LAYERS]
 NATIVE = [name for name in NAMES if name not in WITHOUT]
+FEW = {*MATRICES, *WITHOUT, *NATIVE[::7]}
+"""The distributions of this package, what has no native code, and some of all others; the rest takes long."""
 CHAINS = 3
 FILES = 16
 
@@ -91,7 +93,9 @@ def assert_same(found, expected, name):
 
 # Of torch's own CTC loss, which no graph has.
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.long) for name in NAMES]
+)
 def test_many_chains_are_one_after_the_other(name):
     inputs = case(name).inputs(CHAINS)
     expected = in_torch(energy_and_gradient(case(name).density), *inputs)
@@ -110,10 +114,15 @@ def graph_of_one(name, inputs):
     return graph
 
 
-@pytest.mark.parametrize("part", range(FILES))
-def test_native_code(part):
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param([name for name in NATIVE if name in FEW], id="few"),
+        *(pytest.param(NATIVE[part::FILES], id=f"part {part}", marks=pytest.mark.long) for part in range(FILES)),
+    ],
+)
+def test_native_code(names):
     """Densities and all gradients, many in one file: most of a compiler's time is not for them."""
-    names = NATIVE[part::FILES]
     every = {name: case(name).inputs(CHAINS) for name in names}
     graphs = [graph_of_one(name, every[name]) for name in names]
 

@@ -13,16 +13,17 @@ import torch
 from torch.nn import functional
 
 from pyro_manifold.infer import OHMC
-from tests.graphs.native.loops import in_native, in_torch
+from tests.graphs.native.loops import side_by_side
 from tests.graphs.native.random_densities import energy_and_gradient
+from tests.infer.mcmc.compilers import native_code
 
 
-def same_as_torch(density, *inputs, digits=1000):
-    function = energy_and_gradient(density)
-    found, expected = in_native(function, *inputs), in_torch(function, *inputs)
+def same_as_torch(densities, *inputs, digits=1000):
+    functions = {name: energy_and_gradient(density) for name, density in densities.items()}
     tolerance = digits * torch.finfo(inputs[0].dtype).eps
-    for here, there in zip(found, expected, strict=True):
-        torch.testing.assert_close(here, there, rtol=tolerance, atol=tolerance, equal_nan=True)
+    for name, *both in side_by_side(functions, *inputs):
+        message = lambda text, name=name: f"{name}: {text}"  # noqa: E731
+        torch.testing.assert_close(*both, rtol=tolerance, atol=tolerance, equal_nan=True, msg=message)
 
 
 def weighted(value):
@@ -32,11 +33,6 @@ def weighted(value):
 
 def several(*values):
     return sum(weighted(value.sin()) for value in values)
-
-
-@pytest.fixture(params=[torch.float64, torch.float32], ids=["double", "single"])
-def _dtype(request):
-    torch.set_default_dtype(request.param)
 
 
 OF_TWO = {
@@ -87,11 +83,17 @@ OF_TWO = {
 }
 
 
-@pytest.mark.usefixtures("_dtype")
-@pytest.mark.parametrize("chains", [1, 5])
-@pytest.mark.parametrize("name", OF_TWO)
-def test_options(name, chains):
-    same_as_torch(OF_TWO[name], torch.randn(chains, 2, 4, 7, 6), torch.randn(chains, 4, 4, 2, 4), digits=20000)
+@pytest.mark.parametrize(
+    ("chains", "dtype"),
+    [
+        (5, torch.float64),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((1, torch.float64), (1, torch.float32))),
+        pytest.param(5, torch.float32, marks=pytest.mark.long),
+    ],
+)
+def test_options(chains, dtype):
+    torch.set_default_dtype(dtype)
+    same_as_torch(OF_TWO, torch.randn(chains, 2, 4, 7, 6), torch.randn(chains, 4, 4, 2, 4), digits=20000)
 
 
 def test_the_first_of_the_largest_has_the_gradient():
@@ -106,7 +108,7 @@ def test_the_first_of_the_largest_has_the_gradient():
             functional.adaptive_max_pool1d(x[0, 0], 3)
         )
 
-    same_as_torch(density, x)
+    same_as_torch({"the largest": density}, x)
 
 
 def test_after_a_write_in_place():
@@ -119,7 +121,7 @@ def test_after_a_write_in_place():
         averages = functional.interpolate(functional.avg_pool2d(x, 2), size=(3, 3), mode="bilinear")
         return several(rows, averages, functional.max_pool2d(x, 2), functional.pdist(x[0, 0]))
 
-    same_as_torch(density, torch.randn(3, 1, 2, 6, 4))
+    same_as_torch({"after a write": density}, torch.randn(3, 1, 2, 6, 4))
 
 
 def convolutional():
@@ -148,6 +150,7 @@ IMAGES = torch.linspace(-1, 1, 8 * 36, dtype=torch.float64).mul(9).sin().reshape
 SEQUENCE = torch.linspace(-1, 1, 16, dtype=torch.float64).mul(5).cos().reshape(4, 2, 2)
 
 
+@native_code
 @pytest.mark.parametrize("model", [convolutional, attentive])
 def test_networks_are_sampled_in_native_code(model):
     run = OHMC(model, step_size=0.05, num_steps=3).prepare(4, 0, None)
@@ -164,6 +167,7 @@ def test_networks_are_sampled_in_native_code(model):
         torch.testing.assert_close(here, there, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 def test_what_compiling_needs_is_not_imported():
     """It takes a second; nor when layers are traced."""
     code = """

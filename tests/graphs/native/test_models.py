@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pyro_manifold.infer import OHMC
+from tests.infer.mcmc.compilers import native_code
 
 COUNTS = torch.tensor([[3.0, 0.0, 2.0, 1.0], [0.0, 5.0, 1.0, 0.0]])
 
@@ -40,7 +41,8 @@ def chosen():
     pyro.sample("z", dist.Normal(x[x.argmax(0, True)], 1.0).to_event(1), obs=torch.ones(1))
 
 
-@pytest.mark.parametrize("chains", [1, 4])
+@native_code
+@pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize("model", [counted, ordered, ranked, chosen])
 def test_models_are_native(model, chains):
     """Native code is in use only where it agrees with the model, without warnings."""

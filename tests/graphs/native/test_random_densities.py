@@ -30,7 +30,7 @@ from tests.graphs.native.loops import loop_of, native_function
 from tests.graphs.native.random_densities import SHAPE, OfManyChains, energy_and_gradient, random_density
 
 SCALES = (0.3, 1.0, 10.0, 100.0, 1000.0, 10000.0)
-OF_A_FILE = 50
+OF_A_FILE, FEW = 50, 10
 DENSITIES = 300
 _TINY = 1e-290  # below are numbers of fewer digits
 
@@ -126,8 +126,11 @@ def disagreements(first, count):
     return said, sum(shares) / len(shares)
 
 
-@pytest.mark.parametrize("part", range(DENSITIES // OF_A_FILE))
-def test_random_densities(part):
-    said, share = disagreements(1000 * part, OF_A_FILE)
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [(0, FEW), *(pytest.param(1000 * k, OF_A_FILE, marks=pytest.mark.long) for k in range(DENSITIES // OF_A_FILE))],
+)
+def test_random_densities(first, count):
+    said, share = disagreements(first, count)
     assert not said, "\n".join(said)
     assert share > 0.5

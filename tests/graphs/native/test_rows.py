@@ -7,6 +7,9 @@ from pyro_manifold.graphs.native.carried import reusing
 from pyro_manifold.graphs.native.emit import Loop
 from pyro_manifold.graphs.native.loop import NativeLoop, native_loop
 from tests.graphs.native.loops import graph_of, loop_of
+from tests.infer.mcmc.compilers import native_code
+
+pytestmark = native_code
 
 N, P, CHAINS = 197, 4, 3  # the last vector is not full, whatever its width
 GENERATOR = torch.Generator().manual_seed(0)
@@ -55,20 +58,22 @@ def loop_that_begins(function, *values):
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_values_are_those_of_torch(name, dtype):
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.long)], ids=str)
+def test_values_are_those_of_torch(dtype):
+    """All functions in one program, which has rows in lanes only if each of them can be written so."""
     values = inputs(dtype)
-    loop = loop_that_begins(FUNCTIONS[name], *values)
+    loop = loop_that_begins(lambda *given: [x for function in FUNCTIONS.values() for x in function(*given)], *values)
     assert loop.source.by_rows
     tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 2e-3, "atol": 2e-3}
-    for found, expected in zip(loop(1, *values), FUNCTIONS[name](*values), strict=True):
-        torch.testing.assert_close(found, expected, **tolerance, equal_nan=True)
+    of_all = iter(loop(1, *values))
+    for name, function in FUNCTIONS.items():
+        for expected in function(*values):
+            message = lambda text, name=name: f"{name}: {text}"  # noqa: E731
+            torch.testing.assert_close(next(of_all), expected, **tolerance, equal_nan=True, msg=message)
 
 
 @pytest.mark.parametrize("n", [192, 197, 1000])
-@pytest.mark.parametrize("steps", [1, 2, 5])
-def test_states_are_exchanged_from_step_to_step(n, steps):
+def test_states_are_exchanged_from_step_to_step(n):
     x, y = inputs(torch.float64, n=n)
     x, y = x / n**0.5, y / n**0.5
 
@@ -85,10 +90,10 @@ def test_states_are_exchanged_from_step_to_step(n, steps):
     )
     assert loop.source.by_rows
     expected = [x, y, x.sum((1, 2))]
-    for _ in range(steps):
+    for steps in range(1, 6):
         expected = step(x, y, *expected)
-    for found, value in zip(loop(steps, x, y), expected, strict=True):
-        torch.testing.assert_close(found, value, rtol=1e-10, atol=1e-10)
+        for found, value in zip(loop(steps, x, y), expected, strict=True):
+            torch.testing.assert_close(found, value, rtol=1e-10, atol=1e-10)
 
 
 def test_operators_across_rows_have_chains_in_lanes():
@@ -96,7 +101,7 @@ def test_operators_across_rows_have_chains_in_lanes():
     for function in (lambda x, y: [x.flip(1)], lambda x, y: [x[:, :10]], lambda x, y: [torch.cat([x, y], 1)]):
         loop = loop_that_begins(function, *values)
         assert not loop.source.by_rows
-        assert torch.equal(loop(1, *values)[0], function(*values)[0])
+        assert torch.equal(loop(1, *values)[0], function(*values)[0])  # numbers are moved alone
 
 
 def test_small_matrices_have_chains_in_lanes():
@@ -140,8 +145,14 @@ def test_a_step_without_common_products_is_left_as_it_is():
     assert reusing(loop) is loop
 
 
-@pytest.mark.parametrize("column_masses", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "column_masses"),
+    [
+        (torch.float64, True),
+        pytest.param(torch.float64, False, marks=pytest.mark.long),
+        *(pytest.param(torch.float32, masses, marks=pytest.mark.long) for masses in (False, True)),
+    ],
+)
 def test_trajectories_on_tall_matrices_are_those_of_torch(dtype, column_masses):
     import pyro
 

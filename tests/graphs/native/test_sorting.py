@@ -8,16 +8,23 @@ import torch
 from pyro_manifold.graphs.native import by_chain, sorting
 from pyro_manifold.graphs.native.loop import OutsideArrayError
 from pyro_manifold.graphs.native.values import NotCoveredError, Place
-from tests.graphs.native.loops import in_native, in_torch, skip_quantiles
+from tests.graphs.native.loops import in_native, side_by_side, with_native_code
 
 LENGTHS = (1, 2, 5, 17, 100)
 """Up to 16 numbers are inserted one by one; of 64 or more, the first comes from a heap."""
 
 
-@pytest.fixture(params=[torch.float64, torch.float32], ids=str)
-def dtype(request):
-    torch.set_default_dtype(request.param)
-    return request.param
+MANY_OR_ONE = [
+    *((True, torch.float64), (False, torch.float32)),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in ((True, torch.float32), (False, torch.float64))),
+]
+"""Whether there are many chains or one, and the dtype."""
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_the_dtype(request):
+    given = getattr(request.node, "callspec", None)
+    torch.set_default_dtype(given.params.get("dtype", torch.float64) if given else torch.float64)
 
 
 def rows(n, dtype):
@@ -34,10 +41,13 @@ def rows(n, dtype):
     return torch.stack(tied)
 
 
-def same(function, x):
-    for number, (found, expected) in enumerate(zip(in_native(function, x), in_torch(function, x), strict=True)):
-        assert found.shape == expected.shape, number
-        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True, msg=lambda m, k=number: f"{k}: {m}")
+def same(functions, x):
+    for name, *both in side_by_side(functions, x):
+        for number, (found, expected) in enumerate(zip(*both, strict=True)):
+            what = f"{name}, result {number}"
+            assert found.shape == expected.shape, what
+            message = lambda text, what=what: f"{what}: {text}"  # noqa: E731
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True, msg=message)
 
 
 def in_order(x):
@@ -69,19 +79,24 @@ def extremes(x):
     return [*along, *places, x.amax(1), x.amin(0), *x.aminmax(dim=1)]
 
 
-@pytest.mark.parametrize("chains", [1, 7])
-@pytest.mark.parametrize("what", [in_order, first_of_all, medians, extremes])
-def test_values_and_places(what, chains, dtype):
-    for n in LENGTHS:
-        x = rows(n, dtype)
-        same(what, x if chains == 7 else x[1:2])
+@pytest.mark.parametrize(("many", "dtype"), MANY_OR_ONE)
+def test_values_and_places(many, dtype):
+    x = torch.cat([rows(n, dtype) for n in LENGTHS], -1)
+    ends = torch.tensor(LENGTHS).cumsum(0).tolist()
+    functions = {
+        f"{what.__name__} of {n}": lambda x, what=what, end=end, n=n: what(x[:, end - n : end])
+        for what in (in_order, first_of_all, medians, extremes)
+        for n, end in zip(LENGTHS, ends, strict=True)
+    }
+    same(functions, x if many else x[1:2])
+
+
+def of_a_number(x):
+    return [*x.max(0), *x.sort(0), *x.median(0), *x.cummax(0), *x.topk(1), *x.kthvalue(1), x.argmax()]
 
 
 def test_numbers_without_dimensions():
-    same(
-        lambda x: [*x.max(0), *x.sort(0), *x.median(0), *x.cummax(0), *x.topk(1), *x.kthvalue(1), x.argmax()],
-        rows(2, torch.float64)[:, 0, 0],
-    )
+    same({"a number": of_a_number}, rows(2, torch.float64)[:, 0, 0])
 
 
 def against_the_median_of_three(n):
@@ -97,7 +112,8 @@ def against_the_median_of_three(n):
 def test_selection_that_goes_wrong_is_finished_by_a_heap():
     x = against_the_median_of_three(500)
     x = torch.stack([x, -x, (x / 3).floor(), -(x / 7).floor(), x.flip(0)])
-    same(lambda x: [y for k in (30, 250, 251, 495) for largest in (True, False) for y in x.topk(k, largest=largest)], x)
+    sizes = (30, 250, 251, 495)
+    same({k: lambda x, k=k: [y for largest in (True, False) for y in x.topk(k, largest=largest)] for k in sizes}, x)
 
 
 GRADIENTS = {
@@ -136,16 +152,15 @@ def energy_and_gradient(function):
     return of_one_chain
 
 
-@pytest.mark.parametrize("chains", [1, 5])
-@pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients_where_numbers_are_tied(name, chains, dtype):
-    skip_quantiles(name, dtype)
+@pytest.mark.parametrize(("many", "dtype"), MANY_OR_ONE)
+def test_gradients_where_numbers_are_tied(many, dtype):
     noise = torch.Generator().manual_seed(0)
-    for levels in (2,) if chains == 1 else (100, 2):
-        x = torch.randint(-levels, levels + 1, (chains, 2, 7), generator=noise).to(dtype) / levels
-        function = energy_and_gradient(GRADIENTS[name])
-        for found, expected in zip(in_native(function, x), in_torch(function, x), strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-6)
+    ties = [torch.randint(-n, n + 1, (5, 2, 7), generator=noise).to(dtype) / n for n in (100, 2)]
+    functions = {name: energy_and_gradient(density) for name, density in with_native_code(GRADIENTS, dtype).items()}
+    for name, *both in side_by_side(functions, torch.cat(ties) if many else ties[1][:1]):
+        message = lambda text, name=name: f"{name}: {text}"  # noqa: E731
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+        torch.testing.assert_close(*both, rtol=tolerance, atol=1e-6, msg=message)
 
 
 # ---- indices that are none ----------------------------------------------------------------------------------------
@@ -179,7 +194,7 @@ def test_order_by_nan_stays_inside():
         return [x[order], x[first], x[x.argmax(0, True)], x[x.cummax(0)[1]], torch.arange(40.0)[order].sort()[0]]
 
     assert in_native(function, x)[-1].equal(torch.arange(40.0).expand(3, 40))
-    same(function, x.nan_to_num(0.0))
+    same({"of zeros": function}, x.nan_to_num(0.0))
 
 
 def test_a_place_of_a_chain_is_looked_at(monkeypatch):

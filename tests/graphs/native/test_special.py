@@ -9,11 +9,13 @@ import torch
 
 from pyro_manifold.graphs.native import special
 from pyro_manifold.graphs.native.values import NotCoveredError
-from tests.graphs.native.loops import in_native
-from tests.graphs.native.loops import in_torch as by_torch
+from tests.graphs.native.loops import in_native, side_by_side
 from tests.graphs.native.special_functions import EDGES, EXACT, OF_ONE, OF_TWO, exactly, in_torch, polygamma
 
-DTYPES = [torch.float64, torch.float32]
+CASES = [
+    *((5, torch.float64), (1, torch.float32)),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in ((1, torch.float64), (5, torch.float32))),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +24,10 @@ def _numbers_of_the_dtype(request):
     torch.set_default_dtype(given.params.get("dtype", torch.float64) if given else torch.float64)
 
 
-def equal(found, expected, tolerance):
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=1e-300, equal_nan=True)
+def equal(found, expected, tolerance, name=""):
+    torch.testing.assert_close(
+        found, expected, rtol=tolerance, atol=1e-300, equal_nan=True, msg=lambda text: f"{name}: {text}"
+    )
 
 
 def kinds(value):
@@ -36,21 +40,27 @@ def after_ones(function, x):
     return [value[1] for value in in_native(function, torch.stack([torch.ones_like(x), x]))]
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_values_to_the_last_digits(name):
-    function, arguments = EXACT[name][0], np.concatenate(EXACT[name][1])
-    found = after_ones(lambda x: [in_torch(name)(x)], torch.tensor(arguments))[0]
-    equal(found, exactly(function, arguments), 3e-14)
+def all_after_ones(functions, arguments):
+    """The results of each function, for arguments of its own, in one program."""
+    sizes, given = [len(x) for x in arguments], torch.tensor(np.concatenate(arguments))
+    return after_ones(lambda x: [f(part) for f, part in zip(functions, x.split(sizes), strict=True)], given)
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4, 9])
-def test_polygamma_to_the_last_digits(order):
+def test_values_to_the_last_digits():
+    arguments = [np.concatenate(EXACT[name][1]) for name in EXACT]
+    results = all_after_ones([in_torch(name) for name in EXACT], arguments)
+    for name, of_name, found in zip(EXACT, arguments, results, strict=True):
+        equal(found, exactly(EXACT[name][0], of_name), 3e-14, name)
+
+
+def test_polygamma_to_the_last_digits():
     """All digits, where the series of torch's trigamma has ten, and other orders at negative numbers have none."""
-    random = np.random.default_rng(0)
+    random, orders = np.random.default_rng(0), (1, 2, 3, 4, 9)
     sizes = [random.uniform(-20, 20, 40), 10 ** random.uniform(-12, 12, 40), -(10 ** random.uniform(-12, 6, 40))]
     arguments = np.concatenate(sizes)
-    found = after_ones(lambda x: [torch.polygamma(order, x)], torch.tensor(arguments))[0]
-    equal(found, exactly(polygamma(order), arguments), 2e-13)
+    of_each = after_ones(lambda x: [torch.polygamma(order, x) for order in orders], torch.tensor(arguments))
+    for order, found in zip(orders, of_each, strict=True):
+        equal(found, exactly(polygamma(order), arguments), 2e-13, f"order {order}")
 
 
 def test_zeta_to_the_last_digits():
@@ -82,8 +92,7 @@ def test_an_argument_of_any_size_ends():
     equal(digamma[[2, 4]], torch.digamma(x[[2, 4]]), 1e-12)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("chains", [1, 5])
+@pytest.mark.parametrize(("chains", "dtype"), CASES)
 def test_edges(chains, dtype):
     """NaN and infinities are where torch has them."""
     x, y = torch.cartesian_prod(torch.tensor(EDGES, dtype=dtype), torch.tensor(EDGES, dtype=dtype)).unbind(1)
@@ -150,25 +159,27 @@ def derivative(name, order):
     return gradient
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("chains", [1, 5])
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients(name, chains, dtype):
+@pytest.mark.parametrize(("chains", "dtype"), CASES)
+def test_gradients(chains, dtype):
     inputs = [1.7 * torch.randn(chains, 7) for _ in range(2)]
-    exact = by_torch(derivative(name, 1), *[value.double() for value in inputs])
-    _same(in_native(derivative(name, 1), *inputs), [value.to(dtype) for value in exact], 1000)
+    functions = {name: derivative(name, 1) for name in DIFFERENTIABLE}
+    for compared in side_by_side(functions, *inputs, exact=[value.double() for value in inputs]):
+        _same(*compared, 1000)
 
 
-@pytest.mark.parametrize("name", sorted({*DIFFERENTIABLE} - {"fmax", "fmin"}))
-def test_second_derivatives(name):
+def test_second_derivatives():
     inputs = [1.7 * torch.randn(5, 7) for _ in range(2)]
-    _same(in_native(derivative(name, 2), *inputs), by_torch(derivative(name, 2), *inputs), 5000)
+    functions = {name: derivative(name, 2) for name in sorted({*DIFFERENTIABLE} - {"fmax", "fmin"})}
+    for compared in side_by_side(functions, *inputs):
+        _same(*compared, 5000)
 
 
-def _same(found, expected, digits):
+def _same(name, found, expected, digits):
     for here, there in zip(found, expected, strict=True):
         tolerance = max(digits * torch.finfo(there.dtype).eps, TORCHS_TRIGAMMA)
-        torch.testing.assert_close(here, there, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            here, there, rtol=tolerance, atol=tolerance, msg=lambda text: f"gradient of {name}: {text}"
+        )
 
 
 def test_a_derivative_of_too_high_an_order_is_left_to_torch():

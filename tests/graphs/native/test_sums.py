@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from pyro_manifold.graphs.native.loop import native_sums
+from tests.infer.mcmc.compilers import native_code
+
+pytestmark = native_code
 
 
 def function(x, w, index):

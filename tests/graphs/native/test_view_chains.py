@@ -1,6 +1,7 @@
 """Views of views: an index composed of two or three maps must be the index that torch composes, in both directions."""
 
 import itertools
+import random
 
 import pytest
 import torch
@@ -99,9 +100,19 @@ def test_there_are_chains_of_all_views():
         assert {chain[place] for chain in CHAINS if len(chain) > place} == set(VIEWS)
 
 
+def test_chains_that_begin_and_end_with_each_view():
+    mixed = random.Random(0).sample(CHAINS, len(CHAINS))
+    by_ends = [{chain[end]: chain for chain in mixed} for end in (0, -1)]
+    compare(sorted({*by_ends[0].values(), *by_ends[1].values()}))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, len(CHAINS), OF_A_FILE))
 def test_chains_of_views(first):
-    chains = CHAINS[first : first + OF_A_FILE]
+    compare(CHAINS[first : first + OF_A_FILE])
+
+
+def compare(chains):
     function, x = _forwards_and_backwards(chains), torch.randn(2, 3, 4)
     found, expected = in_native(function, x), in_torch(function, x)
     for number, (one, other) in enumerate(zip(found, expected, strict=True)):
