@@ -41,8 +41,8 @@ def test_nested_r_hat_of_single_draws_measures_what_the_start_still_explains(ste
     """After t steps from starts of variance σ²: B = ρ²ᵗσ² + (1 - ρ²ᵗ) / M, W = 1 - ρ²ᵗ."""
     superchains, chains, memory, spread = 400, 128, 0.8, 2.0
     starts = spread * torch.randn(superchains, 1, 50).expand(-1, chains, -1).flatten(0, 1)
-    last = autoregressive(starts, steps, memory)[:, -1:]
     left = memory ** (2 * steps)
+    last = (memory**steps * starts + math.sqrt(1 - left) * torch.randn_like(starts)).unsqueeze(1)
     expected = (left * spread**2 + (1 - left) / chains) / (1 - left)
     found = squared_parts(last, superchains)
     # The ratio of two averages of 400 superchains is theirs but for a relative 1 / (M K).

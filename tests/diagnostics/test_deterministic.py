@@ -44,15 +44,15 @@ def run(kernel, mcmc_class=MCMC, num_samples=8, **options):
     return mcmc
 
 
-WAYS_TO_RUN = {
-    "vectorised": (OHMC, MCMC, {"num_chains": 3}),
-    "thinned": (OHMC, MCMC, {"num_chains": 3, "num_samples": 24, "thinning": 3}),
-    "sequential": (OHMC, MCMC, {"num_chains": 2, "chain_method": "sequential"}),
-    "Pyro": (NUTS, pyro.infer.MCMC, {}),
-}
+WAYS_TO_RUN = [
+    pytest.param(OHMC, MCMC, {"num_chains": 3}, id="vectorised"),
+    pytest.param(OHMC, MCMC, {"num_chains": 3, "num_samples": 24, "thinning": 3}, id="thinned", marks=pytest.mark.long),
+    pytest.param(OHMC, MCMC, {"num_chains": 2, "chain_method": "sequential"}, id="sequential", marks=pytest.mark.long),
+    pytest.param(NUTS, pyro.infer.MCMC, {}, id="Pyro"),
+]
 
 
-@pytest.mark.parametrize(("kernel", "mcmc_class", "options"), WAYS_TO_RUN.values(), ids=WAYS_TO_RUN)
+@pytest.mark.parametrize(("kernel", "mcmc_class", "options"), WAYS_TO_RUN)
 def test_arviz_gets_them_whichever_way_chains_are_run(kernel, mcmc_class, options):
     mcmc = run(kernel(loadings), mcmc_class, **options)
     idata = to_inferencedata(mcmc, dims={"covariance": ["row", "column"]})

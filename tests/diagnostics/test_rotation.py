@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
-from statsmodels.multivariate import factor_rotation
 
 from pyro_manifold.diagnostics import promax, varimax
 from pyro_manifold.manifolds import Stiefel
+
+factor_rotation = pytest.importorskip("statsmodels.multivariate.factor_rotation", reason="needs statsmodels")
 
 
 def simple_structure(*batch, rows=4, p=3, noise=0.05):

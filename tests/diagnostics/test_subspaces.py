@@ -41,7 +41,7 @@ class TestPrincipalAngles:
         first = manifold.random_point(20, 7, 3)
         second = first + size * torch.randn(20, 7, 3) / 7
         angles = principal_angles(first, second)
-        torch.testing.assert_close(angles, scipy_angles(first, second), rtol=0, atol=1e-14)
+        torch.testing.assert_close(angles, scipy_angles(first, second), rtol=0, atol=1e-13)
         assert (angles > 1e-3 * size).any()
 
     @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ class TestPrincipalAngles:
         basis = manifold.random_point(8, 6)
         first = basis[:, :3] @ manifold.random_point(3, 3)
         second = (basis[:, :3] * angles.cos() + basis[:, 3:] * angles.sin()) @ manifold.random_point(3, 3)
-        torch.testing.assert_close(principal_angles(first, second), angles, rtol=0, atol=2e-14)
+        torch.testing.assert_close(principal_angles(first, second), angles, rtol=0, atol=1e-13)
 
     def test_does_not_depend_on_bases_or_order(self):
         first, second = torch.randn(4, 9, 2), torch.randn(5, 1, 9, 3)

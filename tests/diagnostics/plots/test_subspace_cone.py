@@ -64,7 +64,8 @@ def test_signs_and_rotations_do_not_matter(n, p):
     draws = cloud(n, p)
     turned = draws @ torch.linalg.qr(torch.randn(4, 250, p, p))[0]
     labels = [draw(plot_subspace_cone(each)).get_legend().get_texts()[-1].get_text() for each in (draws, turned)]
-    assert labels[0] == labels[1]
+    first, second = (float(label.split("± ")[1].rstrip("°")) for label in labels)
+    assert first == pytest.approx(second, abs=1 if first >= 9.5 else 0.1)  # the last digit that is printed
 
 
 def test_at_most_the_draws_asked_for_are_shown_on_both_sides():
