@@ -110,9 +110,8 @@ class Predictive(pyro.infer.Predictive):
         if not self.posterior_samples:
             return self.posterior_samples
         first = {name: value[0] for name, value in self.posterior_samples.items()}
-        model = poutine.condition(poutine.mask(self.model, mask=False), first)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            nodes = poutine.block(poutine.trace(model).get_trace)(*args, **kwargs).nodes
+            nodes = _trace_of_draw(poutine.mask(self.model, mask=False), first, args, kwargs).nodes
         return _drawn(self.posterior_samples, nodes)
 
     def _placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> pyro.infer.Predictive:
@@ -129,7 +128,7 @@ class Predictive(pyro.infer.Predictive):
         compared = samples or _prior_draws(masked, args, kwargs)
         if compared:
             first = {name: value[0] for name, value in compared.items()}
-            nodes = poutine.block(poutine.trace(poutine.condition(masked, first)).get_trace)(*args, **kwargs).nodes
+            nodes = _trace_of_draw(masked, first, args, kwargs).nodes
             compared, samples = _drawn(compared, nodes), _drawn(samples, nodes)
         sites = {name: site for name, site in nodes.items() if site["type"] == "sample"}
         frames = [frame for site in sites.values() for frame in site["cond_indep_stack"] if frame.vectorized]
@@ -142,6 +141,25 @@ class Predictive(pyro.infer.Predictive):
             _check_alike(masked, compared, placed, args, kwargs)
         options = {"num_samples": self.num_samples, "return_sites": return_sites, "parallel": self.parallel}
         return pyro.infer.Predictive(self.model, placed if samples else None, **options)
+
+
+class _ConditionDrawnSites(Messenger):
+    """Give sites the values of a draw, but for deterministic ones, which the model computes."""
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._values = values
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["name"] in self._values and not is_deterministic(msg):
+            msg["value"], msg["is_observed"] = self._values[msg["name"]], True
+
+
+def _trace_of_draw(
+    model: Callable[..., Any], values: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> poutine.Trace:
+    with poutine.block():
+        return poutine.trace(_ConditionDrawnSites(values)(model)).get_trace(*args, **kwargs)
 
 
 def _drawn(samples: Mapping[str, Tensor], nodes: Mapping[str, Node]) -> dict[str, Tensor]:

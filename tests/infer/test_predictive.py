@@ -192,3 +192,23 @@ def test_an_error_between_sites_names_the_site_before_it(given):
     expected = r"last site before the error is 'z', and shapes are \{'w': \(2, 1, 3\), 'z': \(2, 10, 3\)\}\): index"
     with pytest.raises(ValueError, match=expected):
         Predictive(product, {"w": torch.ones(5, 3)} if given else None, num_samples=5, parallel=True)(10)
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_deterministic_sites_are_those_of_the_present_arguments(parallel):
+    """Stored values of them belong to the arguments of the run: predictions would be those of the old rows."""
+
+    def model(x):
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        mean = pyro.deterministic("mean", slope * x)
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(mean, 1e-3))
+
+    old, new, slopes = torch.arange(4.0), 10 + torch.arange(3.0), torch.tensor([1.0, 2.0, -1.0])
+    stored = {"slope": slopes, "mean": slopes[:, None] * old}
+    predicted = Predictive(model, stored, parallel=parallel)(new)
+    assert set(predicted) == {"mean", "y"}
+    torch.testing.assert_close(predicted["y"], slopes[:, None] * new, atol=0.01, rtol=0)
+    alone = Predictive(model, {"mean": stored["mean"]}, parallel=parallel)(new)
+    assert alone["y"].shape == (3, 3)
+    assert set(alone) == {"slope", "mean", "y"}

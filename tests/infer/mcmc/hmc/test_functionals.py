@@ -57,6 +57,19 @@ def common_factor():
     pyro.factor("known", -(U @ V.unsqueeze(-3).mT - B).square().sum((-3, -2, -1)))
 
 
+def scales_of(count):
+    """One matrix with scales of each group; as many groups as chains look like chains."""
+
+    def model():
+        U = pyro.sample("U", StiefelUniform(5, 2))
+        with pyro.plate("groups", count):
+            scales = pyro.sample("scales", dist.HalfNormal(2.0).expand([2]).to_event(1))
+        root = U * scales.unsqueeze(-2)
+        pyro.factor("known", -(root @ root.mT - A).square().sum((-3, -2, -1)))
+
+    return model
+
+
 SIGNS = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))
 SWAP = SIGNS.flip(0)
 TURN = torch.linalg.qr(torch.tensor([[1.0, 2.0], [3.0, -1.0]], dtype=torch.float64)).Q
@@ -68,6 +81,9 @@ CASES = {  # a model, what changes nothing, and what does
     "rotations of two": (product, TURN, None),
     "groups with common scales": (groups, SWAP, TURN),
     "groups with a common factor": (common_factor, TURN, None),
+    "scales of one group": (scales_of(1), SWAP, TURN),
+    "scales of as many groups as chains": (scales_of(3), SWAP, TURN),
+    "scales of more groups": (scales_of(4), SWAP, TURN),
 }
 
 
@@ -103,6 +119,22 @@ def test_what_the_density_sees_changes_them(case):
     assert not torch.allclose(functionals(elsewhere), functionals(run.state))
     if "V" in run.sites:
         assert not torch.allclose(functionals(turned(run, TURN, ["V"])), functionals(run.state))
+
+
+def test_those_of_a_chain_depend_on_that_chain_alone(case):
+    run, functionals, _, _ = case
+    order = torch.tensor([2, 0, 1])
+    moved = run.state._replace(position=run.problem.layout.pack({name: x[order] for name, x in run.sites.items()}))
+    torch.testing.assert_close(functionals(moved), functionals(run.state)[order])
+
+
+def test_shapes_that_cannot_be_combined_leave_the_coordinates(monkeypatch):
+    """What helps to choose a length must not end a run."""
+    run = OHMC(components).prepare(3, 0, None)
+    monkeypatch.setattr(Functionals, "_invariant", lambda *_: torch.ones(2) + torch.ones(3))
+    with pytest.warns(UserWarning, match="Trajectory lengths are chosen by the coordinates of 'U', 'scales'"):
+        functionals = Functionals(run.problem)
+    assert torch.equal(functionals(run.state), coordinates(run.state))
 
 
 def test_without_symmetries_they_are_the_coordinates():
