@@ -8,7 +8,7 @@ import scipy.special
 import torch
 
 from pyro_manifold.density import batched
-from pyro_manifold.density.batched import BatchedPotential
+from pyro_manifold.density.batched import BatchedPotential, value_and_gradient
 
 DATA = torch.randn(20, 3, dtype=torch.float64)
 
@@ -147,3 +147,16 @@ def test_a_probit_likelihood_is_not_a_loop_over_chains():
     torch.testing.assert_close(energy, -below.sum(-1))
     ratios = torch.exp(-at.square() / 2 - math.log(2 * math.pi) / 2 - below)
     torch.testing.assert_close(gradient["w"], -ratios @ DATA)
+
+
+def test_inference_mode_is_refused():
+    """Each gradient would be 0 there; in no_grad they are recorded all the same."""
+    sites = {"x": torch.tensor([0.5, 1.0])}
+
+    def potential(sites):
+        return sites["x"].square().sum()
+
+    with torch.inference_mode(), pytest.raises(ValueError, match=r"inside of torch.inference_mode\(\): run outside"):
+        value_and_gradient(potential, sites)
+    with torch.no_grad():
+        assert value_and_gradient(potential, sites)[1]["x"].tolist() == [1.0, 2.0]

@@ -1,0 +1,29 @@
+"""Graphs of any depth, such as states that a loop of the model carries on: no pass recurses to their depth."""
+
+import pytest
+import torch
+
+from tests.graphs.native.loops import in_native, in_torch
+from tests.infer.mcmc.compilers import native_code
+
+pytestmark = native_code
+
+
+def carried_on(x):
+    for _ in range(150):
+        x = x + 0.01 * torch.sin(x) * (1 - x)
+    return (x,)
+
+
+def turned(x):
+    """Views of views, which alone cost no arithmetic."""
+    for step in range(600):
+        x = x.flip(0) if step % 2 else x.roll(1)
+    return (x,)
+
+
+@pytest.mark.parametrize("function", [carried_on, turned])
+def test_many_steps_agree_with_torch(function):
+    x = torch.randn(3, 4, dtype=torch.float64)
+    for found, expected in zip(in_native(function, x), in_torch(function, x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
