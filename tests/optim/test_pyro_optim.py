@@ -24,6 +24,8 @@ METHODS = {
 }
 over_methods = pytest.mark.parametrize("method", METHODS)
 CONSTRAINTS = {"stiefel": constraints.stiefel, "grassmann": constraints.grassmann, "sphere": constraints.sphere}
+MANIFOLDS = {"stiefel": Stiefel(), "grassmann": Grassmann()}
+Y = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
 A = torch.diag(torch.tensor([4.0, 3.0, 1.0, 0.5, 0.2], dtype=torch.float64))
 
 
@@ -40,7 +42,7 @@ def model(constraint=constraints.stiefel):
     X = pyro.param("X", lambda: Stiefel().random_point(5, 2), constraint=constraint)
     scale = pyro.param("scale", torch.tensor(3.0), constraint=constraints.positive)
     pyro.factor("fit", (X.mT @ A @ X).diagonal().sum())
-    pyro.sample("y", dist.Normal(0.0, scale).expand([4]).to_event(1), obs=torch.tensor([1.0, -1.0, 1.0, -1.0]))
+    pyro.sample("y", dist.Normal(0.0, scale).expand([4]).to_event(1), obs=Y)
 
 
 def fit(optimiser, steps, *args):
@@ -67,26 +69,38 @@ def test_gradient_of_an_unconstrained_value_on_the_manifold_is_the_riemannian_on
 
 @over_methods
 @pytest.mark.parametrize("kind", ["stiefel", "grassmann"])
-def test_svi_finds_the_subspace_and_the_scale(method, kind):
-    fit(make(method), 1500, CONSTRAINTS[kind])
-    X, scale = pyro.param("X").detach(), pyro.param("scale").detach()
-    assert found(X) > 0.98
-    assert abs(scale - 1) < 0.05
+def test_steps_of_svi_are_those_of_the_torch_optimiser(method, kind):
+    """Of a matrix on its manifold, and of the logarithm of a scale."""
+    start = Stiefel().random_point(5, 2)
+    pyro.param("X", start.clone(), constraint=CONSTRAINTS[kind])
+    fit(make(method), 20, CONSTRAINTS[kind])
+
+    point, logarithm = start.clone().requires_grad_(), torch.tensor(3.0).log().requires_grad_()
+    groups = [{"params": [point], "manifold": MANIFOLDS[kind]}, {"params": [logarithm]}]
+    alone = getattr(optim, f"Torch{method}")(groups, **METHODS[method])
+    for _ in range(20):
+        alone.zero_grad()
+        X, normal = transform_to(CONSTRAINTS[kind])(point), torch.distributions.Normal(0.0, logarithm.exp())
+        (-(X.mT @ A @ X).diagonal().sum() - normal.log_prob(Y).sum()).backward()
+        alone.step()
+    torch.testing.assert_close(pyro.param("X"), point)
+    torch.testing.assert_close(pyro.param("scale"), logarithm.exp())
     # The unconstrained value is the point itself.
-    assert Stiefel().contains(dict(pyro.get_param_store().named_parameters())["X"])
-
-
-def test_stock_optimisers_find_the_same():
-    fit(pyro.optim.ClippedAdam({"lr": 0.02}), 1500)
-    assert found(pyro.param("X").detach()) > 0.995
+    torch.testing.assert_close(dict(pyro.get_param_store().named_parameters())["X"], point)
 
 
 def test_other_parameters_take_the_steps_of_pyro():
-    fit(make("RiemannianAdam"), 50)
-    ours = pyro.param("scale").detach()
-    pyro.clear_param_store()
-    fit(pyro.optim.Adam({"lr": 0.02}), 50)
-    torch.testing.assert_close(ours, pyro.param("scale").detach(), rtol=1e-12, atol=0)
+    """A positive number, and a matrix whose transform has coordinates of its own."""
+    householder, start = constraints.householder_stiefel(5, 2), Stiefel().random_point(5, 2)
+    ends = []
+    for optimiser in (make("RiemannianAdam"), pyro.optim.Adam({"lr": 0.02})):
+        pyro.clear_param_store()
+        pyro.param("X", start.clone(), constraint=householder)
+        fit(optimiser, 50, householder)
+        ends.append({name: value.detach() for name, value in pyro.get_param_store().items()})
+    for name, value in ends[0].items():
+        torch.testing.assert_close(value, ends[1][name], rtol=1e-11, atol=1e-11)
+    assert (ends[0]["X"] - start).norm() > 0.1
 
 
 def test_options_for_each_parameter_and_clipping():
@@ -101,10 +115,10 @@ def test_options_for_each_parameter_and_clipping():
 def test_learning_rate_schedules_of_pyro():
     schedule = pyro.optim.ExponentialLR({"optimizer": TorchRiemannianAdam, "optim_args": {"lr": 0.05}, "gamma": 0.99})
     svi = SVI(model, no_guide, schedule, Trace_ELBO())
-    for _ in range(800):
+    for _ in range(400):
         svi.step()
         schedule.step()
-    assert found(pyro.param("X").detach()) > 1 - 1e-5
+    assert found(pyro.param("X").detach()) > 1 - 1e-3
     assert Stiefel().contains(dict(pyro.get_param_store().named_parameters())["X"])
 
 
@@ -193,12 +207,6 @@ def test_an_optimiser_built_before_the_first_call_of_a_module():
     caller.inner = module
     train(optimiser, caller, 10)
     assert Stiefel().contains(module.loadings_unconstrained.detach())
-
-
-def test_transforms_with_coordinates_of_their_own_are_euclidean():
-    householder = constraints.householder_stiefel(5, 2)
-    fit(make("RiemannianAdam"), 800, householder)
-    assert found(pyro.param("X").detach()) > 0.995
 
 
 @pytest.mark.parametrize("kind", ["stiefel", "grassmann"])
