@@ -53,7 +53,7 @@ def assert_mean_of_chains(draws, truth):
     assert abs(z) < FEW_GROUPS, f"mean {float(means.mean())}, truth {truth}: {z:.1f} standard errors"
 
 
-@pytest.mark.parametrize("kernel", [OHMC, GHMC])
+@pytest.mark.parametrize("kernel", [OHMC, pytest.param(GHMC, marks=pytest.mark.long)])
 def test_evidence_and_posterior_of_a_matrix_langevin(kernel):
     mcmc = run(langevin, kernel=kernel, levels=4)
     assert_evidence(mcmc, 1.607)
@@ -62,6 +62,7 @@ def test_evidence_and_posterior_of_a_matrix_langevin(kernel):
     assert_mean_of_chains((F * U).sum((-2, -1)), 2.809)
 
 
+@pytest.mark.long
 def test_evidence_and_posterior_of_linear_regression():
     x, y = torch.randn(30, 4), torch.randn(30)
     mcmc = run(linear, x, y, levels=10)
@@ -75,6 +76,7 @@ def test_evidence_and_posterior_of_linear_regression():
         assert_mean((w[..., k] - mean[k]).square(), float(precision.inverse()[k, k]))
 
 
+@pytest.mark.long
 def test_modes_that_no_chain_would_leave_have_their_weights():
     mcmc = run(two_modes, levels=10, samples=1500)
     prior = dist.Normal(0.0, (25 + 0.01) ** 0.5).log_prob(torch.tensor(4.0)) * 2
@@ -85,6 +87,7 @@ def test_modes_that_no_chain_would_leave_have_their_weights():
     assert mcmc.get_extra_fields(group_by_chain=True)["swapped"].double().mean() > 0.2
 
 
+@pytest.mark.long
 def test_a_narrow_mode_that_replicas_miss_is_covered_by_the_error_and_warned_of():
     """Errors of 0.03 to 0.1 beside a truth 0.7 away, in about six runs of ten: in one of eight but for 1e-3."""
     truth, _ = unequal_truth(3, 0.15)
@@ -92,15 +95,16 @@ def test_a_narrow_mode_that_replicas_miss_is_covered_by_the_error_and_warned_of(
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             mcmc = run(lambda: unequal(3, 0.15), num_chains=4, levels=8)
-        reported = exchange(mcmc)
-        assert abs(reported["log evidence"] - truth) < 3 * reported["log evidence error"]
         if mcmc._run_here.bound.present < 0.05:  # of the draws are in the mode
+            reported = exchange(mcmc)
+            assert abs(reported["log evidence"] - truth) < 3 * reported["log evidence error"]
             assert any("of the replicas is too low" in str(each.message) for each in said)
             assert "by the modes that descents find" in mcmc._run_here.sentences()[1]
             return
     pytest.fail("The replicas found the mode in each of eight runs.")
 
 
+@pytest.mark.long
 def test_the_ladder_has_equal_rejections_and_the_barrier_of_the_path():
     levels = 8
     mcmc = run(gaussian_path.model, levels=levels, num_chains=64, warmup_steps=150, samples=150)
@@ -125,6 +129,7 @@ def test_both_components_of_the_orthogonal_group():
     assert_mean_of_chains((torch.linalg.det(mcmc.get_samples(group_by_chain=True)["U"]) > 0).double(), 0.5)
 
 
+@pytest.mark.long
 def test_discrete_sites_and_a_likelihood_that_is_zero_somewhere():
     def half():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
@@ -135,12 +140,15 @@ def test_discrete_sites_and_a_likelihood_that_is_zero_somewhere():
 
     of_x = 0.5 + math.log(dist.Normal(0.0, 1.0).cdf(torch.tensor(-1.0)))  # ∫ φ(x) e^(-x) over x > 0
     of_y = 2 * math.log((1 + math.exp(-0.5)) / 2 / math.sqrt(2 * math.pi))
-    mcmc = run(half, levels=3)
-    assert abs(exchange(mcmc)["log evidence"] - of_x - of_y) < 0.1  # also the count of draws from the prior errs
+    mcmc = run(half, levels=3, samples=100, warmup_steps=60)  # of steps that must be short, at the edge
+    reported, drawn = exchange(mcmc), mcmc._run_here.tuning.fresh.drawn
+    # Half of the draws from the prior count, a share whose logarithm has the variance 1/n.
+    error = math.hypot(reported["log evidence error"], drawn**-0.5)
+    assert abs(reported["log evidence"] - of_x - of_y) < FEW_GROUPS * error
     assert (mcmc.get_samples()["x"] > 0).all()
 
 
-def pool(draw, size=128):
+def pool(draw, size):
     example = {name: x.unsqueeze(0).repeat(size, *[1] * x.dim()) for name, x in draw().items()}
     layout = Layout.build({name: x[0] for name, x in example.items()}, ["U", "inverse temperature"], False)
     blocks = layout.pack({**example, "inverse temperature": torch.zeros(size, 1)})
@@ -148,19 +156,19 @@ def pool(draw, size=128):
     return PriorDraws(draw, layout, finite, blocks, torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_draws_from_the_prior_are_as_many_different_ones(at_once):
+@pytest.mark.parametrize(("at_once", "size"), [(True, 128), (False, 40)])
+def test_draws_from_the_prior_are_as_many_different_ones(at_once, size):
     def draw():
         shift = torch.randn(2) if at_once else torch.from_numpy(torch.randn(2).numpy())  # which vmap refuses
         return {"U": MatrixLangevin(F).sample() if not at_once else StiefelUniform(3, 2).sample(), "x": 3 + shift}
 
-    draws = pool(draw)
+    draws = pool(draw, size)
     assert (draws._at_once() is not None) == at_once
-    found = draws.take(128)
+    found = draws.take(size)
     assert_mean(found[("x",)][:, 0], 3.0)
     assert_mean((found[("x",)][:, 0] - 3).square(), 1.0)
     assert_mean((F * found[("U",)]).sum((-2, -1)), 0.0 if at_once else 2.809)
-    assert not torch.equal(draws.take(128)[("x",)], found[("x",)])
+    assert not torch.equal(draws.take(size)[("x",)], found[("x",)])
 
 
 def test_draws_of_vmap_that_are_all_the_same_are_not_taken():
@@ -169,21 +177,21 @@ def test_draws_of_vmap_that_are_all_the_same_are_not_taken():
     def draw():  # random numbers that torch does not know of
         return {"U": torch.eye(3)[:, :2], "x": torch.full((1,), float(next(constant)))}
 
-    assert pool(draw)._at_once() is None
+    assert pool(draw, 128)._at_once() is None
 
 
 @pytest.mark.filterwarnings("ignore:No replica")
-def test_a_seed_is_a_run_and_so_is_one_that_is_continued():
+def test_a_seed_is_a_run_and_so_is_one_that_is_continued(monkeypatch):
+    monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")  # which begins where enough iterations are planned
     found = []
-    for samples, more in ((40, 0), (40, 0), (15, 25)):
+    for samples, more in ((40, 0), (15, 25)):
         pyro.set_rng_seed(3)
         mcmc = run(langevin, levels=3, samples=samples, num_chains=2, warmup_steps=40)
         if more:
             mcmc.continue_run(more)
         found.append((mcmc.get_samples()["U"], exchange(mcmc)["log evidence"]))
     assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][0], found[2][0])
-    assert found[0][1] == found[1][1] == found[2][1]
+    assert found[0][1] == found[1][1]
 
 
 @pytest.mark.filterwarnings("ignore:No replica")

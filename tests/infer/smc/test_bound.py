@@ -200,6 +200,7 @@ def test_the_bound_of_a_regression_is_its_evidence():
     assert smc.result.bound.log_evidence == pytest.approx(truth, abs=1e-2)
 
 
+@pytest.mark.long
 def test_the_bound_is_relative_to_a_prior_with_factors():
     def model():
         x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
@@ -211,6 +212,7 @@ def test_the_bound_is_relative_to_a_prior_with_factors():
     assert abs(smc.result.bound.log_evidence - smc.log_evidence) < 4 * smc.log_evidence_error + 0.1
 
 
+@pytest.mark.long
 def test_a_narrow_mode_next_to_a_wide_one_is_covered_by_the_error_or_warned_of():
     """Seven of ten calls were off by more than three of their errors, up to fifteen, without a word."""
     truth, _ = unequal_truth(3, 0.2)

@@ -45,7 +45,12 @@ def put_at(guide, mean, covariance):
 
 
 @pytest.mark.parametrize(
-    "kind", [AutoNormal, AutoMultivariateNormal, lambda model: AutoStiefelLowRankMultivariateNormal(model, rank=1)]
+    "kind",
+    [
+        AutoMultivariateNormal,
+        pytest.param(AutoNormal, marks=pytest.mark.long),
+        pytest.param(partial(AutoStiefelLowRankMultivariateNormal, rank=1), marks=pytest.mark.long),
+    ],
 )
 def test_the_evidence_does_not_depend_on_the_guide(kind):
     (x, y), truth = regression()
@@ -82,6 +87,7 @@ def near_it():
     pyro.sample("s", dist.LogNormal(0.0, 1.0))
 
 
+@pytest.mark.long
 def test_sites_on_manifolds_stay_on_them_in_a_guide_that_has_them():
     # Particles move where the kernel's transforms say, and so must the guide.
     kernel = partial(OHMC, transforms={"s": SoftplusTransform().inv})
@@ -103,6 +109,7 @@ def test_a_gaussian_guide_has_them_in_their_charts():
     assert_mean_of_runs((F * smc.get_samples(group_by_chain=True)["U"]).sum((-2, -1)), 2.809)
 
 
+@pytest.mark.long
 def test_discrete_sites_are_the_models_alone():
     y = torch.tensor([-2.0, 2.5, 3.0])
 

@@ -25,7 +25,9 @@ def test_points_come_back_from_their_coordinates(n, p):
     torch.testing.assert_close(at_centre["U"], centres["U"])
 
 
-@pytest.mark.parametrize(("n", "p"), [(3, 1), (4, 2), (3, 3), (5, 3)])
+@pytest.mark.parametrize(
+    ("n", "p"), [(4, 2), *[pytest.param(*shape, marks=pytest.mark.long) for shape in ((3, 1), (3, 3), (5, 3))]]
+)
 def test_a_gaussian_in_coordinates_has_the_integral_1(n, p):
     """Over uniform matrices, which the volume must turn into the measure of coordinates."""
     local = LocalCoordinates({"U": Stiefel().random_point(1, n, p)}, {"U": Stiefel()})

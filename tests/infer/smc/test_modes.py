@@ -93,6 +93,7 @@ def slow_or_fast(sites):
     return energy, {"x": torch.where(steep.unsqueeze(1), x, torch.tensor([-1e-3, 0.0]))}
 
 
+@pytest.mark.long
 def test_those_that_have_arrived_stay_once_and_of_others_the_better_half():
     counts = []
 
@@ -186,6 +187,7 @@ def curved():
     pyro.factor("banana", dist.Normal(x[0] ** 2 / 4, 0.5).log_prob(x[1]))
 
 
+@pytest.mark.long
 def test_what_is_not_gaussian_is_left_to_the_particles():
     smc = run(curved)
     x = smc.get_samples(group_by_chain=True)["x"]
@@ -194,6 +196,7 @@ def test_what_is_not_gaussian_is_left_to_the_particles():
     assert abs(smc.log_evidence - float(dist.Normal(0.0, 100.0).log_prob(torch.tensor(0.0)))) < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("with_noise", [False, True])
 def test_matrices_with_two_modes_and_their_evidence(with_noise):
     """Each mode of the density a exp(κ tr MᵀU) + b exp(κ tr NᵀU) has the mass of its matrix Langevin."""
@@ -219,6 +222,7 @@ def test_matrices_with_two_modes_and_their_evidence(with_noise):
         assert abs(float(means.mean()) - 0.8) < QUANTILE * float(means.std()) / 8**0.5
 
 
+@pytest.mark.long
 def test_orthogonal_matrices_of_both_determinants():
     def model():
         U = pyro.sample("U", StiefelUniform(2, 2))

@@ -79,6 +79,7 @@ def test_lost_mass_is_a_sentence_of_what_is_lost_and_what_to_do():
         warn(result([0.0, 0.0], [0.01, 0.01], bound=outside), plan, 64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.5, 0.1])
 def test_the_error_of_a_share_of_the_prior_is_stated(share):
     """A likelihood of 0 and 1: all of the error is that of the share, which all runs have together."""
@@ -155,6 +156,7 @@ def components(y):
     pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), *covariance).expand([len(y)]).to_event(1), obs=y)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The log evidences of 2 runs differ")  # as those of so few particles may
 def test_columns_known_up_to_signs_are_reported(capsys):
     smc = SMC(OHMC(components), 64, 2, disable_progbar=True)
@@ -215,6 +217,7 @@ def test_an_error_from_few_chains_is_reported_as_rough():
         smc.run()
 
 
+@pytest.mark.long
 def test_the_error_of_a_single_run_is_what_runs_differ():
     x, y = torch.randn(30, 4), torch.randn(30)
     smc = SMC(OHMC(linear), 256, 64, disable_progbar=True)

@@ -39,7 +39,7 @@ def assert_mean_of_runs(draws, truth):
     assert abs(z) < 8.47, f"mean {float(means.mean())}, truth {truth}: {z:.1f} standard errors"
 
 
-@pytest.mark.parametrize("kernel", [OHMC, GHMC])
+@pytest.mark.parametrize("kernel", [OHMC, pytest.param(GHMC, marks=pytest.mark.long)])
 def test_evidence_and_posterior_of_a_matrix_langevin(kernel):
     pyro.set_rng_seed(0)
     smc = run(langevin, kernel=kernel)
@@ -58,6 +58,7 @@ def test_chains_of_the_last_level_can_be_longer():
     assert_mean_of_runs((F * U).sum((-2, -1)), 2.809)
 
 
+@pytest.mark.long
 def test_evidence_and_posterior_of_linear_regression():
     pyro.set_rng_seed(1)
     x, y = torch.randn(30, 4), torch.randn(30)
@@ -73,6 +74,7 @@ def test_evidence_and_posterior_of_linear_regression():
         assert_mean_of_runs((w[..., k] - mean[k]).square(), float(precision.inverse()[k, k]))
 
 
+@pytest.mark.long
 def test_modes_have_the_particles_that_their_masses_earn():
     def two_modes():
         x = pyro.sample("x", dist.Normal(torch.zeros(2), 5.0).to_event(1))
@@ -88,6 +90,7 @@ def test_modes_have_the_particles_that_their_masses_earn():
     assert_mean_of_runs((smc.get_samples(group_by_chain=True)["x"][..., 0] > 0).double(), 0.7)
 
 
+@pytest.mark.long
 def test_discrete_sites_are_summed_out():
     y = torch.tensor([-2.0, -1.5, 2.0, 2.5, 3.0])
 
@@ -105,6 +108,7 @@ def test_discrete_sites_are_summed_out():
     assert_evidence(run(mixture), float(density.logsumexp(0) + math.log(40 / 40_000)))
 
 
+@pytest.mark.long
 def test_both_components_of_the_orthogonal_group():
     def square():
         U = pyro.sample("U", StiefelUniform(2, 2))
@@ -160,14 +164,6 @@ def test_what_users_call_after_a_run(capsys):
     assert [level.inverse_temperature.shape for level in smc.levels] == [(2,)] * len(smc.levels)
     assert float(smc.levels[-1].inverse_temperature.min()) == 1
     pickle.dumps(smc.get_samples())
-
-
-def test_a_seed_is_a_run():
-    first, second = [], []
-    for found in (first, second):
-        pyro.set_rng_seed(8)
-        found.append(run(langevin, num_particles=64, num_runs=2).log_evidences)
-    assert torch.equal(first[0], second[0])
 
 
 @pytest.mark.parametrize(
@@ -302,6 +298,7 @@ def test_an_interrupt_reports_progress_and_leaves_no_draws(monkeypatch):
         smc.get_samples()  # not those of the run before
 
 
+@pytest.mark.long
 def test_particles_are_a_part_at_a_time_where_memory_asks(monkeypatch):
     """Chains whose intermediate values would be mapped anew at each call are moved in parts."""
     pyro.set_rng_seed(9)

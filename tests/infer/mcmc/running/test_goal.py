@@ -47,15 +47,8 @@ def test_a_run_stops_when_every_entry_has_reached_the_goal():
     assert 20 < draws < 2 * 500
 
 
-def test_a_run_with_the_same_seed_is_the_same_run():
-    found = []
-    for _ in range(2):
-        pyro.set_rng_seed(3)
-        found.append(run(fast(), num_samples=20, warmup_steps=50, until={"ess": 300}).get_samples()["U"])
-    assert torch.equal(*found)
-
-
-def test_it_is_a_fixed_run_of_as_many_draws():
+def test_it_is_a_fixed_run_of_as_many_draws(monkeypatch):
+    monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")  # which begins where enough iterations are planned
     pyro.set_rng_seed(3)
     some = run(fast(), num_samples=20, warmup_steps=50, until={"ess": 300})
     pyro.set_rng_seed(3)
@@ -89,11 +82,16 @@ def axes(y):
 
 
 def test_columns_known_up_to_signs_and_order_do_not_keep_a_run_going(capsys):
+    """Chains begin at the four mirror images of a mode, thousands of nats from each other by the way between them."""
     y = torch.randn(60, 4) * torch.tensor([4.0, 2.0, 0.5, 0.5])
-    mcmc = run(OHMC(axes), y, num_samples=50, warmup_steps=150, until=Until(ess=200, rhat=1.02, max_samples=1500))
+    signs = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
+    start = {"U": torch.eye(4, 2) * signs.unsqueeze(1), "scales": torch.tensor([4.0, 2.0]).log().expand(4, 2)}
+    until = Until(ess=200, rhat=1.02, max_samples=1500)
+    mcmc = run(OHMC(axes), y, num_samples=50, warmup_steps=100, initial_params=start, until=until)
     assert mcmc.stopped.startswith(f"Stopped at {mcmc.num_samples} draws of each chain, with ess ≥ 200")
-    # The entries themselves never agree.
-    assert float(convergence(mcmc.get_samples(group_by_chain=True)["U"])["r_hat"].max()) > 1.1
+    U = mcmc.get_samples(group_by_chain=True)["U"]
+    assert torch.equal(U[..., [0, 1], [0, 1]].sign(), signs.unsqueeze(1).expand(4, mcmc.num_samples, 2))
+    assert float(convergence(U)["r_hat"].max()) > 1.1, "the entries themselves do not agree"
     mcmc.summary()
     printed = capsys.readouterr().out
     assert "ess_tail" in printed
@@ -185,7 +183,6 @@ BAD = {
         {"until": {"nested_rhat": 1.01}},
         r"common initial values: pass num_chains=Superchains\(",
     ),
-    "nothing": ({}, "MCMC needs num_samples, or until="),
     "max_samples alone": ({"until": {"max_samples": 20}}, "until has no goal"),
     "max_samples": ({"until": {"ess": 4, "max_samples": 2.5}}, "max_samples=2.5, expected a positive integer"),
     "too few": (

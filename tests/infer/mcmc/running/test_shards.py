@@ -107,6 +107,7 @@ def deadly(place):
     return fatal
 
 
+@pytest.mark.long
 def test_a_pool_of_two_whose_worker_is_killed(expected, tmp_path):
     executor = partial(ProcessPoolExecutor, 2, mp_context=SPAWN)
     mcmc = made(executor, deadly(tmp_path), store=Store(tmp_path / "run", draws=3))
@@ -128,8 +129,9 @@ def test_without_another_executor_what_is_stored_can_be_resumed(expected, tmp_pa
     assert same(mcmc.get_samples(group_by_chain=True), expected)
 
 
+@pytest.mark.long
 def test_dask_with_a_worker_killed(expected, tmp_path):
-    distributed = pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed", reason="Dask's package distributed is not installed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Dask's own: a port that is taken, a worker that is gone
         with (
@@ -143,8 +145,9 @@ def test_dask_with_a_worker_killed(expected, tmp_path):
     assert same(mcmc.get_samples(group_by_chain=True), expected)
 
 
+@pytest.mark.long
 def test_loky(expected):
-    loky = pytest.importorskip("loky")
+    loky = pytest.importorskip("loky", reason="loky is not installed")
     assert same(made(partial(loky.get_reusable_executor, 1)).get_samples(group_by_chain=True), expected)
 
 
@@ -162,28 +165,24 @@ if __name__ == "__main__":
 """
 
 
-def test_two_ranks_of_openmpi(expected, tmp_path):
-    pytest.importorskip("mpi4py")
+def two_ranks(*arguments):
+    """Run Python in two ranks of Open MPI, or skip the test where there is none."""
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if mpiexec is None:
-        pytest.skip("no MPI here")
+        pytest.skip("there is no MPI launcher (mpiexec) here")
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    command = [mpiexec, *root, "--oversubscribe", "--bind-to", "none", "-n", "2", sys.executable, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+
+
+@pytest.mark.long
+def test_two_ranks_of_openmpi(expected, tmp_path):
+    if two_ranks("-c", "from mpi4py import MPI; assert MPI.COMM_WORLD.Get_size() == 2").returncode:
+        pytest.skip("mpiexec cannot start two ranks of mpi4py here, which needs Open MPI")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    command = [
-        mpiexec,
-        *root,
-        "--oversubscribe",
-        "--bind-to",
-        "none",
-        "-n",
-        "2",
-        sys.executable,
-        "-m",
-        "mpi4py.futures",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
-    found = subprocess.run([*command, str(program)], capture_output=True, text=True, env=environment, timeout=280)
+    found = two_ranks("-m", "mpi4py.futures", str(program))
     assert found.returncode == 0, found.stderr[-2000:]
     assert json.loads(found.stdout.splitlines()[-1]) == expected["s"].flatten().tolist()
 
