@@ -9,6 +9,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,7 @@ def autocorrelations(values: Array) -> Array:
     arviz = imported_arviz()
     if is_before_1():
         return np.asarray(arviz.autocorr(values, axis=-1))
-    from arviz_stats.base import array_stats
-
-    return np.asarray(array_stats.autocorr(values, axis=-1))
+    return np.asarray(_array_functions().autocorr(values, axis=-1))
 
 
 def pareto_shape(log_weights: Array) -> float:
@@ -76,11 +75,14 @@ def pareto_shape(log_weights: Array) -> float:
         return -math.inf
     if is_before_1():
         return float(imported_arviz().psislw(log_weights)[1])
-    from arviz_stats.base import array_stats
-
     # Not its psislw, which takes logarithms of inverse weights; nor log_weights=True here, which fits the logarithms.
     weights = np.exp(log_weights - largest)[None]  # of one chain
-    return float(array_stats.pareto_khat(weights, r_eff=1.0, tail="right"))
+    return float(_array_functions().pareto_khat(weights, r_eff=1.0, tail="right"))
+
+
+def _array_functions() -> Any:
+    """Return the functions of arrays of ArviZ 1, which are not in the module arviz."""
+    return import_module("arviz_stats.base").array_stats
 
 
 def elpd_data(pointwise: Array, num_draws: int, num_folds: int | None = None) -> Any:

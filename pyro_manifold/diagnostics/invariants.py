@@ -78,8 +78,8 @@ def invariants(
         >>> all(torch.equal(found[name], value) for name, value in invariants(-draws, kind="signs").items())
         True
         >>> covariance = invariants(draws, scales=torch.ones(4, 10, 2))
-        >>> covariance["eigenvalues"][0, 0].tolist()
-        [1.0, 1.0]
+        >>> bool(torch.allclose(covariance["eigenvalues"], torch.ones(4, 10, 2)))
+        True
     """
     _check(draws, kind, scales, right, "invariants")
     draws = draws.detach()

@@ -87,6 +87,7 @@ def test_values_are_those_of_the_model(finished):
     assert (kinetic >= 0).all()
 
 
+@pytest.mark.long
 def test_kinetic_energy_has_its_known_mean():
     """E(energy + lp) is half the degrees of freedom: 5 of V(4, 2), in equilibrium and for small steps."""
     mcmc = run(OHMC(concentrated, step_size=0.05, num_steps=20, adapt_step_size=False), num_chains=200)

@@ -9,6 +9,9 @@ from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 
+# So few particles are for speed.
+pytestmark = pytest.mark.filterwarnings("ignore:The log evidences of 2 runs differ")
+
 
 def model():
     U = pyro.sample("U", StiefelUniform(3, 2))
@@ -28,8 +31,16 @@ def of_chains():
     return mcmc
 
 
-def test_the_log_density_of_particles_is_that_of_chains():
-    mcmc, smc = of_chains(), of_smc()
+@pytest.fixture(scope="module")
+def finished():
+    """Chains and particles of the model."""
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(0)
+    return of_chains(), of_smc()
+
+
+def test_the_log_density_of_particles_is_that_of_chains(finished):
+    mcmc, smc = finished
     target = mcmc.kernel.target(None, (), {})
     positions = target.positions({name: x.flatten(0, 1)[:5] for name, x in smc.result.samples.items()})
     expected = [-target.potential_fn({name: x[k] for name, x in positions.items()}) for k in range(5)]
@@ -37,14 +48,18 @@ def test_the_log_density_of_particles_is_that_of_chains():
     torch.testing.assert_close(found.flatten()[:5], torch.stack(expected))
 
 
-# So few particles are for speed.
-@pytest.mark.filterwarnings("ignore:The log evidences of 2 runs differ")
-def test_other_coordinates_or_models_are_not_compared():
-    mcmc = of_chains()
-    assert comparable_log_density(of_smc(init="modes", num_starts=2), mcmc) is None
-    assert comparable_log_density(of_smc(OHMC(lambda: model())), mcmc) is None
-    assert comparable_log_density(of_smc(), mcmc.get_samples(group_by_chain=True)) is None
+def test_draws_without_a_density_are_not_compared(finished):
+    mcmc, smc = finished
+    assert comparable_log_density(smc, mcmc.get_samples(group_by_chain=True)) is None
     assert comparable_log_density({"U": torch.ones(2)}, mcmc) is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [(OHMC(lambda: model()), {}), pytest.param(None, {"init": "modes", "num_starts": 2}, marks=pytest.mark.long)],
+)
+def test_other_models_or_coordinates_are_not_compared(finished, kernel, options):
+    assert comparable_log_density(of_smc(kernel, **options), finished[0]) is None
 
 
 def test_the_log_density_alone_distinguishes_particles():

@@ -24,13 +24,13 @@ def model():
     pyro.sample("y", dist.Normal(U * scales.unsqueeze(-2) @ U.mT, 0.1 + noise[..., None, None]).to_event(2), obs=given)
 
 
-def run(folder, chains=4, draws=30, **options):
-    mcmc = MCMC(OHMC(model), draws, 60, num_chains=chains, store=folder, disable_progbar=True, **options)
+def run(folder, chains=4, draws=30, warmup=60, **options):
+    mcmc = MCMC(OHMC(model), draws, warmup, num_chains=chains, store=folder, disable_progbar=True, **options)
     mcmc.run()
     return mcmc
 
 
-@pytest.mark.parametrize("chains", [1, 4])
+@pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_draws_read_back_are_those_of_the_run(chains, tmp_path):
     mcmc = run(tmp_path / "run", chains)
     aligned, raw = (mcmc.get_samples(group_by_chain=True, align=align) for align in (True, False))
@@ -41,7 +41,7 @@ def test_draws_read_back_are_those_of_the_run(chains, tmp_path):
     np.testing.assert_array_equal(open_run(tmp_path / "run").posterior["U"], raw["U"])
 
 
-def test_a_run_in_progress_is_aligned_and_draws_are_the_same_without_record(tmp_path, monkeypatch):
+def test_a_run_in_progress_is_aligned(tmp_path):
     seen = []
 
     def look(iteration):
@@ -49,23 +49,29 @@ def test_a_run_in_progress_is_aligned_and_draws_are_the_same_without_record(tmp_
             mcmc._sampling._storage.settle()
             seen.append(open_run(tmp_path / "run", align=True).posterior["scales"].values)
 
-    pyro.set_rng_seed(0)
     mcmc = MCMC(OHMC(model), 30, 60, num_chains=4, store=tmp_path / "run", consumers=[look], disable_progbar=True)
     mcmc.run()
     (scales,) = seen
     assert scales.shape[0] == 4
     assert (np.median(scales, (0, 1)).argsort() == [1, 0]).all()
-    pyro.set_rng_seed(0)
-    without = MCMC(OHMC(model), 30, 60, num_chains=4, disable_progbar=True)
-    without.run()
-    assert torch.equal(without.get_samples()["U"], torch.as_tensor(mcmc.get_samples()["U"]))
+
+
+@pytest.mark.long
+def test_draws_are_the_same_without_a_record(tmp_path):
+    draws = []
+    for options in ({"store": tmp_path / "run"}, {}):
+        pyro.set_rng_seed(0)
+        mcmc = MCMC(OHMC(model), 30, 60, num_chains=4, disable_progbar=True, **options)
+        mcmc.run()
+        draws.append(torch.as_tensor(mcmc.get_samples()["U"]))
+    assert torch.equal(*draws)
 
 
 def test_what_cannot_be_aligned_has_a_sentence(tmp_path):
-    run(tmp_path / "part", save_params=["U"])
+    run(tmp_path / "part", draws=5, warmup=5, save_params=["U"])
     with pytest.raises(ValueError, match=r"open_run\(align=True\): the symmetries .* are not known, as save_params"):
         open_run(tmp_path / "part", align=True)
-    run(tmp_path / "run")
+    run(tmp_path / "run", draws=5, warmup=5)
     with pytest.raises(ValueError, match="align='x', expected True or False"):
         open_run(tmp_path / "run", align="x")
     record = tmp_path / "run" / "symmetries.json"
@@ -78,8 +84,8 @@ def test_what_cannot_be_aligned_has_a_sentence(tmp_path):
     record.unlink()
     with pytest.raises(ValueError, match=r"are not recorded.*resume=True"):
         open_run(tmp_path / "run", align=True)
-    run(tmp_path / "run", draws=35, resume=True)
-    assert open_run(tmp_path / "run", align=True).posterior["U"].shape == (4, 35, 4, 2)
+    run(tmp_path / "run", draws=8, warmup=5, resume=True)
+    assert open_run(tmp_path / "run", align=True).posterior["U"].shape == (4, 8, 4, 2)
 
 
 def test_a_posterior_without_symmetries_is_read_as_it_is(tmp_path):

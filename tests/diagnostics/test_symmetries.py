@@ -205,7 +205,7 @@ KNOWN_UP_TO = {
 
 
 @pytest.mark.parametrize(("model", "expected"), KNOWN_UP_TO.values(), ids=KNOWN_UP_TO)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.long)])
 def test_symmetries_are_those_of_the_model(model, expected, dtype, monkeypatch):
     torch.set_default_dtype(dtype)
     monkeypatch.setitem(globals(), "DATA", DATA.to(dtype))
@@ -234,7 +234,10 @@ def summary_of(kernel, capsys, **options):
     return lines[: last + 1]
 
 
-@pytest.mark.parametrize("options", [{"num_chains": 2}, {"num_chains": 2, "chain_method": "sequential"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"num_chains": 2}, pytest.param({"num_chains": 2, "chain_method": "sequential"}, marks=pytest.mark.long)],
+)
 def test_summary_reports_symmetries_for_all_ways_to_run(options, capsys):
     model = principal_components([2.0, 1.0])
     last = summary_of(OHMC(model), capsys, **options)[-1]
@@ -268,6 +271,12 @@ def test_summary_reports_no_symmetry_of_identified_or_unknown_sites(capsys):
     assert "known only" not in "\n".join(summary_of(kernel, capsys, initial_params=initial))
     kernel = OHMC(potential_fn=lambda sites: -sites["U"][0].square().sum(), manifolds={"U": Stiefel()})
     assert "rotations of its columns" in summary_of(kernel, capsys, initial_params=initial)[-1]
+
+
+@pytest.mark.parametrize("name", ["inferred variances", "scores", "one sign", "axis", "plates"])
+def test_symmetries_in_single_precision(name, monkeypatch):
+    """One of each kind; `make test-all` has all of them."""
+    test_symmetries_are_those_of_the_model(*KNOWN_UP_TO[name], torch.float32, monkeypatch)
 
 
 def test_no_density_is_asked_without_matrices_and_loadings_can_be_left_out():

@@ -97,7 +97,7 @@ def draw_ellipses(ax: Any, ellipses: CredibleEllipse, **style: Any) -> None:
 def legend_of_ellipses(ax: Any, probability: float, groups: list[str]) -> None:
     """Add a legend below the axes: the share of the draws in each ellipse, and the groups if there are any."""
     title = f"each ellipse: {in_percent(probability)} of the draws"
-    options = {} if groups else {"handles": []}
+    options: dict[str, Any] = {} if groups else {"handles": []}
     legend_below(
         ax, 32, title=title, title_fontsize="small", ncols=min(max(len(groups), 1), 4), handletextpad=0.1, **options
     )

@@ -49,6 +49,8 @@ def text(
 
 def inferencedata(smc: Any, result: Result, **options: Any) -> Any:
     """Export particles to ArviZ, with runs as chains, and levels and evidence; see `SMC.to_inferencedata`."""
+    from xarray import DataArray
+
     found = to_inferencedata(smc, **options)
     statistics = found.sample_stats
     for name, attribute in {
@@ -57,7 +59,8 @@ def inferencedata(smc: Any, result: Result, **options: Any) -> Any:
         "acceptance_rate": "acceptance",
     }.items():
         values = torch.stack([getattr(level, attribute) for level in result.levels], 1)
-        statistics[name] = (("chain", "level"), values.cpu().numpy())
+        # A DataTree, of ArviZ 1, would take dimensions and values in a tuple for one value.
+        statistics[name] = DataArray(values.cpu().numpy(), dims=("chain", "level"))
     statistics.attrs["log_evidence"] = result.log_evidence
     statistics.attrs["log_evidence_error"] = result.error
     statistics.attrs["log_evidence_bound"] = result.bound.sure
