@@ -14,6 +14,7 @@ from problems.importance import weighted_mean
 from problems.monte_carlo import assert_mean
 from pyro_manifold import distributions
 from tests.distributions.cases import DISTRIBUTIONS
+from tests.parameters import long_except
 
 ALL = pytest.mark.parametrize("name", DISTRIBUTIONS)
 
@@ -32,7 +33,7 @@ def test_none_is_left_out():
 
 
 @ALL
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("batch", long_except([(), (3,), (2, 3)], (), (2, 3)))
 def test_shapes_and_support(name, batch):
     one, event = made(name, *batch), DISTRIBUTIONS[name].event
     assert (one.batch_shape, one.event_shape, one.support.event_dim) == (batch, event, len(event))
@@ -161,7 +162,13 @@ def test_copies_have_the_same_density_and_draws(name, through):
 # ---- draws and density ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name, case in DISTRIBUTIONS.items() if case.reference is not None])
+WITH_REFERENCE = [name for name, case in DISTRIBUTIONS.items() if case.reference is not None]
+
+
+# Those of Bingham–von Mises–Fisher are slow, and compared with importance sampling in test_bingham.py.
+@pytest.mark.parametrize(
+    "name", long_except(WITH_REFERENCE, *(each for each in WITH_REFERENCE if each != "Bingham–von Mises–Fisher"))
+)
 def test_draws_have_the_density(name):
     """Importance sampling: E_r[p/r] = 1 of a normalised density, and E_r[f p/r] = E_p[f] E_r[p/r] of any."""
     reference, one = DISTRIBUTIONS[name].reference(), made(name)

@@ -28,6 +28,7 @@ from pyro_manifold.distributions.bingham_normaliser import log_bingham_normalise
 from pyro_manifold.distributions.matrix_fisher import quaternion_form, rotation_of
 from pyro_manifold.distributions.sphere_normaliser import mean_resultant_length, scaled_log_normaliser
 from pyro_manifold.infer import MCMC, OHMC
+from tests.infer.mcmc.compilers import native_code
 
 # ---- von Mises–Fisher -------------------------------------------------------------------------------------------
 
@@ -68,10 +69,10 @@ def test_uniform_at_concentration_zero():
     assert abs(float(uniform.entropy())) < 1e-14
 
 
-@pytest.mark.parametrize(("n", "kappa"), [(2, 3.0), (3, 1e5), (50, 20.0), (10_000, 3000.0)])
+@pytest.mark.parametrize(("n", "kappa"), [(2, 3.0), (3, 1e5), (50, 20.0), (2000, 600.0)])
 def test_draws_have_the_mean(n, kappa):
     law = VonMisesFisher(torch.eye(n)[1], kappa)
-    x = law.sample((2000 if n < 1000 else 200,))
+    x = law.sample((2000 if n < 1000 else 100,))
     assert_mean(kappa * (1 - x[:, 1]), kappa * (1 - float(law.mean[1])), truth_error=1e-4)
     assert_mean(x[:, 0], 0.0)
 
@@ -83,7 +84,7 @@ def test_entropy_and_divergence():
     assert_mean(p.log_prob(x) - q.log_prob(x), float(kl_divergence(p, q)))
     uniform = VonMisesFisher(torch.eye(3)[0], 0.0)
     torch.testing.assert_close(kl_divergence(p, uniform), -p.entropy())
-    assert float(kl_divergence(p, p)) == 0
+    assert abs(float(kl_divergence(p, p))) < 1e-14
 
 
 def test_copies_by_an_index_share_the_constant():
@@ -136,11 +137,18 @@ def subspace_model():
 K = torch.diag(torch.tensor([6.0, 4.0, 2.0, 0.0, 0.0], dtype=torch.float64))
 
 
+@native_code
 @pytest.mark.parametrize(
     ("model", "data"),
     [
-        (mixture, lambda: VonMisesFisher(torch.eye(3)[torch.arange(20) % 2], 9.0).sample()),
-        (bingham_model, lambda: Bingham(torch.diag(torch.tensor([9.0, 2.0, 0.0]))).sample((20,))),
+        pytest.param(
+            mixture, lambda: VonMisesFisher(torch.eye(3)[torch.arange(20) % 2], 9.0).sample(), marks=pytest.mark.long
+        ),
+        pytest.param(
+            bingham_model,
+            lambda: Bingham(torch.diag(torch.tensor([9.0, 2.0, 0.0]))).sample((20,)),
+            marks=pytest.mark.long,
+        ),
         (fisher_model, lambda: MatrixFisher(5 * torch.eye(3)).sample((20,))),
     ],
 )
@@ -153,6 +161,7 @@ def test_models_have_native_code(model, data):
     assert run.transitions[-1].graph.form == "native"
 
 
+@pytest.mark.long
 def test_posterior_of_the_concentration_is_that_of_quadrature():
     """With μ known the posterior of κ has one dimension."""
     x = VonMisesFisher(torch.eye(3)[0], 4.0).sample((20,))
@@ -280,7 +289,7 @@ def test_matrix_fisher_mean_and_mode():
 
 def test_chains_of_subspaces():
     """Against exact draws of the Langevin distribution of projectors; the summary is of what is invariant."""
-    mcmc = MCMC(OHMC(subspace_model), num_samples=300, warmup_steps=200, num_chains=16, disable_progbar=True)
+    mcmc = MCMC(OHMC(subspace_model), num_samples=100, warmup_steps=100, num_chains=32, disable_progbar=True)
     mcmc.run()
     X = mcmc.get_samples(group_by_chain=True)["X"]
     assert constraints.grassmann.check(X).all()

@@ -51,7 +51,7 @@ def test_inverse_and_jacobian_of_the_transform():
         torch.testing.assert_close(transform.log_abs_det_jacobian(x, y), torch.linalg.slogdet(jacobian).logabsdet)
 
 
-@pytest.mark.parametrize("kernel", ["OHMC", "NUTS"])
+@pytest.mark.parametrize("kernel", ["OHMC", pytest.param("NUTS", marks=pytest.mark.long)])
 def test_samplers_draw_from_it(kernel):
     def model():
         pyro.sample("s", Ordered(dist.Gamma(3.0, 2.0), 3))

@@ -1,7 +1,6 @@
 """Pyro's own inference on Stiefel sites, through the registered charts."""
 
 import pyro
-import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import HMC, SVI, Predictive, Trace_ELBO
@@ -15,8 +14,10 @@ from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC
 from pyro_manifold.manifolds import Stiefel
+from tests.parameters import long_except
 
 CHARTS = ["polar", "householder"]
+GUIDES = [AutoNormal, AutoMultivariateNormal]
 over_charts = pytest.mark.parametrize("chart", CHARTS)
 
 
@@ -29,8 +30,16 @@ def log_normaliser(target):
     return np.log(weights.mean()), weights.std() / weights.mean() / len(values) ** 0.5
 
 
-@over_charts
-@pytest.mark.parametrize("guide_type", [AutoNormal, AutoMultivariateNormal])
+@pytest.mark.parametrize(
+    ("guide_type", "chart"),
+    [
+        (AutoNormal, "polar"),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in [(AutoMultivariateNormal, "polar"), *((each, "householder") for each in GUIDES)]
+        ),
+    ],
+)
 def test_elbo_is_a_lower_bound_of_the_evidence(guide_type, chart):
     target = LANGEVIN["V(3,2)"]
     model = target.model(chart)
@@ -49,6 +58,7 @@ def test_elbo_is_a_lower_bound_of_the_evidence(guide_type, chart):
     assert constraints.stiefel.check(guide.median()["X"])
 
 
+@pytest.mark.long
 @over_charts
 def test_hmc_of_pyro(chart):
     target = LANGEVIN["sphere"]
@@ -57,7 +67,7 @@ def test_hmc_of_pyro(chart):
     assert_mean(target.statistic(pyro_mcmc.get_samples(group_by_chain=True)["X"]), *target.expectation())
 
 
-@over_charts
+@pytest.mark.parametrize("chart", long_except(CHARTS, "polar"))
 def test_plates_and_delta_guides(chart):
     def model():
         with pyro.plate("groups", 3):
@@ -110,13 +120,3 @@ def test_param_store_round_trip(tmp_path):
     pyro.get_param_store().set_state(state)
     assert torch.allclose(pyro.param("X"), X0)
     assert torch.allclose(pyro.param("Y"), X0)
-
-
-def test_predictive_draws_from_the_prior():
-    def model():
-        U = pyro.sample("U", StiefelUniform(4, 2))
-        pyro.sample("y", dist.Normal(U[..., 0, 0], 1.0))
-
-    samples = Predictive(model, num_samples=20, parallel=True)()
-    assert samples["U"].shape[0] == 20
-    assert constraints.stiefel.check(samples["U"]).all()

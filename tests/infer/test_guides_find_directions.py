@@ -14,15 +14,14 @@ from pyro_manifold.infer.autoguide import (
 )
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.optim import TorchRiemannianAdam, TorchRiemannianRMSProp
+from tests.parameters import long_except
 
-over_guides = pytest.mark.parametrize(
-    "guide_type",
-    [
-        AutoStiefelLowRankMultivariateNormal,
-        AutoGrassmannLowRankMultivariateNormal,
-        AutoProductStiefelLowRankMultivariateNormal,
-    ],
-)
+GUIDES = [
+    AutoStiefelLowRankMultivariateNormal,
+    AutoGrassmannLowRankMultivariateNormal,
+    AutoProductStiefelLowRankMultivariateNormal,
+]
+over_guides = pytest.mark.parametrize("guide_type", GUIDES)
 PARTICLES = {"num_particles": 2, "vectorize_particles": True, "max_plate_nesting": 0}
 
 
@@ -88,7 +87,7 @@ def test_no_noise_where_the_guide_is_the_posterior(guide_type, build):
     assert gradients(guide, build(**PARTICLES), 5).abs().max() > 0.1
 
 
-@over_guides
+@pytest.mark.parametrize("guide_type", long_except(GUIDES, GUIDES[0]))
 def test_objectives_that_weigh_draws_keep_the_score(guide_type):
     """The importance-weighted bound has one gradient, whichever way the guide takes its entropy."""
     guide = guide_type(Target(8, [2.0, 1.0]).model, rank=2, init_scale=0.8)
@@ -96,7 +95,7 @@ def test_objectives_that_weigh_draws_keep_the_score(guide_type):
     bound, means = RenyiELBO(alpha=0, **PARTICLES), []
     for path_derivative in (True, False):
         guide.path_derivative = path_derivative
-        means.append(gradients(guide, bound, 400))
+        means.append(gradients(guide, bound, 150))
     assert_mean((means[0] - means[1]) @ torch.randn(means[0].shape[-1]), 0.0)
 
 
@@ -113,6 +112,7 @@ def fit(guide, optimiser, steps=1500):
 over_optimisers = pytest.mark.parametrize("optimiser", [TorchRiemannianAdam, TorchRiemannianRMSProp])
 
 
+@pytest.mark.long
 @over_optimisers
 def test_every_column_is_found(optimiser):
     """One of three directions in sixty dimensions used to be lost: with a small scale a column hardly turns."""
@@ -125,6 +125,7 @@ def test_every_column_is_found(optimiser):
     assert target.divergence(guide) < 0.05
 
 
+@pytest.mark.long
 @over_optimisers
 def test_every_direction_of_a_subspace_is_found(optimiser):
     target = Target(60, [2.0, 2.0, 2.0])

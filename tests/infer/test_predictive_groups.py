@@ -47,6 +47,7 @@ def data():
     return x, 0.5 + x + 0.8 * torch.randn(ROWS, generator=generator, dtype=torch.float64)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pandas, in ArviZ
 @pytest.mark.filterwarnings("ignore:Estimated shape")  # the largest of 25, from 500 draws; the mean is compared
 def test_loo_and_compare_are_those_of_the_known_distribution(data):

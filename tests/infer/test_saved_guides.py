@@ -97,6 +97,7 @@ def in_a_process(source, folder):
     return done.stdout
 
 
+@pytest.mark.long
 def test_fits_go_on_in_another_process(folder):
     """Bit for bit: parameters, orthonormal ones too, and the averages of the optimiser."""
     in_a_process(FIRST, folder)

@@ -55,10 +55,22 @@ def run_of_components():
 
 @cache
 def run_of_factors():
+    """Four chains, each within a quarter turn of its own; a rotation leaves the density as it is."""
     pyro.set_rng_seed(0)
     mcmc = MCMC(OHMC(factors), 400, 400, num_chains=4, disable_progbar=True)
     mcmc.run()
+    samples = mcmc._samples
+    left, _, right = torch.linalg.svd(samples["W"].mT @ samples["W"][0, 0])
+    angles = torch.pi / 2 * (torch.arange(4).unsqueeze(-1) + torch.rand(4, 400))
+    for name in ("W", "Z"):
+        samples[name] = turned(samples[name] @ left @ right, angles)
     return mcmc
+
+
+def turned(values, angles):
+    """Columns of each matrix with two of them, rotated by its angle."""
+    cosine, sine = angles.cos(), angles.sin()
+    return values @ torch.stack([cosine, -sine, sine, cosine], -1).unflatten(-1, (2, 2))
 
 
 def printed(capsys, results, **options):
@@ -75,7 +87,7 @@ def test_aligned_draws_of_chains_with_other_labels_agree(capsys):
     raw, aligned = (mcmc.get_samples(group_by_chain=True, align=align) for align in (False, True))
     for name in ("U", "scales"):
         assert largest_r_hat(raw[name]) > 1.5
-        assert largest_r_hat(aligned[name]) < 1.02
+        assert largest_r_hat(aligned[name]) < 1.05
     assert torch.equal(aligned["noise"], raw["noise"])
     for each in (raw, aligned):
         each["covariance"] = each["U"] * each["scales"].square().unsqueeze(-2) @ each["U"].mT
@@ -104,7 +116,7 @@ def test_without_alignment_the_table_is_that_of_the_draws(capsys):
 def test_normal_loadings_are_rotated_with_their_scores(capsys):
     mcmc = run_of_factors()
     raw, aligned = (mcmc.get_samples(group_by_chain=True, align=align) for align in (False, True))
-    assert largest_r_hat(raw["W"]) > 1.1
+    assert largest_r_hat(raw["W"]) > 1.5
     assert largest_r_hat(aligned["W"]) < 1.05
     assert float(convergence(aligned["W"], ("ess_bulk",))["ess_bulk"].min()) > 100
     torch.testing.assert_close(aligned["W"] @ aligned["Z"].mT, raw["W"] @ raw["Z"].mT, rtol=0, atol=1e-11)
@@ -137,7 +149,7 @@ def test_the_export_has_the_same_draws_and_their_deterministic_sites():
     for name, value in aligned.items():
         np.testing.assert_array_equal(idata.posterior[name], value)
     np.testing.assert_allclose(idata.posterior["root"], aligned["U"] * aligned["scales"].unsqueeze(-2))
-    assert float(arviz.rhat(idata)["root"].max()) < 1.02
+    assert float(arviz.rhat(idata)["root"].max()) < 1.05
     raw = mcmc.to_inferencedata()
     np.testing.assert_array_equal(raw.posterior["U"], mcmc.get_samples(group_by_chain=True)["U"])
     np.testing.assert_allclose(idata.log_likelihood["y"], raw.log_likelihood["y"], atol=1e-9)
@@ -156,7 +168,7 @@ def test_it_is_an_error_where_symmetries_cannot_be_found(capsys):
     with pytest.raises(ValueError, match=r"MCMC.get_samples\(align=True\): the symmetries .* align_rotations"):
         mcmc.get_samples(align=True)
     assert "x[1]" in printed(capsys, mcmc)
-    part = MCMC(OHMC(components), 10, 10, save_params=["U"], disable_progbar=True)
+    part = MCMC(OHMC(two_places), 10, 10, save_params=["U"], disable_progbar=True)
     part.run()
     with pytest.raises(ValueError, match="save_params"):
         part.to_inferencedata(align=True, log_likelihood=False)
@@ -172,7 +184,7 @@ def test_symmetries_are_found_once_for_a_run(monkeypatch, capsys):
     asked = []
     found = module.symmetries
     monkeypatch.setattr(module, "symmetries", lambda *given: asked.append(1) or found(*given))
-    mcmc = MCMC(OHMC(components), 10, 20, num_chains=2, disable_progbar=True)
+    mcmc = MCMC(OHMC(two_places), 10, 20, num_chains=2, disable_progbar=True)
     for runs in (1, 2):
         mcmc.run()
         mcmc.summary()
@@ -211,6 +223,9 @@ def test_invariants_that_disagree_are_reported_first(capsys):
 def test_particles_are_aligned_too(capsys):
     smc = SMC(OHMC(components), 64, 2, disable_progbar=True)
     smc.run()
+    # The second run is the mirror image of the first, so that signs are mixed even if each run has kept one.
+    for name, value in smc._result.samples.items():
+        value[1] = -value[0] if name == "U" else value[0]
     raw, aligned = (smc.get_samples(group_by_chain=True, align=align) for align in (False, True))
     products = [each["U"] * each["scales"].unsqueeze(-2) @ each["U"].mT for each in (raw, aligned)]
     torch.testing.assert_close(*products, rtol=0, atol=1e-12)
@@ -263,6 +278,9 @@ def singular_values():
 def test_rows_of_a_second_factor_are_rotated_with_the_columns_of_the_first(capsys):
     mcmc = MCMC(OHMC(left_and_right), 300, 300, num_chains=4, disable_progbar=True)
     mcmc.run(5)
+    angles = 2 * torch.pi * torch.rand(4, 300)  # draws of all rotations, wherever the chains went
+    mcmc._samples["U"] = turned(mcmc._samples["U"], angles)
+    mcmc._samples["V"] = turned(mcmc._samples["V"].mT, angles).mT
     raw, aligned = (mcmc.get_samples(group_by_chain=True, align=align) for align in (False, True))
     spread, expected = (float(each["U"].std((0, 1)).mean()) for each in (aligned, raw))
     assert spread < 0.75 * expected
@@ -274,10 +292,14 @@ def test_rows_of_a_second_factor_are_rotated_with_the_columns_of_the_first(capsy
 
 
 def test_singular_values_of_any_sign_are_made_positive(capsys):
-    mcmc = MCMC(OHMC(singular_values), 300, 300, num_chains=8, disable_progbar=True)
+    mcmc = MCMC(OHMC(singular_values), 300, 200, num_chains=4, disable_progbar=True)
     mcmc.run()
+    samples = mcmc._samples
+    negative = -samples["d"][0].sign()  # of the first chain, wherever it went
+    samples["U"][0] *= negative.unsqueeze(-2)
+    samples["d"][0] *= negative
     raw, aligned = (mcmc.get_samples(group_by_chain=True, align=align) for align in (False, True))
-    assert bool((raw["d"] < 0).any())
+    assert bool((raw["d"][0] < 0).all())
     assert bool((aligned["d"] > 0).all())
     assert max(largest_r_hat(x) for x in aligned.values()) < 1.05
     products = [each["U"] * each["d"].unsqueeze(-2) @ each["V"].mT for each in (raw, aligned)]
@@ -308,7 +330,7 @@ def test_wrong_arguments_have_a_sentence():
 
 
 def test_draws_that_are_not_finite_are_said_first(capsys):
-    mcmc = MCMC(OHMC(components), 20, 20, num_chains=2, disable_progbar=True)
+    mcmc = MCMC(OHMC(two_places), 20, 20, num_chains=2, disable_progbar=True)
     mcmc.run()
     mcmc._samples["U"][1, 3, 0, 0] = torch.nan
     said = printed(capsys, mcmc)
@@ -386,8 +408,11 @@ def test_divergences_are_printed_with_what_to_do(capsys):
 
     mcmc = MCMC(OHMC(model), 20, 20, disable_progbar=True)
     mcmc.run()
-    assert "Divergences are" not in printed(capsys, mcmc)
-    mcmc._diagnostics = [{**mcmc._diagnostics[0], "divergences": [3, 7]}]
-    text = printed(capsys, mcmc)
+    said = []
+    for divergences in ([], [3, 7]):
+        mcmc._diagnostics = [{**mcmc._diagnostics[0], "divergences": divergences}]
+        said.append(printed(capsys, mcmc))
+    assert "Divergences are" not in said[0]
+    text = said[1]
     assert "Number of divergences: 2" in text
     assert "target_accept_prob" in text
