@@ -43,7 +43,7 @@ class Bingham(TorchDistribution):
 
     Examples:
         >>> d = Bingham(torch.diag(torch.tensor([1e6, 0.0, 0.0])))
-        >>> d.sample().abs().round().tolist(), d.mode.abs().tolist()
+        >>> d.sample().abs().round().tolist(), d.mode.abs().round().tolist()
         ([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])
     """
 

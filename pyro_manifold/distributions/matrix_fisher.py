@@ -41,8 +41,8 @@ class MatrixFisher(OnStiefel):
 
     Examples:
         >>> d = MatrixFisher(1e6 * torch.eye(3))
-        >>> bool(torch.allclose(d.sample(), torch.eye(3), atol=0.02)), d.mode.round().tolist()
-        (True, [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> torch.allclose(d.sample(), torch.eye(3), atol=0.02), torch.allclose(d.mode, torch.eye(3), atol=1e-6)
+        (True, True)
     """
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {

@@ -34,8 +34,8 @@ def polar_factor(matrix: Tensor) -> Tensor:
 
     Examples:
         >>> Q = polar_factor(torch.tensor([[3.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))
-        >>> Q.tolist()
-        [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+        >>> torch.allclose(Q, torch.eye(3, 2), atol=1e-6)
+        True
     """
     factor: Tensor = _PolarFactor.apply(matrix)
     return factor
@@ -54,7 +54,7 @@ def solve_lyapunov(positive: Tensor, right_side: Tensor) -> Tensor:
         ``K``, ``(..., p, p)``.
 
     Examples:
-        >>> solve_lyapunov(torch.eye(2), torch.tensor([[2.0, 4.0], [4.0, 2.0]])).tolist()
+        >>> solve_lyapunov(torch.eye(2), torch.tensor([[2.0, 4.0], [4.0, 2.0]])).round(decimals=4).tolist()
         [[1.0, 2.0], [2.0, 1.0]]
     """
     solution: Tensor = _LyapunovSolution.apply(positive, right_side)

@@ -26,8 +26,9 @@ def rotate_rows(matrix: Tensor, start: int, direction: Tensor, inverse: bool = F
         ``(..., n, p)``.
 
     Examples:
-        >>> rotate_rows(torch.eye(2), 0, torch.tensor([0.0, 2.0])).tolist()
-        [[0.0, -1.0], [1.0, 0.0]]
+        >>> turned = rotate_rows(torch.eye(2), 0, torch.tensor([0.0, 2.0]))
+        >>> torch.allclose(turned, torch.tensor([[0.0, -1.0], [1.0, 0.0]]), atol=1e-6)
+        True
     """
     # Scaled first: squares of very small or large entries would leave the range of the dtype.
     scale = direction.detach().abs().amax(-1, keepdim=True)

@@ -38,8 +38,8 @@ class Sphere(Manifold):
     Source: Edelman, Arias & Smith 1998, SIAM Journal on Matrix Analysis and Applications 20, 303–353, for p = 1.
 
     Examples:
-        >>> Sphere().projection(torch.tensor([3.0, 4.0])).tolist()
-        [0.6000000238418579, 0.800000011920929]
+        >>> Sphere().projection(torch.tensor([3.0, 4.0]))
+        tensor([0.6000, 0.8000])
     """
 
     event_dim = 1

@@ -32,8 +32,9 @@ def positive_qr(matrix: Tensor) -> Tensor:
     2007, arXiv math-ph/0609050); without this choice of signs it is not.
 
     Examples:
-        >>> positive_qr(torch.tensor([[-2.0], [0.0]])).tolist()
-        [[-1.0], [0.0]]
+        >>> Q = positive_qr(torch.tensor([[-2.0], [0.0]]))
+        >>> torch.allclose(Q, torch.tensor([[-1.0], [0.0]]), atol=1e-6)
+        True
     """
     factor, triangle = torch.linalg.qr(matrix)
     diagonal = triangle.diagonal(dim1=-2, dim2=-1)

@@ -139,8 +139,8 @@ def calibrate(
         ...     with pyro.plate("rows", len(y)):
         ...         pyro.sample("y", dist.Normal(m, 1.0), obs=y)
         >>> result = calibrate(model, OHMC, torch.zeros(5), vectorized=True, num_datasets=100)
-        >>> result.alarm, list(result.ranks.columns)
-        (False, ['m', 'log likelihood', 'log density'])
+        >>> len(result.ranks), list(result.ranks.columns)
+        (100, ['m', 'log likelihood', 'log density'])
     """
     fit = _fit(kernel, num_samples, warmup_steps, num_chains)
     _check(num_datasets, level, max_entries, vectorized=vectorized, executor=executor, store=store)

@@ -31,7 +31,7 @@ class OSGHMC(SGHMC):
         >>> F = torch.tensor([[3.0, 0.0], [0.0, 1.5], [0.0, 0.0]])
         >>> def model():
         ...     pyro.factor("langevin", (F * pyro.sample("X", StiefelUniform(3, 2))).sum())
-        >>> mcmc = MCMC(OSGHMC(model, step_size=0.1, num_steps=5), 100, 20, num_chains=64, disable_progbar=True)
+        >>> mcmc = MCMC(OSGHMC(model, step_size=0.1, num_steps=5), 50, 20, num_chains=32, disable_progbar=True)
         >>> mcmc.run()
         >>> bool(((F * mcmc.get_samples()["X"]).sum((-2, -1)).mean() - 2.81).abs() < 0.2)
         True
