@@ -3,6 +3,7 @@
 Right models are held to a level of 1e-4 each, so that all of them together raise an alarm in fewer than 1 of 1000 runs.
 """
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -74,6 +75,7 @@ def test_a_right_model_about_its_data():
     assert not result.alarm
 
 
+@pytest.mark.long
 def test_columns_without_signs_are_ranked_by_invariants():
     result = together(components, OHMC, torch.zeros(4, 3), num_datasets=60)
     assert not any(name.startswith(("U[", "s[")) for name in result.ranks.columns)
@@ -81,6 +83,7 @@ def test_columns_without_signs_are_ranked_by_invariants():
     assert not result.alarm
 
 
+@pytest.mark.long
 def test_discrete_sites_are_summed_out():
     result = together(mixture, OHMC, Y, num_datasets=60)
     assert list(result.ranks.columns) == ["m", "log likelihood"]
@@ -117,7 +120,6 @@ def of_problem():
 faulty = partial(together, level=0.01)
 
 FAULTS = {
-    "a wrong prior": lambda: faulty(partial(model, spread=0.5), OHMC, Y, simulate=model),
     "a wrong scale of the likelihood": lambda: faulty(
         partial(model, noise=2.0), OHMC, Y, simulate=model, num_datasets=200
     ),
@@ -137,12 +139,14 @@ FAULTS = {
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")  # of chains that hardly moved, for one
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.long
 def test_planted_faults_are_found(fault):
     assert FAULTS[fault]().alarm
 
 
-def test_the_table_describes_a_fault(capsys):
+def test_the_table_describes_a_wrong_prior(capsys):
     result = together(partial(model, spread=0.25), OHMC, Y, simulate=model)
+    assert result.alarm
     assert "too narrow" in result.table().draws["m"]
     result.summary()
     assert capsys.readouterr().out.startswith("Ranks are not uniform: p")
@@ -157,7 +161,7 @@ def test_a_study_continues_from_its_store(tmp_path):
     """Fits depend neither on the executor, nor on an interruption, nor on the number of data sets."""
     study = partial(single, model, untuned, Y, store=tmp_path)
     alone = study()
-    for number in range(10, 20):  # as if the study had been killed
+    for number in range(16, 20):  # as if the study had been killed
         (tmp_path / f"dataset-{number:06d}.npz").unlink()
     longer = study(resume=True, num_datasets=22, executor=ThreadPoolExecutor(2))
     assert longer.draws == alone.draws
@@ -171,6 +175,7 @@ def test_a_study_continues_from_its_store(tmp_path):
         single(partial(model, spread=2.0), untuned, Y, store=tmp_path, resume=True)
 
 
+@pytest.mark.long
 def test_single_fits_about_data_continue(tmp_path):
     study = partial(single, model, of_pyro, Y, about={"y": Y + 1}, store=tmp_path)
     alone = study()
@@ -180,15 +185,10 @@ def test_single_fits_about_data_continue(tmp_path):
         study(resume=True, about=True)
 
 
+@pytest.mark.long
 def test_kernels_of_pyro():
     result = single(model, lambda model: NUTS(model, max_tree_depth=3), Y, warmup_steps=5)
     assert result.ranks.shape == (20, 4)
-
-
-def failing(conditioned):
-    if conditioned.data["y"][0] > 1.5:
-        raise RuntimeError("no fit of large values")
-    return of_pyro(conditioned)
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -198,16 +198,25 @@ def test_one_run_of_all_data_sets_shows_its_progress(capsys, hidden):
 
 
 def test_failed_fits_are_reported(tmp_path, capsys):
-    with pytest.warns(UserWarning, match="of 30 fits have no ranks .* RuntimeError: no fit of large values"):
+    made = itertools.count()
+
+    def failing(conditioned):
+        """One in four, so that at least the twenty fits remain that a test of ranks needs."""
+        kernel = of_pyro(conditioned)
+        if next(made) % 4 == 3:
+            kernel.setup = failing_to_prepare
+        return kernel
+
+    with pytest.warns(UserWarning, match="of 30 fits have no ranks .* RuntimeError: no fit"):
         result = single(model, failing, Y, num_datasets=30, store=tmp_path)
     failed = result.failures[~result.failures.ranked]
-    assert 0 < len(failed) <= 10
+    assert 7 <= len(failed) <= 8
     assert len(result.ranks) == 30 - len(failed)
     assert not set(result.ranks.index) & set(failed.index)
     assert f"{len(failed)} without ranks" in repr(result)
     result.summary()
     assert f"{len(failed)} of 30 fits have no ranks" in capsys.readouterr().out
-    with pytest.warns(UserWarning, match="no fit of large values"):
+    with pytest.warns(UserWarning, match="RuntimeError: no fit"):
         again = single(model, failing, Y, num_datasets=30, store=tmp_path, resume=True)
     assert again.failures.equals(result.failures)
 
@@ -340,6 +349,7 @@ def test_bad_input(message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.long
 def test_improper_priors_can_be_checked_about_data():
     result = together(improper, with_start, Y + 1, about=True, num_datasets=100)
     assert not result.alarm

@@ -21,8 +21,11 @@ def two_groups():
 SUPPORTS = {"weights": dist.constraints.simplex, "scale": dist.constraints.positive}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def particles():
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    pyro.set_rng_seed(0)
     smc = SMC(OHMC(two_groups), 64, 2, disable_progbar=True)
     smc.run()
     return smc

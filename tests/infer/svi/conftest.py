@@ -2,9 +2,18 @@
 
 import pytest
 
+from tests.infer.mcmc.compilers import native_code
+
 
 @pytest.fixture
 def native_at_once(monkeypatch):
     """Native code from the second step on."""
     monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._OPERATORS_WORTH_MAKING", 0)
     monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._FIRST_ITERATION", 2)
+
+
+@pytest.fixture(autouse=True)
+def _traced_steps_without_a_compiler(monkeypatch):
+    """Without a compiler `SVI` warns, and is only slower: tests that are not about native code run all the same."""
+    if native_code.args[0]:
+        monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")

@@ -16,6 +16,7 @@ from pyro_manifold.infer.autoguide import (
     AutoStiefelLowRankMultivariateNormal,
 )
 from pyro_manifold.optim import RiemannianAdam
+from tests.infer.mcmc.compilers import native_code
 
 PARTICLES = 4
 
@@ -62,14 +63,28 @@ def moved(guide, *args):
     return guide
 
 
-def evaluations(guide, args, count):
-    """Losses and gradients along one direction for each parameter, of Pyro and of traced steps in native code."""
-    loss = Trace_ELBO(num_particles=PARTICLES)
-    svi = SVI(model, guide, pyro.optim.SGD({"lr": 0.0}), loss)
+def native(guide, args):
+    """An `SVI` that never moves, with native code."""
+    svi = SVI(model, guide, pyro.optim.SGD({"lr": 0.0}), Trace_ELBO(num_particles=PARTICLES))
     svi.step(*args)
     svi._steps.compile()
     assert svi.form == "native"
-    parameters = svi._steps._parameters
+    return svi
+
+
+def assert_native_code_is_the_graph(svi):
+    """With the same noise and batch."""
+    steps = svi._steps
+    batch, objective = steps._graph.density.batch(steps._arguments, steps.number), steps._graph.objective
+    objective(batch)
+    expected = objective._of_all(objective.noise, *objective._parameters, *batch.values())
+    for found, value in zip(objective.outputs, expected, strict=True):
+        torch.testing.assert_close(found, value)
+
+
+def evaluations(svi, args, count):
+    """Losses and gradients along one direction for each parameter, of Pyro and of `SVI`."""
+    loss, guide, parameters = Trace_ELBO(num_particles=PARTICLES), svi.guide, svi._steps._parameters
     generator = torch.Generator().manual_seed(5)
     directions = {name: torch.randn(value.shape, generator=generator) for name, value in parameters.items()}
     pyros_own, ours = [], []
@@ -85,27 +100,21 @@ def evaluations(guide, args, count):
     return torch.tensor(pyros_own), torch.tensor(ours)
 
 
-@pytest.mark.parametrize("kind", GUIDES)
-@pytest.mark.parametrize("drawn", [None, 4])
+@native_code
+@pytest.mark.parametrize(
+    ("kind", "drawn"),
+    [
+        ("product", 4),
+        *[pytest.param(kind, None, marks=[] if kind == "stiefel" else pytest.mark.long) for kind in GUIDES],
+    ],
+)
 def test_loss_and_gradients_have_the_means_of_pyros_own(kind, drawn):
     args = (*data(), drawn)
-    pyros_own, ours = evaluations(moved(GUIDES[kind](model), *args), args, 250)
+    svi = native(moved(GUIDES[kind](model), *args), args)
+    assert_native_code_is_the_graph(svi)
+    pyros_own, ours = evaluations(svi, args, 250)
     for expected, found in zip(pyros_own.T, ours.T, strict=True):
         assert_mean(found, expected.mean(), float(expected.std()) / len(expected) ** 0.5)
-
-
-@pytest.mark.parametrize("kind", GUIDES)
-def test_native_code_and_graph_have_the_same_values(kind):
-    args = data()
-    guide = moved(GUIDES[kind](model), *args)
-    svi = SVI(model, guide, RiemannianAdam({"lr": 0.0}), Trace_ELBO(num_particles=3))
-    svi.step(*args)
-    svi._steps.compile()
-    objective = svi._steps._graph.objective
-    objective({})
-    eager = objective._of_all(objective.noise, *objective._parameters)
-    for found, expected in zip(objective.outputs, eager, strict=True):
-        torch.testing.assert_close(found, expected)
 
 
 def test_path_derivative_vanishes_at_the_posterior():
@@ -124,13 +133,14 @@ def test_path_derivative_vanishes_at_the_posterior():
         assert gradient.abs().max() < 1e-12
 
 
+@native_code
 def test_float32():
     torch.set_default_dtype(torch.float32)
     args = data()
     svi = SVI(
         model, AutoStiefelLowRankMultivariateNormal(model, rank=2), RiemannianAdam({"lr": 0.03}), Trace_ELBO(PARTICLES)
     )
-    losses = svi.run(400, *args)
+    losses = svi.run(150, *args)
     svi._steps.compile()
     assert svi.form == "native"
     losses = torch.cat([losses, svi.run(400, *args)])

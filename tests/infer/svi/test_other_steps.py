@@ -11,6 +11,7 @@ import pyro_manifold.infer.svi.steps as steps_of_svi
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import SVI
 from pyro_manifold.optim import TorchRiemannianAdam
+from tests.infer.mcmc.compilers import native_code
 from tests.infer.svi.models import regression, rows, svi_of
 
 
@@ -81,10 +82,10 @@ def test_a_model_that_changes_between_steps_is_noticed():
 def test_handlers_around_a_step_are_seen():
     svi = svi_of(regression, pyros.AutoNormal(regression), lr=0.0)
     svi.step(*rows())
-    losses = torch.tensor([svi.step(*rows()) for _ in range(200)])
+    losses = torch.tensor([svi.step(*rows()) for _ in range(50)])
     with pyro.poutine.scale(scale=0.5):
-        scaled = torch.tensor([svi.step(*rows()) for _ in range(200)])
-    assert_mean(2 * scaled, losses.mean(), float(losses.std()) / 200**0.5)
+        scaled = torch.tensor([svi.step(*rows()) for _ in range(50)])
+    assert_mean(2 * scaled, losses.mean(), float(losses.std()) / 50**0.5)
 
 
 def test_values_that_are_no_tensors_end_in_pyros_steps():
@@ -104,6 +105,7 @@ def test_values_that_are_no_tensors_end_in_pyros_steps():
     assert svi.form == "pyro"
 
 
+@native_code
 def test_missing_native_code_is_reported(monkeypatch, native_at_once):
     def uncovered(*_, **__):
         raise steps_of_svi.NotTracedError("no compiler here")

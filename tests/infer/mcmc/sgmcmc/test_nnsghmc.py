@@ -18,6 +18,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
+from tests.infer.mcmc.compilers import native_code
 
 SIZE = 60
 X = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
@@ -53,9 +54,13 @@ def regression(orthogonal=False):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"scales": {"w": 0.3}}, {"own_minibatches": True, "noise_estimate": 0.02, "temperature": 0.5}]
+    ("options", "orthogonal"),
+    [
+        ({}, True),
+        ({"scales": {"w": 0.3}}, True),
+        ({"own_minibatches": True, "noise_estimate": 0.02, "temperature": 0.5}, False),
+    ],
 )
-@pytest.mark.parametrize("orthogonal", [False, True])
 def test_without_networks_it_is_sghmc_draw_for_draw(options, orthogonal):
     model, ε, α = partial(regression, orthogonal), 0.02, 0.1
     plain = partial(OSGHMC if orthogonal else SGHMC, integrator="euler")
@@ -97,22 +102,21 @@ def drawn(model, sampler, step_size=0.02, num_steps=40, draws=60, **options):
     return mcmc.get_samples(group_by_chain=True)["x"]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("model", [gaussian, banana], ids=lambda model: model.__name__)
+@pytest.mark.parametrize(("model", "seed"), [pytest.param(gaussian, 2, marks=pytest.mark.long), (banana, 1)])
 def test_any_networks_draw_from_the_target(model, seed):
-    for draws, truth in moments(model.__name__, drawn(model, any_sampler(seed))):
+    for draws, truth in moments(model.__name__, drawn(model, any_sampler(seed), draws=40)):
         assert_mean(draws, truth)
 
 
-@pytest.mark.parametrize("model", [gaussian, banana], ids=lambda model: model.__name__)
-def test_networks_with_a_fixed_scale_of_gradients_draw_from_the_target(model):
-    for draws, truth in moments(model.__name__, drawn(model, replace(any_sampler(1), gradient_scale=0.7))):
+@pytest.mark.long
+def test_networks_with_a_fixed_scale_of_gradients_draw_from_the_target():
+    for draws, truth in moments("banana", drawn(banana, replace(any_sampler(1), gradient_scale=0.7))):
         assert_mean(draws, truth)
 
 
-@pytest.mark.parametrize("model", [gaussian, banana], ids=lambda model: model.__name__)
-def test_the_corrections_are_needed(model):
-    found = moments(model.__name__, drawn(model, any_sampler(1, WithoutCorrections), draws=120))
+@pytest.mark.long
+def test_the_corrections_are_needed():
+    found = moments("banana", drawn(banana, any_sampler(1, WithoutCorrections), draws=120))
     assert max(abs(deviation(*pair)) for pair in found) > 8
 
 
@@ -126,6 +130,7 @@ def with_one_correction(part, cls=MetaSampler):
     return cls(curl, friction, energy_centre=2.1, **constants)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")  # without one
 @pytest.mark.parametrize("part", ["∂Q/∂U", "∂Q/∂r", "∂D/∂r"])
 def test_each_correction_is_right_and_needed(part):
@@ -138,6 +143,7 @@ def test_each_correction_is_right_and_needed(part):
     assert errors[0] < 4 < 5 < errors[1]
 
 
+@pytest.mark.long
 def test_temperature():
     draws = drawn(gaussian, any_sampler(1), temperature=0.5)
     for value, truth in moments("gaussian", draws * 2**0.5):
@@ -163,6 +169,7 @@ class OnOneBatch(NNSGHMC):
 NOISY = {"step_size": 0.01, "num_steps": 80, "minibatches": "independent", "own_minibatches": True, "data_size": 1}
 
 
+@pytest.mark.long
 def test_noise_of_batches_adds_no_bias_to_that_of_sghmc():
     """At ε = 0.01 noise of variance 4 makes variances larger by 1 % or so; here the networks see noisy energies."""
     draws = []
@@ -171,7 +178,6 @@ def test_noise_of_batches_adds_no_bias_to_that_of_sghmc():
         mcmc.run()
         draws.append(mcmc.get_samples(group_by_chain=True)["x"])
     errors = [[abs(deviation(*pair)) for pair in moments("gaussian", each)] for each in draws]
-    print(errors, [each.square().mean((0, 1)) for each in draws])
     assert max(errors[0]) < 4 < 8 < max(errors[1])
 
 
@@ -210,8 +216,16 @@ def test_many_coordinates_are_taken_in_parts():
         torch.testing.assert_close(part, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("scales", [1, 3000], ids=["one scale", "scales"])
+@native_code
+@pytest.mark.parametrize(
+    ("dtype", "scales"),
+    [
+        (torch.float32, 1),
+        (torch.float64, 3000),
+        pytest.param(torch.float32, 3000, marks=pytest.mark.long),
+        pytest.param(torch.float64, 1, marks=pytest.mark.long),
+    ],
+)
 def test_native_code_opens_the_same_step(dtype, scales):
     torch.set_default_dtype(dtype)
     chains, d = 3, 3000
@@ -227,6 +241,7 @@ def test_native_code_opens_the_same_step(dtype, scales):
             torch.testing.assert_close(found, expected)
 
 
+@native_code
 def test_without_a_compiler_there_is_a_warning_and_the_same_run(monkeypatch):
     def large():
         pyro.sample("x", dist.Normal(torch.zeros(3000), 1.0).to_event(1))
@@ -271,20 +286,13 @@ def test_finite_differences_take_the_same_steps(dtype):
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_goes_on_bit_for_bit():
-    kernel = partial(NNSGHMC, partial(regression, True), sampler=any_sampler(0), step_size=1e-3, num_steps=3)
-    first = kernel().prepare(3, 2, None)
-    for _ in range(3):
-        first.advance()
-    saved = first.state_dict()
-    truth = [{name: value.clone() for name, value in first.advance().items()} for _ in range(4)]
-    second = kernel().prepare(3, 2, None)
-    second.load_state_dict(saved)
-    for expected in truth:
-        assert all(torch.equal(value, expected[name]) for name, value in second.advance().items())
-    other = NNSGHMC(partial(regression, True), sampler=any_sampler(1), step_size=1e-3, num_steps=3)
+def test_a_run_of_another_sampler_is_refused():
+    first, second = (
+        NNSGHMC(regression, sampler=any_sampler(seed), step_size=1e-3, num_steps=3).prepare(3, 2, None)
+        for seed in (0, 1)
+    )
     with pytest.raises(ValueError, match="sampler_fingerprint"):
-        other.prepare(3, 2, None).load_state_dict(saved)
+        second.load_state_dict(first.state_dict())
 
 
 def of_batch(x, y):
@@ -380,6 +388,7 @@ def observed():
         pyro.sample("y", dist.Normal(x, (2 / precision).sqrt()).to_event(1), obs=torch.zeros(2, 2))
 
 
+@pytest.mark.long
 def test_a_scaled_energy_draws_from_the_target():
     """The prior counts five times as much as the likelihood, so that most of the gradient of the energy is its own."""
     scale = {"data_size": 4, "dimension": 20, "energy_centre": 43.0, "energy_scale": 3.0}

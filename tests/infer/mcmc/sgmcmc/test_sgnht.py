@@ -96,7 +96,7 @@ def test_the_noise_of_a_step_is_right_about_zero_and_below(dtype):
 # ---- its stationary distribution --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mass", "temperature"), [(None, 0.5), (1.0, 1.0)])
+@pytest.mark.parametrize(("mass", "temperature"), [(None, 0.5), pytest.param(1.0, 1.0, marks=pytest.mark.long)])
 def test_positions_and_thermostats_without_noise(mass, temperature):
     r"""ξ is normal about α, of the variance $\varepsilon^2\tau/(Qd)$, by default $\alpha^2/(2d)$."""
     scales = torch.tensor([0.5, 1.0, 1.5])
@@ -114,7 +114,7 @@ def test_positions_and_thermostats_without_noise(mass, temperature):
     assert_mean((fields["thermostat"] - 0.1).square(), variance)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("temperature", [pytest.param(1.0, marks=pytest.mark.long), 0.5])
 def test_the_thermostat_finds_the_noise_of_the_gradient(temperature):
     """With friction alone the variance would be larger by two fifths of it."""
 
@@ -129,6 +129,7 @@ def test_the_thermostat_finds_the_noise_of_the_gradient(temperature):
     assert_mean(fields["thermostat"], 0.05 + 0.05**2 * 4.0**2 / 2)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The momenta of")
 def test_without_the_thermostat_that_noise_heats():
     def model():
@@ -139,6 +140,7 @@ def test_without_the_thermostat_that_noise_heats():
     assert deviation(draws["x"][..., 0].square(), 1.0) > 6
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The momenta of")
 def test_noise_in_one_coordinate_is_shared_among_all():
     """The temperature is right on average only: the noisy coordinate stays hot, and the others are too cold."""
@@ -152,6 +154,7 @@ def test_noise_in_one_coordinate_is_shared_among_all():
     assert deviation(draws["x"][..., 1].square(), 1.0) < -6
 
 
+@pytest.mark.long
 def test_scales_of_sites_make_noise_alike():
     """A site known four times as well, with four times the noise, is as noisy as the other in its own unit."""
 
@@ -200,7 +203,12 @@ ONE_COLUMN = next(target for target in LANGEVIN.values() if target.F.shape[1] ==
 
 @pytest.mark.parametrize(
     ("kernel", "target", "noise"),
-    [(SGNHT, STIEFEL, 0.0), (Embedded, STIEFEL, 4.0), (SGNHT, ONE_COLUMN, 0.0), (SGNHT, ONE_COLUMN, 4.0)],
+    [
+        pytest.param(SGNHT, STIEFEL, 0.0, marks=pytest.mark.long),
+        (Embedded, STIEFEL, 4.0),
+        pytest.param(SGNHT, ONE_COLUMN, 0.0, marks=pytest.mark.long),
+        pytest.param(SGNHT, ONE_COLUMN, 4.0, marks=pytest.mark.long),
+    ],
 )
 def test_on_orthonormal_matrices(kernel, target, noise):
     statistic, thermostat = langevin_draws(kernel, target, noise)
@@ -208,6 +216,7 @@ def test_on_orthonormal_matrices(kernel, target, noise):
     assert_mean(thermostat, 0.1 + 0.05**2 * noise**2 / 2)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The momenta of")
 def test_the_thermostat_undoes_most_of_the_noise_on_orthonormal_matrices():
     """Not all: the rotation among two columns, one of three degrees of freedom, is heated twice as much."""
@@ -220,6 +229,7 @@ def test_the_thermostat_undoes_most_of_the_noise_on_orthonormal_matrices():
     assert float(thermostat.mean()) == pytest.approx(0.1 + 4 / 3 * 0.05**2 * noise**2 / 2, rel=0.03)
 
 
+@pytest.mark.long
 def test_unit_vectors():
     """Its mean along c is that of the von Mises–Fisher distribution on the sphere, coth κ - 1/κ."""
 
@@ -244,6 +254,7 @@ class WrongDegrees(SGNHT):
     manifold_mechanics: ClassVar = {Stiefel: AllEntriesFree()}
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The momenta of")
 def test_wrong_degrees_of_freedom_are_noticed():
     statistic, thermostat = langevin_draws(WrongDegrees, STIEFEL)

@@ -81,9 +81,9 @@ def test_the_noise_of_shuffled_batches_cancels(friction, steps):
     ("kernel", "options", "heating"),
     [
         (SGHMC, {"friction": 0.2, "integrator": "euler"}, 1 / 0.4),
-        (OSGHMC, {"friction": 0.2}, 1 / (4 * math.tanh(0.1))),
-        (SGNHT, {"friction": 0.2}, 1 / (4 * math.tanh(0.1))),
         (SGLD, {}, 0.25),
+        pytest.param(OSGHMC, {"friction": 0.2}, 1 / (4 * math.tanh(0.1)), marks=pytest.mark.long),
+        pytest.param(SGNHT, {"friction": 0.2}, 1 / (4 * math.tanh(0.1)), marks=pytest.mark.long),
     ],
 )
 def test_masses_are_curvature_and_noise(kernel, options, heating):
@@ -94,6 +94,7 @@ def test_masses_are_curvature_and_noise(kernel, options, heating):
     assert found["vague"] == pytest.approx(1e-6, rel=0.05)
 
 
+@pytest.mark.long
 def test_the_temperature_of_sites_is_bounded_by_the_step_size():
     """1 + ε² for independent batches if noise dominates, of the precise site; the vague one has no noise."""
     ε, start = 0.5, {"known": torch.full((64,), MEAN), "vague": 1000 * torch.randn(64, 4)}
@@ -113,6 +114,7 @@ def three_sites():
     STIEFEL.model()()
 
 
+@pytest.mark.long
 def test_the_distribution_is_that_of_the_model():
     """Exact moments: nine comparisons of 4 standard errors each, a false alarm in one of 1,800 runs.
 
@@ -136,12 +138,13 @@ def loader():
     return DataLoader(data, batch_size=16, shuffle=True, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(("model", "arguments"), [(two_scales, dict), (components, lambda: {"data_loader": loader()})])
-def test_a_saved_run_continues_bit_for_bit(model, arguments):
+def test_a_saved_run_continues_bit_for_bit():
+    """In a window of warm-up, with sites of several kinds."""
+
     def prepared():
         pyro.set_rng_seed(0)
-        kernel = OSGHMC(model, step_size=0.2, num_steps=3, scales="adapt")
-        return kernel.prepare(2, 20, None, **arguments())
+        kernel = OSGHMC(components, step_size=0.2, num_steps=3, scales="adapt")
+        return kernel.prepare(2, 20, None, data_loader=loader())
 
     whole, first, second = prepared(), prepared(), prepared()
     for _ in range(30):

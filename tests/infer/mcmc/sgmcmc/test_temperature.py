@@ -10,6 +10,7 @@ import torch
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC, SGLD, SGNHT
 from pyro_manifold.infer.mcmc.transitions import compilation
+from tests.infer.mcmc.compilers import native_code
 
 ROWS = 1000
 SITE = "The momenta of one coordinate of site 'w'"
@@ -49,14 +50,13 @@ def run(kernel, draws, warmup_steps=0, num_chains=4, args=(), **options):
     return mcmc, [str(warning.message) for warning in caught]
 
 
-@pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize(
-    ("kernel", "options"),
+    ("kernel", "options", "native"),
     [
-        (OSGHMC, {"step_size": 0.02, "scales": {"U": 0.5, "scales": 2.0}}),
-        (OSGHMC, {"step_size": 0.02, "integrator": "euler"}),
-        (SGLD, {"step_size": 1e-3}),
-        (SGNHT, {"step_size": 0.02}),
+        (OSGHMC, {"step_size": 0.02, "scales": {"U": 0.5, "scales": 2.0}}, False),
+        pytest.param(OSGHMC, {"step_size": 0.02, "integrator": "euler"}, True, marks=native_code),
+        (SGLD, {"step_size": 1e-3}, False),
+        (SGNHT, {"step_size": 0.02}, False),
     ],
 )
 def test_it_is_the_mean_over_the_steps_of_an_iteration(kernel, options, native, monkeypatch):
@@ -72,6 +72,7 @@ def test_it_is_the_mean_over_the_steps_of_an_iteration(kernel, options, native, 
     torch.testing.assert_close(found[8], found[1].unflatten(1, (12, 8)).mean(2), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.long
 def test_heat_that_cancels_over_an_epoch_is_seen():
     """An iteration is the data forwards and backwards, over which what minibatches add to momenta nearly cancels."""
     model, mean, variance = regression(numbers(ROWS, 1), 50)
@@ -105,7 +106,7 @@ def test_one_stiff_coordinate_is_named():
     assert "scales={'w': ...}" in said[0]
 
 
-@pytest.mark.parametrize("draws", [25, 100])
+@pytest.mark.parametrize("draws", [25, pytest.param(100, marks=pytest.mark.long)])
 def test_no_coordinate_of_many_looks_hot_by_chance(draws):
     """The hottest of 2,000 by their own temperature would be above 1.25 in most of these iterations."""
 
