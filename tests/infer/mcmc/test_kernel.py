@@ -180,11 +180,10 @@ def test_several_processes(context, monkeypatch):
     monkeypatch.setattr("pyro.infer.mcmc.api.mp.cpu_count", lambda: 8)
     torch.set_default_dtype(torch.float32)
     options = {"num_chains": 2, "mp_context": context, "chain_method": "parallel"}
-    mcmc = run(OHMC(factor_model), torch.randn(20, 4), num_samples=10, warmup_steps=10, **options)
+    mcmc = run(OHMC(concentrated), num_samples=10, warmup_steps=10, **options)
     assert type(mcmc.sampler).__name__ == "_MultiSampler"
     samples = mcmc.get_samples(group_by_chain=True)
     assert samples["U"].shape == (2, 10, 4, 2)
-    assert (samples["scales"] > 0).all()
     assert constraints.stiefel.check(samples["U"]).all()
     assert not torch.allclose(samples["U"][0], samples["U"][1])
 

@@ -64,6 +64,7 @@ def test_only_the_sites_asked_for_are_saved():
     assert set(mcmc.get_samples()) == {"noise"}
 
 
+@pytest.mark.long
 def test_four_thousand_chains():
     mcmc = run(OHMC(concentrated), num_chains=4096, num_samples=3, warmup_steps=20)
     assert mcmc.get_samples(group_by_chain=True)["U"].shape == (4096, 3, 4, 2)

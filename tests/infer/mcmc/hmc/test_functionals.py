@@ -1,5 +1,7 @@
 """Functionals by which trajectory lengths are chosen: symmetries do not change them, and all else does."""
 
+from functools import cache
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -87,11 +89,16 @@ CASES = {  # a model, what changes nothing, and what does
 }
 
 
+@cache
+def prepared(model):
+    run = OHMC(model).prepare(3, 0, None)
+    return run, Functionals(run.problem)
+
+
 @pytest.fixture(params=CASES)
 def case(request):
     model, nothing, something = CASES[request.param]
-    run = OHMC(model).prepare(3, 0, None)
-    return run, Functionals(run.problem), nothing, something
+    return *prepared(model), nothing, something
 
 
 def turned(run, change, names=("U", "V")):

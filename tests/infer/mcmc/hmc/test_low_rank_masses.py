@@ -200,6 +200,7 @@ def test_warm_up_takes_a_long_direction_by_itself_and_no_short_one():
     assert taken == [True, False]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.* moved in fewer than 5 %")  # wrong momenta may hardly move
 def test_the_test_of_moments_can_fail(monkeypatch):
     tuning = tuned().tuning
@@ -220,7 +221,7 @@ def test_directions_of_an_earlier_run_serve_any_number_of_chains(chains):
         assert_mean(draws["shift"].square(), 900.0)
 
 
-@pytest.mark.parametrize("full_mass", ["low rank", None])
+@pytest.mark.parametrize("full_mass", ["low rank", pytest.param(None, marks=pytest.mark.long)])
 def test_many_numbers_have_no_directions(full_mass):
     kernel = OHMC(lambda: hidden_direction(300), full_mass=full_mass)
     drawn(kernel, num_samples=5)

@@ -184,8 +184,14 @@ def vectorised_langevin(target, mechanics, iterations=80, step_size=0.25, num_st
     return target.statistic(draws[("X",)]), acceptance
 
 
-@pytest.mark.parametrize("name", ["V(3,2)", pytest.param("V(10,4)", marks=pytest.mark.long)])
-@over_mechanics
+@pytest.mark.parametrize(
+    ("mechanics", "name"),
+    [
+        (MECHANICS["Cayley"], "V(3,2)"),
+        (MECHANICS["columns"], "V(3,2)"),
+        *(pytest.param(mechanics, "V(10,4)", marks=pytest.mark.long) for mechanics in MECHANICS.values()),
+    ],
+)
 def test_distribution_of_many_chains(mechanics, name):
     """500 chains of 80 draws: a standard error near 0.01, where the end-to-end tests have 0.05."""
     draws, _ = vectorised_langevin(LANGEVIN[name], mechanics)

@@ -39,7 +39,7 @@ def truths():
     return {name: weighted_mean(x, log_weights) for name, x in {"det": sign, "trace": trace}.items()}
 
 
-@pytest.mark.parametrize("kernel", [OHMC, GHMC])
+@pytest.mark.parametrize("kernel", [OHMC, pytest.param(GHMC, marks=pytest.mark.long)])
 def test_both_components_are_visited_with_their_weights(kernel):
     mcmc = run(kernel(rotation_or_reflection), num_chains=32)
     X = mcmc.get_samples(group_by_chain=True)["X"]

@@ -211,6 +211,7 @@ def test_distribution_of_many_chains(base, name):
     assert abs(deviation(numbers[..., 0].square(), 1.0, 0.0)) < STANDARD_ERRORS
 
 
+@pytest.mark.long
 def test_without_the_normaliser_the_distribution_is_another():
     deviates, acceptance, _ = draws_of("sphere", "Cayley", WithoutNormaliser)
     assert acceptance > 0.4

@@ -434,6 +434,7 @@ def test_a_chain_that_learns_where_nothing_pulls_has_masses_for_elsewhere():
     assert (inverse[4] < 3 / 100).all()
 
 
+@pytest.mark.long
 def test_no_chain_of_many_stays_for_good():
     """Some learn about the other sign of the matrix, where its size is near zero and nothing pulls."""
     y = torch.tensor([[1.5, 0.3], [-0.8, 1.2], [0.4, 1.6]])
@@ -443,8 +444,6 @@ def test_no_chain_of_many_stays_for_good():
         scale = pyro.sample("scale", dist.HalfNormal(3.0))
         pyro.sample("y", dist.Normal(scale * U, 0.3).to_event(2), obs=y)
 
-    for seed in range(3):
-        pyro.set_rng_seed(seed)
-        mcmc = MCMC(OHMC(model), 20, 200, num_chains=256, disable_progbar=True)
-        mcmc.run()
-        assert mcmc.get_extra_fields(group_by_chain=True)["accepted"].double().mean(1).min() > 0.1
+    mcmc = MCMC(OHMC(model), 40, 200, num_chains=768, disable_progbar=True)
+    mcmc.run()
+    assert mcmc.get_extra_fields(group_by_chain=True)["accepted"].any(1).all()

@@ -210,16 +210,22 @@ def test_distribution_of_the_adjusted_version_in_a_dense_metric():
 
 
 @pytest.mark.parametrize(
-    "broken", [{"kind": space.WithoutJacobian}, {"kind": space.WithoutVolume}, {"kind": space.WithoutReversal}]
+    "broken",
+    [
+        space.WithoutJacobian,
+        pytest.param(space.WithoutVolume, marks=pytest.mark.long),
+        pytest.param(space.WithoutReversal, marks=pytest.mark.long),
+    ],
 )
 def test_the_distribution_test_can_fail(broken):
-    statistics, acceptance = draws("posterior", persistence=0.9, **broken)
+    statistics, acceptance = draws("posterior", persistence=0.9, kind=broken)
     truths = curved.expectations("posterior")
     assert acceptance > 0.5
     worst = max(abs(deviation(values, truth)) for values, truth in zip(statistics, truths, strict=True))
     assert worst > STANDARD_ERRORS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["posterior", "jeffreys"])
 def test_the_unadjusted_distribution_is_near_and_the_targets_differ_by_the_root_of_the_determinant(target):
     options = {"target": target, "adjusted": False, "persistence": 0.9}

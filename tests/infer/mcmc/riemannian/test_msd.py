@@ -30,7 +30,10 @@ def run(kernel, num_samples=40, warmup_steps=25, num_chains=400, runner=MCMC, **
 
 
 def draws(*arguments, **options):
-    return run(*arguments, **options).get_samples(group_by_chain=True)
+    """Draws of many chains: in native code from the start, where there is a compiler, as it is much faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+        return run(*arguments, **options).get_samples(group_by_chain=True)
 
 
 def tensor(values):
@@ -64,10 +67,11 @@ def assert_linear_posterior(w):
         assert_mean(w[..., i], mean[i])
 
 
-@pytest.mark.parametrize("options", [{"step_size": 0.1, "num_steps": 5}, {"step_size": 0.8, "metropolis": True}])
-def test_linear_model(options, monkeypatch):
-    """In native code from the start, where there is a compiler."""
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({"step_size": 0.1, "num_steps": 5}, marks=pytest.mark.long), {"step_size": 0.8, "metropolis": True}],
+)
+def test_linear_model(options):
     kernel = MSD(linear, persistence=0.5, init_strategy=init_to_sample, **options)
     assert_linear_posterior(draws(kernel)["w"])
     assert WITHOUT_NATIVE_CODE or kernel.run.transitions[0].graph.form == "native"
@@ -164,9 +168,8 @@ def moments(samples):
     return a, b, a * a, a * b, b * b
 
 
-@pytest.mark.parametrize(
-    "name", ["location and scale", *(pytest.param(name, marks=pytest.mark.long) for name in ("logistic", "Poisson"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
 def test_exact_version_against_quadrature(name):
     """`test_draws_are_exact_after_the_adaptation` has the banana."""
     model, log_density = MODELS[name]
@@ -180,7 +183,7 @@ def count():
     pyro.sample("y", dist.Poisson(w.exp()), obs=torch.tensor(1.0))
 
 
-@pytest.mark.parametrize("target", ["posterior", "jeffreys"])
+@pytest.mark.parametrize("target", [pytest.param("posterior", marks=pytest.mark.long), "jeffreys"])
 def test_the_two_targets_differ_by_the_root_of_the_determinant(target):
     """One parameter: Fisher information plus prior precision is eʷ + 1; the means are −0.119 and −0.004."""
     w = np.linspace(-8, 6, 4001)
@@ -226,14 +229,14 @@ def test_the_same_metric_given_in_any_form_gives_the_same_draws():
     for metric in (None, standardised, information):
         pyro.set_rng_seed(1)
         kernel = MSD(logistic, step_size=0.2, metric=metric, metropolis=True)
-        found.append(draws(kernel, num_samples=5, warmup_steps=0, num_chains=3)["w"])
+        found.append(run(kernel, num_samples=5, warmup_steps=0, num_chains=3).get_samples()["w"])
     assert torch.allclose(found[0], found[1])
     assert torch.allclose(found[0], found[2])
 
 
 def test_a_metric_in_another_dtype_is_taken_in_that_of_the_sites():
     kernel = MSD(logistic, step_size=0.2, metric=lambda sites: standardised(sites).float())
-    assert draws(kernel, num_samples=3, warmup_steps=0, num_chains=2)["w"].dtype == torch.float64
+    assert run(kernel, num_samples=3, warmup_steps=0, num_chains=2).get_samples()["w"].dtype == torch.float64
 
 
 def test_a_potential_function_with_a_metric():
@@ -247,6 +250,7 @@ def test_a_potential_function_with_a_metric():
     assert_mean(w[..., 0] ** 2, 1.0)
 
 
+@pytest.mark.long
 def test_a_matrix_moves_in_a_chart():
     def model():
         U = pyro.sample("U", StiefelUniform(3, 1))
@@ -291,12 +295,12 @@ def test_a_step_that_is_too_long_diverges_is_counted_and_is_never_followed_away(
     assert sum(len(found) for found in mcmc.diagnostics()["divergences"].values()) > 0
 
 
-@pytest.mark.parametrize("metropolis", [False, True])
+@pytest.mark.parametrize("metropolis", [pytest.param(False, marks=pytest.mark.long), True])
 def test_chains_arrive_from_a_start_where_the_step_is_far_too_long(metropolis):
     """A location off by a thousand of the scale: an energy of 2·10⁶, where steps of 0.3 are all rejected."""
     start = init_to_value(values={"a": torch.tensor(20.0), "b": torch.tensor(0.02)})
     kernel = MSD(location_and_scale, step_size=0.3, metropolis=metropolis, init_strategy=start)
-    run(kernel, num_samples=20, warmup_steps=300, num_chains=20)
+    draws(kernel, num_samples=20, warmup_steps=300, num_chains=20)
     assert kernel.run.statistics["lp"].min() > -30
 
 
@@ -321,7 +325,7 @@ def test_a_branch_that_only_numpy_sees_is_not_frozen_in_the_step():
         pyro.factor("side", torch.tensor(np.log(2.0)) * float(w.detach().numpy() > 0), has_rsample=False)
 
     kernel = MSD(model, step_size=0.5, persistence=0.0, num_steps=3, metropolis=True, ignore_jit_warnings=True)
-    w = draws(kernel, num_samples=20, warmup_steps=5, num_chains=60)["w"]
+    w = run(kernel, num_samples=20, warmup_steps=5, num_chains=30).get_samples(group_by_chain=True)["w"]
     assert_mean((w > 0).double(), 2 / 3)
 
 
@@ -374,7 +378,7 @@ def test_a_compiled_step_has_the_same_draws():
     for compiled in (False, True):
         pyro.set_rng_seed(1)
         kernel = MSD(linear, step_size=0.1, jit_compile=compiled)
-        found.append(draws(kernel, num_samples=5, warmup_steps=0, num_chains=3)["w"])
+        found.append(run(kernel, num_samples=5, warmup_steps=0, num_chains=3).get_samples()["w"])
     assert torch.allclose(*found)
 
 

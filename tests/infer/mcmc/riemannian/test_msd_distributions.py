@@ -8,18 +8,11 @@ import torch
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import MSD
-from pyro_manifold.infer.mcmc.transitions import compilation
 from tests.infer.mcmc.riemannian.test_msd import INPUTS, NOISE, draws, log_logistic, moments, quadrature, tensor
 
 COUNTS = np.round(np.exp(0.8 + 0.7 * INPUTS + 0.8 * NOISE))
 OUTLYING = 0.8 * INPUTS + 0.5 * NOISE + 4.0 * (np.arange(12) == 5)
 FAILURES, FREEDOM = 1.5, 3.0
-
-
-@pytest.fixture(autouse=True)
-def _native_code_from_the_start(monkeypatch):
-    """Runs as short as these would do without."""
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
 
 
 def overdispersed():
@@ -68,6 +61,7 @@ def logistic_in_float32():
     pyro.sample("y", dist.Bernoulli(logits=w[0] + w[1] * inputs).to_event(1), obs=outcomes)
 
 
+@pytest.mark.long
 def test_float32_models_have_float32_draws_of_the_posterior():
     truths = quadrature(log_logistic)
     torch.set_default_dtype(torch.float32)

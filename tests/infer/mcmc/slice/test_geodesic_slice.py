@@ -93,7 +93,9 @@ def changes(name, iterations=5):
     return [(after - middle) ** power - (before - middle) ** power for power in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name == "V(3,2)" else name for name in STATISTICS]
+)
 def test_exact_draws_stay_exact_draws(name):
     """Of chains that are independent and begin at exact draws, the mean change of any function is 0."""
     for difference in changes(name):
@@ -154,7 +156,7 @@ def test_chains_from_one_point_become_uniform(n, p):
         assert_mean(entry**2, 1 / n)
 
 
-@pytest.mark.parametrize(("num_chains", "num_samples"), [(1, 1000), (16, 400)])
+@pytest.mark.parametrize(("num_chains", "num_samples"), [pytest.param(1, 1000, marks=pytest.mark.long), (16, 200)])
 def test_flat_sites_of_unlike_scales(num_chains, num_samples):
     """Warm-up learns the scales, from where unconstrained sites begin, which is within 2 of zero."""
 
@@ -164,7 +166,7 @@ def test_flat_sites_of_unlike_scales(num_chains, num_samples):
         pyro.sample("positive", dist.Gamma(3.0, 1.5))
 
     kernel = GeodesicSlice(model)
-    samples = draw(kernel, num_samples, 400, num_chains).get_samples(group_by_chain=True)
+    samples = draw(kernel, num_samples, 200, num_chains).get_samples(group_by_chain=True)
     assert_mean(samples["narrow"], 0.1)
     assert_mean(samples["wide"], 300.0)
     assert_mean((samples["wide"] - 300.0) ** 2, 1e4)

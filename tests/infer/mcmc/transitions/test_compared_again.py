@@ -131,6 +131,7 @@ def test_a_chain_that_is_sent_back_at_the_threshold(monkeypatch):
     assert max(highest) > THRESHOLD
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_broken_exponential")
 def test_of_particles_too():
     def model():
