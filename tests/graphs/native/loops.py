@@ -9,6 +9,7 @@ from pyro_manifold.graphs.native.loop import NativeLoop
 from pyro_manifold.graphs.passes import folded_graph
 from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE
 
+OF_A_PROGRAM = 12
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
@@ -62,14 +63,19 @@ def in_torch(function, *inputs):
 def side_by_side(functions, *inputs, exact=None):
     """Yield the name of each function of one chain, its results in native code, and those of torch.
 
-    One program has all of the functions: a program for each takes several times as long.
+    A program has a dozen of them: one for each takes several times as long, and one for all too long for a compiler
+    on a busy machine.
 
     Args:
         functions: ``{name: function}``.
         *inputs: of all functions, ``(chains, ...)``.
         exact: inputs of torch, if not the same.
     """
-    expected = {name: in_torch(function, *(exact or inputs)) for name, function in functions.items()}
-    of_all = iter(in_native(lambda *values: [x for f in functions.values() for x in f(*values)], *inputs))
-    for name, there in expected.items():
-        yield name, [next(of_all) for _ in there], [value.to(inputs[0]) for value in there]
+    names = list(functions)
+    for first in range(0, len(names), OF_A_PROGRAM):
+        some = {name: functions[name] for name in names[first : first + OF_A_PROGRAM]}
+        expected = {name: in_torch(function, *(exact or inputs)) for name, function in some.items()}
+        joined = lambda *values, some=some: [x for function in some.values() for x in function(*values)]  # noqa: E731
+        of_all = iter(in_native(joined, *inputs))
+        for name, there in expected.items():
+            yield name, [next(of_all) for _ in there], [value.to(inputs[0]) for value in there]
