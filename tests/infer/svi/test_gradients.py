@@ -105,14 +105,14 @@ def evaluations(svi, args, count):
     ("kind", "drawn"),
     [
         ("product", 4),
-        *[pytest.param(kind, None, marks=[] if kind == "stiefel" else pytest.mark.long) for kind in GUIDES],
+        *[pytest.param(kind, None, marks=pytest.mark.long) for kind in GUIDES],
     ],
 )
 def test_loss_and_gradients_have_the_means_of_pyros_own(kind, drawn):
     args = (*data(), drawn)
     svi = native(moved(GUIDES[kind](model), *args), args)
     assert_native_code_is_the_graph(svi)
-    pyros_own, ours = evaluations(svi, args, 250)
+    pyros_own, ours = evaluations(svi, args, 100)
     for expected, found in zip(pyros_own.T, ours.T, strict=True):
         assert_mean(found, expected.mean(), float(expected.std()) / len(expected) ** 0.5)
 
