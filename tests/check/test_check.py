@@ -54,6 +54,7 @@ def test_moments_of_principal_components_by_another_integral():
     assert cosine == pytest.approx(integral(lambda angle, s: math.cos(angle) ** 2) / total, rel=1e-6)
 
 
+@pytest.mark.long
 def test_the_command():
     command = [sys.executable, "-m", "pyro_manifold.check", "--json"]
     done = subprocess.run(command, capture_output=True, text=True)

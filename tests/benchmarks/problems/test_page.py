@@ -195,6 +195,7 @@ def test_the_eigenmodel_does_not_name_its_eigenvalues():
         np.testing.assert_allclose(before[name], after[name])
 
 
+@pytest.mark.long
 def test_the_headline_problems_have_truths_for_functionals_that_they_have():
     assert {problem.name for problem in MIXTURES} | {
         f"Langevin V({n},{p})" for n, p in ((10, 3), (50, 5), (200, 10))
@@ -234,8 +235,9 @@ def test_importance_sampling_of_a_uniform_density_gives_moments_of_uniform_matri
     assert truths["square"][1] == pytest.approx(((3 / 35 - 1 / 25) / 200_000) ** 0.5, rel=0.02)
 
 
+@pytest.mark.long
 def test_the_truth_of_langevin_by_its_normaliser():
-    problem = langevin(10, 3)
+    (problem,) = (case for case in CASES if case.name == "Langevin V(10,3)")  # whose truths are computed once
     mean = MatrixLangevin(torch.as_tensor(langevin_parameter(10, 3))).mean.numpy()
     truths = problem.truths()
     for name, functional in problem.functionals.items():

@@ -313,6 +313,7 @@ def test_step_sizes_are_found_by_a_program(simulated, monkeypatch, capsys):
     assert "| MSD | **0.07** |" in out
 
 
+@pytest.mark.long
 def test_operations_are_those_of_the_steps():
     """A gradient of the network: three products for each layer, but for none with the inputs."""
     cases, layers = 200, (2 * 8, 8 * 2)
@@ -337,6 +338,7 @@ def test_the_figure_has_every_sampler(simulated, monkeypatch, tmp_path):
     assert (tmp_path / "arm.png").exists()
 
 
+@pytest.mark.long
 def test_costs_are_reported_for_every_sampler(monkeypatch, capsys):
     monkeypatch.setattr(robot_arm_cost, "ROUNDS", 1)
     ms = robot_arm_cost.milliseconds("HMC30", 1, False)

@@ -86,6 +86,7 @@ def test_the_budget_of_the_paper_small(tmp_path, capsys):
     assert all(figure.exists() for figure in figures)
 
 
+@pytest.mark.long
 def test_gradients_in_the_unit_of_training(capsys):
     mnist.main(["--short", "--paper", "--gradients"])
     *_, row = capsys.readouterr().out.splitlines()

@@ -102,6 +102,7 @@ def test_chains_that_never_accept_are_stuck(monkeypatch):
     assert starts.stuck(POSTERIORS["Poisson"], 0.1, 0.1, 1, chains=50) == 0
 
 
+@pytest.mark.long
 def test_pilot_and_step_cost_print_a_row_each(capsys):
     pilot.main("banana", grid=[(0.5, 1)], chains=2, draws=6, warmup=1)
     step_cost.main((3,), ((False, False),))
