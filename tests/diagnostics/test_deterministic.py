@@ -48,7 +48,7 @@ WAYS_TO_RUN = [
     pytest.param(OHMC, MCMC, {"num_chains": 3}, id="vectorised"),
     pytest.param(OHMC, MCMC, {"num_chains": 3, "num_samples": 24, "thinning": 3}, id="thinned", marks=pytest.mark.long),
     pytest.param(OHMC, MCMC, {"num_chains": 2, "chain_method": "sequential"}, id="sequential", marks=pytest.mark.long),
-    pytest.param(NUTS, pyro.infer.MCMC, {}, id="Pyro"),
+    pytest.param(NUTS, pyro.infer.MCMC, {}, id="Pyro", marks=pytest.mark.long),  # see test_arviz.py
 ]
 
 

@@ -89,6 +89,7 @@ def two_modes():
     pyro.factor("U near", 60 * U[0, 0].square())
 
 
+@long
 def test_groups_of_a_run_and_their_probability():
     places = torch.tensor([-4.0, -4.0, -4.0, -4.0, 4.0, 4.0, 4.0, 4.0])
     starts = {"x": places, "U": torch.eye(3, 1).expand(8, 3, 1)}

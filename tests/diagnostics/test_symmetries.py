@@ -247,13 +247,17 @@ def test_summary_reports_symmetries_for_all_ways_to_run(options, capsys):
     assert last.endswith('summarise_invariants(U, kind="signs").')
 
 
-def test_summary_names_two_sites_and_vectors(capsys):
+def test_summary_names_two_sites_and_a_vector(capsys):
     last = summary_of(GHMC(singular_vectors), capsys)[-1]
     expected = (
         "`U` and `V` are known only up to the signs and the order of their columns, together, with `scales` in the"
     )
     assert last.startswith(expected + " same order:")
     assert last.endswith("summarise_invariants(U, scales=scales, right=V).")
+
+
+@pytest.mark.long
+def test_summary_names_functions_for_each_symmetry(capsys):
     assert summary_of(OHMC(scores), capsys)[-1].endswith("summarise_invariants(U, right=Z).")
     assert summary_of(OHMC(exchangeable), capsys)[-1].endswith('summarise_invariants(U, kind="permutations").')
     assert summary_of(OHMC(slopes), capsys)[-1].endswith("summarise_invariants(U, right=w[..., None, :]).")
