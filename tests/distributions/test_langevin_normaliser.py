@@ -48,7 +48,7 @@ def test_mean_over_the_sphere_against_high_precision(m):
         assert abs(float(scaled_log_sphere_mean(np.array(kappa), m)) - scaled) <= 3e-13 * max(1.0, abs(scaled))
 
 
-@pytest.mark.parametrize("n", long_except([2, 3, 10, 300], 3, 300))
+@pytest.mark.parametrize("n", long_except([2, 3, 10, 300], 3, 10))
 @pytest.mark.parametrize("d", [(0.0, 0.0), (1e-6, 0.0), (1.0, 0.5), (5.0, 5.0), (60.0, 2.0), (500.0, 500.0)])
 def test_two_columns_against_high_precision(n, d):
     exact = series(n, *d)

@@ -25,7 +25,7 @@ def log_normaliser(target):
     """Log E exp(tr FᵀX) over Haar measure, with standard error."""
     import numpy as np
 
-    values = (target.F * haar(np.random.default_rng(5), 400_000, *target.F.shape)).sum((-2, -1))
+    values = (target.F * haar(np.random.default_rng(5), 100_000, *target.F.shape)).sum((-2, -1))
     weights = np.exp(values)
     return np.log(weights.mean()), weights.std() / weights.mean() / len(values) ** 0.5
 

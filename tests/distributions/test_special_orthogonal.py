@@ -140,7 +140,7 @@ def test_svi_with_a_guide_of_pyro():
     assert float(losses[-100:].mean()) < float(losses[:20].mean())
 
 
-@pytest.mark.parametrize("optimiser", ["Adam", "RiemannianAdam"])
+@pytest.mark.parametrize("optimiser", long_except(["Adam", "RiemannianAdam"], "RiemannianAdam"))
 def test_a_parameter_goes_to_the_nearest_rotation(optimiser):
     goal = torch.tensor([[1.0, 0.2, 0.0], [0.1, -2.0, 0.3], [0.0, 0.5, 3.0]])  # its polar factor is a reflection
     optim = {"Adam": pyro.optim.Adam, "RiemannianAdam": RiemannianAdam}[optimiser]({"lr": 0.02})

@@ -51,7 +51,7 @@ def printed(capsys, mcmc):
 
 @pytest.mark.filterwarnings("ignore:No replica of")  # a run this short may make no round trip
 @pytest.mark.parametrize("copied", [pickled, pytest.param(copy.deepcopy, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kept", [in_memory, in_folder, tempered])
+@pytest.mark.parametrize("kept", [in_memory, in_folder, pytest.param(tempered, marks=pytest.mark.long)])
 def test_a_copy_has_the_draws_statistics_and_summary(copied, kept, tmp_path, capsys):
     mcmc = run(**kept(tmp_path / "run"))
     other = copied(mcmc)

@@ -228,6 +228,7 @@ def test_the_end_of_a_range_is_reported(values, expected):
     assert all(each.filename == __file__ for each in caught)
 
 
+@pytest.mark.long
 def test_the_end_of_one_of_two_ranges():
     over = {"shift": [-1.0, 0.0, 1.0], "scale": [0.5, 1.0]}
     with pytest.warns(UserWarning, match="is at scale=0.5, the smallest value tried") as caught:
@@ -244,7 +245,7 @@ class Spread(SMC):
         warn_of_differences(self.result)
 
 
-@pytest.mark.parametrize(("shift", "said"), [(0.5, True), (8.0, False)])
+@pytest.mark.parametrize(("shift", "said"), [(0.5, True), pytest.param(8.0, False, marks=pytest.mark.long)])
 def test_relevant_differences_between_runs_are_reported(shift, said):
     """One model is worse by a few nats or by 500, and the runs of both have a standard deviation of 2."""
     with warnings.catch_warnings(record=True) as caught:

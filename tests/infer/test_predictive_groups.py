@@ -72,7 +72,7 @@ def test_loo_and_compare_are_those_of_the_known_distribution(data):
 
 def test_all_groups_in_one_call(data):
     x, y = data
-    mcmc = sample(OHMC(line), x, y, chains=16)
+    mcmc = sample(OHMC(line), x, y, chains=8)
     labels = {"dims": {"y": ["row"], "mean": ["row"]}, "coords": {"row": x.tolist()}}
     idata = mcmc.to_inferencedata(prior=2000, posterior_predictive=True, **labels)
     expected = {"posterior", "posterior_predictive", "log_likelihood", "sample_stats", "prior", "prior_predictive"}

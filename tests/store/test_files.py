@@ -86,6 +86,7 @@ def test_a_forked_process_does_not_keep_the_lock(tmp_path):
         os.waitpid(child, 0)
 
 
+@pytest.mark.long
 def test_a_lock_ends_with_a_process_that_is_killed_though_its_children_live(tmp_path):
     program = (
         "import os, pathlib, signal, sys; from pyro_manifold.store.files import locked\n"

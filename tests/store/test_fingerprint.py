@@ -147,6 +147,7 @@ def test_what_contains_itself_is_no_error():
     assert fingerprint({1, 2, "a", "b"}) == fingerprint({"b", "a", 2, 1})
 
 
+@pytest.mark.long
 def test_another_process_has_the_same_hash():
     program = (
         "import torch; torch.set_default_dtype(torch.float64)\n"
