@@ -62,7 +62,8 @@ REDUCED = {
 pytestmark = [
     *short_runs.ignored,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),  # of speed alone
+    pytest.mark.filterwarnings("ignore:No native code"),  # of speed alone, as the next one
+    pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
     pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),  # diverging trajectories of PyMC
 ]
 

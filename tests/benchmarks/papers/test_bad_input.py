@@ -83,6 +83,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:No native code")  # where there is no C compiler
 def test_a_stored_run_is_not_shown_for_other_settings(tmp_path):
     first = {"rate": 1e-3, "sampler": MetaSampler.load("networks"), "train": TRAIN, "test": TEST, "chains": 2}
 
