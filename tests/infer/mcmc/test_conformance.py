@@ -111,7 +111,7 @@ def test_the_distribution_of_all_data(name):
     check_distribution(name, minibatches=False)
 
 
-@over("SGLD", **MINIBATCHES)
+@over("SGHMC", **MINIBATCHES)
 @SHORT_RUNS
 def test_the_distribution_of_minibatches(name):
     check_distribution(name, minibatches=True)

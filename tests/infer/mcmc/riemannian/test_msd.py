@@ -295,7 +295,8 @@ def test_a_step_that_is_too_long_diverges_is_counted_and_is_never_followed_away(
     assert sum(len(found) for found in mcmc.diagnostics()["divergences"].values()) > 0
 
 
-@pytest.mark.parametrize("metropolis", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("metropolis", [False, True])
 def test_chains_arrive_from_a_start_where_the_step_is_far_too_long(metropolis):
     """A location off by a thousand of the scale: an energy of 2·10⁶, where steps of 0.3 are all rejected."""
     start = init_to_value(values={"a": torch.tensor(20.0), "b": torch.tensor(0.02)})
@@ -317,6 +318,7 @@ def test_draws_are_made_with_the_whole_step():
     assert [kernel.run.tuning.settings(iteration).adjusted for iteration in (1, 3, 4, 7)] == [False, False, True, True]
 
 
+@pytest.mark.long
 def test_a_branch_that_only_numpy_sees_is_not_frozen_in_the_step():
     """Twice the density on one side; a graph of the step would have forgotten the other."""
 
@@ -385,7 +387,7 @@ def test_a_compiled_step_has_the_same_draws():
 # ---- the step size of the adjusted version ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step_size", [0.02, 3.0])
+@pytest.mark.parametrize("step_size", [0.02, pytest.param(3.0, marks=pytest.mark.long)])
 def test_warm_up_finds_the_step_size_of_a_target_acceptance(step_size):
     """A curved posterior, from a step that is far too short and from one with which nothing is accepted."""
     kernel = MSD(banana, step_size=step_size, num_steps=3, metropolis=True, target_accept_prob=0.8)

@@ -13,8 +13,8 @@ from tests.infer.mcmc.riemannian.test_msd import INPUTS, tensor
 
 pytestmark = native_code
 OPTIONS = [
-    {"step_size": 0.4},
-    {"step_size": 0.4, "target": "jeffreys", "num_steps": 3},
+    pytest.param({"step_size": 0.4}, marks=pytest.mark.long),
+    pytest.param({"step_size": 0.4, "target": "jeffreys", "num_steps": 3}, marks=pytest.mark.long),
     {"step_size": 0.4, "metropolis": True, "num_steps": 3, "persistence": 0.5},
 ]
 

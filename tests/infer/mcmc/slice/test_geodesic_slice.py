@@ -183,7 +183,7 @@ def test_both_signs_of_the_determinant():
         Q = pyro.sample("Q", StiefelUniform(3, 3))
         pyro.factor("det", 0.5 * torch.linalg.det(Q))
 
-    Q = draw(GeodesicSlice(model), num_samples=1000).get_samples(group_by_chain=True)["Q"]
+    Q = draw(GeodesicSlice(model), num_samples=400).get_samples(group_by_chain=True)["Q"]
     assert_mean((torch.linalg.det(Q) > 0).double(), torch.sigmoid(torch.tensor(1.0)))
     with pytest.warns(UserWarning, match="draws follow the posterior given the sign of the initial value"):
         mcmc = draw(GeodesicSlice(model, reflection_probability=0), num_samples=20, num_chains=3)

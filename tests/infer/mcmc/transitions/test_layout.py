@@ -34,7 +34,7 @@ def test_sites_come_back(full_mass):
 
 def test_a_mixture_of_one_component():
     """Its mean is normal, by conjugacy."""
-    mcmc = MCMC(OHMC(one_component), 400, 200, num_chains=4, disable_progbar=True)
+    mcmc = MCMC(OHMC(one_component), 100, 100, num_chains=16, disable_progbar=True)
     mcmc.run(Y)
     variance = 1 / (len(Y) + 1.5**-2)
     draws = mcmc.get_samples(group_by_chain=True)
@@ -44,6 +44,7 @@ def test_a_mixture_of_one_component():
     assert_mean((means - variance * Y.sum()).square(), torch.tensor(variance))
 
 
+@pytest.mark.long
 def test_the_evidence_of_one_component():
     smc = SMC(OHMC(one_component), 512, disable_progbar=True)
     smc.run(Y)

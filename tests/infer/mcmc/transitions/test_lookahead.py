@@ -56,7 +56,7 @@ def test_a_run_that_is_saved_in_between_goes_on_the_same(monkeypatch):
     run, saved = prepared(), []
     for iteration in range(5 + 40):
         run.advance()
-        if iteration % 7 == 0:
+        if iteration % 14 == 0:
             saved.append((iteration, run.state_dict()))
     assert not torch.equal(saved[-1][1]["random"], saved[-2][1]["random"])
     for iteration, state in saved:
