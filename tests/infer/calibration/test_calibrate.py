@@ -70,6 +70,7 @@ def test_a_right_model_raises_no_alarm():
     assert not result.alarm
 
 
+@pytest.mark.long
 def test_a_right_model_about_its_data():
     result = together(model, OHMC, Y + 4, about=True, num_chains=2)
     assert not result.alarm

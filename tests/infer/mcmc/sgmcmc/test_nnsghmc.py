@@ -304,7 +304,7 @@ def of_batch(x, y):
 @pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")  # far from the mass, so soon
 def test_loaders_and_the_mcmc_of_pyro():
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=20, shuffle=True)
-    options = {"sampler": "gaussian", "step_size": 1e-3, "num_steps": 100}
+    options = {"sampler": "gaussian", "step_size": 1e-3, "num_steps": 10}
     mcmc = MCMC(NNSGHMC(of_batch, **options), 10, 5, disable_progbar=True)
     mcmc.run(data_loader=loader)
     assert mcmc.get_samples()["w"].shape == (10, 2)

@@ -201,14 +201,10 @@ class Embedded(SGNHT):
 ONE_COLUMN = next(target for target in LANGEVIN.values() if target.F.shape[1] == 1 and len(target.F) > 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kernel", "target", "noise"),
-    [
-        pytest.param(SGNHT, STIEFEL, 0.0, marks=pytest.mark.long),
-        (Embedded, STIEFEL, 4.0),
-        pytest.param(SGNHT, ONE_COLUMN, 0.0, marks=pytest.mark.long),
-        pytest.param(SGNHT, ONE_COLUMN, 4.0, marks=pytest.mark.long),
-    ],
+    [(SGNHT, STIEFEL, 0.0), (Embedded, STIEFEL, 4.0), (SGNHT, ONE_COLUMN, 0.0), (SGNHT, ONE_COLUMN, 4.0)],
 )
 def test_on_orthonormal_matrices(kernel, target, noise):
     statistic, thermostat = langevin_draws(kernel, target, noise)
@@ -276,6 +272,7 @@ def test_a_site_that_cannot_move_leaves_its_thermostat_alone():
 # ---- what it says -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_each_block_has_its_thermostat():
     """Noise on one site alone: the other keeps its friction. Their mean counts degrees of freedom."""
 
