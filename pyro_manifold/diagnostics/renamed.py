@@ -19,6 +19,7 @@ def renamed_argument(old: str, new: str) -> Callable[[Callable[P, R]], Callable[
         ... def draw(color):
         ...     return color
         >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
         ...     draw(colour="red"), str(caught[0].message)
         ('red', 'draw: colour= is now color=; the old name will be removed.')
     """

@@ -63,6 +63,7 @@ def test_one_model_over_an_argument(data):
 
 
 # So few particles are for speed.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*The log evidences of 2 runs differ")
 def test_several_models_runs_that_are_done_and_combinations(data):
     def constant(x, y):

@@ -54,6 +54,7 @@ def test_what_a_stopped_process_leaves_is_known_and_removed(tmp_path):
     assert not was_being_written(path)
 
 
+@pytest.mark.long
 def test_two_processes_do_not_write_to_one_folder(tmp_path):
     program = (
         "import sys, pathlib; from pyro_manifold.store.files import locked\n"
