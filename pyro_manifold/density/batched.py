@@ -49,8 +49,8 @@ def value_and_gradient(potential_fn: PotentialFunction, sites: Sites) -> tuple[T
     """
     if torch.is_inference_mode_enabled():
         raise ValueError(
-            "Gradients are needed, and torch records none inside of torch.inference_mode(): run outside of it (inside of "
-            "torch.no_grad() is possible)."
+            "Gradients are needed, and torch records none inside of torch.inference_mode(): run outside of it; "
+            "torch.no_grad() is possible."
         )
     leaves = {name: value.detach().requires_grad_() for name, value in sites.items()}
     zeros = {name: torch.zeros_like(value) for name, value in sites.items()}

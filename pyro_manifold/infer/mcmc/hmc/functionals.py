@@ -113,7 +113,7 @@ class Functionals:
 def _without_plates(scale: Tensor, dims: int) -> Tensor:
     """Return random combinations over the plates that a scale has and its columns do not, the same ones in each run.
 
-    Several groups may have the columns in common and scales of their own: ``(chains, groups, ..., columns)``. Columns of
+    Several groups may have columns in common and scales of their own: ``(chains, groups, ..., columns)``. The columns of
     all groups change together, so that a combination of their scales is a scale again.
     """
     while scale.dim() > dims:
