@@ -113,8 +113,8 @@ class Functionals:
 def _without_plates(scale: Tensor, dims: int) -> Tensor:
     """Return random combinations over the plates that a scale has and its columns do not, the same ones in each run.
 
-    Several groups may have columns in common and scales of their own: ``(chains, groups, ..., columns)``. The columns of
-    all groups change together, so that a combination of their scales is a scale again.
+    Several groups may have columns in common and scales of their own: ``(chains, groups, ..., columns)``. The
+    columns of all groups change together, so that a combination of their scales is a scale again.
     """
     while scale.dim() > dims:
         weights = torch.randn(scale.shape[1], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
