@@ -141,6 +141,19 @@ def found(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
 
 
+def test_a_single_process_takes_the_steps_of_the_optimiser(tmp_path):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    alone = of_all_rows(RiemannianMomentum({"lr": 0.002}), ROWS)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        together = of_all_rows(DistributedOptimizer(RiemannianMomentum({"lr": 0.002})), ROWS)
+    finally:
+        torch.distributed.destroy_process_group()
+    for name, value in alone.items():
+        torch.testing.assert_close(together[name], value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("scene", ["with_minibatches", "mean_of_gradients", "partly_used"])
 def test_parameters_are_equal_to_the_last_bit(found, scene):
     first, second = (each[scene] for each in found)
@@ -149,6 +162,7 @@ def test_parameters_are_equal_to_the_last_bit(found, scene):
         assert torch.equal(value, second[name]), name
 
 
+@pytest.mark.long
 def test_steps_are_those_of_one_process_with_all_rows(found):
     alone = of_all_rows(RiemannianMomentum({"lr": 0.002}), ROWS)
     assert not torch.allclose(alone["X"], ROWS.mean(0))
@@ -157,12 +171,14 @@ def test_steps_are_those_of_one_process_with_all_rows(found):
         torch.testing.assert_close(found[0]["mean_of_gradients"][name], value, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.long
 def test_a_parameter_that_a_process_leaves_out_counts_with_gradient_zero(found):
     """The mean of the losses (a - rank)² and a half to a whole of (b - a)²: a = b = 1/2."""
     for name in ("a", "b"):
         assert abs(float(found[0]["partly_used"][name]) - 0.5) < 0.01
 
 
+@pytest.mark.long
 def test_sentences(found):
     for each in found:
         assert "Process 0 has no parameter 'only here'" in each["unknown"]
