@@ -44,7 +44,7 @@ def plot_biplot(
 
     A point is the posterior mean of the scores of one observation, an arrow that of the loadings of one variable. The
     ellipse has the shape of the covariance of the draws and contains a share ``prob`` of them, as the
-    legend says. All arrows are
+    legend states. All arrows are
     longer than the loadings by one factor, which the axes above and to the right of the panel undo. Align the draws
     first if signs, order or rotation of the columns are unknown.
 

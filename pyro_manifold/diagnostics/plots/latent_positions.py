@@ -41,7 +41,7 @@ def plot_latent_positions(
     r"""Plot posterior mean positions of the nodes of a network with credible ellipses, over the links between them.
 
     The ellipse of a node has the shape of the covariance of its draws and contains a share ``prob`` of them, as the
-    legend says. Align
+    legend states. Align
     the draws first: latent spaces are identified up to rotations at best (`align_rotations`), eigenmodels up to signs
     and order (`align_signs_and_permutations`).
 

@@ -24,7 +24,7 @@ def plot_scree(
 ) -> Any:
     r"""Plot the scale of each component, its posterior mean and shortest interval (Cattell's scree plot).
 
-    Intervals are the shortest ones that contain a share ``prob`` of the draws, as the vertical axis says. With
+    Intervals are the shortest ones that contain a share ``prob`` of the draws, as the vertical axis states. With
     ``noise``, a line and a band show the posterior mean and the interval of the noise's scale. Align the draws
     first if the order of the components is unknown. Variances are drawn by giving ``scales**2``.
 
