@@ -180,6 +180,7 @@ def test_draws_of_vmap_that_are_all_the_same_are_not_taken():
     assert pool(draw, 128)._at_once() is None
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:No replica")
 def test_a_seed_is_a_run_and_so_is_one_that_is_continued(monkeypatch):
     monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")  # which begins where enough iterations are planned

@@ -104,7 +104,8 @@ def evaluations(svi, args, count):
 @pytest.mark.parametrize(
     ("kind", "drawn"),
     [
-        ("product", 4),
+        ("mean field", 4),
+        pytest.param("product", 4, marks=pytest.mark.long),
         *[pytest.param(kind, None, marks=pytest.mark.long) for kind in GUIDES],
     ],
 )

@@ -134,6 +134,7 @@ def test_too_few_draws_for_a_summary_is_a_sentence():
 # ---- a kernel of another kind, whose distribution is in `test_conformance.py` -------------------------------------
 
 
+@pytest.mark.long
 def test_a_kernel_that_accepts_too_much_has_another_distribution():
     class Lopsided(RandomWalk):
         """Accepts by the square root of the ratio."""

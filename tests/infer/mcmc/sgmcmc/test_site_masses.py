@@ -140,6 +140,7 @@ def loader():
     return DataLoader(data, batch_size=16, shuffle=True, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.long
 def test_a_saved_run_continues_bit_for_bit():
     """In a window of warm-up, with sites of several kinds."""
 

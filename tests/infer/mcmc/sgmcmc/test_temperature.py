@@ -53,10 +53,10 @@ def run(kernel, draws, warmup_steps=0, num_chains=4, args=(), **options):
 @pytest.mark.parametrize(
     ("kernel", "options", "native"),
     [
-        (OSGHMC, {"step_size": 0.02, "scales": {"U": 0.5, "scales": 2.0}}, False),
+        pytest.param(OSGHMC, {"step_size": 0.02, "scales": {"U": 0.5, "scales": 2.0}}, False, marks=pytest.mark.long),
         pytest.param(OSGHMC, {"step_size": 0.02, "integrator": "euler"}, True, marks=native_code),
-        (SGLD, {"step_size": 1e-3}, False),
-        (SGNHT, {"step_size": 0.02}, False),
+        pytest.param(SGLD, {"step_size": 1e-3}, False, marks=pytest.mark.long),
+        pytest.param(SGNHT, {"step_size": 0.02}, False, marks=pytest.mark.long),
     ],
 )
 def test_it_is_the_mean_over_the_steps_of_an_iteration(kernel, options, native, monkeypatch):
