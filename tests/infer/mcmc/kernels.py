@@ -100,7 +100,7 @@ KERNELS = {
 
 
 def over(*short: str, where: Callable[[Case], Any] = lambda case: True) -> pytest.MarkDecorator:
-    """Parametrise a test over the kernels that can do something, those not named in ``short`` for the long set."""
+    """Parametrise a test over the kernels that can do something, in the long set but for those named in ``short``."""
     names = [name for name, case in KERNELS.items() if where(case)]
     assert {*short} <= {*names}
     return pytest.mark.parametrize(

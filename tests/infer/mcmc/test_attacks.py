@@ -129,7 +129,9 @@ def test_a_model_whose_sites_change():
         runs()
 
 
-@pytest.mark.parametrize("warmup_steps", [0, 1, 5, 19, 20, 22, 25])
+@pytest.mark.parametrize(
+    "warmup_steps", [0, 5, 20, *(pytest.param(steps, marks=pytest.mark.long) for steps in (1, 19, 22, 25))]
+)
 def test_short_warm_ups_do_not_freeze_the_chain(warmup_steps):
     def conjugate():
         pyro.sample("x", dist.Normal(torch.zeros(3), 0.1).to_event(1))

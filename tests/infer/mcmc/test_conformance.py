@@ -111,7 +111,7 @@ def test_the_distribution_of_all_data(name):
     check_distribution(name, minibatches=False)
 
 
-@over("SGHMC", **MINIBATCHES)
+@over(**MINIBATCHES)
 @SHORT_RUNS
 def test_the_distribution_of_minibatches(name):
     check_distribution(name, minibatches=True)
@@ -148,7 +148,7 @@ def check_saving(name, minibatches):
         assert same(advance(other, 8), expected), moment
 
 
-@over("OHMC")
+@over()
 def test_a_saved_run_goes_on_bit_for_bit(name):
     check_saving(name, minibatches=False)
 
@@ -171,7 +171,7 @@ def test_a_run_with_native_code_goes_on_bit_for_bit(name):
     assert same(advance(run, 8), advance(other, 8))
 
 
-@over("OHMC")
+@over()
 def test_what_is_left_out_would_be_missed(name):
     """Each part of a state matters, where it differs: without it the draws differ."""
     run = run_of(name, warmup_steps=20)
@@ -216,7 +216,7 @@ def test_another_process_goes_on_bit_for_bit(tmp_path):
     assert [name for name in KERNELS if not same(found[name], expected[name])] == []
 
 
-@ALL
+@over("OHMC", "SGLD")
 def test_a_kernel_travels_with_its_run(name):
     case = KERNELS[name]
     pyro.set_rng_seed(0)
@@ -233,7 +233,7 @@ def test_a_kernel_travels_with_its_run(name):
 # ---- stored runs ------------------------------------------------------------------------------------------------
 
 
-@over("OHMC")
+@over()
 @SHORT_RUNS
 def test_an_interrupted_run_is_resumed_bit_for_bit(name, tmp_path):
     """In warm-up, then among draws; each time with another seed, of which nothing may be seen."""
@@ -284,7 +284,7 @@ def test_a_run_is_not_resumed_on_another_manifold(name, tmp_path):
     assert sampled(name, rotation, StiefelUniform(3, 3), resume=True, **{**options, "draws": 12}).num_samples == 12
 
 
-@over("OHMC")
+@over()
 @SHORT_RUNS
 def test_a_run_stops_at_its_goal(name, monkeypatch):
     monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
@@ -340,7 +340,7 @@ def test_iterations_made_together_are_those_made_one_by_one(name, monkeypatch):
 # ---- dtypes and chains ------------------------------------------------------------------------------------------
 
 
-@ALL
+@over("OHMC")
 def test_float32(name):
     torch.set_default_dtype(torch.float32)
     case = KERNELS[name]
@@ -358,7 +358,7 @@ def test_float32(name):
 
 
 @ALL
-@pytest.mark.parametrize("chains", [1, 3, 64])
+@pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.long), 64])
 def test_any_number_of_chains(name, chains):
     run = run_of(name, chains=chains, warmup_steps=2)
     for _ in range(4):

@@ -60,7 +60,9 @@ def test_shapes_are_those_of_pyro(capsys):
 
 
 def test_only_the_sites_asked_for_are_saved():
-    mcmc = run(OHMC(factor_model), torch.randn(20, 4), num_chains=2, save_params=["noise"])
+    mcmc = run(
+        OHMC(factor_model), torch.randn(20, 4), num_samples=5, warmup_steps=5, num_chains=2, save_params=["noise"]
+    )
     assert set(mcmc.get_samples()) == {"noise"}
 
 
@@ -77,7 +79,7 @@ def test_a_second_run_uses_its_own_data(jit_compile):
         pyro.sample("U", StiefelUniform(3, 1))
         pyro.sample("y", dist.Normal(mean, 0.1), obs=y)
 
-    mcmc = MCMC(OHMC(model, jit_compile=jit_compile), 100, 100, num_chains=4, disable_progbar=True)
+    mcmc = MCMC(OHMC(model, jit_compile=jit_compile), 40, 40, num_chains=4, disable_progbar=True)
     for value in (-5.0, 5.0):
         mcmc.run(torch.tensor(value))
         assert abs(float(mcmc.get_samples()["mean"].mean()) - value) < 0.2  # the posterior's scale is half of that

@@ -192,6 +192,7 @@ def test_a_common_shift_is_followed():
     assert plain.num_steps > 3 * kernel.num_steps
 
 
+@pytest.mark.long
 def test_warm_up_takes_a_long_direction_by_itself_and_no_short_one():
     kernels = OHMC(hidden_direction), OHMC(partial(hidden_direction, spread=1.0))
     for kernel in kernels:
@@ -212,7 +213,8 @@ def test_the_test_of_moments_can_fail(monkeypatch):
     assert max(map(abs, found)) > 8, found
 
 
-@pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.long), 7])
+@pytest.mark.long
+@pytest.mark.parametrize("chains", [1, 7])
 def test_directions_of_an_earlier_run_serve_any_number_of_chains(chains):
     other = low_rank(hidden_direction, tuning=tuned().tuning)
     draws = drawn(other, warmup_steps=0, num_chains=chains, num_samples=400).get_samples(group_by_chain=True)

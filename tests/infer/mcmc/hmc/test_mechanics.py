@@ -227,7 +227,13 @@ def test_a_hundred_thousand_steps_stay_on_the_manifold(mechanics):
     assert float((system.energy(state) - system.energy(start)).abs()) < 4 * max(errors)
 
 
-@over_mechanics
+@pytest.mark.parametrize(
+    "mechanics",
+    [
+        MECHANICS["Cayley"],
+        *(pytest.param(MECHANICS[name], marks=pytest.mark.long) for name in ("geodesic", "columns")),
+    ],
+)
 def test_single_precision_stays_on_the_manifold_when_restored_once_a_trajectory(mechanics):
     torch.set_default_dtype(torch.float32)
     system = matrix_system(10, 4, mechanics)

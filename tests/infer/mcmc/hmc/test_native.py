@@ -61,7 +61,9 @@ def natively(run, transition):
     assert transition.graph.form == "native"
 
 
-@pytest.mark.parametrize(("kernel", "chains"), [(OHMC, 1), pytest.param(OHMC, 5, marks=pytest.mark.long), (GHMC, 16)])
+@pytest.mark.parametrize(
+    ("kernel", "chains"), [(GHMC, 16), *(pytest.param(OHMC, chains, marks=pytest.mark.long) for chains in (1, 5))]
+)
 def test_a_trajectory_agrees_with_its_steps(kernel, chains):
     options = {**FIXED, "full_mass": [("a",)]}
     run, transition, inputs = transition_of(kernel(everything, **options), chains)

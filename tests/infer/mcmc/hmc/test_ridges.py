@@ -176,9 +176,12 @@ def test_a_step_preserves_volume(base, n, p):
     assert abs(abs(float(torch.linalg.det(jacobian))) - 1) < 1e-9
 
 
+COSTLY = [("Cayley", 4, 4), ("columns", 3, 2)]
+
+
 @pytest.mark.parametrize(
     ("base", "n", "p"),
-    [("Cayley", 5, 2), pytest.param("Cayley", 4, 4, marks=pytest.mark.long), ("columns", 3, 2)],
+    [("Cayley", 5, 2), *(pytest.param(*case, marks=pytest.mark.long) for case in COSTLY)],
 )
 def test_energy_error_is_of_second_order(base, n, p):
     """So the kick of the normaliser is the gradient of the normaliser in the energy."""
@@ -201,9 +204,8 @@ def draws_of(name, base, kind=RidgeMechanics):
     return deviation(target.statistic(found[X]), *target.expectation()), acceptance, found[Z]
 
 
-@pytest.mark.parametrize(
-    ("base", "name"), [("Cayley", "sphere"), pytest.param("columns", "V(4,3), full F", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("base", "name"), [("Cayley", "sphere"), ("columns", "V(4,3), full F")])
 def test_distribution_of_many_chains(base, name):
     deviates, acceptance, numbers = draws_of(name, base)
     assert acceptance > 0.4
@@ -306,7 +308,7 @@ def ridge(slope=10.0):
 
 def drawn(kernel, *, native=True, **more):
     """In native code from the start, where there is a compiler: it is much faster."""
-    mcmc = MCMC(kernel, **{"num_samples": 300, "warmup_steps": 300, "num_chains": 8, "disable_progbar": True, **more})
+    mcmc = MCMC(kernel, **{"num_samples": 300, "warmup_steps": 500, "num_chains": 8, "disable_progbar": True, **more})
     with pytest.MonkeyPatch.context() as patch:
         if native:
             patch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
@@ -344,6 +346,7 @@ def test_directions_of_an_earlier_run_are_left_out_for_another_number_of_chains(
     assert not any(block[0] == "directions across" for block in other.inverse_mass_matrix)
 
 
+@pytest.mark.long
 def test_directions_are_left_out_with_a_warning_where_a_kernel_has_none():
     with pytest.warns(UserWarning, match=r"directions across \['x', 'z'\] of the earlier run are not used"):
         drawn(GHMC(ridge, tuning=tuned().tuning), num_samples=5, warmup_steps=0)
@@ -408,7 +411,8 @@ def test_a_model_without_a_ridge_has_no_directions():
 
 
 @native_code
-@pytest.mark.parametrize("dtype", [pytest.param(torch.float64, marks=pytest.mark.long), torch.float32])
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_native_code_agrees_with_eager_steps(dtype):
     torch.set_default_dtype(dtype)
     kernel = OHMC(ridge, full_mass=[("x", "z")])

@@ -60,6 +60,7 @@ def test_the_transform_of_unit_vectors_gives_pyros_own_inference_the_same_distri
     assert -np.mean(losses[-100:]) > np.log(evidence) - 0.5
 
 
+@pytest.mark.long
 def test_unit_vectors_with_matrices_in_plates_and_single_precision():
     torch.set_default_dtype(torch.float32)
 

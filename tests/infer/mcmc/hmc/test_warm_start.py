@@ -21,7 +21,7 @@ def run(kernel, num_samples=20, warmup_steps=0, num_chains=4, **options):
     return mcmc
 
 
-@pytest.mark.parametrize("kernel", [OHMC, GHMC])
+@pytest.mark.parametrize("kernel", [OHMC, pytest.param(GHMC, marks=pytest.mark.long)])
 def test_no_warm_up_leaves_what_was_found(kernel):
     first = run(kernel(mixed), warmup_steps=120)
     found = first.kernel.tuning

@@ -178,7 +178,7 @@ def test_lengths_heed_this_window_and_the_one_before():
     assert torch.equal(variances, torch.zeros(3))  # within windows nothing varies
 
 
-@pytest.mark.parametrize(("changed", "reset"), [(2.0, True), (1.2, False)])
+@pytest.mark.parametrize(("changed", "reset"), [(2.0, True), pytest.param(1.2, False, marks=pytest.mark.long)])
 def test_a_length_for_other_masses_is_forgotten(monkeypatch, changed, reset):
     end_window, ends = Masses.end_window, []
     monkeypatch.setattr(Masses, "end_window", lambda masses: (ends.append(end_window(masses)), changed)[1])
@@ -202,6 +202,7 @@ def test_masses_report_how_much_they_changed():
     assert masses.inverse_mass_matrix[block][1] == pytest.approx(64, rel=0.1)
 
 
+@pytest.mark.long
 def test_warm_up_costs_no_more_than_as_many_draws():
     steps = []
     run(
@@ -313,7 +314,7 @@ def test_a_chain_of_pyro_that_never_moved_is_reported():
         run(kernel, num_samples=20, warmup_steps=0)
 
 
-@pytest.mark.parametrize("far", [1, 8])
+@pytest.mark.parametrize("far", [pytest.param(1, marks=pytest.mark.long), 8])
 def test_chains_that_start_far_away_neither_stay_there_nor_hold_up_the_others(far):
     """A quartic well: far out the step must be a hundredth of the one that suits the middle."""
 

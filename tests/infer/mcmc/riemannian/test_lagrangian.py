@@ -209,14 +209,8 @@ def test_distribution_of_the_adjusted_version_in_a_dense_metric():
         assert_mean(values, truth)
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        space.WithoutJacobian,
-        pytest.param(space.WithoutVolume, marks=pytest.mark.long),
-        pytest.param(space.WithoutReversal, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("broken", [space.WithoutJacobian, space.WithoutVolume, space.WithoutReversal])
 def test_the_distribution_test_can_fail(broken):
     statistics, acceptance = draws("posterior", persistence=0.9, kind=broken)
     truths = curved.expectations("posterior")

@@ -85,6 +85,7 @@ def test_under_pyros_mcmc():
     assert mcmc.diagnostics()["jittered metrics"] == {"chain 0": 0}
 
 
+@pytest.mark.long
 def test_the_metric_of_a_linear_model_makes_one_step_size_fit_all():
     """G is the posterior's precision: in its units the motion is a circle, of which half a radian is a small step.
 
@@ -194,6 +195,7 @@ def test_the_two_targets_differ_by_the_root_of_the_determinant(target):
     assert_mean(found**2, float(weight @ w**2))
 
 
+@pytest.mark.long
 def test_single_precision():
     """Sites of no dimensions, whose tangents torch turns into double precision in sums with Python's numbers."""
     torch.set_default_dtype(torch.float32)
@@ -224,6 +226,7 @@ def information(sites):
     return design.mT @ (design * (p * (1 - p))[:, None]) + torch.eye(2) / 4
 
 
+@pytest.mark.long
 def test_the_same_metric_given_in_any_form_gives_the_same_draws():
     found = []
     for metric in (None, standardised, information):
@@ -387,7 +390,8 @@ def test_a_compiled_step_has_the_same_draws():
 # ---- the step size of the adjusted version ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step_size", [0.02, pytest.param(3.0, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("step_size", [0.02, 3.0])
 def test_warm_up_finds_the_step_size_of_a_target_acceptance(step_size):
     """A curved posterior, from a step that is far too short and from one with which nothing is accepted."""
     kernel = MSD(banana, step_size=step_size, num_steps=3, metropolis=True, target_accept_prob=0.8)
@@ -411,7 +415,7 @@ def test_an_easy_posterior_does_not_lengthen_trajectories_beyond_a_quarter_perio
     assert kernel.step_size == pytest.approx(np.pi / 2 / 8)
 
 
-@pytest.mark.parametrize("options", [{"adapt_step_size": False}, {}])
+@pytest.mark.parametrize("options", [pytest.param({"adapt_step_size": False}, marks=pytest.mark.long), {}])
 def test_a_step_size_is_kept_without_adaptation_or_with_a_short_warm_up(options):
     kernel = MSD(banana, step_size=2.0, metropolis=True, **options)
     with warnings.catch_warnings():

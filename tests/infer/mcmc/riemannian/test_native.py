@@ -53,6 +53,7 @@ def test_an_iteration_agrees_with_its_steps(options):
         torch.testing.assert_close(found, there, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.long
 def test_a_regression_in_a_plate():
     def model():
         w = pyro.sample("w", dist.Normal(torch.zeros(2), 2.0).to_event(1))

@@ -144,7 +144,7 @@ def test_levels_of_a_wrong_distribution_are_noticed(monkeypatch):
 # ---- from anywhere to known distributions; of matrices: `test_distributions_of_draws.py` --------------------------
 
 
-@pytest.mark.parametrize(("n", "p"), [(3, 1), (4, 2), (3, 3)])
+@pytest.mark.parametrize(("n", "p"), [(3, 1), pytest.param(4, 2, marks=pytest.mark.long), (3, 3)])
 def test_chains_from_one_point_become_uniform(n, p):
     """All entries have mean 0 and mean square 1/n, and one chain does not know of the others."""
     start = torch.eye(n, p).expand(2000, n, p)
@@ -191,6 +191,7 @@ def test_both_signs_of_the_determinant():
     assert bool((determinants.sign() == determinants[:, :1].sign()).all())
 
 
+@pytest.mark.long
 def test_all_modes_from_one():
     """Two thirds of the mass are in one of two modes, with e^-15 between them; all chains begin in the other."""
     centres = torch.eye(3)[:2]  # the density halfway is e^(50 (√½ - 1)) of that of a mode
@@ -221,6 +222,7 @@ def test_a_density_without_a_gradient():
     assert_mean(x[..., 2] ** 2, 0.25 + 1 / 3)
 
 
+@pytest.mark.long
 def test_other_precision():
     F32 = F.float()
 
@@ -318,7 +320,7 @@ def test_a_site_without_room_stays():
         pyro.sample("all", dist.Dirichlet(torch.ones(1)))
         pyro.sample("x", dist.Normal(0.0, 1.0))
 
-    samples = draw(GeodesicSlice(model), num_samples=200, num_chains=2).get_samples()
+    samples = draw(GeodesicSlice(model), num_samples=60, warmup_steps=20, num_chains=2).get_samples()
     assert set(samples["sign"].unique().tolist()) == {-1.0, 1.0}
     assert bool((samples["all"] == 1).all())
 

@@ -262,7 +262,8 @@ def probit_network():
     return model
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_particles_of_a_probit_network_are_silent(dtype):
     torch.set_default_dtype(dtype)
     SMC(OHMC(probit_network()), 256, num_runs=2, disable_progbar=True).run()  # warnings are errors

@@ -13,8 +13,7 @@ from tests.infer.mcmc.random_walk import RandomWalk, RandomWalkTransition
 from tests.infer.models import concentrated
 
 
-@pytest.mark.parametrize("first", [1e-3, 30.0])
-@pytest.mark.parametrize("target", [0.234, 0.574])
+@pytest.mark.parametrize(("first", "target"), [(30.0, 0.234), pytest.param(1e-3, 0.574, marks=pytest.mark.long)])
 def test_the_step_size_finds_its_acceptance_probability(first, target):
     run = RandomWalk(concentrated, step_size=first, target=target).prepare(32, 300, None)
     rates = []
