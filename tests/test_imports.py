@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = (
     "arviz",
     "matplotlib",
@@ -26,5 +28,6 @@ def test_heavy_packages_are_imported_on_first_use():
     assert heavy_imports("import pyro_manifold") == set()
 
 
+@pytest.mark.long
 def test_heavy_packages_are_seen():
     assert heavy_imports("import pandas, scipy.stats") >= {"pandas", "scipy.stats"}

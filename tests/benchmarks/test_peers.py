@@ -89,6 +89,7 @@ def test_a_process_apart_measures_what_this_one_does():
     assert figures["gradients"] == of_here["gradients"]
 
 
+@pytest.mark.long
 def test_a_process_that_fails_or_is_late_is_reported():
     setting = Setting("name", "no such peer", 2, 3, 4, {})
     values, figures = measure_apart(

@@ -119,6 +119,7 @@ def test_those_that_depend_on_summed_out_sites_have_no_value():
         assert set(mcmc.to_inferencedata().posterior.data_vars) == {"x", "square"}
 
 
+@pytest.mark.long
 def test_sites_that_were_not_kept_are_named():
     mcmc = run(OHMC(loadings), num_chains=2, save_params=["U", "shift"])
     with pytest.raises(ValueError, match=r"'covariance'.*functions of all sites.*no draws of \['scales'\]"):

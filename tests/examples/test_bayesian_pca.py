@@ -54,6 +54,7 @@ def test_every_printed_row_has_converged(run):
     assert "Number of divergences: 0" in printed
 
 
+@pytest.mark.long
 def test_rows_that_are_not_printed_have_converged_too(run):
     idata = arviz.from_netcdf(run[1] / "bayesian_pca.nc", engine="h5netcdf")
     table = arviz.summary(idata, round_to="none")

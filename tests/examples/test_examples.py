@@ -61,6 +61,7 @@ def test_mental_tests(tmp_path, capsys):
     assert all((tmp_path / f"mental_tests{part}.png").stat().st_size > 10_000 for part in ("", "_evidence"))
 
 
+@pytest.mark.long
 def test_sea_surface(tmp_path, capsys):
     draws, eofs, again = sea_surface.main(["--output", str(tmp_path), "--draws", "150"])
     assert "North's rule" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """Tensors that do not lie row by row: many chains in one graph, and native code, give what each chain gives alone."""
 
+import pytest
 import torch
 
 from pyro_manifold.density.batched import BatchedPotential
@@ -96,6 +97,7 @@ def density_of(chain):
     return potential
 
 
+@pytest.mark.long
 def test_what_does_not_lie_row_by_row():
     example, other = torch.randn(2, 3, 3, 4)
     densities = [density_of(chain) for chain in CHAINS]

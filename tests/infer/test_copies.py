@@ -68,6 +68,7 @@ def test_a_copy_has_the_draws_statistics_and_summary(copied, kept, tmp_path, cap
     assert other.to_inferencedata().log_likelihood["y"].shape == (2, 12)
 
 
+@pytest.mark.long
 def test_an_original_goes_on_and_a_copy_says_that_it_cannot():
     mcmc = run()
     other = pickled(mcmc)

@@ -70,6 +70,7 @@ def test_loo_and_compare_are_those_of_the_known_distribution(data):
     assert float(table.dse.iloc[1]) == pytest.approx(float(difference.std(correction=0)) * ROWS**0.5, rel=0.1)
 
 
+@pytest.mark.long
 def test_all_groups_in_one_call(data):
     x, y = data
     mcmc = sample(OHMC(line), x, y, chains=8)

@@ -81,6 +81,7 @@ def test_a_single_chain_has_no_r_hat():
     assert predictions.r_hat.isnan().all()
 
 
+@pytest.mark.long
 def test_no_draw_need_be_kept_and_all_chains_are_run_at_once():
     runs = []
 

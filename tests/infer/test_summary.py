@@ -82,6 +82,7 @@ def largest_r_hat(values):
     return float(convergence(values, ("r_hat",))["r_hat"].max())
 
 
+@pytest.mark.long
 def test_aligned_draws_of_chains_with_other_labels_agree(capsys):
     mcmc = run_of_components()
     raw, aligned = (mcmc.get_samples(group_by_chain=True, align=align) for align in (False, True))
@@ -220,6 +221,7 @@ def test_invariants_that_disagree_are_reported_first(capsys):
 
 
 @pytest.mark.filterwarnings("ignore:The log evidences of 2 runs differ")  # as those of so few particles may
+@pytest.mark.long
 def test_particles_are_aligned_too(capsys):
     smc = SMC(OHMC(components), 64, 2, disable_progbar=True)
     smc.run()

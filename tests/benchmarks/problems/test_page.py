@@ -212,6 +212,7 @@ def circle_and_mirror(points=4000):
     return np.concatenate([rotations, rotations * [1, -1]])
 
 
+@pytest.mark.long
 def test_the_truth_of_the_mixture_by_quadrature():
     """Four comparisons, a false alarm in 3 of 10,000 streams of the truth's numbers."""
     problem, grid = entries_near_one_or_two(2, 2), circle_and_mirror()

@@ -53,8 +53,11 @@ def of_each_shape(function):
 @pytest.mark.parametrize(
     ("chains", "dtype"),
     [
-        *((5, torch.float64), (1, torch.float32)),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in ((1, torch.float64), (5, torch.float32))),
+        (5, torch.float64),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in ((1, torch.float32), (1, torch.float64), (5, torch.float32))
+        ),
     ],
 )
 def test_values(chains, dtype):

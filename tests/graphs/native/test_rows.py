@@ -153,6 +153,7 @@ def test_a_step_without_common_products_is_left_as_it_is():
         *(pytest.param(torch.float32, masses, marks=pytest.mark.long) for masses in (False, True)),
     ],
 )
+@pytest.mark.long
 def test_trajectories_on_tall_matrices_are_those_of_torch(dtype, column_masses):
     import pyro
 

@@ -15,8 +15,11 @@ LENGTHS = (1, 2, 5, 17, 100)
 
 
 MANY_OR_ONE = [
-    *((True, torch.float64), (False, torch.float32)),
-    *(pytest.param(*case, marks=pytest.mark.long) for case in ((True, torch.float32), (False, torch.float64))),
+    (True, torch.float64),
+    *(
+        pytest.param(*case, marks=pytest.mark.long)
+        for case in ((False, torch.float32), (True, torch.float32), (False, torch.float64))
+    ),
 ]
 """Whether there are many chains or one, and the dtype."""
 

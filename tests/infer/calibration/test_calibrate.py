@@ -158,6 +158,7 @@ def test_the_table_describes_a_wrong_prior(capsys):
 # ---- one fit for each data set ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_study_continues_from_its_store(tmp_path):
     """Fits depend neither on the executor, nor on an interruption, nor on the number of data sets."""
     study = partial(single, model, untuned, Y, store=tmp_path)

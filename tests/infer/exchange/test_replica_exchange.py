@@ -119,6 +119,7 @@ def test_the_ladder_has_equal_rejections_and_the_barrier_of_the_path():
     assert 0.5 < float(reported["round trips"].double().mean()) / reported["expected round trips"] < 1.1
 
 
+@pytest.mark.long
 def test_both_components_of_the_orthogonal_group():
     def square():
         U = pyro.sample("U", StiefelUniform(2, 2))

@@ -50,6 +50,7 @@ def test_chains_begin_there(particles):
     assert torch.equal(right.any(1), right.all(1))
 
 
+@pytest.mark.long
 def test_of_one_chain_and_of_too_many(particles):
     starts = particles.initial_params()
     assert {name: tuple(value.shape) for name, value in starts.items()} == {"U": (3, 2), "scale": (), "weights": (2,)}
