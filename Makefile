@@ -40,11 +40,11 @@ $(VENV)-oldest/constraints.txt: pyproject.toml constraints.txt
 	sed --quiet 's/.*"torch>=\([0-9.]*\)".*/torch==\1.*/p' pyproject.toml > $@
 	grep --extended-regexp --invert-match '^(torch|sympy)==' constraints.txt >> $@  # torch pins sympy
 
-# The wheel as a new user gets it: the newest Python, no constraints. Self-test, README's example, the code of the pages
-# and `make test`.
+# The wheel as a new user gets it: the newest Python, no constraints. Self-test, README's example, the code of Start and of
+# the how-to pages, and `make test`.
 test-today: $(VENV)-today/.installed
 	cd $(<D) && bin/python -I readme.py && bin/python -I -m pyro_manifold.check
-	$(<D)/bin/python -m pytest -n auto --dist worksteal -m "" tests/examples/test_documentation.py $(CHOICE)
+	$(<D)/bin/python -m pytest -n auto --dist worksteal tests/examples/test_documentation.py -k "docs/start or docs/how_to" $(CHOICE)
 	$(<D)/bin/python -m pytest -n auto --dist worksteal -m "not long" $(CHOICE)
 
 $(VENV)-today/.installed: pyproject.toml $(shell git ls-files pyro_manifold)

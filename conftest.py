@@ -34,8 +34,8 @@ def pytest_collection_modifyitems(config, items):
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise pytest.UsageError(f"--share {share}, expected K/N with K from 1 to N, such as 2/4.")
     chosen, shares = int(found[1]) - 1, int(found[2])
-    # Parameters of one test stay together: they often share what is expensive to make.
-    others = [item for item in items if zlib.crc32(item.nodeid.partition("[")[0].encode()) % shares != chosen]
+    # By names, so that a test does not change its share when others come or go.
+    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % shares != chosen]
     config.hook.pytest_deselected(items=others)
     left_out = set(others)
     items[:] = [item for item in items if item not in left_out]
