@@ -312,7 +312,7 @@ def check_native(name, monkeypatch, minibatches):
 
 
 @native_code
-@over("OHMC", "MSD, adjusted", **NATIVE)
+@over("OHMC", **NATIVE)
 def test_native_code_makes_the_iterations_of_eager_code(name, monkeypatch):
     check_native(name, monkeypatch, minibatches=False)
 
@@ -357,7 +357,7 @@ def test_float32(name):
         assert (sites["U"].mT @ sites["U"] - torch.eye(2)).abs().max() < 1e-5
 
 
-@ALL
+@over(*[name for name in KERNELS if ", " not in name or "tests" in name])
 @pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.long), 64])
 def test_any_number_of_chains(name, chains):
     run = run_of(name, chains=chains, warmup_steps=2)

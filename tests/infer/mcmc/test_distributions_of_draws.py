@@ -55,7 +55,7 @@ WAYS = {
 }
 
 
-SHORT = {("V(3,2)", "OHMC"), ("sphere", "GeodesicSlice"), ("V(3,2)", "polar chart")}
+SHORT = {("V(3,2)", "OHMC"), ("V(3,2)", "polar chart")}
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_dtype_follows_the_model(dtype):
         X = pyro.sample("X", StiefelUniform(3, 2, dtype=dtype))
         pyro.factor("langevin", (F * X).sum())
 
-    mcmc = run(OHMC(model), num_samples=400, warmup_steps=100)
+    mcmc = run(OHMC(model), num_samples=100, warmup_steps=100, num_chains=8)
     samples = mcmc.get_samples(group_by_chain=True)["X"]
     assert samples.dtype == dtype
     assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < (1e-5 if dtype == torch.float32 else 1e-13)
@@ -315,10 +315,10 @@ def orthonormal(n, p, groups=None):
     ("shape", "options", "size"),
     [
         ((4, 2), {}, 3),
-        ((4, 2, 3), {}, 9),
+        pytest.param((4, 2, 3), {}, 9, marks=pytest.mark.long),
         ((4, 2), {"column_masses": False}, None),
-        ((4, 1), {"column_masses": True}, None),
-        ((3, 3), {"column_masses": True}, None),
+        pytest.param((4, 1), {"column_masses": True}, None, marks=pytest.mark.long),
+        pytest.param((3, 3), {"column_masses": True}, None, marks=pytest.mark.long),
         ((10, 9), {}, None),
         ((10, 9), {"column_masses": True}, 10),
     ],

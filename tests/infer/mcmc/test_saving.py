@@ -173,8 +173,8 @@ def test_a_run_whose_trace_was_given_up_goes_on_without():
     "options",
     [
         {"step_size": 2, "trajectory_length": 1},
-        {"step_size": 2, "max_stepsize": 1},
-        {"step_size": np.float32(0.5), "num_steps": 2},
+        pytest.param({"step_size": 2, "max_stepsize": 1}, marks=pytest.mark.long),
+        pytest.param({"step_size": np.float32(0.5), "num_steps": 2}, marks=pytest.mark.long),
         {"trajectory_length": np.float32(1.5), "max_stepsize": np.float64(0.5)},
     ],
 )

@@ -57,7 +57,9 @@ def energy_order(system, state):
     return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
 
 
-@pytest.mark.parametrize(("n", "p"), [(3, 1), (4, 4), (8, 3)])
+@pytest.mark.parametrize(
+    ("n", "p"), [(8, 3), *(pytest.param(n, p, marks=pytest.mark.long) for n, p in ((3, 1), (4, 4)))]
+)
 @over_mechanics
 def test_energy_error_is_of_second_order(mechanics, n, p):
     system = matrix_system(n, p, mechanics)
@@ -188,7 +190,7 @@ def vectorised_langevin(target, mechanics, iterations=80, step_size=0.25, num_st
     ("mechanics", "name"),
     [
         (MECHANICS["Cayley"], "V(3,2)"),
-        (MECHANICS["columns"], "V(3,2)"),
+        pytest.param(MECHANICS["columns"], "V(3,2)", marks=pytest.mark.long),
         *(pytest.param(mechanics, "V(10,4)", marks=pytest.mark.long) for mechanics in MECHANICS.values()),
     ],
 )
@@ -198,6 +200,7 @@ def test_distribution_of_many_chains(mechanics, name):
     assert abs(deviation(draws, *LANGEVIN[name].expectation())) < STANDARD_ERRORS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mechanics",
     [

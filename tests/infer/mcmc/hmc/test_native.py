@@ -164,15 +164,18 @@ class TestWithoutNativeCode:
         run.compilation.make(run.state)
         assert transition.graph.form == "steps"
 
-    def test_short_runs_compile_nothing(self):
+    @pytest.mark.parametrize(
+        ("planned", "switches_at"),
+        [pytest.param(0, range(200, 800), marks=pytest.mark.long), (60, range(0)), (5000, range(2, 3))],
+    )
+    def test_short_runs_compile_nothing(self, planned, switches_at):
         """Of unknown length until they have cost as much; where the length is known, long ones at once."""
-        for planned, switches_at in ((0, range(200, 800)), (60, range(0)), (5000, range(2, 3))):
-            run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
-            run.compilation.planned = planned
-            switched = 0
-            for iteration in range(1, 1 + (planned if 0 < planned < 100 else 800)):
-                run.advance()
-                if transition.graph.form == "native" and not switched:
-                    switched = iteration
-                    break
-            assert switched in switches_at or not (switched or switches_at)
+        run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
+        run.compilation.planned = planned
+        switched = 0
+        for iteration in range(1, 1 + (planned if 0 < planned < 100 else 800)):
+            run.advance()
+            if transition.graph.form == "native":
+                switched = iteration
+                break
+        assert switched in switches_at or not (switched or switches_at)

@@ -36,7 +36,11 @@ def mean_cosine(size=5):
 
 @pytest.mark.parametrize(
     ("kernel", "jit_compile"),
-    [(OHMC, False), (GHMC, False), pytest.param(OHMC, True, marks=[pytest.mark.long, compiled_code])],
+    [
+        (OHMC, False),
+        pytest.param(GHMC, False, marks=pytest.mark.long),
+        pytest.param(OHMC, True, marks=[pytest.mark.long, compiled_code]),
+    ],
 )
 def test_unit_vectors_follow_their_distribution(kernel, jit_compile):
     mcmc = run(kernel(von_mises_fisher, jit_compile=jit_compile), num_chains=32)

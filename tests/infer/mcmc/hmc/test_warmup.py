@@ -258,6 +258,7 @@ def test_rare_far_jumps_count_for_more_than_a_walk_of_the_same_mean_square(rare)
     assert (lengths.mean > math.pi) == (rare == "long")
 
 
+@pytest.mark.long
 def test_length_is_chosen_by_the_kernel_and_kept_if_given():
     chosen_length = run(OHMC(concentrated), num_samples=5, warmup_steps=300, num_chains=16).kernel.trajectory_length
     assert 1 < chosen_length < 5
@@ -267,6 +268,7 @@ def test_length_is_chosen_by_the_kernel_and_kept_if_given():
     assert int(steps.run.statistics["n_steps"][0]) == max(1, int(0.7 / steps.step_size + 1e-6))
 
 
+@pytest.mark.long
 def test_a_second_run_starts_from_the_same_length():
     mcmc = run(OHMC(concentrated), num_samples=5, warmup_steps=200, num_chains=16)
     mcmc.kernel.run = mcmc.kernel.prepare(2, 100, None)
@@ -350,6 +352,7 @@ def test_without_warm_up_the_step_size_that_was_found_is_settled():
     assert mcmc.diagnostics()["acceptance rate"]["chain 0"] > 0.5
 
 
+@pytest.mark.long
 def test_a_step_size_that_no_chain_dares_to_take_is_given_up():
     """In many dimensions it may be far too long for all, and each chain goes wrong again before it has recovered."""
 

@@ -72,7 +72,7 @@ def test_energy_error_is_of_second_order_without_the_volume():
     assert abs(energy_order(lagrangian_kick, space.FIELDS["pull-back"], with_volume=False) - 2) < 0.15
 
 
-@over_kicks
+@pytest.mark.parametrize("kick", [lagrangian_kick, pytest.param(explicit_kick, marks=pytest.mark.long)])
 def test_a_wrong_connection_has_an_energy_error_that_does_not_shrink(kick):
     assert energy_order(kick, space.WithoutConnection(curved.embedding, 2, 7)) < 0.3
 
@@ -196,7 +196,7 @@ def draws(target, chains=1000, iterations=40, **options):
     ("target", "persistence"), [pytest.param("posterior", 0.0, marks=pytest.mark.long), ("jeffreys", 0.9)]
 )
 def test_distribution_of_the_adjusted_version(target, persistence):
-    statistics, acceptance = draws(target, persistence=persistence)
+    statistics, acceptance = draws(target, chains=400, persistence=persistence)
     assert acceptance < 0.97  # rejections, or there would be nothing to adjust
     for values, truth in zip(statistics, curved.expectations(target), strict=True):
         assert_mean(values, truth)

@@ -65,6 +65,7 @@ def test_a_regression_in_a_plate():
     natively(*prepared(model, step_size=0.4, metropolis=True))
 
 
+@pytest.mark.long
 def test_an_iteration_in_float32():
     torch.set_default_dtype(torch.float32)
 

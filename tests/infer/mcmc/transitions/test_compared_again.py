@@ -91,7 +91,7 @@ def said_in(run, iterations, at_the_end=True):
 
 @pytest.mark.usefixtures("_broken_exponential")
 @pytest.mark.parametrize(
-    "name", [name if name in ("GHMC", "SGLD") else pytest.param(name, marks=pytest.mark.long) for name in LONG_STEPS]
+    "name", [name if name == "SGLD" else pytest.param(name, marks=pytest.mark.long) for name in LONG_STEPS]
 )
 def test_a_broken_operator_is_found_where_chains_go(name):
     run = natively(LONG_STEPS[name]())
@@ -224,6 +224,7 @@ def test_a_compiled_step_is_compared_too(monkeypatch):
     assert graph.form == "eager"
 
 
+@pytest.mark.long
 def test_the_step_of_a_metric_is_compared_at_the_end(monkeypatch):
     run = MSD(wide, metric=metric, step_size=0.1).prepare(2, 0, None)
     graph = run._graphs["step"]
