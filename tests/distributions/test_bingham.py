@@ -14,6 +14,7 @@ from pyro_manifold.distributions import (
     MatrixBingham,
     MatrixBinghamVonMisesFisher,
     MatrixLangevin,
+    StiefelUniform,
 )
 from pyro_manifold.distributions import bingham_envelope as envelope
 from tests.parameters import long_except
@@ -203,3 +204,14 @@ def test_bad_input_is_named():
             make()
     with pytest.raises(torch.linalg.LinAlgError, match="CentralGaussian: covariance is not positive definite"):
         MatrixAngularCentralGaussian(-A, 1)
+
+
+def test_antisymmetric_parts_count_neither_in_densities_nor_in_draws():
+    """Tr BXᵀAX of two antisymmetric matrices is not 0, and a factorisation of one triangle sees them too."""
+    turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    A, X = 9 * torch.ones(3, 3).triu(1) - 9 * torch.ones(3, 3).tril(-1), StiefelUniform(3, 2).sample((100,))
+    d = MatrixBingham(A, 9 * turn)
+    assert d.log_prob(X).abs().max() < 1e-12  # the uniform distribution
+    draws = d.sample((4000,))
+    assert_mean(draws[:, 0, 0].square(), 1 / 3)
+    assert_mean(draws[:, 0, 0] * draws[:, 1, 1] - draws[:, 0, 1] * draws[:, 1, 0], 0.0)

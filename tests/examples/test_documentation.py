@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if BLOCK.search(page.read_text())]
 SHORT = (
-    *("docs/index.md", "docs/how_to/extending.md"),
+    *("docs/start.md", "docs/index.md", "docs/how_to/extending.md"),
     *("docs/how_to/priors.md", "docs/how_to/several_processes.md"),
 )
 """Pages that `make test` runs; `make test-all` runs all."""
