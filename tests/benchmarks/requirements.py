@@ -1,12 +1,8 @@
-"""Marks of tests that need packages or programs that `make test` does not install."""
+"""Marks of tests that need packages that `make test` does not install."""
 
 import importlib.util
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
-
-from pyro_manifold.graphs.native.compiler import NoCompilerError, compiler
 
 
 def needs(*packages: str) -> pytest.MarkDecorator:
@@ -19,20 +15,3 @@ def needs(*packages: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(
         bool(missing), reason=f"needs bench of pyproject.toml: {', '.join(missing)} is not installed"
     )
-
-
-def without_compiler() -> bool:
-    try:
-        compiler()
-    except NoCompilerError:
-        return True
-    return False
-
-
-needs_compiler = pytest.mark.skipif(without_compiler(), reason="needs a C compiler (cc, gcc or clang)")
-
-
-def all_long_but(short: Iterable[Any], values: Iterable[Any]) -> list[Any]:
-    """Return parameters of a test of which `make test` runs a few, the cheapest that can fail."""
-    kept = [*short]
-    return [value if value in kept else pytest.param(value, marks=pytest.mark.long) for value in values]

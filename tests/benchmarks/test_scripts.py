@@ -19,7 +19,8 @@ from benchmarks.papers.msd import robot_arm_model
 from benchmarks.papers.variational import methods
 from pyro_manifold.graphs.native import loop
 from tests.benchmarks.papers.test_reproduction import SMALL
-from tests.benchmarks.requirements import needs, needs_compiler
+from tests.benchmarks.requirements import needs
+from tests.infer.mcmc.compilers import native_code
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
@@ -68,7 +69,7 @@ def marks(command):
     name = command.split()[0]
     yield needs(*COMMANDS[command])
     if name in IN_C:
-        yield needs_compiler
+        yield native_code
     if name not in SHORT:
         yield pytest.mark.long
 

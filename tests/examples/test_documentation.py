@@ -13,8 +13,8 @@ import matplotlib
 import pytest
 import torch
 
-from tests.benchmarks.requirements import without_compiler
 from tests.examples import short_runs
+from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE
 
 matplotlib.use("Agg")
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def lacking(block: str) -> str | None:
         package = module.partition(".")[0]
         if package in OF_PACKAGES and importlib.util.find_spec(package) is None:
             return f"{OF_PACKAGES[package]}: {package} is not installed"
-        if module == "tests.graphs.native.loops" and without_compiler():
+        if module == "tests.graphs.native.loops" and WITHOUT_NATIVE_CODE:
             return "a C compiler (cc, gcc or clang)"
     if "torch.distributed" in block and not torch.distributed.is_available():
         return "torch.distributed, which torchrun starts"

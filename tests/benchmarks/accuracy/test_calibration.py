@@ -13,19 +13,19 @@ import scipy.stats
 from benchmarks.accuracy.calibration import BROKEN, KERNELS, LEVEL, Outcome, calibrate, main, saved
 from problems.calibration import QUANTITIES
 from pyro_manifold.diagnostics.uniformity import BINS, Uniformity
-from tests.benchmarks.requirements import all_long_but
+from tests.parameters import long_except
 
 DATA_SETS, DRAWS = 500, 19
 VECTORISED = [name for name, way in KERNELS.items() if not way.one_by_one]
 THRESHOLD = LEVEL / (len(VECTORISED) * len(QUANTITIES))
 
 
-@pytest.mark.parametrize("name", all_long_but(["OHMC"], VECTORISED))
+@pytest.mark.parametrize("name", long_except(VECTORISED, "OHMC"))
 def test_ranks_are_uniform(name):
     assert min(calibrate(name, DATA_SETS, DRAWS).p_values) > THRESHOLD
 
 
-@pytest.mark.parametrize("name", all_long_but(["a short warm-up"], BROKEN))
+@pytest.mark.parametrize("name", long_except(BROKEN, "a short warm-up"))
 def test_what_is_broken_is_found_out(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of chains that hardly moved, which is what is asked for

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.accuracy import interruptions
 from benchmarks.accuracy.interruptions import RUNS, check, run
 from pyro_manifold.store.reading import StoredRun
-from tests.benchmarks.requirements import needs_compiler
+from tests.infer.mcmc.compilers import native_code
 
 
 @pytest.mark.long
@@ -19,7 +19,7 @@ def test_runs_that_are_killed_are_those_that_are_not(name):
 
 
 @pytest.mark.long
-@needs_compiler
+@native_code
 def test_native_code_is_made_in_the_middle_and_stored(tmp_path):
     """Draws after it differ by rounding, so it belongs to the state: a resumed run makes it where the first did."""
     name = "OHMC, native code"

@@ -8,11 +8,11 @@ from benchmarks.accuracy import stochastic_gradients
 from problems.monte_carlo import assert_mean
 from problems.noisy_gradients import exact_variance, gradient_noise
 from pyro_manifold.infer import SGHMC
-from tests.benchmarks.requirements import all_long_but
+from tests.parameters import long_except
 
 
 @pytest.mark.filterwarnings("ignore:The momenta of chains are at a temperature")
-@pytest.mark.parametrize("way", all_long_but(["splitting"], stochastic_gradients.WAYS))
+@pytest.mark.parametrize("way", long_except(stochastic_gradients.WAYS, "splitting"))
 def test_noise_of_the_gradient_has_the_bias_of_the_linear_recursion(way):
     def model():
         x = pyro.sample("x", dist.Normal(0.0, 1.0))

@@ -9,10 +9,10 @@ from pyro.poutine.util import site_is_subsample
 from benchmarks.problems.published import published
 from benchmarks.problems.published.time_series import discounted, product_of_logs
 from pyro_manifold.infer import OHMC
-from tests.benchmarks.requirements import all_long_but
+from tests.parameters import long_except
 
 POSTERIORS = published()
-over_posteriors = pytest.mark.parametrize("name", all_long_but(["rats", "seeds", "horseshoe"], POSTERIORS))
+over_posteriors = pytest.mark.parametrize("name", long_except(POSTERIORS, "rats", "seeds", "horseshoe"))
 
 
 @over_posteriors

@@ -9,7 +9,8 @@ from benchmarks.problems.published import published
 from benchmarks.problems.published.peers import BATCH, NAMES, PROBLEMS, latent_shapes, log_densities
 from pyro_manifold.infer import OHMC
 from tests.benchmarks.problems.test_published import density
-from tests.benchmarks.requirements import all_long_but, needs
+from tests.benchmarks.requirements import needs
+from tests.parameters import long_except
 
 POINTS = 5
 over_problems = pytest.mark.parametrize("name", NAMES)
@@ -80,7 +81,7 @@ def test_the_density_in_pymc_up_to_a_constant(name):
     assert_densities_differ_alike(np.array(found), problem, at)
 
 
-@pytest.mark.parametrize("name", all_long_but(["seeds"], NAMES))
+@pytest.mark.parametrize("name", long_except(NAMES, "seeds"))
 def test_values_hold_functionals_and_the_log_density(name):
     problem = PROBLEMS[name]
     at = points(problem)
@@ -95,7 +96,7 @@ def test_values_hold_functionals_and_the_log_density(name):
 
 @pytest.mark.parametrize(
     "name",
-    all_long_but(["logistic regression of breast cancer"], ["logistic regression of breast cancer", "horseshoe"]),
+    long_except(["logistic regression of breast cancer", "horseshoe"], "logistic regression of breast cancer"),
 )
 def test_values_are_the_same_where_torch_is_left_at_float32(name):
     problem = PROBLEMS[name]

@@ -5,10 +5,10 @@ import torch
 
 from benchmarks.problems.page import PROBLEMS
 from benchmarks.speed.gradients import densities, native_gradient
-from tests.benchmarks.requirements import needs_compiler
+from tests.infer.mcmc.compilers import native_code
 
 
-@needs_compiler
+@native_code
 @pytest.mark.parametrize("chains", [1, 3])
 def test_native_gradients_are_those_of_the_density(chains):
     of_all, of_one_chain, values = densities(PROBLEMS["Langevin V(10,3)"], chains)

@@ -10,9 +10,10 @@ import torch
 
 from benchmarks.papers.nnsghmc import gru, music, music_samplers
 from pyro_manifold.infer import SGHMC
-from tests.benchmarks.requirements import all_long_but, needs_compiler
+from tests.infer.mcmc.compilers import native_code
+from tests.parameters import long_except
 
-pytestmark = needs_compiler
+pytestmark = native_code
 UNITS = 5
 
 
@@ -118,7 +119,7 @@ def test_a_sampler_of_music(tmp_path, capsys):
     assert figure.exists()
 
 
-@pytest.mark.parametrize("sampler", all_long_but(["Adam"], ["SGHMC", "NNSGHMC", "Adam", "Santa"]))
+@pytest.mark.parametrize("sampler", long_except(["SGHMC", "NNSGHMC", "Adam", "Santa"], "Adam"))
 def test_a_stored_run_goes_on(sampler, tmp_path, capsys, monkeypatch):
     def made(folder):
         command = f"--short --sampler networks --units {UNITS} --chains 2 --collection Nottingham --epochs 4"

@@ -10,7 +10,7 @@ from benchmarks.images import generated
 from benchmarks.papers.nnsghmc import digits, gaussian, gaussian_figure, mnist, paper_runs
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import SGHMC, MetaSampler
-from tests.benchmarks.requirements import all_long_but
+from tests.parameters import long_except
 
 
 def test_effective_sizes_of_an_autoregression():
@@ -94,7 +94,7 @@ def test_gradients_in_the_unit_of_training(capsys):
     assert 0 < float(row.split("|")[-2]) < 1
 
 
-@pytest.mark.parametrize("name", all_long_but(["Adam"], ["SGHMC", "Adam"]))
+@pytest.mark.parametrize("name", long_except(["SGHMC", "Adam"], "Adam"))
 def test_a_stored_run_goes_on_bit_for_bit(name, tmp_path):
     train, test = generated(300, 1), generated(100, 2)
 

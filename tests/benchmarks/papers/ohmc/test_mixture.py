@@ -8,7 +8,7 @@ from benchmarks.papers.ohmc import exponentials, figures, noisy_matrix, paper_ta
 from benchmarks.papers.ohmc.mixture import Matrices, first_mode, worst_deviation
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean
 from pyro_manifold.manifolds.stiefel import cayley_flow
-from tests.benchmarks.requirements import all_long_but
+from tests.parameters import long_except
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Site 'Q' is square"),
@@ -78,7 +78,7 @@ def test_chains_begin_at_the_first_mode():
         np.testing.assert_allclose(found, np.broadcast_to(first_mode(n), found.shape), atol=1e-3)
 
 
-@pytest.mark.parametrize("name", all_long_but(["OHMC"], paper_tables.KERNELS))
+@pytest.mark.parametrize("name", long_except(paper_tables.KERNELS, "OHMC"))
 def test_kernels_draw_what_exact_draws_have(name):
     draws, _ = paper_tables.run(2, name, 0.1, chains=64, burn_in=150, draws=150)
     assert worst_deviation(Matrices(2, 0.3), draws)[0] < STANDARD_ERRORS
