@@ -72,6 +72,11 @@ class Problem:
         """Return the same target with other initial positions."""
         return replace(self, initial_values=self.layout.unpack(position))
 
+    def other_starts(self) -> Blocks:
+        """Draw other random initial positions, with finite energy and gradient."""
+        values = initial_values(self.target, self.chains, None)
+        return self.layout.pack(finite_values(self.target, values, True, self.batched))
+
     @property
     def takes_minibatches(self) -> bool:
         """Return whether the density is evaluated on minibatches of the data."""
