@@ -11,7 +11,6 @@ from torch import Tensor
 from pyro_manifold.infer.descent.points import Points
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewtonState, two_loops
 
-
 _DRAWS = 5  # as in Pathfinder
 
 
@@ -58,7 +57,9 @@ class LocalGaussian:
         positive, which adds the log of that share; -inf if it is not known. The draw returned is that with the greatest
         ratio p / q.
         """
-        draws, weights = (torch.stack(parts) for parts in zip(*[self._draw(random) for _ in range(_DRAWS)], strict=True))
+        draws, weights = (
+            torch.stack(parts) for parts in zip(*[self._draw(random) for _ in range(_DRAWS)], strict=True)
+        )
         inside = weights.isfinite() & self._known
         count = inside.sum(0)
         bound = torch.where(inside, weights, 0.0).sum(0) / count + (count / _DRAWS).log()
@@ -82,5 +83,7 @@ class LocalGaussian:
         """Return H times vectors ``(chains, coordinates, count)``."""
         chains, coordinates, count = vectors.shape
         rows = vectors.mT.reshape(chains * count, coordinates)
-        memory = [part.repeat_interleave(count, 0) for part in (self._state.moved, self._state.turned, self._state.weight)]
+        memory = [
+            part.repeat_interleave(count, 0) for part in (self._state.moved, self._state.turned, self._state.weight)
+        ]
         return -two_loops(rows, *memory).reshape(chains, count, coordinates).mT

@@ -101,7 +101,13 @@ def test_a_chain_does_not_begin_at_a_pole():
         data = 0.3 * torch.linspace(-2, 2, effects)
         z, misfit = x / log_scale.exp().unsqueeze(1), (x - data) / 0.3
         energy = 0.5 * (z.square() + misfit.square()).sum(1) + effects * log_scale + log_scale.square() / 8
-        gradient = torch.cat([(effects - z.square().sum(1) + log_scale / 4).unsqueeze(1), z / log_scale.exp().unsqueeze(1) + misfit / 0.3], 1)
+        gradient = torch.cat(
+            [
+                (effects - z.square().sum(1) + log_scale / 4).unsqueeze(1),
+                z / log_scale.exp().unsqueeze(1) + misfit / 0.3,
+            ],
+            1,
+        )
         return energy, {X: gradient}
 
     position = {X: 4 * torch.rand(8, 1 + effects) - 2}
