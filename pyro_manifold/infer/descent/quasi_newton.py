@@ -92,7 +92,7 @@ class QuasiNewton:
 
 
 def two_loops(slope: Tensor, moved: Tensor, turned: Tensor, weight: Tensor) -> Tensor:
-    """Return -H times the slopes ``(chains, coordinates)`` by the two-loop recursion; the last of the pairs is newest."""
+    """Return -H times the slopes ``(chains, coordinates)`` by the two-loop recursion; the last pair is newest."""
     direction, shares = slope, []
     pairs = list(zip(moved.unbind(1), turned.unbind(1), weight.unbind(1), strict=True))
     for s, y, rho in reversed(pairs):

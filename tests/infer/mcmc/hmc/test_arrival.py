@@ -1,4 +1,4 @@
-"""Chains that are left where there is hardly any probability neither spoil the adaptation of others nor stay unnamed."""
+"""Chains left where there is hardly any probability neither spoil the adaptation of others nor stay unnamed."""
 
 import warnings
 

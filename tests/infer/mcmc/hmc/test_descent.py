@@ -93,7 +93,7 @@ def test_a_wide_mode_is_kept_however_low_a_narrow_one_is():
 
 
 def test_a_chain_does_not_begin_at_a_pole():
-    """Normal effects whose scale may vanish: the energy falls by 1 with each of the effects for each unit of log scale."""
+    """Normal effects whose scale may vanish: each unit of log scale lowers the energy by the number of effects."""
     effects = 50
 
     def hierarchy(position):
