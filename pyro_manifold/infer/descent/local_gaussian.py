@@ -41,12 +41,15 @@ class LocalGaussian:
         span = torch.cat([state.moved, state.turned], 1)
         span = span / span.norm(dim=2, keepdim=True).clamp(min=torch.finfo(span.dtype).tiny)
         self._basis = torch.linalg.qr(span.mT).Q  # (chains, coordinates, directions)
-        within = self._basis.mT @ self._times_inverse_hessian(self._basis)
+        memory = state.moved, state.turned, state.weight
+        tangent = self._tangent(self._basis)
+        normal = self._basis - tangent
+        within = -two_loops(tangent.mT, *memory) @ tangent + self._scale.unsqueeze(2) * normal.mT @ normal
         variances, axes = torch.linalg.eigh((within + within.mT) / 2)
         # Rounding may leave a variance that is not positive, where curvatures differ by many orders of magnitude.
         self._variances = variances.clamp(min=torch.finfo(variances.dtype).tiny)
         self._basis = self._basis @ axes
-        self._towards_mean = two_loops(state.slope, state.moved, state.turned, state.weight)
+        self._towards_mean = two_loops(state.slope.unsqueeze(1), *memory).squeeze(1)
         rest = points.dimension - self._variances.shape[1]
         self._log_det = self._variances.log().sum(1) + rest * self._scale.squeeze(1).log()
 
@@ -79,11 +82,6 @@ class LocalGaussian:
         energy, _ = points.energy_and_slope(drawn)
         return drawn, (noise.square().sum(1) + self._log_det + points.dimension * math.log(2 * math.pi)) / 2 - energy
 
-    def _times_inverse_hessian(self, vectors: Tensor) -> Tensor:
-        """Return H times vectors ``(chains, coordinates, count)``."""
-        chains, coordinates, count = vectors.shape
-        rows = vectors.mT.reshape(chains * count, coordinates)
-        memory = [
-            part.repeat_interleave(count, 0) for part in (self._state.moved, self._state.turned, self._state.weight)
-        ]
-        return -two_loops(rows, *memory).reshape(chains, count, coordinates).mT
+    def _tangent(self, vectors: Tensor) -> Tensor:
+        """Project vectors ``(chains, coordinates, count)`` to tangent space."""
+        return torch.stack([self._points.tangent(self._state.at, vector) for vector in vectors.unbind(2)], 2)

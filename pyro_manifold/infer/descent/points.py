@@ -127,7 +127,7 @@ def with_rows(state: Any, rows: Tensor, new: Any) -> Any:
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Scale each row to length 1."""
+    """Scale vectors ``(..., coordinates)`` to length 1."""
     tiny = torch.finfo(vectors.dtype).tiny
-    vectors = vectors / vectors.abs().amax(1, keepdim=True).clamp(min=tiny)  # squares would underflow
-    return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=tiny)
+    vectors = vectors / vectors.abs().amax(-1, keepdim=True).clamp(min=tiny)  # squares would underflow
+    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=tiny)

@@ -15,6 +15,7 @@ from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential
 from pyro_manifold.manifolds import Manifold
 
 _MOST_EVALUATIONS = 200
+_MOST_BYTES = 2**24  # size of the positions of all chains; the memory of a descent takes a hundred times as much
 _BETWEEN_CHECKS = 12  # evaluations between convergence checks
 _BETWEEN_PLACES = (3, 12)  # evaluations between points of a path that are compared, before and after the 48th
 _FEWEST_PATHS = 4  # paths that are compared, so that a chain alone learns that it is lost
@@ -54,6 +55,8 @@ def nearer_starts(
         redraw: returns other random initial positions.
         random: random number generator.
     """
+    if sum(x.element_size() * x.numel() for x in position.values()) > _MOST_BYTES:
+        return position
     points = Points(position, potential, manifolds)
     nearly = points.dimension + 50
     paths = _descended(points, points.rows(position), random)
