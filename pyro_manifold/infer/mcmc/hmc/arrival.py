@@ -46,8 +46,8 @@ def warn_of_chains_left(energy: Tensor, coordinates: int) -> None:
     is_left, whose = ("are", "their") if len(chains) > 1 else ("is", "its")
     warnings.warn(
         f"{named(chains).capitalize()} {is_left} left behind after warm-up, at log densities more than {below:.0f} "
-        "below those of the others, where there is hardly any probability: run again with other initial values (another "
-        f"seed, init_strategy, or initial_params), or leave {whose} draws out. The other chains are not affected.",
+        "below those of the others, where there is hardly any probability: run again with other initial values "
+        f"(another seed, init_strategy, or initial_params), or leave {whose} draws out. The others are not affected.",
         stacklevel=2,
     )
 
