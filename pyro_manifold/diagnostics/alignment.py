@@ -8,6 +8,7 @@ to a reference.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,9 +17,11 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.checks import check_draws, check_reference
+from pyro_manifold.manifolds import SpecialOrthogonal
 from pyro_manifold.manifolds.polar import polar_factor
 
 _MOST_ROUNDS = 200
+_FEW_COLUMNS = 4  # all orders of which are tried
 
 
 class Alignment(NamedTuple):
@@ -193,14 +196,59 @@ def _common_reference(draws: Tensor, nearest: Callable[[Tensor], Tensor], owner:
     return reference @ nearest(draws[0, 0].mT @ reference).mT
 
 
-def nearest_signs(products: Tensor) -> Tensor:
-    """Return the diagonal T of ±1 with the largest tr(Rᵀ X T), from products XᵀR, ``(..., p, p)``."""
-    return torch.diag_embed(_signs(products.diagonal(dim1=-2, dim2=-1)))
+def nearest_signs(products: Tensor, *, proper: bool = False) -> Tensor:
+    """Return the diagonal T of ±1 with the largest tr(Rᵀ X T), of determinant 1 if ``proper``.
+
+    Args:
+        products: XᵀR, ``(..., p, p)``.
+        proper: whether T has determinant 1.
+    """
+    turns = torch.diag_embed(_signs(products.diagonal(dim1=-2, dim2=-1)))
+    return without_reflections(turns, products) if proper else turns
 
 
 def nearest_signed_permutations(products: Tensor) -> Tensor:
     """Return the signed permutation T with the largest tr(Rᵀ X T), from products XᵀR, ``(..., p, p)``."""
     return nearest_permutations(products.abs()) * _signs(products)
+
+
+def without_reflections(turns: Tensor, products: Tensor) -> Tensor:
+    """Return signed permutations ``(..., p, p)`` of determinant 1, by the change of sign that costs least."""
+    gains = (turns * products).sum(-2)
+    least = torch.nn.functional.one_hot(gains.abs().argmin(-1), gains.shape[-1]).to(turns)
+    reflected = (torch.linalg.det(turns) < 0).unsqueeze(-1)
+    return turns * torch.where(reflected, 1 - 2 * least, 1.0).unsqueeze(-2)
+
+
+def nearest_proper_permutations(products: Tensor) -> Tensor:
+    """Return the signed permutation of determinant 1 with the largest tr(Rᵀ X T), from products ``(..., p, p)``.
+
+    It is exact for p ≤ 4; for larger p the best one without that condition is compared with those that differ from it
+    by a sign, or by two columns and their signs.
+    """
+    p = products.shape[-1]
+    best = nearest_signed_permutations(products)
+    found = without_reflections(best, products)
+    reflected = torch.linalg.det(best) < 0
+    if not bool(reflected.any()):
+        return found
+    order, some = best.abs()[reflected], products[reflected]
+    changes = itertools.permutations(range(p)) if p <= _FEW_COLUMNS else _exchanges(p)
+    others = [order[..., list(change)] for change in changes]
+    tried = torch.stack([without_reflections(other * _signs(some), some) for other in others])
+    nearest = (tried * some).sum((-2, -1)).argmax(0)
+    # Boolean places keep the shape in front, whatever it is.
+    return found.index_put((reflected,), tried[nearest, torch.arange(len(some), device=some.device)])
+
+
+def _exchanges(p: int) -> list[list[int]]:
+    """Return the order of p columns, and all orders in which two of them have changed places."""
+    found = [list(range(p))]
+    for first, second in itertools.combinations(range(p), 2):
+        order = list(range(p))
+        order[first], order[second] = second, first
+        found.append(order)
+    return found
 
 
 def nearest_permutations(all_gains: Tensor) -> Tensor:
@@ -218,9 +266,14 @@ def nearest_permutations(all_gains: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(places, p).to(gains.dtype).reshape(all_gains.shape)
 
 
-def nearest_rotations(products: Tensor) -> Tensor:
-    """Return the orthogonal T with the largest tr(Rᵀ X T), from products XᵀR, ``(..., p, p)``."""
-    return polar_factor(products)
+def nearest_rotations(products: Tensor, *, proper: bool = False) -> Tensor:
+    """Return the orthogonal T with the largest tr(Rᵀ X T), of determinant 1 if ``proper``.
+
+    Args:
+        products: XᵀR, ``(..., p, p)``.
+        proper: whether T has determinant 1.
+    """
+    return SpecialOrthogonal().projection(products) if proper else polar_factor(products)
 
 
 def _signs(values: Tensor) -> Tensor:

@@ -63,4 +63,5 @@ def _symmetry(values: dict[str, Any], sites: set[str]) -> Symmetry:
     named = {name for names in (*groups.values(), *positive) for name in names}
     if not groups["sites"] or not named <= sites:
         raise ValueError(f"the sites are {sorted(sites)}")
-    return Symmetry(kind, independent=independent, positive=positive, **groups)
+    proper = bool(values.get("proper", False))  # records of earlier versions lack it
+    return Symmetry(kind, independent=independent, positive=positive, proper=proper, **groups)

@@ -11,7 +11,7 @@ from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.invariance import Invariance
 from pyro_manifold.diagnostics.symmetry_of_columns import Independence, Symmetry
-from pyro_manifold.manifolds import Sphere, Stiefel
+from pyro_manifold.manifolds import SpecialOrthogonal, Sphere, Stiefel
 
 _POINTS = 3
 _MOST_COMPANIONS = 8
@@ -74,7 +74,7 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
 
 def _symmetry_of(name: str, target: Target, density: Invariance, taken: set[str]) -> Symmetry | None:
     point = density.points[0]
-    candidates = _candidates(name, target, point, taken)
+    candidates = (_within_support(each, target) for each in _candidates(name, target, point, taken))
     if name not in target.manifolds:
         candidates = (each for each in candidates if density.may_have(each))
     symmetry = density.first(candidates)
@@ -89,6 +89,12 @@ def _symmetry_of(name: str, target: Target, density: Invariance, taken: set[str]
     scales = [each for each in sorted(point) if _may_be_positive(each, symmetry, target, point)]
     found = [density.signs_go_with(each, symmetry) for each in scales[:_MOST_COMPANIONS]]
     return symmetry._replace(positive=tuple(each for each in found if each is not None))
+
+
+def _within_support(symmetry: Symmetry, target: Target) -> Symmetry:
+    """Return the symmetry without transformations that lead away from the manifold of a site: rotations stay ones."""
+    manifolds = (target.manifolds.get(name) for name in symmetry.sites)
+    return symmetry._replace(proper=any(isinstance(each, SpecialOrthogonal) for each in manifolds))
 
 
 def _may_be_positive(name: str, symmetry: Symmetry, target: Target, point: Sites) -> bool:

@@ -24,6 +24,7 @@ class Symmetry(NamedTuple):
         transposed: those of ``sites`` whose rows are transformed in place of columns, such as V of UV.
         positive: sites with a value for each column whose signs are not identified either, each with the one of
             ``sites`` whose columns change signs with it, if there is one: d and V of $U \operatorname{diag}(d) V^\top$.
+        proper: whether the transformations have determinant 1, as one of the sites is a rotation and stays one.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Symmetry(NamedTuple):
     independent: Independence = "none"
     transposed: tuple[str, ...] = ()
     positive: tuple[tuple[str, ...], ...] = ()
+    proper: bool = False
 
     @property
     def scales(self) -> tuple[str, ...]:
@@ -89,6 +91,8 @@ class Symmetry(NamedTuple):
         what = f"{changes[self.kind]} of {self._columns(their)}" + (", together" if len(self.sites) > 1 else "")
         if self.sites[0] in self.vectors:
             what = "its sign"
+        if self.proper and self.kind != "rotations":
+            what += ", without reflections"
         if self.reordered:
             what += f", with {_quoted(self.reordered)} in the same order"
         for scale, *others in self.positive:
