@@ -3,7 +3,7 @@ r"""Alignment of draws that agree only up to signs, permutations or rotations of
 The likelihood of factor models, PCA and latent space models does not change when loadings X become XT for a T in some
 set of orthogonal matrices, such as all rotations. Draws then visit all XT, posterior means tend to zero, and R-hat and
 effective sample size describe that set, not the loadings. Here each draw is multiplied by the T that brings it nearest
-to a reference.
+to a reference. If all draws are rotations, square matrices of determinant 1, T has determinant 1 as well.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.checks import check_draws, check_reference
+from pyro_manifold.diagnostics.checks import are_rotations, check_draws, check_reference
 from pyro_manifold.manifolds import SpecialOrthogonal
 from pyro_manifold.manifolds.polar import polar_factor
 
@@ -80,7 +81,7 @@ def align_signs(draws: Tensor, reference: Tensor | None = None) -> Alignment:
 
     Args:
         draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not. Batch elements are aligned
-            independently of each other.
+            independently of each other. Rotations, square and of determinant 1, stay rotations.
         reference: R, ``(n, p)`` or ``(..., n, p)``. None aligns to the mean of the aligned draws, iterated from the
             first draw until it no longer changes (generalised Procrustes analysis, Gower 1975, Psychometrika 40). The
             first draw then keeps its orientation; give a reference to choose another.
@@ -114,7 +115,7 @@ def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None)
 
     Args:
         draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not. Batch elements are aligned
-            independently of each other.
+            independently of each other. Rotations, square and of determinant 1, stay rotations.
         reference: R, ``(n, p)`` or ``(..., n, p)``; the mean of the aligned draws if None, as for `align_signs`.
 
     Returns:
@@ -134,14 +135,14 @@ def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None)
 
 
 def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment:
-    r"""Choose the orthogonal T that minimises $\lVert XT - R\rVert$, reflections included.
+    r"""Choose the orthogonal T that minimises $\lVert XT - R\rVert$, reflections included unless draws are rotations.
 
     T is the orthogonal matrix nearest to $X^\top R$ (orthogonal Procrustes; Schönemann 1966, Psychometrika 31).
     Use it for models that identify only the span of the columns, or only $XX^\top$: factor analysis, latent spaces.
 
     Args:
         draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not. Batch elements are aligned
-            independently of each other.
+            independently of each other. Rotations, square and of determinant 1, stay rotations.
         reference: R, ``(n, p)`` or ``(..., n, p)``; the mean of the aligned draws if None, as for `align_signs`.
 
     Returns:
@@ -161,10 +162,12 @@ def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment
     return _align(draws, reference, nearest_rotations, "align_rotations")
 
 
-def _align(draws: Tensor, reference: Tensor | None, nearest: Callable[[Tensor], Tensor], owner: str) -> Alignment:
+def _align(draws: Tensor, reference: Tensor | None, nearest: Callable[..., Tensor], owner: str) -> Alignment:
     """Align by ``nearest``, a function from inner products XᵀR to the allowed T with the largest tr(Rᵀ X T)."""
     check_draws(draws, owner)
     draws = draws.detach()
+    if are_rotations(draws):
+        nearest = partial(nearest, proper=True)
     if reference is None:
         reference = _common_reference(draws, nearest, owner)
     else:
@@ -207,8 +210,15 @@ def nearest_signs(products: Tensor, *, proper: bool = False) -> Tensor:
     return without_reflections(turns, products) if proper else turns
 
 
-def nearest_signed_permutations(products: Tensor) -> Tensor:
-    """Return the signed permutation T with the largest tr(Rᵀ X T), from products XᵀR, ``(..., p, p)``."""
+def nearest_signed_permutations(products: Tensor, *, proper: bool = False) -> Tensor:
+    """Return the signed permutation T with the largest tr(Rᵀ X T), of determinant 1 if ``proper``.
+
+    Args:
+        products: XᵀR, ``(..., p, p)``.
+        proper: whether T has determinant 1; see `nearest_proper_permutations`.
+    """
+    if proper:
+        return nearest_proper_permutations(products)
     return nearest_permutations(products.abs()) * _signs(products)
 
 
