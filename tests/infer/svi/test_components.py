@@ -108,6 +108,9 @@ def test_a_riemannian_optimiser_reports_its_own_parameters():
     guide = AutoNormal(near_reflection)
     (found,) = messages(lambda: fit(near_reflection, guide, RiemannianAdam({"lr": 0.01}), steps=3))
     assert re.match(SENTENCE.format("X"), found)
+    model = partial(several, partial(StiefelUniform, 3, 3, chart="householder"))
+    (found,) = messages(lambda: fit(model, AutoDelta(model), RiemannianAdam({"lr": 0.01})))
+    assert re.match(SENTENCE.format("X0"), found)
 
 
 @pytest.mark.parametrize(
@@ -122,5 +125,7 @@ def test_a_torch_optimiser_reports_square_parameters_once(manifold, p, count):
             optim.zero_grad()
             (X - REFLECTION[:, :p]).square().sum().backward()
             optim.step()
+            with torch.no_grad():
+                X.mul_(1.0)  # a change by others
 
     assert len(messages(steps)) == count
