@@ -25,6 +25,7 @@ from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import identity_transform
 
+from pyro_manifold.density.angles import possible_angles
 from pyro_manifold.density.batched import Batch, PotentialFunction, Sites
 from pyro_manifold.density.causes import arguments_by_name, wrong_parameters
 from pyro_manifold.density.first_run import first_trace, has_improper, plate_nesting
@@ -72,6 +73,11 @@ class Target:
         It is 0 if all base measures are uniform distributions; see `log_base_measure`.
         """
         return 0.0
+
+    @property
+    def angles(self) -> tuple[str, ...]:
+        """Sites without a constraint that may be angles; see `possible_angles`."""
+        return ()
 
     def values(self, sites: Sites) -> Sites:
         """Return the sites as the model has them: unconstrained ones are transformed to their support."""
@@ -126,6 +132,7 @@ class ModelTarget(Target):
         loader: the loader of the model's arguments, if they come in batches.
         again: function that rebuilds the target from the current model and data.
         log_measures: log of the total base measure of each manifold site.
+        unbounded_angles: the sites of ``angles``.
     """
 
     program: Program
@@ -134,10 +141,15 @@ class ModelTarget(Target):
     loader: Iterable[Any] | None = None
     again: Callable[[], Target] | None = None
     log_measures: Mapping[str, float] = field(default_factory=dict)
+    unbounded_angles: tuple[str, ...] = ()
 
     @property
     def log_measure(self) -> float:
         return sum(self.log_measures.values())
+
+    @property
+    def angles(self) -> tuple[str, ...]:
+        return self.unbounded_angles
 
     @property
     def takes_batches(self) -> bool:
@@ -344,6 +356,7 @@ def target_from_model(
         minibatch_of,
         again=again,
         log_measures=measures,
+        unbounded_angles=possible_angles(prototype.nodes, unconstrained),
     )
 
 

@@ -65,7 +65,8 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
     positive first, with the columns that change signs with them. Products such as
     $X \operatorname{diag}(s) X^\top$ and $X Z^\top$ do not change.
 
-    If one of the sites is a rotation, T has determinant 1, so that it stays one.
+    If one of the sites is a rotation, T has determinant 1, so that it stays one. Angles that are known up to whole
+    turns are within π of their mean direction.
 
     This leaves one transformation that is common to all draws. Signs and order: columns are in decreasing order of
     their size, the norm of a column of R times the mean of the values that are reordered with it. Rotations: the
@@ -89,6 +90,11 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
     """
     found, contested = dict(draws), []
     for symmetry in symmetries:
+        if symmetry.kind == "turns":
+            (name,) = symmetry.sites
+            found[name], share = _in_the_nearest_turn(draws[name].detach())
+            contested.append(share)
+            continue
         positive = _with_positive_scales(found, symmetry)
         found |= positive
         draws = dict(draws) | positive
@@ -99,6 +105,14 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
         found |= _changed(draws, symmetry, changes)
         contested.append(_contested((stacked @ changes.turns).mT @ reference, symmetry))
     return AlignedDraws(found, tuple(contested))
+
+
+def _in_the_nearest_turn(angles: Tensor) -> tuple[Tensor, float]:
+    """Return angles within π of their mean direction, and the largest share of draws nearly opposite to it."""
+    mean = torch.atan2(angles.sin().mean((0, 1)), angles.cos().mean((0, 1)))
+    apart = torch.remainder(angles - mean + torch.pi, 2 * torch.pi) - torch.pi
+    opposite = (apart.abs() > (1 - _CONTESTED / 2) * torch.pi).double().mean((0, 1))
+    return mean + apart, float(opposite.max())
 
 
 def _with_positive_scales(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor]:

@@ -99,6 +99,17 @@ class Invariance:
                 return found
         return None
 
+    def has_turns(self, name: str) -> bool:
+        """Return whether the density is the same after whole turns of all angles of a site, and not after a radian."""
+        generator = torch.Generator().manual_seed(0)
+        varies = False
+        for point, expected in zip(self.points, self._energies, strict=True):
+            turns = 2 * torch.pi * _random_signs(point[name], generator)
+            if self._are_apart(self._energy({**point, name: point[name] + turns}), expected):
+                return False
+            varies |= self._are_apart(self._energy({**point, name: point[name] + 1}), expected)
+        return varies
+
     @staticmethod
     def _are_apart(first: Tensor, second: Tensor) -> bool:
         bound = _QUICKLY_APART * float(torch.finfo(first.dtype).eps) ** 0.5 * max(1.0, abs(float(second)))

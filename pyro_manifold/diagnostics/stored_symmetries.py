@@ -13,7 +13,7 @@ from pyro_manifold.store.manifest import FORMAT, read_json
 from pyro_manifold.store.reading import StoredRun
 
 _NAME = "symmetries.json"
-_KINDS = ("signs", "permutations", "rotations")
+_KINDS = ("signs", "permutations", "rotations", "turns")
 
 
 def has_record(folder: Path) -> bool:

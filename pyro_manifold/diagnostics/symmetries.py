@@ -33,6 +33,8 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     independent numbers with a prior that is even, whose rows may change their signs as well, is not reported: it has no
     columns that could be aligned.
 
+    Angles with a prior on all real numbers, such as `VonMises`, are known up to whole turns if the density is periodic.
+
     Args:
         target: the target that was sampled.
         samples: ``{site: (draws, ...)}``, values of all its sites.
@@ -59,7 +61,8 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     names = sorted(target.manifolds)
     if points and loadings:
         names += [name for name in sorted(points[0]) if _may_be_loadings(name, target, points[0])][:_MOST_LOADINGS]
-    if not names:
+    angles = [name for name in target.angles if loadings and points and name in points[0]]
+    if not names and not angles:
         return []
     density = Invariance(target, points)
     found: list[Symmetry] = []
@@ -69,6 +72,8 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
             continue
         symmetry = _symmetry_of(name, target, density, taken)
         found += [symmetry] if symmetry is not None else []
+    taken = {each for symmetry in found for each in symmetry.names}
+    found += [Symmetry("turns", (name,)) for name in angles if name not in taken and density.has_turns(name)]
     return found
 
 

@@ -14,6 +14,7 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_manifold.density.angles import PERIODIC, innermost
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.batched_density import BatchedDensity
 from pyro_manifold.density.causes import arguments_by_name, explained
@@ -25,7 +26,7 @@ from pyro_manifold.graphs.agreement import FactorisationError
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 
 _DRAWS = 64
-_UNNORMALISED = GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher
+_UNNORMALISED = (GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher, *PERIODIC)
 
 
 def posterior_of(model: Callable[..., Any], args: Any, kwargs: Any, options: dict[str, Any], owner: str) -> ModelTarget:
@@ -151,7 +152,7 @@ def unnormalised_priors(target: Target) -> dict[str, str]:
         return {}
     with poutine.block(), pyro.validation_enabled(False):
         nodes = poutine.trace(target.program).get_trace().nodes
-    found = {name: _innermost(nodes[name]["fn"]) for name in [*target.manifolds, *target.transforms]}
+    found = {name: innermost(nodes[name]["fn"]) for name in [*target.manifolds, *target.transforms]}
     return {name: type(each).__name__ for name, each in found.items() if isinstance(each, _UNNORMALISED)}
 
 
@@ -159,16 +160,10 @@ def warn_of_unnormalised(target: Target) -> None:
     """Warn if the evidence along a path that does not begin at the prior lacks the constant of a prior."""
     for name, distribution in unnormalised_priors(target).items():
         warnings.warn(
-            f"SMC: the density of {distribution}, the prior of site '{name}', is not normalised: draws are right, but "
-            "the log evidence lacks its normalising constant: use init='prior' for the evidence.",
+            f"SMC: the density of {distribution}, the prior of site '{name}', is not normalised on its support: draws "
+            "are right, but the log evidence lacks its normalising constant: use init='prior' for the evidence.",
             stacklevel=2,
         )
-
-
-def _innermost(distribution: Any) -> Any:
-    while hasattr(distribution, "base_dist"):
-        distribution = distribution.base_dist
-    return distribution
 
 
 def check_likelihood(draw: Callable[[], Sites], full: Target, owner: str) -> None:
