@@ -10,7 +10,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import identity_transform
 
+from pyro_manifold.density.angles import possible_angles
 from pyro_manifold.density.batched import Batch, PotentialFunction, Sites
 from pyro_manifold.density.causes import arguments_by_name, wrong_parameters
 from pyro_manifold.density.first_run import first_trace, has_improper, plate_nesting
@@ -38,7 +39,7 @@ from pyro_manifold.density.minibatch import (
     with_subsample,
 )
 from pyro_manifold.density.same_sites import Prototype, WithSameSites
-from pyro_manifold.distributions.constraints import manifold_of
+from pyro_manifold.distributions.constraints import log_base_measure, manifold_of
 from pyro_manifold.manifolds import Manifold, Stiefel
 
 _MAXIMUM_RUNS = 20
@@ -64,6 +65,19 @@ class Target:
     potential_fn: PotentialFunction
     manifolds: dict[str, Manifold]
     transforms: dict[str, Transform]
+
+    @property
+    def log_measure(self) -> float:
+        """Log of the total base measure of the manifold sites: its density integrates to this over uniform points.
+
+        It is 0 if all base measures are uniform distributions; see `log_base_measure`.
+        """
+        return 0.0
+
+    @property
+    def angles(self) -> tuple[str, ...]:
+        """Sites without a constraint that may be angles; see `possible_angles`."""
+        return ()
 
     def values(self, sites: Sites) -> Sites:
         """Return the sites as the model has them: unconstrained ones are transformed to their support."""
@@ -117,6 +131,8 @@ class ModelTarget(Target):
             part.
         loader: the loader of the model's arguments, if they come in batches.
         again: function that rebuilds the target from the current model and data.
+        log_measures: log of the total base measure of each manifold site.
+        unbounded_angles: the sites of ``angles``.
     """
 
     program: Program
@@ -124,6 +140,16 @@ class ModelTarget(Target):
     minibatch_of: MinibatchOf | None = None
     loader: Iterable[Any] | None = None
     again: Callable[[], Target] | None = None
+    log_measures: Mapping[str, float] = field(default_factory=dict)
+    unbounded_angles: tuple[str, ...] = ()
+
+    @property
+    def log_measure(self) -> float:
+        return sum(self.log_measures.values())
+
+    @property
+    def angles(self) -> tuple[str, ...]:
+        return self.unbounded_angles
 
     @property
     def takes_batches(self) -> bool:
@@ -319,7 +345,19 @@ def target_from_model(
         init_strategy=init_strategy,
         subsample=subsample,
     )
-    return ModelTarget(potential_fn, manifolds, unconstrained, program, init_strategy, minibatch_of, again=again)
+    nodes = {name: prototype.nodes[name] for name in manifolds}
+    measures = {name: log_base_measure(site["fn"].support, site["value"].shape) for name, site in nodes.items()}
+    return ModelTarget(
+        potential_fn,
+        manifolds,
+        unconstrained,
+        program,
+        init_strategy,
+        minibatch_of,
+        again=again,
+        log_measures=measures,
+        unbounded_angles=possible_angles(prototype.nodes, unconstrained),
+    )
 
 
 def _same(minibatch: Minibatch, _: Batch) -> Minibatch:

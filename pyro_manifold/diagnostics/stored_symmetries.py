@@ -13,7 +13,7 @@ from pyro_manifold.store.manifest import FORMAT, read_json
 from pyro_manifold.store.reading import StoredRun
 
 _NAME = "symmetries.json"
-_KINDS = ("signs", "permutations", "rotations")
+_KINDS = ("signs", "permutations", "rotations", "turns")
 
 
 def has_record(folder: Path) -> bool:
@@ -63,4 +63,5 @@ def _symmetry(values: dict[str, Any], sites: set[str]) -> Symmetry:
     named = {name for names in (*groups.values(), *positive) for name in names}
     if not groups["sites"] or not named <= sites:
         raise ValueError(f"the sites are {sorted(sites)}")
-    return Symmetry(kind, independent=independent, positive=positive, **groups)
+    proper = bool(values.get("proper", False))  # records of earlier versions lack it
+    return Symmetry(kind, independent=independent, positive=positive, proper=proper, **groups)

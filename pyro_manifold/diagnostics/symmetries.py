@@ -11,7 +11,7 @@ from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.invariance import Invariance
 from pyro_manifold.diagnostics.symmetry_of_columns import Independence, Symmetry
-from pyro_manifold.manifolds import Sphere, Stiefel
+from pyro_manifold.manifolds import SpecialOrthogonal, Sphere, Stiefel
 
 _POINTS = 3
 _MOST_COMPANIONS = 8
@@ -32,6 +32,8 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     constraint, such as loadings with a Normal prior; of these their rows are tried too, for products UV. A matrix of
     independent numbers with a prior that is even, whose rows may change their signs as well, is not reported: it has no
     columns that could be aligned.
+
+    Angles with a prior on all real numbers, such as `VonMises`, are known up to whole turns if the density is periodic.
 
     Args:
         target: the target that was sampled.
@@ -59,7 +61,8 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     names = sorted(target.manifolds)
     if points and loadings:
         names += [name for name in sorted(points[0]) if _may_be_loadings(name, target, points[0])][:_MOST_LOADINGS]
-    if not names:
+    angles = [name for name in target.angles if loadings and points and name in points[0]]
+    if not names and not angles:
         return []
     density = Invariance(target, points)
     found: list[Symmetry] = []
@@ -69,12 +72,14 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
             continue
         symmetry = _symmetry_of(name, target, density, taken)
         found += [symmetry] if symmetry is not None else []
+    taken = {each for symmetry in found for each in symmetry.names}
+    found += [Symmetry("turns", (name,)) for name in angles if name not in taken and density.has_turns(name)]
     return found
 
 
 def _symmetry_of(name: str, target: Target, density: Invariance, taken: set[str]) -> Symmetry | None:
     point = density.points[0]
-    candidates = _candidates(name, target, point, taken)
+    candidates = (_within_support(each, target) for each in _candidates(name, target, point, taken))
     if name not in target.manifolds:
         candidates = (each for each in candidates if density.may_have(each))
     symmetry = density.first(candidates)
@@ -89,6 +94,12 @@ def _symmetry_of(name: str, target: Target, density: Invariance, taken: set[str]
     scales = [each for each in sorted(point) if _may_be_positive(each, symmetry, target, point)]
     found = [density.signs_go_with(each, symmetry) for each in scales[:_MOST_COMPANIONS]]
     return symmetry._replace(positive=tuple(each for each in found if each is not None))
+
+
+def _within_support(symmetry: Symmetry, target: Target) -> Symmetry:
+    """Return the symmetry without transformations that lead away from the manifold of a site: rotations stay ones."""
+    manifolds = (target.manifolds.get(name) for name in symmetry.sites)
+    return symmetry._replace(proper=any(isinstance(each, SpecialOrthogonal) for each in manifolds))
 
 
 def _may_be_positive(name: str, symmetry: Symmetry, target: Target, point: Sites) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -13,16 +14,19 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_manifold.density.angles import PERIODIC, innermost
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.batched_density import BatchedDensity
 from pyro_manifold.density.causes import arguments_by_name, explained
 from pyro_manifold.density.initial_values import NoFiniteStartError
 from pyro_manifold.density.model import ModelTarget, Program, Target, target_from_model
 from pyro_manifold.density.tempered import TemperedTarget, likelihood_sites
+from pyro_manifold.distributions import GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher
 from pyro_manifold.graphs.agreement import FactorisationError
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 
 _DRAWS = 64
+_UNNORMALISED = (GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher, *PERIODIC)
 
 
 def posterior_of(model: Callable[..., Any], args: Any, kwargs: Any, options: dict[str, Any], owner: str) -> ModelTarget:
@@ -140,6 +144,26 @@ def _is_improper(distribution: Any) -> bool:
 def _masks(mask: Tensor | bool | None) -> bool:
     """Return whether a mask excludes any part of the density."""
     return mask is not None and not bool(torch.as_tensor(mask).all())
+
+
+def unnormalised_priors(target: Target) -> dict[str, str]:
+    """Return the sites of a target whose prior densities are not normalised, with their distributions."""
+    if not isinstance(target, ModelTarget):
+        return {}
+    with poutine.block(), pyro.validation_enabled(False):
+        nodes = poutine.trace(target.program).get_trace().nodes
+    found = {name: innermost(nodes[name]["fn"]) for name in [*target.manifolds, *target.transforms]}
+    return {name: type(each).__name__ for name, each in found.items() if isinstance(each, _UNNORMALISED)}
+
+
+def warn_of_unnormalised(target: Target) -> None:
+    """Warn if the evidence along a path that does not begin at the prior lacks the constant of a prior."""
+    for name, distribution in unnormalised_priors(target).items():
+        warnings.warn(
+            f"SMC: the density of {distribution}, the prior of site '{name}', is not normalised on its support: draws "
+            "are right, but the log evidence lacks its normalising constant: use init='prior' for the evidence.",
+            stacklevel=2,
+        )
 
 
 def check_likelihood(draw: Callable[[], Sites], full: Target, owner: str) -> None:

@@ -12,7 +12,12 @@ from torch.distributions import biject_to
 from pyro_manifold.density.model import ModelTarget, Target, target_from_model
 from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites
 from pyro_manifold.infer.smc.guide import is_over_unconstrained_space, target_of_guide
-from pyro_manifold.infer.smc.initialisation import likelihood_terms, posterior_of, with_continuous_sites
+from pyro_manifold.infer.smc.initialisation import (
+    likelihood_terms,
+    posterior_of,
+    warn_of_unnormalised,
+    with_continuous_sites,
+)
 from pyro_manifold.infer.smc.modes import mixture_about_modes
 from pyro_manifold.infer.smc.whitened import from_mixture
 
@@ -47,6 +52,7 @@ class AnnealingPath:
             return self._guide(with_continuous_sites(self.target(), "SMC")), 0
         full = posterior_of(self.model, self.args, self.kwargs, self.options, "SMC")
         if self.init == "modes":
+            warn_of_unnormalised(full)
             mixture, evaluations = mixture_about_modes(full, self.num_starts, _TO_THE_END)
             return from_mixture(mixture, full), evaluations
         likelihood = likelihood_sites(full.program)
@@ -63,6 +69,7 @@ class AnnealingPath:
 
     def _guide(self, full: ModelTarget) -> list[Target]:
         """Return the guide, and the posterior in its coordinates."""
+        warn_of_unnormalised(full)
         options = {"max_plate_nesting": self.options["max_plate_nesting"]}
         if is_over_unconstrained_space(self.init):
             full = self._in_unconstrained_space(full, {*full.manifolds, *full.transforms})

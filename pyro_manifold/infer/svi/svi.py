@@ -14,6 +14,7 @@ from pyro.optim import PyroOptim
 from pyro.poutine import runtime
 from torch import Tensor
 
+from pyro_manifold.infer.svi.components import warn_of_components
 from pyro_manifold.infer.svi.reparametrisation import kind_of
 from pyro_manifold.infer.svi.schedule import Course, Schedule, StepSizes, Until, check_run
 from pyro_manifold.infer.svi.steps import NotTracedError, TracedSteps
@@ -92,7 +93,7 @@ class SVI(pyro.infer.SVI):
         self._elbo: Any = loss
         self._reason = _reason_at_first(guide, loss)
         self._steps: TracedSteps | None = None
-        self._planned, self._warned = 0, False
+        self._planned, self._warned, self._begun = 0, False, False
 
     @property
     def form(self) -> str:
@@ -107,12 +108,17 @@ class SVI(pyro.infer.SVI):
             **kwargs: the same, by name.
         """
         steps = self._traced(args, kwargs)
+        found: float | None = None
         if steps is not None:
             try:
-                return steps.step(self._planned)
+                found = steps.step(self._planned)
             except NotTracedError as error:
                 self._give_up(str(error))
-        found: float = super().step(*args, **kwargs)
+        if found is None:
+            found = super().step(*args, **kwargs)
+        if not self._begun:  # guide and optimiser know their parameters now
+            self._begun = True
+            warn_of_components(self.guide, self.optim)
         return found
 
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
