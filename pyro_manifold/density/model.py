@@ -37,6 +37,7 @@ from pyro_manifold.density.minibatch import (
     on_all_data,
     with_subsample,
 )
+from pyro_manifold.density.point_masses import ComputePointMasses
 from pyro_manifold.density.same_sites import Prototype, WithSameSites
 from pyro_manifold.distributions.constraints import manifold_of
 from pyro_manifold.manifolds import Manifold, Stiefel
@@ -263,7 +264,7 @@ def target_from_model(
             or by ``potential_fn``, if sites or their shapes depend on values. Observed sites may come and go,
             unless Pyro sums sites out.
     """
-    program: Program = partial(_WithoutValidation()(model), *args, **(kwargs or {}))
+    program: Program = partial(_WithoutValidation()(ComputePointMasses()(model)), *args, **(kwargs or {}))
     run = partial(_initial_trace, init_strategy=init_strategy)
     trace = first_trace(program, run, arguments_by_name(model, args, kwargs or {}))
     program = WithSameSites(program, Prototype.of(trace))

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from pyro_manifold.density.causes import arguments_by_name, explained
 from pyro_manifold.density.minibatch import in_minibatches
+from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.diagnostics.checks import check_same_number
-from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_deterministic, is_latent
+from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_latent
 from pyro_manifold.graphs.verified import reason
 
 _SHAPES_SHOWN = 4

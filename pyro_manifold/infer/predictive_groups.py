@@ -12,6 +12,7 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_manifold.density.minibatch import in_minibatches
+from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.diagnostics.replay import (
     Node,
     Replay,
@@ -19,7 +20,6 @@ from pyro_manifold.diagnostics.replay import (
     check_has_arguments,
     first_draw,
     has_data,
-    is_deterministic,
     is_latent,
 )
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
