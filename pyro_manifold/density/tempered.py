@@ -57,7 +57,11 @@ class TemperedTarget(Target):
 
     def values(self, sites: Sites) -> Sites:
         """Return the sites as the model has them, without β."""
-        return super().values({name: x for name, x in sites.items() if name != INVERSE_TEMPERATURE})
+        return self.full.values({name: x for name, x in sites.items() if name != INVERSE_TEMPERATURE})
+
+    @property
+    def dependent(self) -> frozenset[str]:
+        return self.full.dependent
 
 
 def tempered(base: Target, full: Target, draw: Callable[[], Sites] | None = None) -> TemperedTarget:

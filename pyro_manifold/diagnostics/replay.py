@@ -15,7 +15,7 @@ from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.graphs import lowering
 from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.verified import Verified
+from pyro_manifold.graphs.verified import Verified, row_by_row
 
 Values = dict[str, Tensor]
 Node = dict[str, Any]
@@ -113,16 +113,6 @@ def _of_a_batch(flat: FlatFunction, columns: tuple[Tensor, ...]) -> tuple[Tensor
 def same(first: Tensor, second: Tensor) -> bool:
     """Return whether two tensors are equal, with NaN equal to itself."""
     return first.shape == second.shape and bool(((first == second) | (first != first) & (second != second)).all())
-
-
-def row_by_row(flat: FlatFunction) -> FlatFunction:
-    """Return a function that applies ``flat``, for one draw or chain, to each row of its inputs in turn."""
-
-    def rows(*columns: Tensor) -> tuple[Tensor, ...]:
-        results = [flat(*values) for values in zip(*columns, strict=True)]
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-
-    return rows
 
 
 def _to_compare(columns: tuple[Tensor, ...]) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 from pyro import poutine
 from torch.distributions import biject_to
 
+from pyro_manifold.density.dependent_supports import refuse_dependent
 from pyro_manifold.density.model import ModelTarget, Target, target_from_model
 from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites
 from pyro_manifold.infer.smc.guide import is_over_unconstrained_space, target_of_guide
@@ -63,6 +64,7 @@ class AnnealingPath:
 
     def _guide(self, full: ModelTarget) -> list[Target]:
         """Return the guide, and the posterior in its coordinates."""
+        refuse_dependent(full.dependent, "a guide as the initial distribution does not follow")
         options = {"max_plate_nesting": self.options["max_plate_nesting"]}
         if is_over_unconstrained_space(self.init):
             full = self._in_unconstrained_space(full, {*full.manifolds, *full.transforms})

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyro
 import torch
 from pyro.infer import JitTrace_ELBO, Trace_ELBO
+from pyro.infer.autoguide import AutoGuide
 from pyro.infer.elbo import ELBO
 from pyro.optim import PyroOptim
 from pyro.poutine import runtime
 from torch import Tensor
 
+from pyro_manifold.density.dependent_supports import refuse_for_guides
 from pyro_manifold.infer.svi.reparametrisation import kind_of
 from pyro_manifold.infer.svi.schedule import Course, Schedule, StepSizes, Until, check_run
 from pyro_manifold.infer.svi.steps import NotTracedError, TracedSteps
@@ -92,7 +95,7 @@ class SVI(pyro.infer.SVI):
         self._elbo: Any = loss
         self._reason = _reason_at_first(guide, loss)
         self._steps: TracedSteps | None = None
-        self._planned, self._warned = 0, False
+        self._planned, self._warned, self._checked = 0, False, False
 
     @property
     def form(self) -> str:
@@ -106,6 +109,13 @@ class SVI(pyro.infer.SVI):
             *args: arguments of model and guide.
             **kwargs: the same, by name.
         """
+        found = self._step(args, kwargs)
+        if not self._checked and isinstance(self.guide, AutoGuide) and self.guide.prototype_trace is not None:
+            refuse_for_guides(partial(self.model, *args, **kwargs), self.guide.prototype_trace.nodes)
+        self._checked = True
+        return found
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         steps = self._traced(args, kwargs)
         if steps is not None:
             try:
