@@ -133,7 +133,12 @@ class SVI(pyro.infer.SVI):
             **kwargs: the same, by name.
         """
         steps = self._traced(args, kwargs)
-        found: float = super().evaluate_loss(*args, **kwargs) if steps is None else steps.loss()
+        if steps is not None:
+            try:
+                return steps.loss()
+            except NotTracedError as error:
+                self._give_up(str(error))
+        found: float = super().evaluate_loss(*args, **kwargs)
         return found
 
     def run(
@@ -169,6 +174,8 @@ class SVI(pyro.infer.SVI):
         course, sizes = Course(num_steps, schedule, until), StepSizes(self.optim)
         losses: list[float] = []
         self._planned = num_steps
+        if self._steps is not None:
+            self._steps.compare_next()
         try:
             while len(losses) < course.last:
                 sizes.scale(course.factor(len(losses)))
@@ -189,8 +196,8 @@ class SVI(pyro.infer.SVI):
             return None
         if self._reason is None:
             try:
-                if self._steps is None or not self._steps.is_current(self.optim):
-                    particles = self._elbo.num_particles
+                particles = self._elbo.num_particles
+                if self._steps is None or not self._steps.is_current(self.optim, particles):
                     self._steps = TracedSteps(self.model, self.guide, self.optim, particles, args, kwargs)
                 self._steps.on(args, kwargs)
                 return self._steps
