@@ -33,6 +33,7 @@ from pyro_manifold.density.dependent_supports import (
     with_supports,
 )
 from pyro_manifold.density.first_run import first_trace, has_improper, plate_nesting
+from pyro_manifold.density.flat_priors import StartInSupport
 from pyro_manifold.density.minibatch import (
     Minibatch,
     MinibatchOf,
@@ -288,7 +289,7 @@ def target_from_model(
             or by ``potential_fn``, if sites or their shapes depend on values. Observed sites may come and go,
             unless Pyro sums sites out.
     """
-    prepared = WithoutValidation()(TrueSupports()(ComputePointMasses()(model)))
+    prepared = WithoutValidation()(TrueSupports()(StartInSupport()(ComputePointMasses()(model))))
     program: Program = partial(prepared, *args, **(kwargs or {}))
     run = partial(_initial_trace, init_strategy=init_strategy)
     trace = first_trace(program, run, arguments_by_name(model, args, kwargs or {}))

@@ -21,6 +21,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_manifold.density.causes import arguments_by_name, explained
 from pyro_manifold.density.dependent_supports import refuse_for_guides
+from pyro_manifold.density.flat_priors import started
 from pyro_manifold.distributions import constraints
 from pyro_manifold.infer.autoguide.identified import IdentifiedCovariance, canonical_form, identify
 from pyro_manifold.infer.autoguide.low_rank_affine import LowRankAffineTransform
@@ -56,7 +57,7 @@ class _AutoLowRank(AutoContinuous):
         super().__init__(model, init_loc_fn=init_loc_fn)
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        with explained(arguments_by_name(self.model, args, kwargs)):
+        with explained(arguments_by_name(self.model, args, kwargs)), started(self):
             super()._setup_prototype(*args, **kwargs)
         try:
             refuse_for_guides(partial(self.model, *args, **kwargs), self.prototype_trace.nodes)

@@ -13,7 +13,12 @@ from pyro_manifold.density.dependent_supports import refuse_dependent
 from pyro_manifold.density.model import ModelTarget, Target, target_from_model
 from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites
 from pyro_manifold.infer.smc.guide import is_over_unconstrained_space, target_of_guide
-from pyro_manifold.infer.smc.initialisation import likelihood_terms, posterior_of, with_continuous_sites
+from pyro_manifold.infer.smc.initialisation import (
+    likelihood_terms,
+    posterior_of,
+    warn_if_improper,
+    with_continuous_sites,
+)
 from pyro_manifold.infer.smc.modes import mixture_about_modes
 from pyro_manifold.infer.smc.whitened import from_mixture
 
@@ -44,9 +49,13 @@ class AnnealingPath:
 
     def targets(self) -> tuple[list[Target], int]:
         """Return the distributions, and the number of evaluations of the density to find them."""
+        if callable(self.init) or self.init == "modes":
+            full = with_continuous_sites(self.target(), "SMC")
+            warn_if_improper(full.program, "SMC")
+        else:
+            full = posterior_of(self.model, self.args, self.kwargs, self.options, "SMC")
         if callable(self.init):
-            return self._guide(with_continuous_sites(self.target(), "SMC")), 0
-        full = posterior_of(self.model, self.args, self.kwargs, self.options, "SMC")
+            return self._guide(full), 0
         if self.init == "modes":
             mixture, evaluations = mixture_about_modes(full, self.num_starts, _TO_THE_END)
             return from_mixture(mixture, full), evaluations

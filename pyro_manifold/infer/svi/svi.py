@@ -17,6 +17,7 @@ from pyro.poutine import runtime
 from torch import Tensor
 
 from pyro_manifold.density.dependent_supports import refuse_for_guides
+from pyro_manifold.density.flat_priors import started
 from pyro_manifold.infer.svi.reparametrisation import kind_of
 from pyro_manifold.infer.svi.schedule import Course, Schedule, StepSizes, Until, check_run
 from pyro_manifold.infer.svi.steps import NotTracedError, TracedSteps
@@ -109,8 +110,11 @@ class SVI(pyro.infer.SVI):
             *args: arguments of model and guide.
             **kwargs: the same, by name.
         """
-        found = self._step(args, kwargs)
-        if not self._checked and isinstance(self.guide, AutoGuide) and self.guide.prototype_trace is not None:
+        if self._checked:
+            return self._step(args, kwargs)
+        with started(self.guide):
+            found = self._step(args, kwargs)
+        if isinstance(self.guide, AutoGuide) and self.guide.prototype_trace is not None:
             refuse_for_guides(partial(self.model, *args, **kwargs), self.guide.prototype_trace.nodes)
         self._checked = True
         return found
@@ -132,13 +136,15 @@ class SVI(pyro.infer.SVI):
             *args: arguments of model and guide.
             **kwargs: the same, by name.
         """
-        steps = self._traced(args, kwargs)
+        with started(self.guide):
+            steps = self._traced(args, kwargs)
         if steps is not None:
             try:
                 return steps.loss()
             except NotTracedError as error:
                 self._give_up(str(error))
-        found: float = super().evaluate_loss(*args, **kwargs)
+        with started(self.guide):
+            found: float = super().evaluate_loss(*args, **kwargs)
         return found
 
     def run(
