@@ -28,7 +28,7 @@ from pyro_manifold.graphs.verified import Verified, row_by_row
 
 Program = Callable[[], Any]
 
-_SCALES = (0.3, 1.0)
+_SCALES = (0.5, -0.5, 2.0, -2.0)  # both ways, as a support may differ on the two sides of a branch
 _COMPARED_CHAINS = 4
 _REMEDY = "sample a variable with a fixed support and transform it, such as x = a * u with u ~ Uniform(0, 1)"
 
@@ -252,10 +252,9 @@ def dependent_supports(program: Program, nodes: Mapping[str, Any], names: Iterab
 
 def _points(nodes: Mapping[str, Any], supports: Mapping[str, Any]) -> Iterator[Sites]:
     """Yield unconstrained values, or points of manifolds: those of the run, and others near them."""
-    noise = torch.Generator().manual_seed(0)
     first = {name: nodes[name]["value"].detach() for name in supports}
     for scale in (0.0, *_SCALES):
-        sites = {}
+        noise, sites = torch.Generator().manual_seed(0), {}
         for name, x in first.items():
             manifold = manifold_of(supports[name])
             z = x if manifold is not None else biject_to(supports[name]).inv(x)

@@ -18,6 +18,7 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import ComposeTransform, Transform
 
 _REAL = (-torch.inf, torch.inf)
+_CACHES = {"_cached_x_y", "_inv"}  # of transforms
 
 
 class ImageConstraint(Constraint):
@@ -74,14 +75,15 @@ def with_true_support(distribution: Any) -> Any:
     """Return the distribution with its own support: a copy if it has to change, as it may be the user's."""
     if not isinstance(distribution, Distribution):
         return distribution
-    base = getattr(distribution, "base_dist", None)
-    own = with_true_support(base)
-    if own is not base:
+    parts = {name: part for name, part in vars(distribution).items() if isinstance(part, Distribution)}
+    replaced = {name: with_true_support(part) for name, part in parts.items()}
+    changed = any(replaced[name] is not part for name, part in parts.items())
+    if changed:
         distribution = copy(distribution)
-        distribution.base_dist = own
+        vars(distribution).update(replaced)
     declares = isinstance(distribution, TransformedDistribution) and _declares_codomain(type(distribution))
     if declares and isinstance(_image(distribution), ImageConstraint):
-        distribution = copy(distribution) if own is base else distribution
+        distribution = distribution if changed else copy(distribution)
         distribution.__class__ = _on_image(type(distribution))  # type: ignore[arg-type]  # torch gives classes a metaclass
     return distribution
 
@@ -143,6 +145,6 @@ def parameters(support: Any) -> list[Any]:
     if isinstance(support, list | tuple):
         return [number for part in support for number in parameters(part)]
     if isinstance(support, Constraint | Transform):
-        own = {name: part for name, part in vars(support).items() if not name.startswith("_")}
+        own = {name: part for name, part in vars(support).items() if name not in _CACHES}
         return [number for part in own.values() for number in parameters(part)]
     return []

@@ -109,6 +109,17 @@ def test_supports_may_depend_on_manifold_sites():
     torch.testing.assert_close(values["x"], (1 + values["U"][:, 0, 0] ** 2) / 2)
 
 
+def test_supports_on_the_sides_of_a_branch_are_seen():
+    def model():
+        a = pyro.sample("a", dist.Uniform(1.0, 2.0))
+        pyro.sample("x", dist.Uniform(0.0, 1.0) if a > 1.5 else dist.Uniform(2.0, 3.0))
+
+    target = target_from_model(model)
+    assert target.dependent == {"x"}
+    values = target.values({"a": torch.tensor([-3.0, 3.0]), "x": torch.zeros(2)})
+    torch.testing.assert_close(values["x"], torch.tensor([2.5, 0.5]))
+
+
 def test_what_is_fixed_is_not_taken_for_dependent():
     scale = pyro.param("scale", torch.tensor(2.0))
 
@@ -263,3 +274,10 @@ def test_data_outside_of_a_shifted_support_are_named():
 
     with pytest.warns(UserWarning, match="Site 'y': 1 of 1 observed values are outside"):
         target_from_model(model)
+
+
+def test_components_of_mixtures_have_their_own_support():
+    shift = transforms.AffineTransform(torch.tensor([-1.0, 2.0]), 1.0)
+    components = dist.TransformedDistribution(dist.Exponential(torch.ones(2)), [shift])
+    found = with_true_support(dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), components))
+    assert found.component_distribution.support.check(torch.tensor([-0.5, 1.0])).tolist() == [True, False]
