@@ -6,11 +6,13 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 
 from pyro_manifold.density.cut_gradients import refuse_cut_gradients
 from pyro_manifold.density.model import target_from_model
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OHMC, SMC, GeodesicSlice
+from pyro_manifold.infer import MCMC, OHMC, SMC, SVI, GeodesicSlice
 
 Y = 2.0 + 0.1 * torch.arange(30.0)
 
@@ -90,6 +92,15 @@ def test_smc_compares_the_posterior():
     """At the inverse temperature 0, where particles begin, the likelihood has no influence."""
     with pytest.raises(ValueError, match="Site 'a': the gradient"):
         SMC(OHMC(line(CUTS["detach"][0])), 64, disable_progbar=True).run(Y)
+
+
+def test_svi_says_so_and_takes_pyros_steps():
+    """As in Pyro, where a model may cut gradients on purpose."""
+    model = line(CUTS["detach"][0])
+    svi = SVI(model, AutoNormal(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    with pytest.warns(UserWarning, match="Pyro's own steps.*Site 'a': the gradient"):
+        svi.step(Y)
+    assert svi.form == "pyro"
 
 
 def test_kernels_without_gradients_need_none():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pyro
@@ -16,6 +17,7 @@ from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor
 
 from pyro_manifold.density.batched import Batch, BatchedPotential
+from pyro_manifold.density.cut_gradients import refuse_cut_gradients
 from pyro_manifold.graphs.native.compiler import native_code_is_allowed
 from pyro_manifold.graphs.verified import reason
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
@@ -172,6 +174,7 @@ class TracedSteps:
                 density = ModelDensity(self._model, arguments, self._sites, inputs=inputs, device=device)
                 batch = density.batch(arguments, self.number)
                 example = self._example(density)
+                refuse_cut_gradients(partial(density.potential_fn, batch=batch or None), example, {})
                 potential = BatchedPotential(density.potential_fn, example, batch=batch or None)
             except (NotImplementedError, ValueError, RuntimeError) as error:
                 raise NotTracedError(f"the model has no density that can be traced ({reason(error)})") from error
