@@ -280,12 +280,14 @@ def target_from_model(
     """Return the target of a Pyro model conditioned on its arguments.
 
     Sites whose support is a manifold keep their values; `pyro.infer.mcmc.util.initialize_model` transforms every
-    other site to unconstrained space and enumerates discrete sites. ``transforms`` may name any of the sites;
+    other site to unconstrained space and enumerates discrete sites. If the support of a site depends on other sites, it
+    is transformed within the density, from the support at each value. ``transforms`` may name any of the others;
     if it names a manifold site, that site is sampled in unconstrained space by the given transform.
 
     Raises:
         NotImplementedError: if a plate subsamples its data.
-        ValueError: if an observed value is NaN, or ``transforms`` names a site that the model does not have; and, here
+        ValueError: if an observed value is NaN, or ``transforms`` names a site that the model does not have or whose
+            support depends on other sites; and, here
             or by ``potential_fn``, if sites or their shapes depend on values. Observed sites may come and go,
             unless Pyro sums sites out.
     """
