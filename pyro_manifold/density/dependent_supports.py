@@ -210,8 +210,10 @@ def _vectorised(flat: Callable[..., tuple[Tensor, ...]], columns: list[Tensor]) 
         return vmapped(trace(flat, *[x[0].clone() for x in columns]))
 
     function, rows = Verified(row_by_row(flat), "chain by chain"), list(range(min(len(columns[0]), _COMPARED_CHAINS)))
-    with torch.no_grad():
-        function.attempt("traced", traced, [columns], rows=rows)
+    noise = torch.Generator().manual_seed(0)
+    elsewhere = [x + 0.1 * torch.randn(x.shape, generator=noise, dtype=x.dtype).to(x.device) for x in columns]
+    with torch.no_grad():  # elsewhere too, as a trace may have frozen what the model computes outside of torch
+        function.attempt("traced", traced, [columns, elsewhere], rows=rows)
     return function
 
 

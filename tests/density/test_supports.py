@@ -24,6 +24,10 @@ def below(a):
     return dist.TransformedDistribution(dist.Exponential(1.0), [transforms.AffineTransform(a, -2.0)])
 
 
+def outside_of_torch(a):
+    return torch.as_tensor(a.detach().numpy().copy())
+
+
 def column():
     U = pyro.sample("U", StiefelUniform(3, 1))
     return 1 + U[0, 0] ** 2
@@ -34,6 +38,7 @@ FORMS = {
     "interval": (lambda a: dist.Uniform(0.0, a), lambda x, a: x / a, dist.Uniform(0.0, 1.0)),
     "both bounds": (lambda a: dist.Uniform(-a, a), lambda x, a: x / a, dist.Uniform(-1.0, 1.0)),
     "detached": (lambda a: dist.Uniform(0.0, a.detach()), lambda x, a: x / a, dist.Uniform(0.0, 1.0)),
+    "NumPy": (lambda a: dist.Uniform(0.0, outside_of_torch(a)), lambda x, a: x / a, dist.Uniform(0.0, 1.0)),
     "lower bound": (lambda a: dist.Pareto(a, 3.0), lambda x, a: (x / a).log(), dist.Exponential(3.0)),
     "upper bound": (below, lambda x, a: (a - x) / 2, dist.Exponential(1.0)),
     "masked": (lambda a: dist.Uniform(0.0, a).mask(torch.tensor(True)), lambda x, a: x / a, dist.Uniform(0.0, 1.0)),
@@ -100,6 +105,13 @@ def test_draws_have_the_known_distribution():
     mcmc = MCMC(OHMC(three), num_samples=100, warmup_steps=200, num_chains=32, disable_progbar=True)
     mcmc.run()
     assert_three(mcmc.get_samples(group_by_chain=True))
+
+
+def test_one_chain_follows_what_is_computed_outside_of_torch():
+    target = target_from_model(model_of("NumPy"))
+    for a in (-3.0, 3.0):
+        values = target.values({"a": torch.tensor([a]), "x": torch.zeros(1)})
+        torch.testing.assert_close(values["x"], values["a"] / 2)
 
 
 def test_supports_may_depend_on_manifold_sites():
