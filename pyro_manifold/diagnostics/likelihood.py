@@ -12,14 +12,30 @@ from torch import Tensor
 
 from pyro_manifold.density.minibatch import in_minibatches
 from pyro_manifold.diagnostics.marginal_likelihood import MarginalLikelihood
-from pyro_manifold.diagnostics.replay import Replay, Values, first_draw, has_data, over_draws
+from pyro_manifold.diagnostics.replay import Replay, Values, first_and_last_draw, first_draw, has_data, over_draws
 
 
-def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
-    """Return the values of all observed sites of a model, ``{site: tensor}``, without data that come in minibatches."""
+def observed_values(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
+) -> Values:
+    """Return the data of a model, ``{observed site: tensor}``.
+
+    Data that come in minibatches are left out, and observed values that are functions of the draws.
+
+    Args:
+        model: a Pyro model.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        samples: ``{site: (draws, ...)}``.
+    """
+    replay, draws = Replay(model, args, kwargs), first_and_last_draw(samples)
     with torch.no_grad(), pyro.validation_enabled(False):
-        nodes = Replay(model, args, kwargs).trace({}).nodes
-    whole = {name: site for name, site in nodes.items() if has_data(site) and not in_minibatches(site)}
+        nodes, moved = replay.trace(draws[0]).nodes, replay.moved(draws)
+    whole = {
+        name: site
+        for name, site in nodes.items()
+        if has_data(site) and not in_minibatches(site) and name not in {*moved, *samples}
+    }
     return {name: torch.as_tensor(site["value"]).detach() for name, site in whole.items()}
 
 
@@ -50,6 +66,7 @@ def pointwise_log_likelihood(
     with torch.no_grad(), pyro.validation_enabled(False):
         missing = replay.without_draws(first)
         parts = [name for name, site in replay.trace(first).nodes.items() if has_data(site) and in_minibatches(site)]
+        computed = _without_density(replay, samples)
     if parts:
         raise ValueError(f"{parts} are observed in minibatches, which differ between runs of the model")
     dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
@@ -61,7 +78,16 @@ def pointwise_log_likelihood(
     def of_one_draw(values: Values) -> Values:
         trace = replay.trace(values)
         trace.compute_log_prob()
-        observed = {name: site for name, site in trace.nodes.items() if has_data(site) and name not in samples}
+        apart = {*samples, *computed}
+        observed = {name: site for name, site in trace.nodes.items() if has_data(site) and name not in apart}
         return {name: scale_and_mask(site["unscaled_log_prob"], mask=site["mask"]) for name, site in observed.items()}
 
     return over_draws(of_one_draw, samples)
+
+
+def _without_density(replay: Replay, samples: Mapping[str, Tensor]) -> list[str]:
+    """Return the sites that a handler has made functions of the draws, and masked."""
+    draws = first_and_last_draw(samples)
+    trace = replay.trace(draws[0])
+    trace.compute_log_prob()
+    return [name for name in replay.moved(draws) if not trace.nodes[name]["log_prob"].any()]

@@ -110,6 +110,8 @@ def _may_be_positive(name: str, symmetry: Symmetry, target: Target, point: Sites
 
 
 def _coordinates(target: Target, values: Sites) -> Sites:
+    if target.dependent:
+        return target.positions(values)
     return {name: target.transforms[name](x) if name in target.transforms else x for name, x in values.items()}
 
 
@@ -187,7 +189,7 @@ def _with_order(symmetry: Symmetry, target: Target, point: Sites) -> Iterator[Sy
 def _may_be_reordered(name: str, target: Target, point: Sites, columns: int) -> bool:
     """Return whether a site has a value for each column, in any order of them."""
     x = point[name]
-    if not x.dim() or x.shape[-1] != columns or not x.numel():
+    if not x.dim() or x.shape[-1] != columns or not x.numel() or name in target.dependent:
         return False
     if name not in target.transforms:
         return True
@@ -203,7 +205,7 @@ def _none_one_or_all(names: list[str]) -> list[tuple[str, ...]]:
 def _may_turn(name: str, target: Target, point: Sites, columns: int) -> bool:
     """Return whether the columns of a site can be rotated without leaving its space."""
     value = point[name]
-    if not value.dim() or value.shape[-1] != columns:
+    if not value.dim() or value.shape[-1] != columns or name in target.dependent:
         return False
     if name in target.manifolds:
         return isinstance(target.manifolds[name], Stiefel)

@@ -110,6 +110,25 @@ def check_prior(program: Program, owner: str) -> None:
         program()
 
 
+def warn_if_improper(program: Program, owner: str) -> None:
+    """Warn of improper priors, under which the evidence is that of an arbitrary unit of the prior.
+
+    Args:
+        program: a model of which all sites can be drawn, with its arguments.
+        owner: name of the method in the warning.
+    """
+    with poutine.block(), pyro.validation_enabled(False), torch.random.fork_rng(devices=[]):
+        nodes = poutine.trace(program).get_trace().nodes
+    latent = [name for name, site in nodes.items() if site["type"] == "sample" and not site["is_observed"]]
+    improper = [name for name in latent if _masks(nodes[name]["mask"]) or _is_improper(nodes[name]["fn"])]
+    if improper:
+        warnings.warn(
+            f"{owner}: the prior of {improper} is improper, so that log_evidence has no meaning and cannot be compared "
+            "with that of another model; the draws are not affected.",
+            stacklevel=4,
+        )
+
+
 class _RefusesImproper(Messenger):
     """Effect handler that checks each site before it is sampled, which fails for improper priors."""
 
@@ -121,9 +140,10 @@ class _RefusesImproper(Messenger):
         if msg["is_observed"]:
             return
         if _masks(msg["mask"]) or _is_improper(msg["fn"]):
+            also = ' or SMC(init="modes")' if self._owner == "SMC" else ""
             raise ValueError(
                 f"{self._owner}: site '{msg['name']}' has an improper prior, for which the evidence is not defined: "
-                "use a distribution that can be sampled and is not masked, or MCMC without tempering."
+                f"use a distribution that can be sampled and is not masked, or MCMC without tempering{also}."
             )
         if bool((torch.as_tensor(msg["scale"]) != 1).any()):
             raise ValueError(
