@@ -193,10 +193,11 @@ def _log_likelihood(
         check_has_arguments(mcmc)
         model = (mcmc.kernel.model, mcmc._args, mcmc._kwargs)
         found = pointwise_likelihood(*model, flat)
-        warn_of_factors(*model, flat, "or give log_likelihood={site: its values}, or False")
     except Exception as error:  # a model can raise any exception; the other groups are still exported
         warnings.warn(f"log_likelihood is left out: {error}; log_likelihood=False avoids this.", stacklevel=3)
         return {}, {}
+    if found.values:  # else nothing is exported that could be taken for the whole likelihood
+        warn_of_factors(*model, flat, "or give log_likelihood={site: its values}, or False")
     values = {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in found.values.items()}
     return values, dict(found.observed)
 

@@ -15,6 +15,7 @@ from pyro_manifold.graphs.agreement import FactorisationError, effect_of_roundin
 _SIGNS_AT_EACH = 4
 _QUICKLY_APART = 10.0  # times half the digits: a larger difference is not rounding, whatever the model
 _UNITS_OF_ROUNDING = 32.0
+_SITES_IN_PAIRS = 4
 
 
 class Invariance:
@@ -26,7 +27,7 @@ class Invariance:
         self.points = [point for point, energy in zip(points, energies, strict=True) if energy.isfinite()]
         self._energies = [energy for energy in energies if energy.isfinite()]
         self._tolerances: dict[int, float] = {}
-        self._flipped: dict[frozenset[tuple[str, bool]], Tensor] = {}
+        self._flipped: dict[frozenset[tuple[str, str]], Tensor] = {}
 
     def first(self, candidates: Iterator[Symmetry]) -> Symmetry | None:
         """Return the first of the candidates under which the density is invariant."""
@@ -55,17 +56,20 @@ class Invariance:
         """Return false if some signs of columns show that the density is not invariant, by few evaluations in all.
 
         If it is the same at (WS, ZS) as at (W, Z) for all W and Z, it is the same at (WS, Z) as at (W, ZS): so each
-        site is changed once, for all the companions that it may have.
+        site is changed once, for all the companions that it may have, and each pair once, for three or four sites.
         """
-        if len(symmetry.sites) == 2:
-            pair = [self._energy_with_signs(symmetry, (name,)) for name in symmetry.sites]
-        else:
-            pair = [self._energy_with_signs(symmetry, symmetry.sites), self._energies[0]]
-        return not self._are_apart(*pair)
+        count = len(symmetry.sites)
+        halves = [symmetry.sites[: (count + 1) // 2], symmetry.sites[(count + 1) // 2 :]]
+        if not 2 <= count <= _SITES_IN_PAIRS:
+            halves = [symmetry.sites, ()]
+        pair = [self._energy_with_signs(symmetry, half) if half else self._energies[0] for half in halves]
+        return not all(energy.isfinite() for energy in pair) or not self._are_apart(*pair)
 
     def _energy_with_signs(self, symmetry: Symmetry, names: tuple[str, ...]) -> Tensor:
         """Return the energy at the first point with random signs of the columns of some sites, the same for all."""
-        key = frozenset((name, name in symmetry.transposed) for name in names)
+        places = {**dict.fromkeys(symmetry.transposed, "-2"), **dict(symmetry.axes)}
+        places |= {name: f"whole {count}" for name, count in symmetry.whole}
+        key = frozenset((name, str(places.get(name))) for name in names)
         if key not in self._flipped:
             point = self.points[0]
             matrices = {name: symmetry.matrices(name, point[name]) for name in names}
@@ -129,8 +133,8 @@ def _moved(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Iter
     """Yield the transformed sites; elements of a plate get independent transformations where the symmetry has them."""
     first = symmetry.matrices(symmetry.sites[0], point[symmetry.sites[0]])
     batch = first.shape[:-2]
-    if symmetry.sites[0] in symmetry.vectors and symmetry.independent == "none":
-        yield {symmetry.sites[0]: -point[symmetry.sites[0]]}
+    if symmetry.is_one_sign and symmetry.independent == "none":
+        yield {name: -point[name] for name in symmetry.sites}
         return
     for _ in range(1 if symmetry.kind == "rotations" else _SIGNS_AT_EACH):
         size = (*(batch if symmetry.independent == "all" else ()), first.shape[-1])
@@ -142,8 +146,9 @@ def _moved(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Iter
             name: symmetry.put_back(name, symmetry.matrices(name, point[name]) @ turns, point[name])
             for name in symmetry.sites
         }
-        reordered = {name: (point[name].unsqueeze(-2) @ change.abs()).squeeze(-2) for name in symmetry.reordered}
-        yield turned | reordered
+        values = {name: symmetry.columns_last(name, point[name]) for name in symmetry.reordered}
+        reordered = {name: (x.unsqueeze(-2) @ change.abs()).squeeze(-2) for name, x in values.items()}
+        yield turned | {name: symmetry.columns_back(name, x) for name, x in reordered.items()}
 
 
 def _with_signs_of_rows(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Sites:

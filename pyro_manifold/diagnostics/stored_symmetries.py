@@ -60,7 +60,9 @@ def _symmetry(values: dict[str, Any], sites: set[str]) -> Symmetry:
         raise ValueError(f"kind {str(kind)[:40]}, independent {str(independent)[:40]}")
     groups = {name: tuple(values[name]) for name in ("sites", "vectors", "reordered", "transposed")}
     positive = tuple(tuple(names) for names in values["positive"])
-    named = {name for names in (*groups.values(), *positive) for name in names}
+    # Runs of earlier versions have neither.
+    shaped = {key: tuple((str(name), int(k)) for name, k in values.get(key, ())) for key in ("whole", "axes")}
+    named = {name for names in (*groups.values(), *positive, *map(dict, shaped.values())) for name in names}
     if not groups["sites"] or not named <= sites:
         raise ValueError(f"the sites are {sorted(sites)}")
-    return Symmetry(kind, independent=independent, positive=positive, **groups)
+    return Symmetry(kind, independent=independent, positive=positive, **groups, **shaped)

@@ -283,14 +283,14 @@ def test_symmetries_in_single_precision(name, monkeypatch):
     test_symmetries_are_those_of_the_model(*KNOWN_UP_TO[name], torch.float32, monkeypatch)
 
 
-def test_no_density_is_asked_without_matrices_and_loadings_can_be_left_out():
+def test_no_density_is_asked_of_numbers_and_loadings_can_be_left_out():
     asked = []
 
     def potential(sites):
         asked.append(1)
         return sum(x.square().sum() for x in sites.values())
 
-    assert symmetries(Target(potential, {}, {}), {"x": torch.randn(10, 3), "y": torch.randn(10)}) == []
+    assert symmetries(Target(potential, {}, {}), {"x": torch.randn(10, 1), "y": torch.randn(10)}) == []
     assert symmetries(Target(potential, {}, {}), {"W": torch.randn(10, 3, 2)}, loadings=False) == []
     assert not asked
 
