@@ -16,6 +16,7 @@ from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
+from pyro_manifold.diagnostics.divergences import divergence_advice
 from pyro_manifold.diagnostics.modes import modes_of_run
 from pyro_manifold.diagnostics.report import Diagnostics
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
@@ -29,11 +30,6 @@ from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws
 from pyro_manifold.infer.mcmc.running.summary import aligned_summary, plain_summary
 from pyro_manifold.infer.mcmc.transitions.states import Statistics
 from pyro_manifold.infer.predictive_groups import with_draws
-
-_DIVERGENCES = (
-    "Divergences are steps that are too long where the density is steep. See whether the priors conflict with the data "
-    "or a scale is near 0; then raise target_accept_prob of the kernel, or lower step_size if it is fixed."
-)
 
 
 class Results(pyro.infer.MCMC):
@@ -125,21 +121,26 @@ class Results(pyro.infer.MCMC):
         """
         check_flag(align=align)
         self._check_there_are_draws("summary", fewest=4)
-        density = self.get_extra_fields(group_by_chain=True).get("lp")
-        options: Any = {"prob": prob, "num_superchains": self._num_superchains, "max_rows": max_rows}
-        parts = aligned_summary if align else plain_summary
-        text, sentences = parts(self._samples, self._known(), density, **options)
-        print(text)
+        statistics = self.get_extra_fields(group_by_chain=True)
         chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
-        if divergences:
-            print("Number of divergences:", sum(divergences))
-            if sum(divergences):
-                print(_DIVERGENCES)
+        counts = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
+        options: Any = {"prob": prob, "num_superchains": self._num_superchains, "max_rows": max_rows}
+        options["divergences"] = sum(counts)
+        parts = aligned_summary if align else plain_summary
+        text, sentences = parts(self._samples, self._known(), statistics.get("lp"), **options)
+        print(text)
+        if counts:
+            print("Number of divergences:", sum(counts))
+            if sum(counts):
+                print(self._divergence_advice(statistics.get("diverging")))
         for sentence in [*sentences, *([] if self._sampling is None else self._sampling.sentences())]:
             print(sentence)
         if self.stopped is not None:
             print(self.stopped)
+
+    def _divergence_advice(self, diverging: Tensor | None) -> str:
+        model = getattr(self.kernel, "model", None) if self._data_loader is None else None
+        return divergence_advice(model, self._args, self._kwargs, self._samples, diverging)
 
     def symmetries(self) -> list[Symmetry]:
         """Find sites that the posterior identifies only up to signs, order or rotations of their columns.

@@ -357,7 +357,7 @@ def two_numbers_observed():
 def test_runs_of_particles_that_disagree_are_said_first(capsys):
     said = printed(capsys, apart(4))
     assert said.startswith("Runs disagree, R-hat of x (")
-    assert "): some have missed modes or given them the wrong share. Take more num_particles" in said
+    assert "): some may have missed modes or given them the wrong share. Take more num_particles" in said
     assert "disagree" not in printed(capsys, apart(1))
     with pytest.raises(ValueError, match="align='x', expected True or False"):
         apart(2).summary(align="x")
@@ -377,8 +377,8 @@ def test_exchangeable_components_of_a_mixture_are_explained(capsys):
     first = printed(capsys, mcmc).splitlines()[0]
     assert first.startswith("Chains disagree, R-hat of means (")
     assert first.endswith(
-        "They agree on the log density, as chains do whose exchangeable components are in another order: order "
-        "such components in the model."
+        "Sorted values of `means` agree, and so does the log density: chains have exchangeable components in another "
+        "order; order such components in the model."
     )
 
 

@@ -123,6 +123,7 @@ def reasons(
     symmetries: Sequence[Symmetry] | None,
     log_density: Tensor | None,
     num_superchains: int | None,
+    divergences: int = 0,
 ) -> Iterator[str]:
     """Yield explanations of disagreement between chains, shown below the table of draws as they were sampled.
 
@@ -131,11 +132,12 @@ def reasons(
         symmetries: symmetries of the posterior; None if not known.
         log_density: ``(chains, draws)``.
         num_superchains: for nested R-hat.
+        divergences: number of draws that are divergences.
     """
     for symmetry in symmetries or []:
         yield symmetry.sentence()
         yield agreement(samples, symmetry)
     if symmetries is not None and samples:
-        sentence = unexplained(samples, symmetries, log_density, num_superchains)
+        sentence = unexplained(samples, symmetries, log_density, num_superchains, divergences)
         if sentence is not None:
             yield sentence
