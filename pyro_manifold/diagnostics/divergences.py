@@ -20,7 +20,7 @@ _LARGEST_RANK = 1 / 3
 
 DIVERGENCES = (
     "Divergences are steps that are too long where the density is steep: that part of the posterior, such as a tail, "
-    "may be missing from the draws, whatever R-hat says. See whether the priors conflict with the data{scales}; then "
+    "may be missing from the draws, even if R-hat is good. See whether the priors conflict with the data{scales}; then "
     "raise target_accept_prob of the kernel, or lower step_size if it is fixed."
 )
 
@@ -143,7 +143,7 @@ def _remedy(scale: Scale, rank: float) -> str:
     found = (
         f"At divergences the scale of the {data} `{scale.site}`, which {_quoted(scale.by)} "
         f"{'sets' if len(scale.by) == 1 else 'set'}, is near 0: on average below that of {100 * (1 - rank):.0f} % of "
-        "the draws. Smaller values, and tails that go with them, may be missing from the draws, whatever R-hat says. "
+        "the draws. Smaller values, and tails that go with them, may be missing from the draws, even if R-hat is good. "
     )
     if scale.is_data:
         return found + (

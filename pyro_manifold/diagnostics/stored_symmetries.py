@@ -61,8 +61,8 @@ def _symmetry(values: dict[str, Any], sites: set[str]) -> Symmetry:
     groups = {name: tuple(values[name]) for name in ("sites", "vectors", "reordered", "transposed")}
     positive = tuple(tuple(names) for names in values["positive"])
     # Runs of earlier versions have neither.
-    shaped = {key: tuple((str(name), int(k)) for name, k in values.get(key, ())) for key in ("whole", "axes")}
-    named = {name for names in (*groups.values(), *positive, *map(dict, shaped.values())) for name in names}
+    whole, axes = (tuple((str(name), int(k)) for name, k in values.get(key, ())) for key in ("whole", "axes"))
+    named = {name for names in (*groups.values(), *positive, dict(whole), dict(axes)) for name in names}
     if not groups["sites"] or not named <= sites:
         raise ValueError(f"the sites are {sorted(sites)}")
-    return Symmetry(kind, independent=independent, positive=positive, **groups, **shaped)
+    return Symmetry(kind, independent=independent, positive=positive, whole=whole, axes=axes, **groups)

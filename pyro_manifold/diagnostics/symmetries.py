@@ -91,8 +91,9 @@ def _symmetry_of(name: str, target: Target, density: Invariance, taken: set[str]
     if symmetry is None or (name not in target.manifolds and density.has_even_rows(symmetry)):
         return None
     if symmetry.is_one_sign:
-        as_columns = (_with_order(each, target, point) for each in elements_as_columns(symmetry, target, point))
-        return next((found for each in as_columns if (found := density.first(each)) is not None), symmetry)
+        as_columns = elements_as_columns(symmetry, target, point)
+        ordered = (density.first(_with_order(each, target, point)) for each in as_columns)
+        return next((each for each in ordered if each is not None), symmetry)
     rotations = symmetry._replace(kind="rotations")
     columns = symmetry.matrices(name, point[name]).shape[-1]
     may_rotate = columns > 1 and all(may_turn(each, target, point) for each in symmetry.sites)
@@ -100,8 +101,8 @@ def _symmetry_of(name: str, target: Target, density: Invariance, taken: set[str]
         return rotations
     symmetry = density.first(_with_order(symmetry, target, point)) or symmetry
     scales = [each for each in sorted(point) if _may_be_positive(each, symmetry, target, point)]
-    found = [density.signs_go_with(each, symmetry) for each in scales[:MOST_COMPANIONS]]
-    return symmetry._replace(positive=tuple(each for each in found if each is not None))
+    positive = [density.signs_go_with(each, symmetry) for each in scales[:MOST_COMPANIONS]]
+    return symmetry._replace(positive=tuple(each for each in positive if each is not None))
 
 
 def _may_be_positive(name: str, symmetry: Symmetry, target: Target, point: Sites) -> bool:

@@ -106,7 +106,8 @@ class Results(pyro.infer.MCMC):
         signs, order or rotation alters (`pyro_manifold.diagnostics.invariants`). If chains disagree on these, on sites
         without a symmetry or on the log density, with an R-hat above 1.05, a warning with a remedy precedes the table.
 
-        The table is Pyro's, with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
+        The table is Pyro's, with the limits of the shortest interval (``hdi90_lb`` and ``hdi90_ub``, of the highest
+        density, no quantiles), with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
         (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given.
 
         Args:

@@ -65,7 +65,7 @@ def test_a_scale_near_0_is_named_with_the_form_that_mends_it(count):
         "At divergences the scale of the site `x`, which `spread` sets, is near 0: on average below "
     )
     assert f"below that of {100 - 50 * count / 2000:.0f} % of the draws" in said
-    assert "may be missing from the draws, whatever R-hat says" in said
+    assert "may be missing from the draws, even if R-hat is good" in said
     assert REPARAM in said
 
 
@@ -76,7 +76,7 @@ def test_other_causes_are_possible_where_the_scale_is_not_near_0():
     for diverging in (highest, one_in_the_middle, torch.rand(4, 500) < 0.1, None):
         said = advice(effects, samples, diverging)
         assert said.startswith("Divergences are steps that are too long")
-        assert "may be missing from the draws, whatever R-hat says" in said
+        assert "may be missing from the draws, even if R-hat is good" in said
         assert "or a scale is near 0 (that of `x` depends on `spread`), where the non-centred form may help" in said
         assert "target_accept_prob" in said
 
