@@ -64,6 +64,7 @@ def to_inferencedata(
         coords: ``{dimension: labels}`` for dimensions named in ``dims``.
         dims: ``{site: [dimension, ...]}``, without chain and draw.
 
+    A site with the name of a dimension, such as ``chain`` or ``draw``, is exported as ``chain_site``, with a warning.
     Masked entries are not observations: ``log_likelihood`` of a site with some leaves them out, and has the others in
     one dimension, ``y_unmasked`` for the site ``y``, with the row as coordinate, or the place in the flattened site.
     ``observed_data`` has the values as given. Terms of `pyro.factor` have no data and are in no likelihood, with a
@@ -128,7 +129,10 @@ def to_inferencedata(
     arrays = {name: _arrays(group) for name, group in groups.items() if group}
     named = _checked_dims(arrays, dims or {}, coords or {})
     attributes = {"inference_library": "pyro_manifold", "inference_library_version": __version__}
-    return inference_data(arrays, coords or {}, named, attributes, _arrays(observed))
+    names = _exported_names(arrays, named)
+    arrays = {group: {names.get(name, name): x for name, x in values.items()} for group, values in arrays.items()}
+    named, observed = ({names.get(name, name): x for name, x in each.items()} for each in (named, _arrays(observed)))
+    return inference_data(arrays, coords or {}, named, attributes, observed)
 
 
 def _sample_stats(mcmc: pyro.infer.MCMC, chains: int, draws: int) -> Group:
@@ -233,6 +237,22 @@ def _checked_dims(
     if unknown:
         raise ValueError(f"coords names the dimensions {unknown}, expected names in the values of dims.")
     return {name: list(names) for name, names in dims.items()}
+
+
+def _exported_names(groups: dict[str, Group], dims: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return other names for sites that are called as a dimension, whose draws xarray would replace by coordinates."""
+    dimensions = {"chain", "draw"}.union(*dims.values())
+    for group, values in groups.items():
+        in_front = 0 if group in ("observed_data", "constant_data") else 2
+        for name, value in values.items():
+            dimensions |= {f"{name}_dim_{k}" for k in range(len(dims.get(name, ())), np.ndim(value) - in_front)}
+    sites = {name for values in groups.values() for name in values}
+    found = {name: f"{name}_site" for name in sorted(sites & dimensions)}
+    while taken := [name for name, other in found.items() if other in sites | dimensions]:
+        found |= {name: f"{found[name]}_" for name in taken}
+    for name, other in found.items():
+        warnings.warn(f"Site '{name}' is exported as '{other}', since '{name}' is a dimension there.", stacklevel=3)
+    return found
 
 
 def _arrays(group: Group) -> Group:

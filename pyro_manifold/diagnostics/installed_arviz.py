@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -24,8 +27,26 @@ def imported_arviz() -> Any:
     """Import ArviZ, which takes a second, without the announcement of its refactoring."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
-        import arviz
+        try:
+            import arviz
+        except OSError:  # it notes the day of its announcement in a folder of the user, which may not be writable
+            with _notes_elsewhere():
+                import arviz
     return arviz
+
+
+@contextmanager
+def _notes_elsewhere() -> Iterator[None]:
+    """Give programs that are imported another folder of the user for their notes."""
+    name, before = "XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(name)
+            if before is not None:
+                os.environ[name] = before
 
 
 def is_before_1() -> bool:

@@ -12,6 +12,7 @@ from pyro.infer.mcmc.util import select_samples
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.handlers import one_thread_at_a_time
 from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.checks import check_flag
@@ -45,6 +46,7 @@ class Results(pyro.infer.MCMC):
     def _run_here(self) -> Run[Any, Any] | None:
         return self._sampling.run if isinstance(self._sampling, Sampling) else None
 
+    @one_thread_at_a_time
     def get_samples(
         self,
         num_samples: int | None = None,
@@ -98,6 +100,7 @@ class Results(pyro.infer.MCMC):
         grouped = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
 
+    @one_thread_at_a_time
     def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
         """Print a table of the draws, aligned where sites are identified only up to signs, order or rotations.
 
@@ -143,6 +146,7 @@ class Results(pyro.infer.MCMC):
         model = getattr(self.kernel, "model", None) if self._data_loader is None else None
         return divergence_advice(model, self._args, self._kwargs, self._samples, diverging)
 
+    @one_thread_at_a_time
     def symmetries(self) -> list[Symmetry]:
         """Find sites that the posterior identifies only up to signs, order or rotations of their columns.
 
@@ -172,6 +176,7 @@ class Results(pyro.infer.MCMC):
                 f"and there are {self.num_samples}: increase num_samples."
             )
 
+    @one_thread_at_a_time
     def diagnostics(self) -> Diagnostics:
         """Return effective sample sizes and R-hat of each site, diagnostics of the kernel, and disagreeing chains.
 
@@ -203,6 +208,7 @@ class Results(pyro.infer.MCMC):
             found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
         return Diagnostics(found if self._sampling is None else found | self._sampling.report())
 
+    @one_thread_at_a_time
     def to_inferencedata(self, **options: Any) -> Any:
         """Export the run to ArviZ; options and groups are those of `pyro_manifold.diagnostics.to_inferencedata`.
 

@@ -320,6 +320,25 @@ def test_names_that_do_not_fit_are_refused(finished):
             finished.to_inferencedata(**options)
 
 
+def test_sites_that_are_called_as_dimensions_keep_their_draws():
+    def model():
+        for name in ("chain", "row", "x_dim_0", "row_site"):
+            pyro.sample(name, dist.Normal(0.0, 1.0))
+        pyro.sample("draw", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+
+    mcmc = run(OHMC(model), num_chains=2)
+    with pytest.warns(UserWarning, match="Site '(chain|draw|row|x_dim_0)' is exported as '.*_site_?', since"):
+        posterior = mcmc.to_inferencedata(dims={"z": ["row"]})["posterior"]
+    draws = mcmc.get_samples(group_by_chain=True)
+    others = {"chain": "chain_site", "draw": "draw_site", "row": "row_site_", "x_dim_0": "x_dim_0_site"}
+    assert set(posterior.data_vars) == {others.get(name, name) for name in draws}
+    for name, value in draws.items():
+        np.testing.assert_array_equal(posterior[others.get(name, name)].values, value)
+    assert posterior["z"].dims == ("chain", "draw", "row")
+
+
 def test_before_a_run_there_is_nothing_to_export():
     with pytest.raises(ValueError, match=r"call mcmc.run"):
         to_inferencedata(MCMC(OHMC(concentrated), 10))

@@ -300,3 +300,21 @@ def test_a_slope_of_a_large_energy_is_no_symmetry(dtype, level):
     samples = {"U": Stiefel().random_point(10, 4, 2, dtype=dtype)}
     target = Target(lambda sites: level + 50 * sites["U"][0, 0], {"U": Stiefel()}, {})
     assert symmetries(target, samples) == []
+
+
+@pytest.mark.parametrize(("concentration", "found"), [(0.3, []), (0.0, ["signs"])])
+def test_a_prior_is_seen_beside_a_large_energy(concentration, found):
+    """In float32 its change is less than the rounding of the likelihood."""
+    torch.set_default_dtype(torch.float32)
+    rows = torch.randn(20_000, 4) * torch.tensor([3.0, 2.0, 1.0, 1.0])
+
+    def model():
+        U = pyro.sample("U", MatrixLangevin(concentration * torch.eye(4, 2)))
+        with pyro.plate("rows", len(rows)):
+            root = U * torch.tensor([3.0, 2.0])
+            pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), root, torch.ones(4)), obs=rows)
+
+    target = target_from_model(model)
+    draws = {"U": torch.stack([target.draw()["U"] for _ in range(4)])}
+    assert float(target.potential_fn({"U": draws["U"][0]})) > 1e5
+    assert [each.kind for each in symmetries(target, draws)] == found
