@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TypeVar
@@ -15,10 +16,11 @@ from pyro_manifold.manifolds import Sphere, Stiefel
 
 MOST_COMPANIONS = 8
 
-Companion = TypeVar("Companion")
 
 Place = tuple[str, int]
 """A site and the dimension of its columns, counted from the end."""
+
+Companion = TypeVar("Companion")
 
 
 def candidates(name: str, target: Target, point: Sites, taken: set[str]) -> Iterator[Symmetry]:
@@ -173,9 +175,18 @@ def _ways(
 
 
 def _together(companions: list[Companion]) -> list[list[Companion]]:
-    """Return none of the companions, one, all, and if no more than eight are given, two or three of them."""
-    sizes = (2, 3) if len(companions) <= MOST_COMPANIONS else ()
-    companions = companions[:MOST_COMPANIONS]
-    several = [companions] if len(companions) > 1 else []
-    few = [list(each) for size in sizes if size < len(companions) for each in combinations(companions, size)]
-    return [[], *([each] for each in companions), *several, *few]
+    """Return none of the companions, one, all, and if there are few, two or three of them.
+
+    Where there are more than eight, those whose names differ by a number, as those of a loop do, count as one.
+    """
+    units = [[each] for each in companions]
+    if len(units) > MOST_COMPANIONS:
+        loops: dict[str, list[Companion]] = {}
+        for each in companions:
+            loops.setdefault(re.sub(r"\d+", "#", str(each)), []).append(each)
+        units = list(loops.values())
+    sizes = (2, 3) if len(units) <= MOST_COMPANIONS else ()
+    several = [companions] if len(units) > 1 else []
+    chosen = (each for size in sizes if size < len(units) for each in combinations(units, size))
+    few = [[each for unit in together for each in unit] for together in chosen]
+    return [[], *units[:MOST_COMPANIONS], *several, *few]

@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+_MOST_NAMED = 6
+
 Independence = Literal["none", "signs", "all"]
 
 
@@ -42,7 +44,7 @@ class Symmetry(NamedTuple):
 
     @property
     def is_one_sign(self) -> bool:
-        """Whether the sites are one column, as unit vectors are."""
+        """Return whether the sites are one column, as unit vectors are."""
         return self.sites[0] in self.vectors or bool(self.whole)
 
     @property
@@ -165,4 +167,6 @@ class Symmetry(NamedTuple):
 
 def _quoted(names: tuple[str, ...]) -> str:
     *others, last = [f"`{name}`" for name in names]
+    if len(names) > _MOST_NAMED:
+        others, last = others[: _MOST_NAMED - 1], f"{len(names) - _MOST_NAMED + 1} more"
     return f"{', '.join(others)} and {last}" if others else last

@@ -1,5 +1,7 @@
 """Signs of one column, or of columns along any dimension, with companions of any shape."""
 
+from types import SimpleNamespace
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -8,6 +10,7 @@ import torch
 from pyro_manifold.density.model import target_from_model
 from pyro_manifold.diagnostics import align_draws
 from pyro_manifold.diagnostics.known import known_quantities
+from pyro_manifold.diagnostics.stored_symmetries import record_symmetries, recorded_symmetries
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.distributions import StiefelUniform, VonMisesFisher
@@ -81,6 +84,14 @@ def two_sets_of_scores():
     observe(intercepts + normal("b", 5).unsqueeze(-1) * u, "z")
 
 
+def scores_in_a_loop():
+    """Many sites of one number, with others whose signs are known."""
+    u, intercepts, common = direction(), normal("m", 4), normal("b")
+    for row in pyro.plate("rows", 9):
+        a = pyro.sample(f"a{row}", dist.Normal(0.0, 2.0))
+        pyro.sample(f"y{row}", dist.Normal(intercepts + common + a * u, 0.5).to_event(1), obs=DATA[row])
+
+
 def rows_of_scores():
     U = pyro.sample("U", StiefelUniform(4, 2))
     a = pyro.sample("a", dist.Normal(torch.zeros(2, 10), SPREADS.unsqueeze(-1)).to_event(2))
@@ -139,6 +150,7 @@ def coefficients():
         (normal_loadings, "`a` and `w` are known only up to their sign, together"),
         (loadings_without_scores, "`w` is known only up to its sign"),
         (two_sets_of_scores, "`u`, `a` and `b` are known only up to their sign, together"),
+        (scores_in_a_loop, "`u`, `a0`, `a1`, `a2`, `a3` and 5 more are known only up to their sign, together"),
         (
             rows_of_scores,
             "`U` and `a` are known only up to the signs of the columns of `U` and the rows of `a`, together",
@@ -236,3 +248,14 @@ def test_a_plate_of_axes_without_an_order_keeps_its_signs():
     (own,), (ordered,) = (symmetries(target_from_model(model), samples) for model in (axes, exchangeable))
     assert own == Symmetry("signs", ("u",), ("u",), independent="all")
     assert ordered == Symmetry("permutations", ("u",), transposed=("u",))
+
+
+def test_a_record_keeps_dimensions_and_whole_sites(tmp_path):
+    found = [
+        Symmetry("signs", ("u", "a"), whole=(("u", 1), ("a", 2))),
+        Symmetry("permutations", ("U",), reordered=("d",), axes=(("d", -2),)),
+    ]
+    record_symmetries(tmp_path, found)
+    sites = dict.fromkeys(("u", "a", "U", "d"))
+    stored = SimpleNamespace(folder=tmp_path, manifest=SimpleNamespace(sites=sites))
+    assert recorded_symmetries(stored) == found
