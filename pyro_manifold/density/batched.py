@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
-from pyro_manifold.graphs.lowering import vmapped
+from pyro_manifold.graphs.lowering import vmapped, without_fallback_warnings
 from pyro_manifold.graphs.operations import first_other_operation
 from pyro_manifold.graphs.passes import PRODUCTS, VECTORISATION, WITHOUT_STRIDES, folded_graph, run, simplified
 from pyro_manifold.graphs.rewriting import writes
@@ -305,7 +305,7 @@ class BatchedPotential:
             # Parameters of a module require gradients of their own, which would keep every iteration in memory.
             return energy.detach(), *[gradient[name].detach() for name in names]
 
-        vectorised: FlatFunction = torch.func.vmap(one, in_dims=self._dimensions)
+        vectorised: FlatFunction = without_fallback_warnings(torch.func.vmap(one, in_dims=self._dimensions))
         return vectorised
 
 

@@ -142,7 +142,7 @@ def _outside(name: str, site: Mapping[str, Any]) -> str | None:
         inside = support.check(value)
     except Exception:  # there is no support, or it cannot be checked for such values
         return None
-    for mask in _masks(site, inside):
+    for mask in masks(site, inside):
         inside = inside | ~mask
     if bool(inside.all()):
         return None
@@ -162,20 +162,20 @@ def _support(site: Mapping[str, Any]) -> Any:
         return None
 
 
-def _masks(site: Mapping[str, Any], inside: Tensor) -> list[Tensor]:
+def masks(site: Mapping[str, Any], inside: Tensor) -> list[Tensor]:
     """Return the masks of the handler and of the distribution's parts, each to be broadcast with ``inside``.
 
     A mask has an entry for each event of the part to which it belongs; an event may be several of the values compared.
     """
     value, found = site["value"], [(site["mask"], site["fn"])]
     found += [(getattr(part, "_mask", None), part) for part in parts(site["fn"])]
-    masks = []
+    spread = []
     for mask, part in found:
         if mask is not None:
             mask = torch.as_tensor(mask, dtype=torch.bool, device=inside.device)
             inner = inside.dim() - (value.dim() - part.event_dim)
-            masks.append(mask.reshape(mask.shape + (1,) * max(inner, 0)) if mask.dim() else mask)
-    return masks
+            spread.append(mask.reshape(mask.shape + (1,) * max(inner, 0)) if mask.dim() else mask)
+    return spread
 
 
 def _same(one: Any, other: Any) -> bool:

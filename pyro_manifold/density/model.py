@@ -35,6 +35,7 @@ from pyro_manifold.density.dependent_supports import (
 )
 from pyro_manifold.density.first_run import first_trace, has_improper, plate_nesting
 from pyro_manifold.density.flat_priors import StartInSupport
+from pyro_manifold.density.given_values import check_names, check_shape
 from pyro_manifold.density.minibatch import (
     Minibatch,
     MinibatchOf,
@@ -196,7 +197,7 @@ class ModelTarget(Target):
         """Return initial values of all sites of one chain, from the initialisation strategy."""
         nodes = _initial_trace(self.program, self.init_strategy).nodes
         for name in [*self.manifolds, *self.transforms]:
-            _check_initial_value(name, nodes)
+            check_shape(name, nodes[name], nodes[name]["value"])
         values = self.positions({name: nodes[name]["value"].detach() for name in [*self.manifolds, *self.transforms]})
         return {name: values[name] for name in sorted(values)}
 
@@ -419,9 +420,15 @@ def _check_transform(name: str, transform: Transform, site: dict[str, Any]) -> N
 
 def _initial_trace(program: Program, init_strategy: Callable[..., Any]) -> poutine.Trace:
     """Run the model once with values from the initialisation strategy."""
-    initialised = InitMessenger(partial(_initial_value, init_strategy))(program)
-    with pyro.validation_enabled(False):
-        return _elsewhere_if_it_fails(lambda: poutine.block(poutine.trace(initialised).get_trace)())
+    wrong: list[ValueError] = []
+    initialised = InitMessenger(partial(_initial_value, init_strategy, wrong))(program)
+    try:
+        with pyro.validation_enabled(False):
+            found = _elsewhere_if_it_fails(lambda: poutine.block(poutine.trace(initialised).get_trace)())
+    except ValueError as error:  # to which Pyro adds the shapes of the sites before
+        raise (wrong or [error])[0] from None
+    check_names(init_strategy, found.nodes)
+    return found
 
 
 def _elsewhere_if_it_fails(run: Callable[[], Result]) -> Result:
@@ -432,12 +439,15 @@ def _elsewhere_if_it_fails(run: Callable[[], Result]) -> Result:
     return run()
 
 
-def _initial_value(init_strategy: Callable[..., Any], site: dict[str, Any]) -> Tensor:
+def _initial_value(init_strategy: Callable[..., Any], wrong: list[ValueError], site: dict[str, Any]) -> Tensor:
     """Return the initial value of a site; for discrete sites, which are summed out, any value from their prior."""
-    return site["fn"].sample() if site["fn"].has_enumerate_support else init_strategy(site)
-
-
-def _check_initial_value(name: str, nodes: Any) -> None:
-    expected, found = nodes[name]["fn"].shape(), nodes[name]["value"].shape
-    if expected != found:
-        raise ValueError(f"Site '{name}': the initial value has shape {tuple(found)}, expected {tuple(expected)}.")
+    if site["fn"].has_enumerate_support:
+        return site["fn"].sample()
+    value = init_strategy(site)
+    if torch.is_tensor(value):  # others have an error of their own
+        try:
+            check_shape(site["name"], site, value)
+        except ValueError as error:
+            wrong.append(error)
+            raise
+    return value

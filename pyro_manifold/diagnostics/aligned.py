@@ -187,7 +187,8 @@ def _weights(draws: Mapping[str, Tensor], symmetry: Symmetry, stacked: Tensor, r
     if symmetry.reordered:
         order = _nearest(stacked.mT @ reference, symmetry).order
         for name in symmetry.reordered:
-            means = _reordered(draws[name].detach(), order).abs().mean((0, 1))
+            values = symmetry.columns_last(name, draws[name].detach())
+            means = _reordered(values, order).abs().mean((0, 1))
             weights = weights * (means if means.shape == weights.shape else means.flatten(0, -2).mean(0))
     return weights
 
@@ -213,7 +214,10 @@ def _changed(draws: Mapping[str, Tensor], symmetry: Symmetry, changes: _Changes)
         values = draws[name].detach()
         rows = symmetry.rows(name, values, 2)
         found[name] = symmetry.put_back(name, rows @ changes.turns.to(rows), values)
-    return found | {name: _reordered(draws[name].detach(), changes.order) for name in symmetry.reordered}
+    for name in symmetry.reordered:
+        values = _reordered(symmetry.columns_last(name, draws[name].detach()), changes.order)
+        found[name] = symmetry.columns_back(name, values)
+    return found
 
 
 def _reordered(values: Tensor, order: Tensor) -> Tensor:

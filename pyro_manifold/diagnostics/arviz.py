@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_manifold.diagnostics.checks import check_flag, check_same_number
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.installed_arviz import inference_data
-from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_log_likelihood
+from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_likelihood, warn_of_factors
 from pyro_manifold.diagnostics.replay import check_has_arguments
 from pyro_manifold.version import __version__
 
@@ -64,13 +64,16 @@ def to_inferencedata(
         coords: ``{dimension: labels}`` for dimensions named in ``dims``.
         dims: ``{site: [dimension, ...]}``, without chain and draw.
 
-    Masked observations have log likelihood 0 and count as observations in ``loo``. Discrete sites that were summed out
-    are summed out in ``log_likelihood`` too, one number for each element of their plates: observed sites that depend on
-    the same discrete site have one likelihood, under their names joined by commas. Observations that share a discrete
-    site outside their plates (a hidden Markov chain) have no ``log_likelihood``, and deterministic sites that depend on
-    summed-out ones have no value; both are left out with a warning. A model that takes its data in minibatches, by
-    ``data_loader`` or a subsampling plate, has no ``log_likelihood`` and no ``observed_data``, and its predictive draws
-    must be given.
+    A site with the name of a dimension, such as ``chain`` or ``draw``, is exported as ``chain_site``, with a warning.
+    Masked entries are not observations: ``log_likelihood`` of a site with some leaves them out, and has the others in
+    one dimension, ``y_unmasked`` for the site ``y``, with the row as coordinate, or the place in the flattened site.
+    ``observed_data`` has the values as given. Terms of `pyro.factor` have no data and are in no likelihood, with a
+    warning. Discrete sites that were summed out are summed out in ``log_likelihood`` too, one number for each element
+    of their plates: observed sites that depend on the same discrete site have one likelihood, under their names joined
+    by commas. Observations that share a discrete site outside their plates (a hidden Markov chain) have no
+    ``log_likelihood``, and deterministic sites that depend on summed-out ones have no value; both are left out with a
+    warning. A model that takes its data in minibatches, by ``data_loader`` or a subsampling plate, has no
+    ``log_likelihood`` and no ``observed_data``, and its predictive draws must be given.
 
     Returns:
         ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree`` with the same groups.
@@ -111,6 +114,7 @@ def to_inferencedata(
         "posterior_predictive": _by_chain("posterior_predictive", posterior_predictive, chains, draws),
         "constant_data": dict(constant_data or {}),
     }
+    observed: Group = {}
     if not isinstance(log_likelihood, bool):
         groups["log_likelihood"] = _by_chain("log_likelihood", log_likelihood, chains, draws)
     model = getattr(mcmc.kernel, "model", None)
@@ -121,12 +125,15 @@ def to_inferencedata(
         if getattr(mcmc, "_data_loader", None) is None:
             groups["observed_data"] = dict(observed_values(model, mcmc._args, mcmc._kwargs, flat))
         if log_likelihood is True:
-            groups["log_likelihood"] = _log_likelihood(mcmc, posterior, chains, draws)
+            groups["log_likelihood"], observed = _log_likelihood(mcmc, posterior, chains, draws)
     groups |= _prior_groups(prior, groups["posterior"], groups.get("observed_data", {}))
     arrays = {name: _arrays(group) for name, group in groups.items() if group}
     named = _checked_dims(arrays, dims or {}, coords or {})
     attributes = {"inference_library": "pyro_manifold", "inference_library_version": __version__}
-    return inference_data(arrays, coords or {}, named, attributes)
+    names = _exported_names(arrays, named)
+    arrays = {group: {names.get(name, name): x for name, x in values.items()} for group, values in arrays.items()}
+    named, observed = ({names.get(name, name): x for name, x in each.items()} for each in (named, _arrays(observed)))
+    return inference_data(arrays, coords or {}, named, attributes, observed)
 
 
 def _sample_stats(mcmc: pyro.infer.MCMC, chains: int, draws: int) -> Group:
@@ -182,15 +189,22 @@ def _prior_groups(prior: Mapping[str, Any] | None, posterior: Group, observed: G
     return {"prior": {name: x for name, x in values.items() if name not in names}, "prior_predictive": predictive}
 
 
-def _log_likelihood(mcmc: pyro.infer.MCMC, posterior: Mapping[str, Tensor], chains: int, draws: int) -> Group:
+def _log_likelihood(
+    mcmc: pyro.infer.MCMC, posterior: Mapping[str, Tensor], chains: int, draws: int
+) -> tuple[Group, Group]:
+    """Return the log likelihood of each entry of the observed sites, and which entries are observations."""
     flat = {name: value.reshape(chains * draws, *value.shape[2:]) for name, value in posterior.items()}
     try:
         check_has_arguments(mcmc)
-        values = pointwise_log_likelihood(mcmc.kernel.model, mcmc._args, mcmc._kwargs, flat)
+        model = (mcmc.kernel.model, mcmc._args, mcmc._kwargs)
+        found = pointwise_likelihood(*model, flat)
     except Exception as error:  # a model can raise any exception; the other groups are still exported
         warnings.warn(f"log_likelihood is left out: {error}; log_likelihood=False avoids this.", stacklevel=3)
-        return {}
-    return {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in values.items()}
+        return {}, {}
+    if found.values:  # else nothing is exported that could be taken for the whole likelihood
+        warn_of_factors(*model, flat, "or give log_likelihood={site: its values}, or False")
+    values = {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in found.values.items()}
+    return values, dict(found.observed)
 
 
 def _deterministic(mcmc: pyro.infer.MCMC, posterior: Mapping[str, Tensor]) -> Group:
@@ -224,6 +238,22 @@ def _checked_dims(
     if unknown:
         raise ValueError(f"coords names the dimensions {unknown}, expected names in the values of dims.")
     return {name: list(names) for name, names in dims.items()}
+
+
+def _exported_names(groups: dict[str, Group], dims: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return other names for sites that are called as a dimension, whose draws xarray would replace by coordinates."""
+    dimensions = {"chain", "draw"}.union(*dims.values())
+    for group, values in groups.items():
+        in_front = 0 if group in ("observed_data", "constant_data") else 2
+        for name, value in values.items():
+            dimensions |= {f"{name}_dim_{k}" for k in range(len(dims.get(name, ())), np.ndim(value) - in_front)}
+    sites = {name for values in groups.values() for name in values}
+    found = {name: f"{name}_site" for name in sorted(sites & dimensions)}
+    while taken := [name for name, other in found.items() if other in sites | dimensions]:
+        found |= {name: f"{found[name]}_" for name in taken}
+    for name, other in found.items():
+        warnings.warn(f"Site '{name}' is exported as '{other}', since '{name}' is a dimension there.", stacklevel=3)
+    return found
 
 
 def _arrays(group: Group) -> Group:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -24,8 +27,26 @@ def imported_arviz() -> Any:
     """Import ArviZ, which takes a second, without the announcement of its refactoring."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
-        import arviz
+        try:
+            import arviz
+        except OSError:  # it notes the day of its announcement in a folder of the user, which may not be writable
+            with _notes_elsewhere():
+                import arviz
     return arviz
+
+
+@contextmanager
+def _notes_elsewhere() -> Iterator[None]:
+    """Give programs that are imported another folder of the user for their notes."""
+    name, before = "XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(name)
+            if before is not None:
+                os.environ[name] = before
 
 
 def is_before_1() -> bool:
@@ -141,6 +162,7 @@ def inference_data(
     coords: Mapping[str, Any],
     dims: Mapping[str, Sequence[str]],
     attributes: Mapping[str, Any],
+    observed: Mapping[str, Array] | None = None,
 ) -> Any:
     """Return arrays as an ``arviz.InferenceData``, or with ArviZ 1 as an ``xarray.DataTree`` with the same groups.
 
@@ -149,15 +171,43 @@ def inference_data(
         coords: labels of dimensions.
         dims: names of the dimensions of variables, without chain and draw.
         attributes: attributes of the whole.
+        observed: which entries of a log likelihood are observations, ``{name: (...)}``; all if it is not named.
     """
     arviz = imported_arviz()
     options = {"coords": dict(coords), "dims": {name: list(names) for name, names in dims.items()}}
     # ArviZ mistakes hundreds of chains for a transposed array.
     if not is_before_1():
-        return arviz.from_dict(dict(groups), **options, attrs={"/": dict(attributes)}, check_conventions=False)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
-        return arviz.from_dict(**groups, **options, attrs=dict(attributes))
+        data = arviz.from_dict(dict(groups), **options, attrs={"/": dict(attributes)}, check_conventions=False)
+    else:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="More chains", category=UserWarning)
+            data = arviz.from_dict(**groups, **options, attrs=dict(attributes))
+    masked = {name: entries for name, entries in (observed or {}).items() if not entries.all()}
+    if masked:
+        _keep_observations(data, masked)
+    return data
+
+
+def _keep_observations(data: Any, masked: Mapping[str, Array]) -> None:
+    """Leave masked entries out of log likelihoods; the others have a dimension of their own in place of all others."""
+    group = "log_likelihood"
+    before_1 = is_before_1()
+    every = data[group] if before_1 else data[group].to_dataset()
+    kept = every.drop_vars(list(masked))
+    for name, entries in masked.items():
+        array, places = every[name], entries.flatten().nonzero()[0]
+        if not len(places):
+            continue
+        dimension, own = f"{name}_unmasked", array.dims[2:]
+        labels = every[own[0]].values[places] if len(own) == 1 else places
+        values = array.values.reshape(*array.shape[:2], -1)[..., places]
+        kept[name] = (*array.dims[:2], dimension), values
+        kept = kept.assign_coords({dimension: labels})
+    kept = kept.drop_vars([name for name in kept.coords if not any(name in kept[each].dims for each in kept.data_vars)])
+    if before_1:
+        setattr(data, group, kept)
+    else:
+        data[group].dataset = kept
 
 
 def of_datasets(groups: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:

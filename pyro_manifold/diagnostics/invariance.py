@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyro
 import torch
+from pyro import poutine
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import Target
+from pyro_manifold.density.model import ModelTarget, Target
+from pyro_manifold.diagnostics.replay import is_latent
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.graphs.agreement import FactorisationError, effect_of_rounding
 from pyro_manifold.manifolds import SpecialOrthogonal
@@ -17,6 +20,8 @@ from pyro_manifold.manifolds.special_orthogonal import with_positive_determinant
 _SIGNS_AT_EACH = 4
 _QUICKLY_APART = 10.0  # times half the digits: a larger difference is not rounding, whatever the model
 _UNITS_OF_ROUNDING = 32.0
+_SITES_IN_PAIRS = 4
+_COARSE = 1e-2  # a tolerance in which the change of a prior may be lost
 
 
 class Invariance:
@@ -28,7 +33,7 @@ class Invariance:
         self.points = [point for point, energy in zip(points, energies, strict=True) if energy.isfinite()]
         self._energies = [energy for energy in energies if energy.isfinite()]
         self._tolerances: dict[int, float] = {}
-        self._flipped: dict[tuple[frozenset[tuple[str, bool]], bool], Tensor] = {}
+        self._flipped: dict[tuple[frozenset[tuple[str, str]], bool], Tensor] = {}
 
     def first(self, candidates: Iterator[Symmetry]) -> Symmetry | None:
         """Return the first of the candidates under which the density is invariant."""
@@ -57,17 +62,20 @@ class Invariance:
         """Return false if some signs of columns show that the density is not invariant, by few evaluations in all.
 
         If it is the same at (WS, ZS) as at (W, Z) for all W and Z, it is the same at (WS, Z) as at (W, ZS): so each
-        site is changed once, for all the companions that it may have.
+        site is changed once, for all the companions that it may have, and each pair once, for three or four sites.
         """
-        if len(symmetry.sites) == 2:
-            pair = [self._energy_with_signs(symmetry, (name,)) for name in symmetry.sites]
-        else:
-            pair = [self._energy_with_signs(symmetry, symmetry.sites), self._energies[0]]
-        return not self._are_apart(*pair)
+        count = len(symmetry.sites)
+        halves = [symmetry.sites[: (count + 1) // 2], symmetry.sites[(count + 1) // 2 :]]
+        if not 2 <= count <= _SITES_IN_PAIRS:
+            halves = [symmetry.sites, ()]
+        pair = [self._energy_with_signs(symmetry, half) if half else self._energies[0] for half in halves]
+        return not all(energy.isfinite() for energy in pair) or not self._are_apart(*pair)
 
     def _energy_with_signs(self, symmetry: Symmetry, names: tuple[str, ...]) -> Tensor:
         """Return the energy at the first point with random signs of the columns of some sites, the same for all."""
-        key = frozenset((name, name in symmetry.transposed) for name in names), symmetry.proper
+        places = {**dict.fromkeys(symmetry.transposed, "-2"), **dict(symmetry.axes)}
+        places |= {name: f"whole {count}" for name, count in symmetry.whole}
+        key = frozenset((name, str(places.get(name))) for name in names), symmetry.proper
         if key not in self._flipped:
             point = self.points[0]
             matrices = {name: symmetry.matrices(name, point[name]) for name in names}
@@ -121,7 +129,36 @@ class Invariance:
             return False
         if place not in self._tolerances:
             self._tolerances[place] = self._tolerance(self.points[place], expected)
-        return bool((energy - expected).abs() <= self._tolerances[place])
+        if bool((energy - expected).abs() > self._tolerances[place]):
+            return False
+        return self._tolerances[place] < _COARSE or self._terms_are_same(self.points[place], moved)
+
+    def _terms_are_same(self, point: Sites, moved: Sites) -> bool:
+        """Return whether the terms of a model are the same, each within the rounding of its own.
+
+        In a large sum the rounding of the likelihood hides a prior that is not the same.
+        """
+        before, after = self._terms(point), self._terms({**point, **moved})
+        for name in before.keys() & after.keys():
+            change = (after[name].sum() - before[name].sum()).abs()
+            size = float(before[name].abs().sum().clamp(min=1.0))
+            if not bool(change <= 2 * _UNITS_OF_ROUNDING * torch.finfo(change.dtype).eps * size):
+                return False
+        return True
+
+    def _terms(self, point: Sites) -> dict[str, Tensor]:
+        """Return the log densities of the sites of a model; empty for a density that is not a sum of these."""
+        if not isinstance(self._target, ModelTarget):
+            return {}
+        values = self._target.values(point)
+        model = poutine.block(poutine.trace(poutine.condition(self._target.program, data=values)).get_trace)
+        with torch.no_grad(), pyro.validation_enabled(False):
+            trace = model()
+            sampled = [name for name, site in trace.nodes.items() if site["type"] == "sample"]
+            if any(is_latent(trace.nodes[name]) for name in sampled):
+                return {}
+            trace.compute_log_prob()
+        return {name: trace.nodes[name]["log_prob"] for name in sampled if "log_prob" in trace.nodes[name]}
 
     def _energy(self, point: Sites) -> Tensor:
         try:
@@ -146,8 +183,8 @@ def _moved(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Iter
     """Yield the transformed sites; elements of a plate get independent transformations where the symmetry has them."""
     first = symmetry.matrices(symmetry.sites[0], point[symmetry.sites[0]])
     batch = first.shape[:-2]
-    if symmetry.sites[0] in symmetry.vectors and symmetry.independent == "none":
-        yield {symmetry.sites[0]: -point[symmetry.sites[0]]}
+    if symmetry.is_one_sign and symmetry.independent == "none":
+        yield {name: -point[name] for name in symmetry.sites}
         return
     for _ in range(1 if symmetry.kind == "rotations" else _SIGNS_AT_EACH):
         size = (*(batch if symmetry.independent == "all" else ()), first.shape[-1])
@@ -160,8 +197,9 @@ def _moved(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Iter
             name: symmetry.put_back(name, symmetry.matrices(name, point[name]) @ turns, point[name])
             for name in symmetry.sites
         }
-        reordered = {name: (point[name].unsqueeze(-2) @ change.abs()).squeeze(-2) for name in symmetry.reordered}
-        yield turned | reordered
+        values = {name: symmetry.columns_last(name, point[name]) for name in symmetry.reordered}
+        reordered = {name: (x.unsqueeze(-2) @ change.abs()).squeeze(-2) for name, x in values.items()}
+        yield turned | {name: symmetry.columns_back(name, x) for name, x in reordered.items()}
 
 
 def _with_signs_of_rows(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Sites:

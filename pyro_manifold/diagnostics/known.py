@@ -49,6 +49,8 @@ def _of_product(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Te
     first, *others = symmetry.sites
     if len(others) > 1 or len(symmetry.scales) > 1 or not (others or symmetry.scales):
         return None
+    if set(symmetry.scales) & set(dict(symmetry.axes)):
+        return None
     right = symmetry.rows(others[0], draws[others[0]], 2) if others else None
     scales = draws[symmetry.scales[0]] if symmetry.scales else None
     if (*symmetry.scales,) in symmetry.positive:  # their signs change alone
@@ -76,7 +78,7 @@ def _of_each(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tenso
     positive = {name for name, *_ in symmetry.positive}
     for name in symmetry.scales:
         if name in draws:
-            values = draws[name].abs() if name in positive else draws[name]
+            values = symmetry.columns_last(name, draws[name].abs() if name in positive else draws[name])
             ordered = name not in symmetry.reordered
             found |= {f"{name}, absolute": values} if ordered else {f"{name}, sorted": values.sort(-1).values}
     return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import torch
@@ -12,7 +13,28 @@ from torch import Tensor
 
 from pyro_manifold.density.minibatch import in_minibatches
 from pyro_manifold.diagnostics.marginal_likelihood import MarginalLikelihood
-from pyro_manifold.diagnostics.replay import Replay, Values, first_and_last_draw, first_draw, has_data, over_draws
+from pyro_manifold.diagnostics.observations import are_observations, is_factor
+from pyro_manifold.diagnostics.replay import (
+    Node,
+    Replay,
+    Values,
+    first_and_last_draw,
+    first_draw,
+    has_data,
+    over_draws,
+)
+
+
+class PointwiseLikelihood(NamedTuple):
+    """Log likelihood of each entry of the observed sites, and which entries are observations.
+
+    Attributes:
+        values: ``{observed site: (draws, ...)}``, 0 where masked.
+        observed: ``{observed site: (...)}``, False for entries that are masked.
+    """
+
+    values: Values
+    observed: Values
 
 
 def observed_values(
@@ -61,6 +83,13 @@ def pointwise_log_likelihood(
     Raises:
         ValueError: if ``save_params`` leaves out a latent site, or data come in minibatches.
     """
+    return pointwise_likelihood(model, args, kwargs, samples).values
+
+
+def pointwise_likelihood(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
+) -> PointwiseLikelihood:
+    """Compute `pointwise_log_likelihood`, and which of its entries are observations, by the masks of the first draw."""
     replay = Replay(model, args, kwargs)
     first = first_draw(samples)
     with torch.no_grad(), pyro.validation_enabled(False):
@@ -73,16 +102,22 @@ def pointwise_log_likelihood(
     if dropped:
         raise ValueError(f"there are no draws of {dropped}, which save_params leaves out")
     if missing:
-        return over_draws(MarginalLikelihood(replay, first, list(missing)), samples)
+        marginal = MarginalLikelihood(replay, first, list(missing))
+        return PointwiseLikelihood(over_draws(marginal, samples), marginal.observed)
 
-    def of_one_draw(values: Values) -> Values:
+    def sites_with_data(values: Values) -> dict[str, Node]:
         trace = replay.trace(values)
         trace.compute_log_prob()
         apart = {*samples, *computed}
-        observed = {name: site for name, site in trace.nodes.items() if has_data(site) and name not in apart}
-        return {name: scale_and_mask(site["unscaled_log_prob"], mask=site["mask"]) for name, site in observed.items()}
+        return {name: site for name, site in trace.nodes.items() if has_data(site) and name not in apart}
 
-    return over_draws(of_one_draw, samples)
+    def of_one_draw(values: Values) -> Values:
+        sites = sites_with_data(values)
+        return {name: scale_and_mask(site["unscaled_log_prob"], mask=site["mask"]) for name, site in sites.items()}
+
+    with torch.no_grad(), pyro.validation_enabled(False):
+        observed = {name: are_observations(site) for name, site in sites_with_data(first).items()}
+    return PointwiseLikelihood(over_draws(of_one_draw, samples), observed)
 
 
 def _without_density(replay: Replay, samples: Mapping[str, Tensor]) -> list[str]:
@@ -91,3 +126,18 @@ def _without_density(replay: Replay, samples: Mapping[str, Tensor]) -> list[str]
     trace = replay.trace(draws[0])
     trace.compute_log_prob()
     return [name for name in replay.moved(draws) if not trace.nodes[name]["log_prob"].any()]
+
+
+def warn_of_factors(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor], remedy: str
+) -> None:
+    """Warn about terms of the density that are attached to no data, such as `pyro.factor`, and so in no likelihood."""
+    with torch.no_grad(), pyro.validation_enabled(False):
+        nodes = Replay(model, args, kwargs).trace(first_draw(samples)).nodes
+    names = [name for name, site in nodes.items() if is_factor(site)]
+    if names:
+        warnings.warn(
+            f"The log likelihood leaves out {names}, terms of `pyro.factor` without data, which may be part of the "
+            f"prior or of the likelihood: for the likelihood of data write pyro.sample(..., obs=data), {remedy}.",
+            stacklevel=4,
+        )

@@ -18,6 +18,7 @@ from pyro.ops.rings import LogRing
 from torch import Tensor
 
 from pyro_manifold.density.point_masses import is_deterministic
+from pyro_manifold.diagnostics.observations import are_observations
 from pyro_manifold.diagnostics.replay import Node, Replay, Values, has_data
 
 Symbol = str
@@ -31,11 +32,13 @@ class Factor(NamedTuple):
         log_prob: a packed tensor, without dimensions of size 1.
         plates: the plates that the site is in, each with its letter, the leftmost dimension first.
         observed: whether the site is an observation.
+        log_masked: a packed tensor, the logarithm of whether an element of the plates is masked.
     """
 
     log_prob: Tensor
     plates: dict[Symbol, Any]
     observed: bool
+    log_masked: Tensor
 
     @property
     def assignments(self) -> set[Symbol]:
@@ -76,6 +79,9 @@ class MarginalLikelihood:
         replay: the model.
         values: ``{site: value}`` of one draw.
         summed_out: names of the discrete sites.
+
+    Attributes:
+        observed: ``{names of observed sites: (plates, ...)}``, False where all that a likelihood is of is masked.
     """
 
     def __init__(self, replay: Replay, values: Values, summed_out: list[str]) -> None:
@@ -85,6 +91,7 @@ class MarginalLikelihood:
             factors = self._factors(values)
         units = [unit for unit in _units(factors) if unit.observed]
         self._units = [unit for unit in units if not _merges_observations(unit, factors)]
+        self.observed = {", ".join(unit.observed): _are_observed(unit, factors) for unit in self._units}
         left_out = [name for unit in units if unit not in self._units for name in unit.observed]
         if left_out:
             warnings.warn(
@@ -105,22 +112,25 @@ class MarginalLikelihood:
         trace.compute_log_prob()
         trace.symbolize_dims()
         return {
-            name: _factor(site, trace.plate_to_symbol, has_data(site) and name not in values)
+            name: self._factor(site, trace.plate_to_symbol, has_data(site) and name not in values)
             for name, site in trace.nodes.items()
             if site["type"] == "sample" and not poutine.util.site_is_subsample(site) and not is_deterministic(site)
         }
+
+    def _factor(self, site: Node, plate_to_symbol: Mapping[str, Symbol], observed: bool) -> Factor:
+        log_prob = scale_and_mask(site["unscaled_log_prob"], mask=site["mask"])
+        masked = ~are_observations(site)
+        if observed and masked.dim() >= -self._first_dimension:  # for all values of the sites that are summed out
+            masked = masked.flatten(0, self._first_dimension).all(0)
+        frames = sorted((frame for frame in site["cond_indep_stack"] if frame.vectorized), key=lambda frame: frame.dim)
+        plates = {plate_to_symbol[frame.name]: frame for frame in frames}
+        symbols = site["infer"]["_dim_to_symbol"]
+        return Factor(pack(log_prob, symbols), plates, observed, pack(masked.to(log_prob).log(), symbols))
 
 
 def _plate_nesting(trace: poutine.Trace) -> int:
     frames = [frame for site in trace.nodes.values() if site["type"] == "sample" for frame in site["cond_indep_stack"]]
     return max((-frame.dim for frame in frames if frame.vectorized), default=0)
-
-
-def _factor(site: Node, plate_to_symbol: Mapping[str, Symbol], observed: bool) -> Factor:
-    log_prob = scale_and_mask(site["unscaled_log_prob"], mask=site["mask"])
-    frames = sorted((frame for frame in site["cond_indep_stack"] if frame.vectorized), key=lambda frame: frame.dim)
-    plates = {plate_to_symbol[frame.name]: frame for frame in frames}
-    return Factor(pack(log_prob, site["infer"]["_dim_to_symbol"]), plates, observed)
 
 
 def _units(factors: Mapping[str, Factor]) -> list[Unit]:
@@ -153,6 +163,12 @@ def _merges_observations(unit: Unit, factors: Mapping[str, Factor]) -> bool:
 def _log_likelihood(unit: Unit, factors: Mapping[str, Factor]) -> Tensor:
     every = _summed([factors[name] for name in [*unit.observed, *unit.others]], unit)
     return every - _summed([factors[name] for name in unit.others], unit) if unit.others else every
+
+
+def _are_observed(unit: Unit, factors: Mapping[str, Factor]) -> Tensor:
+    """Return for which elements of the unit's plates any observation is not masked."""
+    masks = [factors[name]._replace(log_prob=factors[name].log_masked) for name in unit.observed]
+    return _summed(masks, unit._replace(assignments=set())).isneginf()
 
 
 def _summed(factors: list[Factor], unit: Unit) -> Tensor:

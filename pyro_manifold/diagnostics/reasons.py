@@ -90,10 +90,12 @@ def disagreement_warning(
     log_density: Tensor | None = None,
     num_superchains: int | None = None,
     of: str = "chains",
+    divergences: int = 0,
 ) -> str | None:
     """Return a warning that names the quantities of `unexplained`, for the head of a table; None if chains agree.
 
-    Runs of SMC (``of="runs"``) are compared as chains are; for a single run the result is None.
+    Runs of SMC (``of="runs"``) are compared as chains are; for a single run the result is None. With divergences, which
+    can have this effect, these come first. Another order of components is named if sorted components agree.
 
     Examples:
         >>> import torch
@@ -108,25 +110,54 @@ def disagreement_warning(
         return None
     of_columns = any(symmetry.kind != "turns" for symmetry in symmetries)
     columns = ", and not only on signs, order or rotations of columns" if of_columns else ""
-    subject, causes = "Chains disagree", "they are in different modes, have not converged, or mix slowly"
     if of == "runs":
         return (
-            f"Runs disagree{columns}, R-hat of {apart}: some have missed modes or given them the wrong share. Take "
+            f"Runs disagree{columns}, R-hat of {apart}: some may have missed modes or given them the wrong share. Take "
             "more num_particles, or states_per_chain."
         )
-    if len(first) == 1:
-        subject, causes = "Parts of the chain disagree", "it changed modes, has not converged, or mixes slowly"
-    exchangeable = ""
-    if log_density is not None and _largest_r_hat(log_density, num_superchains) <= _threshold(samples, num_superchains):
-        exchangeable = (
-            " They agree on the log density, as chains do whose exchangeable components are in another order: order "
-            "such components in the model."
-        )
-    return (
-        f"{subject}{columns}, R-hat of {apart}: {causes}. Take more warmup_steps and draws, and compare the priors "
-        "with the data; if diagnostics()['modes'] still has several groups, sample all modes, with SMC(kernel) or "
-        f"MCMC(..., tempering=True).{exchangeable}"
+    several = len(first) > 1
+    subject = "Chains disagree" if several else "Parts of the chain disagree"
+    found = f"{subject}{columns}, R-hat of {apart}: {_causes(several, divergences)}"
+    if divergences:
+        return f"{found}; the sentence on divergences below the table comes first."
+    found += (
+        ". Take more warmup_steps and draws, and compare the priors with the data; if diagnostics()['modes'] still has "
+        "several groups, sample all modes, with SMC(kernel) or MCMC(..., tempering=True)."
     )
+    if log_density is None or _largest_r_hat(log_density, num_superchains) > _threshold(samples, num_superchains):
+        return found
+    changed = {name for symmetry in symmetries for name in symmetry.names}
+    own = {name: x for name, x in samples.items() if name not in changed}
+    sorted_ones = [name for name, x in own.items() if _is_in_another_order(x, samples, num_superchains)]
+    if not sorted_ones:
+        return found
+    return (
+        f"{found} Sorted values of {_listed(sorted_ones)} agree, and so does the log density: chains have exchangeable "
+        "components in another order; order such components in the model."
+    )
+
+
+def _causes(several: bool, divergences: int) -> str:
+    """Return what can make chains, or parts of a chain, disagree; none of it has been tested."""
+    they = "they" if several else "it"
+    if divergences:
+        counted = f"{divergences} divergences" if divergences > 1 else "a divergence"
+        return f"with {counted}, {they} may not reach the whole posterior"
+    modes = "be in different modes" if several else "have changed modes"
+    return f"{they} may {modes}, may not have converged, or may mix slowly"
+
+
+def _is_in_another_order(values: Tensor, samples: Mapping[str, Tensor], num_superchains: int | None) -> bool:
+    """Return whether chains that disagree on a site agree on its entries sorted along one of its dimensions."""
+    bound = _threshold(samples, num_superchains)
+    if values.dim() < 3 or not values.numel() or _largest_r_hat(values, num_superchains) <= bound:
+        return False
+    dims = [dim for dim in range(2, values.dim()) if values.shape[dim] > 1]
+    return any(_largest_r_hat(values.sort(dim).values, num_superchains) <= bound for dim in dims)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(f"`{name}`" for name in names)
 
 
 def not_finite(samples: Mapping[str, Tensor]) -> str | None:
@@ -156,6 +187,7 @@ def unexplained(
     symmetries: Sequence[Symmetry],
     log_density: Tensor | None = None,
     num_superchains: int | None = None,
+    divergences: int = 0,
 ) -> str | None:
     """Return a sentence on quantities on which chains disagree although no symmetry changes them.
 
@@ -168,6 +200,7 @@ def unexplained(
         symmetries: symmetries of the posterior.
         log_density: ``(chains, draws)``.
         num_superchains: number of superchains, for nested R-hat.
+        divergences: number of draws that are divergences.
 
     Returns:
         A sentence; None if chains agree.
@@ -183,13 +216,11 @@ def unexplained(
     if not apart:
         return None
     several = len(next(iter(samples.values()))) > 1
-    causes = "chains are in different modes, have not converged, or mix slowly"
-    if not several:
-        causes = "the chain changed modes, has not converged, or mixes slowly"
-    return (
-        f"No symmetry explains the R-hat of {apart}: {causes}; see diagnostics()['modes'], and take more warmup_steps "
-        "and draws."
-    )
+    remedy = "see diagnostics()['modes'], and take more warmup_steps and draws"
+    if divergences:
+        remedy = "the sentence on divergences comes first"
+    causes = _causes(several, divergences).replace("they", "chains", 1).replace("it may", "the chain may", 1)
+    return f"No symmetry explains the R-hat of {apart}: {causes}; {remedy}."
 
 
 def _apart(

@@ -60,8 +60,10 @@ def _symmetry(values: dict[str, Any], sites: set[str]) -> Symmetry:
         raise ValueError(f"kind {str(kind)[:40]}, independent {str(independent)[:40]}")
     groups = {name: tuple(values[name]) for name in ("sites", "vectors", "reordered", "transposed")}
     positive = tuple(tuple(names) for names in values["positive"])
-    named = {name for names in (*groups.values(), *positive) for name in names}
+    # Runs of earlier versions have neither.
+    whole, axes = (tuple((str(name), int(k)) for name, k in values.get(key, ())) for key in ("whole", "axes"))
+    named = {name for names in (*groups.values(), *positive, dict(whole), dict(axes)) for name in names}
     if not groups["sites"] or not named <= sites:
         raise ValueError(f"the sites are {sorted(sites)}")
     proper = bool(values.get("proper", False))  # records of earlier versions lack it
-    return Symmetry(kind, independent=independent, positive=positive, proper=proper, **groups)
+    return Symmetry(kind, independent=independent, positive=positive, whole=whole, axes=axes, proper=proper, **groups)

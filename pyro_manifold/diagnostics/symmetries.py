@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
+from pyro_manifold.diagnostics.candidate_symmetries import (
+    MOST_COMPANIONS,
+    candidates,
+    elements_as_columns,
+    is_matrix,
+    may_be_loadings,
+    may_turn,
+)
 from pyro_manifold.diagnostics.invariance import Invariance
-from pyro_manifold.diagnostics.symmetry_of_columns import Independence, Symmetry
-from pyro_manifold.manifolds import SpecialOrthogonal, Sphere, Stiefel
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.manifolds import SpecialOrthogonal
 
 _POINTS = 3
-_MOST_COMPANIONS = 8
 _MOST_LOADINGS = 32  # sites without a manifold that are tried; each costs an evaluation of the density or a few
 
 
@@ -28,10 +35,11 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     columns may not be either, with sites that have a value for each of them, and so may the signs of such values, alone
     or with the columns of one of the sites.
 
-    Sites with orthonormal columns and unit vectors are tried, and the first 32 matrices of real numbers without a
-    constraint, such as loadings with a Normal prior; of these their rows are tried too, for products UV. A matrix of
-    independent numbers with a prior that is even, whose rows may change their signs as well, is not reported: it has no
-    columns that could be aligned.
+    Sites with orthonormal columns and unit vectors are tried, and the first 32 matrices and vectors of real numbers
+    without a constraint, such as loadings with a Normal prior; of these their rows are tried too, for products UV. The
+    columns of a companion may be along any of its dimensions, and a plate of unit vectors is a matrix. One column, such
+    as that of a single factor, changes its sign with companions of any shape. Independent numbers with a prior that is
+    even, each of which may change its sign as well, are not reported: there is nothing that could be aligned.
 
     Angles with a prior on all real numbers, such as `VonMises`, are known up to whole turns if the density is periodic.
 
@@ -60,7 +68,8 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     points = [_coordinates(target, {name: value[k].detach() for name, value in samples.items()}) for k in chosen]
     names = sorted(target.manifolds)
     if points and loadings:
-        names += [name for name in sorted(points[0]) if _may_be_loadings(name, target, points[0])][:_MOST_LOADINGS]
+        free = [name for name in sorted(points[0]) if may_be_loadings(name, target, points[0])]
+        names += sorted(free, key=lambda name: not is_matrix(points[0][name]))[:_MOST_LOADINGS]
     angles = [name for name in target.angles if loadings and points and name in points[0]]
     if not names and not angles:
         return []
@@ -79,34 +88,41 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
 
 def _symmetry_of(name: str, target: Target, density: Invariance, taken: set[str]) -> Symmetry | None:
     point = density.points[0]
-    candidates = (_within_support(each, target) for each in _candidates(name, target, point, taken))
-    if name not in target.manifolds:
-        candidates = (each for each in candidates if density.may_have(each))
-    symmetry = density.first(candidates)
+    tried = (
+        _within_support(each, target)
+        for each in candidates(name, target, point, taken)
+        if (name in target.manifolds and len(each.sites) < 3) or density.may_have(_within_support(each, target))
+    )
+    symmetry = density.first(tried)
     if symmetry is None or (name not in target.manifolds and density.has_even_rows(symmetry)):
         return None
-    if name in symmetry.vectors:
-        return symmetry
+    if symmetry.is_one_sign:
+        as_columns = elements_as_columns(symmetry, target, point)
+        ordered = (density.first(_with_order(each, target, point)) for each in as_columns)
+        return next((each for each in ordered if each is not None), symmetry)
     rotations = symmetry._replace(kind="rotations")
-    if symmetry.matrices(name, point[name]).shape[-1] > 1 and density.has(rotations):
+    columns = symmetry.matrices(name, point[name]).shape[-1]
+    may_rotate = columns > 1 and all(may_turn(each, target, point) for each in symmetry.sites)
+    if may_rotate and density.has(rotations):
         return rotations
     symmetry = density.first(_with_order(symmetry, target, point)) or symmetry
     scales = [each for each in sorted(point) if _may_be_positive(each, symmetry, target, point)]
-    found = [density.signs_go_with(each, symmetry) for each in scales[:_MOST_COMPANIONS]]
-    return symmetry._replace(positive=tuple(each for each in found if each is not None))
+    positive = [density.signs_go_with(each, symmetry) for each in scales[:MOST_COMPANIONS]]
+    return symmetry._replace(positive=tuple(each for each in positive if each is not None))
 
 
 def _within_support(symmetry: Symmetry, target: Target) -> Symmetry:
     """Return the symmetry without transformations that lead away from the manifold of a site: rotations stay ones."""
     manifolds = (target.manifolds.get(name) for name in symmetry.sites)
-    return symmetry._replace(proper=any(isinstance(each, SpecialOrthogonal) for each in manifolds))
+    proper = not symmetry.whole and any(isinstance(each, SpecialOrthogonal) for each in manifolds)
+    return symmetry._replace(proper=proper)
 
 
 def _may_be_positive(name: str, symmetry: Symmetry, target: Target, point: Sites) -> bool:
     """Return whether a site has a real number for each column, common to all elements of a plate or not."""
     *batch, _, columns = symmetry.matrices(symmetry.sites[0], point[symmetry.sites[0]]).shape
     shapes = {(columns,), (*batch, columns)}
-    return name not in symmetry.sites and point[name].shape in shapes and _may_turn(name, target, point, columns)
+    return name not in symmetry.sites and point[name].shape in shapes and may_turn(name, target, point)
 
 
 def _coordinates(target: Target, values: Sites) -> Sites:
@@ -115,98 +131,37 @@ def _coordinates(target: Target, values: Sites) -> Sites:
     return {name: target.transforms[name](x) if name in target.transforms else x for name, x in values.items()}
 
 
-def _may_be_loadings(name: str, target: Target, point: Sites) -> bool:
-    """Return whether a site is a matrix of two rows or more, without a manifold or constraint."""
-    value = point[name]
-    matrix = name not in target.manifolds and value.is_floating_point() and value.dim() > 1 and value.shape[-2] > 1
-    return matrix and value.numel() > 0 and _may_turn(name, target, point, value.shape[-1])
-
-
-def _candidates(name: str, target: Target, point: Sites, taken: set[str]) -> Iterator[Symmetry]:
-    """Yield changes of signs, the likelier first: of the site, with one other, with all others of as many columns."""
-    if isinstance(target.manifolds.get(name), Sphere):
-        for independence in _independences(point[name].shape[:-1]):
-            yield Symmetry("signs", (name,), (name,), independent=independence)
-    if name in target.manifolds and not isinstance(target.manifolds[name], Stiefel):
-        return
-    *batch, rows, columns = point[name].shape
-    yield from _of_columns(name, columns, tuple(batch), target, point, taken)
-    if name not in target.manifolds and rows != columns:
-        yield from _of_columns(name, rows, tuple(batch), target, point, taken)
-
-
-def _of_columns(
-    name: str, columns: int, batch: tuple[int, ...], target: Target, point: Sites, taken: set[str]
-) -> Iterator[Symmetry]:
-    """Yield changes of signs of so many columns of a site, or of its rows if it has so many of these."""
-    others = [each for each in point if each not in {name, *taken} and _may_change(each, target, point, columns)]
-    if name not in target.manifolds:  # as companions of orthonormal matrices these have been tried
-        others = [each for each in others if each not in target.manifolds]
-    others.sort(key=lambda each: (-point[each].dim(), each))  # scores before scales
-    for companions in _none_one_or_all(others):
-        transposed = tuple(each for each in (name, *companions) if point[each].shape[-1] != columns)
-        for vectors, independence in _ways(companions, batch, point):
-            yield Symmetry("signs", (name, *companions), vectors, independent=independence, transposed=transposed)
-
-
-def _may_change(name: str, target: Target, point: Sites, columns: int) -> bool:
-    """Return whether a site has so many columns, or is an unconstrained matrix of so many rows."""
-    value = point[name]
-    if _may_turn(name, target, point, columns):
-        return True
-    rows = value.dim() > 1 and value.shape[-2] == columns and name not in target.manifolds
-    return rows and _may_turn(name, target, point, value.shape[-1])
-
-
-def _independences(batch: Sequence[int]) -> tuple[Independence, ...]:
-    return ("all", "none") if batch else ("none",)
-
-
-def _ways(
-    companions: tuple[str, ...], batch: tuple[int, ...], point: Sites
-) -> Iterator[tuple[tuple[str, ...], Independence]]:
-    """Yield which companions are vectors, with elements of a plate changed on their own first, then all together."""
-    if batch and all(point[each].shape[:-2] == batch or point[each].shape[:-1] == batch for each in companions):
-        yield tuple(each for each in companions if point[each].shape[:-1] == batch), "all"
-    if companions or not batch:
-        yield tuple(each for each in companions if point[each].dim() == 1), "none"
-
-
 def _with_order(symmetry: Symmetry, target: Target, point: Sites) -> Iterator[Symmetry]:
     """Yield the symmetry extended by the order of columns, with none, one or all of the sites that can be reordered."""
     *batch, _, columns = symmetry.matrices(symmetry.sites[0], point[symmetry.sites[0]]).shape
-    others = [name for name in point if name not in symmetry.sites and _may_be_reordered(name, target, point, columns)]
-    for companions in _none_one_or_all(others) if columns > 1 else ():
-        extended = symmetry._replace(kind="permutations", reordered=companions)
+    others = {name: _orders(name, target, point, columns) for name in point if name not in symmetry.sites}
+    ways = [(), *([(name, axis)] for name, axes in others.items() for axis in axes)]
+    several = [(name, axes[0]) for name, axes in others.items() if axes][:MOST_COMPANIONS]
+    for companions in [*ways, *([several] if len(several) > 1 else [])] if columns > 1 else ():
+        own = tuple((name, axis) for name, axis in companions if axis != -1)
+        extended = symmetry._replace(
+            kind="permutations", reordered=tuple(name for name, _ in companions), axes=(*symmetry.axes, *own)
+        )
         if symmetry.independent == "none":
             yield extended
             continue
-        if all(point[name].shape[:-1] == tuple(batch) for name in companions):
+        if own:
+            continue
+        if all(point[name].shape[:-1] == tuple(batch) for name, _ in companions):
             yield extended
         yield extended._replace(independent="signs")
 
 
-def _may_be_reordered(name: str, target: Target, point: Sites, columns: int) -> bool:
-    """Return whether a site has a value for each column, in any order of them."""
+def _orders(name: str, target: Target, point: Sites, columns: int) -> list[int]:
+    """Return the dimensions, from the end, along which a site has a value for each column, in any order of them."""
     x = point[name]
-    if not x.dim() or x.shape[-1] != columns or not x.numel() or name in target.dependent:
-        return False
+    axes = [axis for axis in range(-1, -x.dim() - 1, -1) if x.shape[axis] == columns] if x.numel() else []
+    if name in target.dependent:
+        return []
     if name not in target.transforms:
-        return True
+        return axes
     inverse = target.transforms[name].inv
-    return torch.equal(inverse(x.flip(-1)), inverse(x).flip(-1))
-
-
-def _none_one_or_all(names: list[str]) -> list[tuple[str, ...]]:
-    names = names[:_MOST_COMPANIONS]
-    return [(), *[(name,) for name in names], *([tuple(names)] if len(names) > 1 else [])]
-
-
-def _may_turn(name: str, target: Target, point: Sites, columns: int) -> bool:
-    """Return whether the columns of a site can be rotated without leaving its space."""
-    value = point[name]
-    if not value.dim() or value.shape[-1] != columns or name in target.dependent:
-        return False
-    if name in target.manifolds:
-        return isinstance(target.manifolds[name], Stiefel)
-    return torch.equal(target.transforms[name].inv(value), value) if name in target.transforms else True
+    value = inverse(x)
+    if value.shape != x.shape:  # such as correlations, whose coordinates are fewer
+        return axes if axes[:1] == [-1] and torch.equal(inverse(x.flip(-1)), value.flip(-1)) else []
+    return [axis for axis in axes if torch.equal(inverse(x.flip(axis)), value.flip(axis))]

@@ -120,8 +120,8 @@ def _columns(values: Tensor, prob: float, num_superchains: int | None) -> dict[s
         "mean": flat.mean(0),
         "std": flat.std(0),
         "median": flat.median(0).values,
-        f"{50 * (1 - prob):.1f}%": low,
-        f"{50 * (1 + prob):.1f}%": high,
+        f"hdi{100 * prob:g}_lb": low,
+        f"hdi{100 * prob:g}_ub": high,
     }
     columns.update(convergence(values, ("ess_bulk", "ess_tail", "r_hat")).items())
     if num_superchains is not None:

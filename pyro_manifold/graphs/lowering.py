@@ -93,7 +93,24 @@ def vmapped(graph: GraphModule, in_dims: Any = 0) -> Callable[..., Any]:
         for node in nodes.nodes:
             node.target = _BATCHING_RULES.get(node.target, node.target)
         graph = GraphModule(graph, nodes)
-    return torch.vmap(graph, in_dims=in_dims)
+    return without_fallback_warnings(torch.vmap(graph, in_dims=in_dims))
+
+
+def without_fallback_warnings(vectorised: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function by `torch.vmap` that is silent about operators over which torch loops.
+
+    These warnings are written by C++ at each call, to the error stream and not by Python's `warnings`.
+    """
+
+    def quiet(*args: Any) -> Any:
+        functorch: Any = torch._C._functorch
+        functorch._set_vmap_fallback_warning_enabled(False)
+        try:
+            return vectorised(*args)
+        finally:
+            functorch._set_vmap_fallback_warning_enabled(True)
+
+    return quiet
 
 
 # ---- differentiation in forward mode -------------------------------------------------------------------------------

@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-import pyro
-import pyro.infer
 import torch
-from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
-from pyro.util import optional
 
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.causes import arguments_by_name
 from pyro_manifold.density.dependent_supports import refuse_dependent
+from pyro_manifold.density.handlers import models_run
 from pyro_manifold.infer.exchange.exchange import ReplicaExchange, as_tempering, check_tempering
 from pyro_manifold.infer.mcmc.arguments import (
     Superchains,
@@ -210,7 +207,7 @@ class MCMC(Results):
         self._sampling: Sampling | ShardedDraws | Finished | None = None
 
     def run(self, *args: Any, data_loader: Iterable[Any] | None = None, **kwargs: Any) -> None:
-        """Run all chains, and warn about chains that hardly moved.
+        """Run all chains, and warn about chains that hardly moved. Runs in threads of one process follow one another.
 
         Args:
             *args: arguments of the model.
@@ -285,18 +282,17 @@ class MCMC(Results):
         if self._run_here is not None:
             self._run_here.warn()
 
-    @poutine.block
     def _run_vectorised(self) -> None:
-        self._sampling = sampling = self._begun()
-        self._go_on(sampling)
+        with models_run(self.disable_validation):
+            self._sampling = sampling = self._begun()
+            self._go_on(sampling)
 
-    @poutine.block
     def _begun(self) -> Sampling:
         """Return the run before its first iteration, or in the last state of the stored run."""
         args, kwargs = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in self._args), self._kwargs
         loader = {} if self._data_loader is None else {"data_loader": self._data_loader}
         data = self._fingerprints_of_data()  # before the model can change them
-        with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
+        with models_run(self.disable_validation):
             run: Run[Any, Any]
             if self._tempering is None:
                 run = self.kernel.prepare(
@@ -373,7 +369,7 @@ class MCMC(Results):
         if self._store is not None:
             names = self._names_to_save(sampling.run)
             consumers.append(SymmetryRecord(self._store.folder, sampling.run, names))
-        with optional(pyro.validation_enabled(not self.disable_validation), self.disable_validation is not None):
+        with models_run(self.disable_validation):
 
             def figures() -> dict[str, str]:
                 return {**self.kernel.logging(), **sampling.figures(), **sampling.run.figures()}

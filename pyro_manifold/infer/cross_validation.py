@@ -16,7 +16,12 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.installed_arviz import check_elpd_data, elpd_data
-from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
+from pyro_manifold.diagnostics.likelihood import (
+    PointwiseLikelihood,
+    pointwise_likelihood,
+    pointwise_log_likelihood,
+    warn_of_factors,
+)
 from pyro_manifold.diagnostics.replay import Replay, is_latent
 from pyro_manifold.infer.api import MCMC
 from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
@@ -24,6 +29,8 @@ from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
 Model = Callable[..., Any]
 MakeMCMC = Callable[[Model], Any]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+_REMEDY = "since only observed sites are scored"
 
 
 def k_fold(
@@ -51,8 +58,8 @@ def k_fold(
         **kwargs: its keyword arguments, split likewise.
 
     Returns:
-        An `arviz.ELPDData`: ``elpd``, ``se``, and ``elpd_i`` for each row. ArviZ before 1 names them ``elpd_loo`` and
-        ``loo_i``; these names work there as well.
+        An `arviz.ELPDData`: ``elpd``, ``se``, and ``elpd_i`` for each row that is not masked as a whole. ArviZ
+        before 1 names them ``elpd_loo`` and ``loo_i``; these names work there as well.
 
     Raises:
         ImportError: before the fits, if the installed ArviZ has another format of results.
@@ -78,7 +85,7 @@ def k_fold(
     arguments = (args, kwargs)
     rows = len(_first_tensor(arguments, "k_fold"))
     fold_of_row = _folds(rows, k, folds)
-    pointwise = torch.empty(rows, dtype=torch.float64)
+    pointwise, observed = torch.empty(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.bool)
     draws = 0
     for number, fold in enumerate(fold_of_row.unique()):
         left_out = fold_of_row == fold
@@ -88,10 +95,13 @@ def k_fold(
         draws = len(next(iter(samples.values())))
         if not number:
             _check_rows_are_first(model, arguments, rows, samples)
-        found = pointwise_log_likelihood(model, *unseen, samples)
-        of_rows = [_by_row(name, value, int(left_out.sum())) for name, value in found.items()]
-        pointwise[left_out] = _log_score(torch.stack(of_rows).sum(0))
-    return elpd_data(pointwise.numpy(), draws, len(fold_of_row.unique()))
+            warn_of_factors(model, *arguments, samples, _REMEDY)
+        found, count = pointwise_likelihood(model, *unseen, samples), int(left_out.sum())
+        of_rows = [_by_row(name, value, count) for name, value in found.values.items()]
+        pointwise[left_out] = _log_score(torch.stack(of_rows).sum(0)).cpu()
+        of_rows = [_by_row(name, entries[None], count) for name, entries in found.observed.items()]
+        observed[left_out] = torch.cat(of_rows).any(0).cpu()
+    return elpd_data(pointwise[observed].numpy(), draws, len(fold_of_row.unique()))
 
 
 def held_out_cells(
@@ -129,8 +139,9 @@ def held_out_cells(
         **kwargs: its other keyword arguments.
 
     Returns:
-        An `arviz.ELPDData`, as `k_fold` returns: ``elpd``, ``se``, and ``elpd_i`` for each hidden cell. If the model
-        has one density per row, ``elpd_i`` is that of the hidden cells of a row together, for each row that has any.
+        An `arviz.ELPDData`, as `k_fold` returns: ``elpd``, ``se``, and ``elpd_i`` for each hidden cell, without those
+        that the model masks in any case, such as missing ones. If the model has one density per row, ``elpd_i`` is that
+        of the hidden cells of a row together, for each row that has any.
 
     Raises:
         ImportError: before the fit, if the installed ArviZ has another format of results.
@@ -170,8 +181,9 @@ def held_out_cells(
             f"held_out_cells: the likelihood is not zero where `{mask}` is False everywhere: mask each cell, as in "
             f"dist.Normal(...).mask({mask}).to_event(1)."
         )
-    found = pointwise_log_likelihood(model, *with_mask(hidden), samples)
-    pointwise = torch.cat([_of_hidden(name, value, hidden) for name, value in found.items()])
+    warn_of_factors(model, *with_mask(hidden), samples, _REMEDY)
+    found = pointwise_likelihood(model, *with_mask(hidden), samples)
+    pointwise = torch.cat([_of_hidden(name, found, hidden) for name in found.values])
     return elpd_data(pointwise.cpu().numpy(), len(next(iter(samples.values()))))
 
 
@@ -280,13 +292,14 @@ def _hidden_cells(data: Tensor, share: float, hidden: Tensor | None) -> Tensor:
     return hidden
 
 
-def _of_hidden(name: str, log_likelihood: Tensor, hidden: Tensor) -> Tensor:
-    """Compute the log score of each hidden cell, or of all hidden cells of a row together."""
-    if log_likelihood.shape[1:] == hidden.shape:
-        return _log_score(log_likelihood[:, hidden])
-    if log_likelihood.shape[1:] == hidden.shape[:1]:
-        return _log_score(log_likelihood[:, hidden.flatten(1).any(1)])
+def _of_hidden(name: str, found: PointwiseLikelihood, hidden: Tensor) -> Tensor:
+    """Compute the log score of each hidden cell with data, or of all hidden cells of a row together."""
+    values, observed = found.values[name], found.observed[name]
+    if values.shape[1:] == hidden.shape:
+        return _log_score(values[:, hidden & observed])
+    if values.shape[1:] == hidden.shape[:1]:
+        return _log_score(values[:, hidden.flatten(1).any(1) & observed])
     raise ValueError(
-        f"held_out_cells: site '{name}' has a likelihood of shape {tuple(log_likelihood.shape[1:])}, expected one for "
+        f"held_out_cells: site '{name}' has a likelihood of shape {tuple(values.shape[1:])}, expected one for "
         f"each cell or row of data of shape {tuple(hidden.shape)}."
     )

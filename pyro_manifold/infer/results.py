@@ -12,10 +12,12 @@ from pyro.infer.mcmc.util import select_samples
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.handlers import one_thread_at_a_time
 from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
+from pyro_manifold.diagnostics.divergences import divergence_advice
 from pyro_manifold.diagnostics.modes import modes_of_run
 from pyro_manifold.diagnostics.report import Diagnostics
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
@@ -29,11 +31,6 @@ from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws
 from pyro_manifold.infer.mcmc.running.summary import aligned_summary, plain_summary
 from pyro_manifold.infer.mcmc.transitions.states import Statistics
 from pyro_manifold.infer.predictive_groups import with_draws
-
-_DIVERGENCES = (
-    "Divergences are steps that are too long where the density is steep. See whether the priors conflict with the data "
-    "or a scale is near 0; then raise target_accept_prob of the kernel, or lower step_size if it is fixed."
-)
 
 
 class Results(pyro.infer.MCMC):
@@ -49,6 +46,7 @@ class Results(pyro.infer.MCMC):
     def _run_here(self) -> Run[Any, Any] | None:
         return self._sampling.run if isinstance(self._sampling, Sampling) else None
 
+    @one_thread_at_a_time
     def get_samples(
         self,
         num_samples: int | None = None,
@@ -102,6 +100,7 @@ class Results(pyro.infer.MCMC):
         grouped = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
 
+    @one_thread_at_a_time
     def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
         """Print a table of the draws, aligned where sites are identified only up to signs, order or rotations.
 
@@ -110,7 +109,8 @@ class Results(pyro.infer.MCMC):
         signs, order or rotation alters (`pyro_manifold.diagnostics.invariants`). If chains disagree on these, on sites
         without a symmetry or on the log density, with an R-hat above 1.05, a warning with a remedy precedes the table.
 
-        The table is Pyro's, with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
+        The table is Pyro's, with the limits of the shortest interval (``hdi90_lb`` and ``hdi90_ub``, of the highest
+        density, no quantiles), with bulk and tail effective sample sizes and rank-normalised R-hat by ArviZ
         (`pyro_manifold.diagnostics.convergence`), and nested R-hat where ``num_superchains`` is given.
 
         Args:
@@ -125,22 +125,28 @@ class Results(pyro.infer.MCMC):
         """
         check_flag(align=align)
         self._check_there_are_draws("summary", fewest=4)
-        density = self.get_extra_fields(group_by_chain=True).get("lp")
-        options: Any = {"prob": prob, "num_superchains": self._num_superchains, "max_rows": max_rows}
-        parts = aligned_summary if align else plain_summary
-        text, sentences = parts(self._samples, self._known(), density, **options)
-        print(text)
+        statistics = self.get_extra_fields(group_by_chain=True)
         chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        divergences = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
-        if divergences:
-            print("Number of divergences:", sum(divergences))
-            if sum(divergences):
-                print(_DIVERGENCES)
+        counts = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
+        options: Any = {"prob": prob, "num_superchains": self._num_superchains, "max_rows": max_rows}
+        options["divergences"] = sum(counts)
+        parts = aligned_summary if align else plain_summary
+        text, sentences = parts(self._samples, self._known(), statistics.get("lp"), **options)
+        print(text)
+        if counts:
+            print("Number of divergences:", sum(counts))
+            if sum(counts):
+                print(self._divergence_advice(statistics.get("diverging")))
         for sentence in [*sentences, *([] if self._sampling is None else self._sampling.sentences())]:
             print(sentence)
         if self.stopped is not None:
             print(self.stopped)
 
+    def _divergence_advice(self, diverging: Tensor | None) -> str:
+        model = getattr(self.kernel, "model", None) if self._data_loader is None else None
+        return divergence_advice(model, self._args, self._kwargs, self._samples, diverging)
+
+    @one_thread_at_a_time
     def symmetries(self) -> list[Symmetry]:
         """Find sites that the posterior identifies only up to signs, order or rotations of their columns.
 
@@ -170,6 +176,7 @@ class Results(pyro.infer.MCMC):
                 f"and there are {self.num_samples}: increase num_samples."
             )
 
+    @one_thread_at_a_time
     def diagnostics(self) -> Diagnostics:
         """Return effective sample sizes and R-hat of each site, diagnostics of the kernel, and disagreeing chains.
 
@@ -202,6 +209,7 @@ class Results(pyro.infer.MCMC):
             found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
         return Diagnostics(found if self._sampling is None else found | self._sampling.report())
 
+    @one_thread_at_a_time
     def to_inferencedata(self, **options: Any) -> Any:
         """Export the run to ArviZ; options and groups are those of `pyro_manifold.diagnostics.to_inferencedata`.
 

@@ -189,6 +189,11 @@ def _check_shape(manifold: Manifold, point: Tensor) -> None:
             f"{_name(point)} has shape {tuple(point.shape)}, but points of {manifold!r} are {manifold.shape_in_words}: "
             "transpose it, choose a lower rank, or give it no manifold."
         )
+    if not isinstance(manifold, Euclidean) and point.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"{_name(point)} on {manifold!r} is of {point.dtype}, expected torch.float32 or torch.float64, in which it "
+            "stays on its manifold: keep it so, and let torch.autocast compute in half precision."
+        )
 
 
 def _check_point(manifold: Manifold, point: Tensor) -> None:

@@ -160,3 +160,18 @@ def test_inference_mode_is_refused():
         value_and_gradient(potential, sites)
     with torch.no_grad():
         assert value_and_gradient(potential, sites)[1]["x"].tolist() == [1.0, 2.0]
+
+
+def test_operators_without_a_batching_rule_are_silent(capfd):
+    """Torch writes such warnings in C++, to the error stream."""
+
+    def potential(sites):
+        x = sites["x"].clone()
+        x.clamp_(min=torch.tensor([-1.0, 0.0]))
+        return x.logsumexp(0) + torch.bucketize(x.detach(), torch.tensor([0.0, 1.0])).sum()
+
+    sites = {"x": torch.randn(4, 2)}
+    density = BatchedPotential(potential, sites, {})
+    for _ in range(3):
+        density(sites)
+    assert capfd.readouterr().err == ""

@@ -232,6 +232,82 @@ def test_masked_observations_have_no_likelihood(way):
     assert torch.allclose(values, expected)
 
 
+SEEN = torch.tensor([[True, False], [True, True], [False, False], [False, True]])
+
+
+def cells_in_plates(y):
+    mean = pyro.sample("mean", dist.Normal(0.0, 5.0))
+    with pyro.plate("columns", 2, dim=-1), pyro.plate("rows", 4, dim=-2), poutine.mask(mask=SEEN):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def cells_in_events(y):
+    mean = pyro.sample("mean", dist.Normal(0.0, 5.0))
+    with pyro.plate("rows", 4):
+        pyro.sample("y", dist.Normal(mean, 1.0).expand([4, 2]).mask(SEEN).to_event(1), obs=y)
+
+
+def rows_of_mixture(y):
+    mean = pyro.sample("mean", dist.Normal(0.0, 5.0))
+    with pyro.plate("rows", 4), poutine.mask(mask=SEEN[:, 0]):
+        z = pyro.sample("z", dist.Bernoulli(0.25))
+        pyro.sample("y", dist.Normal(mean + z, 1.0), obs=y[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")  # a few data are all influential
+@pytest.mark.parametrize(
+    ("model", "observations"),
+    [(cells_in_plates, [0, 2, 3, 7]), (cells_in_events, [0, 1, 3]), (rows_of_mixture, [0, 1])],
+)
+def test_masked_entries_are_no_observations(model, observations):
+    y = torch.randn(4, 2)
+    data = run(OHMC(model), y, num_chains=2).to_inferencedata()
+    mean = torch.as_tensor(data["posterior"]["mean"].values)[..., None, None]
+    cells = dist.Normal(mean, 1.0).log_prob(y) * SEEN
+    expected = {
+        "cells_in_plates": cells.flatten(2),
+        "cells_in_events": cells.sum(-1),
+        "rows_of_mixture": (0.75 * cells.exp() + 0.25 * dist.Normal(mean + 1, 1.0).log_prob(y).exp()).log()[..., 0],
+    }[model.__name__][..., observations]
+    found = data["log_likelihood"]["y"]
+    assert torch.allclose(torch.as_tensor(found.values), expected)
+    assert found["y_unmasked"].values.tolist() == observations
+    assert arviz.loo(data).n_data_points == len(observations)
+
+
+def test_masked_rows_have_the_labels_of_rows():
+    def two_masks(y):
+        mean = pyro.sample("mean", dist.Normal(0.0, 5.0))
+        with pyro.plate("rows", 4):
+            pyro.sample("y", dist.Normal(mean, 1.0).mask(SEEN[:, 0]), obs=y)
+            pyro.sample("z", dist.Normal(mean, 1.0).mask(SEEN[:, 1]), obs=y)
+            pyro.sample("whole", dist.Normal(mean, 1.0), obs=y)
+            pyro.sample("hidden", dist.Normal(mean, 1.0).mask(False), obs=y)
+
+    dims, coords = {name: ["row"] for name in ("y", "z", "whole")}, {"row": ["a", "b", "c", "d"]}
+    data = run(OHMC(two_masks), torch.randn(4)).to_inferencedata(dims=dims, coords=coords)["log_likelihood"]
+    assert data["y"]["y_unmasked"].values.tolist() == ["a", "b"]
+    assert data["z"]["z_unmasked"].values.tolist() == ["b", "d"]
+    assert data["whole"]["row"].values.tolist() == ["a", "b", "c", "d"]
+    assert "hidden" not in data
+    assert not np.isnan(data["y"].values).any()
+
+
+def test_terms_without_data_are_named():
+    def with_factor(y):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.deterministic("double", 2 * x)
+        pyro.factor("constraint", -x)
+        with poutine.mask(mask=False):
+            pyro.factor("switched off", x)
+        pyro.sample("y", dist.Normal(x, 1.0), obs=y)
+
+    mcmc = run(OHMC(with_factor), torch.tensor(0.3))
+    with pytest.warns(UserWarning, match=r"leaves out \['constraint'\], terms of `pyro\.factor`"):
+        mcmc.to_inferencedata()
+    mcmc.to_inferencedata(log_likelihood=False)
+
+
 def test_names_that_do_not_fit_are_refused(finished):
     for options, sentence in [
         ({"dims": {"V": ["a"]}}, r"dims names 'V'.*'u'"),
@@ -242,6 +318,25 @@ def test_names_that_do_not_fit_are_refused(finished):
     ]:
         with pytest.raises(ValueError, match=sentence):
             finished.to_inferencedata(**options)
+
+
+def test_sites_that_are_called_as_dimensions_keep_their_draws():
+    def model():
+        for name in ("chain", "row", "x_dim_0", "row_site"):
+            pyro.sample(name, dist.Normal(0.0, 1.0))
+        pyro.sample("draw", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+
+    mcmc = run(OHMC(model), num_chains=2)
+    with pytest.warns(UserWarning, match="Site '(chain|draw|row|x_dim_0)' is exported as '.*_site_?', since"):
+        posterior = mcmc.to_inferencedata(dims={"z": ["row"]})["posterior"]
+    draws = mcmc.get_samples(group_by_chain=True)
+    others = {"chain": "chain_site", "draw": "draw_site", "row": "row_site_", "x_dim_0": "x_dim_0_site"}
+    assert set(posterior.data_vars) == {others.get(name, name) for name in draws}
+    for name, value in draws.items():
+        np.testing.assert_array_equal(posterior[others.get(name, name)].values, value)
+    assert posterior["z"].dims == ("chain", "draw", "row")
 
 
 def test_before_a_run_there_is_nothing_to_export():

@@ -1,6 +1,11 @@
 """What the package asks of ArviZ, against truths that depend on no version of ArviZ."""
 
+import importlib.abc
+import importlib.machinery
 import math
+import os
+import sys
+from pathlib import Path
 
 import arviz
 import numpy as np
@@ -13,6 +18,7 @@ from pyro_manifold.diagnostics.installed_arviz import (
     default_probability,
     effective_sizes,
     elpd_data,
+    imported_arviz,
     inference_data,
     is_before_1,
     of_datasets,
@@ -113,3 +119,26 @@ def test_groups_names_and_attributes_are_the_same_in_each_version():
     assert set(again) == {"posterior"}
     assert again.posterior["x"].shape == (200, 3)
     assert again.attrs["thinning"] == 2
+
+
+class _NeedsAFolder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """An ArviZ that writes a note to a folder of the user when it is imported, as 0.23 does."""
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name == "arviz" else None
+
+    def exec_module(self, module):
+        folder = Path(os.environ["XDG_CACHE_HOME"])
+        folder.mkdir(exist_ok=True, parents=True)
+        (folder / "note").write_text("today")
+
+
+def test_a_home_that_cannot_be_written_is_no_error(monkeypatch):
+    finder = _NeedsAFolder()
+    monkeypatch.delitem(sys.modules, "arviz")
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/home")
+    with pytest.raises(OSError, match="/dev/null"):
+        import arviz  # noqa: F401
+    assert imported_arviz().__loader__ is finder
+    assert os.environ["XDG_CACHE_HOME"] == "/dev/null/home"

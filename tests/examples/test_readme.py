@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
-HEADER = ["mean", "std", "median", "5.0%", "95.0%", "ess_bulk", "ess_tail", "r_hat"]
+HEADER = ["mean", "std", "median", "hdi90_lb", "hdi90_ub", "ess_bulk", "ess_tail", "r_hat"]
 
 
 def summary_table(text):
@@ -36,7 +36,7 @@ def test_the_example_prints_the_table(capsys):
         assert expected["r_hat"] <= 1.01, name
         error = math.sqrt(2 / least) * expected["std"]  # of the difference of two means
         assert abs(found["mean"] - expected["mean"]) < 4 * error + 0.01, name
-        for quantile in ("median", "5.0%", "95.0%"):  # the density there is at least 0.1 / std
+        for quantile in ("median", "hdi90_lb", "hdi90_ub"):  # the density there is at least 0.1 / std
             assert abs(found[quantile] - expected[quantile]) < 4 * 2.2 * error + 0.01, (name, quantile)
         assert found["std"] == pytest.approx(expected["std"], rel=4 / math.sqrt(least), abs=0.01), name
         assert 0.5 < found["ess_bulk"] / expected["ess_bulk"] < 2, name

@@ -5,6 +5,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro import poutine
 
 from pyro_manifold.infer import MCMC, OHMC, held_out_cells, k_fold
 from tests.diagnostics.either_arviz import compare
@@ -112,6 +113,34 @@ def test_folds_of_a_conjugate_model():
     assert refit.n_samples == 1200
     assert refit.elpd_i.shape == (12,)
     assert refit.se == pytest.approx(float(torch.tensor(refit.elpd_i.values).std()) * 12**0.5)
+
+
+def test_masked_rows_are_not_scored():
+    y, seen = 1.0 + torch.randn(12), torch.arange(12) % 3 > 0
+
+    def masked(y, seen):
+        m = pyro.sample("m", dist.Normal(0.0, 10.0))
+        with pyro.plate("rows", len(y)), poutine.mask(mask=seen):
+            pyro.sample("y", dist.Normal(m, 1.0), obs=y)
+
+    at = lambda model: Exact(lambda *_: {"m": torch.linspace(0.0, 2.0, 10)})  # noqa: E731
+    folds = torch.arange(12) % 4
+    found = k_fold(masked, y, seen, folds=folds, mcmc=at)
+    expected = k_fold(mean_of_rows, y[seen], folds=folds[seen], mcmc=at)
+    assert found.elpd == pytest.approx(expected.elpd)
+    assert found.se == pytest.approx(expected.se)
+    assert found.n_data_points == int(seen.sum())
+
+
+def test_missing_cells_are_not_scored():
+    y, present = torch.randn(15, 4), torch.rand(15, 4) < 0.7
+    hidden = torch.rand(15, 4) < 0.3
+
+    def some(y, observed):
+        return factor_by_cells(y, observed & present)
+
+    exact = exact_scores(trailing=True)
+    assert held_out_cells(some, y, hidden=hidden, mcmc=exact).n_data_points == int((hidden & present).sum())
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # of ArviZ, by pandas 3.1

@@ -357,7 +357,7 @@ def two_numbers_observed():
 def test_runs_of_particles_that_disagree_are_said_first(capsys):
     said = printed(capsys, apart(4))
     assert said.startswith("Runs disagree, R-hat of x (")
-    assert "): some have missed modes or given them the wrong share. Take more num_particles" in said
+    assert "): some may have missed modes or given them the wrong share. Take more num_particles" in said
     assert "disagree" not in printed(capsys, apart(1))
     with pytest.raises(ValueError, match="align='x', expected True or False"):
         apart(2).summary(align="x")
@@ -377,8 +377,8 @@ def test_exchangeable_components_of_a_mixture_are_explained(capsys):
     first = printed(capsys, mcmc).splitlines()[0]
     assert first.startswith("Chains disagree, R-hat of means (")
     assert first.endswith(
-        "They agree on the log density, as chains do whose exchangeable components are in another order: order "
-        "such components in the model."
+        "Sorted values of `means` agree, and so does the log density: chains have exchangeable components in another "
+        "order; order such components in the model."
     )
 
 
@@ -418,3 +418,14 @@ def test_divergences_are_printed_with_what_to_do(capsys):
     text = said[1]
     assert "Number of divergences: 2" in text
     assert "target_accept_prob" in text
+
+
+@pytest.mark.parametrize(("prob", "names"), [(0.9, ("hdi90_lb", "hdi90_ub")), (0.975, ("hdi97.5_lb", "hdi97.5_ub"))])
+def test_limits_are_those_of_the_shortest_interval_and_so_named(prob, names):
+    """Of an exponential distribution it begins at 0, where quantiles do not."""
+    draws = dist.Exponential(1.0).sample((4, 5000))
+    lines = table({"x": draws}, prob).splitlines()
+    row = dict(zip(lines[1].split(), lines[2].split()[1:], strict=True))
+    low, high = (float(row[name]) for name in names)
+    assert 0 <= low < 0.02
+    assert high == pytest.approx(-np.log(1 - prob), abs=0.2)  # four standard errors

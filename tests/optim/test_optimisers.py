@@ -290,3 +290,12 @@ def test_loaded_states_must_fit():
         optim.load_state_dict(state(TorchRiemannianRMSProp, 6))
     with pytest.raises(ValueError, match="another optimiser"):
         optim.load_state_dict(state(TorchRiemannianAdam, 5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("optimiser", [TorchRiemannianAdam, TorchRiemannianSGD])
+def test_points_in_half_precision_are_refused(optimiser, dtype):
+    point, number = torch.nn.Parameter(torch.eye(4, 2, dtype=dtype)), torch.nn.Parameter(torch.ones(2, dtype=dtype))
+    with pytest.raises(ValueError, match=r"\(4, 2\) on Stiefel\(\) is of torch.b?float16, expected torch.float32"):
+        optimiser([{"params": [point], "manifold": Stiefel()}], lr=0.1)
+    optimiser([number], lr=0.1)

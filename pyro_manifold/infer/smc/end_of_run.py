@@ -42,8 +42,8 @@ def warn_of_differences(result: Result) -> None:
     spread = float(result.log_evidences.std()) if runs > 1 else 0.0
     if spread > _RUNS_DIFFER:
         warnings.warn(
-            f"The log evidences of {runs} runs differ with a standard deviation of {spread:.2g}: some runs have "
-            "missed modes, or have wrong proportions of them. Increase num_particles or states_per_chain.",
+            f"The log evidences of {runs} runs differ with a standard deviation of {spread:.2g}: some runs may "
+            "have missed modes, or have wrong proportions of them. Increase num_particles or states_per_chain.",
             stacklevel=_CALLER,
         )
 

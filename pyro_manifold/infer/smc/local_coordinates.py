@@ -140,7 +140,7 @@ class _Cayley:
         skew = (S.mT - S).flatten(-2) @ self._skew.mT / 4
         found = torch.cat([skew, (across @ S / 2).flatten(-2)], -1)
         found = torch.where(elsewhere.unsqueeze(-1), _FAR, found)
-        return found.flatten(1), self._log_volume(S).reshape(len(found), -1).sum(1)
+        return found.flatten(1), self._log_volume(S).reshape(len(found), self._centres.shape[1:-2].numel()).sum(1)
 
     def _on_another_component(self, along: Tensor) -> Tensor:
         """Return whether square matrices differ from the centre in the sign of their determinant."""
@@ -160,7 +160,7 @@ class _Cayley:
         inverse = torch.linalg.inv(S)
         X = self._centres @ (2 * inverse - identity) + self._complements @ (2 * A @ inverse)
         leading = coordinates.shape[:-1]
-        return X.reshape(*leading, *self._shape), self._log_volume(S).reshape(*leading, -1).sum(-1)
+        return X.reshape(*leading, *self._shape), self._log_volume(S).reshape(*leading, batch.numel()).sum(-1)
 
     def _log_volume(self, S: Tensor) -> Tensor:
         """Compute the log volume element of each matrix."""

@@ -260,6 +260,8 @@ def laplace_mixture(
     """
     values, _ = energies(ends)
     local = LocalCoordinates(ends, manifolds, units)
+    if not local.size:
+        raise NoModeError("init='modes': no site can move, as the matrices of V(1, 1), ±1, cannot: use init='prior'.")
     hessians = _hessians(energies, local, len(values), values)
     fine = hessians.isfinite().flatten(1).all(1).nonzero().squeeze(1)
     if not len(fine):

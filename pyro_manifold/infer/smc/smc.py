@@ -15,6 +15,7 @@ from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.handlers import one_thread_at_a_time
 from pyro_manifold.density.model import Target
 from pyro_manifold.density.tempered import split, tempered
 from pyro_manifold.diagnostics.checks import check_flag
@@ -308,6 +309,7 @@ class SMC:
 
     # ---- annealing from the prior to the posterior --------------------------------------------------------------
 
+    @one_thread_at_a_time
     def _run_here(self) -> Result:
         """Run all runs in this process."""
         particles: Particles | None = None

@@ -4,7 +4,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer.autoguide.initialization import init_to_value
+from pyro.infer.autoguide.initialization import init_to_median, init_to_value
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, GeodesicSlice
@@ -186,3 +186,32 @@ def test_subsampled_sites_are_refused_as_in_pyro():
 
     with pytest.raises(NotImplementedError, match=r"Plate .data. draws 5 of 10 elements.*subsample_size"):
         run(OHMC(model))
+
+
+def three_numbers():
+    x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    pyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"x": torch.zeros(4, 3)},
+            r"Site 'x'.*shape \(4, 3\), expected \(3,\); for a value.*init_to_draws.*\.$",
+        ),
+        ({"x": torch.zeros(2)}, r"Site 'x': the initial value has shape \(2,\), expected \(3,\)\.$"),
+        ({"x": torch.zeros(3), "X": torch.zeros(3)}, r"init_to_value has values for \['X'\], but.*\['x'\]: give.*\.$"),
+    ],
+)
+def test_values_that_fit_no_site_are_named(values, sentence):
+    strategy = init_to_value(values=values, fallback=init_to_median)
+    for each in (strategy, init_to_value(values={}, fallback=strategy)):
+        with pytest.raises(ValueError, match=sentence):
+            MCMC(OHMC(three_numbers, init_strategy=each), 5, 5, num_chains=4, disable_progbar=True).run()
+
+
+def test_values_of_data_and_functions_of_sites_are_no_errors():
+    values = {"x": torch.ones(3), "y": torch.zeros(3)}
+    run = OHMC(three_numbers, init_strategy=init_to_value(values=values)).prepare(2, 5, None)
+    assert torch.equal(run.values["x"], torch.ones(2, 3))

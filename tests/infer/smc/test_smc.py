@@ -11,7 +11,7 @@ import pytest
 import torch
 from pyro import poutine
 
-from problems.monte_carlo import STANDARD_ERRORS
+from problems.monte_carlo import STANDARD_ERRORS, assert_mean
 from pyro_manifold.density import batched
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MSD, OHMC, SMC, Shards
@@ -307,3 +307,24 @@ def test_particles_are_a_part_at_a_time_where_memory_asks(monkeypatch):
     smc = run(linear, x, y, num_runs=4)
     covariance = 4 * x @ x.T + 0.25 * torch.eye(30)
     assert_evidence(smc, float(dist.MultivariateNormal(torch.zeros(30), covariance).log_prob(y)))
+
+
+def signs():
+    """A sign, by the only matrices with one row and one column."""
+    U = pyro.sample("U", StiefelUniform(1, 1))
+    pyro.sample("y", dist.Normal(U[..., 0, 0], 1.0), obs=torch.tensor(0.5))
+
+
+@pytest.mark.filterwarnings("ignore:The standard error of the log evidence")  # of so few particles
+def test_a_sign_alone_has_its_evidence():
+    weights = torch.tensor([0.5, -0.5]).exp()  # the ratio of the likelihoods
+    likelihoods = dist.Normal(torch.tensor([1.0, -1.0]), 1.0).log_prob(torch.tensor(0.5))
+    smc = SMC(OHMC(signs), 256, 8, disable_progbar=True)
+    smc.run()
+    draws = smc.get_samples(group_by_chain=True)["U"].flatten(2)[..., 0]
+    assert set(draws.unique().tolist()) == {-1.0, 1.0}
+    assert_mean(draws.mean(1), float((weights[0] - weights[1]) / weights.sum()))
+    truth = float(likelihoods.logsumexp(0)) - math.log(2)
+    assert_mean(smc.log_evidences.exp(), math.exp(truth))
+    with pytest.raises(ValueError, match=r"no site can move, as the matrices of V\(1, 1\).*use init='prior'"):
+        SMC(OHMC(signs), 32, 2, init="modes", disable_progbar=True).run()

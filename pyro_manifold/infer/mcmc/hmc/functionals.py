@@ -75,12 +75,13 @@ class Functionals:
         chains = len(next(iter(sites.values())))
         values = [x.reshape(chains, -1) for name, x in sorted(sites.items()) if name not in self._changed]
         for symmetry in self._found:
-            scales = [self._value(sites, name) for name in symmetry.scales]
+            scales = [symmetry.columns_last(name, self._value(sites, name)) for name in symmetry.scales]
             alone = {name for name, *others in symmetry.positive if not others}  # their signs change with nothing
             scales = [x.abs() if name in alone else x for name, x in zip(symmetry.scales, scales, strict=True)]
             values += [value.reshape(chains, -1) for value in self._invariant(sites, symmetry, scales)]
             positive = {name for name, *_ in symmetry.positive}
             numbers = {name: sites[name].abs() if name in positive else sites[name] for name in symmetry.scales}
+            numbers = {name: symmetry.columns_last(name, x) for name, x in numbers.items()}
             values += [
                 (x.sort(-1).values if name in symmetry.reordered else x).reshape(chains, -1)
                 for name, x in numbers.items()

@@ -57,8 +57,10 @@ class OHMC(HamiltonianKernel):
             ``"low rank"`` uses them even if trajectories become only a little shorter. With Stiefel sites, directions
             are rotations combined with shifts, over all sites outside of dense blocks (at most 100 coordinates, and
             4,000 in all chains); see `RidgeMechanics`. A Stiefel site in a tuple requests directions across the sites
-            of this tuple. There are no directions with ``jit_compile``, and with ``column_masses=False`` only those
-            that a tuple requests.
+            of this tuple. There are no directions, also with ``"low rank"``, in a model with unit vectors
+            (`VonMisesFisher`) or other manifolds and no single matrix with orthonormal columns: one unit vector leaves
+            all other sites with diagonal masses, and correlated ones need True or a tuple of their names. There are
+            none with ``jit_compile``, and with ``column_masses=False`` only those that a tuple requests.
         transforms: transforms to unconstrained space for some of the sites. A Stiefel site in this mapping moves in
             unconstrained space, in the coordinates of its transform.
         max_plate_nesting: as in Pyro, for models with enumerated sites.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from pyro_manifold.density.model import Target
@@ -18,6 +19,8 @@ from pyro_manifold.diagnostics.disagreement import (
 from pyro_manifold.diagnostics.reasons import agreement, unexplained
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+
+_LARGEST_ROUNDING = 0.02  # of a log density
 
 HARDLY_MOVED = "moved in fewer than 5 % of iterations"
 """Words of the warning about stuck chains, by which `calibrate` recognises it to report them for each data set."""
@@ -45,6 +48,23 @@ def warn_of_chains(
             stacklevel=4,
         )
     _warn_of_heat(statistics, hottest_site)
+    _warn_of_precision(statistics)
+
+
+def _warn_of_precision(statistics: Mapping[str, Tensor]) -> None:
+    """Warn if the rounding of the log density is as large as the energy errors that decide on acceptance."""
+    if "lp" not in statistics or not statistics["lp"].numel():
+        return
+    density = statistics["lp"]
+    size = float(density.abs().median())
+    rounding = torch.finfo(density.dtype).eps * size
+    if rounding > _LARGEST_ROUNDING:
+        warnings.warn(
+            f"The log density is near {float(density.median()):.4g}, where {density.dtype} rounds it to {rounding:.2g} "
+            "and sums of many terms to more: trajectories may be rejected, and steps shortened, for rounding alone. "
+            "Use float64, by torch.set_default_dtype(torch.float64) and data of that dtype.",
+            stacklevel=5,
+        )
 
 
 def _warn_of_heat(statistics: Mapping[str, Tensor], hottest_site: str | None) -> None:
@@ -123,6 +143,7 @@ def reasons(
     symmetries: Sequence[Symmetry] | None,
     log_density: Tensor | None,
     num_superchains: int | None,
+    divergences: int = 0,
 ) -> Iterator[str]:
     """Yield explanations of disagreement between chains, shown below the table of draws as they were sampled.
 
@@ -131,11 +152,12 @@ def reasons(
         symmetries: symmetries of the posterior; None if not known.
         log_density: ``(chains, draws)``.
         num_superchains: for nested R-hat.
+        divergences: number of draws that are divergences.
     """
     for symmetry in symmetries or []:
         yield symmetry.sentence()
         yield agreement(samples, symmetry)
     if symmetries is not None and samples:
-        sentence = unexplained(samples, symmetries, log_density, num_superchains)
+        sentence = unexplained(samples, symmetries, log_density, num_superchains, divergences)
         if sentence is not None:
             yield sentence
