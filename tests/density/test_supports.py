@@ -132,6 +132,14 @@ def test_supports_on_the_sides_of_a_branch_are_seen():
     torch.testing.assert_close(values["x"], torch.tensor([2.5, 0.5]))
 
 
+def test_bounds_that_move_only_far_away_are_seen():
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        pyro.sample("x", dist.Uniform(0.0, a.clamp(min=30.0)))
+
+    assert target_from_model(model).dependent == {"x"}
+
+
 def test_what_is_fixed_is_not_taken_for_dependent():
     scale = pyro.param("scale", torch.tensor(2.0))
 
