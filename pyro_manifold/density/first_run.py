@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.density.causes import Arguments, ModelError, Witness, explained, parts, version
+from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.distributions.constraints import manifold_of
 from pyro_manifold.distributions.on_manifold import off_manifold
 
@@ -120,7 +121,7 @@ def off_support(trace: poutine.Trace, again: Callable[[], poutine.Trace]) -> lis
 
 
 def _has_data(site: Mapping[str, Any]) -> bool:
-    return bool(site["is_observed"]) and not site["infer"].get("_deterministic")
+    return bool(site["is_observed"]) and not is_deterministic(site)
 
 
 def _check_nan(name: str, value: Tensor) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,15 +18,23 @@ import torch
 from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.infer.mcmc.util import initialize_model
-from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import identity_transform
 
+from pyro_manifold.density.angles import possible_angles
 from pyro_manifold.density.batched import Batch, PotentialFunction, Sites
 from pyro_manifold.density.causes import arguments_by_name, wrong_parameters
+from pyro_manifold.density.dependent_supports import (
+    JointTransform,
+    Separately,
+    dependent_supports,
+    refuse_dependent,
+    with_supports,
+)
 from pyro_manifold.density.first_run import first_trace, has_improper, plate_nesting
+from pyro_manifold.density.flat_priors import StartInSupport
 from pyro_manifold.density.given_values import check_names, check_shape
 from pyro_manifold.density.minibatch import (
     Minibatch,
@@ -38,8 +45,11 @@ from pyro_manifold.density.minibatch import (
     on_all_data,
     with_subsample,
 )
+from pyro_manifold.density.point_masses import ComputePointMasses
 from pyro_manifold.density.same_sites import Prototype, WithSameSites
-from pyro_manifold.distributions.constraints import manifold_of
+from pyro_manifold.density.supports import TrueSupports
+from pyro_manifold.density.validation import WithoutValidation
+from pyro_manifold.distributions.constraints import log_base_measure, manifold_of
 from pyro_manifold.manifolds import Manifold, Stiefel
 
 _MAXIMUM_RUNS = 20
@@ -66,6 +76,19 @@ class Target:
     manifolds: dict[str, Manifold]
     transforms: dict[str, Transform]
 
+    @property
+    def log_measure(self) -> float:
+        """Log of the total base measure of the manifold sites: its density integrates to this over uniform points.
+
+        It is 0 if all base measures are uniform distributions; see `log_base_measure`.
+        """
+        return 0.0
+
+    @property
+    def angles(self) -> tuple[str, ...]:
+        """Sites without a constraint that may be angles; see `possible_angles`."""
+        return ()
+
     def values(self, sites: Sites) -> Sites:
         """Return the sites as the model has them: unconstrained ones are transformed to their support."""
         return {name: self.transforms[name].inv(x) if name in self.transforms else x for name, x in sites.items()}
@@ -74,6 +97,11 @@ class Target:
         """Return positions of the chains from values of continuous sites in the model: the inverse of `values`."""
         moved = {name: values[name] for name in self.manifolds}
         return moved | {name: transform(values[name]) for name, transform in self.transforms.items()}
+
+    @property
+    def dependent(self) -> frozenset[str]:
+        """The sites whose support depends on other sites, so that they are transformed together with these."""
+        return frozenset()
 
     @property
     def takes_batches(self) -> bool:
@@ -118,13 +146,37 @@ class ModelTarget(Target):
             part.
         loader: the loader of the model's arguments, if they come in batches.
         again: function that rebuilds the target from the current model and data.
+        log_measures: log of the total base measure of each manifold site.
+        unbounded_angles: the sites of ``angles``.
+        joint: transform of all sites together, if the support of a site depends on another one.
     """
 
     program: Program
     init_strategy: Callable[..., Any]
     minibatch_of: MinibatchOf | None = None
     loader: Iterable[Any] | None = None
-    again: Callable[[], Target] | None = None
+    again: Callable[[], ModelTarget] | None = None
+    log_measures: Mapping[str, float] = field(default_factory=dict)
+    unbounded_angles: tuple[str, ...] = ()
+    joint: JointTransform | None = None
+
+    @property
+    def log_measure(self) -> float:
+        return sum(self.log_measures.values())
+
+    @property
+    def angles(self) -> tuple[str, ...]:
+        return self.unbounded_angles
+
+    @property
+    def dependent(self) -> frozenset[str]:
+        return frozenset() if self.joint is None else frozenset(self.joint.names)
+
+    def values(self, sites: Sites) -> Sites:
+        return super().values(sites) if self.joint is None else self.joint.values(sites)
+
+    def positions(self, values: Sites) -> Sites:
+        return super().positions(values) if self.joint is None else self.joint.positions(values)
 
     @property
     def takes_batches(self) -> bool:
@@ -139,7 +191,7 @@ class ModelTarget(Target):
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():  # its warnings were shown before
             warnings.simplefilter("ignore")
             found = self.again()
-        return replace(self, manifolds=found.manifolds, transforms=found.transforms)
+        return replace(self, manifolds=found.manifolds, transforms=found.transforms, joint=found.joint)
 
     def draw(self) -> Sites:
         """Return initial values of all sites of one chain, from the initialisation strategy."""
@@ -255,16 +307,19 @@ def target_from_model(
     """Return the target of a Pyro model conditioned on its arguments.
 
     Sites whose support is a manifold keep their values; `pyro.infer.mcmc.util.initialize_model` transforms every
-    other site to unconstrained space and enumerates discrete sites. ``transforms`` may name any of the sites;
+    other site to unconstrained space and enumerates discrete sites. If the support of a site depends on other sites, it
+    is transformed within the density, from the support at each value. ``transforms`` may name any of the others;
     if it names a manifold site, that site is sampled in unconstrained space by the given transform.
 
     Raises:
         NotImplementedError: if a plate subsamples its data.
-        ValueError: if an observed value is NaN, or ``transforms`` names a site that the model does not have; and, here
+        ValueError: if an observed value is NaN, or ``transforms`` names a site that the model does not have or whose
+            support depends on other sites; and, here
             or by ``potential_fn``, if sites or their shapes depend on values. Observed sites may come and go,
             unless Pyro sums sites out.
     """
-    program: Program = partial(_WithoutValidation()(model), *args, **(kwargs or {}))
+    prepared = WithoutValidation()(TrueSupports()(StartInSupport()(ComputePointMasses()(model))))
+    program: Program = partial(prepared, *args, **(kwargs or {}))
     run = partial(_initial_trace, init_strategy=init_strategy)
     trace = first_trace(program, run, arguments_by_name(model, args, kwargs or {}))
     program = WithSameSites(program, Prototype.of(trace))
@@ -282,7 +337,7 @@ def target_from_model(
     if plates:
         program = Subsample(first)(program)
 
-    def prepare(site_transforms: dict[str, Transform] | None) -> Any:
+    def prepare(site_transforms: Mapping[str, Transform] | None) -> Any:
         pyros = partial(
             initialize_model,
             program,
@@ -306,10 +361,19 @@ def target_from_model(
         if manifold is not None and name not in chosen:
             manifolds[name] = manifold
             chosen[name] = identity_transform
+    dependent = dependent_supports(program, trace.nodes, automatic)
+    refuse_dependent(set(chosen) & set(dependent), "a given transform does not follow")
+    chosen |= dict.fromkeys(dependent, identity_transform)
     _, potential_fn, site_transforms, _ = prepare({**automatic, **chosen})
     unconstrained = {name: t for name, t in site_transforms.items() if name not in manifolds}
     for name in transforms or {}:
         _check_transform(name, site_transforms[name], prototype.nodes[name])
+    joint = None
+    if dependent:
+        potential_fn = partial(with_supports, potential_fn, dependent)
+        shapes = {name: trace.nodes[name]["fn"].shape() for name in dependent}
+        joint = JointTransform(program, shapes, {name: t for name, t in unconstrained.items() if name not in shapes})
+        unconstrained |= {name: Separately(name) for name in dependent}
     potential_fn = partial(_unchecked, potential_fn)
     minibatch_of = partial(_same, Minibatch(with_subsample(potential_fn), plates)) if plates else None
     again = partial(
@@ -320,35 +384,21 @@ def target_from_model(
         init_strategy=init_strategy,
         subsample=subsample,
     )
-    return ModelTarget(potential_fn, manifolds, unconstrained, program, init_strategy, minibatch_of, again=again)
+    nodes = {name: prototype.nodes[name] for name in manifolds}
+    options: dict[str, Any] = {
+        "minibatch_of": minibatch_of,
+        "again": again,
+        "joint": joint,
+        "log_measures": {
+            name: log_base_measure(site["fn"].support, site["value"].shape) for name, site in nodes.items()
+        },
+        "unbounded_angles": possible_angles(prototype.nodes, unconstrained),
+    }
+    return ModelTarget(potential_fn, manifolds, unconstrained, program, init_strategy, **options)
 
 
 def _same(minibatch: Minibatch, _: Batch) -> Minibatch:
     return minibatch
-
-
-class _WithoutValidation(Messenger):
-    """Handler that turns off validation of distributions, also of those constructed outside the model with validation.
-
-    Validation branches on values, so that it cannot be traced, and raises an error if a trajectory overflows.
-    """
-
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        msg["fn"] = _unvalidated(msg["fn"])
-
-
-def _unvalidated(distribution: Any) -> Any:
-    """Return the distribution without validation: a copy if it has to change, as it may be the user's."""
-    parts = {
-        name: part for name, part in vars(distribution).items() if isinstance(part, torch.distributions.Distribution)
-    }
-    replaced = {name: _unvalidated(part) for name, part in parts.items()}
-    changed = any(replaced[name] is not part for name, part in parts.items())
-    if not changed and not getattr(distribution, "_validate_args", False):
-        return distribution
-    distribution = copy(distribution)
-    vars(distribution).update(replaced, _validate_args=False)
-    return distribution
 
 
 def _check_transform(name: str, transform: Transform, site: dict[str, Any]) -> None:
@@ -375,8 +425,10 @@ def _initial_trace(program: Program, init_strategy: Callable[..., Any]) -> pouti
     try:
         with pyro.validation_enabled(False):
             found = _elsewhere_if_it_fails(lambda: poutine.block(poutine.trace(initialised).get_trace)())
-    except ValueError as error:  # to which Pyro adds the shapes of the sites before
-        raise (wrong or [error])[0] from None
+    except ValueError:
+        if wrong:  # without the shapes of the sites before, which Pyro adds
+            raise wrong[0] from None
+        raise
     check_names(init_strategy, found.nodes)
     return found
 

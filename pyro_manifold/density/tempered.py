@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pyro_manifold.density.batched import PotentialFunction, Sites
 from pyro_manifold.density.model import Program, Target
+from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.manifolds import Constant, Manifold
 
 INVERSE_TEMPERATURE = "inverse temperature"
@@ -56,7 +57,11 @@ class TemperedTarget(Target):
 
     def values(self, sites: Sites) -> Sites:
         """Return the sites as the model has them, without β."""
-        return super().values({name: x for name, x in sites.items() if name != INVERSE_TEMPERATURE})
+        return self.full.values({name: x for name, x in sites.items() if name != INVERSE_TEMPERATURE})
+
+    @property
+    def dependent(self) -> frozenset[str]:
+        return self.full.dependent
 
 
 def tempered(base: Target, full: Target, draw: Callable[[], Sites] | None = None) -> TemperedTarget:
@@ -120,4 +125,10 @@ def factors(program: Program) -> list[str]:
 def _likelihood(program: Program) -> dict[str, Any]:
     with poutine.block(), pyro.validation_enabled(False):
         nodes = poutine.trace(program).get_trace().nodes
-    return {name: site for name, site in nodes.items() if _is_likelihood(site)}
+    found = {name: site for name, site in nodes.items() if _is_likelihood(site)}
+    # A site that a handler computes from others has a density where its map has a Jacobian.
+    return {name: site for name, site in found.items() if not is_deterministic(site) or _has_density(site)}
+
+
+def _has_density(site: Any) -> bool:
+    return bool((site["fn"].log_prob(site["value"]) != 0).any())

@@ -13,8 +13,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.alignment import nearest_permutations, nearest_rotations, nearest_signs
+from pyro_manifold.diagnostics.alignment import (
+    nearest_permutations,
+    nearest_proper_permutations,
+    nearest_rotations,
+    nearest_signs,
+    without_reflections,
+)
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.manifolds.special_orthogonal import with_positive_determinant
 
 _STARTS = 8
 _MOST_DRAWS_OF_REFERENCE = 1000
@@ -58,6 +65,9 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
     positive first, with the columns that change signs with them. Products such as
     $X \operatorname{diag}(s) X^\top$ and $X Z^\top$ do not change.
 
+    If one of the sites is a rotation, T has determinant 1, so that it stays one. Angles that are known up to whole
+    turns are within π of their mean direction.
+
     This leaves one transformation that is common to all draws. Signs and order: columns are in decreasing order of
     their size, the norm of a column of R times the mean of the values that are reordered with it. Rotations: the
     columns of R are along its principal axes. The largest entry of each column of R is positive.
@@ -80,6 +90,11 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
     """
     found, contested = dict(draws), []
     for symmetry in symmetries:
+        if symmetry.kind == "turns":
+            (name,) = symmetry.sites
+            found[name], share = _in_the_nearest_turn(draws[name].detach())
+            contested.append(share)
+            continue
         positive = _with_positive_scales(found, symmetry)
         found |= positive
         draws = dict(draws) | positive
@@ -88,8 +103,16 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
         reference = reference @ _orientation(reference, _weights(draws, symmetry, stacked, reference), symmetry)
         changes = _nearest(stacked.mT @ reference, symmetry)
         found |= _changed(draws, symmetry, changes)
-        contested.append(_contested((stacked @ changes.turns).mT @ reference, symmetry.kind))
+        contested.append(_contested((stacked @ changes.turns).mT @ reference, symmetry))
     return AlignedDraws(found, tuple(contested))
+
+
+def _in_the_nearest_turn(angles: Tensor) -> tuple[Tensor, float]:
+    """Return angles within π of their mean direction, and the largest share of draws nearly opposite to it."""
+    mean = torch.atan2(angles.sin().mean((0, 1)), angles.cos().mean((0, 1)))
+    apart = torch.remainder(angles - mean + torch.pi, 2 * torch.pi) - torch.pi
+    opposite = (apart.abs() > (1 - _CONTESTED / 2) * torch.pi).double().mean((0, 1))
+    return mean + apart, float(opposite.max())
 
 
 def _with_positive_scales(draws: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor]:
@@ -114,15 +137,19 @@ def _stacked(draws: Mapping[str, Tensor], symmetry: Symmetry) -> Tensor:
 def _nearest(products: Tensor, symmetry: Symmetry) -> _Changes:
     """Return the transformations with the largest gains, from products of draws and reference, ``(..., p, p)``."""
     if symmetry.kind == "rotations":
-        turns = nearest_rotations(products)
+        turns = nearest_rotations(products, proper=symmetry.proper)
         return _Changes(turns, torch.eye(products.shape[-1]).to(products).expand_as(turns))
     if symmetry.kind == "signs":
-        turns = nearest_signs(products)
+        turns = nearest_signs(products, proper=symmetry.proper)
         return _Changes(turns, turns.abs())
     common = symmetry.independent == "signs"
+    if symmetry.proper and not common:
+        turns = nearest_proper_permutations(products)
+        return _Changes(turns, turns.abs())
     order = nearest_permutations(products.abs().flatten(2, -3).sum(2) if common else products.abs())
     spread = order.reshape(*order.shape[:2], *[1] * (products.dim() - order.dim()), *order.shape[2:])
-    return _Changes(spread * torch.where(products < 0, -1.0, 1.0).to(products), order)
+    turns = spread * torch.where(products < 0, -1.0, 1.0).to(products)
+    return _Changes(without_reflections(turns, products) if symmetry.proper else turns, order)
 
 
 def _reference(stacked: Tensor, symmetry: Symmetry) -> Tensor:
@@ -177,7 +204,8 @@ def _orientation(reference: Tensor, weights: Tensor, symmetry: Symmetry) -> Tens
         turn = torch.eye(p).to(reference)
     oriented = reference @ turn
     largest = oriented.gather(-2, oriented.abs().argmax(-2, keepdim=True))
-    return turn * torch.where(largest < 0, -1.0, 1.0).to(reference)
+    turn = turn * torch.where(largest < 0, -1.0, 1.0).to(reference)
+    return with_positive_determinant(turn) if symmetry.proper else turn
 
 
 def _changed(draws: Mapping[str, Tensor], symmetry: Symmetry, changes: _Changes) -> dict[str, Tensor]:
@@ -200,18 +228,38 @@ def _reordered(values: Tensor, order: Tensor) -> Tensor:
     return values.gather(-1, places.expand_as(values))
 
 
-def _contested(products: Tensor, kind: str) -> float:
+def _contested(products: Tensor, symmetry: Symmetry) -> float:
     """Return the largest share of draws for which one other choice loses little, from products XᵀR of aligned draws."""
-    if kind == "rotations":
-        losses = torch.linalg.svdvals(products)[..., -1:]  # by a reflection
-    else:
-        own = products.diagonal(dim1=-2, dim2=-1)
-        losses = 2 * own
-        if kind == "permutations":
-            crossed = products.abs()
-            first, second = torch.triu_indices(own.shape[-1], own.shape[-1], 1)
-            swapped = crossed[..., first, second] + crossed[..., second, first]
-            losses = torch.cat([losses, own[..., first] + own[..., second] - swapped], -1)
-    losses = losses.flatten(0, 1)
+    losses = (_proper_losses if symmetry.proper else _losses)(products, symmetry.kind).flatten(0, 1)
+    if not losses.shape[-1]:
+        return 0.0
     small = losses < _CONTESTED * losses.median(0).values
     return float(small.double().mean(0).max())
+
+
+def _losses(products: Tensor, kind: str) -> Tensor:
+    """Return the losses by other choices, ``(..., choices)``: by a sign, a swap of two columns, or a reflection."""
+    if kind == "rotations":
+        return torch.linalg.svdvals(products)[..., -1:]
+    own = products.diagonal(dim1=-2, dim2=-1)
+    losses = 2 * own
+    if kind == "permutations":
+        crossed = products.abs()
+        first, second = torch.triu_indices(own.shape[-1], own.shape[-1], 1)
+        swapped = crossed[..., first, second] + crossed[..., second, first]
+        losses = torch.cat([losses, own[..., first] + own[..., second] - swapped], -1)
+    return losses
+
+
+def _proper_losses(products: Tensor, kind: str) -> Tensor:
+    """Return the losses by other choices of determinant 1: by the signs of two columns, or by a quarter turn of two.
+
+    None by rotations, which are one choice.
+    """
+    own = products.diagonal(dim1=-2, dim2=-1)
+    if kind == "rotations":
+        return own[..., :0]
+    first, second = torch.triu_indices(own.shape[-1], own.shape[-1], 1)
+    both = own[..., first] + own[..., second]
+    turned = (products[..., first, second] - products[..., second, first]).abs()
+    return torch.cat([2 * both, both - turned], -1) if kind == "permutations" else 2 * both

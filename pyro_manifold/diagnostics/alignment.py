@@ -3,22 +3,26 @@ r"""Alignment of draws that agree only up to signs, permutations or rotations of
 The likelihood of factor models, PCA and latent space models does not change when loadings X become XT for a T in some
 set of orthogonal matrices, such as all rotations. Draws then visit all XT, posterior means tend to zero, and R-hat and
 effective sample size describe that set, not the loadings. Here each draw is multiplied by the T that brings it nearest
-to a reference.
+to a reference. If all draws are rotations, square matrices of determinant 1, T has determinant 1 as well.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.checks import check_draws, check_reference
+from pyro_manifold.diagnostics.checks import are_rotations, check_draws, check_reference
+from pyro_manifold.manifolds import SpecialOrthogonal
 from pyro_manifold.manifolds.polar import polar_factor
 
 _MOST_ROUNDS = 200
+_FEW_COLUMNS = 4  # all orders of which are tried
 
 
 class Alignment(NamedTuple):
@@ -77,7 +81,7 @@ def align_signs(draws: Tensor, reference: Tensor | None = None) -> Alignment:
 
     Args:
         draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not. Batch elements are aligned
-            independently of each other.
+            independently of each other. Rotations, square and of determinant 1, stay rotations.
         reference: R, ``(n, p)`` or ``(..., n, p)``. None aligns to the mean of the aligned draws, iterated from the
             first draw until it no longer changes (generalised Procrustes analysis, Gower 1975, Psychometrika 40). The
             first draw then keeps its orientation; give a reference to choose another.
@@ -111,7 +115,7 @@ def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None)
 
     Args:
         draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not. Batch elements are aligned
-            independently of each other.
+            independently of each other. Rotations, square and of determinant 1, stay rotations.
         reference: R, ``(n, p)`` or ``(..., n, p)``; the mean of the aligned draws if None, as for `align_signs`.
 
     Returns:
@@ -131,14 +135,14 @@ def align_signs_and_permutations(draws: Tensor, reference: Tensor | None = None)
 
 
 def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment:
-    r"""Choose the orthogonal T that minimises $\lVert XT - R\rVert$, reflections included.
+    r"""Choose the orthogonal T that minimises $\lVert XT - R\rVert$, reflections included unless draws are rotations.
 
     T is the orthogonal matrix nearest to $X^\top R$ (orthogonal Procrustes; Schönemann 1966, Psychometrika 31).
     Use it for models that identify only the span of the columns, or only $XX^\top$: factor analysis, latent spaces.
 
     Args:
         draws: X, ``(chains, draws, ..., n, p)``, float32 or float64, orthonormal or not. Batch elements are aligned
-            independently of each other.
+            independently of each other. Rotations, square and of determinant 1, stay rotations.
         reference: R, ``(n, p)`` or ``(..., n, p)``; the mean of the aligned draws if None, as for `align_signs`.
 
     Returns:
@@ -158,10 +162,12 @@ def align_rotations(draws: Tensor, reference: Tensor | None = None) -> Alignment
     return _align(draws, reference, nearest_rotations, "align_rotations")
 
 
-def _align(draws: Tensor, reference: Tensor | None, nearest: Callable[[Tensor], Tensor], owner: str) -> Alignment:
+def _align(draws: Tensor, reference: Tensor | None, nearest: Callable[..., Tensor], owner: str) -> Alignment:
     """Align by ``nearest``, a function from inner products XᵀR to the allowed T with the largest tr(Rᵀ X T)."""
     check_draws(draws, owner)
     draws = draws.detach()
+    if are_rotations(draws):
+        nearest = partial(nearest, proper=True)
     if reference is None:
         reference = _common_reference(draws, nearest, owner)
     else:
@@ -193,14 +199,66 @@ def _common_reference(draws: Tensor, nearest: Callable[[Tensor], Tensor], owner:
     return reference @ nearest(draws[0, 0].mT @ reference).mT
 
 
-def nearest_signs(products: Tensor) -> Tensor:
-    """Return the diagonal T of ±1 with the largest tr(Rᵀ X T), from products XᵀR, ``(..., p, p)``."""
-    return torch.diag_embed(_signs(products.diagonal(dim1=-2, dim2=-1)))
+def nearest_signs(products: Tensor, *, proper: bool = False) -> Tensor:
+    """Return the diagonal T of ±1 with the largest tr(Rᵀ X T), of determinant 1 if ``proper``.
+
+    Args:
+        products: XᵀR, ``(..., p, p)``.
+        proper: whether T has determinant 1.
+    """
+    turns = torch.diag_embed(_signs(products.diagonal(dim1=-2, dim2=-1)))
+    return without_reflections(turns, products) if proper else turns
 
 
-def nearest_signed_permutations(products: Tensor) -> Tensor:
-    """Return the signed permutation T with the largest tr(Rᵀ X T), from products XᵀR, ``(..., p, p)``."""
+def nearest_signed_permutations(products: Tensor, *, proper: bool = False) -> Tensor:
+    """Return the signed permutation T with the largest tr(Rᵀ X T), of determinant 1 if ``proper``.
+
+    Args:
+        products: XᵀR, ``(..., p, p)``.
+        proper: whether T has determinant 1; see `nearest_proper_permutations`.
+    """
+    if proper:
+        return nearest_proper_permutations(products)
     return nearest_permutations(products.abs()) * _signs(products)
+
+
+def without_reflections(turns: Tensor, products: Tensor) -> Tensor:
+    """Return signed permutations ``(..., p, p)`` of determinant 1, by the change of sign that costs least."""
+    gains = (turns * products).sum(-2)
+    least = torch.nn.functional.one_hot(gains.abs().argmin(-1), gains.shape[-1]).to(turns)
+    reflected = (torch.linalg.det(turns) < 0).unsqueeze(-1)
+    return turns * torch.where(reflected, 1 - 2 * least, 1.0).unsqueeze(-2)
+
+
+def nearest_proper_permutations(products: Tensor) -> Tensor:
+    """Return the signed permutation of determinant 1 with the largest tr(Rᵀ X T), from products ``(..., p, p)``.
+
+    It is exact for p ≤ 4; for larger p the best one without that condition is compared with those that differ from it
+    by a sign, or by two columns and their signs.
+    """
+    p = products.shape[-1]
+    best = nearest_signed_permutations(products)
+    found = without_reflections(best, products)
+    reflected = torch.linalg.det(best) < 0
+    if not bool(reflected.any()):
+        return found
+    order, some = best.abs()[reflected], products[reflected]
+    changes = itertools.permutations(range(p)) if p <= _FEW_COLUMNS else _exchanges(p)
+    others = [order[..., list(change)] for change in changes]
+    tried = torch.stack([without_reflections(other * _signs(some), some) for other in others])
+    nearest = (tried * some).sum((-2, -1)).argmax(0)
+    # Boolean places keep the shape in front, whatever it is.
+    return found.index_put((reflected,), tried[nearest, torch.arange(len(some), device=some.device)])
+
+
+def _exchanges(p: int) -> list[list[int]]:
+    """Return the order of p columns, and all orders in which two of them have changed places."""
+    found = [list(range(p))]
+    for first, second in itertools.combinations(range(p), 2):
+        order = list(range(p))
+        order[first], order[second] = second, first
+        found.append(order)
+    return found
 
 
 def nearest_permutations(all_gains: Tensor) -> Tensor:
@@ -218,9 +276,14 @@ def nearest_permutations(all_gains: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(places, p).to(gains.dtype).reshape(all_gains.shape)
 
 
-def nearest_rotations(products: Tensor) -> Tensor:
-    """Return the orthogonal T with the largest tr(Rᵀ X T), from products XᵀR, ``(..., p, p)``."""
-    return polar_factor(products)
+def nearest_rotations(products: Tensor, *, proper: bool = False) -> Tensor:
+    """Return the orthogonal T with the largest tr(Rᵀ X T), of determinant 1 if ``proper``.
+
+    Args:
+        products: XᵀR, ``(..., p, p)``.
+        proper: whether T has determinant 1.
+    """
+    return SpecialOrthogonal().projection(products) if proper else polar_factor(products)
 
 
 def _signs(values: Tensor) -> Tensor:

@@ -119,10 +119,11 @@ def to_inferencedata(
         groups["log_likelihood"] = _by_chain("log_likelihood", log_likelihood, chains, draws)
     model = getattr(mcmc.kernel, "model", None)
     if model is not None:
+        flat = {name: value.flatten(0, 1) for name, value in posterior.items()}
         if deterministic:
             groups["posterior"] |= _deterministic(mcmc, posterior)
         if getattr(mcmc, "_data_loader", None) is None:
-            groups["observed_data"] = dict(observed_values(model, mcmc._args, mcmc._kwargs))
+            groups["observed_data"] = dict(observed_values(model, mcmc._args, mcmc._kwargs, flat))
         if log_likelihood is True:
             groups["log_likelihood"], observed = _log_likelihood(mcmc, posterior, chains, draws)
     groups |= _prior_groups(prior, groups["posterior"], groups.get("observed_data", {}))

@@ -12,7 +12,7 @@ import torch
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import Target
 from pyro_manifold.diagnostics.symmetry_of_columns import Independence, Symmetry
-from pyro_manifold.manifolds import Sphere, Stiefel
+from pyro_manifold.manifolds import SpecialOrthogonal, Sphere, Stiefel
 
 MOST_COMPANIONS = 8
 
@@ -77,6 +77,8 @@ def may_turn(name: str, target: Target, point: Sites) -> bool:
     """Return whether the columns of a site can be rotated without leaving its space."""
     if name in target.manifolds:
         return isinstance(target.manifolds[name], Stiefel)
+    if name in target.dependent:
+        return False
     value = point[name]
     return torch.equal(target.transforms[name].inv(value), value) if name in target.transforms else True
 
@@ -84,10 +86,11 @@ def may_turn(name: str, target: Target, point: Sites) -> bool:
 def _may_flip(name: str, target: Target, point: Sites) -> bool:
     """Return whether a site can change its sign: an interval may lie on both sides of 0."""
     value = point[name]
-    if not value.is_floating_point() or not value.numel():
+    if not value.is_floating_point() or not value.numel() or name in target.dependent:
         return False
-    if name in target.manifolds:
-        return isinstance(target.manifolds[name], Stiefel | Sphere)
+    manifold = target.manifolds.get(name)
+    if manifold is not None:  # the negative of a rotation may be a reflection
+        return isinstance(manifold, Stiefel | Sphere) and not isinstance(manifold, SpecialOrthogonal)
     if name not in target.transforms:
         return True
     constrained = target.transforms[name].inv

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from pyro_manifold.manifolds.stiefel import Stiefel
+from pyro_manifold.manifolds import SpecialOrthogonal, Stiefel
 
 _PROJECT = "project with Stiefel().projection first if the error is only accumulated rounding."
 
@@ -59,6 +59,12 @@ def check_orthonormal(values: Tensor, name: str, owner: str, remedy: str = _PROJ
     error = float(Stiefel().membership_error(values.detach()).max())
     if error > Stiefel.membership_tolerance(values.dtype):
         raise ValueError(f"{owner}: {name} must have orthonormal columns, but |XᵀX − I| reaches {error:.1e}; {remedy}")
+
+
+def are_rotations(values: Tensor) -> bool:
+    """Return whether all matrices are orthonormal, square and of determinant 1."""
+    manifold, (n, p) = SpecialOrthogonal(), values.shape[-2:]
+    return n > 1 and manifold.accepts_shape(n, p) and bool(manifold.contains(values.detach()).all())
 
 
 def check_reference(reference: Tensor, draws: Tensor, owner: str, name: str = "reference") -> Tensor:

@@ -1,4 +1,4 @@
-"""Values of `pyro.deterministic` sites under each draw."""
+"""Values of the sites that are functions of the draws, such as those of `pyro.deterministic`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pyro.infer
 import torch
 from torch import Tensor
 
+from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.diagnostics.replay import (
     Node,
     Replay,
     Values,
     check_has_arguments,
+    first_and_last_draw,
     first_draw,
-    is_deterministic,
     over_draws,
+    same,
 )
 
 _MOST_CONSTANT = 32
@@ -28,7 +30,10 @@ _RANDOM = 32  # a dependence on whether two places of a plate are equal is misse
 def deterministic_values(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
 ) -> Values:
-    """Compute the sites of `pyro.deterministic`, which are functions of the sites that were sampled.
+    """Compute the sites that are functions of the sites that were sampled.
+
+    These are the sites of `pyro.deterministic`, those that a handler such as `poutine.reparam` has moved, sites with
+    the distribution `Delta`, and observed values that are functions of the draws, as in ``obs=y - f(x)``.
 
     The model is traced once and vectorised over draws; where that is not possible it is run draw by draw. Sites that
     depend on discrete sites which were summed out have no value: they are left out, with a warning. They are found by
@@ -49,7 +54,11 @@ def deterministic_values(
     replay = Replay(model, args, kwargs)
     first = first_draw(samples)
     with torch.no_grad(), pyro.validation_enabled(False):
-        names = [name for name, site in replay.trace(first).nodes.items() if is_deterministic(site)]
+        nodes = replay.trace(first).nodes
+        # An observed Delta is another way to write a factor, if its value is not a function of the draws.
+        marked = [name for name, site in nodes.items() if is_deterministic(site)]
+        names = marked + replay.moved(first_and_last_draw(samples))
+        points = [name for name in marked if not nodes[name]["infer"].get("_deterministic")]
         if not names:
             return {}
         missing = replay.without_draws(first)
@@ -80,7 +89,12 @@ def deterministic_values(
         nodes = replay.trace({**values, **assignments[0]}).nodes
         return {name: nodes[name]["value"] for name in names if name not in undefined}
 
-    return over_draws(of_one_draw, samples)
+    values = over_draws(of_one_draw, samples)
+    return {name: value for name, value in values.items() if name not in points or not _is_constant(value)}
+
+
+def _is_constant(values: Tensor) -> bool:
+    return len(values) > 1 and same(values, values[:1].expand_as(values))
 
 
 def deterministic_values_of_run(mcmc: pyro.infer.MCMC, samples: Mapping[str, Tensor], dimensions: int) -> Values:
@@ -121,9 +135,4 @@ def _at_random(site: Node, generator: torch.Generator) -> Tensor:
 def _that_depend(names: list[str], replay: Replay, first: Values, assignments: list[Values]) -> list[str]:
     """Return the sites whose value is not the same for all assignments of the discrete sites."""
     found = [replay.trace({**first, **assignment}).nodes for assignment in assignments]
-    return [name for name in names if not all(_same(nodes[name]["value"], found[0][name]["value"]) for nodes in found)]
-
-
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Return whether two tensors are equal, with NaN equal to itself."""
-    return first.shape == second.shape and bool(((first == second) | (first != first) & (second != second)).all())
+    return [name for name in names if not all(same(nodes[name]["value"], found[0][name]["value"]) for nodes in found)]

@@ -12,7 +12,8 @@ from pyro.distributions import ExpandedDistribution, MaskedDistribution, constra
 from torch import Tensor
 
 from pyro_manifold.density.causes import parts
-from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_draw, is_deterministic, over_draws
+from pyro_manifold.density.point_masses import is_deterministic
+from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_draw, over_draws
 
 _MOST_DRAWS = 500  # of divergences, and of all draws
 _CERTAIN = 1.645  # standard errors of a mean rank

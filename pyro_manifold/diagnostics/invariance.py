@@ -14,6 +14,8 @@ from pyro_manifold.density.model import ModelTarget, Target
 from pyro_manifold.diagnostics.replay import is_latent
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.graphs.agreement import FactorisationError, effect_of_rounding
+from pyro_manifold.manifolds import SpecialOrthogonal
+from pyro_manifold.manifolds.special_orthogonal import with_positive_determinant
 
 _SIGNS_AT_EACH = 4
 _QUICKLY_APART = 10.0  # times half the digits: a larger difference is not rounding, whatever the model
@@ -31,7 +33,7 @@ class Invariance:
         self.points = [point for point, energy in zip(points, energies, strict=True) if energy.isfinite()]
         self._energies = [energy for energy in energies if energy.isfinite()]
         self._tolerances: dict[int, float] = {}
-        self._flipped: dict[frozenset[tuple[str, str]], Tensor] = {}
+        self._flipped: dict[tuple[frozenset[tuple[str, str]], bool], Tensor] = {}
 
     def first(self, candidates: Iterator[Symmetry]) -> Symmetry | None:
         """Return the first of the candidates under which the density is invariant."""
@@ -56,6 +58,12 @@ class Invariance:
             for _ in range(_SIGNS_AT_EACH)
         )
 
+    def is_largest_at_zero(self, symmetry: Symmetry) -> bool:
+        """Return whether the density is larger where the sites are 0 than at each point: both signs are one mode."""
+        zeros = [{name: torch.zeros_like(point[name]) for name in symmetry.sites} for point in self.points]
+        at_zero = [self._energy({**point, **zero}) for point, zero in zip(self.points, zeros, strict=True)]
+        return all(bool(zero < energy) for zero, energy in zip(at_zero, self._energies, strict=True))
+
     def may_have(self, symmetry: Symmetry) -> bool:
         """Return false if some signs of columns show that the density is not invariant, by few evaluations in all.
 
@@ -73,13 +81,15 @@ class Invariance:
         """Return the energy at the first point with random signs of the columns of some sites, the same for all."""
         places = {**dict.fromkeys(symmetry.transposed, "-2"), **dict(symmetry.axes)}
         places |= {name: f"whole {count}" for name, count in symmetry.whole}
-        key = frozenset((name, str(places.get(name))) for name in names)
+        key = frozenset((name, str(places.get(name))) for name in names), symmetry.proper
         if key not in self._flipped:
             point = self.points[0]
             matrices = {name: symmetry.matrices(name, point[name]) for name in names}
             columns = matrices[names[0]].shape[-1]
             signs = 2.0 * torch.randint(2, (columns,), generator=torch.Generator().manual_seed(0)) - 1
             signs[0] = -signs[1:2].sum() if columns > 1 else -1.0
+            if symmetry.proper:
+                signs[-1] *= signs.prod()
             flipped = {name: symmetry.put_back(name, x * signs.to(x), point[name]) for name, x in matrices.items()}
             self._flipped[key] = self._energy({**point, **flipped})
         return self._flipped[key]
@@ -90,7 +100,9 @@ class Invariance:
         Returns:
             The scales and the site, if there is one; None if the signs of the scales are identified.
         """
-        for name in (None, *symmetry.sites):
+        # Signs of any columns would make a rotation a reflection.
+        rotations = [name for name, each in self._target.manifolds.items() if isinstance(each, SpecialOrthogonal)]
+        for name in (None, *(each for each in symmetry.sites if each not in rotations)):
             found = (scale,) if name is None else (scale, name)
             generator = torch.Generator().manual_seed(0)
             if all(
@@ -100,6 +112,17 @@ class Invariance:
             ):
                 return found
         return None
+
+    def has_turns(self, name: str) -> bool:
+        """Return whether the density is the same after whole turns of all angles of a site, and not after a radian."""
+        generator = torch.Generator().manual_seed(0)
+        varies = False
+        for point, expected in zip(self.points, self._energies, strict=True):
+            turns = 2 * torch.pi * _random_signs(point[name], generator)
+            if self._are_apart(self._energy({**point, name: point[name] + turns}), expected):
+                return False
+            varies |= self._are_apart(self._energy({**point, name: point[name] + 1}), expected)
+        return varies
 
     @staticmethod
     def _are_apart(first: Tensor, second: Tensor) -> bool:
@@ -175,6 +198,7 @@ def _moved(symmetry: Symmetry, point: Sites, generator: torch.Generator) -> Iter
         turns = change
         if symmetry.independent == "signs":
             turns = change @ _random_change("signs", (*batch, first.shape[-1]), generator).to(first)
+        turns = with_positive_determinant(turns) if symmetry.proper else turns
         turned = {
             name: symmetry.put_back(name, symmetry.matrices(name, point[name]) @ turns, point[name])
             for name in symmetry.sites

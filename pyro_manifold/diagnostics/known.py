@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.invariants import Invariance, invariants
@@ -15,7 +16,7 @@ def known_quantities(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]
 
     The functionals are the `invariants` of the product that the sentence of `Symmetry` names. If more than three sites
     change together they are the invariants of each of them, and for sites that are reordered with the columns their
-    sorted values.
+    sorted values. Of angles they are cos and sin.
 
     Args:
         draws: ``{site: (chains, draws, ...)}``; sites that were not kept are missing.
@@ -35,6 +36,9 @@ def known_quantities(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]
         sites = [name for name in symmetry.names if name in draws]
         for name in sites:
             del found[name]
+        if symmetry.kind == "turns":
+            found |= {f"{name}, cos and sin": torch.stack([draws[name].cos(), draws[name].sin()], -1) for name in sites}
+            continue
         product = _of_product(draws, symmetry) if len(sites) == len(symmetry.names) else None
         found |= product if product is not None else _of_each(draws, symmetry)
     return found

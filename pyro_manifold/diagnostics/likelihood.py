@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_manifold.density.minibatch import in_minibatches
 from pyro_manifold.diagnostics.marginal_likelihood import MarginalLikelihood
 from pyro_manifold.diagnostics.observations import are_observations, is_factor
-from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_draw, has_data, over_draws
+from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_and_last_draw, first_draw, has_data, over_draws
 
 
 class PointwiseLikelihood(NamedTuple):
@@ -29,11 +29,27 @@ class PointwiseLikelihood(NamedTuple):
     observed: Values
 
 
-def observed_values(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
-    """Return the values of all observed sites of a model, ``{site: tensor}``, without data that come in minibatches."""
+def observed_values(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
+) -> Values:
+    """Return the data of a model, ``{observed site: tensor}``.
+
+    Data that come in minibatches are left out, and observed values that are functions of the draws.
+
+    Args:
+        model: a Pyro model.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        samples: ``{site: (draws, ...)}``.
+    """
+    replay, draws = Replay(model, args, kwargs), first_and_last_draw(samples)
     with torch.no_grad(), pyro.validation_enabled(False):
-        nodes = Replay(model, args, kwargs).trace({}).nodes
-    whole = {name: site for name, site in nodes.items() if has_data(site) and not in_minibatches(site)}
+        nodes, moved = replay.trace(draws[0]).nodes, replay.moved(draws)
+    whole = {
+        name: site
+        for name, site in nodes.items()
+        if has_data(site) and not in_minibatches(site) and name not in {*moved, *samples}
+    }
     return {name: torch.as_tensor(site["value"]).detach() for name, site in whole.items()}
 
 
@@ -71,6 +87,7 @@ def pointwise_likelihood(
     with torch.no_grad(), pyro.validation_enabled(False):
         missing = replay.without_draws(first)
         parts = [name for name, site in replay.trace(first).nodes.items() if has_data(site) and in_minibatches(site)]
+        computed = _without_density(replay, samples)
     if parts:
         raise ValueError(f"{parts} are observed in minibatches, which differ between runs of the model")
     dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
@@ -83,7 +100,8 @@ def pointwise_likelihood(
     def sites_with_data(values: Values) -> dict[str, Node]:
         trace = replay.trace(values)
         trace.compute_log_prob()
-        return {name: site for name, site in trace.nodes.items() if has_data(site) and name not in samples}
+        apart = {*samples, *computed}
+        return {name: site for name, site in trace.nodes.items() if has_data(site) and name not in apart}
 
     def of_one_draw(values: Values) -> Values:
         sites = sites_with_data(values)
@@ -107,3 +125,11 @@ def warn_of_factors(
             f"prior or of the likelihood: for the likelihood of data write pyro.sample(..., obs=data), {remedy}.",
             stacklevel=4,
         )
+
+
+def _without_density(replay: Replay, samples: Mapping[str, Tensor]) -> list[str]:
+    """Return the sites that a handler has made functions of the draws, and masked."""
+    draws = first_and_last_draw(samples)
+    trace = replay.trace(draws[0])
+    trace.compute_log_prob()
+    return [name for name in replay.moved(draws) if not trace.nodes[name]["log_prob"].any()]

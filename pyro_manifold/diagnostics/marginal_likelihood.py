@@ -17,8 +17,9 @@ from pyro.ops.packed import pack
 from pyro.ops.rings import LogRing
 from torch import Tensor
 
+from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.diagnostics.observations import are_observations
-from pyro_manifold.diagnostics.replay import Node, Replay, Values, has_data, is_deterministic
+from pyro_manifold.diagnostics.replay import Node, Replay, Values, has_data
 
 Symbol = str
 """A letter for a plate or for a summed-out site, as in Pyro's packed tensors."""

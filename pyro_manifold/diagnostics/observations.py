@@ -8,7 +8,8 @@ from torch import Tensor
 
 from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.density.first_run import masks
-from pyro_manifold.diagnostics.replay import Node, is_deterministic
+from pyro_manifold.density.point_masses import is_deterministic
+from pyro_manifold.diagnostics.replay import Node
 
 
 def are_observations(site: Node) -> Tensor:

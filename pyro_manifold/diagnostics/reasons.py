@@ -36,12 +36,13 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
     found = [convergence(x, ("r_hat", "ess_bulk")) for x in known]
     r_hat = torch.cat([each["r_hat"].flatten() for each in found])
     sizes = torch.cat([each["ess_bulk"].flatten() for each in found])
+    invariants = "cos and sin" if symmetry.kind == "turns" else "the invariants"
     if bool(r_hat.isnan().all()):
         if any(bool(varies(x.flatten(2) if x.dim() > 2 else x.unsqueeze(-1)).any()) for x in known):
-            return f"There are too few draws to compare {of} on the invariants."
-        return f"On the invariants {of} agree exactly."
+            return f"There are too few draws to compare {of} on {invariants}."
+        return f"On {invariants} {of} agree exactly."
     return (
-        f"R-hat of the invariants is at most {float(r_hat[~r_hat.isnan()].max()):.3f}, and their effective sample size "
+        f"R-hat of {invariants} is at most {float(r_hat[~r_hat.isnan()].max()):.3f}, and their effective sample size "
         f"at least {_smallest(sizes):.0f}."
     )
 
@@ -67,18 +68,20 @@ summary(align=False)). R-hat of the invariants is at most 1.002, and their effec
         "signs": "each draw has the signs nearest to the mean",
         "permutations": "each draw has the signs and the order nearest to the mean",
         "rotations": "each draw is rotated to the mean subspace",
+        "turns": "each draw is in the turn nearest to the mean direction",
     }[symmetry.kind]
     done += "".join(f", and `{scale}` is made positive" for scale, *_ in symmetry.positive)
     line = f"{symmetry.known_up_to()}: {done} (unaligned: summary(align=False)). "
     line += agreement({name: x for name, x in samples.items() if name in names}, symmetry, of)
     if contested < _SMALLEST_REPORTED:
         return line
-    other = {"signs": "other signs are", "permutations": "another order or other signs are"}
+    other = {"signs": "other signs are", "permutations": "another order or other signs are", "turns": "another turn is"}
     nearly = other.get(symmetry.kind, "a reflection is")
-    return (
-        f"{line} For {100 * contested:.0f} % of the draws {nearly} nearly as good: the aligned distribution of single "
-        "columns depends on the alignment."
-    )
+    if symmetry.kind == "turns":
+        dependent = "mean and standard deviation depend on where the circle is cut"
+    else:
+        dependent = "the aligned distribution of single columns depends on the alignment"
+    return f"{line} For {100 * contested:.0f} % of the draws {nearly} nearly as good: {dependent}."
 
 
 def disagreement_warning(
@@ -105,7 +108,8 @@ def disagreement_warning(
     apart = "" if of == "runs" and len(first) == 1 else _apart(samples, symmetries, log_density, num_superchains)
     if not apart:
         return None
-    columns = ", and not only on signs, order or rotations of columns" if symmetries else ""
+    of_columns = any(symmetry.kind != "turns" for symmetry in symmetries)
+    columns = ", and not only on signs, order or rotations of columns" if of_columns else ""
     if of == "runs":
         return (
             f"Runs disagree{columns}, R-hat of {apart}: some may have missed modes or given them the wrong share. Take "

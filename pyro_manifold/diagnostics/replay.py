@@ -10,10 +10,12 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_manifold.density.minibatch import in_minibatches
+from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.graphs import lowering
 from pyro_manifold.graphs.agreement import FlatFunction
 from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.verified import Verified
+from pyro_manifold.graphs.verified import Verified, row_by_row
 
 Values = dict[str, Tensor]
 Node = dict[str, Any]
@@ -55,6 +57,19 @@ class Replay:
         """Return the latent sites without values: discrete ones that were summed out, or sites that were not kept."""
         return {name: site for name, site in self.trace(values).nodes.items() if is_latent(site) and name not in values}
 
+    def moved(self, draws: list[Values]) -> list[str]:
+        """Return the observed sites whose values are functions of the draws, such as ``obs=y - f(x)``."""
+        first, *others = [self.trace(draw).nodes for draw in draws]
+        observed = [
+            name for name, site in first.items() if has_data(site) and not in_minibatches(site) and name not in draws[0]
+        ]
+        return [
+            name
+            for name in observed
+            for nodes in others
+            if not same(*[torch.as_tensor(each[name]["value"]) for each in (first, nodes)])
+        ]
+
 
 def over_draws(
     of_one_draw: Callable[[Values], Values], samples: Mapping[str, Tensor], at_a_time: int = _DRAWS_AT_A_TIME
@@ -95,14 +110,9 @@ def _of_a_batch(flat: FlatFunction, columns: tuple[Tensor, ...]) -> tuple[Tensor
     return function(*columns)
 
 
-def row_by_row(flat: FlatFunction) -> FlatFunction:
-    """Return a function that applies ``flat``, for one draw or chain, to each row of its inputs in turn."""
-
-    def rows(*columns: Tensor) -> tuple[Tensor, ...]:
-        results = [flat(*values) for values in zip(*columns, strict=True)]
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-
-    return rows
+def same(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors are equal, with NaN equal to itself."""
+    return first.shape == second.shape and bool(((first == second) | (first != first) & (second != second)).all())
 
 
 def _to_compare(columns: tuple[Tensor, ...]) -> list[int]:
@@ -116,6 +126,11 @@ def _to_compare(columns: tuple[Tensor, ...]) -> list[int]:
     return sorted(chosen)
 
 
+def first_and_last_draw(samples: Mapping[str, Tensor]) -> list[Values]:
+    """Return the values of the first and of the last draw."""
+    return [{name: value[place].detach() for name, value in samples.items()} for place in (0, -1)]
+
+
 def first_draw(samples: Mapping[str, Tensor]) -> Values:
     """Return the values of the first draw."""
     return {name: value[0].detach() for name, value in samples.items()}
@@ -123,7 +138,8 @@ def first_draw(samples: Mapping[str, Tensor]) -> Values:
 
 def is_latent(site: Node) -> bool:
     """Return whether a site of a trace is sampled and not observed."""
-    return site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
+    sampled = site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
+    return sampled and not is_deterministic(site)
 
 
 def has_data(site: Node) -> bool:
@@ -134,10 +150,5 @@ def has_data(site: Node) -> bool:
         and not poutine.util.site_is_subsample(site)
         and not site["infer"].get("is_auxiliary")
         and not is_deterministic(site)
-        and not isinstance(site["fn"], pyro.distributions.Unit | pyro.distributions.Delta)
+        and not isinstance(site["fn"], pyro.distributions.Unit)
     )
-
-
-def is_deterministic(site: Node) -> bool:
-    """Return whether a site of a trace is one of `pyro.deterministic`."""
-    return site["type"] == "sample" and bool(site["infer"].get("_deterministic"))

@@ -13,7 +13,7 @@ from pyro_manifold.store.manifest import FORMAT, read_json
 from pyro_manifold.store.reading import StoredRun
 
 _NAME = "symmetries.json"
-_KINDS = ("signs", "permutations", "rotations")
+_KINDS = ("signs", "permutations", "rotations", "turns")
 
 
 def has_record(folder: Path) -> bool:
@@ -60,9 +60,10 @@ def _symmetry(values: dict[str, Any], sites: set[str]) -> Symmetry:
         raise ValueError(f"kind {str(kind)[:40]}, independent {str(independent)[:40]}")
     groups = {name: tuple(values[name]) for name in ("sites", "vectors", "reordered", "transposed")}
     positive = tuple(tuple(names) for names in values["positive"])
-    # Runs of earlier versions have neither.
+    # Records of earlier versions have none of these.
     whole, axes = (tuple((str(name), int(k)) for name, k in values.get(key, ())) for key in ("whole", "axes"))
     named = {name for names in (*groups.values(), *positive, dict(whole), dict(axes)) for name in names}
     if not groups["sites"] or not named <= sites:
         raise ValueError(f"the sites are {sorted(sites)}")
-    return Symmetry(kind, independent=independent, positive=positive, whole=whole, axes=axes, **groups)
+    proper = bool(values.get("proper", False))
+    return Symmetry(kind, independent=independent, positive=positive, whole=whole, axes=axes, proper=proper, **groups)

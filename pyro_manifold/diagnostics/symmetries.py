@@ -19,6 +19,7 @@ from pyro_manifold.diagnostics.candidate_symmetries import (
 )
 from pyro_manifold.diagnostics.invariance import Invariance
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.manifolds import SpecialOrthogonal
 
 _POINTS = 3
 _MOST_LOADINGS = 32  # sites without a manifold that are tried; each costs an evaluation of the density or a few
@@ -39,6 +40,8 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     columns of a companion may be along any of its dimensions, and a plate of unit vectors is a matrix. One column, such
     as that of a single factor, changes its sign with companions of any shape. Independent numbers with a prior that is
     even, each of which may change its sign as well, are not reported: there is nothing that could be aligned.
+
+    Angles with a prior on all real numbers, such as `VonMises`, are known up to whole turns if the density is periodic.
 
     Args:
         target: the target that was sampled.
@@ -67,16 +70,20 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     if points and loadings:
         free = [name for name in sorted(points[0]) if may_be_loadings(name, target, points[0])]
         names += sorted(free, key=lambda name: not is_matrix(points[0][name]))[:_MOST_LOADINGS]
-    if not names:
+    angles = [name for name in target.angles if loadings and points and name in points[0]]
+    if not names and not angles:
         return []
     density = Invariance(target, points)
+    angles = [name for name in angles if density.has_turns(name)]
     found: list[Symmetry] = []
-    for name in names if density.points else []:
+    for name in [name for name in names if name not in angles] if density.points else []:
         taken = {each for symmetry in found for each in symmetry.names}
         if name in taken:
             continue
         symmetry = _symmetry_of(name, target, density, taken)
         found += [symmetry] if symmetry is not None else []
+    taken = {each for symmetry in found for each in symmetry.names}
+    found += [Symmetry("turns", (name,)) for name in angles if name not in taken]
     return found
 
 
@@ -84,11 +91,13 @@ def _symmetry_of(name: str, target: Target, density: Invariance, taken: set[str]
     point = density.points[0]
     tried = (
         each
-        for each in candidates(name, target, point, taken)
+        for each in (_within_support(each, target) for each in candidates(name, target, point, taken))
         if (name in target.manifolds and len(each.sites) < 3) or density.may_have(each)
     )
     symmetry = density.first(tried)
     if symmetry is None or (name not in target.manifolds and density.has_even_rows(symmetry)):
+        return None
+    if name not in target.manifolds and symmetry.whole and density.is_largest_at_zero(symmetry):
         return None
     if symmetry.is_one_sign:
         as_columns = elements_as_columns(symmetry, target, point)
@@ -105,6 +114,12 @@ def _symmetry_of(name: str, target: Target, density: Invariance, taken: set[str]
     return symmetry._replace(positive=tuple(each for each in positive if each is not None))
 
 
+def _within_support(symmetry: Symmetry, target: Target) -> Symmetry:
+    """Return the symmetry without transformations that lead away from the manifold of a site: rotations stay ones."""
+    manifolds = (target.manifolds.get(name) for name in symmetry.sites)
+    return symmetry._replace(proper=any(isinstance(each, SpecialOrthogonal) for each in manifolds))
+
+
 def _may_be_positive(name: str, symmetry: Symmetry, target: Target, point: Sites) -> bool:
     """Return whether a site has a real number for each column, common to all elements of a plate or not."""
     *batch, _, columns = symmetry.matrices(symmetry.sites[0], point[symmetry.sites[0]]).shape
@@ -113,6 +128,8 @@ def _may_be_positive(name: str, symmetry: Symmetry, target: Target, point: Sites
 
 
 def _coordinates(target: Target, values: Sites) -> Sites:
+    if target.dependent:
+        return target.positions(values)
     return {name: target.transforms[name](x) if name in target.transforms else x for name, x in values.items()}
 
 
@@ -140,7 +157,9 @@ def _with_order(symmetry: Symmetry, target: Target, point: Sites) -> Iterator[Sy
 def _orders(name: str, target: Target, point: Sites, columns: int) -> list[int]:
     """Return the dimensions, from the end, along which a site has a value for each column, in any order of them."""
     x = point[name]
-    axes = [axis for axis in range(-1, -x.dim() - 1, -1) if x.shape[axis] == columns] if x.numel() else []
+    if not x.numel() or name in target.dependent:
+        return []
+    axes = [axis for axis in range(-1, -x.dim() - 1, -1) if x.shape[axis] == columns]
     if name not in target.transforms:
         return axes
     inverse = target.transforms[name].inv

@@ -16,7 +16,8 @@ class Symmetry(NamedTuple):
     r"""A transformation of sites that does not change a density.
 
     Attributes:
-        kind: the transformations of the columns: ``"signs"``, ``"permutations"`` (signs and order) or ``"rotations"``.
+        kind: the transformations of the columns: ``"signs"``, ``"permutations"`` (signs and order) or ``"rotations"``;
+            or ``"turns"``, whole turns of each entry, an angle.
         sites: the sites whose columns are transformed; several are transformed together.
         vectors: those of them that are vectors: a unit vector, which is one column, or a companion with one number
             for each column.
@@ -30,6 +31,7 @@ class Symmetry(NamedTuple):
             with that dimension, counted from the end.
         positive: sites with a value for each column whose signs are not identified either, each with the one of
             ``sites`` whose columns change signs with it, if there is one: d and V of $U \operatorname{diag}(d) V^\top$.
+        proper: whether the transformations have determinant 1, as one of the sites is a rotation and stays one.
     """
 
     kind: str
@@ -39,6 +41,7 @@ class Symmetry(NamedTuple):
     independent: Independence = "none"
     transposed: tuple[str, ...] = ()
     positive: tuple[tuple[str, ...], ...] = ()
+    proper: bool = False
     whole: tuple[tuple[str, int], ...] = ()
     axes: tuple[tuple[str, int], ...] = ()
 
@@ -108,12 +111,16 @@ class Symmetry(NamedTuple):
 
     def known_up_to(self) -> str:
         """Return a clause that names the sites and the transformations."""
+        if self.kind == "turns":
+            return f"{_quoted(self.sites)} is an angle without bounds, known only up to whole turns"
         verb, their = ("is", "its") if len(self.sites) == 1 else ("are", "their")
         changes = {"signs": "the signs", "permutations": "the signs and the order", "rotations": "rotations"}
         what = f"{changes[self.kind]} of {self._columns(their)}" + (", together" if len(self.sites) > 1 else "")
         if self.is_one_sign:
             sign = "signs" if self.independent == "all" and len(self.sites) > 1 else "sign"
             what = f"{their} {sign}" + (", together" if len(self.sites) > 1 else "")
+        if self.proper and self.kind != "rotations":
+            what += ", without reflections"
         if self.reordered:
             what += f", with {_quoted(self.reordered)} in the same order"
         for scale, *others in self.positive:
@@ -140,6 +147,10 @@ class Symmetry(NamedTuple):
     def sentence(self) -> str:
         """Return a sentence about the symmetry for the summary table of draws as they were sampled."""
         their = "its" if len(self.sites) == 1 else "their"
+        if self.kind == "turns":
+            return (
+                f"{self.known_up_to()}: mean and R-hat of the angle are not meaningful; see those of its cos and sin."
+            )
         return (
             f"{self.known_up_to()}: means and R-hat of {their} entries are not meaningful; see "
             f"pyro_manifold.diagnostics.summarise_invariants({self._arguments()})."

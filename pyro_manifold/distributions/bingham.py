@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
-from pyro.distributions import constraints as pyro_constraints
 from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions.bingham_envelope import sample_bingham
 from pyro_manifold.distributions.bingham_normaliser import log_bingham_normaliser
+from pyro_manifold.distributions.constraints import uniform_sphere
 from pyro_manifold.distributions.matrix_angular_central_gaussian import check_square
 from pyro_manifold.distributions.repeated_rows import repeated_rows
 
@@ -50,7 +50,7 @@ class Bingham(TorchDistribution):
     arg_constraints: ClassVar[dict[str, Constraint]] = {
         "A": torch_constraints.independent(torch_constraints.real, 2),
     }
-    support = pyro_constraints.sphere
+    support = uniform_sphere
 
     def __init__(self, A: Tensor, *, validate_args: bool | None = None) -> None:
         if check_square("Bingham", "A", A) < 2:

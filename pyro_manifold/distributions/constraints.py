@@ -5,15 +5,24 @@
 that `biject_to` and `transform_to` return, from unconstrained space to the manifold: `PolarTransform` for the first and
 `HouseholderTransform` for the second. Samplers that move on the manifold itself do not use it. `grassmann` has the same
 matrices, for densities that depend on the span of their columns alone, and `special_orthogonal` the square ones with
-determinant 1, which are rotations. `positive_decreasing_vector` is for one value per column that identifies the order
+determinant 1, which are rotations.
+
+The constraint of a distribution on a manifold also names the *base measure* of its density. It is the uniform
+distribution for all constraints of this package. Pyro's `sphere` has the surface area instead, whose total is not 1:
+unit vectors with densities of either kind have the constraint `uniform_sphere` or `sphere`. What integrates a density
+in coordinates asks `log_base_measure`.
+
+`positive_decreasing_vector` is for one value per column that identifies the order
 of columns, such as singular values.
 """
 
 from __future__ import annotations
 
+import math
+
 from pyro.distributions import constraints as pyro_constraints
 from pyro.distributions.constraints import *  # noqa: F403
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.manifolds import Grassmann, Manifold, SpecialOrthogonal, Sphere, Stiefel
@@ -79,6 +88,20 @@ class SpecialOrthogonalConstraint(StiefelConstraint):
 
     def __repr__(self) -> str:
         return "special_orthogonal"
+
+
+class UniformSphereConstraint(type(pyro_constraints.sphere)):  # type: ignore[misc]
+    """Unit vectors whose densities are with respect to the uniform distribution; those of `sphere` to surface area.
+
+    Examples:
+        >>> import torch
+        >>> from pyro_manifold import constraints
+        >>> constraints.uniform_sphere.check(torch.tensor([0.6, 0.8]))
+        tensor(True)
+    """
+
+    def __repr__(self) -> str:
+        return "uniform_sphere"
 
 
 class PositiveDecreasingVector(Constraint):
@@ -151,6 +174,9 @@ The transform of `biject_to` is `RotationTransform`, that of `transform_to` `Pol
 householder_stiefel = HouseholderStiefelConstraint
 """Matrices with orthonormal columns, as ``householder_stiefel(n, p)``; the transform is `HouseholderTransform`."""
 
+uniform_sphere = UniformSphereConstraint()
+"""Unit vectors ``(..., n)``, densities with respect to the uniform distribution; the transform is `SphereTransform`."""
+
 positive_decreasing_vector = PositiveDecreasingVector()
 r"""Vectors ``(..., p)`` with $y_1 \ge \dots \ge y_p > 0$; the transform is `DecreasingTransform`."""
 
@@ -164,12 +190,28 @@ def manifold_of(constraint: Constraint) -> Manifold | None:
     return getattr(constraint, "manifold", None)
 
 
+def log_base_measure(constraint: Constraint, shape: Size) -> float:
+    r"""Return the log of the total base measure of densities with this constraint, of a value of this shape.
+
+    It is 0, since base measures are normalised, except for Pyro's `sphere`: each unit vector in $\mathbb{R}^n$
+    contributes the area, $2 \pi^{n/2} / \Gamma(n/2)$.
+    """
+    while isinstance(constraint, pyro_constraints.independent):
+        constraint = constraint.base_constraint
+    if type(constraint) is not type(pyro_constraints.sphere):
+        return 0.0
+    n = shape[-1]
+    return shape.numel() // n * (math.log(2) + n / 2 * math.log(math.pi) - math.lgamma(n / 2))
+
+
 __all__ = [
     *pyro_constraints.__all__,
     "grassmann",
     "householder_stiefel",
+    "log_base_measure",
     "manifold_of",
     "positive_decreasing_vector",
     "special_orthogonal",
     "stiefel",
+    "uniform_sphere",
 ]

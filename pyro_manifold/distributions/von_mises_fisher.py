@@ -12,6 +12,7 @@ from torch.distributions import Beta, register_kl
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.distributions.constraints import uniform_sphere
 from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
 from pyro_manifold.distributions.repeated_rows import repeated_rows
 from pyro_manifold.distributions.sphere_normaliser import (
@@ -60,7 +61,7 @@ class VonMisesFisher(TorchDistribution):
         "mean_direction": pyro_constraints.sphere,
         "concentration": pyro_constraints.nonnegative,
     }
-    support = pyro_constraints.sphere
+    support = uniform_sphere
 
     def __init__(
         self, mean_direction: Tensor, concentration: Tensor | float, *, validate_args: bool | None = None

@@ -11,6 +11,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.causes import arguments_by_name
+from pyro_manifold.density.dependent_supports import refuse_dependent
 from pyro_manifold.density.handlers import models_run
 from pyro_manifold.infer.exchange.exchange import ReplicaExchange, as_tempering, check_tempering
 from pyro_manifold.infer.mcmc.arguments import (
@@ -350,7 +351,11 @@ class MCMC(Results):
         """Return the draw storage of a run."""
         names = self._names_to_save(run)
         if self._store is None:
+            dependent = run.problem.target.dependent
+            if self.transforms is not None:
+                refuse_dependent(dependent, "transforms of MCMC do not follow")
             transforms = self.kernel.transforms if self.transforms is None else self.transforms
+            transforms = None if dependent else transforms
             return InMemory(self._requested_samples // self._thinning, names, transforms)
         parts = {"num_superchains": str(self._num_superchains), "tempering": repr(self._tempering), **data}
         if self._initial_params is not None:

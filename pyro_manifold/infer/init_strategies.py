@@ -12,7 +12,6 @@ from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.diagnostics.checks import check_same_number
-from pyro_manifold.diagnostics.replay import is_deterministic
 
 InitStrategy = Callable[[dict[str, Any]], Tensor]
 """Function from a site of a trace to its initial value, as those of `pyro.infer.autoguide.initialization`."""
@@ -83,7 +82,7 @@ class _OfGuide:
         return {
             name: site["value"].detach()
             for name, site in nodes.items()
-            if site["type"] == "sample" and not site["infer"].get("is_auxiliary") and not is_deterministic(site)
+            if site["type"] == "sample" and not site["infer"].keys() & {"is_auxiliary", "_deterministic"}
         }
 
     def missing(self, site: dict[str, Any], values: Sites) -> Tensor:

@@ -14,9 +14,11 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_manifold.density.causes import arguments_by_name, explained
+from pyro_manifold.density.flat_priors import StartInSupport
 from pyro_manifold.density.minibatch import in_minibatches
+from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.diagnostics.checks import check_same_number
-from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_deterministic, is_latent
+from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_latent
 from pyro_manifold.graphs.verified import reason
 
 _SHAPES_SHOWN = 4
@@ -85,7 +87,12 @@ class Predictive(pyro.infer.Predictive):
                 return self._placed(args, kwargs).forward(*args, **kwargs)
             samples = self._without_deterministic(args, kwargs) or None
             options = {"num_samples": self.num_samples, "return_sites": self.return_sites}
-            return pyro.infer.Predictive(self.model, samples, self.guide, **options).forward(*args, **kwargs)
+            return pyro.infer.Predictive(self._drawn_model, samples, self.guide, **options).forward(*args, **kwargs)
+
+    @property
+    def _drawn_model(self) -> Callable[..., Any]:
+        """The model, whose sites with draws Pyro draws once more, to no effect, also under an improper prior."""
+        return StartInSupport(self.posterior_samples)(self.model) if self.posterior_samples else self.model
 
     def get_vectorized_trace(self, *args: Any, **kwargs: Any) -> poutine.Trace:
         """Return one trace of the model for all draws."""
@@ -111,7 +118,7 @@ class Predictive(pyro.infer.Predictive):
             return self.posterior_samples
         first = {name: value[0] for name, value in self.posterior_samples.items()}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            nodes = _trace_of_draw(poutine.mask(self.model, mask=False), first, args, kwargs).nodes
+            nodes = _trace_of_draw(poutine.mask(self._drawn_model, mask=False), first, args, kwargs).nodes
         return _drawn(self.posterior_samples, nodes)
 
     def _placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> pyro.infer.Predictive:
@@ -122,7 +129,7 @@ class Predictive(pyro.infer.Predictive):
             samples, return_sites = pyro.infer.Predictive(self.guide, **options)(*args, **kwargs), return_sites or None
         nodes: Any = {}
         # As in Pyro: a model may check its mask to skip terms that are not predictions, such as factors.
-        masked = poutine.mask(self.model, mask=False)
+        masked = poutine.mask(self._drawn_model, mask=False)
         check_same_number(samples, "Predictive: posterior_samples")
         # Without draws the model is checked with two from the prior.
         compared = samples or _prior_draws(masked, args, kwargs)
@@ -140,7 +147,7 @@ class Predictive(pyro.infer.Predictive):
         if placed:
             _check_alike(masked, compared, placed, args, kwargs)
         options = {"num_samples": self.num_samples, "return_sites": return_sites, "parallel": self.parallel}
-        return pyro.infer.Predictive(self.model, placed if samples else None, **options)
+        return pyro.infer.Predictive(self._drawn_model, placed if samples else None, **options)
 
 
 class _ConditionDrawnSites(Messenger):

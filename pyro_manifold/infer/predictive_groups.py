@@ -11,7 +11,10 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_manifold.density.causes import parts
+from pyro_manifold.density.flat_priors import StartInSupport, has_no_draws
 from pyro_manifold.density.minibatch import in_minibatches
+from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.diagnostics.replay import (
     Node,
     Replay,
@@ -19,7 +22,6 @@ from pyro_manifold.diagnostics.replay import (
     check_has_arguments,
     first_draw,
     has_data,
-    is_deterministic,
     is_latent,
 )
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
@@ -67,6 +69,12 @@ def posterior_predictive(run: Any) -> Values:
 def prior_draws(run: Any, count: int) -> Values:
     """Draw all sites from the prior, observed ones too: ``{site: (count, ...)}``."""
     model, nodes = _sites(run, f"prior={count}")
+    flat = [name for name, site in nodes.items() if is_latent(site) and any(map(has_no_draws, parts(site["fn"])))]
+    if flat:
+        raise ValueError(
+            f"prior={count}: {flat} cannot be drawn, as under an improper prior: leave prior out, or give the sites "
+            "proper priors."
+        )
     factors = [name for name, site in nodes.items() if isinstance(site["fn"], pyro.distributions.Unit)]
     if factors:
         warnings.warn(
@@ -88,7 +96,7 @@ def _sites(run: Any, option: str) -> tuple[Any, dict[str, Node]]:
     except ValueError as error:
         raise ValueError(f"{option}: {error}: pass draws of Predictive on all data, {{site: tensor}}.") from None
     with torch.no_grad(), pyro.validation_enabled(False):
-        trace = poutine.block(poutine.trace(model).get_trace)(*run._args, **run._kwargs)
+        trace = poutine.block(poutine.trace(StartInSupport()(model)).get_trace)(*run._args, **run._kwargs)
     nodes = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
     parts = [name for name, site in nodes.items() if in_minibatches(site)]
     if parts:

@@ -190,8 +190,9 @@ class Results(pyro.infer.MCMC):
         ``"disagreeing_chains"`` names, for each site whose largest split R-hat is above 1.05, that R-hat and the chain
         furthest from the others: it may be in another mode, or not have converged yet. It also names the chains that
         never moved. This R-hat is computed from values, not from ranks: where chains are far apart it is larger than
-        ``"r_hat"``. For a single chain, its two halves are compared. Chains always disagree on sites that are
-        identified only up to sign or rotation; ``"log_density"``, the last entry, is not affected by this.
+        ``"r_hat"``. For a single chain, its two halves are compared. Sites that are identified only up to signs, order
+        or rotations of columns, or up to whole turns, are replaced by functions that these do not change, as in the
+        first line of `summary`: ``"U, row products"`` in place of ``"U"``. ``"log_density"`` is the last entry.
 
         ``"modes"`` groups the chains by mode (`pyro_manifold.diagnostics.modes`), as far as the draws distinguish them,
         if there are at least 20 draws.
@@ -203,7 +204,7 @@ class Results(pyro.infer.MCMC):
         self._check_there_are_draws("diagnostics", fewest=4)
         statistics = self.get_extra_fields(group_by_chain=True)
         chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        found = report(self._samples, statistics, chains, self._num_superchains)
+        found = report(self._samples, statistics, chains, self._num_superchains, self._known() or [])
         if self._vectorised:
             found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
         return Diagnostics(found if self._sampling is None else found | self._sampling.report())

@@ -23,6 +23,9 @@ def polar_factor(matrix: Tensor) -> Tensor:
     nuclear norm, so its derivative is symmetric: the same formula serves reverse and forward mode. It may
     be differentiated any number of times and passes through ``torch.func.grad``, ``jvp`` and ``vmap``.
 
+    The factor of a square matrix with a negative determinant is a reflection; `SpecialOrthogonal.projection` returns
+    the nearest rotation.
+
     Args:
         matrix: ``(..., n, p)`` with n ≥ p, real floating point. A matrix with a non-finite entry gives a
             matrix of NaN, and one without full rank some orthonormal matrix (its derivative is not finite).

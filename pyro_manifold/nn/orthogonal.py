@@ -59,7 +59,7 @@ class OrthogonalLinear(_Orthogonal):
 
     The site ``basis`` is the tall one of Q and Qᵀ, on the Stiefel manifold V(max, min) of in and out; ``weight`` is gQ.
     For in = out the manifold has two components, determinants 1 and −1, between which no continuous path leads: each
-    chain stays in the component in which it began.
+    chain, and each fit of a guide or by an optimiser, stays in the component in which it began.
 
     Args:
         in_features: size of each input.

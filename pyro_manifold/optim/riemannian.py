@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -97,10 +98,16 @@ class RiemannianOptimizer(Optimizer):
         manifold = self._manifolds[point]
         if self._versions.get(point) != point._version:
             _check_shape(manifold, point)
+            if point not in self._versions and has_components(manifold, point):
+                _warn_of_components(point)
             # The value of a Pyro parameter is the nearest point of the manifold, so this projection does not change it.
             if not bool(manifold.contains(point).all()):
                 point.copy_(manifold.projection(point))
         return manifold
+
+    def keeps(self, point: Tensor) -> bool:
+        """Return whether steps keep a parameter on a manifold; false before its first step."""
+        return not isinstance(self._manifolds.get(point, Euclidean(0)), Euclidean)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state as in torch, after a check of its names and shapes."""
@@ -197,6 +204,21 @@ def _check_point(manifold: Manifold, point: Tensor) -> None:
             f"{_name(point)} is not on {manifold!r}: it is off by {error:.1e}; "
             f"start at {type(manifold).__name__}().projection(value)."
         )
+
+
+def has_components(manifold: Manifold | None, value: Tensor) -> bool:
+    """Return whether values are on a manifold of several components, as square orthonormal matrices are."""
+    return manifold is not None and manifold.components(*value.shape[value.ndim - manifold.event_dim :]) > 1
+
+
+def _warn_of_components(point: Tensor) -> None:
+    name = _name(point)
+    warnings.warn(
+        f"{name[0].upper()}{name[1:]} is a square orthonormal matrix, and steps on the manifold keep its determinant, "
+        "1 or -1, while the minimum may have the other: run again from a value with one column reversed, and keep the "
+        "better of the two.",
+        stacklevel=2,
+    )
 
 
 def _name(point: Tensor) -> str:

@@ -294,12 +294,16 @@ def test_parameters_out_of_range():
     assert "scale of Normal has 2 of 2 values outside GreaterThan" in sentence(lambda: run(zero))
 
 
-def test_improper_priors_need_a_start():
+def test_sites_that_cannot_be_drawn_from_need_a_start():
+    class Undrawable(dist.Normal):
+        def sample(self, sample_shape=()):
+            raise NotImplementedError("no draws")
+
     def model():
-        mean = pyro.sample("mean", dist.ImproperUniform(dist.constraints.real, (), ()))
+        mean = pyro.sample("mean", Undrawable(0.0, 1e6))
         pyro.sample("y", dist.Normal(mean, 1.0), obs=torch.tensor(3.0))
 
-    assert "init_to_value(values={'mean': value})" in sentence(lambda: run(model))
+    assert "init_to_value(values={'mean': value})" in sentence(lambda: run(model, max_plate_nesting=0))
     start = init_to_value(values={"mean": torch.tensor(0.0)})
     draws = run(model, num_samples=500, warmup_steps=200, num_chains=8, init_strategy=start)
     assert_mean(draws.get_samples(group_by_chain=True)["mean"], 3.0)

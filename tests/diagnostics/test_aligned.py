@@ -1,11 +1,16 @@
 """Draws are aligned by the symmetries of their posterior, whatever labels chains have, and companions move along."""
 
+import itertools
+from functools import partial
+
 import pytest
 import torch
 
 from pyro_manifold.diagnostics import align_draws, align_signs_and_permutations, invariants
+from pyro_manifold.diagnostics.alignment import nearest_proper_permutations, nearest_signs
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.distributions import MatrixLangevin
+from pyro_manifold.manifolds import SpecialOrthogonal
 
 CHAINS, DRAWS, P = 4, 60, 3
 
@@ -148,3 +153,57 @@ def test_the_dtype_stays():
     mode = {name: value.float() for name, value in draws().items()}
     symmetry = Symmetry("permutations", ("U", "Z"), (), ("s",))
     assert {value.dtype for value in align_draws(mode, [symmetry]).draws.values()} == {torch.float32}
+
+
+def proper_changes(kind, n, *shape):
+    """Random transformations of determinant 1."""
+    if kind == "rotations":
+        return SpecialOrthogonal().random_point(*shape, n, n)
+    signs = torch.diag_embed(2.0 * torch.randint(2, (*shape, n)) - 1)
+    if kind == "permutations":
+        signs = signs.gather(-1, torch.rand(*shape, n).argsort(-1).unsqueeze(-2).expand_as(signs))
+    first = torch.linalg.det(signs).sign()[..., None, None]
+    return torch.cat([signs[..., :1] * first, signs[..., 1:]], -1)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("kind", ["signs", "permutations", "rotations"])
+@pytest.mark.parametrize("independent", ["none", "all"])
+def test_aligned_rotations_are_rotations(kind, n, independent):
+    batch = (3,) if independent == "all" else ()
+    near = torch.linalg.matrix_exp(0.1 * torch.randn(CHAINS, DRAWS, *batch, n, n).triu(1))
+    mode = {
+        "R": SpecialOrthogonal().random_point(n, n) @ SpecialOrthogonal().projection(near),
+        "Z": torch.randn(4, n) + 0.1 * torch.randn(CHAINS, DRAWS, *batch, 4, n),
+    }
+    T = proper_changes(kind, n, CHAINS, DRAWS, *batch)
+    relabelled = {name: x @ T for name, x in mode.items()}
+    symmetry = Symmetry(kind, ("R", "Z"), independent=independent, proper=True)
+    found, again = (align_draws(each, [symmetry]).draws for each in (mode, relabelled))
+    for name in mode:
+        torch.testing.assert_close(again[name], found[name], rtol=0, atol=1e-10)
+    assert SpecialOrthogonal().contains(again["R"]).all()
+    assert (again["R"] - again["R"].mean((0, 1))).abs().max() < 1.0  # one mode, and not several
+    torch.testing.assert_close(again["R"] @ again["Z"].mT, relabelled["R"] @ relabelled["Z"].mT, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("p", [2, 3, 4])
+def test_the_nearest_change_of_determinant_1_is_the_best_of_all(p):
+    products = torch.randn(7, 5, p, p)
+    orders = torch.stack([torch.eye(p)[list(order)] for order in itertools.permutations(range(p))])
+    signs = torch.stack([torch.diag(torch.tensor(each)) for each in itertools.product([1.0, -1.0], repeat=p)])
+    all_of = {"permutations": (orders.unsqueeze(1) @ signs).flatten(0, 1), "signs": signs}
+    nearest = {"permutations": nearest_proper_permutations, "signs": partial(nearest_signs, proper=True)}
+    for kind, changes in all_of.items():
+        changes = changes[torch.linalg.det(changes) > 0]
+        gains = (products.unsqueeze(-3) * changes).sum((-2, -1))
+        assert torch.equal(nearest[kind](products), changes[gains.argmax(-1)])
+
+
+def test_order_is_contested_where_two_axes_of_a_rotation_are_alike():
+    def share(width):
+        R = SpecialOrthogonal().projection(torch.linalg.matrix_exp(width * torch.randn(CHAINS, 500, 3, 3).triu(1)))
+        return align_draws({"R": R}, [Symmetry("permutations", ("R",), proper=True)]).contested[0]
+
+    assert share(0.05) < 0.02
+    assert share(2.0) > 0.05

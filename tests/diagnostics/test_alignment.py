@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pyro_manifold.diagnostics import align_rotations, align_signs, align_signs_and_permutations
-from pyro_manifold.manifolds import Stiefel
+from pyro_manifold.manifolds import SpecialOrthogonal, Stiefel
 
 ALIGNERS = {
     "signs": align_signs,
@@ -226,3 +226,21 @@ def test_values_of_columns_do_not_survive_a_rotation():
         align_rotations(orthonormal_matrices(2, 3)).reorder(torch.ones(2, 3, 3))
     with pytest.raises(ValueError, match=r"values has shape \(3,\), expected \(2, 3, 3\)"):
         align_signs(orthonormal_matrices(2, 3)).reorder(torch.ones(3))
+
+
+@every_group
+@pytest.mark.parametrize("n", [2, 3])
+def test_rotations_stay_rotations(kind, n):
+    turned = SpecialOrthogonal().projection(torch.eye(n) + 0.05 * torch.randn(4, 25, n, n))
+    draws = turned @ SpecialOrthogonal().random_point(n, n)
+    changes = random_element(kind, 4, 25, p=n)
+    changes = changes * torch.cat([torch.linalg.det(changes)[..., None, None], torch.ones(4, 25, 1, n - 1)], -1)
+    clean = ALIGNERS[kind](draws, reference=draws[0, 0])
+    found = ALIGNERS[kind](draws @ changes, reference=draws[0, 0])
+    torch.testing.assert_close(found.draws, clean.draws)
+    dispersed = SpecialOrthogonal().random_point(4, 25, n, n)
+    assert SpecialOrthogonal().contains(ALIGNERS[kind](dispersed, reference=draws[0, 0]).draws).all()
+    reflected = draws @ torch.diag(torch.tensor([*[1.0] * (n - 1), -1.0]))
+    both = torch.stack([draws[0], reflected[0]])  # of orthogonal matrices of both determinants
+    near = ALIGNERS[kind](both, reference=draws[0, 0]).draws
+    torch.testing.assert_close(near[0], near[1], atol=1e-6, rtol=0)

@@ -5,10 +5,13 @@ import pyro.distributions as dist
 import pyro.infer
 import pytest
 import torch
+from pyro import poutine
 from pyro.infer import NUTS
+from pyro.infer.reparam import LocScaleReparam
 
 from pyro_manifold.diagnostics import to_inferencedata
 from pyro_manifold.diagnostics.deterministic import deterministic_values
+from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_log_likelihood
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 
@@ -156,3 +159,88 @@ def test_a_site_that_depends_on_two_places_of_a_plate_has_no_value():
 
     with pytest.warns(UserWarning, match="depend on"):
         assert set(deterministic_values(model, (), {}, {"x": torch.randn(5)})) == {"twice"}
+
+
+ERRORS = torch.tensor([15.0, 10.0, 16.0])
+
+
+def schools(y):
+    mu = pyro.sample("mu", dist.Normal(0.0, 5.0))
+    tau = pyro.sample("tau", dist.HalfCauchy(5.0))
+    with pyro.plate("schools", 3):
+        theta = pyro.sample("theta", dist.Normal(mu, tau))
+        pyro.sample("y", dist.Normal(theta, ERRORS), obs=y)
+
+
+def non_centred(samples):
+    return samples["mu"][..., None] + samples["tau"][..., None] * samples["theta_decentered"]
+
+
+def computed(z):
+    """Handler that computes a site from the others, and masks it."""
+
+    class Computed(poutine.messenger.Messenger):
+        def _pyro_sample(self, msg):
+            if msg["name"] == "theta":
+                msg["value"], msg["is_observed"] = z(msg["fn"]), True
+                msg["fn"] = msg["fn"].mask(False)
+
+    return Computed()
+
+
+def test_sites_moved_by_a_handler_are_no_data():
+    model = poutine.reparam(schools, config={"theta": LocScaleReparam(0.0)})
+    mcmc = MCMC(OHMC(model), num_samples=8, warmup_steps=8, num_chains=2, disable_progbar=True)
+    mcmc.run(torch.tensor([28.0, 8.0, -3.0]))
+    idata = mcmc.to_inferencedata(prior=3)
+    assert set(idata.observed_data.data_vars) == set(idata.log_likelihood.data_vars) == {"y"}
+    samples = mcmc.get_samples(deterministic=True)
+    torch.testing.assert_close(samples["theta"], non_centred(samples))
+    torch.testing.assert_close(torch.as_tensor(idata.posterior["theta"].values).flatten(0, 1), samples["theta"])
+    likelihood = dist.Normal(samples["theta"], ERRORS).log_prob(torch.tensor([28.0, 8.0, -3.0]))
+    torch.testing.assert_close(torch.as_tensor(idata.log_likelihood["y"].values).flatten(0, 1), likelihood)
+    assert set(idata.prior_predictive.data_vars) == {"y"}
+
+
+HANDLERS = [computed(lambda fn: fn.mean), poutine.reparam(config={"theta": LocScaleReparam(0.5)})]
+
+
+@pytest.mark.parametrize("handler", HANDLERS, ids=["masked", "reparam"])
+def test_any_handler_may_compute_a_site(handler):
+    samples = {"mu": torch.tensor([0.0, 1.0]), "tau": torch.tensor([1.0, 2.0]), "theta_decentered": torch.zeros(2, 3)}
+    model, y = handler(schools), torch.zeros(3)
+    assert set(observed_values(model, (y,), {}, samples)) == {"y"}
+    assert set(pointwise_log_likelihood(model, (y,), {}, samples)) == {"y"}
+    assert deterministic_values(model, (y,), {}, samples)["theta"].shape == (2, 3)
+
+
+def test_residuals_are_no_data_but_have_a_likelihood():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.sample("residual", dist.Normal(0.0, 2.0), obs=3.0 - x)
+        pyro.sample("likelihood", dist.Delta(Y, log_density=-((Y - x) ** 2)), obs=Y)
+
+    samples = {"x": torch.tensor([0.0, 1.0])}
+    assert not observed_values(model, (), {}, samples)
+    assert set(deterministic_values(model, (), {}, samples)) == {"residual"}
+    found = pointwise_log_likelihood(model, (), {}, samples)
+    torch.testing.assert_close(found["residual"], dist.Normal(0.0, 2.0).log_prob(torch.tensor([3.0, 2.0])))
+
+
+WRAPPED = [lambda fn: fn, lambda fn: fn.mask(False), lambda fn: fn.expand([2]).to_event(1)]
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED, ids=["plain", "masked", "expanded"])
+def test_a_latent_point_mass_is_computed(wrapped):
+    """Pyro would sample it, from a density that is zero everywhere else."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        square = pyro.sample("square", wrapped(dist.Delta(x**2)))
+        pyro.sample("y", dist.Normal(square.sum(), 1.0), obs=torch.tensor(1.0))
+
+    mcmc = run(OHMC(model), num_chains=2)
+    samples = mcmc.get_samples(deterministic=True)
+    assert set(mcmc.get_samples()) == {"x"}
+    for square in samples["square"].reshape(16, -1).unbind(1):
+        torch.testing.assert_close(square, samples["x"] ** 2)

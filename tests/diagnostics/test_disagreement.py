@@ -3,6 +3,8 @@
 import torch
 
 from pyro_manifold.diagnostics.disagreement import disagreements, stuck_chains
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.diagnostics.table import report
 
 
 def test_the_furthest_chain_is_so_in_standard_deviations():
@@ -52,3 +54,20 @@ def test_a_chain_that_moves_once_in_a_while_is_stuck():
 
 def test_a_site_without_entries_has_no_entry():
     assert stuck_chains({"x": torch.zeros(2, 50, 0)}, {}) == []
+
+
+def test_symmetries_are_no_disagreement_of_chains():
+    """Chains differ in the signs of a column; then one of them also in its size, which signs that mix hide."""
+    draws = torch.tensor([[1.0, 0.5], [0.2, 2.0]]) + 0.1 * torch.randn(4, 200, 2, 2)
+    signs = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])[:, None, None]
+    symmetry = Symmetry("signs", ("U",))
+    density = {"lp": torch.randn(4, 200)}
+    assert list(report({"U": draws * signs}, density, [])["disagreeing_chains"]) == ["U"]
+    assert report({"U": draws * signs}, density, [], symmetries=[symmetry])["disagreeing_chains"] == {}
+    sizes = torch.tensor([1.0, 1.0, 2.0, 1.0])[:, None, None, None]
+    mixed = draws * sizes * (2.0 * torch.randint(2, (4, 200, 1, 2)) - 1)
+    assert report({"U": mixed}, density, [])["disagreeing_chains"] == {}
+    found = report({"U": mixed, "x": draws}, density, [], symmetries=[symmetry])["disagreeing_chains"]
+    assert found
+    assert all(name.startswith("U, ") for name in found)
+    assert all(said.endswith("chain 2 is furthest from the others") for said in found.values())

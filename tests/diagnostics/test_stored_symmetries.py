@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pyro_manifold.diagnostics import open_run
-from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.distributions import SpecialOrthogonalUniform, StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 
 AXES = torch.linalg.qr(torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
@@ -39,6 +39,19 @@ def test_draws_read_back_are_those_of_the_run(chains, tmp_path):
         np.testing.assert_array_equal(found[name], aligned[name])
     assert found["U"].dims == ("chain", "draw", "U_dim_0", "U_dim_1")
     np.testing.assert_array_equal(open_run(tmp_path / "run").posterior["U"], raw["U"])
+
+
+def test_rotations_read_back_are_rotations(tmp_path):
+    def turned():
+        R = pyro.sample("R", SpecialOrthogonalUniform(2))
+        pyro.factor("likelihood", -9 * R[0, 1] * R[1, 0])
+
+    mcmc = MCMC(OHMC(turned), 30, 30, num_chains=4, store=tmp_path / "run", disable_progbar=True)
+    mcmc.run()
+    found = open_run(tmp_path / "run", align=True).posterior["R"]
+    np.testing.assert_array_equal(found, mcmc.get_samples(group_by_chain=True, align=True)["R"])
+    np.testing.assert_allclose(np.linalg.det(found), 1.0)
+    assert (found[..., 1, 0] > 0).all()  # one of the two modes, R and -R
 
 
 def test_a_run_in_progress_is_aligned(tmp_path):

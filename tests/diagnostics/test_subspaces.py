@@ -6,6 +6,7 @@ import numpy
 import pytest
 import scipy.linalg
 import torch
+from scipy.spatial.transform import Rotation
 
 from pyro_manifold.diagnostics import (
     dispersion,
@@ -14,7 +15,7 @@ from pyro_manifold.diagnostics import (
     principal_angles,
     subspace_summary,
 )
-from pyro_manifold.manifolds import Stiefel
+from pyro_manifold.manifolds import SpecialOrthogonal, Stiefel
 
 manifold = Stiefel()
 
@@ -186,6 +187,45 @@ class TestFrechetMean:
             frechet_mean(both)
         with pytest.warns(UserWarning, match="cannot be distinguished from a rank deficient one"):
             frechet_mean(manifold.random_point(2, 200, 6, 3))
+
+    @pytest.mark.filterwarnings("ignore:frechet_mean. draws are so dispersed")
+    def test_rotations_have_the_mean_of_scipy(self):
+        for _ in range(20):
+            draws = SpecialOrthogonal().random_point(1, 5, 3, 3)
+            expected = Rotation.from_matrix(draws[0].numpy()).mean().as_matrix()
+            torch.testing.assert_close(frechet_mean(draws), torch.as_tensor(expected))
+            flip = torch.tensor([1.0, 1.0, -1.0])
+            torch.testing.assert_close(frechet_mean(draws * flip), torch.as_tensor(expected) * flip)
+
+    def test_planar_rotations_have_the_mean_angle(self):
+        angle = 0.4 + 0.5 * torch.randn(2, 20, 3)
+        cosine, sine = angle.cos(), angle.sin()
+        draws = torch.stack([cosine, -sine, sine, cosine], -1).reshape(2, 20, 3, 2, 2)
+        mean = torch.atan2(sine.mean((0, 1)), cosine.mean((0, 1)))
+        expected = torch.stack([mean.cos(), -mean.sin(), mean.sin(), mean.cos()], -1).reshape(3, 2, 2)
+        torch.testing.assert_close(frechet_mean(draws), expected)
+
+    def test_each_element_of_a_batch_has_the_determinant_of_its_own_draws(self):
+        rotations = SpecialOrthogonal().projection(torch.eye(3) + 0.1 * torch.randn(2, 20, 3, 3))
+        either = torch.stack([rotations, rotations * torch.tensor([1.0, 1.0, -1.0]), rotations.clone()], 2)
+        either[:, 1:, 2, :, 2] *= -1  # all but two
+        found = frechet_mean(either)
+        assert torch.linalg.det(found).round().tolist() == [1.0, -1.0, -1.0]
+        torch.testing.assert_close(found[1], found[0] * torch.tensor([1.0, 1.0, -1.0]))
+
+    def test_rotations_without_a_mean_are_reported_by_their_own_cause(self):
+        turned = SpecialOrthogonal().random_point(3, 3) @ torch.stack(
+            [torch.eye(3), torch.tensor([1.0, -1, -1]).diag()]
+        )
+        with pytest.raises(ValueError, match="frechet_mean: draws are so dispersed that several matrices are nearest"):
+            frechet_mean(turned.unsqueeze(0))
+        with pytest.warns(UserWarning, match="frechet_mean: draws are so dispersed that their Fréchet mean"):
+            frechet_mean(SpecialOrthogonal().random_point(1, 5, 3, 3))
+
+    def test_a_singular_mean_of_rotations_has_one_nearest_rotation(self):
+        """Half of the draws are the identity, the others are turned by π about two axes: the mean is diag(½, ½, 0)."""
+        some = torch.diag_embed(torch.tensor([[1.0, 1, 1], [1, 1, 1], [1, -1, -1], [-1, 1, -1]]))
+        torch.testing.assert_close(frechet_mean(some.repeat(500, 1, 1)[None]), torch.eye(3))
 
     @pytest.mark.parametrize("function", [frechet_mean, dispersion])
     def test_bad_input_gets_one_sentence(self, function):

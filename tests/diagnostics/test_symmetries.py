@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from pyro_manifold.density.model import Target, target_from_model
+from pyro_manifold.diagnostics.invariance import Invariance
 from pyro_manifold.diagnostics.symmetries import symmetries
-from pyro_manifold.distributions import MatrixLangevin, StiefelUniform, constraints
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.distributions import MatrixLangevin, SpecialOrthogonalUniform, StiefelUniform, constraints
 from pyro_manifold.infer import GHMC, MCMC, OHMC
-from pyro_manifold.manifolds import Stiefel
+from pyro_manifold.manifolds import SpecialOrthogonal, Stiefel
 
 F = torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.5, 0.0]])
 DATA = torch.randn(10, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -179,6 +181,41 @@ def coefficients():
     pyro.sample("y", dist.Normal(DATA @ Y, 1.0).to_event(2), obs=DATA[:, :2])
 
 
+def turned_axes():
+    """Axes of an ellipsoid, as a rotation: their signs in pairs, and their order with the lengths."""
+    R = pyro.sample("R", SpecialOrthogonalUniform(3))
+    lengths = pyro.sample("lengths", dist.LogNormal(torch.zeros(3), 1.0).to_event(1))
+    covariance = R * lengths @ R.mT
+    pyro.sample("y", dist.MultivariateNormal(torch.zeros(3), covariance), obs=DATA[0, :3])
+
+
+def turned_scores():
+    """A frame, with scores that turn with it."""
+    R = pyro.sample("R", SpecialOrthogonalUniform(2))
+    Z = pyro.sample("Z", dist.Normal(torch.zeros(5, 2), 1.0).to_event(2))
+    pyro.factor("likelihood", (Z @ R.mT - 1).square().sum() + R[0, 0] * R[1, 1])
+
+
+def handed():
+    """Signs of columns that change in pairs alone: three of them would change the density's."""
+    R = pyro.sample("R", SpecialOrthogonalUniform(3))
+    pyro.factor("likelihood", 5 * R[0].prod() + (R[1].square() * torch.tensor([1.0, 2.0, 4.0])).sum())
+
+
+def signed_scales():
+    """Scales of either sign, which change signs with the columns of a rotation in pairs."""
+    R = pyro.sample("R", SpecialOrthogonalUniform(3))
+    d = pyro.sample("d", dist.Normal(0.0, torch.tensor([1.0, 2.0, 3.0])).to_event(1))
+    pyro.factor("likelihood", ((R * d).sum(-1) * DATA[0, :3]).sum())
+
+
+def rotation_and_scales():
+    """Scales that may change signs with columns of a matrix, but not with those of a rotation."""
+    R = pyro.sample("R", SpecialOrthogonalUniform(3))
+    d = pyro.sample("d", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    pyro.factor("likelihood", 5 * (R[0] * d).prod() + (R[1].square() * torch.tensor([1.0, 2.0, 4.0])).sum())
+
+
 KNOWN_UP_TO = {
     "langevin": (langevin, []),
     "distinct variances": (principal_components([2.0, 1.0]), [("signs", ("U",))]),
@@ -201,6 +238,11 @@ KNOWN_UP_TO = {
     "fixed variances": (fixed_variances, [("signs", ("W",))]),
     "one factor": (one_factor, [("signs", ("W",))]),
     "coefficients": (coefficients, []),
+    "turned axes": (turned_axes, [("permutations", ("R",), ("lengths",))]),
+    "turned scores": (turned_scores, [("signs", ("R", "Z"))]),
+    "handed": (handed, [("signs", ("R",))]),
+    "rotation and scales": (rotation_and_scales, [("signs", ("R",))]),
+    "signed scales": (signed_scales, [("signs", ("R", "d"))]),
 }
 
 
@@ -217,9 +259,12 @@ def test_symmetries_are_those_of_the_model(model, expected, dtype, monkeypatch):
     ]
     samples = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
     state = torch.random.get_rng_state()
-    found = [(each.kind, each.sites, each.reordered, each.independent) for each in symmetries(target, samples)]
+    symmetries_found = symmetries(target, samples)
+    found = [(each.kind, each.sites, each.reordered, each.independent) for each in symmetries_found]
     assert found == [(*each, *((), "none")[len(each) - 2 :]) for each in expected]
     assert torch.equal(torch.random.get_rng_state(), state)
+    for each in symmetries_found:
+        assert not [names for names in each.positive if "R" in names]
 
 
 def summary_of(kernel, capsys, **options):
@@ -318,3 +363,22 @@ def test_a_prior_is_seen_beside_a_large_energy(concentration, found):
     draws = {"U": torch.stack([target.draw()["U"] for _ in range(4)])}
     assert float(target.potential_fn({"U": draws["U"][0]})) > 1e5
     assert [each.kind for each in symmetries(target, draws)] == found
+
+
+def test_no_rotation_is_made_a_reflection_to_exclude_a_symmetry():
+    """The density of three sites is the same for signs of determinant 1, and another for others."""
+
+    def potential(sites):
+        return sites["R"].prod(-1).sum() + (sites["R"] @ sites["Z"].mT + sites["R"] @ sites["Y"].mT).square().sum()
+
+    points = [{"R": SpecialOrthogonal().random_point(3, 3), "Y": torch.randn(4, 3), "Z": torch.randn(4, 3)}]
+    density = Invariance(Target(potential, {"R": SpecialOrthogonal()}, {}), points)
+    symmetry = Symmetry("signs", ("R", "Y", "Z"), proper=True)
+    assert density.may_have(symmetry)
+    assert density.has(symmetry)
+    assert not density.has(symmetry._replace(proper=False))
+
+
+def test_summary_reports_that_rotations_are_not_reflected(capsys):
+    last = summary_of(OHMC(handed), capsys)[-1]
+    assert last.startswith("`R` is known only up to the signs of its columns, without reflections:")

@@ -5,7 +5,7 @@ Pyro's own inference uses them for sites on a manifold. Importing this package r
 """
 
 from pyro.distributions import constraints as pyro_constraints
-from torch.distributions import biject_to, transform_to
+from torch.distributions import Transform, biject_to, transform_to
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions.constraints import (
@@ -14,6 +14,7 @@ from pyro_manifold.distributions.constraints import (
     PositiveDecreasingVector,
     SpecialOrthogonalConstraint,
     StiefelConstraint,
+    UniformSphereConstraint,
 )
 from pyro_manifold.distributions.transforms.decreasing import DecreasingTransform
 from pyro_manifold.distributions.transforms.householder import HouseholderTransform
@@ -55,9 +56,15 @@ def _polar_rotation_transform(constraint: StiefelConstraint) -> PolarRotationTra
     return PolarRotationTransform(constraint)
 
 
+@biject_to.register(UniformSphereConstraint)
 @biject_to.register(pyro_constraints.sphere)  # Pyro has a transform_to for it, but none for HMC and guides
 def _sphere_transform(constraint: Constraint) -> SphereTransform:
-    return SphereTransform()
+    return SphereTransform(constraint)
+
+
+@transform_to.register(UniformSphereConstraint)
+def _normalise(constraint: Constraint) -> Transform:
+    return transform_to(pyro_constraints.sphere)
 
 
 @biject_to.register(PositiveDecreasingVector)

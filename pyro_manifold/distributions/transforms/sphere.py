@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pyro.distributions.constraints import sphere
 from torch import Tensor
 from torch.distributions import Transform, constraints
+from torch.distributions.constraints import Constraint
 
+from pyro_manifold.distributions.constraints import log_base_measure, uniform_sphere
 from pyro_manifold.manifolds import Sphere
 
 
 class SphereTransform(Transform):
     r"""Direction $x = z / \|z\|$ of any vector $z \ne 0$: `PolarTransform` for p = 1.
 
-    ``log_abs_det_jacobian`` is $\sum_i \log N(z_i; 0, 1)$, the parameter expansion of `PolarTransform`; the base
-    measure of densities over x is the uniform distribution. The pseudo-inverse is ``z = x``.
+    ``log_abs_det_jacobian`` is $\log m + \sum_i \log N(z_i; 0, 1)$, the parameter expansion of `PolarTransform`, with
+    the total m of the base measure of densities of x: 1 for `uniform_sphere`, the area for Pyro's `sphere`. The
+    pseudo-inverse is ``z = x``.
+
+    Args:
+        codomain: `constraints.uniform_sphere` or `constraints.sphere`, which differ in the base measure.
 
     Shapes: ``(..., n)`` on both sides; dtype and device are the input's.
 
@@ -29,11 +34,17 @@ class SphereTransform(Transform):
     """
 
     domain = constraints.real_vector
-    codomain = sphere
     bijective = False
 
+    def __init__(self, codomain: Constraint = uniform_sphere, cache_size: int = 0) -> None:
+        super().__init__(cache_size)
+        self.codomain = codomain
+
+    def with_cache(self, cache_size: int = 1) -> SphereTransform:
+        return SphereTransform(self.codomain, cache_size)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SphereTransform)
+        return isinstance(other, SphereTransform) and type(self.codomain) is type(other.codomain)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -44,4 +55,5 @@ class SphereTransform(Transform):
         return y
 
     def log_abs_det_jacobian(self, x: Tensor, y: Any) -> Tensor:
-        return -0.5 * (x.square() + math.log(2 * math.pi)).sum(-1)
+        area = log_base_measure(self.codomain, x.shape[-1:])
+        return area - 0.5 * (x.square() + math.log(2 * math.pi)).sum(-1)

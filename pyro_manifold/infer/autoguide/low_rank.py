@@ -6,6 +6,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.density.causes import arguments_by_name, explained
+from pyro_manifold.density.dependent_supports import refuse_for_guides
+from pyro_manifold.density.flat_priors import started
 from pyro_manifold.distributions import constraints
 from pyro_manifold.infer.autoguide.identified import IdentifiedCovariance, canonical_form, identify
 from pyro_manifold.infer.autoguide.low_rank_affine import LowRankAffineTransform
@@ -54,8 +57,13 @@ class _AutoLowRank(AutoContinuous):
         super().__init__(model, init_loc_fn=init_loc_fn)
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        with explained(arguments_by_name(self.model, args, kwargs)):
+        with explained(arguments_by_name(self.model, args, kwargs)), started(self):
             super()._setup_prototype(*args, **kwargs)
+        try:
+            refuse_for_guides(partial(self.model, *args, **kwargs), self.prototype_trace.nodes)
+        except ValueError:
+            self.prototype_trace: Any = None  # without which the next call would not raise
+            raise
         if self.rank is None:
             self.rank = round(self.latent_dim**0.5)
         if self.rank > self.latent_dim:

@@ -36,6 +36,18 @@ class Points(Generic[K]):
         self._manifolds: Mapping[K, Manifold] = manifolds
         self._units = _row_of(units, example) if units else None
 
+    @property
+    def dimension(self) -> int:
+        """Degrees of freedom of one chain."""
+        return sum(self._dimension(part, shape) for part, shape in self._shapes.items())
+
+    def _dimension(self, part: K, shape: Size) -> int:
+        if part not in self._manifolds:
+            return shape.numel()
+        manifold = self._manifolds[part]
+        batch = len(shape) - manifold.event_dim
+        return shape[:batch].numel() * manifold.dimension(*shape[batch:])
+
     def rows(self, parts: Mapping[K, Tensor]) -> Tensor:
         """Flatten ``{part: (chains, ...)}`` to ``(chains, coordinates)``."""
         rows = torch.cat([parts[part].reshape(len(parts[part]), -1) for part in self._shapes], 1)
@@ -115,5 +127,7 @@ def with_rows(state: Any, rows: Tensor, new: Any) -> Any:
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Scale each row to length 1."""
-    return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
+    """Scale vectors ``(..., coordinates)`` to length 1."""
+    tiny = torch.finfo(vectors.dtype).tiny
+    vectors = vectors / vectors.abs().amax(-1, keepdim=True).clamp(min=tiny)  # squares would underflow
+    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=tiny)

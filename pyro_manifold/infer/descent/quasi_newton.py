@@ -65,14 +65,15 @@ class QuasiNewton:
         good = energy_there <= energy + _SUFFICIENT * step * (slope * direction).sum(1)
         moved, turned = points.tangent(there, there - at), slope_there - points.tangent(there, slope)
         curvature = (moved * turned).sum(1)
-        learns = good & (curvature > 1e-10 * moved.norm(dim=1) * turned.norm(dim=1))
+        least = torch.finfo(at.dtype).tiny ** 0.5  # below it, squares of a step underflow
+        learns = good & (curvature > (1e-10 * moved.norm(dim=1) * turned.norm(dim=1)).clamp(min=least))
         # Each chain has its own memory, which a rejected step leaves unchanged.
         memory = [
             torch.where(learns[:, None, None], torch.cat([old[:, 1:], new.unsqueeze(1)], 1), old)
             for old, new in zip(memory, (moved, turned, (1 / curvature).unsqueeze(1)), strict=True)
         ]
         at, slope = (torch.where(good.unsqueeze(1), *pair) for pair in ((there, at), (slope_there, slope)))
-        following = points.tangent(at, _two_loops(slope, *memory))
+        following = points.tangent(at, two_loops(slope.unsqueeze(1), *memory).squeeze(1))
         downhill = (following * slope).sum(1, keepdim=True) < 0
         following = torch.where(downhill, following, -unit(slope))
         return QuasiNewtonState(
@@ -90,16 +91,16 @@ class QuasiNewton:
         return torch.where(state.step > _SHORTEST, predicted, 0.0)
 
 
-def _two_loops(slope: Tensor, moved: Tensor, turned: Tensor, weight: Tensor) -> Tensor:
-    """Compute the L-BFGS direction by the two-loop recursion; in ``(chains, pairs, ...)`` the last pair is newest."""
-    direction, shares = slope, []
-    pairs = list(zip(moved.unbind(1), turned.unbind(1), weight.unbind(1), strict=True))
+def two_loops(vectors: Tensor, moved: Tensor, turned: Tensor, weight: Tensor) -> Tensor:
+    """Return -H times vectors ``(chains, count, coordinates)`` by the two-loop recursion; the last pair is newest."""
+    direction, shares = vectors, []
+    pairs = list(zip(*(part.unsqueeze(2).unbind(1) for part in (moved, turned, weight)), strict=True))
     for s, y, rho in reversed(pairs):
-        shares.append(rho * (s * direction).sum(1, keepdim=True))
+        shares.append(rho * (s * direction).sum(2, keepdim=True))
         direction = direction - shares[-1] * y
-    newest, last = weight[:, -1], turned[:, -1]
-    scale = 1 / (newest * last.square().sum(1, keepdim=True))
+    _, last, newest = pairs[-1]
+    scale = 1 / (newest * last.square().sum(2, keepdim=True))
     direction = torch.where(newest > 0, scale * direction, unit(direction))
     for (s, y, rho), share in zip(pairs, reversed(shares), strict=True):
-        direction = direction + (share - rho * (y * direction).sum(1, keepdim=True)) * s
+        direction = direction + (share - rho * (y * direction).sum(2, keepdim=True)) * s
     return -direction

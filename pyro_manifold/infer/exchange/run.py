@@ -6,6 +6,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.transitions.composition import Composition
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.smc.annealing import Visited
-from pyro_manifold.infer.smc.bound import Bound, evidence_about_modes, has_normalised_prior, posterior_energies
+from pyro_manifold.infer.smc.bound import Bound, evidence_about_modes, posterior_energies
+from pyro_manifold.infer.smc.initialisation import unnormalised_priors
 from pyro_manifold.infer.smc.modes import Energies
 
 _OF_REPLICAS = ("swap_probability", "came_from", "negative_log_likelihood")
@@ -150,7 +152,7 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         """Bound the evidence by modes found by descents, at a small share of the cost since the last check."""
         calls = (self.iteration - self._checked) * (self.tuning.example.num_steps + 1)
         pools = int(_SHARE_FOR_PRIOR * calls)
-        if not pools or not self._recent or not has_normalised_prior(self._posterior):
+        if not pools or not self._recent or unnormalised_priors(self._posterior):
             return
         problem = self.problem
         # A separate generator, so that later draws do not depend on this check.
@@ -161,7 +163,8 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         states = [*prior, split(problem.layout.unpack(self.state.position))[1]]
         visited = Visited.joined([Visited(sites, energies(sites)[0]) for sites in states])
         draws = {name: torch.cat([one[name] for one in self._recent]) for name in states[0]}
-        self.bound = evidence_about_modes(energies, problem.target.manifolds, draws, visited, calls, random)
+        found = evidence_about_modes(energies, problem.target.manifolds, draws, visited, calls, random)
+        self.bound = replace(found, log_evidence=found.log_evidence + self._posterior.log_measure)
         self._checked = self.iteration
 
     def warn(self) -> None:

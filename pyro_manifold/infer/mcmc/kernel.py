@@ -129,7 +129,12 @@ class Kernel(MCMCKernel):
 
     def run_of(self, target: Target, chains: int, warmup_steps: int, initial_params: Sites | None) -> Run[Any, Any]:
         """Create a run for a target; arguments are those of `prepare`."""
-        problem = Problem.build(target, chains, initial_params, full_mass=self.grouping(), batched=self.batched)
+        problem = Problem.build(
+            *(target, chains, initial_params),
+            full_mass=self.grouping(),
+            batched=self.batched,
+            differentiated=self.differentiates,
+        )
         if problem.initial_values:
             problem = self.initialised(problem, warmup_steps)
             parts = self.compose(problem, warmup_steps)
@@ -158,6 +163,11 @@ class Kernel(MCMCKernel):
             elif isinstance(value, bool | int | float | str | list):
                 settings[name.lstrip("_")] = value
         return {name: repr(value) for name, value in settings.items()}
+
+    @property
+    def differentiates(self) -> bool:
+        """True if transitions use the gradient of the density."""
+        return True
 
     @property
     def takes_batches(self) -> bool:

@@ -23,21 +23,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyro
 import torch
-from pyro import poutine
 from torch import Tensor
 
 from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import ModelTarget, Target
+from pyro_manifold.density.model import Target
 from pyro_manifold.density.tempered import INVERSE_TEMPERATURE, split
-from pyro_manifold.distributions import MatrixBingham, MatrixBinghamVonMisesFisher
 from pyro_manifold.infer.descent.points import Points
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.smc.annealing import Particles, Visited
+from pyro_manifold.infer.smc.initialisation import unnormalised_priors
 from pyro_manifold.infer.smc.local_coordinates import have_local_coordinates
 from pyro_manifold.infer.smc.modes import (
     Energies,
@@ -67,7 +65,6 @@ _ROUNDING = 1e-6  # relative to the log evidence, and at least this many nats
 _NEVER_MISSED = 5  # -log 0.01
 _DIFFERENCE_OF_SHARES = 0.05  # missing share of a mode that is reported
 _NEARLY_NONE = 0.25  # fraction of the draws that a mode should have
-_UNNORMALISED = MatrixBingham, MatrixBinghamVonMisesFisher
 
 
 @dataclass(frozen=True)
@@ -174,21 +171,6 @@ def posterior_energies(
     return energies
 
 
-def has_normalised_prior(target: Target) -> bool:
-    """Return whether the prior densities of all sites are normalised."""
-    if not isinstance(target, ModelTarget):
-        return True
-    with poutine.block(), pyro.validation_enabled(False):
-        nodes = poutine.trace(target.program).get_trace().nodes
-    return not any(isinstance(_innermost(nodes[name]["fn"]), _UNNORMALISED) for name in target.manifolds)
-
-
-def _innermost(distribution: Any) -> Any:
-    while hasattr(distribution, "base_dist"):
-        distribution = distribution.base_dist
-    return distribution
-
-
 def evidence_about_modes(
     energies: Energies,
     manifolds: Mapping[str, Manifold],
@@ -208,7 +190,8 @@ def evidence_about_modes(
         random: random number generator.
 
     Returns:
-        The bound, with values of NaN if a site has no local coordinates, there are more than 512 coordinates, or no
+        The bound, of the integral over uniform distributions of sites on manifolds (see `Target.log_measure`), with
+        values of NaN if a site has no local coordinates, there are more than 512 coordinates, or no
         descent converges.
     """
     manifolds = {name: manifold for name, manifold in manifolds.items() if name in draws}
@@ -375,11 +358,11 @@ def bound_of_particles(full: Target, problem: Problem, particles: Particles, log
         particles: final particles.
         log_base: log normalising constant of the distribution at β = 0.
     """
-    if not has_normalised_prior(full):
+    if unnormalised_priors(full):
         return Bound()
     states = particles.states
     steps = sum(level.steps for level in particles.levels)
     energies = energies_of_posterior(problem, particles)
     visited = Visited.joined([*particles.visited, states])
     found = evidence_about_modes(energies, problem.target.manifolds, states.sites, visited, steps, problem.random)
-    return replace(found, log_evidence=found.log_evidence - log_base)
+    return replace(found, log_evidence=found.log_evidence + full.log_measure - log_base)

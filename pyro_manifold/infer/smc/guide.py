@@ -10,7 +10,7 @@ Gaussian guides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -71,7 +71,16 @@ def target_of_guide(
     for name in nodes:
         _check_site(name, nodes[name]["fn"], of_model[name]["fn"].support)
     transforms = {**options.pop("transforms", {}), **full.transforms}
-    return target_from_model(guide, args, kwargs, transforms=transforms, init_strategy=init_to_sample, **options)
+    target = target_from_model(guide, args, kwargs, transforms=transforms, init_strategy=init_to_sample, **options)
+    return _with_measure_of(full, target)
+
+
+def _with_measure_of(full: ModelTarget, target: ModelTarget) -> ModelTarget:
+    """Return a guide with the density with respect to the base measures of the model, which may differ on spheres."""
+    if target.log_measures == full.log_measures:
+        return target
+    potential, shift = target.potential_fn, full.log_measure - target.log_measure
+    return replace(target, potential_fn=lambda sites: potential(sites) + shift)
 
 
 # ---- Gaussians and flows over all coordinates -------------------------------------------------------------------

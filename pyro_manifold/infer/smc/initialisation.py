@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -13,16 +14,19 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_manifold.density.angles import PERIODIC, innermost
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.batched_density import BatchedDensity
 from pyro_manifold.density.causes import arguments_by_name, explained
 from pyro_manifold.density.initial_values import NoFiniteStartError
 from pyro_manifold.density.model import ModelTarget, Program, Target, target_from_model
 from pyro_manifold.density.tempered import TemperedTarget, likelihood_sites
+from pyro_manifold.distributions import GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher
 from pyro_manifold.graphs.agreement import FactorisationError
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 
 _DRAWS = 64
+_UNNORMALISED = (GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher, *PERIODIC)
 
 
 def posterior_of(model: Callable[..., Any], args: Any, kwargs: Any, options: dict[str, Any], owner: str) -> ModelTarget:
@@ -106,6 +110,25 @@ def check_prior(program: Program, owner: str) -> None:
         program()
 
 
+def warn_if_improper(program: Program, owner: str) -> None:
+    """Warn of improper priors, under which the evidence is that of an arbitrary unit of the prior.
+
+    Args:
+        program: a model of which all sites can be drawn, with its arguments.
+        owner: name of the method in the warning.
+    """
+    with poutine.block(), pyro.validation_enabled(False), torch.random.fork_rng(devices=[]):
+        nodes = poutine.trace(program).get_trace().nodes
+    latent = [name for name, site in nodes.items() if site["type"] == "sample" and not site["is_observed"]]
+    improper = [name for name in latent if _masks(nodes[name]["mask"]) or _is_improper(nodes[name]["fn"])]
+    if improper:
+        warnings.warn(
+            f"{owner}: the prior of {improper} is improper, so that log_evidence has no meaning and cannot be compared "
+            "with that of another model; the draws are not affected.",
+            stacklevel=4,
+        )
+
+
 class _RefusesImproper(Messenger):
     """Effect handler that checks each site before it is sampled, which fails for improper priors."""
 
@@ -117,9 +140,10 @@ class _RefusesImproper(Messenger):
         if msg["is_observed"]:
             return
         if _masks(msg["mask"]) or _is_improper(msg["fn"]):
+            also = ' or SMC(init="modes")' if self._owner == "SMC" else ""
             raise ValueError(
                 f"{self._owner}: site '{msg['name']}' has an improper prior, for which the evidence is not defined: "
-                "use a distribution that can be sampled and is not masked, or MCMC without tempering."
+                f"use a distribution that can be sampled and is not masked, or MCMC without tempering{also}."
             )
         if bool((torch.as_tensor(msg["scale"]) != 1).any()):
             raise ValueError(
@@ -140,6 +164,26 @@ def _is_improper(distribution: Any) -> bool:
 def _masks(mask: Tensor | bool | None) -> bool:
     """Return whether a mask excludes any part of the density."""
     return mask is not None and not bool(torch.as_tensor(mask).all())
+
+
+def unnormalised_priors(target: Target) -> dict[str, str]:
+    """Return the sites of a target whose prior densities are not normalised, with their distributions."""
+    if not isinstance(target, ModelTarget):
+        return {}
+    with poutine.block(), pyro.validation_enabled(False):
+        nodes = poutine.trace(target.program).get_trace().nodes
+    found = {name: innermost(nodes[name]["fn"]) for name in [*target.manifolds, *target.transforms]}
+    return {name: type(each).__name__ for name, each in found.items() if isinstance(each, _UNNORMALISED)}
+
+
+def warn_of_unnormalised(target: Target) -> None:
+    """Warn if the evidence along a path that does not begin at the prior lacks the constant of a prior."""
+    for name, distribution in unnormalised_priors(target).items():
+        warnings.warn(
+            f"SMC: the density of {distribution}, the prior of site '{name}', is not normalised on its support: draws "
+            "are right, but the log evidence lacks its normalising constant: use init='prior' for the evidence.",
+            stacklevel=2,
+        )
 
 
 def check_likelihood(draw: Callable[[], Sites], full: Target, owner: str) -> None:

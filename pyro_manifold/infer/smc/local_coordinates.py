@@ -1,5 +1,8 @@
 r"""Local coordinates about points, as many as there are degrees of freedom, with their volume elements.
 
+On a manifold the volume is that of its uniform distribution, 1 in total; `Target.log_measure` is the total of the base
+measures of a model.
+
 For an unconstrained site they are differences to the centre, divided by given units. For a matrix with orthonormal
 columns they are those of the Cayley transform about a centre M whose orthogonal complement has the basis
 $M_\perp$: a skew-symmetric p×p matrix B and an (n-p)×p matrix A,
@@ -108,7 +111,7 @@ class _Cayley:
 
     Args:
         centres: centres, ``(k, ..., n, p)``.
-        log_total: log volume of the manifold, by which the base measure is normalised.
+        log_total: log volume of the manifold, by which volume elements are normalised.
         shape: shape of the site.
     """
 
@@ -174,8 +177,7 @@ def _coordinates_of(name: str, centres: Tensor, manifold: Manifold | None, unit:
     if manifold is None:
         return _Flat(centres, torch.ones_like(centres[0]) if unit is None else unit)
     if isinstance(manifold, Sphere):
-        # Densities on the sphere are with respect to its surface area, as in Pyro.
-        return _Cayley(centres.unsqueeze(-1), 0.0, centres.shape[1:])
+        return _Cayley(centres.unsqueeze(-1), _log_total(Stiefel(), centres.shape[-1], 1), centres.shape[1:])
     if isinstance(manifold, Stiefel) and not isinstance(manifold, Grassmann):
         return _Cayley(centres, _log_total(manifold, *centres.shape[-2:]), centres.shape[1:])
     raise ValueError(f"Site '{name}' is on {manifold!r}, which has no local coordinates about modes: use init='prior'.")

@@ -76,7 +76,7 @@ class GaussianMixture:
         return GaussianMixture(self.log_weights[kept].log_softmax(0), self.local.at(kept), self.roots[kept])
 
     def log_density(self, sites: Sites) -> Tensor:
-        """Compute the log density of one point ``{site: ...}``, with respect to the base measures of the sites."""
+        """Compute the log density of one point ``{site: ...}``, on manifolds with respect to uniform distributions."""
         return self.each(sites).logsumexp(0)
 
     def each(self, sites: Sites) -> Tensor:

@@ -9,10 +9,17 @@ from typing import Any
 from pyro import poutine
 from torch.distributions import biject_to
 
+from pyro_manifold.density.dependent_supports import refuse_dependent
 from pyro_manifold.density.model import ModelTarget, Target, target_from_model
 from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites
 from pyro_manifold.infer.smc.guide import is_over_unconstrained_space, target_of_guide
-from pyro_manifold.infer.smc.initialisation import likelihood_terms, posterior_of, with_continuous_sites
+from pyro_manifold.infer.smc.initialisation import (
+    likelihood_terms,
+    posterior_of,
+    warn_if_improper,
+    warn_of_unnormalised,
+    with_continuous_sites,
+)
 from pyro_manifold.infer.smc.modes import mixture_about_modes
 from pyro_manifold.infer.smc.whitened import from_mixture
 
@@ -43,10 +50,15 @@ class AnnealingPath:
 
     def targets(self) -> tuple[list[Target], int]:
         """Return the distributions, and the number of evaluations of the density to find them."""
+        if callable(self.init) or self.init == "modes":
+            full = with_continuous_sites(self.target(), "SMC")
+            warn_if_improper(full.program, "SMC")
+        else:
+            full = posterior_of(self.model, self.args, self.kwargs, self.options, "SMC")
         if callable(self.init):
-            return self._guide(with_continuous_sites(self.target(), "SMC")), 0
-        full = posterior_of(self.model, self.args, self.kwargs, self.options, "SMC")
+            return self._guide(full), 0
         if self.init == "modes":
+            warn_of_unnormalised(full)
             mixture, evaluations = mixture_about_modes(full, self.num_starts, _TO_THE_END)
             return from_mixture(mixture, full), evaluations
         likelihood = likelihood_sites(full.program)
@@ -63,6 +75,8 @@ class AnnealingPath:
 
     def _guide(self, full: ModelTarget) -> list[Target]:
         """Return the guide, and the posterior in its coordinates."""
+        warn_of_unnormalised(full)
+        refuse_dependent(full.dependent, "a guide as the initial distribution does not follow")
         options = {"max_plate_nesting": self.options["max_plate_nesting"]}
         if is_over_unconstrained_space(self.init):
             full = self._in_unconstrained_space(full, {*full.manifolds, *full.transforms})

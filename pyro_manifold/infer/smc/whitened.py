@@ -100,10 +100,10 @@ class WhitenedTarget(_Drawn):
 
 
 def from_mixture(mixture: GaussianMixture, full: Target) -> list[Target]:
-    """Return the mixture and a target on the same sites, in the same whitened coordinates."""
+    """Return the mixture and a target on the same sites, in the same whitened coordinates and base measures."""
 
     def density_of_mixture(sites: Sites) -> Tensor:
-        return -mixture.log_density(sites)
+        return full.log_measure - mixture.log_density(sites)
 
     centres, roots = mixture.unconstrained()
     if not centres:

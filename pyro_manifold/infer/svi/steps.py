@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pyro
@@ -16,6 +17,7 @@ from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor
 
 from pyro_manifold.density.batched import Batch, BatchedPotential
+from pyro_manifold.density.cut_gradients import refuse_cut_gradients
 from pyro_manifold.graphs.native.compiler import native_code_is_allowed
 from pyro_manifold.graphs.verified import reason
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
@@ -68,15 +70,23 @@ class TracedSteps:
         self._parameters = _parameters_of(guide, stored)
         if not stored:
             raise NotTracedError("the guide has no parameters")
-        self.number, self._compared = 0, 1
+        self._trained = _trained(self._parameters.values())
+        self.number, self._compared, self._agreed = 0, 1, 0
         self._graphs: dict[Any, _Graph] = {}
         self._arguments = Arguments.of(args, kwargs)
         self._graph = self._graph_on(self._arguments, inputs=False)
 
-    def is_current(self, optim: PyroOptim) -> bool:
-        """Return whether the optimiser and its parameters are those of the first step."""
+    def is_current(self, optim: PyroOptim, particles: int) -> bool:
+        """Return whether the optimiser, its parameters and the number of draws are those of the first step."""
+        if optim is not self._optim or particles != self._particles:
+            return False
         store = pyro.get_param_store()._params
-        return optim is self._optim and all(store.get(name) is value for name, value in self._stored.items())
+        kept = all(store.get(name) is value for name, value in self._stored.items())
+        return kept and self._trained == _trained(self._parameters.values())
+
+    def compare_next(self) -> None:
+        """Compare the graph with the model at the next evaluation, as the model may have changed since the last one."""
+        self._compared = self.number + 1
 
     def on(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Use these arguments from now on.
@@ -90,7 +100,11 @@ class TracedSteps:
         self._graph = self._graph_on(self._arguments, inputs=True)
 
     def loss(self) -> float:
-        """Return an estimate of the loss, with fresh noise and the next batch."""
+        """Return an estimate of the loss, with fresh noise and the next batch.
+
+        Raises:
+            NotTracedError: if the model has changed.
+        """
         return self._evaluated(self._graph.density.batch(self._arguments, self.number))
 
     def step(self, planned: int = 0) -> float:
@@ -98,13 +112,13 @@ class TracedSteps:
 
         Args:
             planned: number of steps of the run; 0 if it is not known.
+
+        Raises:
+            NotTracedError: if the model has changed.
         """
         graph = self._graph
         batch = graph.density.batch(self._arguments, self.number)
         loss = self._evaluated(batch)
-        if self.number == self._compared:
-            self._compared = min(4 * self.number, self.number + _MOST_BETWEEN_COMPARISONS)
-            self._compare(graph, batch)
         graph.update()
         if not graph.policy.made:
             graph.policy.planned = planned
@@ -125,6 +139,9 @@ class TracedSteps:
         with torch.no_grad():
             self._graph.objective(batch)
         self.number += 1
+        if self.number >= self._compared:
+            self._compared = min(4 * self.number, self.number + _MOST_BETWEEN_COMPARISONS)
+            self._compare(self._graph, batch)
         loss = self._graph.objective.outputs[0].item()
         if loss != loss:
             warn_if_nan(loss, "loss")
@@ -135,7 +152,9 @@ class TracedSteps:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             found = graph.objective.difference(batch)
         if found:
-            raise NotTracedError(f"the model differs from its trace at step {self.number} ({found})")
+            since = f", and may have done so since step {self._agreed}" if self._agreed < self.number - 1 else ""
+            raise NotTracedError(f"the model differs from its trace at step {self.number}{since} ({found})")
+        self._agreed = self.number
 
     # ---- graphs, by arguments ------------------------------------------------------------------------------------
 
@@ -155,6 +174,7 @@ class TracedSteps:
                 density = ModelDensity(self._model, arguments, self._sites, inputs=inputs, device=device)
                 batch = density.batch(arguments, self.number)
                 example = self._example(density)
+                refuse_cut_gradients(partial(density.potential_fn, batch=batch or None), example, {})
                 potential = BatchedPotential(density.potential_fn, example, batch=batch or None)
             except (NotImplementedError, ValueError, RuntimeError) as error:
                 raise NotTracedError(f"the model has no density that can be traced ({reason(error)})") from error
@@ -192,13 +212,23 @@ class _Graph:
     def __init__(self, density: ModelDensity, objective: Objective, optim: PyroOptim, parameters: list[Tensor]) -> None:
         self.density, self.objective = density, objective
         self._optim, self._parameters = optim, parameters
-        self.update = Update(optim, parameters, objective.outputs[1:])
+        self.update = self._update()
         possible = native_code_is_allowed() and objective.noise.device.type == "cpu"
         self.policy = CompilationPolicy(self._compile if possible else None, objective.cost)
 
     def _compile(self, batch: Batch) -> None:
         self.objective.compile(batch)
-        self.update = Update(self._optim, self._parameters, self.objective.outputs[1:])
+        self.update = self._update()
+
+    def _update(self) -> Update:
+        """Return the optimiser's step for the parameters that are not frozen by ``requires_grad_(False)``."""
+        pairs = zip(self._parameters, self.objective.outputs[1:], _trained(self._parameters), strict=True)
+        trained = [(parameter, gradient) for parameter, gradient, is_trained in pairs if is_trained]
+        return Update(self._optim, *[[pair[k] for pair in trained] for k in range(2)])
+
+
+def _trained(parameters: Iterable[Tensor]) -> list[bool]:
+    return [parameter.requires_grad for parameter in parameters]
 
 
 def _first_run(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyro
 import torch
 from pyro.infer import JitTrace_ELBO, Trace_ELBO
+from pyro.infer.autoguide import AutoGuide
 from pyro.infer.elbo import ELBO
 from pyro.optim import PyroOptim
 from pyro.poutine import runtime
 from torch import Tensor
 
+from pyro_manifold.density.dependent_supports import refuse_for_guides
+from pyro_manifold.density.flat_priors import started
+from pyro_manifold.infer.svi.components import warn_of_components
 from pyro_manifold.infer.svi.reparametrisation import kind_of
 from pyro_manifold.infer.svi.schedule import Course, Schedule, StepSizes, Until, check_run
 from pyro_manifold.infer.svi.steps import NotTracedError, TracedSteps
@@ -92,7 +97,7 @@ class SVI(pyro.infer.SVI):
         self._elbo: Any = loss
         self._reason = _reason_at_first(guide, loss)
         self._steps: TracedSteps | None = None
-        self._planned, self._warned = 0, False
+        self._planned, self._warned, self._begun, self._checked = 0, False, False, False
 
     @property
     def form(self) -> str:
@@ -106,13 +111,28 @@ class SVI(pyro.infer.SVI):
             *args: arguments of model and guide.
             **kwargs: the same, by name.
         """
+        if self._checked:
+            return self._step(args, kwargs)
+        with started(self.guide):
+            found = self._step(args, kwargs)
+        if isinstance(self.guide, AutoGuide) and self.guide.prototype_trace is not None:
+            refuse_for_guides(partial(self.model, *args, **kwargs), self.guide.prototype_trace.nodes)
+        self._checked = True
+        return found
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         steps = self._traced(args, kwargs)
+        found: float | None = None
         if steps is not None:
             try:
-                return steps.step(self._planned)
+                found = steps.step(self._planned)
             except NotTracedError as error:
                 self._give_up(str(error))
-        found: float = super().step(*args, **kwargs)
+        if found is None:
+            found = super().step(*args, **kwargs)
+        if not self._begun:  # guide and optimiser know their parameters now
+            self._begun = True
+            warn_of_components(self.guide, self.optim)
         return found
 
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
@@ -122,8 +142,15 @@ class SVI(pyro.infer.SVI):
             *args: arguments of model and guide.
             **kwargs: the same, by name.
         """
-        steps = self._traced(args, kwargs)
-        found: float = super().evaluate_loss(*args, **kwargs) if steps is None else steps.loss()
+        with started(self.guide):
+            steps = self._traced(args, kwargs)
+        if steps is not None:
+            try:
+                return steps.loss()
+            except NotTracedError as error:
+                self._give_up(str(error))
+        with started(self.guide):
+            found: float = super().evaluate_loss(*args, **kwargs)
         return found
 
     def run(
@@ -159,6 +186,8 @@ class SVI(pyro.infer.SVI):
         course, sizes = Course(num_steps, schedule, until), StepSizes(self.optim)
         losses: list[float] = []
         self._planned = num_steps
+        if self._steps is not None:
+            self._steps.compare_next()
         try:
             while len(losses) < course.last:
                 sizes.scale(course.factor(len(losses)))
@@ -179,8 +208,8 @@ class SVI(pyro.infer.SVI):
             return None
         if self._reason is None:
             try:
-                if self._steps is None or not self._steps.is_current(self.optim):
-                    particles = self._elbo.num_particles
+                particles = self._elbo.num_particles
+                if self._steps is None or not self._steps.is_current(self.optim, particles):
                     self._steps = TracedSteps(self.model, self.guide, self.optim, particles, args, kwargs)
                 self._steps.on(args, kwargs)
                 return self._steps

@@ -295,3 +295,61 @@ def test_a_learning_rate_that_is_a_tensor_has_the_same_schedule():
         svi = SVI(model, pyros.AutoNormal(model), pyro.optim.Adam({"lr": rate}), Trace_ELBO(num_particles=4))
         found.append(svi.run(60, torch.tensor(2.0)))
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+
+
+# ---- changes between steps ---------------------------------------------------------------------------------------
+
+
+@native_code
+@pytest.mark.parametrize("after", [0, 20])
+def test_frozen_parameters_stay(after, native_at_once):
+    """Frozen by ``requires_grad_(False)`` before the first step or between steps, and free again, as in Pyro."""
+    x, y = rows()
+    guide = pyros.AutoNormal(regression, init_scale=0.5)
+    guide(x, y)
+    svi = svi_of(regression, guide)
+    for _ in range(after):
+        svi.step(x, y)
+    scale, loc = guide.scales.b.detach().clone(), guide.locs.b.detach().clone()
+    guide.scales.b_unconstrained.requires_grad_(False)
+    svi.run(20, x, y)
+    assert svi.form == "native"
+    assert torch.equal(guide.scales.b, scale)
+    assert not torch.equal(guide.locs.b, loc)
+    guide.scales.b_unconstrained.requires_grad_(True)
+    svi.run(20, x, y)
+    assert not torch.equal(guide.scales.b, scale)
+
+
+def test_a_changed_number_of_particles_is_used():
+    """The variance of the estimate of the loss is inverse to it."""
+    svi = svi_of(regression, pyros.AutoNormal(regression, init_scale=0.5), particles=1, lr=0.0)
+    few = torch.tensor([svi.step(*rows()) for _ in range(300)])
+    svi._elbo.num_particles = 64
+    many = torch.tensor([svi.step(*rows()) for _ in range(300)])
+    assert svi.form != "pyro"
+    assert 0.3 < 64 * float(many.var() / few.var()) < 3
+
+
+@pytest.mark.parametrize("evaluate", ["run", "evaluate_loss"])
+def test_a_model_that_has_changed_is_seen(evaluate):
+    """At the first step of another run, and at the next comparison, also if it falls on an evaluation of the loss."""
+    level, (x, y) = [0.0], rows()
+
+    def drifting(x, y):
+        regression(x, y + level[0])
+
+    svi = svi_of(drifting, pyros.AutoNormal(drifting))
+    svi.run(100, x, y)
+    level[0] = 1.0
+
+    def again():
+        if evaluate == "run":
+            svi.run(1, x, y)
+        else:
+            for _ in range(156):  # the comparison after that of 64 is at 256
+                svi.evaluate_loss(x, y)
+
+    with pytest.warns(UserWarning, match="differs from its trace at step .*may have done so since"):
+        again()
+    assert svi.form == "pyro"

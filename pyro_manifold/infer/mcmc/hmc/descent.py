@@ -1,77 +1,146 @@
-"""Short initial descent of chains whose random initial values are far from the typical set."""
+"""Initial values of chains whose random ones are far from the typical set, or where there is hardly any probability."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyro_manifold.infer.descent.local_gaussian import LocalGaussian
 from pyro_manifold.infer.descent.points import Points
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential
 from pyro_manifold.manifolds import Manifold
 
 _MOST_EVALUATIONS = 200
-_MOST_BYTES = 2**28  # memory for all positions of a descent
+_MOST_BYTES = 2**24  # size of the positions of all chains; the memory of a descent takes a hundred times as much
 _BETWEEN_CHECKS = 12  # evaluations between convergence checks
+_BETWEEN_PLACES = (3, 12)  # evaluations between points of a path that are compared, before and after the 48th
+_FEWEST_PATHS = 4  # paths that are compared, so that a chain alone learns that it is lost
+_MOST_ROUNDS = 4
 
 
-def nearer_starts(position: Blocks, potential: Potential, manifolds: Mapping[Block, Manifold]) -> Blocks:
+def nearer_starts(
+    position: Blocks,
+    potential: Potential,
+    manifolds: Mapping[Block, Manifold],
+    redraw: Callable[[], Blocks],
+    random: torch.Generator,
+) -> Blocks:
     r"""Return nearer initial values for chains whose random initial values are far from the typical set.
 
     Draws from a posterior with d coordinates have energies about d/2 above the minimum, and Hamiltonian Monte Carlo
     descends from ten times that height in a few trajectories. From a start that is thousands of times as high it moves
     slowly, because the step size must suit the slope there. Therefore each chain descends separately by L-BFGS along
-    the manifold:
+    the manifold. A point of the path stands for the probability that its `LocalGaussian` has a lower bound of: the
+    lowest point can be a narrow mode, or on the way to a pole of the density, where there is ever less volume.
 
-    - a chain whose energy fell by less than $10 d + 500$ keeps its start; for posteriors such as mixtures this holds
-      for all chains, whose modes are then explored as without the descent;
-    - otherwise the chain starts at the first point of the descent whose energy is within d of the final one, a typical
-      energy of draws; not at the mode itself, which can be narrow;
-    - all chains keep their starts if any descent did not converge, or converged to an energy $10 d + 500$ above
-      the lowest one: this indicates funnels with unbounded density, or local minima of negligible mass.
+    - A chain whose energy fell by less than $10 d + 500$ keeps its start.
+    - Otherwise it starts at a draw from the first Gaussian whose bound is within $d / 2 + 10$ of the path's greatest.
+    - A chain is lost if the greatest bound of its path is more than $d + 50$ below that of another path. It descends
+      again from other random values; a chain that is lost in each of four descents begins where another one does.
 
-    Since chains descend separately, starts in different basins of attraction remain in different basins.
+    Chains thus stay in the basins of attraction of their starts, but for basins without probability. Nothing is
+    compared if no energy fell so far and all end within $d + 50$ of the lowest, as those of most posteriors do.
+
+    Source of the comparison: Zhang, Carpenter, Gelman & Vehtari, Pathfinder: parallel quasi-Newton variational
+    inference, JMLR 2022.
 
     Args:
         position: initial positions of all chains.
         potential: computes energies and gradients.
         manifolds: manifolds of the blocks that have one.
+        redraw: returns other random initial positions.
+        random: random number generator.
     """
-    points = Points(position, potential, manifolds)
-    size = max(1, next(iter(position.values())).element_size() * sum(x.numel() for x in position.values()))
-    places, energies = _descent(points, position, min(_MOST_EVALUATIONS, _MOST_BYTES // size))
-    coordinates = places.shape[-1]
-    high, end = 10 * coordinates + 500, energies[-1]
-    far = energies[0] - end > high
-    at_rest = energies[-min(_BETWEEN_CHECKS, len(energies))] - end < _required_decrease(coordinates)
-    if not bool(far.any() & (at_rest & (end - end.min() < high)).all()):
+    if sum(x.element_size() * x.numel() for x in position.values()) > _MOST_BYTES:
         return position
-    first = (energies <= end + coordinates).to(torch.uint8).argmax(0)
-    chosen = places[torch.where(far, first, 0), torch.arange(len(first), device=first.device)]
-    return points.parts(chosen)
-
-
-def _descent(points: Points[Block], position: Blocks, most: int) -> tuple[Tensor, Tensor]:
-    """Run L-BFGS and return all positions ``(evaluations, chains, coordinates)`` with their energies."""
-    descent = QuasiNewton(points)
-    state = descent.begin(points.rows(position))
-    places, energies = [state.at], [state.energy]
-    while len(places) < most:
-        state = descent.advance(state)
-        places.append(state.at)
-        energies.append(state.energy)
-        if len(places) % _BETWEEN_CHECKS == 0 and not _still_decreases(energies, state.at.shape[1]):
+    points = Points(position, potential, manifolds)
+    nearly = points.dimension + 50
+    paths = _descended(points, points.rows(position), random)
+    if not _needs_comparison(paths.far, paths.end, points):
+        return position
+    greatest, chains = paths.bound.max(), len(paths.bound)
+    for rounds in range(1, _MOST_ROUNDS):
+        lost = greatest - paths.bound > nearly
+        if not bool(lost.any()) and rounds * chains >= _FEWEST_PATHS:
             break
-    return torch.stack(places), torch.stack(energies)
+        others = _descended(points, points.rows(redraw()), random, compare=True)
+        paths = paths.where(~lost | (others.bound <= paths.bound), others)
+        greatest = torch.maximum(greatest, others.bound.max())
+    return points.parts(_with_lost_beside_others(paths, greatest - paths.bound > nearly))
+
+
+class _Paths(NamedTuple):
+    """Descents of all chains, and what follows from them for each chain.
+
+    Attributes:
+        value: position at which the chain would begin, ``(chains, coordinates)``.
+        far: whether that is not the start of the descent, ``(chains,)``.
+        end: energy at the end.
+        bound: greatest lower bound of the log probability around points of the path, up to a constant.
+    """
+
+    value: Tensor
+    far: Tensor
+    end: Tensor
+    bound: Tensor
+
+    def where(self, keep: Tensor, others: _Paths) -> _Paths:
+        """Return these paths where ``keep`` is true and the others elsewhere."""
+        pairs = zip(self, others, strict=True)
+        return _Paths(*[torch.where(keep.unsqueeze(1) if own.dim() == 2 else keep, own, other) for own, other in pairs])
+
+
+def _descended(points: Points[Block], start: Tensor, random: torch.Generator, compare: bool = False) -> _Paths:
+    """Run L-BFGS from these points until no chain descends any more."""
+    descent = QuasiNewton(points)
+    state = descent.begin(start)
+    energies, drawn, bounds = [state.energy], [start], [torch.full_like(state.energy, -torch.inf)]
+
+    def compare_here() -> None:
+        draws, bound = LocalGaussian(points, state).draws_and_bound(random)
+        drawn.append(draws)
+        bounds.append(bound)
+
+    while len(energies) < _MOST_EVALUATIONS:
+        state = descent.advance(state)
+        energies.append(state.energy)
+        if len(energies) % _BETWEEN_CHECKS == 0 and not _still_decreases(energies, points.dimension):
+            break
+        has_fallen = energies[0] - state.energy > _far(points)
+        if len(energies) % _BETWEEN_PLACES[len(energies) > 48] == 0 and bool(has_fallen.any()):
+            compare_here()
+    far = energies[0] - state.energy > _far(points)
+    if compare or _needs_comparison(far, state.energy, points):
+        compare_here()
+    bound = torch.stack(bounds)
+    greatest = bound.max(0).values
+    # Without a Gaussian, such as where the energy is linear, there is no better point than the start.
+    far = far & greatest.isfinite()
+    first = (bound >= greatest - points.dimension / 2 - 10).to(torch.uint8).argmax(0)
+    chosen = torch.where(far, first, 0)
+    return _Paths(torch.stack(drawn)[chosen, torch.arange(len(far), device=far.device)], far, state.energy, greatest)
+
+
+def _with_lost_beside_others(paths: _Paths, lost: Tensor) -> Tensor:
+    """Return where all chains begin: a lost one where one of the others does, in turn."""
+    found = (~lost).nonzero().squeeze(1)
+    source = torch.arange(len(lost), device=lost.device)
+    return paths.value[torch.where(lost, found[source % len(found)], source)] if len(found) else paths.value
+
+
+def _far(points: Points[Block]) -> int:
+    return 10 * points.dimension + 500
+
+
+def _needs_comparison(far: Tensor, end: Tensor, points: Points[Block]) -> bool:
+    return bool(far.any() | (end - end.min() > points.dimension + 50).any())
 
 
 def _still_decreases(energies: list[Tensor], coordinates: int) -> bool:
     """Return whether the energy of any chain still decreases; at the first check, a large decrease is required."""
-    enough = coordinates + 10 if len(energies) == _BETWEEN_CHECKS else _required_decrease(coordinates)
+    enough = coordinates + 10 if len(energies) == _BETWEEN_CHECKS else max(0.5, coordinates / 10)
     return bool((energies[-_BETWEEN_CHECKS] - energies[-1] > enough).any())
-
-
-def _required_decrease(coordinates: int) -> float:
-    return max(0.5, coordinates / 10)

@@ -160,7 +160,8 @@ class HamiltonianKernel(Kernel):
         adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and len(windows(warmup_steps)) > 1
         if not (adapts and problem.drawn and self._init_strategy is init_to_uniform):
             return problem
-        return problem.at(nearer_starts(problem.position, problem.potential, problem.manifolds))
+        where = problem.position, problem.potential, problem.manifolds
+        return problem.at(nearer_starts(*where, problem.other_starts, problem.random))
 
     def compose(self, problem: Problem, warmup_steps: int) -> Composition[State, HamiltonianSettings]:
         """Return the transitions of a run: reflections of square sites, then a trajectory."""

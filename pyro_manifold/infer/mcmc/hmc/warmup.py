@@ -10,6 +10,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pyro_manifold.infer.mcmc.hmc.arrival import (
+    left_behind,
+    of_chains,
+    representatives,
+    warn_of_chains_left,
+    warn_of_collapse,
+)
 from pyro_manifold.infer.mcmc.hmc.functionals import coordinates
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.lengths import (
@@ -98,7 +105,8 @@ class WarmUp(Saved):
 
     A chain whose trajectories are rejected uses a fraction of ε (per-chain backoff, `StepBackoff`), and ε adapts
     to the chains that use all of it. Chains that have not reached the typical set thus neither reduce the step size of
-    the others nor get stuck. In the last window all chains use the same step size, that of sampling.
+    the others nor get stuck. In the last window all chains use the same step size, that of sampling. Nothing is learned
+    from chains that are left far above the others (`left_behind`).
 
     Masses are estimated at the end of each window, as in Pyro and Stan. If no trajectory length was given, it is chosen
     from the transitions of all windows but the first two and the last. Momenta are fully refreshed whenever masses
@@ -131,6 +139,7 @@ class WarmUp(Saved):
         functionals: Callable[[ChainState], Tensor] = coordinates,
     ) -> None:
         self._plan = plan
+        self._coordinates = sum(x[0].numel() for x in state.position.values())
         self._acceptance_of_one_step = acceptance_of_one_step
         self._warmup_steps = warmup_steps
         self._windows = plan.windows(warmup_steps)
@@ -198,21 +207,25 @@ class WarmUp(Saved):
         self, iteration: int, before: State, after: State, statistics: Statistics, random: torch.Generator
     ) -> None:
         """Adapt to one trajectory of all chains."""
+        energy = after.energy
+        left = left_behind(energy, self._coordinates)
+        if bool(left.any()):
+            before, after = (of_chains(state, representatives(left)) for state in (before, after))
         if self._listens(iteration):
             self.length_choice.update(self._integration_time, int(statistics["n_steps"][0]), before, after)
             if any(iteration == window.stop for window in self._windows[2:-1]):
                 self.length_choice.choose()
                 self.length_choice.end_window()
         if self._plan.adapt_step_size:
-            self._learn_step_size(iteration, statistics)
+            self._learn_step_size(iteration, statistics, ~left)
         if self._plan.adapt_mass_matrix:
             for window in self._windows[1:-1]:
                 if iteration - 1 in window:
                     self.masses.update(after.position, after.gradient)
                 if iteration == window.stop:
                     self._end_window(after, random)
-        if iteration == self._warmup_steps and self._plan.adapt_step_size:
-            self._step_size.settle()
+        if iteration == self._warmup_steps:
+            self._end(energy)
 
     def _travels(self, iteration: int) -> bool:
         """Return whether ε adapts with per-chain backoff; in the last window all chains use the same ε."""
@@ -221,16 +234,24 @@ class WarmUp(Saved):
     def _steps_of_chains(self, iteration: int) -> Tensor | float:
         return self.step_size * self._backoff.share if self._travels(iteration) else self.step_size
 
-    def _learn_step_size(self, iteration: int, statistics: Statistics) -> None:
+    def _end(self, energy: Tensor) -> None:
+        warn_of_chains_left(energy, self._coordinates)
+        if self._plan.adapt_step_size:
+            self._step_size.settle()
+            warn_of_collapse(self.step_size, self.num_steps, self.trajectory_length)
+
+    def _learn_step_size(self, iteration: int, statistics: Statistics, arrived: Tensor) -> None:
         acceptance = statistics["acceptance_rate"]
         if self._travels(iteration):
             share = self._backoff.share
             self._backoff.learn(acceptance < _GONE_WRONG)
-            self._untried = 0 if bool((share == 1).any()) else self._untried + 1
+            self._untried = 0 if bool((share[arrived] == 1).any()) else self._untried + 1
             if 0 < self._untried <= _PATIENCE:
                 return
             # If no chain uses the full ε, it is too large for all: adapt to the chains that use the largest share.
-            acceptance = (share * acceptance)[share == share.max()]
+            acceptance = (share * acceptance)[arrived & (share == share[arrived].max())]
+        else:
+            acceptance = acceptance[arrived]
         probability = float(acceptance.mean())
         # At its upper bound the step size must not be increased further: the dual average would lag behind.
         if self._step_size.value >= self.trajectory_length:
@@ -249,6 +270,8 @@ class WarmUp(Saved):
     def _search(self, state: State, random: torch.Generator) -> None:
         # The step size found for a short last window is final: a single momentum of one chain would be too noisy.
         trials = math.ceil(_FEWEST_MOMENTA / len(state.energy)) if len(self._windows[-1]) < FEWEST_STEPS else 1
+
+        state = of_chains(state, representatives(left_behind(state.energy, self._coordinates)))
 
         def acceptance(step_size: float) -> float:
             ask = partial(self._acceptance_of_one_step, state, step_size, self.masses.metrics, random)

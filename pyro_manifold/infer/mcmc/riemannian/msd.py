@@ -15,7 +15,7 @@ from torch.distributions import Transform
 
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.embedding import Embedding, embedding_from_model
-from pyro_manifold.density.model import ModelTarget
+from pyro_manifold.density.model import ModelTarget, Target
 from pyro_manifold.graphs.native.compiler import native_code_is_allowed
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share, is_a
 from pyro_manifold.infer.mcmc.kernel import Kernel
@@ -280,7 +280,7 @@ class MSD(Kernel):
     def _embedding(self, problem: Problem) -> Embedding:
         """Return the function of unconstrained values that defines the metric."""
         if self._metric is not None:
-            return _of_unconstrained(self._metric, problem.target.transforms)
+            return _of_unconstrained(self._metric, problem.target)
         first = {name: value[0] for name, value in problem.initial_values.items()}
         target: ModelTarget = problem.target  # type: ignore[assignment]  # ensured by the constructor
         return embedding_from_model(target, first, self._metric_scale)
@@ -304,9 +304,9 @@ class MSD(Kernel):
         return [{**report, "jittered metrics": count} for report, count in zip(reports, counts, strict=True)]
 
 
-def _of_unconstrained(metric: Callable[[Sites], Tensor], transforms: Mapping[str, Transform]) -> Embedding:
+def _of_unconstrained(metric: Callable[[Sites], Tensor], target: Target) -> Embedding:
     def of_unconstrained(sites: Sites) -> Tensor:
-        return metric({name: transforms[name].inv(z) if name in transforms else z for name, z in sites.items()})
+        return metric(target.values(sites))
 
     return of_unconstrained
 

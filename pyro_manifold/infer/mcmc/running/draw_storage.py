@@ -51,12 +51,15 @@ class InMemory:
     Args:
         draws: expected number of draws.
         names: sites to store.
-        transforms: transforms to unconstrained space, in which draws are stored.
+        transforms: transforms to unconstrained space, in which draws are stored; None to store constrained values, as
+            is necessary if the transform of a site depends on other sites.
     """
 
-    def __init__(self, draws: int, names: list[str], transforms: Mapping[str, torch.distributions.Transform]) -> None:
-        self._names, self._transforms = names, transforms
-        self._buffers, self._recorder = Buffers(draws, names), Recorder()
+    def __init__(
+        self, draws: int, names: list[str], transforms: Mapping[str, torch.distributions.Transform] | None
+    ) -> None:
+        self._names, self._transforms, self._constrained = names, transforms or {}, transforms is None
+        self._buffers, self._recorder = self._new_buffers(draws), Recorder()
         self._before: tuple[Sites, Statistics] | None = None
 
     @property
@@ -85,7 +88,7 @@ class InMemory:
         """Make room for further draws."""
         made = self.made
         self._before = self._all_sites(made), self._all_statistics(made)
-        self._buffers = Buffers(draws, self._names)
+        self._buffers = self._new_buffers(draws)
         self._recorder.record.forget()
 
     def samples(self, draws: int, last: int | None = None) -> Sites:
@@ -94,6 +97,9 @@ class InMemory:
 
     def statistics(self, draws: int, last: int | None = None, names: Collection[str] | None = None) -> Statistics:
         return self._all_statistics(draws, names)
+
+    def _new_buffers(self, draws: int) -> Buffers:
+        return Buffers(draws, self._names, constrained=self._constrained)
 
     def _all_sites(self, draws: int) -> Sites:
         return self._joined(0, self._buffers.filled(draws - self._made_before))

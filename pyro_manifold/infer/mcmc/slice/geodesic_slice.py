@@ -364,6 +364,10 @@ class GeodesicSlice(Kernel):
         options: Any = {"gradient": False, "compile": compile, "warn": self._warn}
         return BatchedDensity(target.on, Batches(), example, target.manifolds, **options)
 
+    @property
+    def differentiates(self) -> bool:
+        return False
+
     def compose(self, problem: Problem, warmup_steps: int) -> Composition[PlainState, Factors]:
         """Return the transitions of a run: reflections of square sites, then a sweep."""
 

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from pyro_manifold.density.batched import Batch, BatchedPotential, Sites
 from pyro_manifold.density.batched_density import BatchedDensity
+from pyro_manifold.density.cut_gradients import refuse_cut_gradients
 from pyro_manifold.density.initial_values import finite_values, initial_values
 from pyro_manifold.density.model import Target
+from pyro_manifold.density.tempered import INVERSE_TEMPERATURE, TemperedTarget
 from pyro_manifold.infer.mcmc.transitions.layout import Layout
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential
 from pyro_manifold.manifolds import Manifold
@@ -49,6 +51,7 @@ class Problem:
         *,
         full_mass: bool | list[Block] = False,
         batched: Callable[[Target, Sites], BatchedDensity],
+        differentiated: bool = True,
     ) -> Problem:
         """Build the problem of a target.
 
@@ -58,9 +61,15 @@ class Problem:
             initial_params: ``{site: (chains, ...)}``, or None to draw them.
             full_mass: grouping of unconstrained sites; see `Layout.build`.
             batched: builds the function for energies and gradients of all chains, from the target and positions.
+            differentiated: whether the gradient is used, which is then compared with difference quotients.
+
+        Raises:
+            ValueError: if there are no initial values, or a model cuts the gradient of a site.
         """
         values = initial_values(target, chains, initial_params)
         layout = Layout.build({name: value[0] for name, value in values.items()}, target.manifolds, full_mass)
+        if values and differentiated:
+            _compare_gradient(target, values)
         potential = batched(target, values)
         if values:
             values = finite_values(target, values, initial_params is None, potential)
@@ -71,6 +80,11 @@ class Problem:
     def at(self, position: Blocks) -> Problem:
         """Return the same target with other initial positions."""
         return replace(self, initial_values=self.layout.unpack(position))
+
+    def other_starts(self) -> Blocks:
+        """Draw other random initial positions, with finite energy and gradient."""
+        values = initial_values(self.target, self.chains, None)
+        return self.layout.pack(finite_values(self.target, values, True, self.batched))
 
     @property
     def takes_minibatches(self) -> bool:
@@ -119,6 +133,13 @@ class Problem:
     def density_of_one_chain(self) -> Callable[[Batch], Potential] | None:
         """Function from a batch to `potential_of_one_chain` on it; None if there is none."""
         return density_of_one_chain(self.batched.first, self.layout)
+
+
+def _compare_gradient(target: Target, positions: Sites) -> None:
+    """Raise ValueError if the gradient is wrong; at an inverse temperature of 0 that of the likelihood is not seen."""
+    full = target.full if isinstance(target, TemperedTarget) else target
+    positions = {name: x for name, x in positions.items() if name != INVERSE_TEMPERATURE}
+    refuse_cut_gradients(full.potential_fn, positions, full.manifolds)
 
 
 def density_of_one_chain(batched: BatchedPotential, layout: Layout) -> Callable[[Batch], Potential] | None:

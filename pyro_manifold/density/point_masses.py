@@ -1,0 +1,35 @@
+"""Sites that are functions of the sites that are sampled: `pyro.deterministic`, and `pyro.distributions.Delta`.
+
+Handlers such as `poutine.reparam` sample another site in the place of one of the model, and turn that one into a
+`Delta` at a function of the draws. It is neither sampled nor data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyro.distributions import Delta
+from pyro.poutine.messenger import Messenger
+
+from pyro_manifold.density.causes import parts
+
+
+def is_point_mass(distribution: Any) -> bool:
+    """Return whether a distribution is a `Delta`, also if it is masked, expanded, independent or transformed."""
+    return any(isinstance(part, Delta) for part in parts(distribution))
+
+
+def is_deterministic(site: Mapping[str, Any]) -> bool:
+    """Return whether the value of a site of a trace is computed by the model, and neither sampled nor observed."""
+    if site["type"] != "sample":
+        return False
+    return bool(site["infer"].get("_deterministic")) or is_point_mass(site["fn"])
+
+
+class ComputePointMasses(Messenger):
+    """Handler that gives a latent site with the distribution `Delta` its only value, so that it is not sampled."""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if not msg["is_observed"] and is_point_mass(msg["fn"]):
+            msg["value"], msg["is_observed"] = msg["fn"].rsample(), True

@@ -1,0 +1,150 @@
+"""Supports of distributions, which torch declares too wide for some transformed ones.
+
+`TransformedDistribution.support` is the codomain of the last transform. That of an affine transform is the whole line,
+also if the base distribution is an `Exponential`, so that chains would move to points that have no density.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import cache
+from typing import Any
+
+import torch
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import Distribution, TransformedDistribution, biject_to, constraints, transform_to
+from torch.distributions.constraints import Constraint
+from torch.distributions.transforms import ComposeTransform, Transform
+
+_REAL = (-torch.inf, torch.inf)
+_CACHES = {"_cached_x_y", "_inv"}  # of transforms
+
+
+class ImageConstraint(Constraint):
+    """Image of a set under a bijection, such as the half-line from -0.3 of a shifted exponential distribution.
+
+    Args:
+        base: the set.
+        transform: the bijection, on a set that contains it.
+    """
+
+    def __init__(self, base: Constraint, transform: Transform) -> None:
+        self.base, self.transform = base, transform
+        super().__init__()
+
+    @property
+    def event_dim(self) -> int:  # type: ignore[override]
+        """Number of dimensions of an element."""
+        further = max(self.base.event_dim - self.transform.domain.event_dim, 0)
+        return self.transform.codomain.event_dim + further
+
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        """True if elements are integers."""
+        return self.base.is_discrete
+
+    def check(self, value: Tensor) -> Tensor:
+        """Return which elements of a tensor are in the set, up to rounding at its bounds."""
+        inside = self.base.check(self.transform.inv(value))
+        further = max(self.transform.domain.event_dim - self.base.event_dim, 0)
+        return inside.flatten(-further).all(-1) if further else inside
+
+    def __repr__(self) -> str:
+        return f"{self.transform} of {self.base}"
+
+
+@biject_to.register(ImageConstraint)
+def _bijection_to_image(constraint: ImageConstraint) -> Transform:
+    return ComposeTransform([biject_to(constraint.base), constraint.transform])
+
+
+@transform_to.register(ImageConstraint)
+def _transform_to_image(constraint: ImageConstraint) -> Transform:
+    return ComposeTransform([transform_to(constraint.base), constraint.transform])
+
+
+class TrueSupports(Messenger):
+    """Handler that replaces distributions whose declared support is too wide by equal ones with their own support."""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        msg["fn"] = with_true_support(msg["fn"])
+
+
+def with_true_support(distribution: Any) -> Any:
+    """Return the distribution with its own support: a copy if it has to change, as it may be the user's."""
+    if not isinstance(distribution, Distribution):
+        return distribution
+    parts = {name: part for name, part in vars(distribution).items() if isinstance(part, Distribution)}
+    replaced = {name: with_true_support(part) for name, part in parts.items()}
+    changed = any(replaced[name] is not part for name, part in parts.items())
+    if changed:
+        distribution = copy(distribution)
+        vars(distribution).update(replaced)
+    declares = isinstance(distribution, TransformedDistribution) and _declares_codomain(type(distribution))
+    if declares and isinstance(_image(distribution), ImageConstraint):
+        distribution = distribution if changed else copy(distribution)
+        distribution.__class__ = _on_image(type(distribution))  # type: ignore[arg-type]  # torch gives classes a metaclass
+    return distribution
+
+
+def _declares_codomain(kind: type) -> bool:
+    """Return whether a class has the support of `TransformedDistribution`, and not one of its own, as `LogNormal`."""
+    return getattr(kind, "support", None) is TransformedDistribution.support
+
+
+@cache
+def _on_image(kind: Any) -> type:
+    def support(distribution: TransformedDistribution) -> Constraint:
+        found, event = _image(distribution), len(distribution.event_shape)
+        return constraints.independent(found, event - found.event_dim) if event > found.event_dim else found
+
+    def expand(distribution: Any, batch_shape: Any, _instance: Any = None) -> Any:
+        return with_true_support(kind.expand(distribution, batch_shape, _instance))
+
+    return type(kind.__name__, (kind,), {"support": property(support), "expand": expand, "__module__": kind.__module__})
+
+
+def _image(distribution: TransformedDistribution) -> Constraint:
+    """Return the support that follows from that of the base distribution."""
+    found: Any = distribution.base_dist.support
+    for transform in distribution.transforms:
+        found = transform.codomain if _contains(found, transform.domain) else ImageConstraint(found, transform)
+    return found
+
+
+def _contains(support: Constraint, domain: Constraint) -> bool:
+    """Return whether a support is at least the domain of a transform, whose codomain is then its image."""
+    of_support, of_domain = _of_elements(support), _of_elements(domain)
+    here, there = bounds(of_support), bounds(of_domain)
+    if here is not None and there is not None:
+        return bool(torch.as_tensor(here[0] <= there[0]).all() and torch.as_tensor(here[1] >= there[1]).all())
+    return here == _REAL or type(of_support) is type(of_domain)
+
+
+def bounds(support: Constraint) -> tuple[Any, Any] | None:
+    """Return the lower and upper bound of an interval; None for any other set."""
+    lower, upper = (getattr(support, f"{name}_bound", None) for name in ("lower", "upper"))
+    if support is constraints.real or isinstance(support, type(constraints.real)):
+        return _REAL
+    if support.is_discrete or support.event_dim or (lower is None and upper is None):
+        return None
+    return (-torch.inf if lower is None else lower), (torch.inf if upper is None else upper)
+
+
+def _of_elements(support: Constraint) -> Constraint:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support
+
+
+def parameters(support: Any) -> list[Any]:
+    """Return the numbers and tensors on which a support depends, in a fixed order."""
+    if torch.is_tensor(support) or isinstance(support, float):
+        return [support]
+    if isinstance(support, list | tuple):
+        return [number for part in support for number in parameters(part)]
+    if isinstance(support, Constraint | Transform):
+        own = {name: part for name, part in vars(support).items() if name not in _CACHES}
+        return [number for part in own.values() for number in parameters(part)]
+    return []
