@@ -425,8 +425,10 @@ def _initial_trace(program: Program, init_strategy: Callable[..., Any]) -> pouti
     try:
         with pyro.validation_enabled(False):
             found = _elsewhere_if_it_fails(lambda: poutine.block(poutine.trace(initialised).get_trace)())
-    except ValueError as error:  # to which Pyro adds the shapes of the sites before
-        raise (wrong or [error])[0] from None
+    except ValueError:
+        if wrong:  # without the shapes of the sites before, which Pyro adds
+            raise wrong[0] from None
+        raise
     check_names(init_strategy, found.nodes)
     return found
 

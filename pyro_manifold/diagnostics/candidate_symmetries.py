@@ -86,14 +86,12 @@ def may_turn(name: str, target: Target, point: Sites) -> bool:
 def _may_flip(name: str, target: Target, point: Sites) -> bool:
     """Return whether a site can change its sign: an interval may lie on both sides of 0."""
     value = point[name]
-    if not value.is_floating_point() or not value.numel():
+    if not value.is_floating_point() or not value.numel() or name in target.dependent:
         return False
     if isinstance(target.manifolds.get(name), SpecialOrthogonal):
         return value.shape[-1] % 2 == 0  # else -R is a reflection
     if name in target.manifolds:
         return isinstance(target.manifolds[name], Stiefel | Sphere)
-    if name in target.dependent:
-        return False
     if name not in target.transforms:
         return True
     constrained = target.transforms[name].inv

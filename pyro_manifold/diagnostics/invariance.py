@@ -58,6 +58,12 @@ class Invariance:
             for _ in range(_SIGNS_AT_EACH)
         )
 
+    def is_largest_at_zero(self, symmetry: Symmetry) -> bool:
+        """Return whether the density is larger where the sites are 0 than at each point: both signs are one mode."""
+        zeros = [{name: torch.zeros_like(point[name]) for name in symmetry.sites} for point in self.points]
+        at_zero = [self._energy({**point, **zero}) for point, zero in zip(self.points, zeros, strict=True)]
+        return all(bool(zero < energy) for zero, energy in zip(at_zero, self._energies, strict=True))
+
     def may_have(self, symmetry: Symmetry) -> bool:
         """Return false if some signs of columns show that the density is not invariant, by few evaluations in all.
 

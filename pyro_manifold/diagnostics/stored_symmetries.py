@@ -60,7 +60,7 @@ def _symmetry(values: dict[str, Any], sites: set[str]) -> Symmetry:
         raise ValueError(f"kind {str(kind)[:40]}, independent {str(independent)[:40]}")
     groups = {name: tuple(values[name]) for name in ("sites", "vectors", "reordered", "transposed")}
     positive = tuple(tuple(names) for names in values["positive"])
-    # Runs of earlier versions have neither.
+    # Records of earlier versions have none of these.
     whole, axes = (tuple((str(name), int(k)) for name, k in values.get(key, ())) for key in ("whole", "axes"))
     named = {name for names in (*groups.values(), *positive, dict(whole), dict(axes)) for name in names}
     if not groups["sites"] or not named <= sites:

@@ -74,27 +74,30 @@ def symmetries(target: Target, samples: Mapping[str, Tensor], *, loadings: bool 
     if not names and not angles:
         return []
     density = Invariance(target, points)
+    angles = [name for name in angles if density.has_turns(name)]
     found: list[Symmetry] = []
-    for name in names if density.points else []:
+    for name in [name for name in names if name not in angles] if density.points else []:
         taken = {each for symmetry in found for each in symmetry.names}
         if name in taken:
             continue
         symmetry = _symmetry_of(name, target, density, taken)
         found += [symmetry] if symmetry is not None else []
     taken = {each for symmetry in found for each in symmetry.names}
-    found += [Symmetry("turns", (name,)) for name in angles if name not in taken and density.has_turns(name)]
+    found += [Symmetry("turns", (name,)) for name in angles if name not in taken]
     return found
 
 
 def _symmetry_of(name: str, target: Target, density: Invariance, taken: set[str]) -> Symmetry | None:
     point = density.points[0]
     tried = (
-        _within_support(each, target)
-        for each in candidates(name, target, point, taken)
-        if (name in target.manifolds and len(each.sites) < 3) or density.may_have(_within_support(each, target))
+        each
+        for each in (_within_support(each, target) for each in candidates(name, target, point, taken))
+        if (name in target.manifolds and len(each.sites) < 3) or density.may_have(each)
     )
     symmetry = density.first(tried)
     if symmetry is None or (name not in target.manifolds and density.has_even_rows(symmetry)):
+        return None
+    if name not in target.manifolds and symmetry.whole and density.is_largest_at_zero(symmetry):
         return None
     if symmetry.is_one_sign:
         as_columns = elements_as_columns(symmetry, target, point)
@@ -155,9 +158,9 @@ def _with_order(symmetry: Symmetry, target: Target, point: Sites) -> Iterator[Sy
 def _orders(name: str, target: Target, point: Sites, columns: int) -> list[int]:
     """Return the dimensions, from the end, along which a site has a value for each column, in any order of them."""
     x = point[name]
-    axes = [axis for axis in range(-1, -x.dim() - 1, -1) if x.shape[axis] == columns] if x.numel() else []
-    if name in target.dependent:
+    if not x.numel() or name in target.dependent:
         return []
+    axes = [axis for axis in range(-1, -x.dim() - 1, -1) if x.shape[axis] == columns]
     if name not in target.transforms:
         return axes
     inverse = target.transforms[name].inv

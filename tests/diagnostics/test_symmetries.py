@@ -347,6 +347,24 @@ def test_a_slope_of_a_large_energy_is_no_symmetry(dtype, level):
     assert symmetries(target, samples) == []
 
 
+@pytest.mark.parametrize(("concentration", "found"), [(0.3, []), (0.0, ["signs"])])
+def test_a_prior_is_seen_beside_a_large_energy(concentration, found):
+    """In float32 its change is less than the rounding of the likelihood."""
+    torch.set_default_dtype(torch.float32)
+    rows = torch.randn(20_000, 4) * torch.tensor([3.0, 2.0, 1.0, 1.0])
+
+    def model():
+        U = pyro.sample("U", MatrixLangevin(concentration * torch.eye(4, 2)))
+        with pyro.plate("rows", len(rows)):
+            root = U * torch.tensor([3.0, 2.0])
+            pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), root, torch.ones(4)), obs=rows)
+
+    target = target_from_model(model)
+    draws = {"U": torch.stack([target.draw()["U"] for _ in range(4)])}
+    assert float(target.potential_fn({"U": draws["U"][0]})) > 1e5
+    assert [each.kind for each in symmetries(target, draws)] == found
+
+
 def test_no_rotation_is_made_a_reflection_to_exclude_a_symmetry():
     """The density of three sites is the same for signs of determinant 1, and another for others."""
 
@@ -364,21 +382,3 @@ def test_no_rotation_is_made_a_reflection_to_exclude_a_symmetry():
 def test_summary_reports_that_rotations_are_not_reflected(capsys):
     last = summary_of(OHMC(handed), capsys)[-1]
     assert last.startswith("`R` is known only up to the signs of its columns, without reflections:")
-
-
-@pytest.mark.parametrize(("concentration", "found"), [(0.3, []), (0.0, ["signs"])])
-def test_a_prior_is_seen_beside_a_large_energy(concentration, found):
-    """In float32 its change is less than the rounding of the likelihood."""
-    torch.set_default_dtype(torch.float32)
-    rows = torch.randn(20_000, 4) * torch.tensor([3.0, 2.0, 1.0, 1.0])
-
-    def model():
-        U = pyro.sample("U", MatrixLangevin(concentration * torch.eye(4, 2)))
-        with pyro.plate("rows", len(rows)):
-            root = U * torch.tensor([3.0, 2.0])
-            pyro.sample("y", dist.LowRankMultivariateNormal(torch.zeros(4), root, torch.ones(4)), obs=rows)
-
-    target = target_from_model(model)
-    draws = {"U": torch.stack([target.draw()["U"] for _ in range(4)])}
-    assert float(target.potential_fn({"U": draws["U"][0]})) > 1e5
-    assert [each.kind for each in symmetries(target, draws)] == found
