@@ -36,7 +36,7 @@ def test_a_branch_that_a_tracer_cannot_see():
     """The trace has 0.8 of its mass there, and is compared with the model at 16 states of warm-up."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        mcmc = run(OHMC(walled), num_samples=20, warmup_steps=60, num_chains=2)
+        mcmc = run(OHMC(walled), num_samples=20, warmup_steps=100, num_chains=2)
     assert (mcmc.get_samples()["x"] <= 5).all()
     assert any("branch on values of sites" in str(warning.message) for warning in caught)
 

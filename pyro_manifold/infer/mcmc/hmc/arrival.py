@@ -11,7 +11,7 @@ from pyro_manifold.diagnostics.disagreement import named
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 
 _COLLAPSED = 1e-2
-"""Share of the chosen trajectory length below which the step size is said to have collapsed."""
+"""Share of the chosen trajectory length below which the step size has collapsed."""
 
 
 def left_behind(energy: Tensor, coordinates: int) -> Tensor:

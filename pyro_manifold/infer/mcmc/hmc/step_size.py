@@ -10,7 +10,7 @@ from pyro.ops.dual_averaging import DualAveraging
 
 from pyro_manifold.store.saving import Plain, Saved, check_entries, restored
 
-_SHORT = 150  # iterations of warm-up below which windows are those of Stan and Pyro
+SHORT = 150  # iterations of warm-up below which windows are those of Stan and Pyro
 _BEFORE_MASSES, _FIRST_MASSES, _END = 10, 15, 50  # iterations of the first, second (at most) and last window
 _GROWTH = 1.5
 FEWEST_STEPS = 10
@@ -28,7 +28,7 @@ def windows(warmup_steps: int) -> list[range]:
     """
     if warmup_steps < 20:
         return [range(warmup_steps)]
-    if warmup_steps < _SHORT:
+    if warmup_steps < SHORT:
         first, last = int(0.15 * warmup_steps), int(0.1 * warmup_steps)
         edges = [0, first, warmup_steps - last, warmup_steps]
     else:

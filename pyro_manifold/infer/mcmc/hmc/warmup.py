@@ -29,7 +29,7 @@ from pyro_manifold.infer.mcmc.hmc.lengths import (
 )
 from pyro_manifold.infer.mcmc.hmc.masses import Masses
 from pyro_manifold.infer.mcmc.hmc.product import Metrics
-from pyro_manifold.infer.mcmc.hmc.step_size import FEWEST_STEPS, StepSize, windows
+from pyro_manifold.infer.mcmc.hmc.step_size import FEWEST_STEPS, SHORT, StepSize, windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
 from pyro_manifold.infer.mcmc.transitions.states import ChainState, Statistics
 from pyro_manifold.infer.mcmc.transitions.step_backoff import StepBackoff
@@ -235,7 +235,8 @@ class WarmUp(Saved):
         return self.step_size * self._backoff.share if self._travels(iteration) else self.step_size
 
     def _end(self, energy: Tensor) -> None:
-        warn_of_chains_left(energy, self._coordinates)
+        if self._warmup_steps >= SHORT:  # else chains may still be on their way
+            warn_of_chains_left(energy, self._coordinates)
         if self._plan.adapt_step_size:
             self._step_size.settle()
             warn_of_collapse(self.step_size, self.num_steps, self.trajectory_length)
