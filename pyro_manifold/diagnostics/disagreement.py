@@ -71,9 +71,17 @@ def _standing_still(values: Tensor) -> list[str]:
     return [f"{named(still.nonzero().flatten().tolist())} never moved"]
 
 
-def constant_chains(values: Tensor) -> Tensor:
-    """Return which chains of ``(chains, draws, ...)`` have the same value at each draw, ``(chains,)``."""
-    return (values == values[:, :1]).flatten(1).all(1)
+def constant_chains(values: Tensor, rounding: float = 0.0) -> Tensor:
+    """Return which chains have the same value at each draw, ``(chains,)``.
+
+    Args:
+        values: ``(chains, draws, ...)``.
+        rounding: multiple of the rounding unit by which values may differ, relative to the first of each chain.
+    """
+    first = values[:, :1]
+    if not rounding:
+        return (values == first).flatten(1).all(1)
+    return ((values - first).abs() <= rounding * torch.finfo(values.dtype).eps * first.abs()).flatten(1).all(1)
 
 
 def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> list[int]:
@@ -94,10 +102,20 @@ def stuck_chains(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
     if "accepted" in statistics:
         moved = statistics["accepted"].double().mean(1)
         stuck = moved < _FEWEST_MOVES if statistics["accepted"].shape[1] >= _FEWEST_DRAWS else moved < 0
+        stuck = stuck.cpu() | _moved_by_rounding(samples, statistics)
         return stuck.nonzero().flatten().tolist()
     evidence = [value for value in [*samples.values(), statistics.get("lp")] if value is not None and value.numel()]
     flags = [constant_chains(value).cpu() for value in evidence if value.shape[1] >= _FEWEST_DRAWS]
     return torch.stack(flags).all(0).nonzero().flatten().tolist() if flags else []
+
+
+def _moved_by_rounding(samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> Tensor:
+    """Return the chains whose moves change no site by more than rounding, as with a step size that has collapsed."""
+    kept = [value for value in samples.values() if value.numel() and value.is_floating_point()]
+    evidence = [*kept, *([statistics["lp"]] if "lp" in statistics else [])]
+    if not kept or kept[0].shape[1] < _FEWEST_DRAWS:
+        return torch.tensor(False)
+    return torch.stack([constant_chains(value, rounding=100.0).cpu() for value in evidence]).all(0)
 
 
 def temperature_of_hot_chains(statistics: Mapping[str, Tensor]) -> tuple[float, float] | None:

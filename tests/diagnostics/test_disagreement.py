@@ -52,6 +52,14 @@ def test_a_chain_that_moves_once_in_a_while_is_stuck():
     assert stuck_chains({}, {"accepted": accepted}) == [0, 1]
 
 
+def test_a_chain_that_moves_by_rounding_alone_is_stuck():
+    accepted = torch.ones(2, 50, dtype=torch.bool)
+    tiny = 1 + 1e-15 * torch.rand(2, 50, 3)
+    tiny[0] = 1 + 1e-12 * torch.randn(50, 3)  # a posterior that is narrow, not a standstill
+    assert stuck_chains({"x": tiny}, {"accepted": accepted}) == [1]
+    assert stuck_chains({"x": tiny}, {"accepted": accepted, "lp": torch.randn(2, 50)}) == []
+
+
 def test_a_site_without_entries_has_no_entry():
     assert stuck_chains({"x": torch.zeros(2, 50, 0)}, {}) == []
 
