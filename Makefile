@@ -47,7 +47,8 @@ test-today: $(VENV)-today/.installed
 	$(<D)/bin/python -m pytest -n auto --dist worksteal tests/examples/test_documentation.py -k "docs/start or docs/how_to" $(CHOICE)
 	$(<D)/bin/python -m pytest -n auto --dist worksteal -m "not long" $(CHOICE)
 
-$(VENV)-today/.installed: pyproject.toml $(shell git ls-files pyro_manifold)
+$(VENV)-today/.installed: pyproject.toml $(shell find pyro_manifold -name '*.py')
+	$(or $(NEWEST_PYTHON),$(error No Python was found: give NEWEST_PYTHON=/path/to/python)) -c "import venv"
 	rm -rf $(@D)
 	$(NEWEST_PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip build
