@@ -8,6 +8,7 @@ distribution.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -16,10 +17,13 @@ from torch import Tensor
 from pyro_manifold.density.batched import PotentialFunction, Sites, value_alone, value_and_gradient
 from pyro_manifold.manifolds import Manifold
 
-_POINTS = 3  # at which a gradient has to be wrong: at one of them the density may have a kink or a jump
-_STEPS = (0.2, 0.27, 0.33, 0.4)  # powers of the rounding unit
+_SCREENED = 2  # points at which all sites are compared together
+_POINTS = 3  # points at which each site is compared
+_WRONG = 2  # of them have to differ: at one of them the density may have a kink or a jump
+_NEAR_ZERO = 0.1  # share of the root mean square of a site's gradient below which an entry counts as this share
 _DETERMINED = 2e-3  # largest error of a difference quotient that is compared
-_DIFFERENT = 2e-2
+_STEPS = (0.2, 0.27, 0.33, 0.4)  # powers of the rounding unit
+_DIFFERENT = 1e-2
 
 
 class Slope(NamedTuple):
@@ -37,9 +41,11 @@ class Slope(NamedTuple):
 def refuse_cut_gradients(potential_fn: PotentialFunction, positions: Sites, manifolds: Mapping[str, Manifold]) -> None:
     """Raise ValueError if the gradient of a site is not that of the potential energy.
 
-    The gradient is compared with difference quotients along a direction of all sites, at a point that a trace has not
-    seen. If they differ, sites are compared one by one, at several points. A quotient is compared only if that of half
-    the step agrees with it, so that rounding and jumps of the density are not taken for a wrong gradient.
+    The gradient is compared with difference quotients along a direction of all sites, at two points that a trace has
+    not seen. If they differ at one of them, sites are compared one by one, and have to differ at two points of three.
+    The direction gives each entry the same share of the slope, as far as its gradient is not near 0: of a hundred
+    entries or less, one that is cut is seen. A quotient is compared only if that of half the step agrees with it, so
+    that rounding and jumps of the density are not taken for a wrong gradient.
 
     Args:
         potential_fn: potential energy of one chain.
@@ -51,15 +57,16 @@ def refuse_cut_gradients(potential_fn: PotentialFunction, positions: Sites, mani
     """
     noise = torch.Generator().manual_seed(0)
     points = _finite_points(potential_fn, positions, manifolds, noise)
-    first = next(points, None)
-    if first is None or _slope_if_wrong(potential_fn, first, manifolds, list(positions), noise) is None:
+    screened = list(islice(points, _SCREENED))
+    if not any(_slope_if_wrong(potential_fn, point, manifolds, list(positions), noise) for point in screened):
         return
-    tested = [first, *[point for _, point in zip(range(_POINTS - 1), points, strict=False)]]
+    tested = [*screened, *islice(points, _POINTS - _SCREENED)]
     wrong: dict[str, Slope] = {}
     for name in positions:
-        found = [_slope_if_wrong(potential_fn, point, manifolds, [name], noise) for point in tested]
-        if len(tested) == _POINTS and all(found):
-            wrong[name] = next(slope for slope in found if slope is not None)
+        compared = (_slope_if_wrong(potential_fn, point, manifolds, [name], noise) for point in tested)
+        found = [slope for slope in compared if slope is not None]
+        if len(found) >= _WRONG:
+            wrong[name] = found[0]
     if wrong:
         slope = next(iter(wrong.values()))
         raise ValueError(
@@ -102,8 +109,10 @@ def _slope_if_wrong(
     point, energy, gradient = at
     direction, parts = {}, []
     for name in names:
-        v = _like(point[name], noise)
-        v = v if name not in manifolds else manifolds[name].tangent_projection(point[name], v)
+        if name in manifolds:
+            v = manifolds[name].tangent_projection(point[name], _like(point[name], noise))
+        else:
+            v = _with_equal_shares(gradient[name], noise)
         # Equal shares of all sites, as the slope along a site of small influence would be lost among the others'.
         v = v / (gradient[name] * v).sum().abs().clamp(min=1)
         direction[name] = v
@@ -126,6 +135,14 @@ def _slope_if_wrong(
         if error <= _DETERMINED * scale:
             return Slope(narrow, found) if abs(narrow - found) > _DIFFERENT * scale else None
     return None
+
+
+def _with_equal_shares(gradient: Tensor, noise: torch.Generator) -> Tensor:
+    """Return a direction in which all entries of a gradient have about the same share of the slope."""
+    size = gradient.square().mean().sqrt()
+    if not size > 0:
+        return _like(gradient, noise)
+    return gradient.sign() / gradient.abs().clamp(min=_NEAR_ZERO * float(size))
 
 
 def _moved(point: Sites, direction: Sites, manifolds: Mapping[str, Manifold], step: float) -> Sites:

@@ -35,6 +35,5 @@ def is_factor(site: Node) -> bool:
     distribution = site["fn"]
     while isinstance(distribution, dist.Independent):
         distribution = distribution.base_dist
-    if isinstance(distribution, dist.Delta):
-        return bool(torch.as_tensor(distribution.log_density != 0).any()) and not site["infer"].get("is_auxiliary")
+    # A `Delta` with a density is a site that a handler has computed, such as that of NeuTra.
     return isinstance(distribution, dist.Unit)

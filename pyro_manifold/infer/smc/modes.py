@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density.batched import BatchedPotential, Sites
+from pyro_manifold.density.cut_gradients import refuse_cut_gradients
 from pyro_manifold.density.embedding import embedding_from_model
 from pyro_manifold.density.model import ModelTarget, Target
 from pyro_manifold.density.tempered import factors
@@ -340,6 +341,7 @@ def mixture_about_modes(target: Target, starts: int, most: int) -> tuple[Gaussia
     """
     draws = [target.draw() for _ in range(starts)]
     first = {name: torch.stack([one[name] for one in draws]) for name in draws[0]}
+    refuse_cut_gradients(target.potential_fn, first, target.manifolds)
     width = min(starts, most)
     energies = Energies.of_target(target, first, width)
     units = units_of(first, target.manifolds)
