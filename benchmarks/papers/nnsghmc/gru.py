@@ -133,7 +133,12 @@ def _of_one(weights: list[Tensor], notes: Tensor) -> list[Tensor]:
     ]
 
 
-@torch.library.custom_op("nnsghmc_music::likelihood", mutates_args=())
+# torch 2.6 does not read `list[Tensor]`.
+@torch.library.custom_op(
+    "nnsghmc_music::likelihood",
+    mutates_args=(),
+    schema="(Tensor[] weights, Tensor notes, Tensor starts, Tensor rows) -> Tensor[]",
+)
 def likelihood(weights: list[Tensor], notes: Tensor, starts: Tensor, rows: Tensor) -> list[Tensor]:
     """Values ``(chains,)`` and gradients of chains, each of the sequence of its row; weights have a chain dimension."""
     chains = []

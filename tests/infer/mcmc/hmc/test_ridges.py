@@ -336,7 +336,8 @@ def test_a_ridge_is_followed(options):
     draws = mcmc.get_samples(group_by_chain=True)
     assert_mean(draws["x"][..., 0, 0].square(), 1 / 3)
     assert_mean(draws["z"].square(), 100 / 3 + 0.01)
-    again = drawn(OHMC(ridge, tuning=kernel.tuning, **options), warmup_steps=0)
+    last = {name: value[:, -1] for name, value in draws.items()}
+    again = drawn(OHMC(ridge, tuning=kernel.tuning, **options), warmup_steps=0, initial_params=last)
     assert_mean(again.get_samples(group_by_chain=True)["x"][..., 0, 0].square(), 1 / 3)
 
 

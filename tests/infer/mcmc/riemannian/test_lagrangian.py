@@ -40,7 +40,12 @@ def energy_order(kick, field, with_volume=True):
     """Slope of log energy error, φ + ½ vᵀGv, against log step over a fixed time."""
     point, velocity = start(field, with_volume=with_volume)
     step = stepper(kick, field, with_volume)
-    traced = folded_graph(lambda e, v, *p: step(Point(*p), v, e), torch.tensor(0.1), velocity, *point)
+
+    def one(step_size, velocity, *point):
+        end, moved, _ = step(Point(*point), velocity, step_size)
+        return *end, moved  # of tensors: graphs of torch 2.6 have no named tuples
+
+    traced = folded_graph(one, torch.tensor(0.1), velocity, *point)
 
     def total(point, velocity):
         return point.energy + with_volume * point.half_log_determinant + kinetic_energy(point, velocity)
@@ -49,7 +54,7 @@ def energy_order(kick, field, with_volume=True):
     for count in counts:
         end, moved = point, velocity
         for _ in range(count):
-            end, moved, _ = traced(torch.tensor(1 / count), moved, *end)
+            *end, moved = traced(torch.tensor(1 / count), moved, *end)
             end = Point(*end)
         errors.append(float((total(end, moved) - total(point, velocity)).abs().mean().log2()))
     return (errors[0] - errors[-1]) / (len(counts) - 1)
