@@ -20,13 +20,14 @@ def left_behind(energy: Tensor, coordinates: int) -> Tensor:
     Energies of draws differ by about the root of the number of coordinates; a chain is left if its energy is above the
     median by more than ``coordinates + 50``, like the starts that `nearer_starts` replaces.
     """
-    return ~(energy - energy.median() <= coordinates + 50)
+    left = ~(energy - energy.median() <= coordinates + 50)
+    return left & ~left.all()  # of energies that are not finite nothing is known
 
 
 def representatives(left: Tensor) -> Tensor:
     """Return for each chain the chain whose values count: itself, or in place of one that is left another in turn."""
     itself, arrived = torch.arange(len(left), device=left.device), (~left).nonzero().squeeze(1)
-    return torch.where(left, arrived[itself % len(arrived)], itself) if len(arrived) else itself
+    return torch.where(left, arrived[itself % len(arrived)], itself)
 
 
 def of_chains(state: State, chains: Tensor) -> State:
