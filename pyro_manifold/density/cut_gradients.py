@@ -18,8 +18,8 @@ from pyro_manifold.density.batched import PotentialFunction, Sites, value_alone,
 from pyro_manifold.manifolds import Manifold
 
 _SCREENED = 2  # points at which all sites are compared together
-_POINTS = 3  # points at which each site is compared
-_WRONG = 2  # of them have to differ: at one of them the density may have a kink or a jump
+_POINTS = 6  # points at which each site is compared
+_WRONG = 5  # of them have to differ: at some the density may have a kink, or a probability be 1 to the last bit
 _NEAR_ZERO = 0.1  # share of the root mean square of a site's gradient below which an entry counts as this share
 _DETERMINED = 2e-3  # largest error of a difference quotient that is compared
 _STEPS = (0.2, 0.27, 0.33, 0.4)  # powers of the rounding unit
@@ -42,10 +42,10 @@ def refuse_cut_gradients(potential_fn: PotentialFunction, positions: Sites, mani
     """Raise ValueError if the gradient of a site is not that of the potential energy.
 
     The gradient is compared with difference quotients along a direction of all sites, at two points that a trace has
-    not seen. If they differ at one of them, sites are compared one by one, and have to differ at two points of three.
-    The direction gives each entry the same share of the slope, as far as its gradient is not near 0: of a hundred
-    entries or less, one that is cut is seen. A quotient is compared only if that of half the step agrees with it, so
-    that rounding and jumps of the density are not taken for a wrong gradient.
+    not seen. If they differ at one of them, sites are compared one by one, and have to differ at five points of six.
+    The direction gives each entry the same share of the slope, as far as its gradient is not near 0, so that the cut
+    of one entry among ten is seen in most cases. A quotient is compared only if that of half the step agrees with it,
+    so that rounding and jumps of the density are not taken for a wrong gradient.
 
     Args:
         potential_fn: potential energy of one chain.
