@@ -9,6 +9,8 @@ import pyro.distributions as dist
 import torch
 from torch.distributions import constraints
 
+from pyro_manifold.distributions.constraints import of_elements
+
 PERIODIC = (torch.distributions.VonMises, dist.SineBivariateVonMises, dist.SineSkewed)
 """Distributions of angles whose support is declared to be all real numbers, over which their densities are periodic."""
 
@@ -19,7 +21,8 @@ def possible_angles(nodes: Mapping[str, Any], names: Iterable[str]) -> tuple[str
     return tuple(
         name
         for name in names
-        if isinstance(innermost(nodes[name]["fn"]), kinds) and _is_real(nodes[name]["fn"].support)
+        if isinstance(innermost(nodes[name]["fn"]), kinds)
+        and of_elements(nodes[name]["fn"].support) is constraints.real
     )
 
 
@@ -28,9 +31,3 @@ def innermost(distribution: Any) -> Any:
     while hasattr(distribution, "base_dist"):
         distribution = distribution.base_dist
     return distribution
-
-
-def _is_real(support: Any) -> bool:
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real

@@ -9,14 +9,14 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import ImproperUniform, constraints
+from pyro.distributions import ImproperUniform
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.density.causes import Arguments, ModelError, Witness, explained, parts, version
 from pyro_manifold.density.point_masses import is_deterministic
-from pyro_manifold.distributions.constraints import manifold_of
+from pyro_manifold.distributions.constraints import manifold_of, of_elements
 from pyro_manifold.distributions.on_manifold import off_manifold
 
 Run = Callable[[Callable[[], Any]], poutine.Trace]
@@ -135,9 +135,7 @@ def _check_nan(name: str, value: Tensor) -> None:
 
 def _outside(name: str, site: Mapping[str, Any]) -> str | None:
     """Return a sentence on unmasked observed values outside the support; raise ValueError if off a manifold."""
-    support, value = _support(site), site["value"]
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
+    support, value = of_elements(_support(site)), site["value"]
     try:
         inside = support.check(value)
     except Exception:  # there is no support, or it cannot be checked for such values

@@ -17,6 +17,8 @@ from torch.distributions import Distribution, TransformedDistribution, biject_to
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import ComposeTransform, Transform
 
+from pyro_manifold.distributions.constraints import of_elements
+
 _REAL = (-torch.inf, torch.inf)
 _CACHES = {"_cached_x_y", "_inv"}  # of transforms
 
@@ -115,7 +117,7 @@ def _image(distribution: TransformedDistribution) -> Constraint:
 
 def _contains(support: Constraint, domain: Constraint) -> bool:
     """Return whether a support is at least the domain of a transform, whose codomain is then its image."""
-    of_support, of_domain = _of_elements(support), _of_elements(domain)
+    of_support, of_domain = of_elements(support), of_elements(domain)
     here, there = bounds(of_support), bounds(of_domain)
     if here is not None and there is not None:
         return bool(torch.as_tensor(here[0] <= there[0]).all() and torch.as_tensor(here[1] >= there[1]).all())
@@ -130,12 +132,6 @@ def bounds(support: Constraint) -> tuple[Any, Any] | None:
     if support.is_discrete or support.event_dim or (lower is None and upper is None):
         return None
     return (-torch.inf if lower is None else lower), (torch.inf if upper is None else upper)
-
-
-def _of_elements(support: Constraint) -> Constraint:
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support
 
 
 def parameters(support: Any) -> list[Any]:

@@ -19,6 +19,7 @@ of columns, such as singular values.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from pyro.distributions import constraints as pyro_constraints
 from pyro.distributions.constraints import *  # noqa: F403
@@ -181,10 +182,16 @@ positive_decreasing_vector = PositiveDecreasingVector()
 r"""Vectors ``(..., p)`` with $y_1 \ge \dots \ge y_p > 0$; the transform is `DecreasingTransform`."""
 
 
-def manifold_of(constraint: Constraint) -> Manifold | None:
-    """Return the manifold of a constraint; None for constraints with unconstrained coordinates."""
+def of_elements(constraint: Any) -> Any:
+    """Return the constraint of single elements, inside of those that reinterpret dimensions as one event."""
     while isinstance(constraint, pyro_constraints.independent):
         constraint = constraint.base_constraint
+    return constraint
+
+
+def manifold_of(constraint: Constraint) -> Manifold | None:
+    """Return the manifold of a constraint; None for constraints with unconstrained coordinates."""
+    constraint = of_elements(constraint)
     if isinstance(constraint, type(pyro_constraints.sphere)):
         return Sphere()
     return getattr(constraint, "manifold", None)
@@ -196,8 +203,7 @@ def log_base_measure(constraint: Constraint, shape: Size) -> float:
     It is 0, since base measures are normalised, except for Pyro's `sphere`: each unit vector in $\mathbb{R}^n$
     contributes the area, $2 \pi^{n/2} / \Gamma(n/2)$.
     """
-    while isinstance(constraint, pyro_constraints.independent):
-        constraint = constraint.base_constraint
+    constraint = of_elements(constraint)
     if type(constraint) is not type(pyro_constraints.sphere):
         return 0.0
     n = shape[-1]

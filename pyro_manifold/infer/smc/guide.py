@@ -20,11 +20,12 @@ from pyro import poutine
 from pyro.infer.autoguide import AutoContinuous, AutoNormal
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Size, Tensor
-from torch.distributions import biject_to, constraints
+from torch.distributions import biject_to
 
+from pyro_manifold.density.angles import innermost
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.model import ModelTarget, Target, target_from_model
-from pyro_manifold.distributions.constraints import manifold_of
+from pyro_manifold.distributions.constraints import manifold_of, of_elements
 
 _Gaussian = AutoContinuous | AutoNormal
 
@@ -140,7 +141,7 @@ def _check_names(names: Mapping[str, Any], full: Target) -> None:
 
 def _check_site(name: str, distribution: Any, support: Any) -> None:
     """Raise an error unless a site of the guide has a density, on the same support as in the model."""
-    if isinstance(_innermost(distribution), dist.Delta):
+    if isinstance(innermost(distribution), dist.Delta):
         raise ValueError(f"init: site '{name}' of the guide is a point (Delta), which has no density: use AutoNormal.")
     if not _alike(distribution.support, support):
         raise ValueError(
@@ -153,20 +154,8 @@ def _alike(here: Any, there: Any) -> bool:
     manifolds = manifold_of(here), manifold_of(there)
     if any(manifolds):
         return type(manifolds[0]) is type(manifolds[1])
-    here, there = _of_elements(here), _of_elements(there)
+    here, there = of_elements(here), of_elements(there)
     return str(here) == str(there) or biject_to(here) == biject_to(there)
-
-
-def _of_elements(support: Any) -> Any:
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support
-
-
-def _innermost(distribution: Any) -> Any:
-    while hasattr(distribution, "base_dist"):
-        distribution = distribution.base_dist
-    return distribution
 
 
 def _name(guide: object) -> str:

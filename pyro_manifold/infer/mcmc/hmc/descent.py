@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_manifold.infer.descent.local_gaussian import LocalGaussian
 from pyro_manifold.infer.descent.points import Points
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
+from pyro_manifold.infer.mcmc.hmc.arrival import representatives
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential
 from pyro_manifold.manifolds import Manifold
 
@@ -70,7 +71,8 @@ def nearer_starts(
         others = _descended(points, points.rows(redraw()), random, compare=True)
         paths = paths.where(~lost | (others.bound <= paths.bound), others)
         greatest = torch.maximum(greatest, others.bound.max())
-    return points.parts(_with_lost_beside_others(paths, greatest - paths.bound > nearly))
+    lost = greatest - paths.bound > nearly
+    return points.parts(paths.value[representatives(lost & ~lost.all())])
 
 
 class _Paths(NamedTuple):
@@ -123,13 +125,6 @@ def _descended(points: Points[Block], start: Tensor, random: torch.Generator, co
     first = (bound >= greatest - points.dimension / 2 - 10).to(torch.uint8).argmax(0)
     chosen = torch.where(far, first, 0)
     return _Paths(torch.stack(drawn)[chosen, torch.arange(len(far), device=far.device)], far, state.energy, greatest)
-
-
-def _with_lost_beside_others(paths: _Paths, lost: Tensor) -> Tensor:
-    """Return where all chains begin: a lost one where one of the others does, in turn."""
-    found = (~lost).nonzero().squeeze(1)
-    source = torch.arange(len(lost), device=lost.device)
-    return paths.value[torch.where(lost, found[source % len(found)], source)] if len(found) else paths.value
 
 
 def _far(points: Points[Block]) -> int:
