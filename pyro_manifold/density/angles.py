@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch.distributions import constraints
 
+from pyro_manifold.density.distribution_parts import innermost
 from pyro_manifold.distributions.constraints import of_elements
 
 PERIODIC = (torch.distributions.VonMises, dist.SineBivariateVonMises, dist.SineSkewed)
@@ -24,10 +25,3 @@ def possible_angles(nodes: Mapping[str, Any], names: Iterable[str]) -> tuple[str
         if isinstance(innermost(nodes[name]["fn"]), kinds)
         and of_elements(nodes[name]["fn"].support) is constraints.real
     )
-
-
-def innermost(distribution: Any) -> Any:
-    """Return the distribution inside of those that expand, mask or reinterpret it."""
-    while hasattr(distribution, "base_dist"):
-        distribution = distribution.base_dist
-    return distribution

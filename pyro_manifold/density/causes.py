@@ -8,7 +8,7 @@ other errors are passed on unchanged.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
@@ -19,11 +19,11 @@ from pyro import poutine
 from pyro.distributions import constraints
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 from torch.distributions.utils import lazy_property
 
 from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.density.distribution_parts import parts
 from pyro_manifold.graphs.verified import reason
 
 Arguments = dict[str, Any]
@@ -222,10 +222,3 @@ def _parameters(distribution: Any) -> Iterator[tuple[str, Tensor, Constraint]]:
         derived = name not in vars(distribution) and isinstance(getattr(type(distribution), name, None), lazy_property)
         if not derived and not constraints.is_dependent(constraint) and torch.is_tensor(getattr(distribution, name)):
             yield name, getattr(distribution, name), constraint
-
-
-def parts(distribution: Any) -> Iterable[Any]:
-    """Yield a distribution and those that it wraps."""
-    while isinstance(distribution, Distribution):
-        yield distribution
-        distribution = getattr(distribution, "base_dist", None)

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.density.causes import Arguments, ModelError, Witness, explained, parts, version
+from pyro_manifold.density.causes import Arguments, ModelError, Witness, explained, version
+from pyro_manifold.density.distribution_parts import parts
 from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.distributions.constraints import manifold_of, of_elements
 from pyro_manifold.distributions.on_manifold import off_manifold

@@ -12,7 +12,7 @@ from typing import Any
 from pyro.distributions import Delta
 from pyro.poutine.messenger import Messenger
 
-from pyro_manifold.density.causes import parts
+from pyro_manifold.density.distribution_parts import parts
 
 
 def is_point_mass(distribution: Any) -> bool:

@@ -17,6 +17,7 @@ from torch.distributions import Distribution, TransformedDistribution, biject_to
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import ComposeTransform, Transform
 
+from pyro_manifold.density.distribution_parts import with_parts
 from pyro_manifold.distributions.constraints import of_elements
 
 _REAL = (-torch.inf, torch.inf)
@@ -77,17 +78,13 @@ def with_true_support(distribution: Any) -> Any:
     """Return the distribution with its own support: a copy if it has to change, as it may be the user's."""
     if not isinstance(distribution, Distribution):
         return distribution
-    parts = {name: part for name, part in vars(distribution).items() if isinstance(part, Distribution)}
-    replaced = {name: with_true_support(part) for name, part in parts.items()}
-    changed = any(replaced[name] is not part for name, part in parts.items())
-    if changed:
-        distribution = copy(distribution)
-        vars(distribution).update(replaced)
-    declares = isinstance(distribution, TransformedDistribution) and _declares_codomain(type(distribution))
-    if declares and isinstance(_image(distribution), ImageConstraint):
-        distribution = distribution if changed else copy(distribution)
-        distribution.__class__ = _on_image(type(distribution))  # type: ignore[arg-type]  # torch gives classes a metaclass
-    return distribution
+    found = with_parts(distribution, with_true_support)
+    declares = isinstance(found, TransformedDistribution) and _declares_codomain(type(found))
+    if declares and isinstance(_image(found), ImageConstraint):
+        found = copy(found) if found is distribution else found
+        kind: Any = type(found)
+        found.__class__ = _on_image(kind)
+    return found
 
 
 def _declares_codomain(kind: type) -> bool:

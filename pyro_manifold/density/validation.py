@@ -5,8 +5,9 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-import torch
 from pyro.poutine.messenger import Messenger
+
+from pyro_manifold.density.distribution_parts import with_parts
 
 
 class WithoutValidation(Messenger):
@@ -21,13 +22,8 @@ class WithoutValidation(Messenger):
 
 def _unvalidated(distribution: Any) -> Any:
     """Return the distribution without validation: a copy if it has to change, as it may be the user's."""
-    parts = {
-        name: part for name, part in vars(distribution).items() if isinstance(part, torch.distributions.Distribution)
-    }
-    replaced = {name: _unvalidated(part) for name, part in parts.items()}
-    changed = any(replaced[name] is not part for name, part in parts.items())
-    if not changed and not getattr(distribution, "_validate_args", False):
-        return distribution
-    distribution = copy(distribution)
-    vars(distribution).update(replaced, _validate_args=False)
-    return distribution
+    found = with_parts(distribution, _unvalidated)
+    if getattr(found, "_validate_args", False):
+        found = copy(found) if found is distribution else found
+        found._validate_args = False
+    return found

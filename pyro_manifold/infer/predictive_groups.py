@@ -11,7 +11,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_manifold.density.causes import parts
+from pyro_manifold.density.distribution_parts import parts
 from pyro_manifold.density.flat_priors import StartInSupport, has_no_draws
 from pyro_manifold.density.minibatch import in_minibatches
 from pyro_manifold.density.point_masses import is_deterministic
