@@ -11,7 +11,7 @@ from pyro_manifold.infer.descent.points import Points, unit
 
 _PAIRS = 10
 _SUFFICIENT = 1e-4  # Armijo constant: fraction of the decrease predicted by the slope
-_SHORTER = 1 / 3
+_LONGER, _SHORTER = 2.0, 1 / 3
 _SHORTEST = 1e-12
 
 
@@ -58,7 +58,12 @@ class QuasiNewton:
         return QuasiNewtonState(at, energy, slope, -unit(slope), torch.ones_like(energy), *memory)
 
     def advance(self, state: QuasiNewtonState) -> QuasiNewtonState:
-        """Take one step; a chain whose step is rejected keeps its position, and its next step is a third as long."""
+        """Take one step.
+
+        A chain whose step is rejected keeps its position, and its next step is a third as long. A step of which nothing
+        is learned, since the curvature along it is negative, doubles the next one: curvature says nothing of the
+        distance to a minimum there, as in the tails of Student's t.
+        """
         points, (at, energy, slope, direction, step, *memory) = self._points, state
         there = points.moved(at, step.unsqueeze(1) * direction)
         energy_there, slope_there = points.energy_and_slope(there)
@@ -81,7 +86,7 @@ class QuasiNewton:
             torch.where(good, energy_there, energy),
             slope,
             torch.where(good.unsqueeze(1), following, direction),
-            torch.where(good, 1.0, step * _SHORTER),
+            torch.where(learns, 1.0, step * torch.where(good, _LONGER, _SHORTER)),
             *memory,
         )
 
