@@ -12,14 +12,18 @@ from torch import Tensor
 
 
 def check_names(init_strategy: Callable[..., Any], nodes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise ValueError if `init_to_value` has values for sites that are not in a trace, which it would ignore."""
-    unknown = sorted(_given(init_strategy) - set(nodes))
-    if unknown:
+    """Raise ValueError for a strategy whose values would be ignored.
+
+    `init_to_value` may have values only for sites that are in a trace; of the draws of `init_to_draws`, which may come
+    from a larger model, some have to be of these sites.
+    """
+    unknown, names = sorted(_given(init_strategy) - set(nodes)), getattr(init_strategy, "names", frozenset())
+    draws = sorted(names) if names and names.isdisjoint(nodes) else []
+    if unknown or draws:
         sampled = [name for name, site in nodes.items() if site["type"] == "sample" and not site["is_observed"]]
         sites = [name for name in sampled if not poutine.util.site_is_subsample(nodes[name])]
-        raise ValueError(
-            f"init_to_value has values for {unknown}, but the model samples {sites}: give values under these names."
-        )
+        has = f"init_to_value has values for {unknown}" if unknown else f"init_to_draws has draws only for {draws}"
+        raise ValueError(f"{has}, but the model samples {sites}: give values under these names.")
 
 
 def check_shape(name: str, site: Mapping[str, Any], value: Tensor) -> None:

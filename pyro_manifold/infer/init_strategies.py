@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,10 +23,16 @@ class _Joint:
     Args:
         draw: function that returns the next joint draw, ``{site: value}``.
         otherwise: strategy for sites that a draw does not have.
+        names: sites of which the model must have at least one; none for any model.
     """
 
-    def __init__(self, draw: Callable[[], Sites], otherwise: Callable[[dict[str, Any], Sites], Tensor]) -> None:
-        self._draw, self._otherwise = draw, otherwise
+    def __init__(
+        self,
+        draw: Callable[[], Sites],
+        otherwise: Callable[[dict[str, Any], Sites], Tensor],
+        names: Iterable[str] = (),
+    ) -> None:
+        self._draw, self._otherwise, self.names = draw, otherwise, frozenset(names)
         self._values: Sites = {}
         self._seen: set[str] | None = None
 
@@ -109,7 +115,7 @@ def init_to_draws(draws: Mapping[str, Any], *, fallback: InitStrategy = init_to_
 
     Raises:
         ValueError: if ``draws`` is not a dictionary of tensors with the same number of draws, at least one; and by the
-            kernel, for a draw of another shape than the site.
+            kernel, for a draw of another shape than the site, and if the model has none of the sites.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
@@ -125,7 +131,7 @@ def init_to_draws(draws: Mapping[str, Any], *, fallback: InitStrategy = init_to_
         raise ValueError(f"init_to_draws: draws={draws!r}, expected a dictionary of draws by site.")
     tensors = {name: torch.as_tensor(value).detach() for name, value in draws.items()}
     check_same_number(tensors, "init_to_draws: draws")
-    return _Joint(_Cycle(tensors), _Fallback(fallback))
+    return _Joint(_Cycle(tensors), _Fallback(fallback), tensors)
 
 
 def init_to_guide(guide: Callable[..., Any], *args: Any, **kwargs: Any) -> InitStrategy:

@@ -129,6 +129,8 @@ def test_errors_name_the_site():
         starts(components, init_to_guide(guide, DATA), 2, DATA)
     with pytest.raises(ValueError, match=r"Site 'U': the initial value has shape \(2, 4\)"):
         starts(components, init_to_draws({"U": torch.ones(3, 2, 4)}), 2, DATA)
+    with pytest.raises(ValueError, match=r"init_to_draws has draws only for \['V'\], but the model samples \['U', "):
+        starts(components, init_to_draws({"V": torch.ones(3, 2, 4)}), 2, DATA)
     for draws, words in [([1.0], "a dictionary"), ({}, "a dictionary"), ({"x": torch.tensor(1.0)}, "first dimension")]:
         with pytest.raises(ValueError, match=words):
             init_to_draws(draws)
