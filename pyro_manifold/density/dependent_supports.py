@@ -9,6 +9,7 @@ $$ x = t_a(z), \qquad \log p(a, z) = \log p(a) + \log p(x \mid a) + \log |\det \
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyro
@@ -44,6 +45,34 @@ def refuse_dependent(names: Iterable[str], where: str) -> None:
         raise ValueError(f"Site '{name}' has a support that depends on other sites, which {where}{separator}{_REMEDY}.")
 
 
+def refuse_for_kernels_of_pyro(model: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise ValueError for sites that Pyro's own kernels would draw from a support that is fixed in one run of the model.
+
+    Args:
+        model: the model; None for a kernel of a potential energy.
+        args: its arguments.
+        kwargs: its keyword arguments.
+    """
+    if model is None:
+        return
+    program = partial(model, *args, **kwargs)
+    try:
+        with torch.random.fork_rng(devices=[]), poutine.block(), torch.no_grad():
+            nodes = poutine.trace(program).get_trace().nodes
+    except Exception:  # Pyro says it, where the model runs
+        return
+    names = [name for name, site in _latent(nodes).items() if not site["fn"].support.is_discrete]
+    refuse_dependent(dependent_supports(program, nodes, names), "Pyro's kernels do not follow: use OHMC, or")
+
+
+def _latent(nodes: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: site
+        for name, site in nodes.items()
+        if site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
+    }
+
+
 def refuse_for_guides(program: Program, nodes: Mapping[str, Any]) -> None:
     """Raise ValueError for sites of which automatic guides have another support than the model.
 
@@ -51,12 +80,8 @@ def refuse_for_guides(program: Program, nodes: Mapping[str, Any]) -> None:
         program: the model with its arguments.
         nodes: the sites of a run.
     """
-    latent = {name: site for name, site in nodes.items() if site["type"] == "sample" and not site["is_observed"]}
-    names = [
-        name
-        for name, site in latent.items()
-        if not (poutine.util.site_is_subsample(site) or site["fn"].has_enumerate_support)
-    ]
+    latent = _latent(nodes)
+    names = [name for name, site in latent.items() if not site["fn"].has_enumerate_support]
     refuse_dependent(dependent_supports(program, nodes, names), "automatic guides do not follow")
     for name in names:
         fn = latent[name]["fn"]

@@ -11,7 +11,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.causes import arguments_by_name
-from pyro_manifold.density.dependent_supports import refuse_dependent
+from pyro_manifold.density.dependent_supports import refuse_dependent, refuse_for_kernels_of_pyro
 from pyro_manifold.density.handlers import models_run
 from pyro_manifold.infer.exchange.exchange import ReplicaExchange, as_tempering, check_tempering
 from pyro_manifold.infer.mcmc.arguments import (
@@ -218,6 +218,8 @@ class MCMC(Results):
         """
         check_data_loader(data_loader, self._vectorised and self.kernel.takes_batches, self.kernel)
         if not self._vectorised:
+            if not isinstance(self.kernel, Vectorised):
+                refuse_for_kernels_of_pyro(getattr(self.kernel, "model", None), args, kwargs)
             super().run(*args, **kwargs)
         else:
             self._take_arguments(args, kwargs, data_loader)

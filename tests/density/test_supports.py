@@ -5,6 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.distributions import transforms
+from pyro.infer import NUTS
 from pyro.infer.autoguide import AutoNormal
 from torch.distributions import biject_to
 
@@ -203,6 +204,10 @@ def sequentially(model):
     MCMC(OHMC(model), 2, 2, num_chains=1, chain_method="sequential", disable_progbar=True).run()
 
 
+def by_a_kernel_of_pyro(model):
+    MCMC(NUTS(model), 2, 2, disable_progbar=True).run()
+
+
 def by_svi(guide):
     def fit(model):
         SVI(model, guide(model), pyro.optim.Adam({"lr": 0.01}), pyro.infer.Trace_ELBO()).step()
@@ -220,6 +225,7 @@ def with_a_transform(model):
 
 REFUSED = [
     (sequentially, bounded, "sequential"),
+    (by_a_kernel_of_pyro, bounded, "Pyro's kernels"),
     (by_svi(AutoNormal), bounded, "automatic guides"),
     (by_svi(AutoStiefelLowRankMultivariateNormal), bounded, "automatic guides"),
     (by_svi(AutoNormal), lambda: pyro.sample("x", shifted()), "automatic guides"),
