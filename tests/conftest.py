@@ -26,7 +26,6 @@ LONGEST = (
     "test_conformance.py::test_another_process_goes_on_bit_for_bit",
     "test_documentation.py::test_blocks_run",
     "test_attacks.py::test_a_branch_that_a_tracer_cannot_see",
-    "test_ridges.py::test_a_compiled_step_goes_on_without_directions_and_eagerly_with_them",
     "test_examples.py::test_social_networks",
     "test_autoguide.py::test_unconstrained_factors_depend_on_the_start",
     "test_kernel.py::test_several_processes",

@@ -46,7 +46,7 @@ def refuse_dependent(names: Iterable[str], where: str) -> None:
 
 
 def refuse_for_kernels_of_pyro(model: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise ValueError for sites that Pyro's own kernels would draw from a support that is fixed in one run of the model.
+    """Raise ValueError for sites whose support Pyro's own kernels would fix in one run of the model.
 
     Args:
         model: the model; None for a kernel of a potential energy.

@@ -141,10 +141,11 @@ def _mean_rank(values: Tensor, among: Tensor) -> float:
 
 def _remedy(scale: Scale, rank: float) -> str:
     data = "observed site" if scale.is_data else "site"
+    share = f"{100 * (1 - rank):.0f} %" if rank > 0.005 else "more than 99 %"
     found = (
         f"At divergences the scale of the {data} `{scale.site}`, which {_quoted(scale.by)} "
-        f"{'sets' if len(scale.by) == 1 else 'set'}, is near 0: on average below that of {100 * (1 - rank):.0f} % of "
-        "the draws. Smaller values, and tails that go with them, may be missing from the draws, even if R-hat is good. "
+        f"{'sets' if len(scale.by) == 1 else 'set'}, is near 0: on average below that of {share} of the draws. "
+        "Smaller values, and tails that go with them, may be missing from the draws, even if R-hat is good. "
     )
     if scale.is_data:
         return found + (

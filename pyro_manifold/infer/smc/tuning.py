@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.hmc.masses import CurvatureEstimator, diagonal_inverse_mass
+from pyro_manifold.infer.mcmc.hmc.mass_estimators import CurvatureEstimator, diagonal_inverse_mass
 from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings

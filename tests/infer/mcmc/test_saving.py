@@ -33,7 +33,7 @@ def mixture():
         pyro.sample("y", dist.Normal(U[0, 0] + 2.0 * z, 0.5), obs=torch.linspace(-1, 3, 6))
 
 
-# What a state of OHMC has to hold besides positions; directions across sites are in `test_ridges.py`.
+# What a state of OHMC has to hold besides positions; low-rank masses are in `test_low_rank_masses.py`.
 CONFIGURATIONS = {
     "masses and lengths": lambda: OHMC(concentrated),
     "dense masses": lambda: OHMC(square, full_mass=True),

@@ -17,15 +17,14 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
 from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
-from pyro_manifold.infer.mcmc.hmc.directions import correlated_groups, ridge_estimators, with_ridges
 from pyro_manifold.infer.mcmc.hmc.functionals import Functionals, coordinates
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
+from pyro_manifold.infer.mcmc.hmc.low_rank_masses import MOST_COORDINATES
+from pyro_manifold.infer.mcmc.hmc.low_rank_metric import LowRankMechanics
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.hmc.reflection import reflections
-from pyro_manifold.infer.mcmc.hmc.ridge_masses import DIRECTIONS_ACROSS
-from pyro_manifold.infer.mcmc.hmc.ridges import RidgeMechanics
 from pyro_manifold.infer.mcmc.hmc.step_size import windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory, at_rest
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
@@ -175,12 +174,8 @@ class HamiltonianKernel(Kernel):
         return self.composed(problem, self.mechanics(problem), warm_up)
 
     def _masses(self, problem: Problem, mechanics: ProductMechanics) -> Masses:
-        make, groups = estimators(problem, mechanics), mechanics.groups if isinstance(mechanics, RidgeMechanics) else {}
-        across = ridge_estimators(
-            problem, groups, optional=not (problem.layout.correlated or self._full_mass == "low rank")
-        )
-        given = None if self._tuned is None else self._tuned.inverse_masses(make, across)
-        return Masses(make, given, across)
+        make = estimators(problem, mechanics, self._full_mass == "low rank")
+        return Masses(make, None if self._tuned is None else self._tuned.inverse_masses(make))
 
     def with_masses_of_sites(self) -> Self:
         """Return a copy of the kernel with one mass for each site on a manifold and diagonal masses for other sites."""
@@ -220,18 +215,17 @@ class HamiltonianKernel(Kernel):
             *_, n, p = 1, *problem.position[block].shape
             if isinstance(manifold, Stiefel) and 1 < p < n and p <= most:
                 mechanics[block] = self.with_column_masses.get(type(mechanics[block]), mechanics[block])
-        groups = problem.layout.correlated
-        if not groups and self._may_have_directions:
-            groups = correlated_groups(problem)
-        return with_ridges(problem, mechanics, groups) if groups else mechanics
+        for block in problem.layout.groups:
+            if self._may_have_directions and block not in problem.layout.dense:
+                size, most = problem.position[block].shape[1], MOST_COORDINATES
+                if 1 < size <= most[0] and size * problem.chains <= most[1]:
+                    mechanics[block] = LowRankMechanics()
+        return mechanics
 
     @property
     def _may_have_directions(self) -> bool:
-        """Return whether directions across sites may be used without being requested: by warm-up or an earlier run."""
-        diagonal = self._full_mass is False or self._column_masses is False
-        allowed = self.with_column_masses and not diagonal and not self._jit_compile
-        known = [] if self._tuned is None else list(self._tuned.numbers())
-        return bool(allowed) and (self._plan.adapt_mass_matrix or any(key[:1] == (DIRECTIONS_ACROSS,) for key in known))
+        """Return whether directions across unconstrained sites may be used, found by warm-up or by an earlier run."""
+        return bool(self.with_column_masses) and self._full_mass is not False and not self._jit_compile
 
     # ---- results of warm-up -------------------------------------------------------------------------------------
 
@@ -252,9 +246,10 @@ class HamiltonianKernel(Kernel):
 
     @property
     def inverse_mass_matrix(self) -> Blocks:
-        """Inverse mass of each block: a vector or matrix for a group of sites, and for a manifold site a scalar.
+        r"""Inverse mass of each block: a vector or matrix for a group of sites, and for a manifold site a scalar.
 
-        With masses of columns it is ``(chains, matrices * (p + 1))``: for each matrix, p columns and the rotations
+        With directions across the sites of a group it is ``(1 + k, 1 + size)``: a row (1, D), and a row $(\lambda, w)$
+        for each direction, for $D^{1/2} (I + \sum \lambda w w^\top) D^{1/2}$. With masses of columns it is ``(chains, matrices * (p + 1))``: for each matrix, p columns and the rotations
         within their span.
         """
         return self._tuning.masses.inverse_mass_matrix

@@ -49,18 +49,13 @@ class OHMC(HamiltonianKernel):
         num_steps: number of leapfrog steps of a trajectory at the initial ``step_size``; lengths are then not jittered.
         adapt_step_size: whether to adapt ε during warm-up.
         adapt_mass_matrix: whether to adapt masses during warm-up.
-        full_mass: None for diagonal masses of unconstrained sites, plus at most 8 directions across sites with their
-            own masses if warm-up finds that they make trajectories much shorter. False for diagonal masses alone, True
-            for a dense mass matrix over all unconstrained sites, or a list of tuples of site names, each a dense block.
-            Without sites on manifolds, directions make the mass matrix a diagonal plus a matrix of low rank, and the
-            posterior must be close to a Gaussian along them (at most 256 coordinates, and 10,000 in all chains);
-            ``"low rank"`` uses them even if trajectories become only a little shorter. With Stiefel sites, directions
-            are rotations combined with shifts, over all sites outside of dense blocks (at most 100 coordinates, and
-            4,000 in all chains); see `RidgeMechanics`. A Stiefel site in a tuple requests directions across the sites
-            of this tuple. There are no directions, also with ``"low rank"``, in a model with unit vectors
-            (`VonMisesFisher`) or other manifolds and no single matrix with orthonormal columns: one unit vector leaves
-            all other sites with diagonal masses, and correlated ones need True or a tuple of their names. There are
-            none with ``jit_compile``, and with ``column_masses=False`` only those that a tuple requests.
+        full_mass: None for diagonal masses of unconstrained sites, plus at most 8 directions across these sites with
+            masses of their own (a mass matrix that is a diagonal plus one of low rank) if warm-up finds that they make
+            trajectories much shorter and that the posterior is close to a Gaussian along them; at most 256 coordinates,
+            and 10,000 in all chains. ``"low rank"`` uses them even if trajectories become only a little shorter. False
+            for diagonal masses alone, True for a dense mass matrix over all unconstrained sites, or a list of tuples of
+            site names, each a dense block. There are no directions with ``jit_compile``, and none across sites on
+            manifolds: where one is correlated with other sites, give it ``transforms``.
         transforms: transforms to unconstrained space for some of the sites. A Stiefel site in this mapping moves in
             unconstrained space, in the coordinates of its transform.
         max_plate_nesting: as in Pyro, for models with enumerated sites.
@@ -81,9 +76,8 @@ class OHMC(HamiltonianKernel):
             $r \leftarrow r\cos\theta + \xi\sin\theta$ with ξ a fresh draw; 0 is a full refreshment. The momentum
             of a rejected chain is reversed. With short trajectories, chains travel further (Horowitz 1991).
         column_masses: True for one mass per column of every Stiefel site with 1 < p < n, False for one mass per site
-            (shared by all matrices of its plate), without directions across sites unless ``full_mass`` requests them;
-            None for one mass per column up to 8 columns, beyond which the higher cost of a step exceeds the gain unless
-            the density is expensive.
+            (shared by all matrices of its plate); None for one mass per column up to 8 columns, beyond which the higher
+            cost of a step exceeds the gain unless the density is expensive.
         min_stepsize: lower bound of ε.
         max_stepsize: upper bound of ε, as is the trajectory length.
         inverse_mass_matrix: initial inverse masses, as in ``kernel.inverse_mass_matrix`` after an earlier run:

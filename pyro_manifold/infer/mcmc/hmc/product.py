@@ -12,7 +12,7 @@ from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, normal_like
 
 Metrics = Mapping[Block, Any]
-"""`Metric` of each block; and of each group of blocks with directions across them, its `Ridges`."""
+"""Masses of each block: a `Metric`, or a `LowRankMetric`."""
 
 
 def at_temperature(metrics: Metrics, temperature: float) -> Metrics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.checks import check_positive
-from pyro_manifold.infer.mcmc.hmc.masses import Estimators, InverseMassEstimator
-from pyro_manifold.infer.mcmc.hmc.ridge_masses import DIRECTIONS_ACROSS, RidgeEstimator
+from pyro_manifold.infer.mcmc.hmc.mass_estimators import CovarianceEstimator, DiagonalEstimator, InverseMassEstimator
+from pyro_manifold.infer.mcmc.hmc.masses import Estimators
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
 
 
@@ -24,7 +24,7 @@ class Tuning:
     Attributes:
         step_size: ε.
         inverse_mass_matrix: inverse mass of each block, as in ``mcmc.kernel.inverse_mass_matrix``: a vector or matrix
-            for a group of sites; for a manifold site a number, or ``(chains, matrices * (p + 1))``. The key of a block
+            for a group of sites, or the rows of a low-rank one; for a manifold site a number, or ``(chains, matrices * (p + 1))``. The key of a block
             of one site may be the site's name. Blocks that are missing have the default initial masses.
         trajectory_length: mean integration time; None to adapt it.
 
@@ -66,36 +66,20 @@ class Tuning:
     def _by_block(self) -> dict[Block, Any]:
         return {(name,) if isinstance(name, str) else tuple(name): x for name, x in self.inverse_mass_matrix.items()}
 
-    def inverse_masses(
-        self, make: Estimators, across: Mapping[Block, Callable[[], RidgeEstimator]] | None = None
-    ) -> Blocks:
+    def inverse_masses(self, make: Estimators) -> Blocks:
         """Return the inverse masses ``(1 or chains, ...)`` of the blocks of a run.
 
         If the number of chains differs, masses of columns are averaged over chains, since the order of columns in a
-        chain is arbitrary, and directions across blocks are left out, since their signs in a chain are.
+        chain is arbitrary.
 
         Raises:
             ValueError: if they do not match the blocks; the message names the block.
         """
         given = self._by_block()
-        across = across or {}
-        lost = [key for key in given if key[:1] == (DIRECTIONS_ACROSS,) and key not in across]
-        if lost:
-            warnings.warn(
-                f"The directions across {list(lost[0][1:])} of the earlier run are not used, since this kernel has "
-                "none across the same sites: trajectories may take more steps.",
-                stacklevel=2,
-            )
-            given = {block: value for block, value in given.items() if block not in lost}
-        unknown = sorted(set(given) - set(make) - set(across))
+        unknown = sorted(set(given) - set(make))
         if unknown:
             raise ValueError(f"inverse_mass_matrix names {unknown}, but the blocks that move together are {[*make]}.")
-        return {
-            block: _directions(block, value, across[block]())
-            if block in across
-            else _fitted(block, value, make[block]())
-            for block, value in given.items()
-        }
+        return {block: _fitted(block, value, make[block]()) for block, value in given.items()}
 
 
 def as_tuning(step_size: float, inverse_mass_matrix: object, tuning: object) -> Tuning | None:
@@ -111,38 +95,24 @@ def as_tuning(step_size: float, inverse_mass_matrix: object, tuning: object) -> 
     return tuning
 
 
-def _directions(key: Block, value: object, estimator: RidgeEstimator) -> Tensor:
-    try:
-        return estimator.fitted(_numbers(key, value))
-    except ValueError as error:
-        raise ValueError(f"inverse_mass_matrix[{key}] has {error}.") from None
-
-
-def _numbers(block: Block, value: object) -> Tensor:
-    try:
-        return torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"inverse_mass_matrix[{block}] is {value!r:.60}, expected a tensor.") from None
-
-
 def _fitted(block: Block, given: object, estimator: InverseMassEstimator) -> Tensor:
-    like = estimator.initial()
-    value = _numbers(block, given).detach().to(like)
-    shape = like.shape[1:]
-    if value.dim() == 1 and len(shape) == 2:
-        value = value.diag()
-    if value.shape == shape:
-        value = value.unsqueeze(0)
-    if value.shape[1:] != shape or not len(value) or (len(like) == 1 and len(value) > 1 and shape):
-        raise ValueError(
-            f"inverse_mass_matrix[{block}] has the shape {tuple(value.shape)}, expected "
-            f"{tuple(shape)}{', for each chain or for all chains' if len(like) > 1 else ''}."
+    try:
+        value = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"inverse_mass_matrix[{block}] is {given!r:.60}, expected a tensor.") from None
+    size = estimator.initial().shape[-1]
+    if (
+        isinstance(estimator, DiagonalEstimator | CovarianceEstimator)
+        and value.dim() == 2
+        and len(value[0]) == 1 + size
+    ):
+        warnings.warn(
+            f"The directions across {list(block)} of the earlier run are not used, since this kernel has none across "
+            "the same sites: trajectories may take more steps.",
+            stacklevel=2,
         )
-    if len(value) != len(like):
-        value = (1 / (1 / value).mean(0, keepdim=True)).expand_as(like).contiguous()
-    positive = torch.linalg.cholesky_ex(value)[1] == 0 if len(shape) == 2 else value > 0
-    if not bool(positive.all() & value.isfinite().all()):
-        raise ValueError(
-            f"inverse_mass_matrix[{block}] has values that are not positive and finite, expected variances."
-        )
-    return value
+        value = value[0, 1:]
+    try:
+        return estimator.fitted(value)
+    except ValueError as error:
+        raise ValueError(f"inverse_mass_matrix[{block}] has {error}.") from None

@@ -22,14 +22,12 @@ class Layout:
         groups: groups of unconstrained sites, each with one mass matrix.
         shapes: shape of each unconstrained site in one chain.
         dense: groups with a dense mass matrix.
-        correlated: groups of blocks with directions across them, those of ``full_mass`` that name manifold sites.
     """
 
     manifold_sites: tuple[str, ...]
     groups: tuple[Block, ...]
     shapes: dict[str, Size]
     dense: frozenset[Block]
-    correlated: tuple[tuple[Block, ...], ...] = ()
 
     @classmethod
     def build(cls, params: dict[str, Tensor], manifold_sites: Iterable[str], full_mass: bool | list[Block]) -> Layout:
@@ -52,16 +50,15 @@ class Layout:
         misplaced = sorted({name for name in named if name not in params or named.count(name) > 1})
         if misplaced:
             raise ValueError(f"full_mass names {misplaced}, expected names among {sorted(params)}, each at most once.")
+        curved = sorted(set(named) - set(shapes))
+        if curved:
+            raise ValueError(
+                f"full_mass names {curved}, which move on a manifold with masses of their own: leave them out, or give "
+                f"them unconstrained coordinates by transforms={{'{curved[0]}': HouseholderTransform(n, p).inv}}."
+            )
         rest = tuple(name for name in shapes if name not in named)
-        flat = [tuple(name for name in group if name in shapes) for group in full_mass]
-        groups = tuple(group for group in (*flat, rest) if group)
-        across = [pair for pair in zip(full_mass, flat, strict=True) if pair[0] != pair[1]]
-        correlated = tuple(
-            (*((name,) for name in group if name not in shapes), *([unconstrained] if unconstrained else []))
-            for group, unconstrained in across
-        )
-        dense = frozenset(group for group in full_mass if group in groups)
-        return cls(manifold_sites, groups, shapes, dense, correlated)
+        groups = tuple(group for group in (*full_mass, rest) if group)
+        return cls(manifold_sites, groups, shapes, frozenset(full_mass))
 
     def pack(self, sites: dict[str, Tensor]) -> Blocks:
         """Convert ``{site: (chains, ...)}`` to ``{block: (chains, ...)}``; an empty dictionary stays empty."""

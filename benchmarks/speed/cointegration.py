@@ -1,12 +1,12 @@
-"""Ridges across orthonormal and unconstrained sites: effective draws with directions of their own masses and without.
+"""A cointegrating vector that turns while other sites follow: effective draws on the manifold and in coordinates.
 
-    python -m benchmarks.speed.ridges
-    python -m benchmarks.speed.ridges --only macrodata --seeds 0 1
+    python -m benchmarks.speed.cointegration
+    python -m benchmarks.speed.cointegration --ranks 1 --seeds 0 1
 
 Smallest bulk and tail effective size of what the posterior identifies, and the bulk effective size of the log density,
 of 4 chains of 500 + 1,000 iterations, medians over seeds, with the least and the largest; processor seconds of a whole
-run, compiling included; leapfrog steps of an iteration. The ways are the defaults, the same without directions,
-trajectories longer than warm-up chooses, and the Householder transform with one dense mass matrix over the orthonormal
+run, compiling included; leapfrog steps of an iteration. The ways are the defaults, the Householder transform of the
+orthonormal site, for which warm-up may take low-rank masses, and the transform with one dense mass matrix over this
 site and the sites correlated with it.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from unittest import mock
 
 import numpy as np
 import pyro
@@ -23,13 +22,11 @@ import torch
 
 from benchmarks.estimates import effective_sizes
 from benchmarks.problems.posterior import Posterior, all_entries, entries
-from benchmarks.problems.published.orthonormal import orthonormal
 from benchmarks.tables import show
 from benchmarks.timing import stopwatch
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.distributions.transforms import HouseholderTransform
 from pyro_manifold.infer import MCMC, OHMC
-from pyro_manifold.infer.mcmc.hmc import kernel as hmc
 
 
 def macrodata():
@@ -64,38 +61,22 @@ def of_error_correction(draws):
     return {**entries("product", product), **entries("span", span), **rest}
 
 
-def problems():
-    """Posteriors by name, made when they are asked for, with the sites that are correlated with the orthonormal one."""
-    ranks = {
-        f"macrodata, rank {rank}": lambda rank=rank: Posterior(error_correction(macrodata(), rank), of_error_correction)
-        for rank in (1, 2)
+def ways(rank):
+    """Options of the kernel for each way."""
+    transform = {"relations": HouseholderTransform(3, rank).inv}
+    return {
+        "defaults": {},
+        "transform": {"transforms": transform},
+        "transform, dense masses": {"transforms": transform, "full_mass": [("relations", "speeds")]},
     }
-    others = ("cointegration", "components of wine", "exercises, rank 1", "reduced rank 2")
-    return ranks | {name: lambda name=name: orthonormal()[name] for name in others}
 
 
-LONGER = 4.4
-CORRELATED = {"macrodata, rank 1": (3, 1), "macrodata, rank 2": (3, 2)}
-
-
-def ways(name):
-    """Options of the kernel for each way, and whether directions are looked for."""
-    found = {"defaults": ({}, True), "without directions": ({}, False)}
-    if name in CORRELATED:
-        transform = HouseholderTransform(*CORRELATED[name]).inv
-        options = {"transforms": {"relations": transform}, "full_mass": [("relations", "speeds")]}
-        found[f"trajectory_length={LONGER}"] = {"trajectory_length": LONGER}, True
-        found["transform, dense mass"] = options, True
-    return found
-
-
-def measured(posterior, options, directions, seed, warmup, draws):
+def measured(posterior, options, seed, warmup, draws):
     """Smallest effective size, that of the log density, processor seconds, and steps of an iteration."""
     pyro.set_rng_seed(seed)
     kernel = OHMC(posterior.model, **options)
     mcmc = MCMC(kernel, num_samples=draws, warmup_steps=warmup, num_chains=4, disable_progbar=True)
-    none = hmc.correlated_groups if directions else lambda problem: ()
-    with mock.patch.object(hmc, "correlated_groups", none), warnings.catch_warnings(), stopwatch() as times:
+    with warnings.catch_warnings(), stopwatch() as times:
         warnings.simplefilter("ignore")
         mcmc.run()
     values = {k: v.numpy() for k, v in posterior.functionals(mcmc.get_samples(group_by_chain=True)).items()}
@@ -106,7 +87,7 @@ def measured(posterior, options, directions, seed, warmup, draws):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default="", help="part of the names of problems")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     parser.add_argument("--sizes", type=int, nargs=2, default=[500, 1000], help="warm-up and draws")
     arguments = parser.parse_args(argv)
@@ -114,18 +95,16 @@ def main(argv=None):
     torch.set_num_threads(1)
 
     def rows():
-        for name, make in problems().items():
-            if arguments.only not in name:
-                continue
-            posterior = make()
-            for way, (options, directions) in ways(name).items():
-                each = [measured(posterior, options, directions, seed, *arguments.sizes) for seed in arguments.seeds]
+        for rank in arguments.ranks:
+            posterior = Posterior(error_correction(macrodata(), rank), of_error_correction)
+            for way, options in ways(rank).items():
+                each = [measured(posterior, options, seed, *arguments.sizes) for seed in arguments.seeds]
                 *sizes, of_density, seconds, steps = map(np.array, zip(*each, strict=True))
                 spreads = [f"{np.median(size):.0f} ({size.min():.0f} to {size.max():.0f})" for size in sizes]
                 medians = f"{np.median(of_density):.0f}", f"{np.median(seconds):.1f}", f"{np.median(steps):.0f}"
-                yield name, way, *spreads, *medians
+                yield rank, way, *spreads, *medians
 
-    show(("posterior", "way", "bulk ESS of 4,000", "tail", "of the log density", "CPU seconds", "steps"), rows())
+    show(("rank", "way", "bulk ESS of 4,000", "tail", "of the log density", "CPU seconds", "steps"), rows())
 
 
 if __name__ == "__main__":
