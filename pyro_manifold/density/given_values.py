@@ -17,7 +17,8 @@ def check_names(init_strategy: Callable[..., Any], nodes: Mapping[str, Mapping[s
     `init_to_value` may have values only for sites that are in a trace; of the draws of `init_to_draws`, which may come
     from a larger model, some have to be of these sites.
     """
-    unknown, names = sorted(_given(init_strategy) - set(nodes)), getattr(init_strategy, "names", frozenset())
+    unknown = sorted(_given(init_strategy) - set(nodes))
+    names: frozenset[str] = getattr(init_strategy, "names", frozenset())
     draws = sorted(names) if names and names.isdisjoint(nodes) else []
     if unknown or draws:
         sampled = [name for name, site in nodes.items() if site["type"] == "sample" and not site["is_observed"]]

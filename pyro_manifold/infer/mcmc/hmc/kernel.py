@@ -19,7 +19,7 @@ from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integ
 from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
 from pyro_manifold.infer.mcmc.hmc.functionals import Functionals, coordinates
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.hmc.low_rank_masses import MOST_COORDINATES
+from pyro_manifold.infer.mcmc.hmc.low_rank_masses import may_have_directions
 from pyro_manifold.infer.mcmc.hmc.low_rank_metric import LowRankMechanics
 from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
 from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
@@ -215,11 +215,9 @@ class HamiltonianKernel(Kernel):
             *_, n, p = 1, *problem.position[block].shape
             if isinstance(manifold, Stiefel) and 1 < p < n and p <= most:
                 mechanics[block] = self.with_column_masses.get(type(mechanics[block]), mechanics[block])
-        for block in problem.layout.groups:
-            if self._may_have_directions and block not in problem.layout.dense:
-                size, most = problem.position[block].shape[1], MOST_COORDINATES
-                if 1 < size <= most[0] and size * problem.chains <= most[1]:
-                    mechanics[block] = LowRankMechanics()
+        for block in set(problem.layout.groups) - problem.layout.dense:
+            if self._may_have_directions and may_have_directions(problem.position[block]):
+                mechanics[block] = LowRankMechanics()
         return mechanics
 
     @property
@@ -249,8 +247,8 @@ class HamiltonianKernel(Kernel):
         r"""Inverse mass of each block: a vector or matrix for a group of sites, and for a manifold site a scalar.
 
         With directions across the sites of a group it is ``(1 + k, 1 + size)``: a row (1, D), and a row $(\lambda, w)$
-        for each direction, for $D^{1/2} (I + \sum \lambda w w^\top) D^{1/2}$. With masses of columns it is ``(chains, matrices * (p + 1))``: for each matrix, p columns and the rotations
-        within their span.
+        for each direction, for $D^{1/2} (I + \sum \lambda w w^\top) D^{1/2}$. With masses of
+        columns it is ``(chains, matrices * (p + 1))``: for each matrix, p columns and the rotations within their span.
         """
         return self._tuning.masses.inverse_mass_matrix
 

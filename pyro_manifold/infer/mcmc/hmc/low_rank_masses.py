@@ -12,7 +12,7 @@ from pyro_manifold.infer.mcmc.hmc.mass_estimators import DiagonalEstimator, Inve
 from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
 from pyro_manifold.store.saving import Plain
 
-MOST_COORDINATES = 256, 10_000
+_MOST_COORDINATES = 256, 10_000
 """Limits of the number of coordinates, in one chain and in all chains: the states of a window are stored."""
 
 _MOST_DIRECTIONS = 8
@@ -40,6 +40,12 @@ _DRAWS_PER_COORDINATE = 2.0  # with fewer draws than coordinates, draws and grad
 _FEWEST_DRAWS = 100
 """Fewest draws of a window for directions that were not requested: the first windows of chains in the neck of a funnel
 resemble those of a Gaussian."""
+
+
+def may_have_directions(position: Tensor) -> bool:
+    """Return whether a block ``(chains, size)`` has more than one coordinate, and not too many."""
+    size, (most, most_of_chains) = position.shape[1], _MOST_COORDINATES
+    return 1 < size <= most and position.numel() <= most_of_chains
 
 
 class LowRankEstimator(InverseMassEstimator):

@@ -24,8 +24,9 @@ class Tuning:
     Attributes:
         step_size: ε.
         inverse_mass_matrix: inverse mass of each block, as in ``mcmc.kernel.inverse_mass_matrix``: a vector or matrix
-            for a group of sites, or the rows of a low-rank one; for a manifold site a number, or ``(chains, matrices * (p + 1))``. The key of a block
-            of one site may be the site's name. Blocks that are missing have the default initial masses.
+            for a group of sites, or the rows of a low-rank one; for a manifold site a number, or
+            ``(chains, matrices * (p + 1))``. The key of a block of one site may be the site's name. Blocks that are
+            missing have the default initial masses.
         trajectory_length: mean integration time; None to adapt it.
 
     Raises:
