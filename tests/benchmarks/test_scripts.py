@@ -47,7 +47,7 @@ COMMANDS = {
     "speed.native_kernels --short": (),
     "speed.normaliser --short": (),
     "speed.optimisers Procrustes": ("geoopt",),
-    "speed.ridges --only 'macrodata, rank 1' --seeds 0 --sizes 60 20": ("statsmodels",),
+    "speed.cointegration --ranks 1 --seeds 0 --sizes 60 20": ("statsmodels",),
     "speed.set_up --here": (),
     "speed.set_up --network": (),
     "speed.stochastic_gradients --short": (),

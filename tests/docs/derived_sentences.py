@@ -149,14 +149,6 @@ def drift(matrix):
     ]
 
 
-def dense_masses_over_directions():
-    found = {(row["posterior"], row["way"]): row for row in rows("docs/understand/ohmc.md", "ridges-across-sites")}
-    sizes = [
-        number(found["macrodata, rank 1", way]["bulk ESS of 4,000"]) for way in ("transform, dense mass", "defaults")
-    ]
-    return rounded(sizes[0] / sizes[1], 1)
-
-
 DERIVED = {
     "README.md": (
         lambda: f"on {word(behind('NumPyro'))} of the {MODELS} models",
@@ -227,7 +219,6 @@ DERIVED = {
             "V(784,300) takes {} times what its operations take at the rate of products in float32 and {} times in "
             "float64, one of V(300,300) {} and {} times".format(*drift("V(784,300)"), *drift("V(300,300)"))
         ),
-        lambda: f"a dense mass matrix gives {dense_masses_over_directions()} times the effective draws",
     ),
 }
 """Sentences that are made of tables, by the page on which they stand."""

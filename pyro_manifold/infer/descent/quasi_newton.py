@@ -61,7 +61,7 @@ class QuasiNewton:
         """Take one step.
 
         A chain whose step is rejected keeps its position, and its next step is a third as long. A step of which nothing
-        is learned, since the curvature along it is negative, doubles the next one: curvature says nothing of the
+        is learned, since the curvature along it is negative, doubles the next one: nothing is known of the
         distance to a minimum there, as in the tails of Student's t.
         """
         points, (at, energy, slope, direction, step, *memory) = self._points, state
