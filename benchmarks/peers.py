@@ -40,7 +40,7 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", seed=0, **op
     import torch.fx.experimental.symbolic_shapes  # what torch would import at its first broadcast of shapes
 
     from pyro_manifold import infer
-    from pyro_manifold.infer.mcmc.transitions.executable import Executable
+    from pyro_manifold.infer.mcmc.transitions import Executable
 
     if options.get("jit_compile"):
         import torch._dynamo.config  # what torch.compile would import at its first call

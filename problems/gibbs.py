@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pyro_manifold.distributions.rejection import sample_by_rejection
+from pyro_manifold.distributions import sample_by_rejection
 
 
 def von_mises_fisher_cosines(rng, concentrations, dimension):

@@ -2,13 +2,21 @@
 
 import torch
 
-from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
-from pyro_manifold.infer.mcmc.hmc.leapfrog import leapfrog_step, refresh, total_energy
-from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
-from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
-from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory, at_rest
-from pyro_manifold.infer.mcmc.transitions.executable import Executable
-from pyro_manifold.infer.mcmc.transitions.states import per_chain
+from pyro_manifold.infer.mcmc.hmc import (
+    CayleyMechanics,
+    ColumnMechanics,
+    EuclideanMechanics,
+    GeodesicMechanics,
+    HamiltonianSettings,
+    Metric,
+    ProductMechanics,
+    Trajectory,
+    at_rest,
+    leapfrog_step,
+    refresh,
+    total_energy,
+)
+from pyro_manifold.infer.mcmc.transitions import Executable, per_chain
 from pyro_manifold.manifolds import Stiefel
 
 

@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.tables import show
 from problems.models import MODELS
-from pyro_manifold.density.batched import BatchedPotential
+from pyro_manifold.density import BatchedPotential
 from pyro_manifold.infer import OHMC
 
 

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, OSGHMC, Store
-from pyro_manifold.store.reading import StoredRun
+from pyro_manifold.store import StoredRun
 from tests.infer.mcmc.kernels import KERNELS, Case, OnParts
 
 _SEED = 7

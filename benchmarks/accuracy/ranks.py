@@ -31,8 +31,7 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 from torch.distributions import biject_to, constraints, identity_transform
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import Target
+from pyro_manifold.density import Sites, Target
 from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
 from pyro_manifold.manifolds import Constant

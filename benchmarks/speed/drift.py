@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.tables import show
 from benchmarks.timing import best_time
-from pyro_manifold.manifolds.stiefel import Stiefel, cayley_flow, cayley_flow_by_rows
+from pyro_manifold.manifolds import Stiefel, cayley_flow, cayley_flow_by_rows
 
 SHAPES = ((784, 300), (300, 300), (400, 300), (784, 40), (1000, 10))
 SIZE, TIME, SECONDS = 1024, 1e-2, 1.0

@@ -22,7 +22,7 @@ import torch
 from benchmarks.problems.orientations import data, grouped, mixture, plate
 from benchmarks.tables import show
 from benchmarks.timing import best_time, stopwatch
-from pyro_manifold.distributions.langevin_normaliser import log_langevin_normaliser
+from pyro_manifold.distributions import log_langevin_normaliser
 from pyro_manifold.infer import MCMC, OHMC
 
 CHAINS, ITERATIONS = 16, 400

@@ -85,7 +85,7 @@ def of_a_network(batch=128, thinner=4):
     import torch
 
     from benchmarks.papers.ohmc import vgg
-    from pyro_manifold.density.batched import value_and_gradient
+    from pyro_manifold.density import value_and_gradient
     from pyro_manifold.infer import OSGHMC
 
     torch.set_default_dtype(torch.float32)

@@ -26,7 +26,7 @@ from torch import nn
 from benchmarks.tables import show
 from benchmarks.timing import best_time
 from pyro_manifold.infer import NNSGHMC, OSGHMC, SGHMC, SGLD, MetaSampler
-from pyro_manifold.manifolds.stiefel import cayley_flow
+from pyro_manifold.manifolds import cayley_flow
 from pyro_manifold.nn import to_bayesian_
 
 CASES, BATCH, STEPS = 60_000, 256, 8

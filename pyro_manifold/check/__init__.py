@@ -9,3 +9,6 @@ slower without one, and nothing else changes.
 
 `exact` has the integrals, `comparisons` the draws, `installation` the versions, and `report` the table.
 """
+
+from pyro_manifold.check.comparisons import Comparison, langevin_chains, langevin_draws, uniform_draws
+from pyro_manifold.check.exact import langevin_moments, principal_component_moments

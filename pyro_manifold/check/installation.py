@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from pyro_manifold.graphs.native.compiler import NoCompilerError, compiled, compiler, native_code_is_allowed
+from pyro_manifold.graphs.native import NoCompilerError, compiled, compiler, native_code_is_allowed
 from pyro_manifold.version import __version__
 
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "scipy", "arviz", "pandas", "optree")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.checks import check_real
+from pyro_manifold.diagnostics import check_real
 
 _SUM_TOLERANCE = 1e-4  # the error of a float32 softmax over thousands of classes is smaller
 

@@ -10,7 +10,7 @@ import torch
 from torch.distributions import constraints
 
 from pyro_manifold.density.distribution_parts import innermost
-from pyro_manifold.distributions.constraints import of_elements
+from pyro_manifold.distributions import of_elements
 
 PERIODIC = (torch.distributions.VonMises, dist.SineBivariateVonMises, dist.SineSkewed)
 """Distributions of angles whose support is declared to be all real numbers, over which their densities are periodic."""

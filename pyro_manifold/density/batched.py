@@ -16,13 +16,25 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, agrees
-from pyro_manifold.graphs.lowering import vmapped, without_fallback_warnings
-from pyro_manifold.graphs.operations import first_other_operation
-from pyro_manifold.graphs.passes import PRODUCTS, VECTORISATION, WITHOUT_STRIDES, folded_graph, run, simplified
-from pyro_manifold.graphs.rewriting import writes
-from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.verified import Labels, Verified, compiled
+from pyro_manifold.graphs import (
+    PRODUCTS,
+    VECTORISATION,
+    WITHOUT_STRIDES,
+    FactorisationError,
+    FlatFunction,
+    Labels,
+    Verified,
+    agrees,
+    compiled,
+    first_other_operation,
+    folded_graph,
+    run,
+    simplified,
+    trace,
+    vmapped,
+    without_fallback_warnings,
+    writes,
+)
 from pyro_manifold.manifolds import Manifold
 
 _ATEN = torch.ops.aten

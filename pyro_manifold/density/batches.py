@@ -13,7 +13,7 @@ from pyro_manifold.density.batched import Batch
 from pyro_manifold.density.epochs import Epochs, arguments_of
 from pyro_manifold.density.minibatch import Plates, shapes_of
 from pyro_manifold.density.seeds import seed_of
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.store import Saved
 
 Order = Literal["shuffled", "symmetric", "independent"]
 

@@ -24,7 +24,7 @@ from torch.distributions.utils import lazy_property
 
 from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.density.distribution_parts import parts
-from pyro_manifold.graphs.verified import reason
+from pyro_manifold.graphs import reason
 
 Arguments = dict[str, Any]
 

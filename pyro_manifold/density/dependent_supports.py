@@ -22,10 +22,8 @@ from torch.distributions import Transform, biject_to, constraints
 from pyro_manifold.density.batched import PotentialFunction, Sites
 from pyro_manifold.density.same_sites import OtherSitesError
 from pyro_manifold.density.supports import parameters, with_true_support
-from pyro_manifold.distributions.constraints import manifold_of
-from pyro_manifold.graphs.lowering import vmapped
-from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.verified import Verified, row_by_row
+from pyro_manifold.distributions import manifold_of
+from pyro_manifold.graphs import Verified, row_by_row, trace, vmapped
 
 Program = Callable[[], Any]
 

@@ -17,8 +17,7 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.density.causes import Arguments, ModelError, Witness, explained, version
 from pyro_manifold.density.distribution_parts import parts
 from pyro_manifold.density.point_masses import is_deterministic
-from pyro_manifold.distributions.constraints import manifold_of, of_elements
-from pyro_manifold.distributions.on_manifold import off_manifold
+from pyro_manifold.distributions import manifold_of, of_elements, off_manifold
 
 Run = Callable[[Callable[[], Any]], poutine.Trace]
 """Function that runs a program once, with all of its sites in a trace."""

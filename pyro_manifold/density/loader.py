@@ -18,7 +18,7 @@ from pyro_manifold.density.batched import Batch, Sites
 from pyro_manifold.density.epochs import PREFIX, Epochs, arguments_of, check_loader, length_of, number_of_examples
 from pyro_manifold.density.minibatch import Minibatch, Plates, Subsample, shapes_of
 from pyro_manifold.density.model import ModelTarget, target_from_model
-from pyro_manifold.graphs.verified import reason
+from pyro_manifold.graphs import reason
 
 
 class _Program:

@@ -49,7 +49,7 @@ from pyro_manifold.density.point_masses import ComputePointMasses
 from pyro_manifold.density.same_sites import Prototype, WithSameSites
 from pyro_manifold.density.supports import TrueSupports
 from pyro_manifold.density.validation import WithoutValidation
-from pyro_manifold.distributions.constraints import log_base_measure, manifold_of
+from pyro_manifold.distributions import log_base_measure, manifold_of
 from pyro_manifold.manifolds import Manifold, Stiefel
 
 _MAXIMUM_RUNS = 20
@@ -436,7 +436,7 @@ def _initial_trace(program: Program, init_strategy: Callable[..., Any]) -> pouti
 def _elsewhere_if_it_fails(run: Callable[[], Result]) -> Result:
     """Run a model; repeat with other random values if a factorisation fails, as it may far from the typical set."""
     for _ in range(_MAXIMUM_RUNS - 1):
-        with contextlib.suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+        with contextlib.suppress(torch.linalg.LinAlgError):
             return run()
     return run()
 

@@ -18,7 +18,7 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import ComposeTransform, Transform
 
 from pyro_manifold.density.distribution_parts import with_parts
-from pyro_manifold.distributions.constraints import of_elements
+from pyro_manifold.distributions import of_elements
 
 _REAL = (-torch.inf, torch.inf)
 _CACHES = {"_cached_x_y", "_inv"}  # of transforms

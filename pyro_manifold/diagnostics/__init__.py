@@ -1,15 +1,52 @@
 """Diagnostics of draws: convergence, alignment of loadings, subspaces, plots, export to ArviZ."""
 
 from pyro_manifold.diagnostics.aligned import AlignedDraws, align_draws
-from pyro_manifold.diagnostics.alignment import Alignment, align_rotations, align_signs, align_signs_and_permutations
+from pyro_manifold.diagnostics.alignment import (
+    Alignment,
+    align_rotations,
+    align_signs,
+    align_signs_and_permutations,
+    nearest_proper_permutations,
+    nearest_signs,
+)
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.calibration import Calibration
-from pyro_manifold.diagnostics.convergence import nested_r_hat
-from pyro_manifold.diagnostics.disagreement import disagreements
+from pyro_manifold.diagnostics.checks import check_flag, check_real, check_same_number
+from pyro_manifold.diagnostics.convergence import Measure, check_superchains, convergence, nested_r_hat, varies
+from pyro_manifold.diagnostics.deterministic import deterministic_values, deterministic_values_of_run
+from pyro_manifold.diagnostics.disagreement import (
+    disagreements,
+    named,
+    stuck_chains,
+    temperature_of_hot_chains,
+    temperature_of_hottest_coordinate,
+)
+from pyro_manifold.diagnostics.divergences import divergence_advice
 from pyro_manifold.diagnostics.frechet import dispersion, frechet_mean
 from pyro_manifold.diagnostics.guide_quality import guide_khat
+from pyro_manifold.diagnostics.installed_arviz import (
+    autocorrelations,
+    check_elpd_data,
+    default_probability,
+    effective_sizes,
+    elpd_data,
+    imported_arviz,
+    inference_data,
+    is_before_1,
+    of_datasets,
+    pareto_shape,
+)
+from pyro_manifold.diagnostics.invariance import Invariance
 from pyro_manifold.diagnostics.invariants import Convergence, invariants, summarise_invariants
-from pyro_manifold.diagnostics.modes import Modes, modes
+from pyro_manifold.diagnostics.known import known_quantities
+from pyro_manifold.diagnostics.likelihood import (
+    PointwiseLikelihood,
+    observed_values,
+    pointwise_likelihood,
+    pointwise_log_likelihood,
+    warn_of_factors,
+)
+from pyro_manifold.diagnostics.modes import Modes, modes, modes_of_run
 from pyro_manifold.diagnostics.plots import (
     plot_biplot,
     plot_columns,
@@ -20,9 +57,37 @@ from pyro_manifold.diagnostics.plots import (
     plot_scree,
     plot_subspace_cone,
 )
+from pyro_manifold.diagnostics.reasons import agreement, alignment_note, disagreement_warning, not_finite, unexplained
+from pyro_manifold.diagnostics.renamed import renamed_argument
+from pyro_manifold.diagnostics.replay import (
+    Node,
+    Replay,
+    Values,
+    check_has_arguments,
+    first_draw,
+    has_data,
+    is_latent,
+    over_draws,
+)
+from pyro_manifold.diagnostics.report import Diagnostics
 from pyro_manifold.diagnostics.rotation import ObliqueRotation, promax, varimax
+from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, shares_of_particles
 from pyro_manifold.diagnostics.stored import open_run
+from pyro_manifold.diagnostics.stored_symmetries import has_record, record_symmetries, recorded_symmetries
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.diagnostics.table import diagnostics_entries, table
+from pyro_manifold.diagnostics.uniformity import (
+    BINS,
+    NUMBERS_OF_DRAWS,
+    Uniformity,
+    autocorrelation,
+    number_of_draws,
+    ranks_of_points,
+    spaced,
+)
+from pyro_manifold.diagnostics.unvisited import places
 
 __all__ = [
     "AlignedDraws",

@@ -21,7 +21,7 @@ from pyro_manifold.diagnostics.alignment import (
     without_reflections,
 )
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
-from pyro_manifold.manifolds.special_orthogonal import with_positive_determinant
+from pyro_manifold.manifolds import with_positive_determinant
 
 _STARTS = 8
 _MOST_DRAWS_OF_REFERENCE = 1000

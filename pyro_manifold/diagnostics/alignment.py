@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.checks import are_rotations, check_draws, check_reference
-from pyro_manifold.manifolds import SpecialOrthogonal
-from pyro_manifold.manifolds.polar import polar_factor
+from pyro_manifold.manifolds import SpecialOrthogonal, polar_factor
 
 _MOST_ROUNDS = 200
 _FEW_COLUMNS = 4  # all orders of which are tried

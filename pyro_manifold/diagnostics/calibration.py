@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyro_manifold.diagnostics.plots.ranks import draw_ranks
+from pyro_manifold.diagnostics.plots import draw_ranks
 from pyro_manifold.diagnostics.uniformity import (
     BINS,
     Array,

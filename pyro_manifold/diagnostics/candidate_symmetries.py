@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import Target
+from pyro_manifold.density import Sites, Target
 from pyro_manifold.diagnostics.symmetry_of_columns import Independence, Symmetry
 from pyro_manifold.manifolds import SpecialOrthogonal, Sphere, Stiefel
 

@@ -11,7 +11,7 @@ import pyro.infer
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.point_masses import is_deterministic
+from pyro_manifold.density import is_deterministic
 from pyro_manifold.diagnostics.replay import (
     Node,
     Replay,

@@ -11,8 +11,7 @@ import torch
 from pyro.distributions import ExpandedDistribution, MaskedDistribution, constraints
 from torch import Tensor
 
-from pyro_manifold.density.distribution_parts import parts
-from pyro_manifold.density.point_masses import is_deterministic
+from pyro_manifold.density import is_deterministic, parts
 from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_draw, over_draws
 
 _MOST_DRAWS = 500  # of divergences, and of all draws

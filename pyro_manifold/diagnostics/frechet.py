@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.checks import check_draws, check_orthonormal, check_reference
-from pyro_manifold.manifolds import SpecialOrthogonal
-from pyro_manifold.manifolds.polar import polar_factor
+from pyro_manifold.manifolds import SpecialOrthogonal, polar_factor
 
 _STANDARD_ERRORS = 4.0
 _REMEDY = "take more draws, report angles in place of a mean, or align them if signs of columns are unknown"

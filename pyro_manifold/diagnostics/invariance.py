@@ -9,13 +9,11 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import ModelTarget, Target
+from pyro_manifold.density import ModelTarget, Sites, Target
 from pyro_manifold.diagnostics.replay import is_latent
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
-from pyro_manifold.graphs.agreement import FactorisationError, effect_of_rounding
-from pyro_manifold.manifolds import SpecialOrthogonal
-from pyro_manifold.manifolds.special_orthogonal import with_positive_determinant
+from pyro_manifold.graphs import FactorisationError, effect_of_rounding
+from pyro_manifold.manifolds import SpecialOrthogonal, with_positive_determinant
 
 _SIGNS_AT_EACH = 4
 _QUICKLY_APART = 10.0  # times half the digits: a larger difference is not rounding, whatever the model

@@ -11,7 +11,7 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from pyro_manifold.density.minibatch import in_minibatches
+from pyro_manifold.density import in_minibatches
 from pyro_manifold.diagnostics.marginal_likelihood import MarginalLikelihood
 from pyro_manifold.diagnostics.observations import are_observations, is_factor
 from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_and_last_draw, first_draw, has_data, over_draws

@@ -17,7 +17,7 @@ from pyro.ops.packed import pack
 from pyro.ops.rings import LogRing
 from torch import Tensor
 
-from pyro_manifold.density.point_masses import is_deterministic
+from pyro_manifold.density import is_deterministic
 from pyro_manifold.diagnostics.observations import are_observations
 from pyro_manifold.diagnostics.replay import Node, Replay, Values, has_data
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.broadcasting import broadcast_shapes
-from pyro_manifold.density.first_run import masks
+from pyro_manifold.density import masks
 from pyro_manifold.diagnostics.replay import Node
 
 

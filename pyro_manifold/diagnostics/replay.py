@@ -10,12 +10,8 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_manifold.density.minibatch import in_minibatches
-from pyro_manifold.density.point_masses import is_deterministic
-from pyro_manifold.graphs import lowering
-from pyro_manifold.graphs.agreement import FlatFunction
-from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.verified import Verified, row_by_row
+from pyro_manifold.density import in_minibatches, is_deterministic
+from pyro_manifold.graphs import FlatFunction, Verified, row_by_row, trace, vmapped
 
 Values = dict[str, Tensor]
 Node = dict[str, Any]
@@ -102,7 +98,7 @@ def over_draws(
 
 def _of_a_batch(flat: FlatFunction, columns: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     def vectorised(_: FlatFunction) -> FlatFunction:
-        return lowering.vmapped(trace(flat, *[column[0].clone() for column in columns]))
+        return vmapped(trace(flat, *[column[0].clone() for column in columns]))
 
     function = Verified(row_by_row(flat), "draw by draw")
     rows = _to_compare(columns)

@@ -12,9 +12,7 @@ from pyro_manifold.diagnostics.aligned import align_draws
 from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.installed_arviz import of_datasets
 from pyro_manifold.diagnostics.stored_symmetries import recorded_symmetries
-from pyro_manifold.store.archive import Array
-from pyro_manifold.store.nested import array_of
-from pyro_manifold.store.reading import SITES, STATISTICS, StoredRun, StoredTensors, stored_runs
+from pyro_manifold.store import SITES, STATISTICS, Array, StoredRun, StoredTensors, array_of, stored_runs
 from pyro_manifold.version import __version__
 
 

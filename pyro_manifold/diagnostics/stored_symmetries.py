@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pyro_manifold.diagnostics.symmetry_of_columns import Independence, Symmetry
-from pyro_manifold.store.files import write_durably
-from pyro_manifold.store.manifest import FORMAT, read_json
-from pyro_manifold.store.reading import StoredRun
+from pyro_manifold.store import FORMAT, StoredRun, read_json, write_durably
 
 _NAME = "symmetries.json"
 _KINDS = ("signs", "permutations", "rotations", "turns")

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import Target
+from pyro_manifold.density import Sites, Target
 from pyro_manifold.diagnostics.candidate_symmetries import (
     MOST_COMPANIONS,
     candidates,

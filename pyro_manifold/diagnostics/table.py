@@ -139,7 +139,7 @@ def measures(values: Tensor, num_superchains: int | None = None) -> dict[str, Te
     return names
 
 
-def report(
+def diagnostics_entries(
     samples: Mapping[str, Tensor],
     statistics: Mapping[str, Tensor],
     chains: Sequence[Mapping[str, Any]],

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pyro_manifold.distributions.matrix_langevin import sample_langevin
 from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
-from pyro_manifold.manifolds.polar import polar_factor
+from pyro_manifold.manifolds import polar_factor
 
 _ROUNDS_WITHOUT_ACCEPTANCE = 200
 _STEPS_TO_MODE = 100

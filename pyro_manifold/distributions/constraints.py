@@ -26,8 +26,7 @@ from pyro.distributions.constraints import *  # noqa: F403
 from torch import Size, Tensor
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.manifolds import Grassmann, Manifold, SpecialOrthogonal, Sphere, Stiefel
-from pyro_manifold.manifolds.stiefel import check_shape
+from pyro_manifold.manifolds import Grassmann, Manifold, SpecialOrthogonal, Sphere, Stiefel, check_shape
 
 
 class StiefelConstraint(Constraint):

@@ -11,8 +11,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions.on_manifold import OnStiefel
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
-from pyro_manifold.manifolds.polar import polar_factor
-from pyro_manifold.manifolds.stiefel import check_shape
+from pyro_manifold.manifolds import check_shape, polar_factor
 
 
 class MatrixAngularCentralGaussian(OnStiefel):
@@ -69,7 +68,7 @@ class MatrixAngularCentralGaussian(OnStiefel):
         if scale_tril is None:
             try:
                 scale_tril = torch.linalg.cholesky(covariance)
-            except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            except torch.linalg.LinAlgError as error:
                 # Samplers handle this error type as a divergence.
                 raise type(error)(
                     "MatrixAngularCentralGaussian: covariance is not positive definite: add a small multiple of the "

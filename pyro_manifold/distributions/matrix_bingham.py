@@ -8,7 +8,7 @@ from torch import Tensor
 from pyro_manifold.distributions.matrix_angular_central_gaussian import check_square
 from pyro_manifold.distributions.matrix_bingham_von_mises_fisher import MatrixBinghamVonMisesFisher
 from pyro_manifold.distributions.stiefel_uniform import Chart
-from pyro_manifold.manifolds.stiefel import check_shape
+from pyro_manifold.manifolds import check_shape
 
 
 class MatrixBingham(MatrixBinghamVonMisesFisher):

@@ -14,7 +14,7 @@ from pyro_manifold.distributions.bingham_envelope import sample_bingham
 from pyro_manifold.distributions.matrix_angular_central_gaussian import check_square
 from pyro_manifold.distributions.on_manifold import OnStiefel
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
-from pyro_manifold.manifolds.stiefel import check_shape
+from pyro_manifold.manifolds import check_shape
 
 
 class MatrixBinghamVonMisesFisher(OnStiefel):

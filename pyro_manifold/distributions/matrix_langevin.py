@@ -15,10 +15,9 @@ from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
 from pyro_manifold.distributions.repeated_rows import repeated_rows
 from pyro_manifold.distributions.sphere_mean import log_sphere_mean
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
-from pyro_manifold.distributions.transforms.householder import HouseholderTransform
+from pyro_manifold.distributions.transforms import HouseholderTransform
 from pyro_manifold.distributions.von_mises_fisher import sample_von_mises_fisher
-from pyro_manifold.manifolds.reflector import rotate_rows
-from pyro_manifold.manifolds.stiefel import check_shape
+from pyro_manifold.manifolds import check_shape, rotate_rows
 
 _ROUNDS_WITHOUT_ACCEPTANCE = 20
 

@@ -12,8 +12,7 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.distributions import constraints
 from pyro_manifold.distributions.on_manifold import OnStiefel
-from pyro_manifold.manifolds import Stiefel
-from pyro_manifold.manifolds.stiefel import check_shape
+from pyro_manifold.manifolds import Stiefel, check_shape
 
 Chart = Literal["polar", "householder"]
 

@@ -20,7 +20,7 @@ from pyro_manifold.distributions.sphere_normaliser import (
     mean_resultant_length,
     scaled_log_normaliser,
 )
-from pyro_manifold.manifolds.reflector import rotate_rows
+from pyro_manifold.manifolds import rotate_rows
 
 
 class VonMisesFisher(TorchDistribution):

@@ -13,7 +13,7 @@ from pyro_manifold.graphs.rounding import with_other_rounding
 FlatFunction = Callable[..., tuple[Tensor, ...]]
 """Function from tensors to a tuple of tensors."""
 
-FactorisationError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+FactorisationError = torch.linalg.LinAlgError
 
 _DISTURBANCES = 8
 _NEIGHBOURS = 3

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, difference
-from pyro_manifold.graphs.native.values import NotWorthItError
+from pyro_manifold.graphs.native import NotWorthItError
 
 _SITES_SHOWN, _ENTRIES_SHOWN = 3, 4
 

@@ -9,14 +9,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.causes import arguments_by_name
-from pyro_manifold.density.dependent_supports import refuse_dependent, refuse_for_kernels_of_pyro
-from pyro_manifold.density.handlers import models_run
-from pyro_manifold.infer.exchange.exchange import ReplicaExchange, as_tempering, check_tempering
-from pyro_manifold.infer.mcmc.arguments import (
+from pyro_manifold.density import Sites, arguments_by_name, models_run, refuse_dependent, refuse_for_kernels_of_pyro
+from pyro_manifold.infer.exchange import ReplicaExchange, as_tempering, check_tempering
+from pyro_manifold.infer.mcmc import (
     Superchains,
     chains_and_goals,
+    check_counts,
     check_data_loader,
     check_iterations,
     check_kernel,
@@ -27,21 +25,32 @@ from pyro_manifold.infer.mcmc.arguments import (
     functions,
     stacked,
 )
-from pyro_manifold.infer.mcmc.checks import check_counts
-from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
-from pyro_manifold.infer.mcmc.running.end_of_run import warn_of_chains
-from pyro_manifold.infer.mcmc.running.finished import Finished
-from pyro_manifold.infer.mcmc.running.goal import Goal, Until, identified_quantities, lengths
-from pyro_manifold.infer.mcmc.running.loop import Consumer, Iteration
-from pyro_manifold.infer.mcmc.running.on_disk import OnDisk
-from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.running.sampling import Reports, Sampling
-from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws, seed_of_all
-from pyro_manifold.infer.mcmc.running.shards import Job, Shards, run_shards
-from pyro_manifold.infer.mcmc.running.store import Store, as_store
-from pyro_manifold.infer.mcmc.running.symmetry_record import SymmetryRecord
+from pyro_manifold.infer.mcmc.running import (
+    Consumer,
+    DrawStorage,
+    Finished,
+    Goal,
+    InMemory,
+    Iteration,
+    Job,
+    OnDisk,
+    Reports,
+    Run,
+    Sampling,
+    ShardedDraws,
+    Shards,
+    Store,
+    SymmetryRecord,
+    Until,
+    as_store,
+    identified_quantities,
+    lengths,
+    run_shards,
+    seed_of_all,
+    warn_of_chains,
+)
 from pyro_manifold.infer.results import Results
-from pyro_manifold.store.fingerprint import fingerprint
+from pyro_manifold.store import fingerprint
 
 ChainMethod = Literal["vectorized", "parallel", "sequential"] | Shards
 

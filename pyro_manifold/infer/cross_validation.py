@@ -15,16 +15,18 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.installed_arviz import check_elpd_data, elpd_data
-from pyro_manifold.diagnostics.likelihood import (
+from pyro_manifold.diagnostics import (
     PointwiseLikelihood,
+    Replay,
+    check_elpd_data,
+    elpd_data,
+    is_latent,
     pointwise_likelihood,
     pointwise_log_likelihood,
     warn_of_factors,
 )
-from pyro_manifold.diagnostics.replay import Replay, is_latent
 from pyro_manifold.infer.api import MCMC
-from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
+from pyro_manifold.infer.mcmc.hmc import OHMC
 
 Model = Callable[..., Any]
 MakeMCMC = Callable[[Model], Any]

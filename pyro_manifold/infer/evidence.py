@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
-from pyro_manifold.infer.smc.smc import SMC
+from pyro_manifold.infer.mcmc.hmc import OHMC
+from pyro_manifold.infer.smc import SMC
 
 Model = Callable[..., Any]
 

@@ -10,8 +10,8 @@ from pyro import poutine
 from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.diagnostics.checks import check_same_number
+from pyro_manifold.density import Sites
+from pyro_manifold.diagnostics import check_same_number
 
 InitStrategy = Callable[[dict[str, Any]], Tensor]
 """Function from a site of a trace to its initial value, as those of `pyro.infer.autoguide.initialization`."""

@@ -13,13 +13,9 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyro_manifold.density.causes import arguments_by_name, explained
-from pyro_manifold.density.flat_priors import StartInSupport
-from pyro_manifold.density.minibatch import in_minibatches
-from pyro_manifold.density.point_masses import is_deterministic
-from pyro_manifold.diagnostics.checks import check_same_number
-from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_latent
-from pyro_manifold.graphs.verified import reason
+from pyro_manifold.density import StartInSupport, arguments_by_name, explained, in_minibatches, is_deterministic
+from pyro_manifold.diagnostics import Node, Values, check_same_number, has_data, is_latent
+from pyro_manifold.graphs import reason
 
 _SHAPES_SHOWN = 4
 _REMEDY = (

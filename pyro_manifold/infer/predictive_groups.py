@@ -11,20 +11,9 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_manifold.density.distribution_parts import parts
-from pyro_manifold.density.flat_priors import StartInSupport, has_no_draws
-from pyro_manifold.density.minibatch import in_minibatches
-from pyro_manifold.density.point_masses import is_deterministic
-from pyro_manifold.diagnostics.replay import (
-    Node,
-    Replay,
-    Values,
-    check_has_arguments,
-    first_draw,
-    has_data,
-    is_latent,
-)
-from pyro_manifold.infer.mcmc.checks import check_positive_integer
+from pyro_manifold.density import StartInSupport, has_no_draws, in_minibatches, is_deterministic, parts
+from pyro_manifold.diagnostics import Node, Replay, Values, check_has_arguments, first_draw, has_data, is_latent
+from pyro_manifold.infer.mcmc import check_positive_integer
 from pyro_manifold.infer.predictive import Predictive
 
 

@@ -11,25 +11,29 @@ import torch
 from pyro.infer.mcmc.util import select_samples
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.handlers import one_thread_at_a_time
-from pyro_manifold.density.model import Target
-from pyro_manifold.diagnostics.arviz import to_inferencedata
-from pyro_manifold.diagnostics.checks import check_flag
-from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
-from pyro_manifold.diagnostics.divergences import divergence_advice
-from pyro_manifold.diagnostics.modes import modes_of_run
-from pyro_manifold.diagnostics.report import Diagnostics
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
-from pyro_manifold.diagnostics.table import report
-from pyro_manifold.infer.mcmc.checks import check_counts
-from pyro_manifold.infer.mcmc.running.end_of_run import KnownSymmetries, aligned_draws
-from pyro_manifold.infer.mcmc.running.finished import Finished
-from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.running.sampling import Sampling
-from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws
-from pyro_manifold.infer.mcmc.running.summary import aligned_summary, plain_summary
-from pyro_manifold.infer.mcmc.transitions.states import Statistics
+from pyro_manifold.density import Sites, Target, one_thread_at_a_time
+from pyro_manifold.diagnostics import (
+    Diagnostics,
+    Symmetry,
+    check_flag,
+    deterministic_values_of_run,
+    diagnostics_entries,
+    divergence_advice,
+    modes_of_run,
+    to_inferencedata,
+)
+from pyro_manifold.infer.mcmc import check_counts
+from pyro_manifold.infer.mcmc.running import (
+    Finished,
+    KnownSymmetries,
+    Run,
+    Sampling,
+    ShardedDraws,
+    aligned_draws,
+    aligned_summary,
+    plain_summary,
+)
+from pyro_manifold.infer.mcmc.transitions import Statistics
 from pyro_manifold.infer.predictive_groups import with_draws
 
 
@@ -204,7 +208,7 @@ class Results(pyro.infer.MCMC):
         self._check_there_are_draws("diagnostics", fewest=4)
         statistics = self.get_extra_fields(group_by_chain=True)
         chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        found = report(self._samples, statistics, chains, self._num_superchains, self._known() or [])
+        found = diagnostics_entries(self._samples, statistics, chains, self._num_superchains, self._known() or [])
         if self._vectorised:
             found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
         return Diagnostics(found if self._sampling is None else found | self._sampling.report())

@@ -10,15 +10,10 @@ import pyro
 import torch
 from torch import Tensor, fx
 
-from pyro_manifold.diagnostics.disagreement import named
-from pyro_manifold.diagnostics.replay import Replay, Values
-from pyro_manifold.graphs.agreement import FlatFunction, agrees
-from pyro_manifold.graphs.lowering import vmapped
-from pyro_manifold.graphs.passes import VECTORISATION, run
-from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.verified import Verified, row_by_row
-from pyro_manifold.infer.mcmc.running.loop import Iteration
-from pyro_manifold.store.saving import Plain, check_entries
+from pyro_manifold.diagnostics import Replay, Values, named
+from pyro_manifold.graphs import VECTORISATION, FlatFunction, Verified, agrees, row_by_row, run, trace, vmapped
+from pyro_manifold.infer.mcmc.running import Iteration
+from pyro_manifold.store import Plain, check_entries
 
 _DRAWS_BETWEEN_COMPARISONS = 64
 _COMPARED_CHAINS = 4

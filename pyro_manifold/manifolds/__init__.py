@@ -7,9 +7,17 @@ from pyro_manifold.manifolds.base import Manifold
 from pyro_manifold.manifolds.constant import Constant
 from pyro_manifold.manifolds.euclidean import Euclidean
 from pyro_manifold.manifolds.grassmann import Grassmann
-from pyro_manifold.manifolds.polar import polar_factor
-from pyro_manifold.manifolds.special_orthogonal import SpecialOrthogonal
+from pyro_manifold.manifolds.polar import polar_factor, solve_lyapunov
+from pyro_manifold.manifolds.reflector import rotate_rows
+from pyro_manifold.manifolds.special_orthogonal import SpecialOrthogonal, with_positive_determinant
 from pyro_manifold.manifolds.sphere import Sphere
-from pyro_manifold.manifolds.stiefel import Stiefel
+from pyro_manifold.manifolds.stiefel import (
+    Stiefel,
+    cayley_flow,
+    cayley_flow_by_rows,
+    check_shape,
+    geodesic_flow,
+    positive_qr,
+)
 
 __all__ = ["Constant", "Euclidean", "Grassmann", "Manifold", "SpecialOrthogonal", "Sphere", "Stiefel", "polar_factor"]

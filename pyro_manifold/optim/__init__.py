@@ -12,7 +12,7 @@ from pyro_manifold.optim.pyro_optim import (
     RiemannianRMSProp,
     RiemannianSGD,
 )
-from pyro_manifold.optim.riemannian import parameter_groups
+from pyro_manifold.optim.riemannian import RiemannianOptimizer, has_components, parameter_groups
 from pyro_manifold.optim.riemannian_adadelta import TorchRiemannianAdaDelta
 from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
 from pyro_manifold.optim.riemannian_rmsprop import TorchRiemannianRMSProp

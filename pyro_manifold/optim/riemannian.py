@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions.constraints import Constraint
 from torch.optim import Optimizer
 
-from pyro_manifold.distributions.constraints import HouseholderStiefelConstraint, manifold_of
+from pyro_manifold.distributions import HouseholderStiefelConstraint, manifold_of
 from pyro_manifold.manifolds import Euclidean, Manifold
 
 State = dict[str, Tensor]

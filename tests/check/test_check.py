@@ -10,9 +10,17 @@ import torch
 from pyro import poutine
 from scipy import integrate
 
-from pyro_manifold.check import comparisons, installation, report
-from pyro_manifold.check.comparisons import Comparison, langevin_chains, langevin_draws, uniform_draws
-from pyro_manifold.check.exact import langevin_moments, principal_component_moments
+from pyro_manifold.check import (
+    Comparison,
+    comparisons,
+    installation,
+    langevin_chains,
+    langevin_draws,
+    langevin_moments,
+    principal_component_moments,
+    report,
+    uniform_draws,
+)
 from pyro_manifold.distributions import MatrixLangevin
 from pyro_manifold.graphs.native import compiler
 from pyro_manifold.infer import OHMC

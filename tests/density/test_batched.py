@@ -7,8 +7,7 @@ import pytest
 import scipy.special
 import torch
 
-from pyro_manifold.density import batched
-from pyro_manifold.density.batched import BatchedPotential, value_and_gradient
+from pyro_manifold.density import BatchedPotential, batched, value_and_gradient
 
 DATA = torch.randn(20, 3, dtype=torch.float64)
 

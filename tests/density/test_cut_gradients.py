@@ -9,8 +9,7 @@ import torch
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 
-from pyro_manifold.density.cut_gradients import refuse_cut_gradients
-from pyro_manifold.density.model import target_from_model
+from pyro_manifold.density import refuse_cut_gradients, target_from_model
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC, SVI, GeodesicSlice
 

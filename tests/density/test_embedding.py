@@ -12,9 +12,8 @@ import torch
 from pyro import poutine
 from torch.distributions import AffineTransform
 
-from pyro_manifold.density.embedding import embedding_from_model
-from pyro_manifold.density.model import target_from_model
-from pyro_manifold.infer.mcmc.transitions.layout import Layout
+from pyro_manifold.density import embedding_from_model, target_from_model
+from pyro_manifold.infer.mcmc.transitions import Layout
 
 INPUTS = torch.tensor([[1.0, -0.7], [1.0, 0.2], [1.0, 1.5]], dtype=torch.float64)
 PRIOR_SCALE = 2.0

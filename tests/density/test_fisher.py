@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributions as torch_dist
 
-from pyro_manifold.density.fisher import fisher_embedding
-from pyro_manifold.infer.mcmc.riemannian.metric_field import PullBackMetric
+from pyro_manifold.density import fisher_embedding
+from pyro_manifold.infer.mcmc.riemannian import PullBackMetric
 
 # ---- all draws of a distribution, with their weights in an integral ---------------------------------------------
 

@@ -12,7 +12,7 @@ from pyro.infer.autoguide import initialization as strategies
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold import constraints as manifolds
-from pyro_manifold.density.model import target_from_model
+from pyro_manifold.density import target_from_model
 from pyro_manifold.infer import MCMC, OHMC, SMC, SVI, Predictive
 from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal
 

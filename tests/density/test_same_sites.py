@@ -5,8 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.density.batched import BatchedPotential
-from pyro_manifold.density.model import target_from_model
+from pyro_manifold.density import BatchedPotential, target_from_model
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, MSD, OHMC, SGLD, SMC
 

@@ -10,8 +10,7 @@ from pyro.infer.autoguide import AutoNormal
 from torch.distributions import biject_to
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.density.model import target_from_model
-from pyro_manifold.density.supports import with_true_support
+from pyro_manifold.density import target_from_model, with_true_support
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC, SVI
 from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal

@@ -3,7 +3,7 @@
 import arviz
 import numpy as np
 
-from pyro_manifold.diagnostics.installed_arviz import is_before_1
+from pyro_manifold.diagnostics import is_before_1
 
 
 def shortest_interval(draws, probability):

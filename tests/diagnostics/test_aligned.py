@@ -6,9 +6,14 @@ from functools import partial
 import pytest
 import torch
 
-from pyro_manifold.diagnostics import align_draws, align_signs_and_permutations, invariants
-from pyro_manifold.diagnostics.alignment import nearest_proper_permutations, nearest_signs
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.diagnostics import (
+    Symmetry,
+    align_draws,
+    align_signs_and_permutations,
+    invariants,
+    nearest_proper_permutations,
+    nearest_signs,
+)
 from pyro_manifold.distributions import MatrixLangevin
 from pyro_manifold.manifolds import SpecialOrthogonal
 

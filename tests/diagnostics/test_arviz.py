@@ -11,8 +11,7 @@ from pyro import poutine
 from pyro.infer import NUTS, Predictive
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.diagnostics import to_inferencedata
-from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
+from pyro_manifold.diagnostics import pointwise_log_likelihood, to_inferencedata
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 from tests.diagnostics.either_arviz import elpd, groups

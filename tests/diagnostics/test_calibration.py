@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pyro_manifold.diagnostics import Calibration
-from pyro_manifold.diagnostics.uniformity import autocorrelation, number_of_draws, ranks_of_points
+from pyro_manifold.diagnostics import Calibration, autocorrelation, number_of_draws, ranks_of_points
 
 matplotlib.use("Agg")
 LEVEL = 0.01

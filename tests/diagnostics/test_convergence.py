@@ -7,10 +7,7 @@ import pytest
 import torch
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.diagnostics import nested_r_hat
-from pyro_manifold.diagnostics.convergence import convergence
-from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.diagnostics import Symmetry, convergence, known_quantities, nested_r_hat
 from pyro_manifold.manifolds import Stiefel
 
 

@@ -9,9 +9,7 @@ from pyro import poutine
 from pyro.infer import NUTS
 from pyro.infer.reparam import LocScaleReparam
 
-from pyro_manifold.diagnostics import to_inferencedata
-from pyro_manifold.diagnostics.deterministic import deterministic_values
-from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_log_likelihood
+from pyro_manifold.diagnostics import deterministic_values, observed_values, pointwise_log_likelihood, to_inferencedata
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 

@@ -7,7 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.diagnostics.divergences import divergence_advice
+from pyro_manifold.diagnostics import divergence_advice
 from pyro_manifold.infer import MCMC, OHMC
 
 REPARAM = 'poutine.reparam(model, {"x": LocScaleReparam(0)})'

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import xarray
 
-from pyro_manifold.diagnostics import installed_arviz
-from pyro_manifold.diagnostics.installed_arviz import (
+from pyro_manifold.diagnostics import (
     autocorrelations,
     default_probability,
     effective_sizes,
     elpd_data,
     imported_arviz,
     inference_data,
+    installed_arviz,
     is_before_1,
     of_datasets,
     pareto_shape,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pyro import poutine
 
-from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
+from pyro_manifold.diagnostics import pointwise_log_likelihood
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from tests.diagnostics.either_arviz import elpd

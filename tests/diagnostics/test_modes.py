@@ -7,8 +7,7 @@ import torch
 
 from benchmarks.accuracy.modes.groups_of_chains import chains_of_one_mode
 from benchmarks.accuracy.modes.unvisited import MARGINALS, exact
-from pyro_manifold.diagnostics import modes
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.diagnostics import Symmetry, modes
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 

@@ -7,12 +7,15 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.density.model import target_from_model
-from pyro_manifold.diagnostics import align_draws
-from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.stored_symmetries import record_symmetries, recorded_symmetries
-from pyro_manifold.diagnostics.symmetries import symmetries
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.density import target_from_model
+from pyro_manifold.diagnostics import (
+    Symmetry,
+    align_draws,
+    known_quantities,
+    record_symmetries,
+    recorded_symmetries,
+    symmetries,
+)
 from pyro_manifold.distributions import StiefelUniform, VonMisesFisher
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.manifolds import Sphere

@@ -7,10 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.diagnostics import invariants
-from pyro_manifold.diagnostics.convergence import convergence
-from pyro_manifold.diagnostics.reasons import agreement, disagreement_warning, unexplained
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.diagnostics import Symmetry, agreement, convergence, disagreement_warning, invariants, unexplained
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 

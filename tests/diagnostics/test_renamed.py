@@ -5,8 +5,13 @@ import inspect
 import pytest
 import torch
 
-from pyro_manifold.diagnostics import plot_biplot, plot_latent_positions, plot_scree, plot_subspace_cone
-from pyro_manifold.diagnostics.renamed import renamed_argument
+from pyro_manifold.diagnostics import (
+    plot_biplot,
+    plot_latent_positions,
+    plot_scree,
+    plot_subspace_cone,
+    renamed_argument,
+)
 
 
 @renamed_argument("old", "new")

@@ -5,7 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, shares_of_particles
+from pyro_manifold.diagnostics import Particles, comparable_log_density, shares_of_particles
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 

@@ -7,10 +7,8 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.density.model import Target, target_from_model
-from pyro_manifold.diagnostics.invariance import Invariance
-from pyro_manifold.diagnostics.symmetries import symmetries
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.density import Target, target_from_model
+from pyro_manifold.diagnostics import Invariance, Symmetry, symmetries
 from pyro_manifold.distributions import MatrixLangevin, SpecialOrthogonalUniform, StiefelUniform, constraints
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 from pyro_manifold.manifolds import SpecialOrthogonal, Stiefel

@@ -10,12 +10,15 @@ from pyro.infer.autoguide.initialization import init_to_value
 from scipy.special import i0, i1
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.density.model import target_from_model
-from pyro_manifold.diagnostics import align_draws
-from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.reasons import alignment_note, disagreement_warning
-from pyro_manifold.diagnostics.symmetries import symmetries
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.density import target_from_model
+from pyro_manifold.diagnostics import (
+    Symmetry,
+    align_draws,
+    alignment_note,
+    disagreement_warning,
+    known_quantities,
+    symmetries,
+)
 from pyro_manifold.infer import MCMC, OHMC, SMC
 from tests.infer.smc.test_smc import assert_evidence
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.diagnostics.unvisited import _effective_draws, _tail, places
+from pyro_manifold.diagnostics import places
+from pyro_manifold.diagnostics.unvisited import _effective_draws, _tail
 
 
 def test_the_probability_of_particles_beyond_is_that_of_exponential_tails():

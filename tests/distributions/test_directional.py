@@ -23,10 +23,12 @@ from pyro_manifold.distributions import (
     MatrixFisher,
     SpecialOrthogonalUniform,
     VonMisesFisher,
+    log_bingham_normaliser,
+    mean_resultant_length,
+    quaternion_form,
+    rotation_of,
+    scaled_log_normaliser,
 )
-from pyro_manifold.distributions.bingham_normaliser import log_bingham_normaliser
-from pyro_manifold.distributions.matrix_fisher import quaternion_form, rotation_of
-from pyro_manifold.distributions.sphere_normaliser import mean_resultant_length, scaled_log_normaliser
 from pyro_manifold.infer import MCMC, OHMC
 from tests.infer.mcmc.compilers import native_code
 

@@ -9,9 +9,7 @@ from torch.distributions import transform_to
 from problems.monte_carlo import assert_mean
 from problems.targets import LANGEVIN
 from pyro_manifold import constraints
-from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
-from pyro_manifold.distributions.rejection import sample_by_rejection
-from pyro_manifold.distributions.von_mises_fisher import sample_von_mises_fisher
+from pyro_manifold.distributions import MatrixLangevin, StiefelUniform, sample_by_rejection, sample_von_mises_fisher
 from tests.parameters import long_except
 
 

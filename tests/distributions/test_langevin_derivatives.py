@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradgradcheck
 
 from problems.importance import haar
-from pyro_manifold.distributions.langevin_normaliser import langevin_mean, log_langevin_normaliser
+from pyro_manifold.distributions import langevin_mean, log_langevin_normaliser
 from tests.parameters import long_except
 
 DIGITS = 60

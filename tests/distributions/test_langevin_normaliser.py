@@ -13,9 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from problems.importance import haar
 from problems.monte_carlo import assert_mean
-from pyro_manifold.distributions import MatrixLangevin
-from pyro_manifold.distributions.langevin_normaliser import log_langevin_normaliser
-from pyro_manifold.distributions.sphere_mean import log_sphere_mean, scaled_log_sphere_mean
+from pyro_manifold.distributions import MatrixLangevin, log_langevin_normaliser, log_sphere_mean, scaled_log_sphere_mean
 from pyro_manifold.infer import MCMC, OHMC
 from tests.parameters import long_except
 

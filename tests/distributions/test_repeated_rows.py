@@ -5,8 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.distributions import MatrixLangevin, StiefelUniform, matrix_langevin
-from pyro_manifold.distributions.repeated_rows import repeated_rows
+from pyro_manifold.distributions import MatrixLangevin, StiefelUniform, matrix_langevin, repeated_rows
 from pyro_manifold.infer import OHMC
 
 GROUP = torch.arange(98) % 4

@@ -5,9 +5,7 @@ import copy
 import pytest
 import torch
 
-from pyro_manifold.graphs.broadcast_sinking import BROADCAST_SINKING
-from pyro_manifold.graphs.rewriting import rewrite
-from pyro_manifold.graphs.tracing import trace
+from pyro_manifold.graphs import BROADCAST_SINKING, rewrite, trace
 
 ATEN = torch.ops.aten
 

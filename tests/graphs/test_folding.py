@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_manifold.graphs.native.decompositions import decompositions
-from pyro_manifold.graphs.passes import folded_graph
+from pyro_manifold.graphs import folded_graph
+from pyro_manifold.graphs.native import decompositions
 
 
 def second_derivative(q, v):

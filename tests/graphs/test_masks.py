@@ -7,8 +7,8 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.density.batched import BatchedPotential
-from pyro_manifold.graphs.tracing import trace
+from pyro_manifold.density import BatchedPotential
+from pyro_manifold.graphs import trace
 from tests.graphs.native.loops import in_native
 
 MASK = torch.tensor([True, False, True, False])

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.graphs.operations import first_other_operation
-from pyro_manifold.graphs.tracing import trace
+from pyro_manifold.graphs import first_other_operation, trace
 
 NUMBERS = torch.tensor([1.0, torch.nan])
 

@@ -6,10 +6,7 @@ import pytest
 import scipy.special
 import torch
 
-from pyro_manifold.graphs import passes
-from pyro_manifold.graphs.passes import SIMPLIFICATION, Pass, folded_graph, run, simplified
-from pyro_manifold.graphs.rewriting import ATEN, call
-from pyro_manifold.graphs.tracing import trace
+from pyro_manifold.graphs import ATEN, SIMPLIFICATION, Pass, call, folded_graph, passes, run, simplified, trace
 
 
 def operators(graph):

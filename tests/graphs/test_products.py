@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.graphs.passes import PRODUCTS, folded_graph
+from pyro_manifold.graphs import PRODUCTS, folded_graph
 
 DATA = torch.randn(200, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 BMM = torch.ops.aten.bmm.default

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.graphs.rounding import with_other_rounding
+from pyro_manifold.graphs import with_other_rounding
 
 
 def otherwise(function, *inputs):

@@ -4,7 +4,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.graphs.passes import folded_graph
+from pyro_manifold.graphs import folded_graph
 
 
 def nodes(graph):

@@ -3,7 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_manifold.graphs.passes import PRODUCTS, run
+from pyro_manifold.graphs import PRODUCTS, run
 
 MM, BMM = torch.ops.aten.mm.default, torch.ops.aten.bmm.default
 

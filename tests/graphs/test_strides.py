@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from pyro_manifold.density.batched import BatchedPotential
-from pyro_manifold.graphs.passes import WITHOUT_STRIDES, run
-from pyro_manifold.graphs.tracing import trace
+from pyro_manifold.density import BatchedPotential
+from pyro_manifold.graphs import WITHOUT_STRIDES, run, trace
 from tests.graphs.native.loops import in_native, in_torch
 
 

@@ -11,8 +11,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.graphs.passes import FORWARD_MODE, run
-from pyro_manifold.graphs.tracing import recorder_works, trace
+from pyro_manifold.graphs import FORWARD_MODE, recorder_works, run, trace
 from pyro_manifold.infer import OHMC
 from tests.infer.mcmc.compilers import native_code
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from problems.models import MODELS
-from pyro_manifold.graphs.verified import Labels, NotAFunctionError, Verified
+from pyro_manifold.graphs import Labels, NotAFunctionError, Verified
 from pyro_manifold.infer import OHMC
 from tests.parameters import long_except
 

@@ -22,8 +22,7 @@ from pyro_manifold.infer.autoguide import (
     AutoStiefelLowRankMultivariateNormal,
 )
 from pyro_manifold.manifolds import Euclidean, Grassmann, Stiefel
-from pyro_manifold.optim import RiemannianAdam, parameter_groups
-from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
+from pyro_manifold.optim import RiemannianAdam, TorchRiemannianAdam, parameter_groups
 
 GUIDES = [
     AutoStiefelLowRankMultivariateNormal,

@@ -12,7 +12,7 @@ import torch
 
 from pyro_manifold.diagnostics import plot_evidence
 from pyro_manifold.infer import OHMC, SMC, compare_evidence
-from pyro_manifold.infer.smc.end_of_run import warn_of_differences
+from pyro_manifold.infer.smc import warn_of_differences
 
 plt = pytest.importorskip("matplotlib.pyplot")
 NOISE = 0.3

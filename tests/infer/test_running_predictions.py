@@ -12,7 +12,7 @@ from torch import nn
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
-from pyro_manifold.infer.mcmc.running.loop import Iteration, sample
+from pyro_manifold.infer.mcmc.running import Iteration, sample
 from pyro_manifold.nn import to_bayesian_
 
 X = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)).double()

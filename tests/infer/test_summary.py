@@ -11,10 +11,7 @@ import pytest
 import torch
 from pyro.infer import NUTS
 
-from pyro_manifold.diagnostics import to_inferencedata
-from pyro_manifold.diagnostics.convergence import convergence
-from pyro_manifold.diagnostics.invariants import invariants
-from pyro_manifold.diagnostics.table import table
+from pyro_manifold.diagnostics import convergence, invariants, table, to_inferencedata
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 

@@ -6,8 +6,16 @@ import pytest
 import torch
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.manifolds import Euclidean, Grassmann, SpecialOrthogonal, Sphere, Stiefel
-from pyro_manifold.manifolds.stiefel import cayley_flow, geodesic_flow, positive_qr
+from pyro_manifold.manifolds import (
+    Euclidean,
+    Grassmann,
+    SpecialOrthogonal,
+    Sphere,
+    Stiefel,
+    cayley_flow,
+    geodesic_flow,
+    positive_qr,
+)
 from tests.parameters import long_except
 
 STIEFEL_SHAPES = [(1, 1), (3, 1), (5, 2), (4, 4), (7, 5), (20, 3)]

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from pyro_manifold.manifolds import Stiefel, polar_factor
-from pyro_manifold.manifolds.polar import solve_lyapunov
+from pyro_manifold.manifolds import Stiefel, polar_factor, solve_lyapunov
 
 INPUTS = {
     "generic": lambda: torch.randn(5, 3),

@@ -8,10 +8,13 @@ import torch
 
 from pyro_manifold import constraints
 from pyro_manifold.manifolds import Grassmann, Sphere, Stiefel
-from pyro_manifold.optim.riemannian_adadelta import TorchRiemannianAdaDelta
-from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
-from pyro_manifold.optim.riemannian_rmsprop import TorchRiemannianRMSProp
-from pyro_manifold.optim.riemannian_sgd import TorchRiemannianMomentum, TorchRiemannianSGD
+from pyro_manifold.optim import (
+    TorchRiemannianAdaDelta,
+    TorchRiemannianAdam,
+    TorchRiemannianMomentum,
+    TorchRiemannianRMSProp,
+    TorchRiemannianSGD,
+)
 from tests.parameters import long_except
 
 # (class, options, its counterpart in torch)

@@ -13,7 +13,7 @@ from torch.distributions import transform_to
 from pyro_manifold import constraints, optim
 from pyro_manifold.infer.autoguide import AutoProductStiefelLowRankMultivariateNormal
 from pyro_manifold.manifolds import Grassmann, Sphere, Stiefel
-from pyro_manifold.optim.riemannian_adam import TorchRiemannianAdam
+from pyro_manifold.optim import TorchRiemannianAdam
 
 METHODS = {
     "RiemannianSGD": {"lr": 0.02},

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_manifold.store.archive import Archive, DamagedError, numbered, packed
-from pyro_manifold.store.nested import flattened, unflattened
+from pyro_manifold.store import Archive, DamagedError, flattened, numbered, packed, unflattened
 
 ARRAYS = {
     "posterior/U": np.arange(24.0).reshape(2, 3, 4),

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pyro_manifold.store.files import locked, remove_unfinished, was_being_written, write_durably
+from pyro_manifold.store import locked, remove_unfinished, was_being_written, write_durably
 
 
 def test_all_are_written_or_none(tmp_path, monkeypatch):

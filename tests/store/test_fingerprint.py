@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, StackDataset, Subset, TensorDataset
 
-from pyro_manifold.store.fingerprint import fingerprint
+from pyro_manifold.store import fingerprint
 
 
 def loader(y, **options):

@@ -28,7 +28,7 @@ from benchmarks.papers.variational import problems, splines
 from benchmarks.tables import show
 from pyro_manifold.infer import SVI
 from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal
-from pyro_manifold.infer.svi.schedule import StepSizes
+from pyro_manifold.infer.svi import StepSizes
 from pyro_manifold.optim import RiemannianAdam
 
 PARTICLES, RANK, DRAWS, EVALUATION_SECONDS = 8, 4, 100_000, 3.0

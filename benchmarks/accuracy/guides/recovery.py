@@ -37,8 +37,8 @@ from pyro_manifold.infer.autoguide import (
     AutoGrassmannLowRankMultivariateNormal,
     AutoProductStiefelLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
+    canonical_form,
 )
-from pyro_manifold.infer.autoguide.identified import canonical_form
 from pyro_manifold.manifolds import Stiefel
 
 STEPS, DRAWS, CHECKPOINTS = 4000, 8, 4

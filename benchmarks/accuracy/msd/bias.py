@@ -74,7 +74,7 @@ def prepared(start, **options):
 
 def follow(run, step_size, adjusted, warmup, draws):
     """Positions ``(chains, draws, dimension)`` after the warm-up, number of divergences, share of accepted ends."""
-    from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianSettings
+    from pyro_manifold.infer.mcmc.riemannian import LagrangianSettings
 
     state, (trajectory,) = run.state, run.transitions
     settings = LagrangianSettings(torch.full_like(state.energy, step_size), run.tuning.settings(1).num_steps, adjusted)

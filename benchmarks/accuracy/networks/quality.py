@@ -62,8 +62,8 @@ from pyro_manifold.contrib import (
     total_variation,
 )
 from pyro_manifold.infer import OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles, RunningPredictions
-from pyro_manifold.infer.mcmc.running.loop import Iteration
-from pyro_manifold.infer.mcmc.transitions.states import NotFiniteError
+from pyro_manifold.infer.mcmc.running import Iteration
+from pyro_manifold.infer.mcmc.transitions import NotFiniteError
 
 BATCH, CHAINS = 32, 8
 STEP_SIZES = {SGLD: (1e-3, 4e-3), PSGLD: (4e-3, 1.6e-2), SGHMC: (0.01, 0.04)}

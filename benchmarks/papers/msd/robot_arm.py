@@ -23,7 +23,7 @@ from benchmarks.papers.msd.robot_arm_model import NOISE, log_density, network, o
 from benchmarks.papers.msd.robot_arm_modes import TOLERANCE, labels, mode_levels
 from benchmarks.papers.msd.robot_arm_samplers import PAPER, SAMPLERS, STARTS, STEP_SIZES, sample_once
 from benchmarks.tables import table
-from pyro_manifold.diagnostics.installed_arviz import autocorrelations
+from pyro_manifold.diagnostics import autocorrelations
 
 GROUPS = {"input to hidden": "input_to_hidden", "hidden to output": "hidden_to_output"}
 EVERY = 20

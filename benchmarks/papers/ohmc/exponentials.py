@@ -28,8 +28,7 @@ import torch
 from benchmarks.arguments import count, without_effect
 from benchmarks.papers.ohmc.mixture import Matrices
 from benchmarks.tables import show
-from pyro_manifold.manifolds import Stiefel
-from pyro_manifold.manifolds.stiefel import cayley_flow, geodesic_flow
+from pyro_manifold.manifolds import Stiefel, cayley_flow, geodesic_flow
 
 SIGMA, STEPS = 0.3, 20
 STEP_SIZES = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)

@@ -33,7 +33,7 @@ from benchmarks.tables import show
 from problems.noisy_gradients import gradient_noise
 from pyro_manifold import constraints
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC
-from pyro_manifold.infer.mcmc.transitions.states import NotFiniteError
+from pyro_manifold.infer.mcmc.transitions import NotFiniteError
 
 SIGMA, NOISE, FRICTION = 1.0, 0.1, 0.1
 BURN_IN, DRAWS, COUNTED = 10_000, 40_000, 30_000

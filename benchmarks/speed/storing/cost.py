@@ -23,8 +23,7 @@ import torch
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
-from pyro_manifold.infer.mcmc.running.draw_storage import InMemory
-from pyro_manifold.infer.mcmc.running.on_disk import OnDisk
+from pyro_manifold.infer.mcmc.running import InMemory, OnDisk
 
 
 def model() -> None:

@@ -8,7 +8,7 @@ import pyro
 
 from benchmarks.estimates import summary
 from benchmarks.timing import stopwatch
-from pyro_manifold.density.batched import BatchedPotential
+from pyro_manifold.density import BatchedPotential
 from pyro_manifold.infer import MCMC, OHMC
 
 

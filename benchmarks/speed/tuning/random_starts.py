@@ -22,7 +22,7 @@ from benchmarks.tables import show
 from benchmarks.timing import stopwatch
 from problems.models import MODELS
 from problems.targets import NoisyMatrix
-from pyro_manifold.diagnostics.disagreement import stuck_chains
+from pyro_manifold.diagnostics import stuck_chains
 from pyro_manifold.infer import MCMC, OHMC
 
 PROBLEMS = {

@@ -11,8 +11,7 @@ from torch import Size, Tensor
 from torch.distributions import Transform, constraints
 
 from pyro_manifold.distributions.constraints import householder_stiefel
-from pyro_manifold.manifolds.reflector import rotate_rows
-from pyro_manifold.manifolds.stiefel import check_shape
+from pyro_manifold.manifolds import check_shape, rotate_rows
 
 
 class HouseholderTransform(Transform):

@@ -10,8 +10,7 @@ from torch.distributions import Transform, constraints
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.distributions.constraints import stiefel
-from pyro_manifold.manifolds.polar import polar_factor
-from pyro_manifold.manifolds.stiefel import check_shape
+from pyro_manifold.manifolds import check_shape, polar_factor
 
 
 class PolarTransform(Transform):

@@ -12,7 +12,7 @@ from torch.distributions import Transform, constraints
 from pyro_manifold.distributions.constraints import special_orthogonal
 from pyro_manifold.distributions.transforms.householder import directions_of, rotated
 from pyro_manifold.distributions.transforms.polar import PolarTransform
-from pyro_manifold.manifolds.special_orthogonal import with_positive_determinant
+from pyro_manifold.manifolds import with_positive_determinant
 
 
 class RotationTransform(Transform):

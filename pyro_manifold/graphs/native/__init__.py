@@ -1,1 +1,11 @@
 """Graphs of tensor operations compiled as C by the system's compiler: whole loops of many chains in one call."""
+
+from pyro_manifold.graphs.native.blame import wrong_operator_of
+from pyro_manifold.graphs.native.carried import reusing
+from pyro_manifold.graphs.native.compiler import NoCompilerError, compiled, compiler, is_checked, native_code_is_allowed
+from pyro_manifold.graphs.native.decompositions import decompositions
+from pyro_manifold.graphs.native.emit import Loop, source_of
+from pyro_manifold.graphs.native.loop import NativeLoop, OutsideArrayError, native_loop, native_sums
+from pyro_manifold.graphs.native.operators import ELEMENTWISE, OPERATORS, Operator
+from pyro_manifold.graphs.native.outlining import shared_statements
+from pyro_manifold.graphs.native.values import NotCoveredError, NotWorthItError, Place, entry, flat, shifted, strided

@@ -1,6 +1,6 @@
 """Automatic guides in addition to those of `pyro.infer.autoguide`."""
 
-from pyro_manifold.infer.autoguide.identified import IdentifiedCovariance
+from pyro_manifold.infer.autoguide.identified import IdentifiedCovariance, canonical_form
 from pyro_manifold.infer.autoguide.low_rank import (
     AutoGrassmannLowRankMultivariateNormal,
     AutoProductStiefelLowRankMultivariateNormal,

@@ -19,9 +19,7 @@ from pyro.nn import PyroParam
 from torch import Tensor, nn
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.density.causes import arguments_by_name, explained
-from pyro_manifold.density.dependent_supports import refuse_for_guides
-from pyro_manifold.density.flat_priors import started
+from pyro_manifold.density import arguments_by_name, explained, refuse_for_guides, started
 from pyro_manifold.distributions import constraints
 from pyro_manifold.infer.autoguide.identified import IdentifiedCovariance, canonical_form, identify
 from pyro_manifold.infer.autoguide.low_rank_affine import LowRankAffineTransform

@@ -17,10 +17,8 @@ import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyro_manifold.density.model import Target, target_from_model
-from pyro_manifold.diagnostics.calibration import Calibration
-from pyro_manifold.diagnostics.replay import Replay, Values, first_draw
-from pyro_manifold.diagnostics.uniformity import NUMBERS_OF_DRAWS, autocorrelation
+from pyro_manifold.density import Target, target_from_model
+from pyro_manifold.diagnostics import NUMBERS_OF_DRAWS, Calibration, Replay, Values, autocorrelation, first_draw
 from pyro_manifold.infer.calibration.fits import Fit, MakeKernel, Study, described, one_by_one, vectorised
 from pyro_manifold.infer.calibration.quantities import Quantities, latent_values, symmetries_of
 from pyro_manifold.infer.calibration.simulation import (
@@ -30,14 +28,9 @@ from pyro_manifold.infer.calibration.simulation import (
     check_generates,
     observed_sites,
 )
-from pyro_manifold.infer.mcmc.checks import check_counts, is_a
-from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.running.end_of_run import HARDLY_MOVED
-from pyro_manifold.infer.mcmc.running.shards import Outcome, Shards
-from pyro_manifold.infer.mcmc.running.store import Store, as_store
-from pyro_manifold.store.files import locked, write_durably
-from pyro_manifold.store.fingerprint import fingerprint
-from pyro_manifold.store.manifest import FORMAT, read_json
+from pyro_manifold.infer.mcmc import Kernel, check_counts, is_a
+from pyro_manifold.infer.mcmc.running import HARDLY_MOVED, Outcome, Shards, Store, as_store
+from pyro_manifold.store import FORMAT, fingerprint, locked, read_json, write_durably
 
 _FEWEST = 20
 _NAME = "study.json"

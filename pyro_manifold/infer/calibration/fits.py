@@ -13,22 +13,14 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.batched_density import BatchedDensity
-from pyro_manifold.density.batches import Batches
-from pyro_manifold.density.minibatch import Minibatch
-from pyro_manifold.diagnostics.disagreement import stuck_chains
-from pyro_manifold.diagnostics.replay import Values
-from pyro_manifold.diagnostics.uniformity import spaced
+from pyro_manifold.density import BatchedDensity, Batches, Minibatch, Sites
+from pyro_manifold.diagnostics import Values, spaced, stuck_chains
 from pyro_manifold.infer.api import MCMC, Vectorised
 from pyro_manifold.infer.calibration.quantities import Quantities
 from pyro_manifold.infer.calibration.simulation import Conditioned, Generator, Simulated
-from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.running.end_of_run import HARDLY_MOVED
-from pyro_manifold.infer.mcmc.running.shards import Outcome, Shards, outcome_of, outcomes_of
-from pyro_manifold.infer.mcmc.running.store import Store
-from pyro_manifold.store.archive import Archive, numbered_path, packed
-from pyro_manifold.store.files import write_durably
+from pyro_manifold.infer.mcmc import Kernel
+from pyro_manifold.infer.mcmc.running import HARDLY_MOVED, Outcome, Shards, Store, outcome_of, outcomes_of
+from pyro_manifold.store import Archive, numbered_path, packed, write_durably
 
 _STEM = "dataset"
 MakeKernel = Callable[[Any], Any]

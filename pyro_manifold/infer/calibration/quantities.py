@@ -11,13 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.model import Target
-from pyro_manifold.diagnostics.convergence import varies
-from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.likelihood import pointwise_log_likelihood
-from pyro_manifold.diagnostics.replay import Replay, Values, over_draws
-from pyro_manifold.diagnostics.symmetries import symmetries
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.density import Target
+from pyro_manifold.diagnostics import (
+    Replay,
+    Symmetry,
+    Values,
+    known_quantities,
+    over_draws,
+    pointwise_log_likelihood,
+    symmetries,
+    varies,
+)
 from pyro_manifold.infer.calibration.simulation import Conditioned
 
 _DATA = "data of "

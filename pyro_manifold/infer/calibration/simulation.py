@@ -16,10 +16,9 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
-from pyro_manifold.density.causes import arguments_by_name, explained
-from pyro_manifold.density.minibatch import in_minibatches
-from pyro_manifold.diagnostics.replay import Node, Values, has_data, is_latent
-from pyro_manifold.graphs.verified import reason
+from pyro_manifold.density import arguments_by_name, explained, in_minibatches
+from pyro_manifold.diagnostics import Node, Values, has_data, is_latent
+from pyro_manifold.graphs import reason
 
 Model = Callable[..., Any]
 

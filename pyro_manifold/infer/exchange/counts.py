@@ -18,8 +18,8 @@ import math
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.transitions.states import Statistics
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.infer.mcmc.transitions import Statistics
+from pyro_manifold.store import Saved
 
 _FROM_PRIOR, _FROM_POSTERIOR, _FROM_NOWHERE = 1, -1, 0
 

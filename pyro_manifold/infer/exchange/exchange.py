@@ -9,19 +9,16 @@ from typing import Any
 import torch
 from pyro.infer.autoguide.initialization import init_to_sample
 
-from pyro_manifold.density.model import target_from_model
-from pyro_manifold.density.tempered import INVERSE_TEMPERATURE, WithoutLikelihood, tempered
+from pyro_manifold.density import INVERSE_TEMPERATURE, WithoutLikelihood, target_from_model, tempered
 from pyro_manifold.infer.exchange.ladder import first_ladder
 from pyro_manifold.infer.exchange.prior_draws import PriorDraws
 from pyro_manifold.infer.exchange.run import ReplicaRun, inverse_temperatures_of_rows
 from pyro_manifold.infer.exchange.swap import BETA, Swap
 from pyro_manifold.infer.exchange.tuning import LadderTuning
-from pyro_manifold.infer.mcmc.checks import check_positive_integer
-from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Blocks
-from pyro_manifold.infer.smc.initialisation import likelihood_terms, posterior_of, problem_with_finite_starts
-from pyro_manifold.infer.smc.tuning import particle_tuning
+from pyro_manifold.infer.mcmc import check_positive_integer
+from pyro_manifold.infer.mcmc.hmc import HamiltonianKernel
+from pyro_manifold.infer.mcmc.transitions import Blocks, Problem
+from pyro_manifold.infer.smc import likelihood_terms, particle_tuning, posterior_of, problem_with_finite_starts
 
 _FEWEST_WARMUP_STEPS = 20
 

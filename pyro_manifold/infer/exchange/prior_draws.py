@@ -8,11 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.tempered import INVERSE_TEMPERATURE
-from pyro_manifold.infer.mcmc.transitions.layout import Layout
-from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.density import INVERSE_TEMPERATURE, Sites
+from pyro_manifold.infer.mcmc.transitions import Blocks, Layout, Potential
+from pyro_manifold.store import Saved
 
 _MOST_TRIES = 100
 

@@ -12,22 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import Target
-from pyro_manifold.density.tempered import split
-from pyro_manifold.diagnostics.disagreement import named
+from pyro_manifold.density import Sites, Target, split
+from pyro_manifold.diagnostics import named
 from pyro_manifold.infer.exchange.counts import Counts
 from pyro_manifold.infer.exchange.ladder import ends_of_rounds, ladder_of_equal_rejection
 from pyro_manifold.infer.exchange.swap import BETA, ReplicaSettings
 from pyro_manifold.infer.exchange.tuning import LadderTuning
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.transitions.composition import Composition
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.smc.annealing import Visited
-from pyro_manifold.infer.smc.bound import Bound, evidence_about_modes, posterior_energies
-from pyro_manifold.infer.smc.initialisation import unnormalised_priors
-from pyro_manifold.infer.smc.modes import Energies
+from pyro_manifold.infer.mcmc.hmc import State
+from pyro_manifold.infer.mcmc.running import Run
+from pyro_manifold.infer.mcmc.transitions import Composition, Problem
+from pyro_manifold.infer.smc import (
+    Bound,
+    Energies,
+    Visited,
+    evidence_about_modes,
+    posterior_energies,
+    unnormalised_priors,
+)
 
 _OF_REPLICAS = ("swap_probability", "came_from", "negative_log_likelihood")
 _FEWEST_ROUND_TRIPS = 1

@@ -14,10 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.tempered import INVERSE_TEMPERATURE
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.hmc.product import Metrics
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential, Statistics, uniform_like
+from pyro_manifold.density import INVERSE_TEMPERATURE
+from pyro_manifold.infer.mcmc.hmc import Metrics, State
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Potential, Statistics, uniform_like
 
 BETA: Block = (INVERSE_TEMPERATURE,)
 

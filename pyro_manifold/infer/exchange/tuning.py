@@ -10,9 +10,9 @@ from torch import Tensor
 from pyro_manifold.infer.exchange.ladder import interpolated
 from pyro_manifold.infer.exchange.prior_draws import PriorDraws
 from pyro_manifold.infer.exchange.swap import ReplicaSettings
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.transitions.states import Statistics
-from pyro_manifold.infer.smc.tuning import ParticleTuning
+from pyro_manifold.infer.mcmc.hmc import State
+from pyro_manifold.infer.mcmc.transitions import Statistics
+from pyro_manifold.infer.smc import ParticleTuning
 
 _DELAY, _DECAY = 10, 0.75
 

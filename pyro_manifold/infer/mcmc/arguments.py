@@ -10,12 +10,10 @@ from typing import Any
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.diagnostics.convergence import check_superchains
+from pyro_manifold.density import Sites
+from pyro_manifold.diagnostics import check_superchains
 from pyro_manifold.infer.mcmc.checks import check_counts, is_a
-from pyro_manifold.infer.mcmc.running.goal import Until, as_until, default_goals
-from pyro_manifold.infer.mcmc.running.loop import Consumer
-from pyro_manifold.infer.mcmc.running.shards import Shards
+from pyro_manifold.infer.mcmc.running import Consumer, Shards, Until, as_until, default_goals
 
 _DEFAULT_CHAINS = 4  # of a run without num_samples and until; R-hat compares chains, so that one does not do
 

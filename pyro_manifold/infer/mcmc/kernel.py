@@ -15,16 +15,17 @@ from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.batched_density import BatchedDensity
-from pyro_manifold.density.batches import Batches
-from pyro_manifold.density.loader import target_from_loader
-from pyro_manifold.density.model import Target, target_from_model, target_from_potential
-from pyro_manifold.infer.mcmc.running.record import Record, reports
-from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Block, PlainState, Statistics
+from pyro_manifold.density import (
+    BatchedDensity,
+    Batches,
+    Sites,
+    Target,
+    target_from_loader,
+    target_from_model,
+    target_from_potential,
+)
+from pyro_manifold.infer.mcmc.running import Record, Run, reports
+from pyro_manifold.infer.mcmc.transitions import Block, Composition, Fixed, PlainState, Problem, Statistics
 from pyro_manifold.manifolds import Manifold
 
 _NOT_SETTINGS = ("_run", "_record", "_given_params", "_from_params", "_warn", "_jit_compile", "_tuned")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pyro.infer.autoguide.initialization import init_to_uniform
 
-from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, is_a
+from pyro_manifold.infer.mcmc import check_positive, check_positive_integer, is_a
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_manifold.density.seeds import seed_of
-from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer
-from pyro_manifold.infer.mcmc.sgmcmc.meta.files import check_folder, read, write
-from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler
+from pyro_manifold.density import seed_of
+from pyro_manifold.infer.mcmc import check_positive, check_positive_integer
+from pyro_manifold.infer.mcmc.sgmcmc.meta import MetaSampler, check_folder, read, write
 from pyro_manifold.infer.meta_training.losses import Loss, divergence
 from pyro_manifold.infer.meta_training.settings import MetaTask, TrainingSettings
 from pyro_manifold.infer.meta_training.unrolled import Draws, Unrolled

@@ -8,18 +8,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.initial_values import finite_values, initial_values
-from pyro_manifold.density.seeds import seed_of
-from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
-from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import ELEMENTS_AT_ONCE, CoordinateUpdate, in_parts
-from pyro_manifold.infer.mcmc.sgmcmc.meta.energy import EnergyInput
-from pyro_manifold.infer.mcmc.sgmcmc.meta.guard import WINDOW, Window, have_left
-from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Coefficients, Learned, MetaSampler, Scaling
-from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
-from pyro_manifold.infer.mcmc.sgmcmc.nnsghmc import NNSGHMC
-from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Blocks
+from pyro_manifold.density import finite_values, initial_values, seed_of
+from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics
+from pyro_manifold.infer.mcmc.sgmcmc import NNSGHMC, StepSettings, StochasticState
+from pyro_manifold.infer.mcmc.sgmcmc.meta import (
+    ELEMENTS_AT_ONCE,
+    WINDOW,
+    Coefficients,
+    CoordinateUpdate,
+    EnergyInput,
+    Learned,
+    MetaSampler,
+    Scaling,
+    Window,
+    have_left,
+    in_parts,
+    learned_step,
+)
+from pyro_manifold.infer.mcmc.transitions import Blocks, Problem
 from pyro_manifold.infer.meta_training.settings import MetaTask, TrainingSettings
 
 

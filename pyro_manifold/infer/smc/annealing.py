@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.tempered import INVERSE_TEMPERATURE, split
-from pyro_manifold.infer.mcmc.running.run import Run
+from pyro_manifold.density import INVERSE_TEMPERATURE, Sites, split
+from pyro_manifold.infer.mcmc.running import Run
 from pyro_manifold.infer.smc.tuning import ParticleTuning
 from pyro_manifold.infer.smc.weights import (
     log_mean_weight,

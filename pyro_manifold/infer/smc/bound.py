@@ -28,12 +28,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import Target
-from pyro_manifold.density.tempered import INVERSE_TEMPERATURE, split
-from pyro_manifold.infer.descent.points import Points
-from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.density import INVERSE_TEMPERATURE, Sites, Target, split
+from pyro_manifold.infer.descent import Points, QuasiNewton
+from pyro_manifold.infer.mcmc.transitions import Problem
 from pyro_manifold.infer.smc.annealing import Particles, Visited
 from pyro_manifold.infer.smc.initialisation import unnormalised_priors
 from pyro_manifold.infer.smc.local_coordinates import have_local_coordinates
@@ -212,7 +209,7 @@ def evidence_about_modes(
     starts = [_spread(search.points.rows(draws), half), _spread(search.points.rows(visited.sites), half)]
     try:
         mixture = search.mixture(torch.cat(starts), visited)
-    except (NoModeError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # no eigendecomposition of a Hessian
+    except (NoModeError, torch.linalg.LinAlgError):  # no eigendecomposition of a Hessian
         mixture = None
     if mixture is None:
         return Bound(evaluations=energies.evaluations)

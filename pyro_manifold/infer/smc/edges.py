@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
+from pyro_manifold.density import Sites
 from pyro_manifold.infer.smc.annealing import Visited
 from pyro_manifold.infer.smc.modes import Energies
 

@@ -22,10 +22,8 @@ from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Size, Tensor
 from torch.distributions import biject_to
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.distribution_parts import innermost
-from pyro_manifold.density.model import ModelTarget, Target, target_from_model
-from pyro_manifold.distributions.constraints import manifold_of, of_elements
+from pyro_manifold.density import ModelTarget, Sites, Target, innermost, target_from_model
+from pyro_manifold.distributions import manifold_of, of_elements
 
 _Gaussian = AutoContinuous | AutoNormal
 

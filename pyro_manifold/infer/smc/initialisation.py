@@ -14,17 +14,24 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyro_manifold.density.angles import PERIODIC
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.batched_density import BatchedDensity
-from pyro_manifold.density.causes import arguments_by_name, explained
-from pyro_manifold.density.distribution_parts import innermost
-from pyro_manifold.density.initial_values import NoFiniteStartError
-from pyro_manifold.density.model import ModelTarget, Program, Target, target_from_model
-from pyro_manifold.density.tempered import TemperedTarget, likelihood_sites
+from pyro_manifold.density import (
+    PERIODIC,
+    BatchedDensity,
+    ModelTarget,
+    NoFiniteStartError,
+    Program,
+    Sites,
+    Target,
+    TemperedTarget,
+    arguments_by_name,
+    explained,
+    innermost,
+    likelihood_sites,
+    target_from_model,
+)
 from pyro_manifold.distributions import GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher
-from pyro_manifold.graphs.agreement import FactorisationError
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
+from pyro_manifold.graphs import FactorisationError
+from pyro_manifold.infer.mcmc.transitions import Problem
 
 _DRAWS = 64
 _UNNORMALISED = (GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher, *PERIODIC)

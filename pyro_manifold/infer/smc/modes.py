@@ -23,15 +23,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import BatchedPotential, Sites
-from pyro_manifold.density.cut_gradients import refuse_cut_gradients
-from pyro_manifold.density.embedding import embedding_from_model
-from pyro_manifold.density.model import ModelTarget, Target
-from pyro_manifold.density.tempered import factors
-from pyro_manifold.infer.descent.natural_gradient import NaturalGradient
-from pyro_manifold.infer.descent.points import Descent, Place, Points, S, rows_of, with_rows
-from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
-from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField, metric_field
+from pyro_manifold.density import (
+    BatchedPotential,
+    ModelTarget,
+    Sites,
+    Target,
+    embedding_from_model,
+    factors,
+    refuse_cut_gradients,
+)
+from pyro_manifold.infer.descent import Descent, NaturalGradient, Place, Points, QuasiNewton, S, rows_of, with_rows
+from pyro_manifold.infer.mcmc.riemannian import MetricField, metric_field
 from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
 from pyro_manifold.manifolds import Manifold
 

@@ -9,9 +9,14 @@ from typing import Any
 from pyro import poutine
 from torch.distributions import biject_to
 
-from pyro_manifold.density.dependent_supports import refuse_dependent
-from pyro_manifold.density.model import ModelTarget, Target, target_from_model
-from pyro_manifold.density.tempered import WithoutLikelihood, likelihood_sites
+from pyro_manifold.density import (
+    ModelTarget,
+    Target,
+    WithoutLikelihood,
+    likelihood_sites,
+    refuse_dependent,
+    target_from_model,
+)
 from pyro_manifold.infer.smc.guide import is_over_unconstrained_space, target_of_guide
 from pyro_manifold.infer.smc.initialisation import (
     likelihood_terms,

@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from pyro_manifold.diagnostics.arviz import to_inferencedata
-from pyro_manifold.diagnostics.reasons import agreement
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
-from pyro_manifold.diagnostics.table import table
-from pyro_manifold.infer.mcmc.running.summary import aligned_summary
+from pyro_manifold.diagnostics import Symmetry, agreement, table, to_inferencedata
+from pyro_manifold.infer.mcmc.running import aligned_summary
 from pyro_manifold.infer.smc.results import Result
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
+from pyro_manifold.density import Sites
 from pyro_manifold.infer.smc.annealing import Level
 from pyro_manifold.infer.smc.bound import Bound
 from pyro_manifold.infer.smc.edges import Edges

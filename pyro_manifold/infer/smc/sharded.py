@@ -10,8 +10,8 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.infer.mcmc.running.shards import Shards, run_shards
+from pyro_manifold.density import Sites
+from pyro_manifold.infer.mcmc.running import Shards, run_shards
 from pyro_manifold.infer.smc.results import Result
 
 

@@ -14,18 +14,11 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.handlers import one_thread_at_a_time
-from pyro_manifold.density.model import Target
-from pyro_manifold.density.tempered import split, tempered
-from pyro_manifold.diagnostics.checks import check_flag
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
-from pyro_manifold.infer.mcmc.arguments import check_shards
-from pyro_manifold.infer.mcmc.checks import check_positive_integer, is_a
-from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.running.end_of_run import KnownSymmetries, aligned_draws
-from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.running.shards import Shards
+from pyro_manifold.density import Sites, Target, one_thread_at_a_time, split, tempered
+from pyro_manifold.diagnostics import Symmetry, check_flag
+from pyro_manifold.infer.mcmc import check_positive_integer, check_shards, is_a
+from pyro_manifold.infer.mcmc.hmc import HamiltonianKernel
+from pyro_manifold.infer.mcmc.running import KnownSymmetries, Run, Shards, aligned_draws
 from pyro_manifold.infer.predictive_groups import with_draws
 from pyro_manifold.infer.smc.annealing import AnnealingSettings, Level, Particles, anneal
 from pyro_manifold.infer.smc.bound import Bound, bound_of_particles, energies_of_posterior

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import Target
-from pyro_manifold.infer.mcmc.checks import check_positive_integer
+from pyro_manifold.density import Sites, Target
+from pyro_manifold.infer.mcmc import check_positive_integer
 from pyro_manifold.infer.smc.annealing import Particles
 
 

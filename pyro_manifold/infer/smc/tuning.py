@@ -9,16 +9,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.hmc.mass_estimators import CurvatureEstimator, diagonal_inverse_mass
-from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
-from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
-from pyro_manifold.infer.mcmc.hmc.warmup import AdaptationSettings
-from pyro_manifold.infer.mcmc.transitions.composition import golden_phase
-from pyro_manifold.infer.mcmc.transitions.states import Block, Statistics
+from pyro_manifold.infer.mcmc.hmc import (
+    AdaptationSettings,
+    CurvatureEstimator,
+    HamiltonianSettings,
+    Metric,
+    Metrics,
+    ProductMechanics,
+    State,
+    diagonal_inverse_mass,
+)
+from pyro_manifold.infer.mcmc.transitions import Block, Statistics, golden_phase
 from pyro_manifold.manifolds import Manifold
-from pyro_manifold.store.saving import Plain, Saved
+from pyro_manifold.store import Plain, Saved
 
 LENGTH = math.pi / 2
 """Mean trajectory length: a quarter of a period if masses fit, which gives independent draws from a Gaussian."""

@@ -20,8 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import PotentialFunction, Sites
-from pyro_manifold.density.model import Target
+from pyro_manifold.density import PotentialFunction, Sites, Target
 from pyro_manifold.infer.smc.modes import GaussianMixture
 from pyro_manifold.manifolds import Constant
 

@@ -12,12 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributions import biject_to
 
-from pyro_manifold.density.batched import Batch, Sites
-from pyro_manifold.density.batches import Batches
-from pyro_manifold.density.epochs import PREFIX
-from pyro_manifold.density.minibatch import Minibatch
-from pyro_manifold.density.model import ModelTarget, target_from_model
-from pyro_manifold.distributions.constraints import manifold_of
+from pyro_manifold.density import PREFIX, Batch, Batches, Minibatch, ModelTarget, Sites, target_from_model
+from pyro_manifold.distributions import manifold_of
 
 _NUMBERS = bool, int, float, str, type(None)
 

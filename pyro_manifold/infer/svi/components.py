@@ -8,9 +8,9 @@ from typing import Any
 import pyro
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.distributions.constraints import manifold_of
+from pyro_manifold.distributions import manifold_of
 from pyro_manifold.infer.svi.updates import torch_optimizer
-from pyro_manifold.optim.riemannian import RiemannianOptimizer, has_components
+from pyro_manifold.optim import RiemannianOptimizer, has_components
 
 
 def warn_of_components(guide: Any, optim: Any) -> None:

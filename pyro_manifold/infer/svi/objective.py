@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Batch, BatchedPotential
-from pyro_manifold.graphs.agreement import FlatFunction
-from pyro_manifold.graphs.native.loop import native_sums
-from pyro_manifold.graphs.native.values import NotCoveredError
-from pyro_manifold.graphs.passes import folded_graph
-from pyro_manifold.graphs.verified import Labels, Verified
+from pyro_manifold.density import Batch, BatchedPotential
+from pyro_manifold.graphs import FlatFunction, Labels, Verified, folded_graph
+from pyro_manifold.graphs.native import NotCoveredError, native_sums
 from pyro_manifold.infer.svi.reparametrisation import Reparametrisation
 
 Parameters = dict[str, Tensor]

@@ -16,11 +16,10 @@ from pyro.optim import PyroOptim
 from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor
 
-from pyro_manifold.density.batched import Batch, BatchedPotential
-from pyro_manifold.density.cut_gradients import refuse_cut_gradients
-from pyro_manifold.graphs.native.compiler import native_code_is_allowed
-from pyro_manifold.graphs.verified import reason
-from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.density import Batch, BatchedPotential, refuse_cut_gradients
+from pyro_manifold.graphs import reason
+from pyro_manifold.graphs.native import native_code_is_allowed
+from pyro_manifold.infer.mcmc.transitions import CompilationPolicy
 from pyro_manifold.infer.svi.arguments import Arguments, ModelDensity
 from pyro_manifold.infer.svi.objective import Objective, Parameters
 from pyro_manifold.infer.svi.reparametrisation import Reparametrisation, reparametrisation_of

@@ -16,8 +16,7 @@ from pyro.optim import PyroOptim
 from pyro.poutine import runtime
 from torch import Tensor
 
-from pyro_manifold.density.dependent_supports import refuse_for_guides
-from pyro_manifold.density.flat_priors import started
+from pyro_manifold.density import refuse_for_guides, started
 from pyro_manifold.infer.svi.components import warn_of_components
 from pyro_manifold.infer.svi.reparametrisation import kind_of
 from pyro_manifold.infer.svi.schedule import Course, Schedule, StepSizes, Until, check_run

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.accuracy import interruptions
 from benchmarks.accuracy.interruptions import RUNS, check, run
-from pyro_manifold.store.reading import StoredRun
+from pyro_manifold.store import StoredRun
 from tests.infer.mcmc.compilers import native_code
 
 

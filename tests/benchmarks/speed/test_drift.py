@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.speed.drift import by_woodbury, operations, point_and_tangent
-from pyro_manifold.manifolds.stiefel import cayley_flow, cayley_flow_by_rows
+from pyro_manifold.manifolds import cayley_flow, cayley_flow_by_rows
 
 
 @pytest.mark.parametrize("form", [by_woodbury, cayley_flow_by_rows])

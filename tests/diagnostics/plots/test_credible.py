@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_manifold.diagnostics.plots.credible import (
+from pyro_manifold.diagnostics.plots import (
     credible_ellipses,
     credible_mass,
     in_percent,

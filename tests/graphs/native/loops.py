@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from pyro_manifold.graphs.native.decompositions import decompositions
-from pyro_manifold.graphs.native.emit import Loop
-from pyro_manifold.graphs.native.loop import NativeLoop
-from pyro_manifold.graphs.passes import folded_graph
+from pyro_manifold.graphs import folded_graph
+from pyro_manifold.graphs.native import Loop, NativeLoop, decompositions
 from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE
 
 OF_A_PROGRAM = 12

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, fx
 
-from pyro_manifold.graphs.native.operators import ELEMENTWISE
-from pyro_manifold.graphs.passes import PRODUCTS, folded_graph
-from pyro_manifold.graphs.tracing import trace
+from pyro_manifold.graphs import PRODUCTS, folded_graph, trace
+from pyro_manifold.graphs.native import ELEMENTWISE
 from tests.graphs.native.special_functions import in_torch
 from tests.graphs.native.test_activations import ACTIVATIONS
 from tests.graphs.native.test_operators import MATRICES, POSITIVE, STRUCTURE, WITHIN_ONE

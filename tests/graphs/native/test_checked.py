@@ -3,12 +3,8 @@
 import pytest
 import torch
 
-from pyro_manifold.graphs.native import operators
-from pyro_manifold.graphs.native.compiler import is_checked
-from pyro_manifold.graphs.native.loop import OutsideArrayError
-from pyro_manifold.graphs.native.operators import Operator
-from pyro_manifold.graphs.native.values import Place, entry, flat, shifted
-from pyro_manifold.graphs.verified import Verified
+from pyro_manifold.graphs import Verified
+from pyro_manifold.graphs.native import Operator, OutsideArrayError, Place, entry, flat, is_checked, operators, shifted
 from tests.graphs.native.loops import in_native, native_function
 
 

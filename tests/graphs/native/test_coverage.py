@@ -13,10 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_manifold.density.batched import BatchedPotential
-from pyro_manifold.graphs.native.emit import source_of
-from pyro_manifold.graphs.native.values import NotCoveredError
-from pyro_manifold.graphs.tracing import trace
+from pyro_manifold.density import BatchedPotential
+from pyro_manifold.graphs import trace
+from pyro_manifold.graphs.native import NotCoveredError, source_of
 from tests.graphs.native.cases import Case
 from tests.graphs.native.distributions import DISTRIBUTIONS, MATRICES
 from tests.graphs.native.layers import LAYERS

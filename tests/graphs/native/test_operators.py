@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 
-from pyro_manifold.graphs.native import compiler, special
-from pyro_manifold.graphs.native.operators import ELEMENTWISE, OPERATORS
-from pyro_manifold.graphs.native.values import NotCoveredError
+from pyro_manifold.graphs.native import ELEMENTWISE, OPERATORS, NotCoveredError, compiler, special
 from tests.graphs.native.loops import in_native, in_torch, side_by_side, with_native_code
 
 ANY = ("abs", "asinh", "atan", "ceil", "cos", "cosh", "digamma", "erf", "erfc", "exp", "exp2", "expm1", "floor")

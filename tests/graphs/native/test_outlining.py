@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.graphs.native.outlining import shared_statements
+from pyro_manifold.graphs.native import shared_statements
 from tests.graphs.native.loops import in_torch, native_function
 
 SUM = "for (int i0 = 0; i0 < 9; i0++) {{ {0}[i0] = {1}[i0] + {2}[i0]; }}"

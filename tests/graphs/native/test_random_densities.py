@@ -24,8 +24,7 @@ import itertools
 import pytest
 import torch
 
-from pyro_manifold.graphs.native.emit import source_of
-from pyro_manifold.graphs.native.values import NotCoveredError
+from pyro_manifold.graphs.native import NotCoveredError, source_of
 from tests.graphs.native.loops import loop_of, native_function
 from tests.graphs.native.random_densities import SHAPE, OfManyChains, energy_and_gradient, random_density
 

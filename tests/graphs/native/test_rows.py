@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.graphs.native.carried import reusing
-from pyro_manifold.graphs.native.emit import Loop
-from pyro_manifold.graphs.native.loop import NativeLoop, native_loop
+from pyro_manifold.graphs.native import Loop, NativeLoop, native_loop, reusing
 from tests.graphs.native.loops import graph_of, loop_of
 from tests.infer.mcmc.compilers import native_code
 

@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 
-from pyro_manifold.graphs.native import by_chain, sorting
-from pyro_manifold.graphs.native.loop import OutsideArrayError
-from pyro_manifold.graphs.native.values import NotCoveredError, Place
+from pyro_manifold.graphs.native import NotCoveredError, OutsideArrayError, Place, by_chain, sorting
 from tests.graphs.native.loops import in_native, side_by_side, with_native_code
 
 LENGTHS = (1, 2, 5, 17, 100)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_manifold.graphs.native import special
-from pyro_manifold.graphs.native.values import NotCoveredError
+from pyro_manifold.graphs.native import NotCoveredError, special
 from tests.graphs.native.loops import in_native, side_by_side
 from tests.graphs.native.special_functions import EDGES, EXACT, OF_ONE, OF_TWO, exactly, in_torch, polygamma
 

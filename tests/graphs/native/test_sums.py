@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.graphs.native.loop import native_sums
+from pyro_manifold.graphs.native import native_sums
 from tests.infer.mcmc.compilers import native_code
 
 pytestmark = native_code

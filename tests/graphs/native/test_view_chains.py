@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from pyro_manifold.graphs.native.values import Place, flat, shifted, strided
+from pyro_manifold.graphs.native import Place, flat, shifted, strided
 from tests.graphs.native.loops import in_native, in_torch
 
 VIEWS = {

@@ -18,8 +18,7 @@ from torch.distributions.transforms import ExpTransform
 from problems import calibration as problem
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import OHMC, SGLD, calibrate
-from pyro_manifold.infer.calibration.fits import StoredError
-from pyro_manifold.infer.calibration.simulation import Conditioned
+from pyro_manifold.infer.calibration import Conditioned, StoredError
 
 LEVEL = 1e-4
 Y = torch.zeros(3)

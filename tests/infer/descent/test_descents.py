@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.infer.descent.natural_gradient import NaturalGradient
-from pyro_manifold.infer.descent.points import Points, rows_of, with_rows
-from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
+from pyro_manifold.infer.descent import NaturalGradient, Points, QuasiNewton, rows_of, with_rows
 from pyro_manifold.manifolds import Stiefel
 
 

@@ -5,9 +5,7 @@ import math
 import torch
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.infer.descent.local_gaussian import LocalGaussian
-from pyro_manifold.infer.descent.points import Points
-from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
+from pyro_manifold.infer.descent import LocalGaussian, Points, QuasiNewton
 from pyro_manifold.manifolds import Sphere
 
 

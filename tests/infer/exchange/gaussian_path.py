@@ -4,8 +4,8 @@ import pyro
 import pyro.distributions as dist
 import torch
 
-from pyro_manifold.infer.exchange.swap import BETA
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
+from pyro_manifold.infer.exchange import BETA
+from pyro_manifold.infer.mcmc.hmc import State
 
 SCALE = 0.1
 X = ("x",)

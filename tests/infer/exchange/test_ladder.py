@@ -3,12 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.infer.exchange.ladder import (
-    ends_of_rounds,
-    first_ladder,
-    interpolated,
-    ladder_of_equal_rejection,
-)
+from pyro_manifold.infer.exchange import ends_of_rounds, first_ladder, interpolated, ladder_of_equal_rejection
 from tests.infer.exchange.gaussian_path import even_ladder, precision, rejection
 
 

@@ -13,8 +13,8 @@ from benchmarks.accuracy.evidence.problems import unequal, unequal_truth
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, ReplicaExchange, Shards, Store, Superchains
-from pyro_manifold.infer.exchange.prior_draws import PriorDraws
-from pyro_manifold.infer.mcmc.transitions.layout import Layout
+from pyro_manifold.infer.exchange import PriorDraws
+from pyro_manifold.infer.mcmc.transitions import Layout
 from tests.infer.exchange import gaussian_path
 from tests.infer.models import F, langevin, linear
 

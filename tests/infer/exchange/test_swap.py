@@ -3,8 +3,7 @@
 import torch
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.infer.exchange.counts import Counts
-from pyro_manifold.infer.exchange.swap import BETA, ReplicaSettings, Swap
+from pyro_manifold.infer.exchange import BETA, Counts, ReplicaSettings, Swap
 from tests.infer.exchange.gaussian_path import SCALE, X, draws, even_ladder, potential, precision, rejection
 
 LEVELS = 6

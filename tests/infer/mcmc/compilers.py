@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from pyro_manifold.graphs.native.compiler import NoCompilerError, compiler
+from pyro_manifold.graphs.native import NoCompilerError, compiler
 
 
 def _is_missing_for_c():
@@ -25,3 +25,8 @@ native_code = pytest.mark.skipif(WITHOUT_NATIVE_CODE, reason="native code needs 
 compiled_code = pytest.mark.skipif(
     _is_missing_for_cpp(), reason="torch.compile needs a C++ compiler, and there is none here"
 )
+
+
+def make_native_code_at_once(monkeypatch, operators=0):
+    """Make native code for models with more than this number of operators in an iteration, however short the run."""
+    monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._OPERATORS_WORTH_MAKING", operators)

@@ -16,13 +16,12 @@ from pyro.infer.autoguide.initialization import init_to_value
 from torch import Tensor
 
 from problems.monte_carlo import standard_error
-from pyro_manifold.diagnostics.convergence import convergence
+from pyro_manifold.diagnostics import convergence
 from pyro_manifold.distributions import MatrixLangevin, SpecialOrthogonalUniform, StiefelUniform
 from pyro_manifold.infer import MCMC, MSD, OHMC, SGLD, GeodesicSlice, Store
-from pyro_manifold.infer.mcmc.sgmcmc.transition import StochasticSteps
-from pyro_manifold.infer.mcmc.transitions import compilation
-from pyro_manifold.infer.mcmc.transitions.executable import Executable
-from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE, native_code
+from pyro_manifold.infer.mcmc.sgmcmc import StochasticSteps
+from pyro_manifold.infer.mcmc.transitions import Executable
+from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE, make_native_code_at_once, native_code
 from tests.infer.mcmc.kernels import CONCENTRATION, DATA, KERNELS, NOISE, ROWS, OnParts, flat, matrix, over
 
 MOMENTS = (1, 25, 60, 80, 85)
@@ -287,7 +286,7 @@ def test_a_run_is_not_resumed_on_another_manifold(name, tmp_path):
 @over()
 @SHORT_RUNS
 def test_a_run_stops_at_its_goal(name, monkeypatch):
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+    make_native_code_at_once(monkeypatch)
     mcmc = sampled(name, chains=8, draws=20, warmup_steps=60, until={"ess": 100}, thinning=2, short=False)
     assert "with ess ≥ 100" in mcmc.stopped
     draws, fields = contents(mcmc)
@@ -304,7 +303,7 @@ def check_native(name, monkeypatch, minibatches):
     found.compilation.make(found.state)
     assert found._graphs[KERNELS[name].native].form == "native"
     native = advance(found, 12)
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", float("inf"))
+    make_native_code_at_once(monkeypatch, float("inf"))
     eager = advance(run_of(name, warmup_steps=0, minibatches=minibatches), 12)
     for a, b in zip(native, eager, strict=True):
         for site in b:
@@ -327,7 +326,7 @@ def test_native_code_of_minibatches_makes_the_iterations_of_eager_code(name, mon
 @over("OHMC", **NATIVE)
 @SHORT_RUNS
 def test_iterations_made_together_are_those_made_one_by_one(name, monkeypatch):
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+    make_native_code_at_once(monkeypatch)
     mcmc = sampled(name, draws=60, warmup_steps=10)
     together, state = contents(mcmc), mcmc.kernel.run.state_dict()["state"]
     for kind in (Executable, StochasticSteps):

@@ -12,15 +12,14 @@ from problems.monte_carlo import assert_mean
 from problems.targets import LANGEVIN, NoisyMatrix
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
-from pyro_manifold.infer.mcmc.transitions import compilation
-from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE
+from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE, make_native_code_at_once
 from tests.infer.mcmc.kernels import KERNELS
 
 
 @pytest.fixture(autouse=True)
 def _native_code_from_the_start(monkeypatch):
     """Runs as short as these would do without."""
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+    make_native_code_at_once(monkeypatch)
 
 
 def draw(kernel, num_samples, warmup_steps=300, num_chains=64, native=False):

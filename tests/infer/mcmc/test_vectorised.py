@@ -9,7 +9,7 @@ from pyro.infer import NUTS
 from problems.monte_carlo import assert_mean
 from problems.targets import LANGEVIN, NoisyMatrix
 from pyro_manifold import constraints
-from pyro_manifold.density.batched import BatchedPotential
+from pyro_manifold.density import BatchedPotential
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.manifolds import Stiefel

@@ -9,18 +9,22 @@ import pytest
 import torch
 
 from benchmarks.accuracy.evidence.problems import unequal, unequal_truth
-from pyro_manifold.density.model import target_from_model
+from pyro_manifold.density import target_from_model
 from pyro_manifold.distributions import MatrixBingham, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
-from pyro_manifold.infer.smc.annealing import Visited, with_room
-from pyro_manifold.infer.smc.bound import (
+from pyro_manifold.infer.smc import (
     Bound,
+    Energies,
+    GaussianMixture,
+    LocalCoordinates,
+    NoModeError,
+    Visited,
     evidence_about_modes,
+    laplace_mixture,
     least_explained,
+    unnormalised_priors,
+    with_room,
 )
-from pyro_manifold.infer.smc.initialisation import unnormalised_priors
-from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
-from pyro_manifold.infer.smc.modes import Energies, GaussianMixture, NoModeError, laplace_mixture
 from pyro_manifold.manifolds import Grassmann
 from tests.infer.models import linear
 

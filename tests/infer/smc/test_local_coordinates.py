@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
-from pyro_manifold.infer.smc.modes import GaussianMixture
+from pyro_manifold.infer.smc import GaussianMixture, LocalCoordinates
 from pyro_manifold.manifolds import Grassmann, Sphere, Stiefel
 
 

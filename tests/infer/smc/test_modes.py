@@ -9,14 +9,13 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_sample
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.density.model import target_from_model
+from pyro_manifold.density import target_from_model
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
-from pyro_manifold.infer.descent.points import Points
-from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
-from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
-from pyro_manifold.infer.smc.modes import (
+from pyro_manifold.infer.descent import Points, QuasiNewton
+from pyro_manifold.infer.smc import (
     GaussianMixture,
+    LocalCoordinates,
     find_modes,
     fisher_metric,
     laplace_mixture,

@@ -11,11 +11,7 @@ import torch
 
 from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC, Shards
-from pyro_manifold.infer.smc.annealing import AnnealingSettings, Evidence, Level
-from pyro_manifold.infer.smc.bound import Bound
-from pyro_manifold.infer.smc.end_of_run import warn
-from pyro_manifold.infer.smc.results import Result
-from pyro_manifold.infer.smc.sharded import Job
+from pyro_manifold.infer.smc import AnnealingSettings, Bound, Evidence, Job, Level, Result, warn
 from tests.infer.models import langevin, linear
 
 UNKNOWN = Bound()

@@ -5,12 +5,7 @@ import math
 import torch
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.infer.smc.weights import (
-    effective_share,
-    log_mean_weight,
-    next_inverse_temperature,
-    systematic_resampling,
-)
+from pyro_manifold.infer.smc import effective_share, log_mean_weight, next_inverse_temperature, systematic_resampling
 
 
 def test_shares_and_means_of_two_weights():

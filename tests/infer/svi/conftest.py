@@ -2,13 +2,13 @@
 
 import pytest
 
-from tests.infer.mcmc.compilers import native_code
+from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 
 
 @pytest.fixture
 def native_at_once(monkeypatch):
     """Native code from the second step on."""
-    monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._OPERATORS_WORTH_MAKING", 0)
+    make_native_code_at_once(monkeypatch)
     monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._FIRST_ITERATION", 2)
 
 

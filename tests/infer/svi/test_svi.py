@@ -17,8 +17,7 @@ from pyro_manifold.infer.autoguide import (
     AutoProductStiefelLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
 )
-from pyro_manifold.infer.svi.schedule import Course
-from pyro_manifold.infer.svi.updates import torch_optimizer
+from pyro_manifold.infer.svi import Course, torch_optimizer
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.optim import RiemannianAdam, TorchRiemannianAdam
 from tests.infer.mcmc.compilers import native_code

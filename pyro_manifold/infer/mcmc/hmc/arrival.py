@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from pyro_manifold.diagnostics.disagreement import named
+from pyro_manifold.diagnostics import named
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 
 _COLLAPSED = 1e-2

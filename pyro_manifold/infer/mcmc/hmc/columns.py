@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.mechanics import ManifoldMechanics, Metric
-from pyro_manifold.infer.mcmc.transitions.states import per_chain
+from pyro_manifold.infer.mcmc.transitions import per_chain
 from pyro_manifold.manifolds import Stiefel
 
 

@@ -8,11 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.descent.local_gaussian import LocalGaussian
-from pyro_manifold.infer.descent.points import Points
-from pyro_manifold.infer.descent.quasi_newton import QuasiNewton
+from pyro_manifold.infer.descent import LocalGaussian, Points, QuasiNewton
 from pyro_manifold.infer.mcmc.hmc.arrival import representatives
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Potential
 from pyro_manifold.manifolds import Manifold
 
 _MOST_EVALUATIONS = 200

@@ -8,11 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.diagnostics.symmetries import symmetries
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import ChainState
+from pyro_manifold.density import Sites
+from pyro_manifold.diagnostics import Symmetry, symmetries
+from pyro_manifold.infer.mcmc.transitions import ChainState, Problem
 
 _DIRECTIONS = 2
 

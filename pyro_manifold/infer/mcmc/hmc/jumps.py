@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_manifold.store.saving import Plain, Saved, check_entries, plain, restored
+from pyro_manifold.store import Plain, Saved, check_entries, plain, restored
 
 
 @dataclass

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.density.batched import Sites
+from pyro_manifold.density import Sites
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
 from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
 from pyro_manifold.infer.mcmc.hmc.functionals import Functionals, coordinates
@@ -30,18 +30,21 @@ from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Traject
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
 from pyro_manifold.infer.mcmc.hmc.warmup import AdaptationSettings, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.transitions import composition
-from pyro_manifold.infer.mcmc.transitions.composition import Composition
-from pyro_manifold.infer.mcmc.transitions.executable import Executable
-from pyro_manifold.infer.mcmc.transitions.layout import refuse_manifold
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.pure import composition_of
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
+from pyro_manifold.infer.mcmc.transitions import (
+    Block,
+    Blocks,
+    Composition,
+    Executable,
+    Problem,
+    composition_of,
+    refuse_manifold,
+)
+from pyro_manifold.infer.mcmc.transitions import Tuning as TuningOf
 from pyro_manifold.manifolds import Constant, Manifold, Stiefel
-from pyro_manifold.store.fingerprint import fingerprint
+from pyro_manifold.store import fingerprint
 
 
-class HamiltonianTuning(composition.Tuning[State, HamiltonianSettings], Protocol):
+class HamiltonianTuning(TuningOf[State, HamiltonianSettings], Protocol):
     """Protocol of the adaptation of step sizes, masses and trajectory lengths."""
 
     @property

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.functionals import coordinates
 from pyro_manifold.infer.mcmc.hmc.jumps import Jumps, Transitions, of_all
-from pyro_manifold.infer.mcmc.transitions.composition import golden_phase
-from pyro_manifold.infer.mcmc.transitions.states import ChainState
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.infer.mcmc.transitions import ChainState, golden_phase
+from pyro_manifold.store import Saved
 
 MAXIMUM_STEPS = 1024
 MAXIMUM_STEPS_BEFORE_MASSES = 8

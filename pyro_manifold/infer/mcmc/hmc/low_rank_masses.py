@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.hmc.low_rank_metric import LowRankMetric
 from pyro_manifold.infer.mcmc.hmc.mass_estimators import DiagonalEstimator, InverseMassEstimator
 from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
-from pyro_manifold.store.saving import Plain
+from pyro_manifold.store import Plain
 
 _MOST_COORDINATES = 256, 10_000
 """Limits of the number of coordinates, in one chain and in all chains: the states of a window are stored."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
 from pyro_manifold.manifolds import Manifold, Stiefel
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.store import Saved
 
 _SHARE_OF_DRAWS = 1e-2
 

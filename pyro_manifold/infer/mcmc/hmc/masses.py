@@ -19,9 +19,8 @@ from pyro_manifold.infer.mcmc.hmc.mass_estimators import (
     InverseMassEstimator,
 )
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
-from pyro_manifold.store.saving import Plain, Saved
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Problem
+from pyro_manifold.store import Plain, Saved
 
 Estimators = dict[Block, Callable[[], InverseMassEstimator]]
 """Factory of an empty estimator for each block."""

@@ -16,9 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.transitions.states import normal_like, per_chain
-from pyro_manifold.manifolds import Manifold, Stiefel
-from pyro_manifold.manifolds.stiefel import cayley_flow
+from pyro_manifold.infer.mcmc.transitions import normal_like, per_chain
+from pyro_manifold.manifolds import Manifold, Stiefel, cayley_flow
 
 
 class Metric(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, normal_like
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, normal_like
 
 Metrics = Mapping[Block, Any]
 """Masses of each block: a `Metric`, or a `LowRankMetric`."""

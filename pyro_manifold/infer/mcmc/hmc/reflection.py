@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import (
+from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
     PlainState,
     Potential,
+    Problem,
     Statistics,
     choose,
+    metropolis,
     uniform_like,
 )
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pyro.ops.dual_averaging import DualAveraging
 
-from pyro_manifold.store.saving import Plain, Saved, check_entries, restored
+from pyro_manifold.store import Plain, Saved, check_entries, restored
 
 SHORT = 150  # iterations of warm-up below which windows are those of Stan and Pyro
 _BEFORE_MASSES, _FIRST_MASSES, _END = 10, 15, 50  # iterations of the first, second (at most) and last window

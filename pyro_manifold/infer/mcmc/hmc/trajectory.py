@@ -9,8 +9,7 @@ from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State, leapfrog_step, refresh, reversed_in_time, total_energy
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
-from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis
-from pyro_manifold.infer.mcmc.transitions.states import Blocks, Noise, Potential, Statistics, choose, uniform_like
+from pyro_manifold.infer.mcmc.transitions import Blocks, Noise, Potential, Statistics, choose, metropolis, uniform_like
 
 
 class HamiltonianSettings(NamedTuple):

@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.checks import check_positive
 from pyro_manifold.infer.mcmc.hmc.mass_estimators import CovarianceEstimator, DiagonalEstimator, InverseMassEstimator
 from pyro_manifold.infer.mcmc.hmc.masses import Estimators
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,8 @@ from pyro_manifold.infer.mcmc.hmc.masses import Masses
 from pyro_manifold.infer.mcmc.hmc.product import Metrics
 from pyro_manifold.infer.mcmc.hmc.step_size import FEWEST_STEPS, SHORT, StepSize, windows
 from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
-from pyro_manifold.infer.mcmc.transitions.states import ChainState, Statistics
-from pyro_manifold.infer.mcmc.transitions.step_backoff import StepBackoff
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.infer.mcmc.transitions import ChainState, Statistics, StepBackoff
+from pyro_manifold.store import Saved
 
 _GONE_WRONG = 0.1  # acceptance probability below which a chain's share of ε is reduced
 _FEWEST_MOMENTA = 16

@@ -12,10 +12,7 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
-from pyro_manifold.graphs.agreement import agrees
-from pyro_manifold.graphs.passes import FORWARD_MODE, folded_graph, run
-from pyro_manifold.graphs.tracing import trace
-from pyro_manifold.graphs.verified import Verified
+from pyro_manifold.graphs import FORWARD_MODE, Verified, agrees, folded_graph, run, trace
 
 # Typed as Any, since their annotations do not distinguish results with and without auxiliary output.
 jvp: Any = torch.func.jvp

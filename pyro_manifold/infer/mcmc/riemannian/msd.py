@@ -13,10 +13,8 @@ from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 from torch.distributions import Transform
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.embedding import Embedding, embedding_from_model
-from pyro_manifold.density.model import ModelTarget, Target
-from pyro_manifold.graphs.native.compiler import native_code_is_allowed
+from pyro_manifold.density import Embedding, ModelTarget, Sites, Target, embedding_from_model
+from pyro_manifold.graphs.native import native_code_is_allowed
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share, is_a
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.riemannian.lagrangian import Point, factorise
@@ -28,12 +26,17 @@ from pyro_manifold.infer.mcmc.riemannian.trajectory import (
     PotentialAndMetric,
 )
 from pyro_manifold.infer.mcmc.riemannian.warmup import WarmUp
-from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
-from pyro_manifold.infer.mcmc.transitions.composition import Composition
-from pyro_manifold.infer.mcmc.transitions.executable import Executable
-from pyro_manifold.infer.mcmc.transitions.layout import Layout, refuse_manifold
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Statistics
+from pyro_manifold.infer.mcmc.transitions import (
+    Block,
+    Blocks,
+    CompilationPolicy,
+    Composition,
+    Executable,
+    Layout,
+    Problem,
+    Statistics,
+    refuse_manifold,
+)
 
 TargetName = Literal["posterior", "jeffreys"]
 

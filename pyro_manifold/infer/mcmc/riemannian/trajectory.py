@@ -19,13 +19,13 @@ from pyro_manifold.infer.mcmc.riemannian.lagrangian import (
     velocity_from,
 )
 from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField
-from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis
-from pyro_manifold.infer.mcmc.transitions.states import (
+from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
     Noise,
     Statistics,
     choose,
+    metropolis,
     normal_like,
     uniform_like,
 )

@@ -7,11 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.step_size import FEWEST_STEPS, StepSize
+from pyro_manifold.infer.mcmc.hmc import FEWEST_STEPS, StepSize
 from pyro_manifold.infer.mcmc.riemannian.trajectory import RUNAWAY_THRESHOLD, LagrangianSettings
-from pyro_manifold.infer.mcmc.transitions.states import Statistics
-from pyro_manifold.infer.mcmc.transitions.step_backoff import StepBackoff
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.infer.mcmc.transitions import Statistics, StepBackoff
+from pyro_manifold.store import Saved
 
 LONGEST = math.pi / 2
 """Longest trajectory that the adaptation allows: a quarter period in a Gaussian posterior, after which a draw with a

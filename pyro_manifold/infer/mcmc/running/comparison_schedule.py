@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pyro_manifold.infer.mcmc.transitions.composition import golden_phase
+from pyro_manifold.infer.mcmc.transitions import golden_phase
 
 Stage = Literal["warm-up", "sampling"]
 

@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
+from pyro_manifold.density import Sites
 from pyro_manifold.infer.mcmc.running.loop import Buffers, Iteration, Recorder
-from pyro_manifold.infer.mcmc.transitions.states import Statistics
+from pyro_manifold.infer.mcmc.transitions import Statistics
 
 
 class DrawStorage(Protocol):

@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.model import Target
-from pyro_manifold.diagnostics.aligned import align_draws
-from pyro_manifold.diagnostics.disagreement import (
+from pyro_manifold.density import Target
+from pyro_manifold.diagnostics import (
+    Symmetry,
+    agreement,
+    align_draws,
     named,
     stuck_chains,
+    symmetries,
     temperature_of_hot_chains,
     temperature_of_hottest_coordinate,
+    unexplained,
 )
-from pyro_manifold.diagnostics.reasons import agreement, unexplained
-from pyro_manifold.diagnostics.symmetries import symmetries
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 _LARGEST_ROUNDING = 0.02  # of a log density
 

@@ -13,11 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.diagnostics.convergence import Measure, convergence, nested_r_hat, varies
-from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetries import symmetries
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+from pyro_manifold.density import Sites
+from pyro_manifold.diagnostics import Measure, Symmetry, convergence, known_quantities, nested_r_hat, symmetries, varies
 from pyro_manifold.infer.mcmc.checks import check_counts, is_a
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage
 from pyro_manifold.infer.mcmc.running.run import Run

@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_manifold.density.batched import Sites
+from pyro_manifold.density import Sites
 from pyro_manifold.infer.mcmc.running.record import Record
 from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.transitions.states import NotFiniteError, Statistics
+from pyro_manifold.infer.mcmc.transitions import NotFiniteError, Statistics
 
 _SECONDS_BETWEEN_REPORTS = 0.2
 

@@ -20,11 +20,32 @@ from pyro_manifold.infer.mcmc.running.loop import Buffers, Iteration, Recorder
 from pyro_manifold.infer.mcmc.running.reference_points import AnotherDensityError
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.store import CHECKPOINT, Store
-from pyro_manifold.store.archive import Archive, DamagedError, checksum_of, numbered, numbered_path, packed
-from pyro_manifold.store.files import locked, remove_unfinished, was_being_written, write_durably
-from pyro_manifold.store.manifest import Manifest, Site, holds_a_run, machine, new_identity, versions
-from pyro_manifold.store.nested import array_of, flattened, unflattened
-from pyro_manifold.store.reading import CHUNK, SITES, STATISTICS, StoredRun, StoredTensors
+from pyro_manifold.store import (
+    CHUNK,
+    SITES,
+    STATISTICS,
+    Archive,
+    DamagedError,
+    Manifest,
+    Site,
+    StoredRun,
+    StoredTensors,
+    array_of,
+    checksum_of,
+    flattened,
+    holds_a_run,
+    locked,
+    machine,
+    new_identity,
+    numbered,
+    numbered_path,
+    packed,
+    remove_unfinished,
+    unflattened,
+    versions,
+    was_being_written,
+    write_durably,
+)
 
 _MOST_BYTES_OF_A_CHUNK = 2**25
 _MOST_DRAWS_OF_A_CHUNK = 4096

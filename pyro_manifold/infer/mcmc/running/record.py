@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.transitions.states import Statistics
+from pyro_manifold.infer.mcmc.transitions import Statistics
 
 
 class Record:

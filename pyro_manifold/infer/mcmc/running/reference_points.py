@@ -9,11 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites, value_and_gradient
-from pyro_manifold.density.model import Target
-from pyro_manifold.graphs.agreement import effect_of_rounding
+from pyro_manifold.density import Sites, Target, value_and_gradient
+from pyro_manifold.graphs import effect_of_rounding
 from pyro_manifold.manifolds import Manifold
-from pyro_manifold.store.saving import Plain, check_entries
+from pyro_manifold.store import Plain, check_entries
 
 Values = dict[str, Tensor]
 """Values to compare, with a row for each point; keys are the names used in messages."""

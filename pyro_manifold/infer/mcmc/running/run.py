@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.model import Target
-from pyro_manifold.graphs.verified import reason
+from pyro_manifold.density import Sites, Target
+from pyro_manifold.graphs import reason
 from pyro_manifold.infer.mcmc.running import comparison_schedule as schedule
 from pyro_manifold.infer.mcmc.running.reference_points import (
     AnotherDensityError,
@@ -20,11 +19,17 @@ from pyro_manifold.infer.mcmc.running.reference_points import (
     difference,
     named,
 )
-from pyro_manifold.infer.mcmc.transitions.composition import Composition
-from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import S, Statistics, in_rows, unbound
-from pyro_manifold.store.saving import Plain, Saved, check_entries, plain, restored
+from pyro_manifold.infer.mcmc.transitions import (
+    BatchedIterations,
+    Composition,
+    Lookahead,
+    Problem,
+    S,
+    Statistics,
+    in_rows,
+    unbound,
+)
+from pyro_manifold.store import Plain, Saved, check_entries, plain, restored
 
 T = TypeVar("T")
 

@@ -12,9 +12,16 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.running.sampling import RECENT
 from pyro_manifold.infer.mcmc.running.shards import Job, Outcome
 from pyro_manifold.infer.mcmc.running.store import Store
-from pyro_manifold.store.files import write_durably
-from pyro_manifold.store.manifest import FORMAT, read_json
-from pyro_manifold.store.reading import SITES, STATISTICS, StoredRun, StoredTensors, shard_folder
+from pyro_manifold.store import (
+    FORMAT,
+    SITES,
+    STATISTICS,
+    StoredRun,
+    StoredTensors,
+    read_json,
+    shard_folder,
+    write_durably,
+)
 
 _NAME = "shards.json"
 

@@ -16,12 +16,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.seeds import seed_of
+from pyro_manifold.density import Sites, seed_of
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.running.store import Store, has_begun
-from pyro_manifold.store.files import write_roughly
-from pyro_manifold.store.reading import shard_folder
+from pyro_manifold.store import shard_folder, write_roughly
 
 _ATTEMPTS = 3
 _SECONDS_BETWEEN_CHECKS = 1.0

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer
-from pyro_manifold.store.archive import numbered
-from pyro_manifold.store.manifest import holds_a_run
-from pyro_manifold.store.reading import MOST_DRAWS
+from pyro_manifold.store import MOST_DRAWS, holds_a_run, numbered
 
 CHECKPOINT = "checkpoint"
 

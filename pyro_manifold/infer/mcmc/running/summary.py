@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from pyro_manifold.diagnostics.aligned import align_draws
-from pyro_manifold.diagnostics.reasons import alignment_note, disagreement_warning, not_finite
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
-from pyro_manifold.diagnostics.table import table
+from pyro_manifold.diagnostics import Symmetry, align_draws, alignment_note, disagreement_warning, not_finite, table
 from pyro_manifold.infer.mcmc.running.end_of_run import reasons
 
 _MOST_ROWS = 20

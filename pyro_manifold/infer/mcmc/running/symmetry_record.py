@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.diagnostics.stored_symmetries import has_record, record_symmetries
+from pyro_manifold.density import Sites
+from pyro_manifold.diagnostics import has_record, record_symmetries
 from pyro_manifold.infer.mcmc.running.end_of_run import found_symmetries
 from pyro_manifold.infer.mcmc.running.loop import Iteration
 from pyro_manifold.infer.mcmc.running.run import Run

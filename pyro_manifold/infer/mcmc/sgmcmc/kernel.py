@@ -11,16 +11,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.batched_density import BatchedDensity
-from pyro_manifold.density.batches import Batches, Order, check_order
-from pyro_manifold.density.model import Target
-from pyro_manifold.graphs.native.compiler import native_code_is_allowed
-from pyro_manifold.graphs.verified import Verified
+from pyro_manifold.density import BatchedDensity, Batches, Order, Sites, Target, check_order
+from pyro_manifold.graphs import Verified
+from pyro_manifold.graphs.native import native_code_is_allowed
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
-from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
-from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
-from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
+from pyro_manifold.infer.mcmc.hmc import Mechanics, Metric, ProductMechanics, block_mechanics
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import (
     Constant,
@@ -34,12 +29,16 @@ from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState, Stochas
 from pyro_manifold.infer.mcmc.sgmcmc.temperature import no_heat, site_of
 from pyro_manifold.infer.mcmc.sgmcmc.transition import IterationSettings, StepSchedules, StochasticSteps
 from pyro_manifold.infer.mcmc.sgmcmc.tuning import Data, Scales, checked_scales
-from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
-from pyro_manifold.infer.mcmc.transitions.composition import Composition
-from pyro_manifold.infer.mcmc.transitions.executable import Executable
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Statistics
-from pyro_manifold.infer.mcmc.transitions.step_graph import Density
+from pyro_manifold.infer.mcmc.transitions import (
+    Block,
+    Blocks,
+    CompilationPolicy,
+    Composition,
+    Density,
+    Executable,
+    Problem,
+    Statistics,
+)
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
 _OPERATORS_OF_A_STEP = 30  # in addition to those of the gradient, about

@@ -12,28 +12,30 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from pyro_manifold.density.batches import Batches
-from pyro_manifold.density.epochs import number_of_examples
-from pyro_manifold.density.model import ModelTarget, Target
-from pyro_manifold.density.prior import prior_density
-from pyro_manifold.graphs.verified import Verified
+from pyro_manifold.density import Batches, ModelTarget, Target, number_of_examples, prior_density
+from pyro_manifold.graphs import Verified
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
-from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
-from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
-from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import CoordinateUpdate
-from pyro_manifold.infer.mcmc.sgmcmc.meta.energy import EnergyInput
-from pyro_manifold.infer.mcmc.sgmcmc.meta.guard import Guard, GuardedSteps, Record
-from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Derivatives, MetaSampler, Scaling, check_derivatives
-from pyro_manifold.infer.mcmc.sgmcmc.meta.step import first_squares, learned_step
+from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metrics, ProductMechanics, block_mechanics
+from pyro_manifold.infer.mcmc.sgmcmc.meta import (
+    CoordinateUpdate,
+    Derivatives,
+    EnergyInput,
+    Guard,
+    GuardedSteps,
+    MetaSampler,
+    Record,
+    Scaling,
+    check_derivatives,
+    first_squares,
+    learned_step,
+)
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.site_masses import SiteMasses
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules, StochasticSteps
 from pyro_manifold.infer.mcmc.sgmcmc.tuning import Data
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Blocks
+from pyro_manifold.infer.mcmc.transitions import Blocks, Problem
 
 
 class NNSGHMC(OSGHMC):

@@ -11,15 +11,19 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.checks import check_positive, check_share
-from pyro_manifold.infer.mcmc.hmc.kernel import block_mechanics
-from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, Mechanics, Metric
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.hmc import (
+    EuclideanMechanics,
+    Mechanics,
+    Metric,
+    Metrics,
+    ProductMechanics,
+    block_mechanics,
+)
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.sgld import SGLD, langevin_step
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
+from pyro_manifold.infer.mcmc.transitions import Blocks, Potential, Problem
 
 _PROBES = 8
 """Number of probes for initial second moments; with fewer, some of many coordinates could be near zero by chance."""

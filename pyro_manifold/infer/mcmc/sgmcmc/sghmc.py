@@ -8,13 +8,12 @@ from numbers import Real
 from typing import Any, ClassVar, get_args
 
 from pyro_manifold.infer.mcmc.checks import check_positive, is_a
-from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics, at_temperature
+from pyro_manifold.infer.mcmc.hmc import Mechanics, Metrics, ProductMechanics, at_temperature
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import Integrator, StepSchedules
-from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
+from pyro_manifold.infer.mcmc.transitions import Blocks, Potential
 from pyro_manifold.manifolds import Manifold
 
 

@@ -7,12 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, GeodesicMechanics, Mechanics
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics, at_temperature
+from pyro_manifold.infer.mcmc.hmc import (
+    CayleyMechanics,
+    GeodesicMechanics,
+    Mechanics,
+    Metrics,
+    ProductMechanics,
+    at_temperature,
+)
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
-from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
+from pyro_manifold.infer.mcmc.transitions import Blocks, Potential
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
 

@@ -10,17 +10,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batches import Order
+from pyro_manifold.density import Order
 from pyro_manifold.infer.mcmc.checks import check_positive
-from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.hmc import Mechanics, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential, Statistics, per_chain
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Potential, Problem, Statistics, per_chain
 from pyro_manifold.manifolds import Manifold
 
 

@@ -30,13 +30,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, Metric
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metric, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
-from pyro_manifold.store.saving import Plain, Saved
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Problem
+from pyro_manifold.store import Plain, Saved
 
 _ACCEPTED_EXCESS = 0.1
 """Excess temperature of a site, relative to τ, that is accepted where ε² is smaller. Above it the mass is increased:

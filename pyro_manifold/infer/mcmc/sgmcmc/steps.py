@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
-from pyro_manifold.infer.mcmc.transitions.states import Blocks, Noise, Potential, Statistics
+from pyro_manifold.infer.mcmc.hmc import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.transitions import Blocks, Noise, Potential, Statistics
 
 
 class StochasticState(NamedTuple):

@@ -10,10 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
-from pyro_manifold.infer.mcmc.transitions.layout import Layout
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks
+from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Layout
 
 
 class Heat:

@@ -10,16 +10,20 @@ from typing import Literal, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batches import Batches
-from pyro_manifold.density.minibatch import shapes_of
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics, at_temperature
+from pyro_manifold.density import Batches, shapes_of
+from pyro_manifold.infer.mcmc.hmc import Metrics, ProductMechanics, at_temperature
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.temperature import Heat
-from pyro_manifold.infer.mcmc.transitions.executable import Executable
-from pyro_manifold.infer.mcmc.transitions.states import Noise, NotFiniteError, Statistics, unbound
-from pyro_manifold.infer.mcmc.transitions.step_graph import Density
-from pyro_manifold.infer.mcmc.transitions.trees import of_tensors
+from pyro_manifold.infer.mcmc.transitions import (
+    Density,
+    Executable,
+    Noise,
+    NotFiniteError,
+    Statistics,
+    of_tensors,
+    unbound,
+)
 
 _BATCHES_TO_CHECK = 4
 _LARGEST_PATH = 2**21

@@ -7,13 +7,13 @@ from typing import Literal
 
 import torch
 
-from pyro_manifold.density.batches import Batches
+from pyro_manifold.density import Batches
 from pyro_manifold.infer.mcmc.checks import check_positive
 from pyro_manifold.infer.mcmc.sgmcmc.site_masses import SiteMasses
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import IterationSettings
-from pyro_manifold.infer.mcmc.transitions.states import Statistics
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.infer.mcmc.transitions import Statistics
+from pyro_manifold.store import Saved
 
 Scales = Mapping[str, float] | Literal["adapt"]
 

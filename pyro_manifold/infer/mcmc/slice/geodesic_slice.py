@@ -12,20 +12,16 @@ from torch import Size, Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.density.batched import Sites
-from pyro_manifold.density.batched_density import BatchedDensity
-from pyro_manifold.density.batches import Batches
-from pyro_manifold.density.model import Target
+from pyro_manifold.density import BatchedDensity, Batches, Sites, Target
 from pyro_manifold.infer.mcmc.checks import check_counts, check_positive, check_share
-from pyro_manifold.infer.mcmc.hmc.reflection import reflections
-from pyro_manifold.infer.mcmc.hmc.step_size import windows
+from pyro_manifold.infer.mcmc.hmc import reflections, windows
 from pyro_manifold.infer.mcmc.kernel import Kernel
-from pyro_manifold.infer.mcmc.transitions.composition import Composition
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import (
+from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
+    Composition,
     PlainState,
+    Problem,
     Statistics,
     choose,
     normal_like,
@@ -33,7 +29,7 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     uniform_like,
 )
 from pyro_manifold.manifolds import Euclidean, Manifold, Sphere, Stiefel
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.store import Saved
 
 Factors = Mapping[Block, Tensor]
 """Standard deviations of the coordinates of each unconstrained block, which scale random directions."""

@@ -1,22 +1,33 @@
 """Transitions of all chains, and building blocks of kernels; see ``docs/how_to/extending.md``."""
 
-from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed
+from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed, Tuning, golden_phase
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
+from pyro_manifold.infer.mcmc.transitions.layout import Layout, refuse_manifold
+from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead
 from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.pure import AdaptedStepSize, PlainTransition, StepSize, composition_of
 from pyro_manifold.infer.mcmc.transitions.states import (
     Block,
     Blocks,
+    ChainState,
     Noise,
+    NotFiniteError,
     PlainState,
     Potential,
+    S,
     Statistics,
     choose,
+    in_rows,
     normal_like,
     per_chain,
+    unbound,
     uniform_like,
 )
+from pyro_manifold.infer.mcmc.transitions.step_backoff import StepBackoff
+from pyro_manifold.infer.mcmc.transitions.step_graph import Density
+from pyro_manifold.infer.mcmc.transitions.trees import of_tensors
 
 __all__ = [
     "AdaptedStepSize",

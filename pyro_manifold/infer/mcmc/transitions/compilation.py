@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyro_manifold.infer.mcmc.transitions.states import Statistics
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.store import Saved
 
 _FIRST_ITERATION = 32
 _FIRST_ITERATION_PLANNED = 2

@@ -8,10 +8,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from pyro_manifold.graphs.verified import Verified
+from pyro_manifold.graphs import Verified
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.states import Blocks, S, Statistics, Transition
-from pyro_manifold.store.saving import Plain, Saved
+from pyro_manifold.store import Plain, Saved
 
 T = TypeVar("T")
 S_contra = TypeVar("S_contra", contravariant=True)

@@ -8,12 +8,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Batch, BatchedPotential, Sites
-from pyro_manifold.density.batched_density import BatchedDensity
-from pyro_manifold.density.cut_gradients import refuse_cut_gradients
-from pyro_manifold.density.initial_values import finite_values, initial_values
-from pyro_manifold.density.model import Target
-from pyro_manifold.density.tempered import INVERSE_TEMPERATURE, TemperedTarget
+from pyro_manifold.density import (
+    INVERSE_TEMPERATURE,
+    Batch,
+    BatchedDensity,
+    BatchedPotential,
+    Sites,
+    Target,
+    TemperedTarget,
+    finite_values,
+    initial_values,
+    refuse_cut_gradients,
+)
 from pyro_manifold.infer.mcmc.transitions.layout import Layout
 from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential
 from pyro_manifold.manifolds import Manifold

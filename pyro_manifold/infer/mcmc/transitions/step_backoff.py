@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_manifold.store.saving import Saved
+from pyro_manifold.store import Saved
 
 
 class StepBackoff(Saved):

@@ -8,10 +8,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batched import Batch
-from pyro_manifold.graphs.agreement import FlatFunction
-from pyro_manifold.graphs.passes import folded_graph
-from pyro_manifold.graphs.verified import Labels, Verified, compiled
+from pyro_manifold.density import Batch
+from pyro_manifold.graphs import FlatFunction, Labels, Verified, compiled, folded_graph
 from pyro_manifold.infer.mcmc.transitions.states import Noise, PureTransition, S
 from pyro_manifold.infer.mcmc.transitions.trees import Structure, trees
 

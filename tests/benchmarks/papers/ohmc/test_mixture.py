@@ -7,7 +7,7 @@ import torch
 from benchmarks.papers.ohmc import exponentials, figures, noisy_matrix, paper_tables
 from benchmarks.papers.ohmc.mixture import Matrices, first_mode, worst_deviation
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean
-from pyro_manifold.manifolds.stiefel import cayley_flow
+from pyro_manifold.manifolds import cayley_flow
 from tests.parameters import long_except
 
 pytestmark = [

@@ -10,8 +10,7 @@ import torch
 from problems.monte_carlo import assert_mean, deviation
 from pyro_manifold.distributions import MatrixFisher, StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
-from pyro_manifold.infer.mcmc.hmc.low_rank_masses import LowRankEstimator, geometric_mean
-from pyro_manifold.infer.mcmc.hmc.low_rank_metric import LowRankMechanics, LowRankMetric
+from pyro_manifold.infer.mcmc.hmc import LowRankEstimator, LowRankMechanics, LowRankMetric, geometric_mean
 from tests.infer.mcmc.compilers import native_code
 
 SITES = ("own", "shift")

@@ -22,12 +22,17 @@ from problems.phase_space import (
     tangent_basis,
 )
 from problems.targets import LANGEVIN
-from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State, reversed_in_time
-from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
-from pyro_manifold.infer.mcmc.hmc.trajectory import Trajectory
-from pyro_manifold.infer.mcmc.transitions.executable import Executable
-from pyro_manifold.infer.mcmc.transitions.states import choose
+from pyro_manifold.infer.mcmc.hmc import (
+    CayleyMechanics,
+    ColumnMechanics,
+    EuclideanMechanics,
+    GeodesicMechanics,
+    Metric,
+    State,
+    Trajectory,
+    reversed_in_time,
+)
+from pyro_manifold.infer.mcmc.transitions import Executable, choose
 from pyro_manifold.manifolds import Sphere, Stiefel
 
 MECHANICS = {"Cayley": CayleyMechanics(), "geodesic": GeodesicMechanics(Stiefel()), "columns": ColumnMechanics()}

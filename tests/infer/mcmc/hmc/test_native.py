@@ -11,9 +11,8 @@ import torch
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.graphs.native import compiler, operators
 from pyro_manifold.infer import GHMC, OHMC
-from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
-from pyro_manifold.infer.mcmc.transitions import compilation
-from tests.infer.mcmc.compilers import native_code
+from pyro_manifold.infer.mcmc.hmc import Metric
+from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 
 pytestmark = native_code
 FIXED = {"step_size": 0.1, "num_steps": 7, "adapt_step_size": False, "adapt_mass_matrix": False}
@@ -113,7 +112,7 @@ def test_chains_that_diverge_are_seen_and_stay():
 
 
 def test_a_kernel_with_native_code_can_be_pickled(monkeypatch):
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+    make_native_code_at_once(monkeypatch)
     kernel = OHMC(_picklable, **FIXED)
     kernel.run = kernel.prepare(2, 0, None)
     for _ in range(40):

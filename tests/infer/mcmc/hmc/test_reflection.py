@@ -12,7 +12,7 @@ from problems.monte_carlo import assert_mean
 from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
-from pyro_manifold.infer.mcmc.hmc.reflection import draw_reflections, reflected
+from pyro_manifold.infer.mcmc.hmc import draw_reflections, reflected
 from pyro_manifold.manifolds import Stiefel
 
 F = np.array([[1.5, 0.2, 0.0], [0.0, 0.7, 0.3], [0.1, 0.0, -0.4]])

@@ -14,11 +14,19 @@ from pyro.infer.mcmc.adaptation import WarmupAdapter
 from problems.monte_carlo import STANDARD_ERRORS
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
-from pyro_manifold.infer.mcmc.hmc.jumps import of_all
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.hmc.lengths import INITIAL_LENGTH, SHORTEST_LENGTH, LengthChoice, TrajectoryLength
-from pyro_manifold.infer.mcmc.hmc.masses import ColumnEstimator, DiagonalEstimator, Masses
-from pyro_manifold.infer.mcmc.hmc.step_size import StepSize, windows
+from pyro_manifold.infer.mcmc.hmc import (
+    INITIAL_LENGTH,
+    SHORTEST_LENGTH,
+    ColumnEstimator,
+    DiagonalEstimator,
+    LengthChoice,
+    Masses,
+    State,
+    StepSize,
+    TrajectoryLength,
+    of_all,
+    windows,
+)
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.mcmc.compilers import native_code
 from tests.infer.models import concentrated

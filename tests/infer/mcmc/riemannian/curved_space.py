@@ -3,10 +3,15 @@
 import torch
 
 from problems.curved_regression import embedding, metric, potential
-from pyro_manifold.infer.mcmc.riemannian import lagrangian
-from pyro_manifold.infer.mcmc.riemannian.metric_field import DenseMetric, PullBackMetric
-from pyro_manifold.infer.mcmc.riemannian.trajectory import LagrangianSettings, LagrangianTrajectory, PotentialAndMetric
-from pyro_manifold.infer.mcmc.transitions.executable import Executable
+from pyro_manifold.infer.mcmc.riemannian import (
+    DenseMetric,
+    LagrangianSettings,
+    LagrangianTrajectory,
+    PotentialAndMetric,
+    PullBackMetric,
+    lagrangian,
+)
+from pyro_manifold.infer.mcmc.transitions import Executable
 
 BLOCK = ("q",)
 FIELDS = {"pull-back": PullBackMetric(embedding, 2, 7), "dense": DenseMetric(metric)}

@@ -16,8 +16,7 @@ from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.distributions.transforms import HouseholderTransform
 from pyro_manifold.infer import MCMC, MSD
-from pyro_manifold.infer.mcmc.transitions import compilation
-from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE, compiled_code
+from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE, compiled_code, make_native_code_at_once
 
 INPUTS = np.linspace(-1.0, 2.0, 12)
 NOISE = np.array([0.4, -1.1, 0.3, 0.9, -0.2, 0.1, -0.6, 1.2, 0.5, -0.9, 0.2, -0.3])
@@ -32,7 +31,7 @@ def run(kernel, num_samples=40, warmup_steps=25, num_chains=400, runner=MCMC, **
 def draws(*arguments, **options):
     """Draws of many chains: in native code from the start, where there is a compiler, as it is much faster."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+        make_native_code_at_once(patch)
         return run(*arguments, **options).get_samples(group_by_chain=True)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import MCMC, MSD
-from tests.infer.mcmc.compilers import native_code
+from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 from tests.infer.mcmc.riemannian.test_msd import INPUTS, tensor
 
 pytestmark = native_code
@@ -115,7 +115,7 @@ def test_a_chain_that_meets_what_is_not_finite_stays():
         model, step_size=0.5, metropolis=True, num_steps=3, persistence=0.5, metric=lambda sites: sites["w"].reshape(1)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._OPERATORS_WORTH_MAKING", 0)
+        make_native_code_at_once(patch)
         mcmc = MCMC(kernel, 300, 100, num_chains=64, initial_params={"w": torch.zeros(64)}, disable_progbar=True)
         mcmc.run()
     assert kernel.run.transitions[0].graph.form == "native"

@@ -16,8 +16,7 @@ import torch
 from pyro_manifold.diagnostics import open_run
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC, Store
-from pyro_manifold.store.archive import Archive, packed
-from pyro_manifold.store.reading import StoredRun
+from pyro_manifold.store import Archive, StoredRun, packed
 from tests.infer.mcmc.running.stored_runs import CHAINS, DRAWS, WARMUP, contents, made, positive, same, whole
 from tests.infer.models import concentrated
 

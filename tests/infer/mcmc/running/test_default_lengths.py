@@ -8,7 +8,7 @@ import pyro.infer
 import pytest
 import torch
 
-from pyro_manifold.diagnostics.convergence import convergence
+from pyro_manifold.diagnostics import convergence
 from pyro_manifold.infer import MCMC, OHMC, SGHMC, Shards, Superchains, Until
 from pyro_manifold.infer.mcmc.running import goal
 from tests.infer.mcmc.random_walk import RandomWalk

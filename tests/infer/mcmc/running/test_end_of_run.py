@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.infer.mcmc.running.end_of_run import warn_of_chains
+from pyro_manifold.infer.mcmc.running import warn_of_chains
 
 
 @pytest.mark.parametrize(

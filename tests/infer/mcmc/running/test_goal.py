@@ -8,10 +8,10 @@ import pyro.infer
 import pytest
 import torch
 
-from pyro_manifold.diagnostics.convergence import convergence, nested_r_hat
+from pyro_manifold.diagnostics import convergence, nested_r_hat
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, OSGHMC, Superchains, Until
-from pyro_manifold.infer.mcmc.running.goal import Goal
+from pyro_manifold.infer.mcmc.running import Goal
 from tests.infer.models import concentrated
 
 

@@ -9,7 +9,7 @@ from problems.monte_carlo import STANDARD_ERRORS, deviation
 from problems.targets import LANGEVIN
 from pyro_manifold import constraints
 from pyro_manifold.infer import MCMC, OHMC
-from pyro_manifold.infer.mcmc.running.loop import Buffers, sample
+from pyro_manifold.infer.mcmc.running import Buffers, sample
 from tests.infer.mcmc.random_walk import RandomWalk
 from tests.infer.models import concentrated
 

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from pyro_manifold.diagnostics import open_run
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, OSGHMC, Shards, Store, Superchains, Until
-from pyro_manifold.infer.mcmc.running.record import Record
-from pyro_manifold.store.reading import StoredRun
+from pyro_manifold.infer.mcmc.running import Record
+from pyro_manifold.store import StoredRun
 from tests.infer.mcmc.running.stored_runs import CHAINS, DRAWS, WARMUP, contents, made, positive, same, whole
 from tests.infer.models import concentrated
 

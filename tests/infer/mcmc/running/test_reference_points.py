@@ -15,10 +15,10 @@ import torch
 from pyro.nn import PyroModule, PyroSample
 from torch.utils.data import DataLoader, Dataset
 
-from pyro_manifold.density.model import target_from_model, target_from_potential
+from pyro_manifold.density import target_from_model, target_from_potential
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, SGLD, Store
-from pyro_manifold.infer.mcmc.running.reference_points import ReferencePoints, difference, named
+from pyro_manifold.infer.mcmc.running import ReferencePoints, difference, named
 
 # ---- changes of one thing that a model names ---------------------------------------------------------------------
 

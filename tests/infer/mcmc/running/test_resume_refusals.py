@@ -13,11 +13,10 @@ from pyro.infer.autoguide.initialization import init_to_value
 from torch.distributions import AffineTransform
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
-from pyro_manifold.distributions import SpecialOrthogonalUniform, StiefelUniform
-from pyro_manifold.distributions.constraints import grassmann, stiefel
+from pyro_manifold.distributions import SpecialOrthogonalUniform, StiefelUniform, stiefel
+from pyro_manifold.distributions.constraints import grassmann
 from pyro_manifold.infer import MCMC, OHMC, SGLD, ReplicaExchange, Shards, Store
-from pyro_manifold.infer.mcmc.running.reference_points import ReferencePoints
-from pyro_manifold.infer.mcmc.running.run import Run
+from pyro_manifold.infer.mcmc.running import ReferencePoints, Run
 from pyro_manifold.manifolds import SpecialOrthogonal, Stiefel
 
 

@@ -23,8 +23,8 @@ import torch
 from pyro_manifold.diagnostics import open_run
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, Shards, Store
-from pyro_manifold.infer.mcmc.running.shards import run_shard
-from pyro_manifold.store.reading import StoredRun
+from pyro_manifold.infer.mcmc.running import run_shard
+from pyro_manifold.store import StoredRun
 
 SHARDS, CHAINS = 4, 8
 SPAWN = multiprocessing.get_context("spawn")
@@ -272,7 +272,7 @@ def test_starts_are_those_of_chains():
 def test_a_shard_leaves_the_process_as_it_was():
     import cloudpickle
 
-    from pyro_manifold.infer.mcmc.running.shards import Job
+    from pyro_manifold.infer.mcmc.running import Job
 
     torch.manual_seed(3)
     before = torch.get_rng_state()

@@ -9,7 +9,7 @@ import torch
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import MCMC, NNSGHMC, MetaSampler, MetaTask, MetaTraining, TrainingSettings
-from pyro_manifold.infer.mcmc.sgmcmc.meta.guard import HOT, LeftPosteriorError, Record, Window, have_left
+from pyro_manifold.infer.mcmc.sgmcmc.meta import HOT, LeftPosteriorError, Record, Window, have_left
 
 WIDTH, DIMENSION = 0.02, 2000
 

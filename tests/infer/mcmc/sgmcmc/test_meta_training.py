@@ -9,9 +9,8 @@ import torch
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MetaSampler, MetaTask, MetaTraining, TrainingSettings, stein_scores, train_meta_sampler
-from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
-from pyro_manifold.infer.meta_training.losses import divergence
-from pyro_manifold.infer.meta_training.unrolled import PartlyLive, Unrolled
+from pyro_manifold.infer.mcmc.sgmcmc.meta import Scaling
+from pyro_manifold.infer.meta_training import PartlyLive, Unrolled, divergence
 
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 2.0]], dtype=torch.float64)
 

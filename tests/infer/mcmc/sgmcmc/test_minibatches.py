@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_manifold.density.batched as batched
 from problems.monte_carlo import assert_mean
-from pyro_manifold.density.batches import Batches
+from pyro_manifold.density import Batches
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC, SGLD
 from tests.infer.mcmc.test_conformance import advance, same

@@ -8,10 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT
-from pyro_manifold.infer.mcmc.sgmcmc.schedules import PolynomialDecay
-from pyro_manifold.infer.mcmc.sgmcmc.transition import IterationSettings, StochasticSteps
-from pyro_manifold.infer.mcmc.transitions import compilation
-from tests.infer.mcmc.compilers import native_code
+from pyro_manifold.infer.mcmc.sgmcmc import IterationSettings, PolynomialDecay, StochasticSteps
+from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 
 pytestmark = native_code
 
@@ -65,7 +63,7 @@ LONG = [
 
 @pytest.fixture(autouse=True)
 def _native_code_from_the_start(monkeypatch):
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+    make_native_code_at_once(monkeypatch)
 
 
 def sampled(kernel, model, *args, **options):

@@ -11,13 +11,17 @@ import torch
 from problems.monte_carlo import assert_mean, deviation
 from problems.noisy_gradients import gradient_noise
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.graphs.native.compiler import NoCompilerError
+from pyro_manifold.graphs.native import NoCompilerError
 from pyro_manifold.infer import MCMC, NNSGHMC, OSGHMC, SGHMC, MetaSampler
-from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import Columns, CoordinateUpdate, in_parts
-from pyro_manifold.infer.mcmc.sgmcmc.meta.network import CoordinateNetwork
-from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Scaling
-from pyro_manifold.infer.mcmc.sgmcmc.meta.step import learned_step
-from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
+from pyro_manifold.infer.mcmc.sgmcmc import StepSettings, StochasticState
+from pyro_manifold.infer.mcmc.sgmcmc.meta import (
+    Columns,
+    CoordinateNetwork,
+    CoordinateUpdate,
+    Scaling,
+    in_parts,
+    learned_step,
+)
 from tests.infer.mcmc.compilers import native_code
 
 SIZE = 60

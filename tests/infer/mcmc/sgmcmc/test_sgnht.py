@@ -13,10 +13,14 @@ from problems.noisy_gradients import gradient_noise
 from problems.targets import LANGEVIN
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC, SGNHT
-from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, EuclideanMechanics, GeodesicMechanics, Metric
-from pyro_manifold.infer.mcmc.hmc.product import ProductMechanics
-from pyro_manifold.infer.mcmc.sgmcmc.sgnht import mean_decay, thermostat_step
-from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
+from pyro_manifold.infer.mcmc.hmc import (
+    CayleyMechanics,
+    EuclideanMechanics,
+    GeodesicMechanics,
+    Metric,
+    ProductMechanics,
+)
+from pyro_manifold.infer.mcmc.sgmcmc import StepSettings, StochasticState, mean_decay, thermostat_step
 from pyro_manifold.manifolds import Stiefel
 
 INDEPENDENT = {"minibatches": "independent", "own_minibatches": True}

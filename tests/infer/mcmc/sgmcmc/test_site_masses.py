@@ -13,7 +13,7 @@ from problems.monte_carlo import STANDARD_ERRORS, assert_mean
 from problems.targets import LANGEVIN
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT
-from pyro_manifold.infer.mcmc.sgmcmc.site_masses import cancellation, windows
+from pyro_manifold.infer.mcmc.sgmcmc import cancellation, windows
 
 STIEFEL = LANGEVIN["V(3,2)"]
 ROWS, SIZE = 1000, 50

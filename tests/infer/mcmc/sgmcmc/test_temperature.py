@@ -9,8 +9,7 @@ import torch
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC, SGLD, SGNHT
-from pyro_manifold.infer.mcmc.transitions import compilation
-from tests.infer.mcmc.compilers import native_code
+from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 
 ROWS = 1000
 SITE = "The momenta of one coordinate of site 'w'"
@@ -62,7 +61,7 @@ def run(kernel, draws, warmup_steps=0, num_chains=4, args=(), **options):
 def test_it_is_the_mean_over_the_steps_of_an_iteration(kernel, options, native, monkeypatch):
     """Of eight steps of one iteration, the mean over eight iterations of one step."""
     monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", str(int(native)))
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+    make_native_code_at_once(monkeypatch)
     found = {}
     for steps in (1, 8):
         mcmc, _ = run(kernel(components, num_steps=steps, **options), 96 // steps, args=(numbers(60, 3),))

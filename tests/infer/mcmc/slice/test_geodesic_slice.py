@@ -10,7 +10,7 @@ from problems.targets import LANGEVIN
 from pyro_manifold.diagnostics import to_inferencedata
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import MCMC, GeodesicSlice
-from pyro_manifold.infer.mcmc.slice.geodesic_slice import Bracket, Line, line_on
+from pyro_manifold.infer.mcmc.slice import Bracket, Line, line_on
 from pyro_manifold.manifolds import Euclidean, Grassmann, SpecialOrthogonal, Sphere, Stiefel
 from tests.infer.models import F, factor_model, langevin
 

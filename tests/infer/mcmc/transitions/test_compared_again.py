@@ -10,10 +10,9 @@ import torch
 
 from pyro_manifold.graphs.native import operators
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, SMC
-from pyro_manifold.infer.mcmc.running import comparison_schedule
-from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.transitions import compilation, step_graph
-from tests.infer.mcmc.compilers import native_code
+from pyro_manifold.infer.mcmc.running import Run, comparison_schedule
+from pyro_manifold.infer.mcmc.transitions import step_graph
+from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 from tests.infer.mcmc.kernels import KERNELS
 from tests.infer.mcmc.random_walk import RandomWalk
 from tests.infer.models import concentrated
@@ -24,7 +23,7 @@ THRESHOLD = 3
 
 @pytest.fixture(autouse=True)
 def _native_code_from_the_start(monkeypatch):
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+    make_native_code_at_once(monkeypatch)
 
 
 @pytest.fixture

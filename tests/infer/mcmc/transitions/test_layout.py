@@ -7,7 +7,7 @@ import torch
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import MCMC, OHMC, SMC
-from pyro_manifold.infer.mcmc.transitions.layout import Layout
+from pyro_manifold.infer.mcmc.transitions import Layout
 
 Y = torch.linspace(-1.0, 2.0, 12)
 

@@ -6,9 +6,8 @@ import torch
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
-from pyro_manifold.infer.mcmc.transitions import compilation
-from pyro_manifold.infer.mcmc.transitions.executable import Executable
-from tests.infer.mcmc.compilers import native_code
+from pyro_manifold.infer.mcmc.transitions import Executable
+from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 from tests.infer.mcmc.test_conformance import contents, same
 
 pytestmark = native_code
@@ -21,7 +20,7 @@ def concentrated():
 
 @pytest.fixture(autouse=True)
 def native_at_once(monkeypatch):
-    monkeypatch.setattr(compilation, "_OPERATORS_WORTH_MAKING", 0)
+    make_native_code_at_once(monkeypatch)
 
 
 def one_by_one(monkeypatch):

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.graphs.native.compiler import native_code_is_allowed
-from pyro_manifold.graphs.verified import Verified
+from pyro_manifold.graphs import Verified
+from pyro_manifold.graphs.native import native_code_is_allowed
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Learned, Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings
-from pyro_manifold.infer.mcmc.transitions.executable import Executable
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Noise, Statistics, normal_like
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Executable, Noise, Statistics, normal_like
 
 ELEMENTS_AT_ONCE = 2**17
 """Number of hidden units that fit into a processor's cache."""

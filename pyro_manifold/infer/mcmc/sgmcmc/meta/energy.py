@@ -13,7 +13,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
-from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
+from pyro_manifold.infer.mcmc.transitions import Blocks, Potential
 
 
 class EnergyInput:

@@ -23,15 +23,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.density.batches import Batches
-from pyro_manifold.infer.mcmc.hmc.product import Metrics
+from pyro_manifold.density import Batches
+from pyro_manifold.infer.mcmc.hmc import Metrics
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.site_masses import SiteMasses
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StochasticSteps
 from pyro_manifold.infer.mcmc.sgmcmc.tuning import Data
-from pyro_manifold.infer.mcmc.transitions.problem import Problem
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, NotFiniteError, Statistics
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, NotFiniteError, Problem, Statistics
 
 WINDOW = 100
 """Least number of steps of a window: as long as a momentum lasts with a friction of 0.01."""

@@ -17,13 +17,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.meta.coordinate_update import Columns, CoordinateUpdate
 from pyro_manifold.infer.mcmc.sgmcmc.meta.energy import EnergyInput
 from pyro_manifold.infer.mcmc.sgmcmc.sghmc import euler_variance
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
-from pyro_manifold.infer.mcmc.transitions.states import Blocks, Potential
+from pyro_manifold.infer.mcmc.transitions import Blocks, Potential
 
 _TINY = 1e-30
 MEMORY = 10.0
