@@ -22,14 +22,14 @@ from pyro_manifold.distributions.matrix_bingham_von_mises_fisher import MatrixBi
 from pyro_manifold.distributions.matrix_fisher import MatrixFisher, quaternion_form, rotation_of
 from pyro_manifold.distributions.matrix_langevin import MatrixLangevin
 from pyro_manifold.distributions.normal_singular_values import NormalSingularValues
-from pyro_manifold.distributions.on_manifold import off_manifold
+from pyro_manifold.distributions.on_manifold import OnStiefel, off_manifold
 from pyro_manifold.distributions.ordered import Ordered, OrderedHalfNormal
 from pyro_manifold.distributions.rejection import sample_by_rejection
 from pyro_manifold.distributions.repeated_rows import repeated_rows
 from pyro_manifold.distributions.special_orthogonal_uniform import SpecialOrthogonalUniform
 from pyro_manifold.distributions.sphere_mean import log_sphere_mean, scaled_log_sphere_mean
 from pyro_manifold.distributions.sphere_normaliser import mean_resultant_length, scaled_log_normaliser
-from pyro_manifold.distributions.stiefel_uniform import StiefelUniform
+from pyro_manifold.distributions.stiefel_uniform import StiefelUniform, stiefel_support
 from pyro_manifold.distributions.von_mises_fisher import VonMisesFisher, sample_von_mises_fisher
 
 __all__ = [

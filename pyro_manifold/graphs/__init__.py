@@ -5,6 +5,7 @@ from pyro_manifold.graphs.broadcast_sinking import BROADCAST_SINKING
 from pyro_manifold.graphs.lowering import vmapped, without_fallback_warnings
 from pyro_manifold.graphs.operations import first_other_operation
 from pyro_manifold.graphs.passes import (
+    DEAD_CODE,
     FORWARD_MODE,
     PRODUCTS,
     SIMPLIFICATION,

@@ -6,6 +6,16 @@ from pyro_manifold.graphs.native.compiler import NoCompilerError, compiled, comp
 from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop, source_of
 from pyro_manifold.graphs.native.loop import NativeLoop, OutsideArrayError, native_loop, native_sums
-from pyro_manifold.graphs.native.operators import ELEMENTWISE, OPERATORS, Operator
+from pyro_manifold.graphs.native.matrices import each_matrix, part_of
+from pyro_manifold.graphs.native.operators import ELEMENTWISE, OPERATORS, Operator, mapped
 from pyro_manifold.graphs.native.outlining import shared_statements
-from pyro_manifold.graphs.native.values import NotCoveredError, NotWorthItError, Place, entry, flat, shifted, strided
+from pyro_manifold.graphs.native.values import (
+    NotCoveredError,
+    NotWorthItError,
+    Place,
+    Value,
+    entry,
+    flat,
+    shifted,
+    strided,
+)
