@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from pyro_manifold.graphs.native import NoCompilerError, compiled, compiler, native_code_is_allowed
+from pyro_manifold.graphs.native import NoCompilerError, compiled, native_code_is_allowed, path_of_compiler
 from pyro_manifold.version import __version__
 
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "scipy", "arviz", "pandas", "optree")
@@ -37,7 +37,7 @@ def version_of(package: str) -> str:
 def c_compiler() -> str:
     """Return the path and the first line of the version of the C compiler, or a message that there is none."""
     try:
-        path = compiler()
+        path = path_of_compiler()
     except NoCompilerError as error:
         return f"none: {error}"
     with suppress(OSError, subprocess.SubprocessError):

@@ -123,7 +123,7 @@ def test_nan_fails(capsys, monkeypatch):
 
 
 def _forget_the_compiler():
-    compiler.compiler.cache_clear()
+    compiler.path_of_compiler.cache_clear()
     compiler._signature.cache_clear()
 
 

@@ -2,7 +2,13 @@
 
 from pyro_manifold.graphs.native.blame import wrong_operator_of
 from pyro_manifold.graphs.native.carried import reusing
-from pyro_manifold.graphs.native.compiler import NoCompilerError, compiled, compiler, is_checked, native_code_is_allowed
+from pyro_manifold.graphs.native.compiler import (
+    NoCompilerError,
+    compiled,
+    is_checked,
+    native_code_is_allowed,
+    path_of_compiler,
+)
 from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop, source_of
 from pyro_manifold.graphs.native.loop import NativeLoop, OutsideArrayError, native_loop, native_sums

@@ -41,7 +41,7 @@ class NoCompilerError(Exception):
 
 
 @cache
-def compiler() -> str:
+def path_of_compiler() -> str:
     """Return the path of the C compiler: ``$CC``, else cc, gcc or clang.
 
     Raises:
@@ -75,8 +75,8 @@ def vector_functions() -> str:
 @cache
 def _signature() -> str:
     """Return all that determines, other than the source, the output of the compiler and whether it runs here."""
-    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, timeout=_LONGEST).stdout
-    return "\n".join([compiler(), version, platform.machine(), _processor(), *_FLAGS])
+    version = subprocess.run([path_of_compiler(), "--version"], capture_output=True, text=True, timeout=_LONGEST).stdout
+    return "\n".join([path_of_compiler(), version, platform.machine(), _processor(), *_FLAGS])
 
 
 def _processor() -> str:
@@ -143,7 +143,7 @@ def _build(text: str, place: Path, key: str) -> Path:
         code, result = Path(folder) / "loop.c", Path(folder) / "loop.so"
         code.write_text(text)
         vector = ["-lmvec"] if "declare simd" in text else []
-        command = [compiler(), *_FLAGS, "-o", str(result), str(code), *vector, "-lm"]
+        command = [path_of_compiler(), *_FLAGS, "-o", str(result), str(code), *vector, "-lm"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST)
         except (OSError, subprocess.SubprocessError) as error:

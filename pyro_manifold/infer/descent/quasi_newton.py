@@ -86,7 +86,7 @@ class QuasiNewton:
             torch.where(good, energy_there, energy),
             slope,
             torch.where(good.unsqueeze(1), following, direction),
-            torch.where(learns, 1.0, step * torch.where(good, _LONGER, _SHORTER)),
+            torch.where(learns, 1.0, torch.where(good, _LONGER * step, _SHORTER * step)),
             *memory,
         )
 

@@ -106,7 +106,7 @@ def test_a_full_disk_costs_the_cache_alone(folder, monkeypatch):
 
 
 def test_a_compiler_without_output_is_an_error(folder, monkeypatch):
-    monkeypatch.setattr(compiler, "compiler", lambda: "true")
+    monkeypatch.setattr(compiler, "path_of_compiler", lambda: "true")
     with pytest.raises(compiler.NoCompilerError, match="the C compiler failed"):
         compiler.compiled(SOURCE, 4)
 

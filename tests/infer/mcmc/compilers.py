@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from pyro_manifold.graphs.native import NoCompilerError, compiler
+from pyro_manifold.graphs.native import NoCompilerError, path_of_compiler
 
 
 def _is_missing_for_c():
     try:
-        compiler()
+        path_of_compiler()
     except NoCompilerError:
         return True
     return False

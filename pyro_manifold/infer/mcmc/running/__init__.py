@@ -11,7 +11,16 @@ from pyro_manifold.infer.mcmc.running.reference_points import ReferencePoints, d
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.running.sampling import Reports, Sampling
 from pyro_manifold.infer.mcmc.running.sharded import ShardedDraws, seed_of_all
-from pyro_manifold.infer.mcmc.running.shards import Job, Outcome, Shards, outcome_of, outcomes_of, run_shard, run_shards
+from pyro_manifold.infer.mcmc.running.shards import (
+    Job,
+    Outcome,
+    Shards,
+    is_loss,
+    outcome_of,
+    outcomes_of,
+    run_shard,
+    run_shards,
+)
 from pyro_manifold.infer.mcmc.running.store import Store, as_store
 from pyro_manifold.infer.mcmc.running.summary import aligned_summary, plain_summary
 from pyro_manifold.infer.mcmc.running.symmetry_record import SymmetryRecord

@@ -343,7 +343,7 @@ class _Scheduler:
             try:
                 found[number] = future.result()
             except Exception as error:  # an error of the executor, since errors of the model are part of outcomes
-                if not _is_loss(error):
+                if not is_loss(error):
                     raise
                 self._attempts[number] += 1
                 if self._attempts[number] == _ATTEMPTS:
@@ -365,7 +365,7 @@ class _Scheduler:
         self._executor = self._new()
 
 
-def _is_loss(error: Exception) -> bool:
+def is_loss(error: Exception) -> bool:
     """Return whether an error means a lost worker; Dask's errors are matched by name, as Dask may not be installed."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, BrokenExecutor | CancelledError | ConnectionError) or bool(

@@ -143,12 +143,12 @@ class TestWithoutNativeCode:
 
     def test_no_compiler(self, monkeypatch):
         monkeypatch.setattr(compiler.shutil, "which", lambda _: None)
-        compiler.compiler.cache_clear()
+        compiler.path_of_compiler.cache_clear()
         compiler._signature.cache_clear()
         try:
             self.check_fallback("there is no C compiler")
         finally:
-            compiler.compiler.cache_clear()
+            compiler.path_of_compiler.cache_clear()
 
     def test_a_wrong_result(self, monkeypatch):
         wrong = operators.Operator(

@@ -308,7 +308,7 @@ def test_bad_input_is_a_sentence(options, words):
 
 
 def test_a_broken_pool_is_what_it_is_taken_for():
-    from pyro_manifold.infer.mcmc.running.shards import _is_loss
+    from pyro_manifold.infer.mcmc.running import is_loss
 
-    assert _is_loss(BrokenProcessPool())
-    assert not _is_loss(ValueError())
+    assert is_loss(BrokenProcessPool())
+    assert not is_loss(ValueError())
