@@ -2,7 +2,10 @@
 
 import pytest
 
-CHANCE = "Chains? |The chain moved|The momenta of|No replica of|The log evidence|The standard error of the log evidence"
+CHANCE = (
+    "Chains? |The chain moved|The momenta of|No replica of|The log evidence|The standard error of the log evidence|"
+    "Estimated shape parameter of Pareto distribution"
+)
 """Beginnings of warnings that chains or particles are few, short or in different modes: in a short run, by chance."""
 
 ignored = [
