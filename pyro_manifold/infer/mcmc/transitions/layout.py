@@ -50,11 +50,10 @@ class Layout:
         misplaced = sorted({name for name in named if name not in params or named.count(name) > 1})
         if misplaced:
             raise ValueError(f"full_mass names {misplaced}, expected names among {sorted(params)}, each at most once.")
-        curved = sorted(set(named) - set(shapes))
-        if curved:
+        for name in set(named) - set(shapes):
             raise ValueError(
-                f"full_mass names {curved}, which move on a manifold with masses of their own: leave them out, or give "
-                f"them unconstrained coordinates by transforms={{'{curved[0]}': HouseholderTransform(n, p).inv}}."
+                f"full_mass names '{name}', which moves on a manifold with masses of its own: leave it out, or give it "
+                f"unconstrained coordinates by transforms={{'{name}': HouseholderTransform(n, p).inv}}."
             )
         rest = tuple(name for name in shapes if name not in named)
         groups = tuple(group for group in (*full_mass, rest) if group)
