@@ -9,7 +9,6 @@ $$ x = t_a(z), \qquad \log p(a, z) = \log p(a) + \log p(x \mid a) + \log |\det \
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import pyro
@@ -20,12 +19,11 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from pyro_manifold.density.batched import PotentialFunction, Sites
+from pyro_manifold.density.program import Program
 from pyro_manifold.density.same_sites import OtherSitesError
 from pyro_manifold.density.supports import parameters, with_true_support
 from pyro_manifold.distributions import manifold_of
 from pyro_manifold.graphs import Verified, row_by_row, trace, vmapped
-
-Program = Callable[[], Any]
 
 _SCALES = (0.5, -0.5, 2.0, -2.0)  # both ways, as a support may differ on the two sides of a branch
 _COMPARED_CHAINS = 4
@@ -43,20 +41,15 @@ def refuse_dependent(names: Iterable[str], where: str) -> None:
         raise ValueError(f"Site '{name}' has a support that depends on other sites, which {where}{separator}{_REMEDY}.")
 
 
-def refuse_for_kernels_of_pyro(model: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def refuse_for_kernels_of_pyro(program: Program) -> None:
     """Raise ValueError for sites whose support Pyro's own kernels would fix in one run of the model.
 
     Args:
-        model: the model; None for a kernel of a potential energy.
-        args: its arguments.
-        kwargs: its keyword arguments.
+        program: the model with its arguments.
     """
-    if model is None:
-        return
-    program = partial(model, *args, **kwargs)
     try:
-        with torch.random.fork_rng(devices=[]), poutine.block(), torch.no_grad():
-            nodes = poutine.trace(program).get_trace().nodes
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            nodes = program.trace().nodes
     except Exception:  # Pyro says it, where the model runs
         return
     names = [name for name, site in _latent(nodes).items() if not site["fn"].support.is_discrete]
@@ -71,7 +64,7 @@ def _latent(nodes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def refuse_for_guides(program: Program, nodes: Mapping[str, Any]) -> None:
+def refuse_for_guides(program: Callable[[], Any], nodes: Mapping[str, Any]) -> None:
     """Raise ValueError for sites of which automatic guides have another support than the model.
 
     Args:
@@ -180,7 +173,9 @@ class JointTransform:
         names: names of the former.
     """
 
-    def __init__(self, program: Program, shapes: Mapping[str, torch.Size], transforms: Mapping[str, Transform]) -> None:
+    def __init__(
+        self, program: Callable[[], Any], shapes: Mapping[str, torch.Size], transforms: Mapping[str, Transform]
+    ) -> None:
         self._program, self._shapes, self._transforms = program, dict(shapes), dict(transforms)
         self.names = list(shapes)
         self._functions: dict[Any, Verified] = {}
@@ -243,7 +238,7 @@ def _vectorised(flat: Callable[..., tuple[Tensor, ...]], columns: list[Tensor]) 
 # ---- detection ----------------------------------------------------------------------------------------------------
 
 
-def dependent_supports(program: Program, nodes: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+def dependent_supports(program: Callable[[], Any], nodes: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """Return the sites whose support depends on other sites.
 
     Bounds are differentiated with respect to the sites, and compared between runs with other values, as bounds may be

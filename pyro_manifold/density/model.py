@@ -46,6 +46,7 @@ from pyro_manifold.density.minibatch import (
     with_subsample,
 )
 from pyro_manifold.density.point_masses import ComputePointMasses
+from pyro_manifold.density.program import Program
 from pyro_manifold.density.same_sites import Prototype, WithSameSites
 from pyro_manifold.density.supports import TrueSupports
 from pyro_manifold.density.validation import WithoutValidation
@@ -55,9 +56,6 @@ from pyro_manifold.manifolds import Manifold, Stiefel
 _MAXIMUM_RUNS = 20
 
 Result = TypeVar("Result")
-
-Program = Callable[[], Any]
-"""A Pyro model with its arguments."""
 
 
 @dataclass
@@ -151,7 +149,7 @@ class ModelTarget(Target):
         joint: transform of all sites together, if the support of a site depends on another one.
     """
 
-    program: Program
+    program: Callable[[], Any]
     init_strategy: Callable[..., Any]
     minibatch_of: MinibatchOf | None = None
     loader: Iterable[Any] | None = None
@@ -319,7 +317,7 @@ def target_from_model(
             unless Pyro sums sites out.
     """
     prepared = WithoutValidation()(TrueSupports()(StartInSupport()(ComputePointMasses()(model))))
-    program: Program = partial(prepared, *args, **(kwargs or {}))
+    program: Callable[[], Any] = Program(prepared, args, kwargs or {})
     run = partial(_initial_trace, init_strategy=init_strategy)
     trace = first_trace(program, run, arguments_by_name(model, args, kwargs or {}))
     program = WithSameSites(program, Prototype.of(trace))
@@ -418,7 +416,7 @@ def _check_transform(name: str, transform: Transform, site: dict[str, Any]) -> N
         )
 
 
-def _initial_trace(program: Program, init_strategy: Callable[..., Any]) -> poutine.Trace:
+def _initial_trace(program: Callable[[], Any], init_strategy: Callable[..., Any]) -> poutine.Trace:
     """Run the model once with values from the initialisation strategy."""
     wrong: list[ValueError] = []
     initialised = InitMessenger(partial(_initial_value, init_strategy, wrong))(program)

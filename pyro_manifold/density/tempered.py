@@ -22,7 +22,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_manifold.density.batched import PotentialFunction, Sites
-from pyro_manifold.density.model import Program, Target
+from pyro_manifold.density.model import Target
 from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.manifolds import Constant, Manifold
 
@@ -112,17 +112,17 @@ def _is_likelihood(site: Any) -> bool:
     return site["type"] == "sample" and site["is_observed"] and not site["infer"].get("_deterministic")
 
 
-def likelihood_sites(program: Program) -> list[str]:
+def likelihood_sites(program: Callable[[], Any]) -> list[str]:
     """Return the names of the observed sites and factors of a model."""
     return list(_likelihood(program))
 
 
-def factors(program: Program) -> list[str]:
+def factors(program: Callable[[], Any]) -> list[str]:
     """Return the names of the `pyro.factor` sites of a model."""
     return [name for name, site in _likelihood(program).items() if isinstance(site["fn"], Unit)]
 
 
-def _likelihood(program: Program) -> dict[str, Any]:
+def _likelihood(program: Callable[[], Any]) -> dict[str, Any]:
     with poutine.block(), pyro.validation_enabled(False):
         nodes = poutine.trace(program).get_trace().nodes
     found = {name: site for name, site in nodes.items() if _is_likelihood(site)}

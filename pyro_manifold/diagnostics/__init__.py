@@ -61,13 +61,13 @@ from pyro_manifold.diagnostics.reasons import agreement, alignment_note, disagre
 from pyro_manifold.diagnostics.renamed import renamed_argument
 from pyro_manifold.diagnostics.replay import (
     Node,
-    Replay,
     Values,
-    check_has_arguments,
     first_draw,
     has_data,
     is_latent,
     over_draws,
+    program_of,
+    without_draws,
 )
 from pyro_manifold.diagnostics.report import Diagnostics
 from pyro_manifold.diagnostics.rotation import ObliqueRotation, promax, varimax

@@ -15,7 +15,7 @@ from pyro_manifold.diagnostics.checks import check_flag, check_same_number
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.installed_arviz import inference_data
 from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_likelihood, warn_of_factors
-from pyro_manifold.diagnostics.replay import check_has_arguments
+from pyro_manifold.diagnostics.replay import program_of
 from pyro_manifold.version import __version__
 
 Group = dict[str, Any]
@@ -117,13 +117,13 @@ def to_inferencedata(
     observed: Group = {}
     if not isinstance(log_likelihood, bool):
         groups["log_likelihood"] = _by_chain("log_likelihood", log_likelihood, chains, draws)
-    model = getattr(mcmc.kernel, "model", None)
-    if model is not None:
+    if getattr(mcmc.kernel, "model", None) is not None:
+        program = program_of(mcmc)
         flat = {name: value.flatten(0, 1) for name, value in posterior.items()}
         if deterministic:
             groups["posterior"] |= _deterministic(mcmc, posterior)
-        if getattr(mcmc, "_data_loader", None) is None:
-            groups["observed_data"] = dict(observed_values(model, mcmc._args, mcmc._kwargs, flat))
+        if program.loader is None:
+            groups["observed_data"] = dict(observed_values(program, flat))
         if log_likelihood is True:
             groups["log_likelihood"], observed = _log_likelihood(mcmc, posterior, chains, draws)
     groups |= _prior_groups(prior, groups["posterior"], groups.get("observed_data", {}))
@@ -195,14 +195,13 @@ def _log_likelihood(
     """Return the log likelihood of each entry of the observed sites, and which entries are observations."""
     flat = {name: value.reshape(chains * draws, *value.shape[2:]) for name, value in posterior.items()}
     try:
-        check_has_arguments(mcmc)
-        model = (mcmc.kernel.model, mcmc._args, mcmc._kwargs)
-        found = pointwise_likelihood(*model, flat)
+        program = program_of(mcmc)
+        found = pointwise_likelihood(program, flat)
     except Exception as error:  # a model can raise any exception; the other groups are still exported
         warnings.warn(f"log_likelihood is left out: {error}; log_likelihood=False avoids this.", stacklevel=3)
         return {}, {}
     if found.values:  # else nothing is exported that could be taken for the whole likelihood
-        warn_of_factors(*model, flat, "or give log_likelihood={site: its values}, or False")
+        warn_of_factors(program, flat, "or give log_likelihood={site: its values}, or False")
     values = {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in found.values.items()}
     return values, dict(found.observed)
 

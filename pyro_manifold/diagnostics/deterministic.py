@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import pyro
 import pyro.infer
 import torch
 from torch import Tensor
 
-from pyro_manifold.density import is_deterministic
+from pyro_manifold.density import Program, is_deterministic
 from pyro_manifold.diagnostics.replay import (
     Node,
-    Replay,
     Values,
-    check_has_arguments,
     first_and_last_draw,
     first_draw,
+    moved,
     over_draws,
+    program_of,
     same,
+    without_draws,
 )
 
 _MOST_CONSTANT = 32
 _RANDOM = 32  # a dependence on whether two places of a plate are equal is missed with probability 2⁻³²
 
 
-def deterministic_values(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
-) -> Values:
+def deterministic_values(program: Program, samples: Mapping[str, Tensor]) -> Values:
     """Compute the sites that are functions of the sites that were sampled.
 
     These are the sites of `pyro.deterministic`, those that a handler such as `poutine.reparam` has moved, sites with
@@ -40,9 +38,7 @@ def deterministic_values(
     changing the discrete sites: to each of their values in all elements, and to 32 random assignments.
 
     Args:
-        model: a Pyro model.
-        args: its arguments.
-        kwargs: its keyword arguments.
+        program: a Pyro model with its arguments.
         samples: ``{site: (draws, ...)}``, a value for each latent site that is not discrete.
 
     Returns:
@@ -51,17 +47,16 @@ def deterministic_values(
     Raises:
         ValueError: if a latent site has no draws because ``save_params`` left it out.
     """
-    replay = Replay(model, args, kwargs)
     first = first_draw(samples)
     with torch.no_grad(), pyro.validation_enabled(False):
-        nodes = replay.trace(first).nodes
+        nodes = program.trace(first).nodes
         # An observed Delta is another way to write a factor, if its value is not a function of the draws.
         marked = [name for name, site in nodes.items() if is_deterministic(site)]
-        names = marked + replay.moved(first_and_last_draw(samples))
+        names = marked + moved(program, first_and_last_draw(samples))
         points = [name for name in marked if not nodes[name]["infer"].get("_deterministic")]
         if not names:
             return {}
-        missing = replay.without_draws(first)
+        missing = without_draws(program, first)
         dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
         if dropped:
             raise ValueError(
@@ -69,8 +64,8 @@ def deterministic_values(
                 "which save_params leaves out"
             )
         assignments = list(_assignments(missing))
-        undefined = _that_depend(names, replay, first, assignments) if missing else []
-        chance = _that_depend(names, replay, first, [assignments[0], assignments[0]])
+        undefined = _that_depend(names, program, first, assignments) if missing else []
+        chance = _that_depend(names, program, first, [assignments[0], assignments[0]])
     if chance:
         warnings.warn(
             f"The deterministic sites {chance} are left out, since their values differ between runs of the model, as "
@@ -86,7 +81,7 @@ def deterministic_values(
         )
 
     def of_one_draw(values: Values) -> Values:
-        nodes = replay.trace({**values, **assignments[0]}).nodes
+        nodes = program.trace({**values, **assignments[0]}).nodes
         return {name: nodes[name]["value"] for name in names if name not in undefined}
 
     values = over_draws(of_one_draw, samples)
@@ -99,13 +94,10 @@ def _is_constant(values: Tensor) -> bool:
 
 def deterministic_values_of_run(mcmc: pyro.infer.MCMC, samples: Mapping[str, Tensor], dimensions: int) -> Values:
     """Compute `deterministic_values` for the model of a run, at samples with ``dimensions`` leading dimensions."""
-    model = getattr(mcmc.kernel, "model", None)
-    if model is None:
-        raise ValueError("deterministic sites need a model, but the kernel was given potential_fn")
-    check_has_arguments(mcmc)
+    program = program_of(mcmc)
     front = next(iter(samples.values())).shape[:dimensions] if samples else ()
     flat = {name: value.flatten(0, dimensions - 1) for name, value in samples.items()}
-    values = deterministic_values(model, mcmc._args, mcmc._kwargs, flat)
+    values = deterministic_values(program, flat)
     return {name: value.reshape(*front, *value.shape[1:]) for name, value in values.items()}
 
 
@@ -132,7 +124,7 @@ def _at_random(site: Node, generator: torch.Generator) -> Tensor:
     return support[torch.randint(len(support), site["fn"].batch_shape, generator=generator).to(support.device)]
 
 
-def _that_depend(names: list[str], replay: Replay, first: Values, assignments: list[Values]) -> list[str]:
+def _that_depend(names: list[str], program: Program, first: Values, assignments: list[Values]) -> list[str]:
     """Return the sites whose value is not the same for all assignments of the discrete sites."""
-    found = [replay.trace({**first, **assignment}).nodes for assignment in assignments]
+    found = [program.trace({**first, **assignment}).nodes for assignment in assignments]
     return [name for name in names if not all(same(nodes[name]["value"], found[0][name]["value"]) for nodes in found)]

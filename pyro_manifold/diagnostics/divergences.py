@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import pyro
 import pyro.distributions as dist
@@ -11,8 +11,8 @@ import torch
 from pyro.distributions import ExpandedDistribution, MaskedDistribution, constraints
 from torch import Tensor
 
-from pyro_manifold.density import is_deterministic, parts
-from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_draw, over_draws
+from pyro_manifold.density import Program, is_deterministic, parts
+from pyro_manifold.diagnostics.replay import Node, Values, first_draw, over_draws
 
 _MOST_DRAWS = 500  # of divergences, and of all draws
 _CERTAIN = 1.645  # standard errors of a mean rank
@@ -41,28 +41,20 @@ class Scale(NamedTuple):
     is_plain: bool
 
 
-def divergence_advice(
-    model: Callable[..., Any] | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    samples: Mapping[str, Tensor],
-    diverging: Tensor | None,
-) -> str:
+def divergence_advice(program: Program | None, samples: Mapping[str, Tensor], diverging: Tensor | None) -> str:
     """Return what to do about divergences: the remedy for a scale if it is near 0 where they are, else what may help.
 
     Each scale of the model that depends on a site is compared at divergences and at all draws: it is near 0 if its mean
     rank at divergences is below a third, by more than chance.
 
     Args:
-        model: a Pyro model, if known.
-        args: its arguments.
-        kwargs: its keyword arguments.
+        program: a Pyro model with its arguments, if known.
         samples: ``{site: (chains, draws, ...)}``.
         diverging: whether draws are divergences, ``(chains, draws)``, if known.
     """
     try:
-        scales = [] if model is None else scales_of_model(Replay(model, args, kwargs), samples)
-        ranks = {} if model is None else _ranks(scales, Replay(model, args, kwargs), samples, diverging)
+        scales = [] if program is None else scales_of_model(program, samples)
+        ranks = {} if program is None else _ranks(scales, program, samples, diverging)
     except Exception:  # a model can fail in any way; the advice is then the general one
         scales, ranks = [], {}
     if ranks:
@@ -73,12 +65,12 @@ def divergence_advice(
     return DIVERGENCES.format(scales=may_be or " or a scale is near 0")
 
 
-def scales_of_model(replay: Replay, samples: Mapping[str, Tensor]) -> list[Scale]:
+def scales_of_model(program: Program, samples: Mapping[str, Tensor]) -> list[Scale]:
     """Return the scales of the sites of a model that depend on latent sites, in the order of the model."""
     first = first_draw({name: x.flatten(0, 1) for name, x in samples.items()})
     values = {name: x.clone().requires_grad_() if x.is_floating_point() else x for name, x in first.items()}
     with torch.enable_grad(), pyro.validation_enabled(False):
-        nodes = replay.trace(values).nodes
+        nodes = program.trace(values).nodes
     inputs = {name: x for name, x in values.items() if x.requires_grad}
     found = []
     for name, site in nodes.items():
@@ -112,7 +104,7 @@ def _is_plain(site: Node) -> bool:
 
 
 def _ranks(
-    scales: list[Scale], replay: Replay, samples: Mapping[str, Tensor], diverging: Tensor | None
+    scales: list[Scale], program: Program, samples: Mapping[str, Tensor], diverging: Tensor | None
 ) -> dict[Scale, float]:
     """Return the mean rank, between 0 and 1, that scales have at divergences among all draws, where it is low."""
     if diverging is None or not scales or not bool(diverging.any()):
@@ -124,7 +116,7 @@ def _ranks(
     chosen = torch.cat([at, of_all])
 
     def smallest(values: Values) -> Values:
-        nodes = replay.trace(values).nodes
+        nodes = program.trace(values).nodes
         return {each.site: _scale(nodes[each.site]).amin() for each in scales}  # type: ignore[union-attr]
 
     found = over_draws(smallest, {name: x[chosen.to(x.device)] for name, x in flat.items()})

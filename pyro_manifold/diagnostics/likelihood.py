@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import pyro
 import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from pyro_manifold.density import in_minibatches
+from pyro_manifold.density import Program, in_minibatches
 from pyro_manifold.diagnostics.marginal_likelihood import MarginalLikelihood
 from pyro_manifold.diagnostics.observations import are_observations, is_factor
-from pyro_manifold.diagnostics.replay import Node, Replay, Values, first_and_last_draw, first_draw, has_data, over_draws
+from pyro_manifold.diagnostics.replay import (
+    Node,
+    Values,
+    first_and_last_draw,
+    first_draw,
+    has_data,
+    moved,
+    over_draws,
+    without_draws,
+)
 
 
 class PointwiseLikelihood(NamedTuple):
@@ -29,33 +38,27 @@ class PointwiseLikelihood(NamedTuple):
     observed: Values
 
 
-def observed_values(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
-) -> Values:
+def observed_values(program: Program, samples: Mapping[str, Tensor]) -> Values:
     """Return the data of a model, ``{observed site: tensor}``.
 
     Data that come in minibatches are left out, and observed values that are functions of the draws.
 
     Args:
-        model: a Pyro model.
-        args: its arguments.
-        kwargs: its keyword arguments.
+        program: a Pyro model with its arguments.
         samples: ``{site: (draws, ...)}``.
     """
-    replay, draws = Replay(model, args, kwargs), first_and_last_draw(samples)
+    draws = first_and_last_draw(samples)
     with torch.no_grad(), pyro.validation_enabled(False):
-        nodes, moved = replay.trace(draws[0]).nodes, replay.moved(draws)
+        nodes, of_draws = program.trace(draws[0]).nodes, moved(program, draws)
     whole = {
         name: site
         for name, site in nodes.items()
-        if has_data(site) and not in_minibatches(site) and name not in {*moved, *samples}
+        if has_data(site) and not in_minibatches(site) and name not in {*of_draws, *samples}
     }
     return {name: torch.as_tensor(site["value"]).detach() for name, site in whole.items()}
 
 
-def pointwise_log_likelihood(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
-) -> Values:
+def pointwise_log_likelihood(program: Program, samples: Mapping[str, Tensor]) -> Values:
     r"""Compute $\log p(y_i \mid \theta)$ for each observation and draw: 0 if masked, scales left out.
 
     Discrete sites that were summed out are summed out here too, $\log \sum_z p(z \mid \theta)\, p(y_i \mid z,
@@ -64,9 +67,7 @@ def pointwise_log_likelihood(
     where that is not possible it is run draw by draw.
 
     Args:
-        model: a Pyro model.
-        args: its arguments.
-        kwargs: its keyword arguments.
+        program: a Pyro model with its arguments.
         samples: ``{site: (draws, ...)}``, a value for each latent site that is not discrete.
 
     Returns:
@@ -75,30 +76,27 @@ def pointwise_log_likelihood(
     Raises:
         ValueError: if ``save_params`` leaves out a latent site, or data come in minibatches.
     """
-    return pointwise_likelihood(model, args, kwargs, samples).values
+    return pointwise_likelihood(program, samples).values
 
 
-def pointwise_likelihood(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor]
-) -> PointwiseLikelihood:
+def pointwise_likelihood(program: Program, samples: Mapping[str, Tensor]) -> PointwiseLikelihood:
     """Compute `pointwise_log_likelihood`, and which of its entries are observations, by the masks of the first draw."""
-    replay = Replay(model, args, kwargs)
     first = first_draw(samples)
     with torch.no_grad(), pyro.validation_enabled(False):
-        missing = replay.without_draws(first)
-        parts = [name for name, site in replay.trace(first).nodes.items() if has_data(site) and in_minibatches(site)]
-        computed = _without_density(replay, samples)
+        missing = without_draws(program, first)
+        parts = [name for name, site in program.trace(first).nodes.items() if has_data(site) and in_minibatches(site)]
+        computed = _without_density(program, samples)
     if parts:
         raise ValueError(f"{parts} are observed in minibatches, which differ between runs of the model")
     dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
     if dropped:
         raise ValueError(f"there are no draws of {dropped}, which save_params leaves out")
     if missing:
-        marginal = MarginalLikelihood(replay, first, list(missing))
+        marginal = MarginalLikelihood(program, first, list(missing))
         return PointwiseLikelihood(over_draws(marginal, samples), marginal.observed)
 
     def sites_with_data(values: Values) -> dict[str, Node]:
-        trace = replay.trace(values)
+        trace = program.trace(values)
         trace.compute_log_prob()
         apart = {*samples, *computed}
         return {name: site for name, site in trace.nodes.items() if has_data(site) and name not in apart}
@@ -112,20 +110,18 @@ def pointwise_likelihood(
     return PointwiseLikelihood(over_draws(of_one_draw, samples), observed)
 
 
-def _without_density(replay: Replay, samples: Mapping[str, Tensor]) -> list[str]:
+def _without_density(program: Program, samples: Mapping[str, Tensor]) -> list[str]:
     """Return the sites that a handler has made functions of the draws, and masked."""
     draws = first_and_last_draw(samples)
-    trace = replay.trace(draws[0])
+    trace = program.trace(draws[0])
     trace.compute_log_prob()
-    return [name for name in replay.moved(draws) if not trace.nodes[name]["log_prob"].any()]
+    return [name for name in moved(program, draws) if not trace.nodes[name]["log_prob"].any()]
 
 
-def warn_of_factors(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], samples: Mapping[str, Tensor], remedy: str
-) -> None:
+def warn_of_factors(program: Program, samples: Mapping[str, Tensor], remedy: str) -> None:
     """Warn about terms of the density that are attached to no data, such as `pyro.factor`, and so in no likelihood."""
     with torch.no_grad(), pyro.validation_enabled(False):
-        nodes = Replay(model, args, kwargs).trace(first_draw(samples)).nodes
+        nodes = program.trace(first_draw(samples)).nodes
     names = [name for name, site in nodes.items() if is_factor(site)]
     if names:
         warnings.warn(

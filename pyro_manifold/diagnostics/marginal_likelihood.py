@@ -17,9 +17,9 @@ from pyro.ops.packed import pack
 from pyro.ops.rings import LogRing
 from torch import Tensor
 
-from pyro_manifold.density import is_deterministic
+from pyro_manifold.density import Program, is_deterministic
 from pyro_manifold.diagnostics.observations import are_observations
-from pyro_manifold.diagnostics.replay import Node, Replay, Values, has_data
+from pyro_manifold.diagnostics.replay import Node, Values, has_data
 
 Symbol = str
 """A letter for a plate or for a summed-out site, as in Pyro's packed tensors."""
@@ -76,7 +76,7 @@ class MarginalLikelihood:
     for all data, the likelihood does not factorise over observations: they are left out, with a warning.
 
     Args:
-        replay: the model.
+        program: the model with its arguments.
         values: ``{site: value}`` of one draw.
         summed_out: names of the discrete sites.
 
@@ -84,10 +84,10 @@ class MarginalLikelihood:
         observed: ``{names of observed sites: (plates, ...)}``, False where all that a likelihood is of is masked.
     """
 
-    def __init__(self, replay: Replay, values: Values, summed_out: list[str]) -> None:
-        self._replay = replay
+    def __init__(self, program: Program, values: Values, summed_out: list[str]) -> None:
+        self._program = program
         with torch.no_grad(), pyro.validation_enabled(False):
-            self._first_dimension = -1 - _plate_nesting(replay.trace(values))
+            self._first_dimension = -1 - _plate_nesting(program.trace(values))
             factors = self._factors(values)
         units = [unit for unit in _units(factors) if unit.observed]
         self._units = [unit for unit in units if not _merges_observations(unit, factors)]
@@ -106,9 +106,9 @@ class MarginalLikelihood:
         return {", ".join(unit.observed): _log_likelihood(unit, factors) for unit in self._units}
 
     def _factors(self, values: Values) -> dict[str, Factor]:
-        trace = self._replay.trace(
-            values, lambda model: poutine.enum(config_enumerate(model), first_available_dim=self._first_dimension)
-        )
+        dimension = self._first_dimension
+        enumerated = self._program.handled(lambda model: poutine.enum(config_enumerate(model), dimension))
+        trace = enumerated.trace(values)
         trace.compute_log_prob()
         trace.symbolize_dims()
         return {

@@ -10,7 +10,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_manifold.density import in_minibatches, is_deterministic
+from pyro_manifold.density import Program, in_minibatches, is_deterministic
 from pyro_manifold.graphs import FlatFunction, Verified, row_by_row, trace, vmapped
 
 Values = dict[str, Tensor]
@@ -21,50 +21,38 @@ _COMPARED = 4  # draws of each batch, and two for each of so many sites:
 _COMPARED_SITES = 16
 
 
-def check_has_arguments(mcmc: object) -> None:
-    """Raise ValueError for a run whose model took its arguments from a loader, in batches."""
-    if getattr(mcmc, "_data_loader", None) is not None:
-        raise ValueError(
-            "the model took its arguments from data_loader in batches, and cannot be run again without them"
-        )
+def program_of(run: Any) -> Program:
+    """Return the model of a run with its arguments, of `pyro.infer.MCMC` too.
 
-
-class Replay:
-    """A model and its arguments, for runs with given values of its sites.
-
-    Args:
-        model: a Pyro model.
-        args: its arguments.
-        kwargs: its keyword arguments.
+    Raises:
+        ValueError: if the kernel has no model.
     """
+    found = getattr(run, "program", None)
+    if found is not None:
+        return found
+    model = getattr(run.kernel, "model", None)
+    if model is None:
+        raise ValueError("this needs a model, but the kernel was given potential_fn")
+    return Program(model, run._args, run._kwargs)
 
-    def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._model, self._args, self._kwargs = model, args, kwargs
 
-    def trace(
-        self, values: Mapping[str, Tensor], handler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    ) -> poutine.Trace:
-        """Return the trace of a run with these values; ``handler`` is applied to the model before conditioning."""
-        model = self._model if handler is None else handler(self._model)
-        conditioned = poutine.condition(model, data=dict(values))
-        return poutine.block(poutine.trace(conditioned).get_trace)(*self._args, **self._kwargs)
+def without_draws(program: Program, values: Mapping[str, Tensor]) -> dict[str, Node]:
+    """Return the latent sites without values: discrete ones that were summed out, or sites that were not kept."""
+    return {name: site for name, site in program.trace(values).nodes.items() if is_latent(site) and name not in values}
 
-    def without_draws(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
-        """Return the latent sites without values: discrete ones that were summed out, or sites that were not kept."""
-        return {name: site for name, site in self.trace(values).nodes.items() if is_latent(site) and name not in values}
 
-    def moved(self, draws: list[Values]) -> list[str]:
-        """Return the observed sites whose values are functions of the draws, such as ``obs=y - f(x)``."""
-        first, *others = [self.trace(draw).nodes for draw in draws]
-        observed = [
-            name for name, site in first.items() if has_data(site) and not in_minibatches(site) and name not in draws[0]
-        ]
-        return [
-            name
-            for name in observed
-            for nodes in others
-            if not same(*[torch.as_tensor(each[name]["value"]) for each in (first, nodes)])
-        ]
+def moved(program: Program, draws: list[Values]) -> list[str]:
+    """Return the observed sites whose values are functions of the draws, such as ``obs=y - f(x)``."""
+    first, *others = [program.trace(draw).nodes for draw in draws]
+    observed = [
+        name for name, site in first.items() if has_data(site) and not in_minibatches(site) and name not in draws[0]
+    ]
+    return [
+        name
+        for name in observed
+        for nodes in others
+        if not same(*[torch.as_tensor(each[name]["value"]) for each in (first, nodes)])
+    ]
 
 
 def over_draws(

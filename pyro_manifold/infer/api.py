@@ -9,7 +9,14 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 
-from pyro_manifold.density import Sites, arguments_by_name, models_run, refuse_dependent, refuse_for_kernels_of_pyro
+from pyro_manifold.density import (
+    Program,
+    Sites,
+    arguments_by_name,
+    models_run,
+    refuse_dependent,
+    refuse_for_kernels_of_pyro,
+)
 from pyro_manifold.infer.exchange import ReplicaExchange, as_tempering, check_tempering
 from pyro_manifold.infer.mcmc import (
     Superchains,
@@ -227,8 +234,9 @@ class MCMC(Results):
         """
         check_data_loader(data_loader, self._vectorised and self.kernel.takes_batches, self.kernel)
         if not self._vectorised:
-            if not isinstance(self.kernel, Vectorised):
-                refuse_for_kernels_of_pyro(getattr(self.kernel, "model", None), args, kwargs)
+            model = None if isinstance(self.kernel, Vectorised) else getattr(self.kernel, "model", None)
+            if model is not None:
+                refuse_for_kernels_of_pyro(Program(model, args, kwargs))
             super().run(*args, **kwargs)
         else:
             self._take_arguments(args, kwargs, data_loader)

@@ -15,9 +15,9 @@ import pyro
 import torch
 from torch import Tensor
 
+from pyro_manifold.density import Program
 from pyro_manifold.diagnostics import (
     PointwiseLikelihood,
-    Replay,
     check_elpd_data,
     elpd_data,
     is_latent,
@@ -97,8 +97,8 @@ def k_fold(
         draws = len(next(iter(samples.values())))
         if not number:
             _check_rows_are_first(model, arguments, rows, samples)
-            warn_of_factors(model, *arguments, samples, _REMEDY)
-        found, count = pointwise_likelihood(model, *unseen, samples), int(left_out.sum())
+            warn_of_factors(Program(model, *arguments), samples, _REMEDY)
+        found, count = pointwise_likelihood(Program(model, *unseen), samples), int(left_out.sum())
         of_rows = [_by_row(name, value, count) for name, value in found.values.items()]
         pointwise[left_out] = _log_score(torch.stack(of_rows).sum(0)).cpu()
         of_rows = [_by_row(name, entries[None], count) for name, entries in found.observed.items()]
@@ -177,14 +177,14 @@ def held_out_cells(
 
     samples = _fitted(model, with_mask(~hidden), mcmc)
     few = {name: value[:2] for name, value in samples.items()}
-    blind = pointwise_log_likelihood(model, *with_mask(torch.zeros_like(hidden)), few)
+    blind = pointwise_log_likelihood(Program(model, *with_mask(torch.zeros_like(hidden))), few)
     if any(bool((value != 0).any()) for value in blind.values()):
         raise ValueError(
             f"held_out_cells: the likelihood is not zero where `{mask}` is False everywhere: mask each cell, as in "
             f"dist.Normal(...).mask({mask}).to_event(1)."
         )
-    warn_of_factors(model, *with_mask(hidden), samples, _REMEDY)
-    found = pointwise_likelihood(model, *with_mask(hidden), samples)
+    warn_of_factors(Program(model, *with_mask(hidden)), samples, _REMEDY)
+    found = pointwise_likelihood(Program(model, *with_mask(hidden)), samples)
     pointwise = torch.cat([_of_hidden(name, found, hidden) for name in found.values])
     return elpd_data(pointwise.cpu().numpy(), len(next(iter(samples.values()))))
 
@@ -239,7 +239,7 @@ def _check_parameters_are_shared(model: Model, arguments: Arguments, seen: Argum
     shapes: list[dict[str, Any]] = []
     for part in (arguments, seen):
         with torch.no_grad(), pyro.validation_enabled(False):
-            nodes = Replay(model, *part).trace({}).nodes
+            nodes = Program(model, *part).trace().nodes
         shapes.append(
             {
                 name: site["value"].shape
@@ -261,7 +261,7 @@ def _check_rows_are_first(model: Model, arguments: Arguments, rows: int, samples
     All rows are used, since in a fold with as many rows as columns the two could be confused.
     """
     few = {name: value[:2] for name, value in samples.items()}
-    found = pointwise_log_likelihood(model, *arguments, few)
+    found = pointwise_log_likelihood(Program(model, *arguments), few)
     if not found:
         raise ValueError(
             "k_fold: the model has no observed site, expected one with a dimension of rows: observe the data with obs=."

@@ -11,8 +11,8 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_manifold.density import StartInSupport, has_no_draws, in_minibatches, is_deterministic, parts
-from pyro_manifold.diagnostics import Node, Replay, Values, check_has_arguments, first_draw, has_data, is_latent
+from pyro_manifold.density import Program, StartInSupport, has_no_draws, in_minibatches, is_deterministic, parts
+from pyro_manifold.diagnostics import Node, Values, first_draw, has_data, is_latent, program_of, without_draws
 from pyro_manifold.infer.mcmc import check_positive_integer
 from pyro_manifold.infer.predictive import Predictive
 
@@ -39,11 +39,10 @@ def with_draws(run: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def posterior_predictive(run: Any) -> Values:
     """Draw the observed sites for each draw of a run, in the shape of the data: ``{site: (chains · draws, ...)}``."""
-    model, nodes = _sites(run, "posterior_predictive=True")
+    program, nodes = _sites(run, "posterior_predictive=True")
     samples = run.get_samples()
-    replay = Replay(model, run._args, run._kwargs)
     with torch.no_grad(), pyro.validation_enabled(False):
-        missing = replay.without_draws(first_draw(samples))
+        missing = without_draws(program, first_draw(samples))
     dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
     if dropped:
         raise ValueError(
@@ -52,12 +51,12 @@ def posterior_predictive(run: Any) -> Values:
     observed = [name for name, site in nodes.items() if has_data(site)]
     if not observed:
         raise ValueError("posterior_predictive=True: the model has no observed site: leave posterior_predictive out.")
-    return _draw(model, run, nodes, observed, {"posterior_samples": samples}, len(next(iter(samples.values()))))
+    return _draw(program, nodes, observed, {"posterior_samples": samples}, len(next(iter(samples.values()))))
 
 
 def prior_draws(run: Any, count: int) -> Values:
     """Draw all sites from the prior, observed ones too: ``{site: (count, ...)}``."""
-    model, nodes = _sites(run, f"prior={count}")
+    program, nodes = _sites(run, f"prior={count}")
     flat = [name for name, site in nodes.items() if is_latent(site) and any(map(has_no_draws, parts(site["fn"])))]
     if flat:
         raise ValueError(
@@ -72,20 +71,20 @@ def prior_draws(run: Any, count: int) -> Values:
             stacklevel=4,
         )
     kept = [name for name, site in nodes.items() if has_data(site) or is_latent(site) or is_deterministic(site)]
-    return _draw(model, run, nodes, kept, {"num_samples": count}, count)
+    return _draw(program, nodes, kept, {"num_samples": count}, count)
 
 
-def _sites(run: Any, option: str) -> tuple[Any, dict[str, Node]]:
+def _sites(run: Any, option: str) -> tuple[Program, dict[str, Node]]:
     """Return the model of a run and its sites; raise ValueError if it cannot be run again on all data."""
-    model = getattr(run.kernel, "model", None)
-    if model is None:
+    if getattr(run.kernel, "model", None) is None:
         raise ValueError(f"{option}: the kernel has a potential_fn and no model: pass draws, {{site: tensor}}.")
+    program = program_of(run)
     try:
-        check_has_arguments(run)
+        program.check_has_arguments()
     except ValueError as error:
         raise ValueError(f"{option}: {error}: pass draws of Predictive on all data, {{site: tensor}}.") from None
     with torch.no_grad(), pyro.validation_enabled(False):
-        trace = poutine.block(poutine.trace(StartInSupport()(model)).get_trace)(*run._args, **run._kwargs)
+        trace = program.handled(StartInSupport()).trace()
     nodes = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
     parts = [name for name, site in nodes.items() if in_minibatches(site)]
     if parts:
@@ -93,18 +92,16 @@ def _sites(run: Any, option: str) -> tuple[Any, dict[str, Node]]:
             f"{option}: {parts} are in a plate that takes another subsample at each call: pass draws of Predictive, "
             "with a model whose plate has all elements."
         )
-    return model, nodes
+    return program, nodes
 
 
-def _draw(
-    model: Any, run: Any, nodes: Mapping[str, Node], kept: list[str], options: dict[str, Any], count: int
-) -> Values:
+def _draw(program: Program, nodes: Mapping[str, Node], kept: list[str], options: dict[str, Any], count: int) -> Values:
     """Draw sites of the model without its data, all draws at once if the model allows it, in the shapes of one run."""
-    free = poutine.uncondition(model)
+    free = poutine.uncondition(program.model)
     try:
-        found = Predictive(free, **options, return_sites=kept, parallel=True)(*run._args, **run._kwargs)
+        found = Predictive(free, **options, return_sites=kept, parallel=True)(*program.args, **program.kwargs)
     except ValueError:  # it is not written for all draws at once
-        found = Predictive(free, **options, return_sites=kept)(*run._args, **run._kwargs)
+        found = Predictive(free, **options, return_sites=kept)(*program.args, **program.kwargs)
     return {name: _shaped(found[name].detach(), nodes[name]["value"], count) for name in kept if name in found}
 
 

@@ -11,7 +11,7 @@ import torch
 from pyro.infer.mcmc.util import select_samples
 from torch import Tensor
 
-from pyro_manifold.density import Sites, Target, one_thread_at_a_time
+from pyro_manifold.density import Program, Sites, Target, one_thread_at_a_time
 from pyro_manifold.diagnostics import (
     Diagnostics,
     Symmetry,
@@ -45,6 +45,12 @@ class Results(pyro.infer.MCMC):
     _vectorised: bool
     stopped: str | None
     _known_symmetries: KnownSymmetries | None = None
+
+    @property
+    def program(self) -> Program | None:
+        """The model with the arguments of `run`; None if the kernel has a ``potential_fn`` in its place."""
+        model = getattr(self.kernel, "model", None)
+        return None if model is None else Program(model, self._args, self._kwargs, self._data_loader)
 
     @property
     def _run_here(self) -> Run[Any, Any] | None:
@@ -147,8 +153,7 @@ class Results(pyro.infer.MCMC):
             print(self.stopped)
 
     def _divergence_advice(self, diverging: Tensor | None) -> str:
-        model = getattr(self.kernel, "model", None) if self._data_loader is None else None
-        return divergence_advice(model, self._args, self._kwargs, self._samples, diverging)
+        return divergence_advice(self.program, self._samples, diverging)
 
     @one_thread_at_a_time
     def symmetries(self) -> list[Symmetry]:

@@ -10,7 +10,8 @@ import pyro
 import torch
 from torch import Tensor, fx
 
-from pyro_manifold.diagnostics import Replay, Values, named
+from pyro_manifold.density import Program
+from pyro_manifold.diagnostics import Values, named, without_draws
 from pyro_manifold.graphs import VECTORISATION, FlatFunction, Verified, agrees, row_by_row, run, trace, vmapped
 from pyro_manifold.infer.mcmc.running import Iteration
 from pyro_manifold.store import Plain, check_entries
@@ -78,7 +79,7 @@ class RunningPredictions:
         for name, function in {"model": model, "statistic": statistic}.items():
             if not callable(function) and (name == "model" or function is not None):
                 raise ValueError(f"{_OWNER}: {name}={function!r}, expected a function.")
-        self._replay, self._statistic = Replay(model, args, kwargs), statistic
+        self._program, self._statistic = Program(model, args, kwargs), statistic
         self._shapes: dict[str, torch.Size] = {}
         self._predict: Verified | None = None
         self.draws = 0
@@ -173,7 +174,7 @@ class RunningPredictions:
             )
 
     def _of_one_chain(self, values: Values) -> tuple[Tensor]:
-        returned = self._replay.trace(values).nodes["_RETURN"]["value"]
+        returned = self._program.trace(values).nodes["_RETURN"]["value"]
         found = returned if self._statistic is None else self._statistic(returned)
         if not isinstance(found, Tensor):
             what = "the model returns" if self._statistic is None else "statistic returns"
@@ -210,7 +211,7 @@ class RunningPredictions:
         (once,), (again,) = self._of_one_chain(values), self._of_one_chain(values)
         if once.shape == again.shape and agrees(again, once):
             return True
-        drawn = sorted(self._replay.without_draws(values))
+        drawn = sorted(without_draws(self._program, values))
         warnings.warn(
             f"{_OWNER}: predictions are not the same at each call with one draw; they depend on "
             f"{drawn or 'random numbers of the model, such as dropout'}, for which the draws have no values. Check "

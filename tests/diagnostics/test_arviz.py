@@ -11,6 +11,7 @@ from pyro import poutine
 from pyro.infer import NUTS, Predictive
 
 from problems.monte_carlo import assert_mean
+from pyro_manifold.density import Program
 from pyro_manifold.diagnostics import pointwise_log_likelihood, to_inferencedata
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
@@ -180,7 +181,7 @@ def test_models_that_cannot_be_traced_are_run_draw_by_draw():
         pyro.sample("y", dist.Normal(x, scale), obs=y)
 
     x = torch.tensor([0.5, -0.5, 1.0, -1.0])
-    values = pointwise_log_likelihood(branching, (torch.tensor(0.3),), {}, {"x": x})["y"]
+    values = pointwise_log_likelihood(Program(branching, (torch.tensor(0.3),)), {"x": x})["y"]
     expected = dist.Normal(x, torch.where(x > 0, 1.0, 2.0)).log_prob(torch.tensor(0.3))
     assert torch.allclose(values, expected)
 
@@ -191,7 +192,7 @@ def test_branches_that_a_tracer_cannot_see_are_found_by_comparison():
         pyro.sample("y", dist.Normal(x, 1.0 if x.tolist() > 0 else 2.0), obs=y)
 
     x = torch.tensor([0.5, 1.0, -0.5, -1.0])
-    values = pointwise_log_likelihood(branching, (torch.tensor(0.3),), {}, {"x": x})["y"]
+    values = pointwise_log_likelihood(Program(branching, (torch.tensor(0.3),)), {"x": x})["y"]
     expected = dist.Normal(x, torch.where(x > 0, 1.0, 2.0)).log_prob(torch.tensor(0.3))
     assert torch.allclose(values, expected)
 
@@ -204,7 +205,7 @@ def test_scales_are_left_out_and_factors_are_no_observations():
             pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(0.3))
 
     x = torch.tensor([0.5, -0.5])
-    found = pointwise_log_likelihood(tempered, (), {}, {"x": x})
+    found = pointwise_log_likelihood(Program(tempered), {"x": x})
     assert set(found) == {"y"}
     assert torch.allclose(found["y"], dist.Normal(x, 1.0).log_prob(torch.tensor(0.3)))
 
@@ -226,7 +227,7 @@ def test_masked_observations_have_no_likelihood(way):
     samples = {"x": torch.tensor([0.0, 1.0])}
     if way == "obs_mask":
         samples["y_unobserved"] = torch.zeros(2, 3)
-    (values,) = pointwise_log_likelihood(masked, (), {}, samples).values()
+    (values,) = pointwise_log_likelihood(Program(masked), samples).values()
     expected = dist.Normal(samples["x"][:, None], 1.0).log_prob(y) * mask
     assert torch.allclose(values, expected)
 

@@ -9,6 +9,7 @@ from pyro import poutine
 from pyro.infer import NUTS
 from pyro.infer.reparam import LocScaleReparam
 
+from pyro_manifold.density import Program
 from pyro_manifold.diagnostics import deterministic_values, observed_values, pointwise_log_likelihood, to_inferencedata
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
@@ -84,7 +85,7 @@ def test_the_model_is_not_run_for_every_draw():
         pyro.deterministic("floor", x.floor().long())
 
     x = torch.randn(600)
-    found = deterministic_values(model, (), {}, {"x": x})
+    found = deterministic_values(Program(model), {"x": x})
     assert torch.equal(found["floor"], x.floor().long())
     assert len(runs) < 40
 
@@ -95,7 +96,9 @@ def test_more_draws_than_one_batch_has_and_models_that_cannot_be_traced():
         pyro.deterministic("size", x if x > 0 else -2 * x)
 
     x = torch.randn(600)
-    torch.testing.assert_close(deterministic_values(branching, (), {}, {"x": x})["size"], torch.where(x > 0, x, -2 * x))
+    torch.testing.assert_close(
+        deterministic_values(Program(branching), {"x": x})["size"], torch.where(x > 0, x, -2 * x)
+    )
 
 
 def test_those_that_depend_on_summed_out_sites_have_no_value():
@@ -133,7 +136,7 @@ def test_sites_that_were_not_kept_are_named():
 def test_without_a_model_there_are_none():
     kernel = OHMC(potential_fn=lambda sites: 0.5 * sites["x"].square().sum(), manifolds={})
     mcmc = run(kernel, initial_params={"x": torch.zeros(2)})
-    with pytest.raises(ValueError, match=r"need a model.*potential_fn"):
+    with pytest.raises(ValueError, match=r"needs a model.*potential_fn"):
         mcmc.get_samples(deterministic=True)
 
 
@@ -143,7 +146,7 @@ def test_a_branch_that_a_tracer_cannot_see_is_found_in_the_tails():
         pyro.deterministic("d", x * 2 if x.detach().numpy() > 1.5 else x)
 
     x = torch.cat([torch.zeros(1), torch.randn(999)])
-    found = deterministic_values(model, (), {}, {"x": x})["d"]
+    found = deterministic_values(Program(model), {"x": x})["d"]
     assert torch.equal(found, torch.where(x > 1.5, 2 * x, x))
 
 
@@ -156,7 +159,7 @@ def test_a_site_that_depends_on_two_places_of_a_plate_has_no_value():
         pyro.deterministic("twice", 2 * pyro.sample("x", dist.Normal(0.0, 1.0)))
 
     with pytest.warns(UserWarning, match="depend on"):
-        assert set(deterministic_values(model, (), {}, {"x": torch.randn(5)})) == {"twice"}
+        assert set(deterministic_values(Program(model), {"x": torch.randn(5)})) == {"twice"}
 
 
 ERRORS = torch.tensor([15.0, 10.0, 16.0])
@@ -207,9 +210,9 @@ HANDLERS = [computed(lambda fn: fn.mean), poutine.reparam(config={"theta": LocSc
 def test_any_handler_may_compute_a_site(handler):
     samples = {"mu": torch.tensor([0.0, 1.0]), "tau": torch.tensor([1.0, 2.0]), "theta_decentered": torch.zeros(2, 3)}
     model, y = handler(schools), torch.zeros(3)
-    assert set(observed_values(model, (y,), {}, samples)) == {"y"}
-    assert set(pointwise_log_likelihood(model, (y,), {}, samples)) == {"y"}
-    assert deterministic_values(model, (y,), {}, samples)["theta"].shape == (2, 3)
+    assert set(observed_values(Program(model, (y,)), samples)) == {"y"}
+    assert set(pointwise_log_likelihood(Program(model, (y,)), samples)) == {"y"}
+    assert deterministic_values(Program(model, (y,)), samples)["theta"].shape == (2, 3)
 
 
 def test_residuals_are_no_data_but_have_a_likelihood():
@@ -219,9 +222,9 @@ def test_residuals_are_no_data_but_have_a_likelihood():
         pyro.sample("likelihood", dist.Delta(Y, log_density=-((Y - x) ** 2)), obs=Y)
 
     samples = {"x": torch.tensor([0.0, 1.0])}
-    assert not observed_values(model, (), {}, samples)
-    assert set(deterministic_values(model, (), {}, samples)) == {"residual"}
-    found = pointwise_log_likelihood(model, (), {}, samples)
+    assert not observed_values(Program(model), samples)
+    assert set(deterministic_values(Program(model), samples)) == {"residual"}
+    found = pointwise_log_likelihood(Program(model), samples)
     torch.testing.assert_close(found["residual"], dist.Normal(0.0, 2.0).log_prob(torch.tensor([3.0, 2.0])))
 
 

@@ -7,6 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
+from pyro_manifold.density import Program
 from pyro_manifold.diagnostics import divergence_advice
 from pyro_manifold.infer import MCMC, OHMC
 
@@ -54,7 +55,7 @@ def lowest(scale, count):
 
 
 def advice(model, samples, diverging):
-    return divergence_advice(model, (), {}, samples, diverging)
+    return divergence_advice(Program(model), samples, diverging)
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])
@@ -108,7 +109,7 @@ def test_models_that_cannot_be_run_have_the_general_advice():
 
     samples = {"x": torch.randn(4, 10)}
     for model in (None, broken):
-        said = divergence_advice(model, (), {}, samples, torch.ones(4, 10, dtype=torch.bool))
+        said = divergence_advice(Program(model), samples, torch.ones(4, 10, dtype=torch.bool))
         assert "or a scale is near 0; then raise target_accept_prob" in said
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyro import poutine
 
+from pyro_manifold.density import Program
 from pyro_manifold.diagnostics import pointwise_log_likelihood
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
@@ -29,7 +30,7 @@ def draws(count=5):
 
 
 def likelihood(model, samples):
-    return pointwise_log_likelihood(model, (), {}, samples)
+    return pointwise_log_likelihood(Program(model), samples)
 
 
 def closed_form(samples, y, scale=1.0):

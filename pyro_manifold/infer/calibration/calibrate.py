@@ -17,8 +17,8 @@ import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyro_manifold.density import Target, target_from_model
-from pyro_manifold.diagnostics import NUMBERS_OF_DRAWS, Calibration, Replay, Values, autocorrelation, first_draw
+from pyro_manifold.density import Program, Target, target_from_model
+from pyro_manifold.diagnostics import NUMBERS_OF_DRAWS, Calibration, Values, autocorrelation, first_draw, without_draws
 from pyro_manifold.infer.calibration.fits import Fit, MakeKernel, Study, described, one_by_one, vectorised
 from pyro_manifold.infer.calibration.quantities import Quantities, latent_values, symmetries_of
 from pyro_manifold.infer.calibration.simulation import (
@@ -185,7 +185,7 @@ def _quantities(
     if not target.manifolds and not target.transforms:
         raise ValueError("calibrate: the model has no latent site, expected at least one that is not summed out.")
     values = first_draw(latent_values(target, 1))
-    summed_out = bool(Replay(Conditioned(model, observations), args, kwargs).without_draws(values))
+    summed_out = bool(without_draws(Program(Conditioned(model, observations), args, kwargs), values))
     if about is None:
         data = check_generates(generator, values, generator.model is model).data
     elif summed_out:

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_manifold.density import Target
+from pyro_manifold.density import Program, Target
 from pyro_manifold.diagnostics import (
-    Replay,
     Symmetry,
     Values,
     known_quantities,
@@ -99,7 +98,7 @@ class Quantities:
         before, self.model.data = self.model.data, own
         try:
             sites = {name: x for name, x in values.items() if not name.startswith(_DATA)}
-            trace = Replay(self.model, self.args, self.kwargs).trace(sites)
+            trace = Program(self.model, self.args, self.kwargs).trace(sites)
         finally:
             self.model.data = before
         density = trace.log_prob_sum()
@@ -107,7 +106,7 @@ class Quantities:
 
     def _summed_out(self, points: Values, data: Values) -> Tensor:
         model = Conditioned(self.model.__wrapped__, data)
-        found = pointwise_log_likelihood(model, self.args, self.kwargs, points)
+        found = pointwise_log_likelihood(Program(model, self.args, self.kwargs), points)
         return torch.stack([x.flatten(1).sum(1) if x.dim() > 1 else x for x in found.values()]).sum(0)
 
 

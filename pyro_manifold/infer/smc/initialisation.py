@@ -19,7 +19,6 @@ from pyro_manifold.density import (
     BatchedDensity,
     ModelTarget,
     NoFiniteStartError,
-    Program,
     Sites,
     Target,
     TemperedTarget,
@@ -108,7 +107,7 @@ def problem_with_finite_starts(
     return problem
 
 
-def check_prior(program: Program, owner: str) -> None:
+def check_prior(program: Callable[[], Any], owner: str) -> None:
     """Raise an error for a site whose prior is improper or scaled, with the name ``owner`` of the method.
 
     Raises:
@@ -118,7 +117,7 @@ def check_prior(program: Program, owner: str) -> None:
         program()
 
 
-def warn_if_improper(program: Program, owner: str) -> None:
+def warn_if_improper(program: Callable[[], Any], owner: str) -> None:
     """Warn of improper priors, under which the evidence is that of an arbitrary unit of the prior.
 
     Args:
