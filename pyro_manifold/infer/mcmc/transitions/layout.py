@@ -50,7 +50,7 @@ class Layout:
         misplaced = sorted({name for name in named if name not in params or named.count(name) > 1})
         if misplaced:
             raise ValueError(f"full_mass names {misplaced}, expected names among {sorted(params)}, each at most once.")
-        for name in set(named) - set(shapes):
+        for name in sorted(set(named) - set(shapes)):
             raise ValueError(
                 f"full_mass names '{name}', which moves on a manifold with masses of its own: leave it out, or give it "
                 f"unconstrained coordinates by transforms={{'{name}': HouseholderTransform(n, p).inv}}."
