@@ -31,6 +31,7 @@ from statsmodels.tsa.vector_ar.vecm import VECM, select_coint_rank
 from examples import datasets, gallery
 from pyro_manifold.diagnostics import align_signs
 from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.distributions.transforms import HouseholderTransform
 from pyro_manifold.infer import MCMC, OHMC, SMC, compare_evidence
 
 SERIES = ["GDP", "consumption", "investment"]
@@ -51,6 +52,12 @@ def model(y, rank, scale=0.2):
     factor = scales[..., None] * correlations
     with pyro.plate("quarters", len(y) - 2):
         pyro.sample("change", dist.MultivariateNormal(expected, scale_tril=factor[..., None, :, :]), obs=change[1:])
+
+
+def together():
+    """Return the kernel: the speeds follow as the relation turns, and so both have coordinates and masses in common."""
+    transforms = {"relations": HouseholderTransform(3, 1).inv}
+    return OHMC(model, transforms=transforms, full_mass=[("relations", "speeds")], target_accept_prob=0.95)
 
 
 def load():
@@ -148,7 +155,7 @@ def main(argv=None):
     arguments = gallery.begin(parser, argv)
 
     y, quarters = load()
-    mcmc = MCMC(OHMC(model), arguments.draws, arguments.draws // 2, num_chains=4, disable_progbar=True)
+    mcmc = MCMC(together(), arguments.draws, arguments.draws // 2, num_chains=4, disable_progbar=True)
     mcmc.run(y, rank=1, scale=arguments.scale)
     mcmc.summary(max_rows=6)
     draws = mcmc.get_samples(group_by_chain=True, align=True)
