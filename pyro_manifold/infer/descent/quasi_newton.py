@@ -12,7 +12,7 @@ from pyro_manifold.infer.descent.points import Points, unit
 _PAIRS = 10
 _SUFFICIENT = 1e-4  # Armijo constant: fraction of the decrease predicted by the slope
 _LONGER, _SHORTER = 2.0, 1 / 3
-_SHORTEST = 1e-12
+_SHORTEST, _LONGEST = 1e-12, 2.0**12
 
 
 class QuasiNewtonState(NamedTuple):
@@ -86,7 +86,7 @@ class QuasiNewton:
             torch.where(good, energy_there, energy),
             slope,
             torch.where(good.unsqueeze(1), following, direction),
-            torch.where(learns, 1.0, torch.where(good, _LONGER * step, _SHORTER * step)),
+            torch.where(learns, 1.0, torch.where(good, (_LONGER * step).clamp(max=_LONGEST), _SHORTER * step)),
             *memory,
         )
 

@@ -105,9 +105,10 @@ def test_those_that_have_arrived_stay_once_and_of_others_the_better_half():
     found = find_modes(QuasiNewton(points), points, starts, 2, 5)
     assert counts[-1] == 2
     assert max(counts) == 8
-    assert float(found.at[0].abs().max()) < 0.1
     assert len(found.at) == 3
-    assert found.at[1:, 0].min() > 50
+    in_order = found.at[found.at[:, 0].argsort()]  # along the slope energies fall below that of the valley
+    assert float(in_order[0].abs().max()) < 0.1
+    assert in_order[1:, 0].min() > 50
 
 
 def test_draws_of_a_mixture_have_its_moments():
