@@ -18,8 +18,8 @@ class Program:
         model: a Pyro model.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        loader: iterable over batches, whose tensors are the other arguments of the model; None if it takes all of them from
-            ``args`` and ``kwargs``.
+        loader: iterable over batches, whose tensors are the other arguments of the model; None if it takes all of them
+            from ``args`` and ``kwargs``.
     """
 
     model: Callable[..., Any]
