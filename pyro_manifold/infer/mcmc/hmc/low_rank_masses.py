@@ -92,7 +92,8 @@ class LowRankEstimator(InverseMassEstimator):
         like = self.initial()
         if given.shape != like.shape[1:]:
             raise ValueError(f"the shape {tuple(given.shape)}, expected {tuple(like.shape[1:])}")
-        rows = given.detach().to(like)
+        rows = given.detach().to(like).clone()
+        rows[0, 0] = 1
         weights, directions = rows[1:, 0], rows[1:, 1:]
         if not bool(rows.isfinite().all() & (rows[0, 1:] > 0).all() & (weights > -1).all()):
             raise ValueError("values that are not finite, variances that are not positive, or weights of -1 or less")
