@@ -20,7 +20,7 @@ from pyro_manifold.density.minibatch import Minibatch, in_minibatches, shapes_of
 from pyro_manifold.density.model import ModelTarget, Target, target_from_model, target_from_potential
 from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.density.prior import prior_density
-from pyro_manifold.density.program import Program
+from pyro_manifold.density.program import Program, latent_sites
 from pyro_manifold.density.seeds import seed_of
 from pyro_manifold.density.supports import with_true_support
 from pyro_manifold.density.tempered import (

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from pyro_manifold.density.batched import PotentialFunction, Sites
-from pyro_manifold.density.program import Program
+from pyro_manifold.density.program import Program, latent_sites
 from pyro_manifold.density.same_sites import OtherSitesError
 from pyro_manifold.density.supports import parameters, with_true_support
 from pyro_manifold.distributions import manifold_of
@@ -52,16 +52,8 @@ def refuse_for_kernels_of_pyro(program: Program) -> None:
             nodes = program.trace().nodes
     except Exception:  # Pyro says it, where the model runs
         return
-    names = [name for name, site in _latent(nodes).items() if not site["fn"].support.is_discrete]
+    names = [name for name, site in latent_sites(nodes).items() if not site["fn"].support.is_discrete]
     refuse_dependent(dependent_supports(program, nodes, names), "Pyro's kernels do not follow: use OHMC, or")
-
-
-def _latent(nodes: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: site
-        for name, site in nodes.items()
-        if site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
-    }
 
 
 def refuse_for_guides(program: Callable[[], Any], nodes: Mapping[str, Any]) -> None:
@@ -71,7 +63,7 @@ def refuse_for_guides(program: Callable[[], Any], nodes: Mapping[str, Any]) -> N
         program: the model with its arguments.
         nodes: the sites of a run.
     """
-    latent = _latent(nodes)
+    latent = latent_sites(nodes)
     names = [name for name, site in latent.items() if not site["fn"].has_enumerate_support]
     refuse_dependent(dependent_supports(program, nodes, names), "automatic guides do not follow")
     for name in names:

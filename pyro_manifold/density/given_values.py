@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from pyro import poutine
 from pyro.infer.autoguide.initialization import init_to_value
 from torch import Tensor
+
+from pyro_manifold.density.program import latent_sites
 
 
 def check_names(init_strategy: Callable[..., Any], nodes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -21,10 +22,8 @@ def check_names(init_strategy: Callable[..., Any], nodes: Mapping[str, Mapping[s
     names: frozenset[str] = getattr(init_strategy, "names", frozenset())
     draws = sorted(names) if names and names.isdisjoint(nodes) else []
     if unknown or draws:
-        sampled = [name for name, site in nodes.items() if site["type"] == "sample" and not site["is_observed"]]
-        sites = [name for name in sampled if not poutine.util.site_is_subsample(nodes[name])]
         has = f"init_to_value has values for {unknown}" if unknown else f"init_to_draws has draws only for {draws}"
-        raise ValueError(f"{has}, but the model samples {sites}: give values under these names.")
+        raise ValueError(f"{has}, but the model samples {list(latent_sites(nodes))}: give values under these names.")
 
 
 def check_shape(name: str, site: Mapping[str, Any], value: Tensor) -> None:

@@ -10,6 +10,15 @@ from pyro import poutine
 from torch import Tensor
 
 
+def latent_sites(nodes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sites of a trace that are sampled and not observed, without the indices of subsamples."""
+    return {
+        name: site
+        for name, site in nodes.items()
+        if site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
+    }
+
+
 @dataclass(frozen=True)
 class Program:
     """A Pyro model with its arguments.

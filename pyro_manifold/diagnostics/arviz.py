@@ -11,6 +11,7 @@ import pyro.infer
 import torch
 from torch import Tensor
 
+from pyro_manifold.density import Program
 from pyro_manifold.diagnostics.checks import check_flag, check_same_number
 from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
 from pyro_manifold.diagnostics.installed_arviz import inference_data
@@ -125,7 +126,7 @@ def to_inferencedata(
         if program.loader is None:
             groups["observed_data"] = dict(observed_values(program, flat))
         if log_likelihood is True:
-            groups["log_likelihood"], observed = _log_likelihood(mcmc, posterior, chains, draws)
+            groups["log_likelihood"], observed = _log_likelihood(program, posterior, chains, draws)
     groups |= _prior_groups(prior, groups["posterior"], groups.get("observed_data", {}))
     arrays = {name: _arrays(group) for name, group in groups.items() if group}
     named = _checked_dims(arrays, dims or {}, coords or {})
@@ -189,13 +190,10 @@ def _prior_groups(prior: Mapping[str, Any] | None, posterior: Group, observed: G
     return {"prior": {name: x for name, x in values.items() if name not in names}, "prior_predictive": predictive}
 
 
-def _log_likelihood(
-    mcmc: pyro.infer.MCMC, posterior: Mapping[str, Tensor], chains: int, draws: int
-) -> tuple[Group, Group]:
+def _log_likelihood(program: Program, posterior: Mapping[str, Tensor], chains: int, draws: int) -> tuple[Group, Group]:
     """Return the log likelihood of each entry of the observed sites, and which entries are observations."""
     flat = {name: value.reshape(chains * draws, *value.shape[2:]) for name, value in posterior.items()}
     try:
-        program = program_of(mcmc)
         found = pointwise_likelihood(program, flat)
     except Exception as error:  # a model can raise any exception; the other groups are still exported
         warnings.warn(f"log_likelihood is left out: {error}; log_likelihood=False avoids this.", stacklevel=3)

@@ -16,7 +16,7 @@ from pyro.optim import PyroOptim
 from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor
 
-from pyro_manifold.density import Batch, BatchedPotential, refuse_cut_gradients
+from pyro_manifold.density import Batch, BatchedPotential, latent_sites, refuse_cut_gradients
 from pyro_manifold.graphs import reason
 from pyro_manifold.graphs.native import native_code_is_allowed
 from pyro_manifold.infer.mcmc.transitions import CompilationPolicy
@@ -246,13 +246,8 @@ def _first_run(
     own = [name for name, site in of_model.nodes.items() if site["type"] == "param"]
     if own:
         raise NotTracedError(f"the model has its own parameters ('{own[0]}')")
-    sites = {
-        name: site
-        for name, site in of_model.nodes.items()
-        if site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
-    }
     stored = {name: site["value"].unconstrained() for name, site in of_guide.nodes.items() if site["type"] == "param"}
-    return sites, stored
+    return latent_sites(of_model.nodes), stored
 
 
 def _parameters_of(guide: AutoGuide, stored: Mapping[str, Tensor]) -> Parameters:

@@ -10,8 +10,13 @@ from pyro_manifold.infer.mcmc.hmc.leapfrog import State, leapfrog_step, refresh,
 from pyro_manifold.infer.mcmc.hmc.lengths import INITIAL_LENGTH, SHORTEST_LENGTH, LengthChoice, TrajectoryLength
 from pyro_manifold.infer.mcmc.hmc.low_rank_masses import LowRankEstimator, geometric_mean
 from pyro_manifold.infer.mcmc.hmc.low_rank_metric import LowRankMechanics, LowRankMetric
-from pyro_manifold.infer.mcmc.hmc.mass_estimators import CurvatureEstimator, diagonal_inverse_mass
-from pyro_manifold.infer.mcmc.hmc.masses import ColumnEstimator, DiagonalEstimator, Masses
+from pyro_manifold.infer.mcmc.hmc.mass_estimators import (
+    ColumnEstimator,
+    CurvatureEstimator,
+    DiagonalEstimator,
+    diagonal_inverse_mass,
+)
+from pyro_manifold.infer.mcmc.hmc.masses import Masses
 from pyro_manifold.infer.mcmc.hmc.mechanics import (
     CayleyMechanics,
     EuclideanMechanics,
