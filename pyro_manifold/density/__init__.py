@@ -1,6 +1,7 @@
 """Conversion of a Pyro model to pure functions of tensors, by Pyro's handlers."""
 
 from pyro_manifold.density.angles import PERIODIC
+from pyro_manifold.density.batch_program import BatchProgram
 from pyro_manifold.density.batched import Batch, BatchedPotential, PotentialFunction, Sites, value_and_gradient
 from pyro_manifold.density.batched_density import BatchedDensity
 from pyro_manifold.density.batches import Batches, Order, check_order
@@ -18,10 +19,10 @@ from pyro_manifold.density.initial_values import NoFiniteStartError, finite_valu
 from pyro_manifold.density.loader import target_from_loader
 from pyro_manifold.density.minibatch import Minibatch, in_minibatches, shapes_of
 from pyro_manifold.density.model import ModelTarget, Target, target_from_model, target_from_potential
-from pyro_manifold.density.point_masses import is_deterministic
 from pyro_manifold.density.prior import prior_density
-from pyro_manifold.density.program import Program, latent_sites
+from pyro_manifold.density.program import ModelOptions, Program
 from pyro_manifold.density.seeds import seed_of
+from pyro_manifold.density.sites import has_data, is_deterministic, is_latent, latent_sites
 from pyro_manifold.density.supports import with_true_support
 from pyro_manifold.density.tempered import (
     INVERSE_TEMPERATURE,

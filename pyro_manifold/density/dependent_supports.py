@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from pyro_manifold.density.batched import PotentialFunction, Sites
-from pyro_manifold.density.program import Program, latent_sites
 from pyro_manifold.density.same_sites import OtherSitesError
+from pyro_manifold.density.sites import latent_sites
 from pyro_manifold.density.supports import parameters, with_true_support
 from pyro_manifold.distributions import manifold_of
 from pyro_manifold.graphs import Verified, row_by_row, trace, vmapped
@@ -41,7 +41,7 @@ def refuse_dependent(names: Iterable[str], where: str) -> None:
         raise ValueError(f"Site '{name}' has a support that depends on other sites, which {where}{separator}{_REMEDY}.")
 
 
-def refuse_for_kernels_of_pyro(program: Program) -> None:
+def refuse_for_kernels_of_pyro(program: Callable[[], Any]) -> None:
     """Raise ValueError for sites whose support Pyro's own kernels would fix in one run of the model.
 
     Args:
@@ -49,7 +49,7 @@ def refuse_for_kernels_of_pyro(program: Program) -> None:
     """
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            nodes = program.trace().nodes
+            nodes = poutine.block(poutine.trace(program).get_trace)().nodes
     except Exception:  # Pyro says it, where the model runs
         return
     names = [name for name, site in latent_sites(nodes).items() if not site["fn"].support.is_discrete]

@@ -16,7 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_manifold.density.causes import Arguments, ModelError, Witness, explained, version
 from pyro_manifold.density.distribution_parts import parts
-from pyro_manifold.density.point_masses import is_deterministic
+from pyro_manifold.density.sites import is_deterministic
 from pyro_manifold.distributions import manifold_of, of_elements, off_manifold
 
 Run = Callable[[Callable[[], Any]], poutine.Trace]

@@ -9,7 +9,7 @@ from typing import Any
 from pyro.infer.autoguide.initialization import init_to_value
 from torch import Tensor
 
-from pyro_manifold.density.program import latent_sites
+from pyro_manifold.density.sites import latent_sites
 
 
 def check_names(init_strategy: Callable[..., Any], nodes: Mapping[str, Mapping[str, Any]]) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_manifold.density.batch_program import BatchProgram
 from pyro_manifold.density.batched import Batch, Sites
 from pyro_manifold.density.epochs import PREFIX, Epochs, arguments_of, check_loader, length_of, number_of_examples
 from pyro_manifold.density.minibatch import Minibatch, Plates, Subsample, shapes_of
@@ -21,30 +21,15 @@ from pyro_manifold.density.model import ModelTarget, target_from_model
 from pyro_manifold.graphs import reason
 
 
-class _Program:
-    """A model and the arguments of its current batch."""
-
-    def __init__(self, model: Callable[..., Any], kwargs: Mapping[str, Any], arguments: Batch) -> None:
-        self._model, self._kwargs, self._arguments = model, dict(kwargs), arguments
-
-    def __call__(self) -> Any:
-        parts = {name.removeprefix(PREFIX): value for name, value in self._arguments.items()}
-        positional = [value for name, value in parts.items() if name.isdigit()]
-        named = {name: value for name, value in parts.items() if not name.isdigit()}
-        return self._model(*positional, **named, **self._kwargs)
-
-    @contextmanager
-    def on(self, batch: Batch) -> Iterator[None]:
-        before = self._arguments
-        self._arguments = {name: value for name, value in batch.items() if name in before}
-        try:
-            yield
-        finally:
-            self._arguments = before
+def _arguments(others: Mapping[str, Any], batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a model, of which a batch has a part; numbers are places, and other names keywords."""
+    parts = {name.removeprefix(PREFIX): value for name, value in batch.items()}
+    positional = tuple(value for name, value in parts.items() if name.isdigit())
+    return positional, {**{name: value for name, value in parts.items() if not name.isdigit()}, **others}
 
 
 def _on_batch(
-    program: _Program, potential_fn: Callable[[Sites], Tensor], weight: float, sites: Sites, batch: Batch
+    program: BatchProgram, potential_fn: Callable[[Sites], Tensor], weight: float, sites: Sites, batch: Batch
 ) -> Tensor:
     """Compute the potential energy of a program on a batch."""
     with program.on(batch), Subsample(batch, weight):
@@ -123,8 +108,8 @@ class LoaderDensity:
         return lengths.pop() / self._mean_length
 
     def _build(self, arguments: Batch) -> tuple[ModelTarget, Weights, Shapes]:
-        program = _Program(self._model, self._kwargs, arguments)
-        target = target_from_model(program, subsample=True, **self._options)
+        program = BatchProgram(self._model, partial(_arguments, self._kwargs), arguments)
+        target = target_from_model(program, **{**self._options, "subsample": True})
         plates = target.on({}).plates
         potential_fn = partial(_on_batch, program, target.potential_fn, self._weight_of(arguments))
         self._made[shapes_of(arguments)] = Minibatch(potential_fn, plates)

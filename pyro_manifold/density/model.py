@@ -45,9 +45,8 @@ from pyro_manifold.density.minibatch import (
     on_all_data,
     with_subsample,
 )
-from pyro_manifold.density.point_masses import ComputePointMasses
-from pyro_manifold.density.program import Program
 from pyro_manifold.density.same_sites import Prototype, WithSameSites
+from pyro_manifold.density.sites import ComputePointMasses
 from pyro_manifold.density.supports import TrueSupports
 from pyro_manifold.density.validation import WithoutValidation
 from pyro_manifold.distributions import log_base_measure, manifold_of
@@ -317,7 +316,7 @@ def target_from_model(
             unless Pyro sums sites out.
     """
     prepared = WithoutValidation()(TrueSupports()(StartInSupport()(ComputePointMasses()(model))))
-    program: Callable[[], Any] = Program(prepared, args, kwargs or {})
+    program: Callable[[], Any] = partial(prepared, *args, **(kwargs or {}))
     run = partial(_initial_trace, init_strategy=init_strategy)
     trace = first_trace(program, run, arguments_by_name(model, args, kwargs or {}))
     program = WithSameSites(program, Prototype.of(trace))

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from pyro import poutine
+from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
+from torch.distributions import Transform
 
-
-def latent_sites(nodes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sites of a trace that are sampled and not observed, without the indices of subsamples."""
-    return {
-        name: site
-        for name, site in nodes.items()
-        if site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
-    }
+from pyro_manifold.density.causes import arguments_by_name
+from pyro_manifold.density.loader import target_from_loader
+from pyro_manifold.density.model import ModelTarget, target_from_model
+from pyro_manifold.store import fingerprint
 
 
 @dataclass(frozen=True)
+class ModelOptions:
+    """How the density of a model is made; see `target_from_model`.
+
+    Attributes:
+        transforms: transforms to unconstrained space for some of the sites.
+        max_plate_nesting: as in Pyro, for models with enumerated sites.
+        init_strategy: a function that returns the initial value of a site.
+        subsample: whether plates may draw subsamples of their elements.
+    """
+
+    transforms: Mapping[str, Transform] | None = None
+    max_plate_nesting: int | None = None
+    init_strategy: Callable[..., Any] = init_to_uniform
+    subsample: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Program:
-    """A Pyro model with its arguments.
+    """A Pyro model with its arguments, from which everything that needs the model again is made.
 
     Attributes:
         model: a Pyro model.
@@ -29,12 +45,14 @@ class Program:
         kwargs: its keyword arguments.
         loader: iterable over batches, whose tensors are the other arguments of the model; None if it takes all of them
             from ``args`` and ``kwargs``.
+        options: how its density is made.
     """
 
     model: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     loader: Iterable[Any] | None = None
+    options: ModelOptions = ModelOptions()
 
     def __call__(self) -> Any:
         """Run the model.
@@ -56,7 +74,35 @@ class Program:
         """Return the program with a handler, or any function of models, applied to its model."""
         return replace(self, model=handler(self.model))
 
+    def with_options(self, **changed: Any) -> Program:
+        """Return the program with some of its `ModelOptions` changed."""
+        return replace(self, options=replace(self.options, **changed))
+
+    @cached_property
+    def target(self) -> ModelTarget:
+        """The density of the model, made once.
+
+        Raises:
+            ValueError: for a model that has none; see `target_from_model`.
+        """
+        options = vars(self.options)
+        if self.loader is not None:
+            return target_from_loader(self.model, self.loader, self.kwargs, **options)
+        return target_from_model(self.model, self.args, self.kwargs, **options)
+
     def trace(self, values: Mapping[str, Tensor] | None = None) -> poutine.Trace:
         """Return the trace of a run, outside of all handlers, with given values of some sites."""
         conditioned = poutine.condition(self, data=dict(values or {}))
         return poutine.block(poutine.trace(conditioned).get_trace)()
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return hashes of the arguments and of the loader, by a name for messages."""
+        arguments = arguments_by_name(self.model, self.args, self.kwargs)
+        found = {"the fingerprint of the model's arguments": fingerprint(arguments)}
+        if self.loader is not None:
+            found["the fingerprint of data_loader"] = fingerprint(self.loader)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickling, without the density."""
+        return {name: value for name, value in vars(self).items() if name != "target"}

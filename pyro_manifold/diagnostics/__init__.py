@@ -63,8 +63,6 @@ from pyro_manifold.diagnostics.replay import (
     Node,
     Values,
     first_draw,
-    has_data,
-    is_latent,
     over_draws,
     program_of,
     without_draws,

@@ -11,7 +11,7 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from pyro_manifold.density import Program, in_minibatches
+from pyro_manifold.density import Program, has_data, in_minibatches
 from pyro_manifold.diagnostics.marginal_likelihood import MarginalLikelihood
 from pyro_manifold.diagnostics.observations import are_observations, is_factor
 from pyro_manifold.diagnostics.replay import (
@@ -19,7 +19,6 @@ from pyro_manifold.diagnostics.replay import (
     Values,
     first_and_last_draw,
     first_draw,
-    has_data,
     moved,
     over_draws,
     without_draws,

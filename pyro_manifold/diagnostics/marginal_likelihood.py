@@ -17,9 +17,9 @@ from pyro.ops.packed import pack
 from pyro.ops.rings import LogRing
 from torch import Tensor
 
-from pyro_manifold.density import Program, is_deterministic
+from pyro_manifold.density import Program, has_data, is_deterministic
 from pyro_manifold.diagnostics.observations import are_observations
-from pyro_manifold.diagnostics.replay import Node, Values, has_data
+from pyro_manifold.diagnostics.replay import Node, Values
 
 Symbol = str
 """A letter for a plate or for a summed-out site, as in Pyro's packed tensors."""

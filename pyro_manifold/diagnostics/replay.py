@@ -7,10 +7,9 @@ from typing import Any
 
 import pyro
 import torch
-from pyro import poutine
 from torch import Tensor
 
-from pyro_manifold.density import Program, in_minibatches, is_deterministic
+from pyro_manifold.density import Program, has_data, in_minibatches, is_latent
 from pyro_manifold.graphs import FlatFunction, Verified, row_by_row, trace, vmapped
 
 Values = dict[str, Tensor]
@@ -118,21 +117,3 @@ def first_and_last_draw(samples: Mapping[str, Tensor]) -> list[Values]:
 def first_draw(samples: Mapping[str, Tensor]) -> Values:
     """Return the values of the first draw."""
     return {name: value[0].detach() for name, value in samples.items()}
-
-
-def is_latent(site: Node) -> bool:
-    """Return whether a site of a trace is sampled and not observed."""
-    sampled = site["type"] == "sample" and not site["is_observed"] and not poutine.util.site_is_subsample(site)
-    return sampled and not is_deterministic(site)
-
-
-def has_data(site: Node) -> bool:
-    """Return whether a site of a trace is observed and has data; `pyro.factor` is observed too, but has none."""
-    return (
-        site["type"] == "sample"
-        and site["is_observed"]
-        and not poutine.util.site_is_subsample(site)
-        and not site["infer"].get("is_auxiliary")
-        and not is_deterministic(site)
-        and not isinstance(site["fn"], pyro.distributions.Unit)
-    )

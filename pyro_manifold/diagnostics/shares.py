@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.known import known_quantities
+from pyro_manifold.diagnostics.replay import program_of
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.unvisited import FALSE_ALARMS, places
 
@@ -54,8 +55,11 @@ def comparable_log_density(particles: Any, mcmc: Any) -> Tensor | None:
     """Return the log density of particles; None unless it is comparable with that of the chains."""
     if not hasattr(particles, "kernel") or not hasattr(mcmc, "kernel") or particles.init != "prior":
         return None
-    settings = [getattr(each.kernel, "model_options", {}).get("transforms") for each in (particles, mcmc)]
-    same = getattr(mcmc.kernel, "model", None) is particles.kernel.model and settings[0] is settings[1]
+    try:
+        one, other = program_of(particles), program_of(mcmc)
+    except ValueError:  # a potential function
+        return None
+    same = one.model is other.model and one.options.transforms is other.options.transforms
     return particles.result.log_density if same else None
 
 

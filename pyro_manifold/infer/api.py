@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
@@ -12,13 +12,13 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro_manifold.density import (
     Program,
     Sites,
-    arguments_by_name,
     models_run,
     refuse_dependent,
     refuse_for_kernels_of_pyro,
 )
 from pyro_manifold.infer.exchange import ReplicaExchange, as_tempering, check_tempering
 from pyro_manifold.infer.mcmc import (
+    Kernel,
     Superchains,
     chains_and_goals,
     check_counts,
@@ -60,24 +60,6 @@ from pyro_manifold.infer.results import Results
 from pyro_manifold.store import fingerprint
 
 ChainMethod = Literal["vectorized", "parallel", "sequential"] | Shards
-
-
-@runtime_checkable
-class Vectorised(Protocol):
-    """Protocol of a kernel that advances all chains in one process, such as every `Kernel` of this package."""
-
-    def prepare(
-        self,
-        chains: int,
-        warmup_steps: int,
-        initial_params: Sites | None,
-        *args: Any,
-        data_loader: Iterable[Any] | None = None,
-        **kwargs: Any,
-    ) -> Run[Any, Any]: ...
-
-    @property
-    def takes_batches(self) -> bool: ...
 
 
 class MCMC(Results):
@@ -122,6 +104,7 @@ class MCMC(Results):
             and estimates the evidence. For OHMC and GHMC, ``"vectorized"``.
 
     Attributes:
+        program: the model with the arguments of `run`; None before, and for a kernel with a ``potential_fn``.
         stopped: reason for which a run with ``until`` stopped, which `summary` prints; None while it has not. Goals
             that are not reached are also a warning.
 
@@ -171,7 +154,7 @@ class MCMC(Results):
         self.num_samples: int
         self.stopped: str | None = None
         self._shards = chain_method if isinstance(chain_method, Shards) else None
-        self._vectorised = chain_method not in ("parallel", "sequential") and isinstance(kernel, Vectorised)
+        self._vectorised = chain_method not in ("parallel", "sequential") and isinstance(kernel, Kernel)
         num_chains, num_superchains, goals = chains_and_goals(
             num_chains, num_samples, until, kernel, self._vectorised, chain_method
         )
@@ -188,7 +171,7 @@ class MCMC(Results):
             warmup = num_samples if warmup_steps is None else warmup_steps
             others = {"Superchains": num_superchains, "Shards": self._shards}
             check_tempering(kernel, warmup, initial_params=initial_params, **others)
-        self._data_loader: Iterable[Any] | None = None
+        self.program = None
         self._store, self._resume = as_store(store, resume), resume
         if self._store is not None and transforms is not None:
             raise ValueError(
@@ -233,32 +216,40 @@ class MCMC(Results):
             **kwargs: keyword arguments of the model.
         """
         check_data_loader(data_loader, self._vectorised and self.kernel.takes_batches, self.kernel)
-        if not self._vectorised:
-            model = None if isinstance(self.kernel, Vectorised) else getattr(self.kernel, "model", None)
-            if model is not None:
-                refuse_for_kernels_of_pyro(Program(model, args, kwargs))
-            super().run(*args, **kwargs)
-        else:
-            self._take_arguments(args, kwargs, data_loader)
-            if self._shards is not None:
-                self._run_shards(self._shards, self._requested_samples, self._resume)
-            else:
-                self._run_vectorised()
+        own = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
+        if self._vectorised:
+            self.run_program(self.kernel.program(own, kwargs, data_loader))
+            return
+        if isinstance(self.kernel, Kernel):
+            self.program = self.kernel.program(own, kwargs)
+        elif getattr(self.kernel, "model", None) is not None:
+            self.program = Program(self.kernel.model, own, kwargs)
+            refuse_for_kernels_of_pyro(self.program)
+        super().run(*args, **kwargs)
         self._warn_of_chains()
 
-    def _compare(self, *args: Any, data_loader: Iterable[Any] | None = None, **kwargs: Any) -> None:
-        """Compare the stored run with this one, without sampling; arguments are those of the model.
+    def run_program(self, program: Program | None) -> None:
+        """Run as `run` does, for a model with its arguments; None for the ``potential_fn`` of the kernel."""
+        self._take(program)
+        if self._shards is not None:
+            self._run_shards(self._shards, self._requested_samples, self._resume)
+        else:
+            self._run_vectorised()
+        self._warn_of_chains()
+
+    def compare_program(self, program: Program | None) -> None:
+        """Compare the stored run with this one, without sampling.
 
         Raises:
             ValueError: if they differ; the message names the difference.
         """
-        self._take_arguments(args, kwargs, data_loader)
+        self._take(program)
         self._begun()
 
-    def _take_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], data_loader: Iterable[Any] | None) -> None:
+    def _take(self, program: Program | None) -> None:
         if self._store is not None:
             self._store.check_is_free(self._resume, self._shards is not None)
-        self._args, self._kwargs, self._data_loader = args, kwargs, data_loader
+        self.program = program
 
     def continue_run(self, num_samples: int) -> None:
         """Continue sampling from the current state without new warm-up; further draws are appended in `get_samples`.
@@ -308,17 +299,15 @@ class MCMC(Results):
 
     def _begun(self) -> Sampling:
         """Return the run before its first iteration, or in the last state of the stored run."""
-        args, kwargs = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in self._args), self._kwargs
-        loader = {} if self._data_loader is None else {"data_loader": self._data_loader}
         data = self._fingerprints_of_data()  # before the model can change them
         with models_run(self.disable_validation):
             run: Run[Any, Any]
             if self._tempering is None:
-                run = self.kernel.prepare(
-                    self.num_chains, self.warmup_steps, self._initial_params, *args, **loader, **kwargs
-                )
+                target = self.kernel.target(self.program, self._initial_params)
+                run = self.kernel.run_of(target, self.num_chains, self.warmup_steps, self._initial_params)
             else:
-                run = self._tempering.prepare(self.kernel, self.num_chains, self.warmup_steps, args, kwargs)
+                program: Any = self.program  # not None, as checked by `check_tempering`
+                run = self._tempering.prepare(self.kernel, self.num_chains, self.warmup_steps, program)
             self.kernel.run = run
             if self._num_superchains is not None:
                 together = self.num_chains // self._num_superchains
@@ -337,8 +326,7 @@ class MCMC(Results):
             self.num_chains,
             self._initial_params,
             options,
-            self._args,
-            self._kwargs if self._data_loader is None else {**self._kwargs, "data_loader": self._data_loader},
+            self.program,
             self._store,
             seed_of_all(self._store, shards.count, resume),
         )
@@ -347,7 +335,7 @@ class MCMC(Results):
             run_shards(shards, comparison, 0, True)
         outcomes = run_shards(shards, job, self.warmup_steps + num_samples, self._disable_progbar)
         self._sampling = ShardedDraws(job, outcomes, self._thinning)
-        self._take(self._sampling)
+        self._take_results(self._sampling)
 
     def _goal(self, run: Run[Any, Any]) -> Goal | None:
         if self._until is None:
@@ -358,13 +346,7 @@ class MCMC(Results):
 
     def _fingerprints_of_data(self) -> dict[str, str]:
         """Return fingerprints of the data of a kernel that takes minibatches, by name."""
-        if not self.kernel.takes_batches or self.kernel.model is None:
-            return {}
-        arguments = arguments_by_name(self.kernel.model, self._args, self._kwargs)
-        found = {"the fingerprint of the model's arguments": fingerprint(arguments)}
-        if self._data_loader is not None:
-            found["the fingerprint of data_loader"] = fingerprint(self._data_loader)
-        return found
+        return self.program.fingerprints() if self.kernel.takes_batches and self.program is not None else {}
 
     def _storage(self, run: Run[Any, Any], data: Mapping[str, str]) -> DrawStorage:
         """Return the draw storage of a run."""
@@ -395,11 +377,11 @@ class MCMC(Results):
 
             sampling.go_on(consumers, figures, self._disable_progbar)
         self.stopped = sampling.stopped
-        self._take(sampling)
+        self._take_results(sampling)
         if sampling.error is not None:
             raise sampling.error
 
-    def _take(self, sampling: Sampling | ShardedDraws) -> None:
+    def _take_results(self, sampling: Sampling | ShardedDraws) -> None:
         """Take over the draws and diagnostics of a run."""
         self.num_samples = sampling.draws
         self._samples = sampling.samples()

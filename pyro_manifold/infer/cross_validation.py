@@ -15,12 +15,11 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_manifold.density import Program
+from pyro_manifold.density import Program, is_latent
 from pyro_manifold.diagnostics import (
     PointwiseLikelihood,
     check_elpd_data,
     elpd_data,
-    is_latent,
     pointwise_likelihood,
     pointwise_log_likelihood,
     warn_of_factors,

@@ -13,8 +13,16 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyro_manifold.density import StartInSupport, arguments_by_name, explained, in_minibatches, is_deterministic
-from pyro_manifold.diagnostics import Node, Values, check_same_number, has_data, is_latent
+from pyro_manifold.density import (
+    StartInSupport,
+    arguments_by_name,
+    explained,
+    has_data,
+    in_minibatches,
+    is_deterministic,
+    is_latent,
+)
+from pyro_manifold.diagnostics import Node, Values, check_same_number
 from pyro_manifold.graphs import reason
 
 _SHAPES_SHOWN = 4

@@ -11,8 +11,17 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_manifold.density import Program, StartInSupport, has_no_draws, in_minibatches, is_deterministic, parts
-from pyro_manifold.diagnostics import Node, Values, first_draw, has_data, is_latent, program_of, without_draws
+from pyro_manifold.density import (
+    Program,
+    StartInSupport,
+    has_data,
+    has_no_draws,
+    in_minibatches,
+    is_deterministic,
+    is_latent,
+    parts,
+)
+from pyro_manifold.diagnostics import Node, Values, first_draw, program_of, without_draws
 from pyro_manifold.infer.mcmc import check_positive_integer
 from pyro_manifold.infer.predictive import Predictive
 

@@ -22,7 +22,7 @@ from pyro_manifold.diagnostics import (
     modes_of_run,
     to_inferencedata,
 )
-from pyro_manifold.infer.mcmc import check_counts
+from pyro_manifold.infer.mcmc import Kernel, check_counts
 from pyro_manifold.infer.mcmc.running import (
     Finished,
     KnownSymmetries,
@@ -43,14 +43,9 @@ class Results(pyro.infer.MCMC):
     _sampling: Sampling | ShardedDraws | Finished | None
     _num_superchains: int | None
     _vectorised: bool
+    program: Program | None
     stopped: str | None
     _known_symmetries: KnownSymmetries | None = None
-
-    @property
-    def program(self) -> Program | None:
-        """The model with the arguments of `run`; None if the kernel has a ``potential_fn`` in its place."""
-        model = getattr(self.kernel, "model", None)
-        return None if model is None else Program(model, self._args, self._kwargs, self._data_loader)
 
     @property
     def _run_here(self) -> Run[Any, Any] | None:
@@ -173,8 +168,7 @@ class Results(pyro.infer.MCMC):
 
     def _target(self) -> Target | None:
         """Return the target of the run; None for kernels that have none, such as Pyro's."""
-        target_of = getattr(self.kernel, "target", None)
-        return target_of and target_of(self._initial_params, self._args, self._kwargs, self._data_loader)
+        return self.kernel.target(self.program, self._initial_params) if isinstance(self.kernel, Kernel) else None
 
     def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
         if self._samples is None or (self._sampling is not None and not self._sampling.draws):

@@ -41,7 +41,7 @@ def finished():
 
 def test_the_log_density_of_particles_is_that_of_chains(finished):
     mcmc, smc = finished
-    target = mcmc.kernel.target(None, (), {})
+    target = mcmc.program.target
     positions = target.positions({name: x.flatten(0, 1)[:5] for name, x in smc.result.samples.items()})
     expected = [-target.potential_fn({name: x[k] for name, x in positions.items()}) for k in range(5)]
     found = comparable_log_density(smc, mcmc)

@@ -17,7 +17,7 @@ import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyro_manifold.density import Program, Target, target_from_model
+from pyro_manifold.density import Program, Target
 from pyro_manifold.diagnostics import NUMBERS_OF_DRAWS, Calibration, Values, autocorrelation, first_draw, without_draws
 from pyro_manifold.infer.calibration.fits import Fit, MakeKernel, Study, described, one_by_one, vectorised
 from pyro_manifold.infer.calibration.quantities import Quantities, latent_values, symmetries_of
@@ -178,8 +178,8 @@ def _quantities(
     def target_given(values: Values) -> Target:
         kernel = make(Conditioned(model, values))
         if isinstance(kernel, Kernel):
-            return kernel.target(None, args, kwargs)
-        return target_from_model(Conditioned(model, values), args, kwargs)
+            return kernel.target(kernel.program(args, kwargs))
+        return Program(Conditioned(model, values), args, kwargs).target
 
     target = target_given(observations)
     if not target.manifolds and not target.transforms:

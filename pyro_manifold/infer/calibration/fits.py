@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from pyro_manifold.density import BatchedDensity, Batches, Minibatch, Sites
 from pyro_manifold.diagnostics import Values, spaced, stuck_chains
-from pyro_manifold.infer.api import MCMC, Vectorised
+from pyro_manifold.infer.api import MCMC
 from pyro_manifold.infer.calibration.quantities import Quantities
 from pyro_manifold.infer.calibration.simulation import Conditioned, Generator, Simulated
 from pyro_manifold.infer.mcmc import Kernel
@@ -60,7 +60,7 @@ class Fit:
 
     def mcmc(self, kernel: Any, data_sets: int = 1, **options: Any) -> MCMC:
         """Return the sampler of some data sets, with the chains of each next to each other."""
-        method: Any = "vectorized" if isinstance(kernel, Vectorised) else "sequential"
+        method: Any = "vectorized" if isinstance(kernel, Kernel) else "sequential"
         chains = data_sets * self.num_chains
         options = {"num_chains": chains, "chain_method": method, "disable_progbar": True, **options}
         return MCMC(kernel, self.num_samples, self.warmup_steps, **options)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from pyro.infer.autoguide.initialization import init_to_sample
 
-from pyro_manifold.density import INVERSE_TEMPERATURE, WithoutLikelihood, target_from_model, tempered
+from pyro_manifold.density import INVERSE_TEMPERATURE, Program, WithoutLikelihood, tempered
 from pyro_manifold.infer.exchange.ladder import first_ladder
 from pyro_manifold.infer.exchange.prior_draws import PriorDraws
 from pyro_manifold.infer.exchange.run import ReplicaRun, inverse_temperatures_of_rows
@@ -78,28 +78,24 @@ class ReplicaExchange:
         if self.levels < 2:
             raise ValueError(f"levels={self.levels}, expected at least 2: the prior and the posterior.")
 
-    def prepare(
-        self, kernel: HamiltonianKernel, chains: int, warmup_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> ReplicaRun:
+    def prepare(self, kernel: HamiltonianKernel, chains: int, warmup_steps: int, program: Program) -> ReplicaRun:
         """Return a run of all replicas.
 
         Args:
             kernel: kernel of a Pyro model.
             chains: number of groups of replicas.
             warmup_steps: iterations of warm-up.
-            args: arguments of the model.
-            kwargs: arguments of the model.
+            program: the model with its arguments.
 
         Raises:
             ValueError: if the model has no likelihood or no continuous site, if its prior cannot be sampled, or if its
                 density is NaN or infinite at draws from the prior.
         """
         kernel = kernel.with_masses_of_sites()
-        options = {**kernel.model_options, "init_strategy": init_to_sample}
-        model: Any = kernel.model  # not None, as checked by `check_tempering`
-        full = posterior_of(model, args, kwargs, options, "tempering")
+        program = program.with_options(init_strategy=init_to_sample)
+        full = posterior_of(program, "tempering")
         likelihood_terms(full, (), "tempering")
-        base = target_from_model(WithoutLikelihood()(model), args, kwargs, **options)
+        base = program.handled(WithoutLikelihood()).target
         target = tempered(base, full)
         problem = problem_with_finite_starts(target, base, full, self.levels * chains, kernel.batched, "tempering")
         problem = problem.at(self._start(problem))

@@ -18,10 +18,10 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.density import (
     BatchedDensity,
     Batches,
+    ModelOptions,
+    Program,
     Sites,
     Target,
-    target_from_loader,
-    target_from_model,
     target_from_potential,
 )
 from pyro_manifold.infer.mcmc.running import Record, Run, reports
@@ -125,7 +125,7 @@ class Kernel(MCMCKernel):
             ValueError: for invalid input; the message names the site or argument.
             NotImplementedError: if the model subsamples its data.
         """
-        target = self.target(initial_params, args, kwargs, data_loader)
+        target = self.target(self.program(args, kwargs, data_loader), initial_params)
         return self.run_of(target, chains, warmup_steps, initial_params)
 
     def run_of(self, target: Target, chains: int, warmup_steps: int, initial_params: Sites | None) -> Run[Any, Any]:
@@ -175,26 +175,34 @@ class Kernel(MCMCKernel):
         """True if transitions use another minibatch of the data at each step."""
         return False
 
-    def target(
-        self,
-        initial_params: Sites | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        data_loader: Iterable[Any] | None = None,
-    ) -> Target:
-        """Return the target for these arguments of the model, or for batches of them.
+    def program(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], data_loader: Iterable[Any] | None = None
+    ) -> Program | None:
+        """Return the model with these arguments, or with batches of them; None for a ``potential_fn``.
 
         Raises:
             ValueError: for a loader that the kernel, ``potential_fn`` or the other arguments do not support.
         """
         if data_loader is not None:
             self._check_takes_loader(args)
-        if self.potential_fn is not None:
-            return target_from_potential(self.potential_fn, initial_params, self._manifolds, self._given_transforms)
-        model: Any = self.model  # not None, as ensured by the constructor
-        if data_loader is not None:
-            return target_from_loader(model, data_loader, kwargs, **self.model_options)
-        return target_from_model(model, args, kwargs, subsample=self.takes_batches, **self.model_options)
+        if self.model is None:
+            return None
+        return Program(self.model, args, kwargs, data_loader, self._model_options)
+
+    def target(self, program: Program | None, initial_params: Sites | None = None) -> Target:
+        """Return the density that is sampled.
+
+        Args:
+            program: the model with its arguments; None for the ``potential_fn`` of the kernel.
+            initial_params: ``{site: (chains, ...)}``, needed for a ``potential_fn``.
+
+        Raises:
+            ValueError: for a model or a potential function that has no density; the message names the site.
+        """
+        if program is not None:
+            return program.target
+        potential_fn: Any = self.potential_fn  # not None without a model, as ensured by the constructor
+        return target_from_potential(potential_fn, initial_params, self._manifolds, self._given_transforms)
 
     def _check_takes_loader(self, args: tuple[Any, ...]) -> None:
         if not self.takes_batches:
@@ -209,13 +217,10 @@ class Kernel(MCMCKernel):
             )
 
     @property
-    def model_options(self) -> dict[str, Any]:
-        """User options of `target_from_model`."""
-        return {
-            "transforms": self._given_transforms,
-            "max_plate_nesting": self._max_plate_nesting,
-            "init_strategy": self._init_strategy,
-        }
+    def _model_options(self) -> ModelOptions:
+        return ModelOptions(
+            self._given_transforms, self._max_plate_nesting, self._init_strategy, subsample=self.takes_batches
+        )
 
     def reports(self, statistics: Statistics, chains: int) -> list[dict[str, Any]]:
         """Return the diagnostics of each chain from ``{name: (chains, draws)}``; subclasses may add entries."""

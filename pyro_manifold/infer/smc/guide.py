@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import pyro.distributions as dist
@@ -22,7 +21,7 @@ from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Size, Tensor
 from torch.distributions import biject_to
 
-from pyro_manifold.density import ModelTarget, Sites, Target, innermost, target_from_model
+from pyro_manifold.density import ModelTarget, Program, Sites, Target, innermost
 from pyro_manifold.distributions import manifold_of, of_elements
 
 _Gaussian = AutoContinuous | AutoNormal
@@ -47,31 +46,27 @@ def is_over_unconstrained_space(guide: object) -> bool:
     return isinstance(guide, _Gaussian)
 
 
-def target_of_guide(
-    guide: Callable[..., Any], full: ModelTarget, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any
-) -> Target:
+def target_of_guide(guide: Callable[..., Any], full: ModelTarget, program: Program) -> Target:
     """Return the distribution of a guide as a target, in the coordinates of the model's target.
 
     Args:
         guide: a fitted guide of Pyro, or any guide that samples the sites of the model and no others.
         full: the model's target, with all sites in unconstrained space if `is_over_unconstrained_space`.
-        args: positional arguments of model and guide.
-        kwargs: keyword arguments of model and guide.
-        options: options of `target_from_model`.
+        program: the model with its arguments, which are those of the guide too.
 
     Raises:
         ValueError: for a guide that is not set up, has other sites than the model, or has no computable density.
     """
     if isinstance(guide, _Gaussian):
         return _of_vector(guide, full)
-    nodes = _sites_of(guide, args, kwargs)
+    program = program.handled(lambda _: guide)
+    nodes = _sites_of(program)
     _check_names(nodes, full)
     of_model = poutine.block(poutine.trace(full.program).get_trace)().nodes
     for name in nodes:
         _check_site(name, nodes[name]["fn"], of_model[name]["fn"].support)
-    transforms = {**options.pop("transforms", {}), **full.transforms}
-    target = target_from_model(guide, args, kwargs, transforms=transforms, init_strategy=init_to_sample, **options)
-    return _with_measure_of(full, target)
+    program = program.with_options(transforms=full.transforms, init_strategy=init_to_sample)
+    return _with_measure_of(full, program.target)
 
 
 def _with_measure_of(full: ModelTarget, target: ModelTarget) -> ModelTarget:
@@ -118,15 +113,15 @@ def _posterior(guide: Any) -> tuple[dict[str, Size], Any]:
 # ---- custom guides ----------------------------------------------------------------------------------------------
 
 
-def _sites_of(guide: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    trace = poutine.block(partial(poutine.trace(guide).get_trace, *args, **kwargs))()
-    nodes = {name: site for name, site in trace.nodes.items() if site["type"] == "sample" and not site["is_observed"]}
+def _sites_of(program: Program) -> dict[str, Any]:
+    nodes = program.trace().nodes
+    nodes = {name: site for name, site in nodes.items() if site["type"] == "sample" and not site["is_observed"]}
     hidden = sorted(name for name, site in nodes.items() if site["infer"].get("is_auxiliary"))
     if hidden:
         raise ValueError(
-            f"init: the guide {_name(guide)} has auxiliary variables {hidden}, so that the density of its sites is "
-            "not available: use AutoNormal, AutoMultivariateNormal, a low-rank guide, or a guide that samples the "
-            "model's sites directly."
+            f"init: the guide {_name(program.model)} has auxiliary variables {hidden}, so that the density of its "
+            "sites is not available: use AutoNormal, AutoMultivariateNormal, a low-rank guide, or a guide that samples "
+            "the model's sites directly."
         )
     return {name: site for name, site in nodes.items() if not site["infer"].get("_deterministic")}
 

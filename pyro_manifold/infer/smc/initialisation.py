@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NoReturn
 
 import pyro
@@ -19,6 +18,7 @@ from pyro_manifold.density import (
     BatchedDensity,
     ModelTarget,
     NoFiniteStartError,
+    Program,
     Sites,
     Target,
     TemperedTarget,
@@ -26,7 +26,6 @@ from pyro_manifold.density import (
     explained,
     innermost,
     likelihood_sites,
-    target_from_model,
 )
 from pyro_manifold.distributions import GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher
 from pyro_manifold.graphs import FactorisationError
@@ -36,22 +35,19 @@ _DRAWS = 64
 _UNNORMALISED = (GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher, *PERIODIC)
 
 
-def posterior_of(model: Callable[..., Any], args: Any, kwargs: Any, options: dict[str, Any], owner: str) -> ModelTarget:
+def posterior_of(program: Program, owner: str) -> ModelTarget:
     """Return the target of a model whose prior can be sampled.
 
     Args:
-        model: a Pyro model.
-        args: positional arguments of the model.
-        kwargs: keyword arguments of the model.
-        options: options of `target_from_model`.
+        program: the model with its arguments.
         owner: name of the method in error messages.
 
     Raises:
         ValueError: if the prior of a site is improper, masked or scaled, or no site is continuous.
     """
-    with explained(arguments_by_name(model, args, kwargs)):
-        check_prior(partial(model, *args, **kwargs), owner)
-    return with_continuous_sites(target_from_model(model, args, kwargs, **options), owner)
+    with explained(arguments_by_name(program.model, program.args, program.kwargs)):
+        check_prior(program, owner)
+    return with_continuous_sites(program.target, owner)
 
 
 def with_continuous_sites(target: ModelTarget, owner: str) -> ModelTarget:

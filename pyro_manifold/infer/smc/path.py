@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,11 @@ from torch.distributions import biject_to
 
 from pyro_manifold.density import (
     ModelTarget,
+    Program,
     Target,
     WithoutLikelihood,
     likelihood_sites,
     refuse_dependent,
-    target_from_model,
 )
 from pyro_manifold.infer.smc.guide import is_over_unconstrained_space, target_of_guide
 from pyro_manifold.infer.smc.initialisation import (
@@ -36,19 +36,13 @@ class AnnealingPath:
     """The distributions of the path: the prior, a mixture about the modes or a guide, and the posterior.
 
     Attributes:
-        model: the model.
-        args: its arguments.
-        kwargs: its keyword arguments.
-        options: options of `target_from_model`.
+        program: the model with its arguments.
         init: ``"prior"``, ``"modes"`` or a guide.
         prior_factors: observed sites and factors that belong to the prior.
         num_starts: number of descents.
     """
 
-    model: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    options: dict[str, Any]
+    program: Program
     init: Any
     prior_factors: Sequence[str]
     num_starts: int
@@ -56,10 +50,10 @@ class AnnealingPath:
     def targets(self) -> tuple[list[Target], int]:
         """Return the distributions, and the number of evaluations of the density to find them."""
         if callable(self.init) or self.init == "modes":
-            full = with_continuous_sites(self.target(), "SMC")
+            full = with_continuous_sites(self.program.target, "SMC")
             warn_if_improper(full.program, "SMC")
         else:
-            full = posterior_of(self.model, self.args, self.kwargs, self.options, "SMC")
+            full = posterior_of(self.program, "SMC")
         if callable(self.init):
             return self._guide(full), 0
         if self.init == "modes":
@@ -72,20 +66,15 @@ class AnnealingPath:
             raise ValueError(f"prior_factors names {unknown}, but the observed sites and factors are {likelihood}.")
         likelihood_terms(full, self.prior_factors, "SMC")
         keep = [[]] if not self.prior_factors else [[], self.prior_factors]
-        return [*[self.target(WithoutLikelihood(names)(self.model)) for names in keep], full], 0
-
-    def target(self, model: Callable[..., Any] | None = None, **changed: Any) -> ModelTarget:
-        """Return the target of a model, by default that of the posterior, with some options changed."""
-        return target_from_model(model or self.model, self.args, self.kwargs, **{**self.options, **changed})
+        return [*[self.program.handled(WithoutLikelihood(names)).target for names in keep], full], 0
 
     def _guide(self, full: ModelTarget) -> list[Target]:
         """Return the guide, and the posterior in its coordinates."""
         warn_of_unnormalised(full)
         refuse_dependent(full.dependent, "a guide as the initial distribution does not follow")
-        options = {"max_plate_nesting": self.options["max_plate_nesting"]}
         if is_over_unconstrained_space(self.init):
             full = self._in_unconstrained_space(full, {*full.manifolds, *full.transforms})
-        return [target_of_guide(self.init, full, self.args, self.kwargs, **options), full]
+        return [target_of_guide(self.init, full, self.program), full]
 
     def _in_unconstrained_space(self, full: ModelTarget, names: Collection[str]) -> ModelTarget:
         """Return the same target with these sites transformed to unconstrained space by `biject_to`."""
@@ -93,4 +82,4 @@ class AnnealingPath:
             return full
         nodes = poutine.block(poutine.trace(full.program).get_trace)().nodes
         transforms = {name: biject_to(nodes[name]["fn"].support).inv for name in names}
-        return self.target(transforms=transforms)
+        return self.program.with_options(transforms=transforms).target

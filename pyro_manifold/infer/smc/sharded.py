@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_manifold.density import Sites
+from pyro_manifold.density import Program, Sites
 from pyro_manifold.infer.mcmc.running import Shards, run_shards
 from pyro_manifold.infer.smc.results import Result
 
@@ -24,8 +24,7 @@ class Job:
         kernel: kernel that moves particles.
         runs: number of runs of all shards together.
         options: options of `SMC`, the same for all shards.
-        args: positional arguments of the model.
-        kwargs: keyword arguments of the model.
+        program: the model with its arguments.
         seed: seed from which the seeds of shards are derived.
         parameters: state of Pyro's parameter store, used by guides that are functions.
     """
@@ -34,8 +33,7 @@ class Job:
     kernel: Any
     runs: int
     options: dict[str, Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    program: Program
     seed: int
     parameters: Any
     store: None = None
@@ -47,7 +45,7 @@ class Job:
         _replace(store, self.parameters)
         try:
             smc = self.sampling(self.kernel, num_runs=self.runs // count, disable_progbar=True, **self.options)
-            result = smc.run_without_warnings(*self.args, **self.kwargs)
+            result = smc.run_program(self.program)
         finally:
             _replace(store, before)
         return result.samples, result.tensors()
@@ -65,12 +63,11 @@ def run_in_shards(
     kernel: Any,
     runs: int,
     options: dict[str, Any],
-    args: Any,
-    kwargs: Any,
+    program: Program,
     disable_progbar: bool,
 ) -> Result:
     """Run all shards and join their results; arguments as in `Job`."""
     seed = int(torch.randint(2**63 - 1, ()))
-    job = Job(sampling, kernel, runs, options, args, kwargs, seed, pyro.get_param_store().get_state())
+    job = Job(sampling, kernel, runs, options, program, seed, pyro.get_param_store().get_state())
     outcomes = run_shards(shards, job, 1, disable_progbar)
     return Result.of_shards([each.samples for each in outcomes], [each.statistics for each in outcomes])

@@ -14,7 +14,7 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Tensor
 
-from pyro_manifold.density import Sites, Target, one_thread_at_a_time, split, tempered
+from pyro_manifold.density import Program, Sites, Target, one_thread_at_a_time, split, tempered
 from pyro_manifold.diagnostics import Symmetry, check_flag
 from pyro_manifold.infer.mcmc import check_positive_integer, check_shards, is_a
 from pyro_manifold.infer.mcmc.hmc import HamiltonianKernel
@@ -87,6 +87,7 @@ class SMC:
         log_evidences: log evidence of each run, ``(num_runs,)``.
         levels: statistics at each β, a list of `Level`; after an interrupt, of the levels reached.
         evaluations: number of evaluations of the density to find modes.
+        program: the model with the arguments of `run`.
 
     dtype and device are those of the model's tensors. An interrupt (Ctrl-C) is raised, since intermediate particles are
     not draws from the posterior.
@@ -114,6 +115,8 @@ class SMC:
         >>> smc.get_samples()["U"].shape
         torch.Size([1024, 3, 2])
     """
+
+    program: Program
 
     def __init__(
         self,
@@ -158,7 +161,7 @@ class SMC:
         check_positive_integer(num_starts=num_starts)
         if init != "prior" and prior_factors:
             raise ValueError("prior_factors needs init='prior'.")
-        self.kernel, self._model = kernel.with_masses_of_sites(), kernel.model
+        self.kernel = kernel.with_masses_of_sites()
         self._plan = AnnealingSettings(
             num_runs, num_particles // states_per_chain, states_per_chain, last_states, float(ess_share), max_levels
         )
@@ -187,18 +190,19 @@ class SMC:
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Run from the prior to the posterior; arguments are those of the model. Warn if runs disagree."""
-        result = self.run_without_warnings(*args, **kwargs)
+        program: Any = self.kernel.program(args, kwargs)  # not None, as its model is not
+        result = self.run_program(program)
         warn(result, self._plan, self._num_starts)
 
-    def run_without_warnings(self, *args: Any, **kwargs: Any) -> Result:
+    def run_program(self, program: Program) -> Result:
         """Run as `run` does, but without warnings about the results; these require the results of all shards."""
-        self._args, self._kwargs = args, kwargs
+        self.program = program.with_options(init_strategy=init_to_sample)
         self._result, self._reached = None, []
         if self._shards is None:
             self._result = self._run_here()
         else:
             self._result = run_in_shards(
-                self._shards, SMC, self.kernel, self.num_chains, self._options, args, kwargs, self._disable_progbar
+                self._shards, SMC, self.kernel, self.num_chains, self._options, program, self._disable_progbar
             )
         return self._result
 
@@ -258,7 +262,7 @@ class SMC:
         chain dimension.
         """
         samples = self._found("initial_params").samples
-        return starts_of_chains(samples, num_chains, self._path.target())
+        return starts_of_chains(samples, num_chains, self.program.target)
 
     def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
         """Print the table of `MCMC.summary`, with runs in place of chains, and the log evidence.
@@ -274,8 +278,7 @@ class SMC:
         return self._known() or []
 
     def _known(self) -> list[Symmetry] | None:
-        target_of = partial(self.kernel.target, None, self._args, self._kwargs)
-        return self._known_symmetries.of(target_of, self.result.samples)
+        return self._known_symmetries.of(lambda: self.program.target, self.result.samples)
 
     def to_inferencedata(self, **options: Any) -> Any:
         """Export the particles to ArviZ, with runs as chains; options of `pyro_manifold.diagnostics.to_inferencedata`.
@@ -336,19 +339,7 @@ class SMC:
 
     def _targets(self) -> tuple[list[Target], int]:
         """Return the distributions of the path, and the number of evaluations of the density to find them."""
-        return self._path.targets()
-
-    @property
-    def _path(self) -> AnnealingPath:
-        return AnnealingPath(
-            self._model,
-            self._args,
-            self._kwargs,
-            {**self.kernel.model_options, "init_strategy": init_to_sample},
-            self._init,
-            self._prior_factors,
-            self._num_starts,
-        )
+        return AnnealingPath(self.program, self._init, self._prior_factors, self._num_starts).targets()
 
     def _leg(
         self, base: Target, full: Target, start: Particles | None, bar: ProgressBar

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import biject_to
 
-from pyro_manifold.density import PREFIX, Batch, Batches, Minibatch, ModelTarget, Sites, target_from_model
+from pyro_manifold.density import PREFIX, Batch, Batches, BatchProgram, Minibatch, ModelTarget, Sites, target_from_model
 from pyro_manifold.distributions import manifold_of
 
 _NUMBERS = bool, int, float, str, type(None)
@@ -55,6 +54,11 @@ class Arguments(NamedTuple):
         """The tensors, by name."""
         return {f"{PREFIX}{k}": leaf for k, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)}
 
+    def with_tensors(self, batch: Batch) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return positional and keyword arguments, with the tensors of a batch as far as it has them."""
+        leaves = [batch.get(f"{PREFIX}{k}", leaf) for k, leaf in enumerate(self.leaves)]
+        return optree.tree_unflatten(self.structure, leaves)  # type: ignore[return-value]
+
     @property
     def key(self) -> Any:
         """Key of a graph with tensors as inputs: everything that it is specialised to."""
@@ -71,27 +75,6 @@ def _flat(tree: Any) -> tuple[list[Any], Any]:
     leaves: list[Any]
     leaves, structure = optree.tree_flatten(tree, none_is_leaf=True)
     return leaves, structure
-
-
-class _Program:
-    """A model with arguments whose tensors can be replaced."""
-
-    def __init__(self, model: Callable[..., Any], arguments: Arguments) -> None:
-        self._model, self._arguments = model, arguments
-
-    def __call__(self) -> Any:
-        args, kwargs = optree.tree_unflatten(self._arguments.structure, self._arguments.leaves)
-        return self._model(*args, **kwargs)
-
-    @contextmanager
-    def on(self, batch: Batch) -> Iterator[None]:
-        before = self._arguments
-        leaves = [batch.get(f"{PREFIX}{k}", leaf) for k, leaf in enumerate(before.leaves)]
-        self._arguments = before._replace(leaves=leaves)
-        try:
-            yield
-        finally:
-            self._arguments = before
 
 
 class ModelDensity:
@@ -117,7 +100,7 @@ class ModelDensity:
         inputs: bool,
         device: torch.device,
     ) -> None:
-        program = _Program(model, arguments)
+        program = BatchProgram(model, arguments.with_tensors, arguments.batch)
         transforms = {
             name: biject_to(site["fn"].support).inv
             for name, site in sites.items()
@@ -137,7 +120,7 @@ class ModelDensity:
         return {**indices, **arguments.batch} if self._inputs else indices
 
 
-def _on_arguments(program: _Program, minibatch: Minibatch, sites: Sites, batch: Batch | None = None) -> Tensor:
+def _on_arguments(program: BatchProgram, minibatch: Minibatch, sites: Sites, batch: Batch | None = None) -> Tensor:
     given = batch or {}
     own = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
     with program.on(given):

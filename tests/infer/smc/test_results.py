@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
+from pyro_manifold.density import Program
 from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC, Shards
 from pyro_manifold.infer.smc import AnnealingSettings, Bound, Evidence, Job, Level, Result, warn
@@ -128,7 +129,8 @@ def test_parameters_of_a_guide_travel_to_shards():
     pyro.clear_param_store()  # as in another process
     pyro.param("other", torch.ones(1))
     options = {"num_particles": 64, "init": guide}
-    job = Job(SMC, OHMC(linear), 4, options, (torch.randn(20, 2), torch.randn(20)), {}, 0, parameters)
+    program = Program(linear, (torch.randn(20, 2), torch.randn(20)))
+    job = Job(SMC, OHMC(linear), 4, options, program, 0, parameters)
     samples, extra = job.done_by(0, 2)
     assert samples["w"].shape == (2, 64, 2)
     assert bool(torch.isfinite(extra["log_evidences"]).all())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_manifold.density import Sites, seed_of
+from pyro_manifold.density import Program, Sites, seed_of
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.running.store import Store, has_begun
 from pyro_manifold.store import shard_folder, write_roughly
@@ -91,8 +91,7 @@ class Job:
         num_chains: number of chains of all shards together.
         initial_params: initial values of all chains, or None.
         options: options of ``MCMC``, the same for all shards.
-        args: of the model.
-        kwargs: of the model.
+        program: the model with its arguments; None for a ``potential_fn``.
         store: folder with the folders of the shards; None to send draws back when a shard has ended.
         seed: seed from which the seeds of shards are derived.
         only_compare: whether to compare stored shards with this run, without sampling.
@@ -104,8 +103,7 @@ class Job:
     num_chains: int
     initial_params: Sites | None
     options: dict[str, Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    program: Program | None
     store: Store | None
     seed: int
     only_compare: bool = False
@@ -143,9 +141,9 @@ class Job:
             **self.options,
         )
         if self.only_compare:
-            mcmc._compare(*self.args, **self.kwargs)
+            mcmc.compare_program(self.program)
             return {}, {}
-        mcmc.run(*self.args, **self.kwargs)
+        mcmc.run_program(self.program)
         if store is not None:
             return {}, {}
         return mcmc.get_samples(group_by_chain=True), mcmc.get_extra_fields(group_by_chain=True)

@@ -83,7 +83,7 @@ def test_another_transform_of_a_kernel_is_another_density():
     def kernel(scale):
         return OHMC(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)), transforms={"x": AffineTransform(0.0, 1 / scale)})
 
-    target, other = (kernel(scale).target(None, (), {}) for scale in (1.0, 3.0))
+    target, other = (kernel(scale).program((), {}).target for scale in (1.0, 3.0))
     start = {"x": torch.zeros(2)}
     assert "the value of 'x' was" in ReferencePoints.near(target, start).difference(other, start)
 

@@ -277,7 +277,8 @@ def test_a_shard_leaves_the_process_as_it_was():
     torch.manual_seed(3)
     before = torch.get_rng_state()
     options = {"thinning": 1, "save_params": None, "warmup_steps": 2, "disable_validation": True}
-    job = Job(MCMC, OHMC(a_model()), 2, 2, None, options, (torch.ones((), dtype=torch.float32),), {}, None, 5)
+    kernel, arguments = OHMC(a_model()), (torch.ones((), dtype=torch.float32),)
+    job = Job(MCMC, kernel, 2, 2, None, options, kernel.program(arguments, {}), None, 5)
     outcome = run_shard(cloudpickle.dumps((job, 2, 3, torch.float32)), 1, 0)
     assert outcome.error is None
     assert outcome.samples["U"].dtype == torch.float32

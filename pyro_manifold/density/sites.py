@@ -1,4 +1,6 @@
-"""Sites that are functions of the sites that are sampled: `pyro.deterministic`, and `pyro.distributions.Delta`.
+"""Kinds of sites in a trace: sampled, observed, or functions of the sites that are sampled.
+
+The last are those of `pyro.deterministic`, and those with the distribution `pyro.distributions.Delta`.
 
 Handlers such as `poutine.reparam` sample another site in the place of one of the model, and turn that one into a
 `Delta` at a function of the draws. It is neither sampled nor data.
@@ -9,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyro.distributions import Delta
+from pyro import poutine
+from pyro.distributions import Delta, Unit
 from pyro.poutine.messenger import Messenger
 
 from pyro_manifold.density.distribution_parts import parts
@@ -25,6 +28,31 @@ def is_deterministic(site: Mapping[str, Any]) -> bool:
     if site["type"] != "sample":
         return False
     return bool(site["infer"].get("_deterministic")) or is_point_mass(site["fn"])
+
+
+def latent_sites(nodes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sites of a trace that are sampled and not observed, without the indices of subsamples."""
+    return {name: site for name, site in nodes.items() if _is_sampled(site) and not site["is_observed"]}
+
+
+def is_latent(site: Mapping[str, Any]) -> bool:
+    """Return whether a site of a trace is sampled and not observed."""
+    return _is_sampled(site) and not site["is_observed"] and not is_deterministic(site)
+
+
+def has_data(site: Mapping[str, Any]) -> bool:
+    """Return whether a site of a trace is observed and has data; `pyro.factor` is observed too, but has none."""
+    return (
+        _is_sampled(site)
+        and site["is_observed"]
+        and not site["infer"].get("is_auxiliary")
+        and not is_deterministic(site)
+        and not isinstance(site["fn"], Unit)
+    )
+
+
+def _is_sampled(site: Mapping[str, Any]) -> bool:
+    return site["type"] == "sample" and not poutine.util.site_is_subsample(site)
 
 
 class ComputePointMasses(Messenger):
