@@ -208,7 +208,9 @@ def self_test(seed: int = 0, comparisons: Iterable[Callable[[], list[Comparison]
                 found += comparison()
             except Exception as error:
                 place = traceback.extract_tb(error.__traceback__)[-1]
-                errors.append(f"{comparison.__name__}: {error!r} ({place.filename}:{place.lineno})")
+                errors.append(
+                    f"{getattr(comparison, '__name__', comparison)}: {error!r} ({place.filename}:{place.lineno})"
+                )
         torch.set_default_dtype(before)
     messages = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, UserWarning))
     return {

@@ -42,7 +42,7 @@ def test_kernel(kernel, dtype, jit_compile):
     samples = mcmc.get_samples(group_by_chain=True)["X"]
     assert samples.device.type == "cuda"
     assert samples.dtype == dtype
-    assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < (1e-5 if dtype == torch.float32 else 1e-13)
+    assert mcmc.diagnostics()["orthogonality_error"]["chain 0"] < (1e-5 if dtype == torch.float32 else 1e-13)
     assert_mean(TARGET.statistic(samples).cpu(), *TARGET.expectation())
     assert mcmc.to_inferencedata().sample_stats["lp"].shape == (1, 400)
 

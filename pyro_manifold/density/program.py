@@ -20,7 +20,7 @@ from pyro_manifold.store import fingerprint
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How the density of a model is made; see `target_from_model`.
+    """Options of the density of a model; see `target_from_model`.
 
     Attributes:
         transforms: transforms to unconstrained space for some of the sites.

@@ -1,4 +1,4 @@
-"""Dictionary of `MCMC.diagnostics`: keys are identifiers, earlier names with spaces are accepted, its repr is short."""
+"""Dictionary of `MCMC.diagnostics` with a short repr."""
 
 from __future__ import annotations
 
@@ -8,38 +8,11 @@ from typing import Any
 _MOST_NAMED = 12
 
 
-class ByName(dict[str, Any]):
-    """Dictionary that finds ``"acceptance_rate"`` as ``"acceptance rate"`` too, and ``"chain 0"`` as ``"chain_0"``.
-
-    Examples:
-        >>> found = ByName({"acceptance_rate": 0.9, "chain 0": 1})
-        >>> found["acceptance rate"], found["chain_0"], "acceptance rate" in found, list(found)
-        (0.9, 1, True, ['acceptance_rate', 'chain 0'])
-    """
-
-    def _stored(self, key: Any) -> Any:
-        """Return the key under which a value is stored; the key itself if there is none."""
-        if super().__contains__(key) or not isinstance(key, str):
-            return key
-        others = (key.replace(" ", "_"), key.replace("_", " "))
-        return next((other for other in others if super(ByName, self).__contains__(other)), key)
-
-    def __getitem__(self, key: str) -> Any:
-        return super().__getitem__(self._stored(key))
-
-    def __contains__(self, key: object) -> bool:
-        return super().__contains__(self._stored(key))
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key under either name, or the default."""
-        return super().get(self._stored(key), default)
-
-
-class Diagnostics(ByName):
+class Diagnostics(dict[str, Any]):
     """Diagnostics of a run, by site and by name; see `MCMC.diagnostics`.
 
     Args:
-        found: values by name; dictionaries in it become `ByName`.
+        found: values by name.
 
     Examples:
         >>> import torch
@@ -49,11 +22,10 @@ class Diagnostics(ByName):
 divergences, disagreeing_chains)
     """
 
-    def __init__(self, found: Mapping[str, Any]) -> None:
-        super().__init__({key: ByName(x) if isinstance(x, dict) else x for key, x in found.items()})
-
-    def __reduce__(self) -> tuple[type[Diagnostics], tuple[dict[str, Any]]]:
-        return Diagnostics, (dict(self),)
+    def __missing__(self, key: str) -> Any:
+        if key == "acceptance rate":  # the name in Pyro
+            return self["acceptance_rate"]
+        raise KeyError(key)
 
     def __repr__(self) -> str:
         sites = {name: x for name, x in self.items() if isinstance(x, Mapping) and "r_hat" in x}

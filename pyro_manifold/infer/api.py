@@ -250,6 +250,8 @@ class MCMC(Results):
         if self._store is not None:
             self._store.check_is_free(self._resume, self._shards is not None)
         self.program = program
+        # Attributes of Pyro's MCMC, which `arviz.from_pyro` reads.
+        self._args, self._kwargs = ((), {}) if program is None else (program.args, program.kwargs)
 
     def continue_run(self, num_samples: int) -> None:
         """Continue sampling from the current state without new warm-up; further draws are appended in `get_samples`.

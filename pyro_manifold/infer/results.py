@@ -183,8 +183,8 @@ class Results(pyro.infer.MCMC):
     def diagnostics(self) -> Diagnostics:
         """Return effective sample sizes and R-hat of each site, diagnostics of the kernel, and disagreeing chains.
 
-        The result is a dictionary with a short ``repr``. Keys are the names of sites and identifiers; names with spaces
-        in place of underscores are accepted.
+        The result is a dictionary with a short ``repr``. Keys are the names of sites and identifiers, such
+        as ``"acceptance_rate"``, for which Pyro's ``"acceptance rate"`` is accepted too.
 
         Entries of each site, computed by ArviZ from the draws as they were sampled: ``"n_eff"`` (for the mean),
         ``"ess_bulk"``, ``"ess_tail"`` and the rank-normalised ``"r_hat"``; ``"nested_r_hat"`` where ``num_superchains``

@@ -17,17 +17,18 @@ Options = dict[str, Any] | Callable[..., dict[str, Any]]
 
 
 class RiemannianPyroOptim(PyroOptim):
-    """A `PyroOptim` that keeps parameters with a Stiefel, Grassmann or sphere constraint on their manifold.
+    """A `PyroOptim` that keeps parameters with a Stiefel, Grassmann or sphere constraint on their manifold, for `SVI`.
 
-    Every other parameter is updated by the Euclidean version of the same method.
+    Every other parameter is updated by the Euclidean version of the same method. Formula, options and source are those
+    of its torch optimiser.
 
     Args:
         optim_args: options of the torch optimiser, or a function from the parameter name to them.
         clip_args: as in `pyro.optim.PyroOptim`.
 
     Raises:
-        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for a loaded state that does
-            not match.
+        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range
+            and for a loaded state that does not match.
     """
 
     torch_optimizer: ClassVar[type[RiemannianOptimizer]]
@@ -44,39 +45,17 @@ class RiemannianPyroOptim(PyroOptim):
 
 
 class RiemannianSGD(RiemannianPyroOptim):
-    """Gradient descent along the manifold, for `SVI`.
-
-    The step is that of `TorchRiemannianSGD`.
-
-    Args:
-        optim_args: options ``lr`` and ``momentum``, or a function from the parameter name to them.
-        clip_args: as in `pyro.optim.PyroOptim`.
-
-    Raises:
-        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range.
-
-    Source: Bonnabel 2013, arXiv 1111.5280.
+    """`TorchRiemannianSGD` as a `PyroOptim`, with its options.
 
     Examples:
-        >>> optim = RiemannianSGD({"lr": 0.01})
+        >>> optim = RiemannianSGD({"lr": 0.01, "momentum": 0.5})
     """
 
     torch_optimizer = TorchRiemannianSGD
 
 
 class RiemannianMomentum(RiemannianPyroOptim):
-    """Gradient descent with momentum along the manifold, for `SVI`.
-
-    The step is that of `TorchRiemannianMomentum`.
-
-    Args:
-        optim_args: options ``lr`` and ``momentum`` (0.9), or a function from the parameter name to them.
-        clip_args: as in `pyro.optim.PyroOptim`.
-
-    Raises:
-        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range.
-
-    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
+    """`TorchRiemannianMomentum` as a `PyroOptim`, with its options.
 
     Examples:
         >>> optim = RiemannianMomentum({"lr": 0.01})
@@ -86,41 +65,17 @@ class RiemannianMomentum(RiemannianPyroOptim):
 
 
 class RiemannianRMSProp(RiemannianPyroOptim):
-    """RMSProp along the manifold, for `SVI`.
-
-    The step is that of `TorchRiemannianRMSProp`.
-
-    Args:
-        optim_args: options ``lr``, ``alpha``, ``eps`` and ``second_moment``, or a function from the parameter name to
-            them.
-        clip_args: as in `pyro.optim.PyroOptim`.
-
-    Raises:
-        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range.
-
-    Source: Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
+    """`TorchRiemannianRMSProp` as a `PyroOptim`, with its options.
 
     Examples:
-        >>> optim = RiemannianRMSProp({"lr": 0.01})
+        >>> optim = RiemannianRMSProp({"lr": 0.01, "alpha": 0.9})
     """
 
     torch_optimizer = TorchRiemannianRMSProp
 
 
 class RiemannianAdaDelta(RiemannianPyroOptim):
-    """AdaDelta along the manifold, for `SVI`.
-
-    The step is that of `TorchRiemannianAdaDelta`.
-
-    Args:
-        optim_args: options ``lr``, ``rho``, ``eps`` and ``second_moment``, or a function from the parameter name to
-            them.
-        clip_args: as in `pyro.optim.PyroOptim`.
-
-    Raises:
-        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range.
-
-    Source: Zeiler 2012, arXiv 1212.5701; Zhou, Gao, Tran & Gerlach, arXiv 1902.03718.
+    """`TorchRiemannianAdaDelta` as a `PyroOptim`, with its options.
 
     Examples:
         >>> optim = RiemannianAdaDelta({"rho": 0.9})
@@ -130,19 +85,7 @@ class RiemannianAdaDelta(RiemannianPyroOptim):
 
 
 class RiemannianAdam(RiemannianPyroOptim):
-    """Adam along the manifold, for `SVI`.
-
-    The step is that of `TorchRiemannianAdam`.
-
-    Args:
-        optim_args: options ``lr``, ``betas``, ``eps`` and ``second_moment``, or a function from the parameter name to
-            them.
-        clip_args: as in `pyro.optim.PyroOptim`.
-
-    Raises:
-        ValueError: for ``optim_args`` that are neither a dictionary nor a function; later, for options out of range.
-
-    Source: Kingma & Ba 2015, arXiv 1412.6980.
+    """`TorchRiemannianAdam` as a `PyroOptim`, with its options.
 
     Examples:
         >>> optim = RiemannianAdam(lambda name: {"lr": 0.01 if name.endswith("cov_factor") else 0.001})

@@ -49,8 +49,8 @@ def test_summary_and_diagnostics(capsys):
     assert "divergences" in printed
     diagnostics = mcmc.diagnostics()
     assert diagnostics["U"]["r_hat"].shape == (4, 2)
-    assert diagnostics["orthogonality error"]["chain 0"] < 1e-12
-    assert 0 < diagnostics["acceptance rate"]["chain 0"] <= 1
+    assert diagnostics["orthogonality_error"]["chain 0"] < 1e-12
+    assert 0 < diagnostics["acceptance_rate"]["chain 0"] <= 1
 
 
 @converted
@@ -207,7 +207,7 @@ def test_dtype_follows_the_model(dtype):
     mcmc = run(OHMC(model), num_samples=100, warmup_steps=100, num_chains=8)
     samples = mcmc.get_samples(group_by_chain=True)["X"]
     assert samples.dtype == dtype
-    assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < (1e-5 if dtype == torch.float32 else 1e-13)
+    assert mcmc.diagnostics()["orthogonality_error"]["chain 0"] < (1e-5 if dtype == torch.float32 else 1e-13)
     assert_mean(LANGEVIN["V(3,2)"].statistic(samples), *LANGEVIN["V(3,2)"].expectation())
 
 

@@ -58,7 +58,7 @@ def test_shapes_are_those_of_pyro(capsys):
     mcmc.summary()
     assert "Number of divergences" in capsys.readouterr().out
     diagnostics = mcmc.diagnostics()
-    assert set(diagnostics["acceptance rate"]) == {"chain 0", "chain 1", "chain 2"}
+    assert set(diagnostics["acceptance_rate"]) == {"chain 0", "chain 1", "chain 2"}
 
 
 def test_only_the_sites_asked_for_are_saved():

@@ -239,7 +239,7 @@ def test_persistent_hmc_keeps_a_gaussian(step_size, num_steps):
     z = mcmc.get_samples(group_by_chain=True)["z"]
     for index in (0, 1):
         assert_mean(z[..., index] ** 2, scales[index] ** 2)
-    rates = mcmc.diagnostics()["acceptance rate"].values()
+    rates = mcmc.diagnostics()["acceptance_rate"].values()
     assert np.mean(list(rates)) < 0.95
 
 

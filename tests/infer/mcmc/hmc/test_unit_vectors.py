@@ -88,7 +88,7 @@ def test_unit_vectors_with_matrices_in_plates_and_single_precision():
     assert_mean(samples["x"][..., 2, 0].double(), *weighted_mean(x[:, 2, 0], log_weights))
     assert samples["x"].dtype == torch.float32
     assert Sphere().contains(samples["x"]).all()
-    assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < 1e-5
+    assert mcmc.diagnostics()["orthogonality_error"]["chain 0"] < 1e-5
 
 
 def test_a_start_off_the_sphere_is_named():

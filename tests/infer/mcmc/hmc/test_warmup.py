@@ -303,7 +303,7 @@ def test_chains_that_disagree_are_named():
     starts = {"x": torch.tensor([3.0, 3.0, -3.0, 3.0]), "U": torch.eye(3, 1).expand(4, 3, 1).clone()}
     kernel = OHMC(wells, step_size=0.1, num_steps=5, adapt_step_size=False, adapt_mass_matrix=False)
     mcmc = run(kernel, num_samples=100, warmup_steps=0, num_chains=4, initial_params=starts)
-    report = mcmc.diagnostics()["disagreeing chains"]
+    report = mcmc.diagnostics()["disagreeing_chains"]
     assert "chain 2" in report["x"]
     assert "chain 2" in report["log density"]
 
@@ -315,7 +315,7 @@ def test_chains_that_never_moved_are_reported(chains):
     with pytest.warns(UserWarning, match=r"moved in fewer than 5 % of iterations.*init_strategy"):
         mcmc = run(kernel, num_samples=20, warmup_steps=0, num_chains=chains)
     if chains > 1:
-        assert mcmc.diagnostics()["disagreeing chains"]["x"] == "chains 0, 1, 2 and 3 never moved"
+        assert mcmc.diagnostics()["disagreeing_chains"]["x"] == "chains 0, 1, 2 and 3 never moved"
 
 
 def test_a_chain_of_pyro_that_never_moved_is_reported():
@@ -357,7 +357,7 @@ def test_without_warm_up_the_step_size_that_was_found_is_settled():
     mcmc = run(
         OHMC(lambda: pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1))), num_samples=100, warmup_steps=0
     )
-    assert mcmc.diagnostics()["acceptance rate"]["chain 0"] > 0.5
+    assert mcmc.diagnostics()["acceptance_rate"]["chain 0"] > 0.5
 
 
 @pytest.mark.long

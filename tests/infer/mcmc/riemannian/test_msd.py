@@ -93,7 +93,7 @@ def test_the_metric_of_a_linear_model_makes_one_step_size_fit_all():
     precision = np.linalg.inv(linear_posterior()[1])
     assert 0.5 * np.linalg.eigvalsh(precision).max() ** 0.5 > 2
     mcmc = run(MSD(linear, step_size=0.5, metropolis=True), num_samples=20, num_chains=50)
-    rates = mcmc.diagnostics()["acceptance rate"]
+    rates = mcmc.diagnostics()["acceptance_rate"]
     assert np.mean(list(rates.values())) > 0.9
 
 

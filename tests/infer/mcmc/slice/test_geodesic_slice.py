@@ -242,7 +242,7 @@ def test_other_precision():
     mcmc = draw(GeodesicSlice(model))
     U = mcmc.get_samples(group_by_chain=True)["U"]
     assert U.dtype == torch.float32
-    assert mcmc.diagnostics()["orthogonality error"]["chain 0"] < 2e-6
+    assert mcmc.diagnostics()["orthogonality_error"]["chain 0"] < 2e-6
     assert_mean((F32 * U).sum((-2, -1)).double(), *LANGEVIN["V(3,2)"].expectation())
 
 
@@ -307,7 +307,7 @@ def test_sites_of_all_kinds_with_statistics():
     assert {"U", "noise", "scales", "weights"} <= set(found.posterior)
     assert {"n_evaluations", "lp"} <= set(found.sample_stats)
     diagnostics = mcmc.diagnostics()
-    assert diagnostics["acceptance rate"]["chain 2"] == 1
+    assert diagnostics["acceptance_rate"]["chain 2"] == 1
 
 
 def test_each_block_takes_at_least_one_evaluation_and_few_more():
