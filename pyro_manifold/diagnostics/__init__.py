@@ -69,6 +69,13 @@ from pyro_manifold.diagnostics.replay import (
 )
 from pyro_manifold.diagnostics.report import Diagnostics
 from pyro_manifold.diagnostics.rotation import ObliqueRotation, promax, varimax
+from pyro_manifold.diagnostics.sampler_warnings import (
+    HotMomenta,
+    MissedMass,
+    RunsDiffer,
+    SamplerWarning,
+    StuckChains,
+)
 from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, shares_of_particles
 from pyro_manifold.diagnostics.stored import open_run
 from pyro_manifold.diagnostics.stored_symmetries import has_record, record_symmetries, recorded_symmetries
@@ -86,14 +93,21 @@ from pyro_manifold.diagnostics.uniformity import (
     spaced,
 )
 from pyro_manifold.diagnostics.unvisited import places
+from pyro_manifold.graphs import NotTraced
 
 __all__ = [
     "AlignedDraws",
     "Alignment",
     "Calibration",
     "Convergence",
+    "HotMomenta",
+    "MissedMass",
     "Modes",
+    "NotTraced",
     "ObliqueRotation",
+    "RunsDiffer",
+    "SamplerWarning",
+    "StuckChains",
     "SubspaceSummary",
     "align_draws",
     "align_rotations",

@@ -16,6 +16,7 @@ from pyro_manifold.graphs.passes import (
     run,
     simplified,
 )
+from pyro_manifold.graphs.refusals import NotTraced
 from pyro_manifold.graphs.rewriting import ATEN, call, rewrite, writes
 from pyro_manifold.graphs.rounding import with_other_rounding
 from pyro_manifold.graphs.tracing import recorder_works, trace

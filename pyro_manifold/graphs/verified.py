@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, difference
 from pyro_manifold.graphs.native import NotWorthItError
+from pyro_manifold.graphs.refusals import NotTraced
 
 _SITES_SHOWN, _ENTRIES_SHOWN = 3, 4
 
@@ -131,7 +132,7 @@ class Verified:
             raise
         except Exception as error:  # a tracer or compiler can raise any exception; the backend in use is kept
             if failure is not None and not isinstance(error, NotWorthItError):
-                warnings.warn(failure.format(reason=reason(error)), stacklevel=2)
+                warnings.warn(NotTraced(failure.format(reason=reason(error)), form), stacklevel=2)
             return False
         self._fastest, self.form = candidate, form
         return True

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_manifold.diagnostics import RunsDiffer
 from pyro_manifold.infer.mcmc.hmc import OHMC
 from pyro_manifold.infer.smc import SMC
 
 Model = Callable[..., Any]
 
-_RUNS_DIFFER = "The log evidences of"  # start of a warning of `SMC`
 _SPREADS = 5.0  # a difference of this many standard deviations between runs is decisive
 
 
@@ -232,7 +232,7 @@ def _weighed(model: Model | SMC, args: tuple[Any, ...], kwargs: dict[str, Any], 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")  # under -W error, they are raised when re-issued, not inside the run
         run.run(*args, **kwargs)
-    differ = [each for each in caught if str(each.message).startswith(_RUNS_DIFFER)]
+    differ = [each for each in caught if issubclass(each.category, RunsDiffer)]
     others = [each for each in caught if each not in differ]
     return _of_run(run)._replace(seconds=time.perf_counter() - start, messages=others, differ=differ)
 

@@ -18,7 +18,15 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_manifold.density import Program, Target
-from pyro_manifold.diagnostics import NUMBERS_OF_DRAWS, Calibration, Values, autocorrelation, first_draw, without_draws
+from pyro_manifold.diagnostics import (
+    NUMBERS_OF_DRAWS,
+    Calibration,
+    StuckChains,
+    Values,
+    autocorrelation,
+    first_draw,
+    without_draws,
+)
 from pyro_manifold.infer.calibration.fits import Fit, MakeKernel, Study, described, one_by_one, vectorised
 from pyro_manifold.infer.calibration.quantities import Quantities, latent_values, symmetries_of
 from pyro_manifold.infer.calibration.simulation import (
@@ -29,7 +37,7 @@ from pyro_manifold.infer.calibration.simulation import (
     observed_sites,
 )
 from pyro_manifold.infer.mcmc import Kernel, check_counts, is_a
-from pyro_manifold.infer.mcmc.running import HARDLY_MOVED, Outcome, Shards, Store, as_store
+from pyro_manifold.infer.mcmc.running import Outcome, Shards, Store, as_store
 from pyro_manifold.store import FORMAT, fingerprint, locked, read_json, write_durably
 
 _FEWEST = 20
@@ -315,7 +323,7 @@ def _result(outcomes: list[Outcome], level: float) -> Calibration:
             raise ValueError(f"calibrate: {len(failed)} of {count} fits are not finite ({reasons[min(failed)]}).")
         error.add_note(f"calibrate: {len(failed)} of {count} fits have no ranks.")
         raise error
-    messages = Counter(words for each in outcomes for words in each.warnings if HARDLY_MOVED not in words)
+    messages = Counter(str(found) for each in outcomes for found in each.warnings if not isinstance(found, StuckChains))
     for words, times in messages.items():
         _warn(f"calibrate, in {times} of {count} fits: {words}")
     if failed:

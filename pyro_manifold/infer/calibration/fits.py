@@ -14,12 +14,12 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_manifold.density import BatchedDensity, Batches, Minibatch, Sites
-from pyro_manifold.diagnostics import Values, spaced, stuck_chains
+from pyro_manifold.diagnostics import StuckChains, Values, spaced, stuck_chains
 from pyro_manifold.infer.api import MCMC
 from pyro_manifold.infer.calibration.quantities import Quantities
 from pyro_manifold.infer.calibration.simulation import Conditioned, Generator, Simulated
 from pyro_manifold.infer.mcmc import Kernel
-from pyro_manifold.infer.mcmc.running import HARDLY_MOVED, Outcome, Shards, Store, outcome_of, outcomes_of
+from pyro_manifold.infer.mcmc.running import Outcome, Shards, Store, outcome_of, outcomes_of
 from pyro_manifold.store import Archive, numbered_path, packed, write_durably
 
 _STEM = "dataset"
@@ -202,7 +202,7 @@ def _together(study: Study, simulated: list[Simulated], disable_progbar: bool) -
     kernel.batched = batched  # type: ignore[method-assign]
     mcmc = study.fit.mcmc(kernel, len(simulated), disable_progbar=disable_progbar)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", f"(?s).*{HARDLY_MOVED}", UserWarning)
+        warnings.simplefilter("ignore", StuckChains)
         mcmc.run(*study.generator.args, **study.generator.kwargs)
     samples = mcmc.get_samples(group_by_chain=True)
     values = study.quantities(_points(simulated, study.fit.kept(samples, len(simulated))), data)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density import Sites, Target, split
-from pyro_manifold.diagnostics import named
+from pyro_manifold.diagnostics import MissedMass, named
 from pyro_manifold.infer.exchange.counts import Counts
 from pyro_manifold.infer.exchange.ladder import ends_of_rounds, ladder_of_equal_rejection
 from pyro_manifold.infer.exchange.swap import BETA, ReplicaSettings
@@ -174,18 +174,19 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         found, error = self._evidence_of_replicas
         if self.bound.contradicts(found, error, self.chains - 1):
             remedy = "use more chains and iterations, or SMC(init='modes')"
-            warnings.warn(self.bound.sentence("the replicas", found, error, remedy), stacklevel=5)
+            message = self.bound.sentence("the replicas", found, error, remedy)
+            warnings.warn(MissedMass(message, remedy="num_chains"), stacklevel=5)
         counts, levels = self.counts, len(self.counts.inverse_temperature)
         stuck = (counts.round_trips < _FEWEST_ROUND_TRIPS).nonzero().flatten().tolist()
         if stuck:
             enough = 1 + math.ceil(2 * counts.barrier)
             or_levels = f", or ReplicaExchange(levels={enough})" if enough > levels else ""
-            warnings.warn(
+            message = (
                 f"No replica of {named(stuck)} made a round trip from the prior to the posterior and back, so that "
                 f"only the modes of its initial values are sampled. The barrier is at least {counts.barrier:.1f} "
-                f"with {levels} levels: increase num_samples{or_levels}.",
-                stacklevel=5,
+                f"with {levels} levels: increase num_samples{or_levels}."
             )
+            warnings.warn(MissedMass(message, chains=stuck, remedy="num_samples"), stacklevel=5)
 
 
 def inverse_temperatures_of_rows(inverse_temperature: Tensor, groups: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+from pyro_manifold.diagnostics import MissedMass, RunsDiffer
 from pyro_manifold.infer.smc.annealing import AnnealingSettings
 from pyro_manifold.infer.smc.bound import Bound
 from pyro_manifold.infer.smc.results import Result
@@ -41,18 +42,19 @@ def warn_of_differences(result: Result) -> None:
     runs = len(result.log_evidences)
     spread = float(result.log_evidences.std()) if runs > 1 else 0.0
     if spread > _RUNS_DIFFER:
-        warnings.warn(
+        message = (
             f"The log evidences of {runs} runs differ with a standard deviation of {spread:.2g}: some runs may "
-            "have missed modes, or have wrong proportions of them. Increase num_particles or states_per_chain.",
-            stacklevel=_CALLER,
+            "have missed modes, or have wrong proportions of them. Increase num_particles or states_per_chain."
         )
+        warnings.warn(RunsDiffer(message, remedy="num_particles"), stacklevel=_CALLER)
 
 
 def _warn_of_lost_mass(result: Result, plan: AnnealingSettings, num_starts: int) -> None:
     found, bound, error = result.log_evidence, result.bound, result.error_of_particles
     if bound.contradicts(found, error, plan.runs * (plan.chains - 1)):
         remedy = f"use {_starts(bound, num_starts)}more num_particles"
-        warnings.warn(bound.sentence("the particles", found, error, remedy), stacklevel=_CALLER)
+        message = bound.sentence("the particles", found, error, remedy)
+        warnings.warn(MissedMass(message, remedy="num_particles"), stacklevel=_CALLER)
 
 
 def _starts(bound: Bound, num_starts: int) -> str:

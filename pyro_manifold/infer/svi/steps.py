@@ -17,7 +17,7 @@ from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor
 
 from pyro_manifold.density import Batch, BatchedPotential, latent_sites, refuse_cut_gradients
-from pyro_manifold.graphs import reason
+from pyro_manifold.graphs import NotTraced, reason
 from pyro_manifold.graphs.native import native_code_is_allowed
 from pyro_manifold.infer.mcmc.transitions import CompilationPolicy
 from pyro_manifold.infer.svi.arguments import Arguments, ModelDensity
@@ -178,7 +178,8 @@ class TracedSteps:
             except (NotImplementedError, ValueError, RuntimeError) as error:
                 raise NotTracedError(f"the model has no density that can be traced ({reason(error)})") from error
         if potential.graph.form != "traced":
-            reasons = [str(each.message) for each in caught if "cannot be traced" in str(each.message)]
+            found = [each.message for each in caught if isinstance(each.message, NotTraced)]
+            reasons = [str(each) for each in found if each.backend == "traced"]
             raise NotTracedError(reason(ValueError(reasons[0])) if reasons else "the model cannot be traced")
         objective = Objective(self._guide, self._parameters, potential, self._particles, batch)
         if objective.graph.form != "traced":

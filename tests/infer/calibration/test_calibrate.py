@@ -224,7 +224,7 @@ def test_failed_fits_are_reported(tmp_path, capsys):
 
 def failing_later(conditioned):
     kernel = OHMC(conditioned)
-    kernel.prepare = failing_to_prepare
+    kernel.run_of = failing_to_prepare
     return kernel
 
 

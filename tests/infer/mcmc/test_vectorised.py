@@ -10,6 +10,7 @@ from problems.monte_carlo import assert_mean
 from problems.targets import LANGEVIN, NoisyMatrix
 from pyro_manifold import constraints
 from pyro_manifold.density import BatchedPotential
+from pyro_manifold.diagnostics import NotTraced
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.manifolds import Stiefel
@@ -158,10 +159,11 @@ def test_a_density_that_can_be_traced_is_traced():
 @pytest.mark.parametrize("density", [opaque, branching])
 def test_a_density_that_cannot_be_traced_falls_back_with_a_warning(density):
     with (
-        pytest.warns(UserWarning, match=r"cannot be traced .*torch\.vmap"),
-        pytest.warns(UserWarning, match=r"cannot be vmapped .*loop over chains"),
+        pytest.warns(NotTraced, match=r"cannot be traced .*torch\.vmap") as first,
+        pytest.warns(NotTraced, match=r"cannot be vmapped .*loop over chains"),
     ):
         potential = BatchedPotential(density, positions(5), {"X": Stiefel()})
+    assert first[0].message.backend == "traced"
     assert potential.graph.form == "loop"
     at = positions(5)
     expected = torch.stack([density({k: v[i] for k, v in at.items()}) for i in range(5)])

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from pyro_manifold.density import Target
 from pyro_manifold.diagnostics import (
+    HotMomenta,
+    StuckChains,
     Symmetry,
     agreement,
     align_draws,
@@ -22,9 +24,6 @@ from pyro_manifold.diagnostics import (
 )
 
 _LARGEST_ROUNDING = 0.02  # of a log density
-
-HARDLY_MOVED = "moved in fewer than 5 % of iterations"
-"""Words of the warning about stuck chains, by which `calibrate` recognises it to report them for each data set."""
 
 
 def warn_of_chains(
@@ -42,12 +41,12 @@ def warn_of_chains(
         chains = next(len(value) for value in [*statistics.values(), *samples.values()])
         where = named(stuck).capitalize() if chains > 1 else "The chain"
         whose = "their" if len(stuck) > 1 else "its"
-        warnings.warn(
-            f"{where} {HARDLY_MOVED} after warm-up, so that {whose} draws do not represent "
+        message = (
+            f"{where} moved in fewer than 5 % of iterations after warm-up, so that {whose} draws do not represent "
             "the posterior: increase warmup_steps, or use initial values nearer to the typical set (init_strategy "
-            "of the kernel, or initial_params), a smaller step_size or float64.",
-            stacklevel=4,
+            "of the kernel, or initial_params), a smaller step_size or float64."
         )
+        warnings.warn(StuckChains(message, chains=stuck, remedy="warmup_steps"), stacklevel=4)
     _warn_of_heat(statistics, hottest_site)
     _warn_of_precision(statistics)
 
@@ -78,12 +77,12 @@ def _warn_of_heat(statistics: Mapping[str, Tensor], hottest_site: str | None) ->
     named_site = "" if hottest_site is None else f" of site '{hottest_site}'"
     whose, where = ("chains", "") if hot else (f"one coordinate{named_site}", " there")
     scales = "scales" if hottest_site is None else f"scales={{'{hottest_site}': ...}}"
-    warnings.warn(
+    message = (
         f"The momenta of {whose} are at a temperature of {measured:.3g} instead of {wanted:.3g}: minibatch noise or "
         f"a large step size heats the chains, so that the variance of draws{where} is too large. Use a smaller "
-        f"step_size, smaller steps of single sites ({scales}), larger batches or more friction.",
-        stacklevel=5,
+        f"step_size, smaller steps of single sites ({scales}), larger batches or more friction."
     )
+    warnings.warn(HotMomenta(message, site=hottest_site, remedy="step_size"), stacklevel=5)
 
 
 def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[str, Tensor]) -> list[Symmetry] | None:

@@ -17,6 +17,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_manifold.density import Program, Sites, seed_of
+from pyro_manifold.diagnostics import SamplerWarning
+from pyro_manifold.graphs import NotTraced
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.running.store import Store, has_begun
 from pyro_manifold.store import shard_folder, write_roughly
@@ -156,13 +158,13 @@ class Outcome(NamedTuple):
         error: error of the model or its data; None if there was none.
         samples: draws, if they are not stored.
         statistics: statistics of these draws.
-        warnings: messages of its warnings.
+        warnings: its warnings.
     """
 
     error: Exception | None
     samples: Sites
     statistics: dict[str, Tensor]
-    warnings: list[str]
+    warnings: list[UserWarning]
 
 
 class LostShardError(RuntimeError):
@@ -223,8 +225,13 @@ def outcome_of(job: Work, count: int, number: int) -> Outcome:
             samples, statistics = job.done_by(number, count)
         except Exception as raised:  # a model can fail in any way
             error = _picklable(raised)
-    messages = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
-    return Outcome(error, samples, statistics, messages)
+    found = [_of_package(each.message) for each in caught if issubclass(each.category, UserWarning)]
+    return Outcome(error, samples, statistics, found)
+
+
+def _of_package(warning: Warning | str) -> UserWarning:
+    """Return a warning that can be pickled, as warnings of a user's own class need not be."""
+    return warning if isinstance(warning, SamplerWarning | NotTraced) else UserWarning(str(warning))
 
 
 def _picklable(error: Exception) -> Exception:
@@ -258,8 +265,8 @@ def run_shards(shards: Shards, job: Work, total: int, disable_progbar: bool) -> 
     """
     outcomes = outcomes_of(shards, job, total, disable_progbar)
     for number, outcome in enumerate(outcomes):
-        for words in outcome.warnings:
-            warnings.warn(f"Shard {number}: {words}", stacklevel=5)
+        for found in outcome.warnings:
+            warnings.warn(f"Shard {number}: {found}", type(found), stacklevel=5)
         if outcome.error is not None:
             outcome.error.add_note(f"In shard {number} of {shards.count}.")
             raise outcome.error
