@@ -13,7 +13,7 @@ from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.calibration import Calibration
 from pyro_manifold.diagnostics.checks import check_flag, check_real, check_same_number
 from pyro_manifold.diagnostics.convergence import Measure, check_superchains, convergence, nested_r_hat, varies
-from pyro_manifold.diagnostics.deterministic import deterministic_values, deterministic_values_of_run
+from pyro_manifold.diagnostics.deterministic import deterministic_by_chain, deterministic_values
 from pyro_manifold.diagnostics.disagreement import (
     disagreements,
     named,
@@ -57,6 +57,7 @@ from pyro_manifold.diagnostics.plots import (
     plot_scree,
     plot_subspace_cone,
 )
+from pyro_manifold.diagnostics.posterior import Notes, Posterior, found_symmetries, of_pyro
 from pyro_manifold.diagnostics.reasons import agreement, alignment_note, disagreement_warning, not_finite, unexplained
 from pyro_manifold.diagnostics.renamed import renamed_argument
 from pyro_manifold.diagnostics.replay import (
@@ -64,10 +65,9 @@ from pyro_manifold.diagnostics.replay import (
     Values,
     first_draw,
     over_draws,
-    program_of,
     without_draws,
 )
-from pyro_manifold.diagnostics.report import Diagnostics
+from pyro_manifold.diagnostics.report import Diagnostics, chain_entries, diagnose
 from pyro_manifold.diagnostics.rotation import ObliqueRotation, promax, varimax
 from pyro_manifold.diagnostics.sampler_warnings import (
     HotMomenta,
@@ -80,9 +80,10 @@ from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, 
 from pyro_manifold.diagnostics.stored import open_run
 from pyro_manifold.diagnostics.stored_symmetries import has_record, record_symmetries, recorded_symmetries
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
+from pyro_manifold.diagnostics.summary import summarise
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
-from pyro_manifold.diagnostics.table import diagnostics_entries, table
+from pyro_manifold.diagnostics.table import table
 from pyro_manifold.diagnostics.uniformity import (
     BINS,
     NUMBERS_OF_DRAWS,
@@ -105,6 +106,7 @@ __all__ = [
     "Modes",
     "NotTraced",
     "ObliqueRotation",
+    "Posterior",
     "RunsDiffer",
     "SamplerWarning",
     "StuckChains",
@@ -133,6 +135,7 @@ __all__ = [
     "principal_angles",
     "promax",
     "subspace_summary",
+    "summarise",
     "summarise_invariants",
     "to_inferencedata",
     "varimax",

@@ -7,23 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyro.infer
 import torch
 from torch import Tensor
 
 from pyro_manifold.density import Program
 from pyro_manifold.diagnostics.checks import check_flag, check_same_number
-from pyro_manifold.diagnostics.deterministic import deterministic_values_of_run
+from pyro_manifold.diagnostics.deterministic import deterministic_by_chain
 from pyro_manifold.diagnostics.installed_arviz import inference_data
 from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_likelihood, warn_of_factors
-from pyro_manifold.diagnostics.replay import program_of
+from pyro_manifold.diagnostics.posterior import Notes, Posterior
 from pyro_manifold.version import __version__
 
 Group = dict[str, Any]
 
 
 def to_inferencedata(
-    mcmc: pyro.infer.MCMC,
+    source: Any,
     *,
     posterior_predictive: Mapping[str, Any] | None = None,
     prior: Mapping[str, Any] | None = None,
@@ -47,7 +46,8 @@ def to_inferencedata(
     distribution there, of others in unconstrained space. ``energy`` is the Hamiltonian, -lp plus kinetic energy.
 
     Args:
-        mcmc: after ``run``; `pyro_manifold.infer.MCMC` or `pyro.infer.MCMC`.
+        source: an `MCMC` or `SMC` of this package or `pyro.infer.MCMC`, after ``run``; a `Posterior`; or draws,
+            ``{site: (chains, draws, ...)}``.
         posterior_predictive: ``{site: (chains · draws, ...)}`` as returned by Pyro's ``Predictive``, or
             ``(chains, draws, ...)``. The method `MCMC.to_inferencedata` accepts True, which draws them: the observed
             sites of the model, for its arguments in the run; discrete sites that were summed out are drawn given the
@@ -61,7 +61,7 @@ def to_inferencedata(
             ``(chains, draws, ...)``.
         deterministic: compute the values of `pyro.deterministic` sites under each draw.
         align: align the draws by the symmetries of the posterior, as ``get_samples(align=True)`` does; deterministic
-            sites are then those of the aligned draws. For runs of this package.
+            sites are then those of the aligned draws.
         coords: ``{dimension: labels}`` for dimensions named in ``dims``.
         dims: ``{site: [dimension, ...]}``, without chain and draw.
 
@@ -80,9 +80,9 @@ def to_inferencedata(
         ``arviz.InferenceData``, or with ArviZ 1 an ``xarray.DataTree`` with the same groups.
 
     Raises:
-        ValueError: before ``run``, for another number of posterior predictive draws or another shape, for ``dims`` and
-            ``coords`` that name nothing or do not fit, or for ``align`` if the symmetries of the posterior are not
-            known.
+        ValueError: for a run without draws, for another number of posterior predictive draws or another shape, for
+            ``dims`` and ``coords`` that name nothing or do not fit, or for ``align`` if the symmetries of the posterior
+            are not known.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
@@ -97,32 +97,24 @@ def to_inferencedata(
         >>> idata.posterior["U"].dims
         ('chain', 'draw', 'row', 'column')
     """
-    if getattr(mcmc, "_samples", None) is None:
-        raise ValueError("to_inferencedata: the MCMC object has no draws yet, call mcmc.run(...) first.")
     check_flag(align=align)
-    if align and not hasattr(mcmc, "symmetries"):
-        raise ValueError(
-            "to_inferencedata(align=True): the symmetries of the posterior are known only for runs of "
-            "pyro_manifold.infer.MCMC and SMC; leave align out, or sample with one of these."
-        )
-    options: dict[str, Any] = {"align": True} if align else {}
-    drawn = mcmc.get_samples(group_by_chain=True, **options)
-    posterior = {name: value.detach() for name, value in drawn.items()}
-    chains, draws = next(iter(posterior.values())).shape[:2] if posterior else (mcmc.num_chains, mcmc.num_samples)
+    drawn = Posterior.of(source)
+    drawn = drawn.aligned() if align else drawn
+    posterior = {name: value.detach() for name, value in drawn.draws.items()}
+    chains, draws, program = drawn.chains, drawn.length, drawn.program
     groups: dict[str, Group] = {
         "posterior": dict(posterior),
-        "sample_stats": _sample_stats(mcmc, chains, draws),
+        "sample_stats": dict(drawn.statistics),
         "posterior_predictive": _by_chain("posterior_predictive", posterior_predictive, chains, draws),
         "constant_data": dict(constant_data or {}),
     }
     observed: Group = {}
     if not isinstance(log_likelihood, bool):
         groups["log_likelihood"] = _by_chain("log_likelihood", log_likelihood, chains, draws)
-    if getattr(mcmc.kernel, "model", None) is not None:
-        program = program_of(mcmc)
+    if program is not None:
         flat = {name: value.flatten(0, 1) for name, value in posterior.items()}
         if deterministic:
-            groups["posterior"] |= _deterministic(mcmc, posterior)
+            groups["posterior"] |= _deterministic(program, posterior)
         if program.loader is None:
             groups["observed_data"] = dict(observed_values(program, flat))
         if log_likelihood is True:
@@ -134,20 +126,20 @@ def to_inferencedata(
     names = _exported_names(arrays, named)
     arrays = {group: {names.get(name, name): x for name, x in values.items()} for group, values in arrays.items()}
     named, observed = ({names.get(name, name): x for name, x in each.items()} for each in (named, _arrays(observed)))
-    return inference_data(arrays, coords or {}, named, attributes, observed)
+    found = inference_data(arrays, coords or {}, named, attributes, observed)
+    return _with_notes(found, drawn.notes)
 
 
-def _sample_stats(mcmc: pyro.infer.MCMC, chains: int, draws: int) -> Group:
-    reports = mcmc._diagnostics
-    recorded = [report.get("sample stats") for report in reports if report]
-    if len(recorded) == chains and all(recorded):
-        return {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
-    if all(report and "divergences" in report for report in reports):
-        diverging = torch.zeros(chains, draws, dtype=torch.bool)
-        for chain, report in enumerate(reports):
-            diverging[chain, list(report["divergences"])] = True
-        return {"diverging": diverging}
-    return {}
+def _with_notes(found: Any, notes: Notes) -> Any:
+    """Add statistics of levels, and attributes, to the group ``sample_stats``."""
+    if notes.levels or notes.attributes:
+        from xarray import DataArray
+
+        for name, values in notes.levels.items():
+            # A DataTree, of ArviZ 1, would take dimensions and values in a tuple for one value.
+            found.sample_stats[name] = DataArray(values.cpu().numpy(), dims=("chain", "level"))
+        found.sample_stats.attrs.update(notes.attributes)
+    return found
 
 
 def _by_chain(group: str, draws_of: Mapping[str, Any] | None, chains: int, draws: int) -> Group:
@@ -204,9 +196,9 @@ def _log_likelihood(program: Program, posterior: Mapping[str, Tensor], chains: i
     return values, dict(found.observed)
 
 
-def _deterministic(mcmc: pyro.infer.MCMC, posterior: Mapping[str, Tensor]) -> Group:
+def _deterministic(program: Program, posterior: Mapping[str, Tensor]) -> Group:
     try:
-        return dict(deterministic_values_of_run(mcmc, posterior, 2))
+        return dict(deterministic_by_chain(program, posterior))
     except Exception as error:  # as above
         warnings.warn(f"Left out: {error}; deterministic=False avoids this.", stacklevel=3)
         return {}

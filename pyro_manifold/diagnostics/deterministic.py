@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 
 import pyro
-import pyro.infer
 import torch
 from torch import Tensor
 
@@ -18,7 +17,6 @@ from pyro_manifold.diagnostics.replay import (
     first_draw,
     moved,
     over_draws,
-    program_of,
     same,
     without_draws,
 )
@@ -92,9 +90,8 @@ def _is_constant(values: Tensor) -> bool:
     return len(values) > 1 and same(values, values[:1].expand_as(values))
 
 
-def deterministic_values_of_run(mcmc: pyro.infer.MCMC, samples: Mapping[str, Tensor], dimensions: int) -> Values:
-    """Compute `deterministic_values` for the model of a run, at samples with ``dimensions`` leading dimensions."""
-    program = program_of(mcmc)
+def deterministic_by_chain(program: Program, samples: Mapping[str, Tensor], dimensions: int = 2) -> Values:
+    """Compute `deterministic_values` at samples with ``dimensions`` leading dimensions."""
     front = next(iter(samples.values())).shape[:dimensions] if samples else ()
     flat = {name: value.flatten(0, dimensions - 1) for name, value in samples.items()}
     values = deterministic_values(program, flat)

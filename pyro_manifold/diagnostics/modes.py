@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_manifold.diagnostics.disagreement import named
 from pyro_manifold.diagnostics.known import known_quantities
+from pyro_manifold.diagnostics.posterior import Posterior
 from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, shares_of_particles
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
@@ -103,7 +104,7 @@ def modes(
     (`python -m benchmarks.accuracy.modes.unvisited`).
 
     Args:
-        draws: ``{name: (chains, draws, ...)}``, sites or any functions of them; or an `MCMC` of this package that has
+        draws: ``{name: (chains, draws, ...)}``, sites or any functions of them; or a `Posterior`, or an `MCMC` that has
             run, from which log density and symmetries are taken.
         log_density: log density of each draw, ``(chains, draws)``.
         symmetries: symmetries of the posterior, as found by `MCMC.symmetries`.
@@ -127,17 +128,16 @@ def modes(
         mode 0: chains 0, 2 and 4 (60%), log density -0.5
         mode 1: chains 1 and 3 (40%), log density -63.3
     """
-    density_of_particles = comparable_log_density(particles, draws)
-    if not isinstance(draws, Mapping):
-        if not hasattr(draws, "get_extra_fields"):
-            raise ValueError(
-                f"modes: draws is {draws!r}, expected an MCMC of this package that has run, or draws by name; pass an "
-                "SMC, whose particles are in all modes, as particles=."
-            )
-        mcmc, draws = draws, draws.get_samples(group_by_chain=True)
-        log_density = mcmc.get_extra_fields(group_by_chain=True).get("lp") if log_density is None else log_density
-        symmetries = symmetries or mcmc.symmetries()
-    draws = {name: value.detach() for name, value in draws.items()}
+    posterior = Posterior.of(draws)
+    whole = None if particles is None else Posterior.of(particles)
+    if posterior.unit != "chains":
+        raise ValueError(
+            f"modes: draws is {draws!r}, expected an MCMC that has run, or draws by name; pass an SMC, whose particles "
+            "are in all modes, as particles=."
+        )
+    log_density = posterior.log_density if log_density is None else log_density
+    symmetries = symmetries or posterior.symmetries or []
+    draws = {name: value.detach() for name, value in posterior.draws.items()}
     chains, length = next(iter(draws.values())).shape[:2]
     if length < _FEWEST_DRAWS:
         raise ValueError(f"modes: {length} draws of each chain, but {_FEWEST_DRAWS} are needed to distinguish modes.")
@@ -150,9 +150,9 @@ def modes(
     found = Modes(
         groups, torch.tensor([len(group) / chains for group in groups]), torch.tensor([levels[k] for k in order])
     )
-    if particles is None:
+    if whole is None:
         return found
-    given = Particles.of(particles, draws, density_of_particles)
+    given = Particles.of(whole, draws, comparable_log_density(whole, posterior))
     shares, error = shares_of_particles(groups, draws, given, symmetries, log_density)
     return replace(
         found,

@@ -20,21 +20,6 @@ _COMPARED = 4  # draws of each batch, and two for each of so many sites:
 _COMPARED_SITES = 16
 
 
-def program_of(run: Any) -> Program:
-    """Return the model of a run with its arguments, of `pyro.infer.MCMC` too.
-
-    Raises:
-        ValueError: if the kernel has no model.
-    """
-    found = getattr(run, "program", None)
-    if found is not None:
-        return found
-    model = getattr(run.kernel, "model", None)
-    if model is None:
-        raise ValueError("this needs a model, but the kernel was given potential_fn")
-    return Program(model, run._args, run._kwargs)
-
-
 def without_draws(program: Program, values: Mapping[str, Tensor]) -> dict[str, Node]:
     """Return the latent sites without values: discrete ones that were summed out, or sites that were not kept."""
     return {name: site for name, site in program.trace(values).nodes.items() if is_latent(site) and name not in values}

@@ -1,9 +1,17 @@
-"""Dictionary of `MCMC.diagnostics` with a short repr."""
+"""Diagnostics of a posterior: the dictionary of `MCMC.diagnostics`, with a short repr."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from torch import Tensor
+
+from pyro_manifold.diagnostics.disagreement import disagreements
+from pyro_manifold.diagnostics.known import known_quantities
+from pyro_manifold.diagnostics.modes import modes_of_run
+from pyro_manifold.diagnostics.posterior import Posterior
+from pyro_manifold.diagnostics.table import measures
 
 _MOST_NAMED = 12
 
@@ -51,3 +59,50 @@ divergences, disagreeing_chains)
 def _listed(names: Mapping[str, Any]) -> str:
     first = list(names)[:_MOST_NAMED]
     return ", ".join(first) + (f" and {len(names) - len(first)} more" if len(names) > len(first) else "")
+
+
+def diagnose(posterior: Posterior) -> Diagnostics:
+    """Return the diagnostics of a posterior; see `MCMC.diagnostics` for its entries.
+
+    Args:
+        posterior: draws of a run; `Posterior.of` converts others.
+
+    Examples:
+        >>> import torch
+        >>> draws = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+        >>> sorted(diagnose(Posterior({"x": draws})))
+        ['disagreeing_chains', 'modes', 'x']
+    """
+    samples, notes = posterior.draws, posterior.notes
+    found: dict[str, Any] = {name: measures(samples[name], notes.num_superchains) for name in samples}
+    if posterior.unit == "chains":
+        found |= {name: of_chains(values) for name, values in chain_entries(posterior.statistics).items()}
+    density = {} if posterior.log_density is None else {"log_density": posterior.log_density}
+    found["disagreeing_chains"] = disagreements({**known_quantities(samples, posterior.symmetries or []), **density})
+    found |= modes_of_run(samples, posterior.log_density, lambda: posterior.symmetries or [])
+    return Diagnostics({**found, **notes.entries})
+
+
+def chain_entries(statistics: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+    """Return figures of each chain from its statistics: a list over chains by name.
+
+    ``"divergences"`` lists the draws that diverged, ``"acceptance_rate"`` is the fraction accepted,
+    ``"orthogonality_error"`` the largest distance from a manifold, and ``"jittered_metrics"`` counts draws.
+    """
+    if not statistics:
+        return {}
+    found: dict[str, list[Any]] = {"divergences": [[] for _ in statistics[next(iter(statistics))]]}
+    if "diverging" in statistics:
+        found["divergences"] = [chain.nonzero().flatten().tolist() for chain in statistics["diverging"]]
+    if "accepted" in statistics:
+        found["acceptance_rate"] = statistics["accepted"].double().mean(1).tolist()
+    if "orthogonality_error" in statistics:
+        found["orthogonality_error"] = statistics["orthogonality_error"].amax(1).tolist()
+    if "jittered" in statistics:
+        found["jittered_metrics"] = statistics["jittered"].sum(1).tolist()
+    return found
+
+
+def of_chains(values: list[Any]) -> dict[str, Any]:
+    """Return values by the names of chains in Pyro."""
+    return {f"chain {k}": value for k, value in enumerate(values)}

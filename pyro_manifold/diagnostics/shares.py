@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.replay import program_of
+from pyro_manifold.diagnostics.posterior import Posterior
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.unvisited import FALSE_ALARMS, places
 
@@ -36,14 +34,14 @@ class Particles:
     relative_variance: float = 0.0
 
     @classmethod
-    def of(cls, given: Any, draws: Mapping[str, Tensor], log_density: Tensor | None) -> Particles:
-        if isinstance(given, Mapping):
-            found = cls(given)
-        else:
-            samples = given.get_samples(group_by_chain=True)
-            found = cls(samples, log_density, given.last_states, math.expm1(given.log_evidence_error**2))
-        _check_shapes(found.samples, draws)
-        return found
+    def of(cls, given: Posterior, draws: Mapping[str, Tensor], log_density: Tensor | None) -> Particles:
+        """Return draws of the whole posterior, of the same names and shapes as draws of chains.
+
+        Raises:
+            ValueError: for other names or shapes.
+        """
+        _check_shapes(given.draws, draws)
+        return cls(given.draws, log_density, given.notes.chain_length or 1, given.notes.relative_variance)
 
     @property
     def chains(self) -> float:
@@ -51,16 +49,13 @@ class Particles:
         return next(iter(self.samples.values())).shape[:2].numel() / self.states
 
 
-def comparable_log_density(particles: Any, mcmc: Any) -> Tensor | None:
+def comparable_log_density(particles: Posterior, chains: Posterior) -> Tensor | None:
     """Return the log density of particles; None unless it is comparable with that of the chains."""
-    if not hasattr(particles, "kernel") or not hasattr(mcmc, "kernel") or particles.init != "prior":
-        return None
-    try:
-        one, other = program_of(particles), program_of(mcmc)
-    except ValueError:  # a potential function
+    one, other = particles.program, chains.program
+    if one is None or other is None or not particles.notes.from_prior:
         return None
     same = one.model is other.model and one.options.transforms is other.options.transforms
-    return particles.result.log_density if same else None
+    return particles.log_density if same else None
 
 
 def _check_shapes(particles: Mapping[str, Tensor], draws: Mapping[str, Tensor]) -> None:

@@ -1,20 +1,16 @@
-"""Summary table, one line for each entry of each site, and the dictionary of `MCMC.diagnostics`."""
+"""Summary table, one line for each entry of each site."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from numbers import Real
-from typing import Any
 
 import torch
 from pyro.ops.stats import hpdi
 from torch import Tensor
 
 from pyro_manifold.diagnostics.convergence import convergence, nested_r_hat
-from pyro_manifold.diagnostics.disagreement import disagreements
-from pyro_manifold.diagnostics.known import known_quantities
-from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 _WORST_ROWS = 10
 _DECIMALS = {"ess_bulk": 0, "ess_tail": 0, "r_hat": 3, "nested_r_hat": 3}
@@ -137,26 +133,3 @@ def measures(values: Tensor, num_superchains: int | None = None) -> dict[str, Te
     if num_superchains is not None:
         names["nested_r_hat"] = nested_r_hat(values, num_superchains)
     return names
-
-
-def diagnostics_entries(
-    samples: Mapping[str, Tensor],
-    statistics: Mapping[str, Tensor],
-    chains: Sequence[Mapping[str, Any]],
-    num_superchains: int | None = None,
-    symmetries: Sequence[Symmetry] = (),
-) -> dict[str, Any]:
-    """Return the contents of `MCMC.diagnostics`.
-
-    Args:
-        samples: ``{site: (chains, draws, ...)}``.
-        statistics: ``{name: (chains, draws)}``.
-        chains: diagnostics of each chain, as reported by the kernel.
-        num_superchains: number of superchains for nested R-hat; None to leave it out.
-        symmetries: symmetries of the posterior, which cannot make chains disagree.
-    """
-    found: dict[str, Any] = {name: measures(value, num_superchains) for name, value in samples.items()}
-    for name in {name: None for chain in chains for name in chain if name != "sample stats"}:
-        found[name.replace(" ", "_")] = {f"chain {k}": chain[name] for k, chain in enumerate(chains) if name in chain}
-    density = {"log_density": statistics["lp"]} if "lp" in statistics else {}
-    return {**found, "disagreeing_chains": disagreements({**known_quantities(samples, symmetries), **density})}

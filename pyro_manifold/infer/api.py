@@ -35,13 +35,11 @@ from pyro_manifold.infer.mcmc import (
 from pyro_manifold.infer.mcmc.running import (
     Consumer,
     DrawStorage,
-    Finished,
     Goal,
     InMemory,
     Iteration,
     Job,
     OnDisk,
-    Reports,
     Run,
     Sampling,
     ShardedDraws,
@@ -203,7 +201,7 @@ class MCMC(Results):
         self._consumers = functions(consumers)
         self._save_params = save_params
         self._disable_progbar = disable_progbar
-        self._sampling: Sampling | ShardedDraws | Finished | None = None
+        self._sampling: Sampling | ShardedDraws | None = None
 
     def run(self, *args: Any, data_loader: Iterable[Any] | None = None, **kwargs: Any) -> None:
         """Run all chains, and warn about chains that hardly moved. Runs in threads of one process follow one another.
@@ -226,6 +224,7 @@ class MCMC(Results):
             self.program = Program(self.kernel.model, own, kwargs)
             refuse_for_kernels_of_pyro(self.program)
         super().run(*args, **kwargs)
+        self._posterior = None
         self._warn_of_chains()
 
     def run_program(self, program: Program | None) -> None:
@@ -267,7 +266,7 @@ class MCMC(Results):
                 or its data have changed since, as far as the log density shows.
         """
         check_counts(num_samples=num_samples)
-        if isinstance(self._sampling, Finished):
+        if self._sampling is None and self._posterior is not None and self._vectorised:
             raise ValueError(
                 "MCMC.continue_run: this object is a copy, which has the draws and not the state of the chains: go on "
                 "with the original, or give MCMC a store and resume that run, MCMC(..., store=folder, resume=True)."
@@ -286,13 +285,14 @@ class MCMC(Results):
         self._warn_of_chains()
 
     def _warn_of_chains(self) -> None:
-        if not isinstance(self._sampling, Sampling | ShardedDraws):
-            warn_of_chains(self._samples, self.get_extra_fields(group_by_chain=True))
-        else:
-            run = self._run_here
-            warn_of_chains(*self._sampling.recent(), None if run is None else run.hottest_site)
-        if self._run_here is not None:
-            self._run_here.warn()
+        if self._sampling is None:
+            warn_of_chains(self._samples, self.posterior.statistics)
+            return
+        run, (samples, statistics) = self._run_here, self._sampling.recent()
+        warn_of_chains(samples, statistics, None if run is None else run.hottest_site)
+        self.kernel.warn_of_draws(statistics)
+        if run is not None:
+            run.warn()
 
     def _run_vectorised(self) -> None:
         with models_run(self.disable_validation):
@@ -386,13 +386,7 @@ class MCMC(Results):
     def _take_results(self, sampling: Sampling | ShardedDraws) -> None:
         """Take over the draws and diagnostics of a run."""
         self.num_samples = sampling.draws
-        self._samples = sampling.samples()
-        if self._store is None:
-            self._diagnostics = self.kernel.reports(sampling.statistics(), self.num_chains)
-        else:
-            self.kernel.reports(sampling.recent()[1], self.num_chains)  # which may warn
-            reports: Any = Reports(lambda: self.kernel.reports(sampling.statistics(), self.num_chains), self.num_chains)
-            self._diagnostics = reports
+        self._samples, self._posterior = sampling.samples(), None
 
     def _call_hook(self, iteration: Iteration) -> None:
         self._hook(self.kernel, iteration.sites, iteration.stage, iteration.index)  # type: ignore[misc]

@@ -21,16 +21,16 @@ from pyro_manifold.density import (
     is_latent,
     parts,
 )
-from pyro_manifold.diagnostics import Node, Values, first_draw, program_of, without_draws
+from pyro_manifold.diagnostics import Node, Posterior, Values, first_draw, without_draws
 from pyro_manifold.infer.mcmc import check_positive_integer
 from pyro_manifold.infer.predictive import Predictive
 
 
-def with_draws(run: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+def with_draws(posterior: Posterior, options: Mapping[str, Any]) -> dict[str, Any]:
     """Replace ``prior=500`` and ``posterior_predictive=True`` among the options of an export by draws.
 
     Args:
-        run: a finished `MCMC` or `SMC`, whose model and arguments are used.
+        posterior: draws with their model.
         options: of `pyro_manifold.diagnostics.to_inferencedata`.
 
     Raises:
@@ -39,17 +39,17 @@ def with_draws(run: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(options)
     prior, predictive = found.get("prior"), found.get("posterior_predictive")
     if isinstance(predictive, bool):
-        found["posterior_predictive"] = posterior_predictive(run) if predictive else None
+        found["posterior_predictive"] = posterior_predictive(posterior) if predictive else None
     if prior is not None and not isinstance(prior, Mapping):
         check_positive_integer(prior=prior)
-        found["prior"] = prior_draws(run, prior)
+        found["prior"] = prior_draws(posterior, prior)
     return found
 
 
-def posterior_predictive(run: Any) -> Values:
-    """Draw the observed sites for each draw of a run, in the shape of the data: ``{site: (chains · draws, ...)}``."""
-    program, nodes = _sites(run, "posterior_predictive=True")
-    samples = run.get_samples()
+def posterior_predictive(posterior: Posterior) -> Values:
+    """Draw the observed sites for each draw, in the shape of the data: ``{site: (chains · draws, ...)}``."""
+    program, nodes = _sites(posterior, "posterior_predictive=True")
+    samples = posterior.flat
     with torch.no_grad(), pyro.validation_enabled(False):
         missing = without_draws(program, first_draw(samples))
     dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
@@ -63,9 +63,9 @@ def posterior_predictive(run: Any) -> Values:
     return _draw(program, nodes, observed, {"posterior_samples": samples}, len(next(iter(samples.values()))))
 
 
-def prior_draws(run: Any, count: int) -> Values:
+def prior_draws(posterior: Posterior, count: int) -> Values:
     """Draw all sites from the prior, observed ones too: ``{site: (count, ...)}``."""
-    program, nodes = _sites(run, f"prior={count}")
+    program, nodes = _sites(posterior, f"prior={count}")
     flat = [name for name, site in nodes.items() if is_latent(site) and any(map(has_no_draws, parts(site["fn"])))]
     if flat:
         raise ValueError(
@@ -83,11 +83,11 @@ def prior_draws(run: Any, count: int) -> Values:
     return _draw(program, nodes, kept, {"num_samples": count}, count)
 
 
-def _sites(run: Any, option: str) -> tuple[Program, dict[str, Node]]:
-    """Return the model of a run and its sites; raise ValueError if it cannot be run again on all data."""
-    if getattr(run.kernel, "model", None) is None:
-        raise ValueError(f"{option}: the kernel has a potential_fn and no model: pass draws, {{site: tensor}}.")
-    program = program_of(run)
+def _sites(posterior: Posterior, option: str) -> tuple[Program, dict[str, Node]]:
+    """Return the model of a posterior and its sites; raise ValueError if it cannot be run again on all data."""
+    program = posterior.program
+    if program is None:
+        raise ValueError(f"{option}: there is no model, as with a potential_fn: pass draws, {{site: tensor}}.")
     try:
         program.check_has_arguments()
     except ValueError as error:

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyro.infer
-import torch
 from pyro.infer.mcmc.util import select_samples
 from torch import Tensor
 
-from pyro_manifold.density import Program, Sites, Target, one_thread_at_a_time
+from pyro_manifold.density import Program, Sites, one_thread_at_a_time
 from pyro_manifold.diagnostics import (
     Diagnostics,
+    Notes,
+    Posterior,
     Symmetry,
     check_flag,
-    deterministic_values_of_run,
-    diagnostics_entries,
-    divergence_advice,
-    modes_of_run,
+    deterministic_by_chain,
+    diagnose,
+    of_pyro,
+    summarise,
     to_inferencedata,
 )
-from pyro_manifold.infer.mcmc import Kernel, check_counts
-from pyro_manifold.infer.mcmc.running import (
-    Finished,
-    KnownSymmetries,
-    Run,
-    Sampling,
-    ShardedDraws,
-    aligned_draws,
-    aligned_summary,
-    plain_summary,
-)
+from pyro_manifold.infer.mcmc import check_counts
+from pyro_manifold.infer.mcmc.running import Run, Sampling, ShardedDraws
 from pyro_manifold.infer.mcmc.transitions import Statistics
 from pyro_manifold.infer.predictive_groups import with_draws
 
@@ -40,12 +33,33 @@ from pyro_manifold.infer.predictive_groups import with_draws
 class Results(pyro.infer.MCMC):
     """Part of `MCMC` that reads what a run has drawn."""
 
-    _sampling: Sampling | ShardedDraws | Finished | None
+    _sampling: Sampling | ShardedDraws | None
     _num_superchains: int | None
     _vectorised: bool
     program: Program | None
     stopped: str | None
-    _known_symmetries: KnownSymmetries | None = None
+    _posterior: Posterior | None = None
+
+    @property
+    def posterior(self) -> Posterior:
+        """Draws and statistics of the run with its model, as one value; see `pyro_manifold.diagnostics.Posterior`.
+
+        Raises:
+            ValueError: before `run`.
+        """
+        self._check_there_are_draws("posterior")
+        if self._posterior is None:
+            self._posterior = self._as_posterior()
+        return self._posterior
+
+    def _as_posterior(self) -> Posterior:
+        if self._sampling is None:
+            found = replace(of_pyro(self), program=self.program)
+            return replace(found, notes=replace(found.notes, num_superchains=self._num_superchains))
+        density = self.kernel.target(None, self._initial_params) if self.program is None else None
+        lines = [*self._sampling.sentences(), *([] if self.stopped is None else [self.stopped])]
+        notes = Notes(self._sampling.report(), lines, self._num_superchains)
+        return Posterior(self._samples, self._sampling.statistics(), self.program, notes, density=density)
 
     @property
     def _run_here(self) -> Run[Any, Any] | None:
@@ -81,11 +95,13 @@ class Results(pyro.infer.MCMC):
         check_flag(align=align)
         if num_samples is not None:
             check_counts(num_samples=num_samples)
-        draws = aligned_draws(self._samples, self._known(), "MCMC.get_samples") if align else self._samples
+        draws = self.posterior.aligned().draws if align else self._samples
         samples = _selected(draws, num_samples, group_by_chain)
         if not deterministic:
             return samples
-        return {**samples, **deterministic_values_of_run(self, samples, 2 if group_by_chain else 1)}
+        if self.program is None:
+            raise ValueError("deterministic=True needs a model, but the kernel was given potential_fn")
+        return {**samples, **deterministic_by_chain(self.program, samples, 2 if group_by_chain else 1)}
 
     def get_extra_fields(self, group_by_chain: bool = False) -> Statistics:
         """Return the statistics of each draw: log density, energy, step size and others recorded by the kernel.
@@ -100,9 +116,7 @@ class Results(pyro.infer.MCMC):
             ValueError: before `run`.
         """
         self._check_there_are_draws("get_extra_fields")
-        reports: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        recorded = [report.get("sample stats", {}) for report in reports]
-        grouped = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
+        grouped = dict(self.posterior.statistics)
         return grouped if group_by_chain else {name: value.flatten() for name, value in grouped.items()}
 
     @one_thread_at_a_time
@@ -130,25 +144,7 @@ class Results(pyro.infer.MCMC):
         """
         check_flag(align=align)
         self._check_there_are_draws("summary", fewest=4)
-        statistics = self.get_extra_fields(group_by_chain=True)
-        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        counts = [len(chain["divergences"]) for chain in chains if "divergences" in chain]
-        options: Any = {"prob": prob, "num_superchains": self._num_superchains, "max_rows": max_rows}
-        options["divergences"] = sum(counts)
-        parts = aligned_summary if align else plain_summary
-        text, sentences = parts(self._samples, self._known(), statistics.get("lp"), **options)
-        print(text)
-        if counts:
-            print("Number of divergences:", sum(counts))
-            if sum(counts):
-                print(self._divergence_advice(statistics.get("diverging")))
-        for sentence in [*sentences, *([] if self._sampling is None else self._sampling.sentences())]:
-            print(sentence)
-        if self.stopped is not None:
-            print(self.stopped)
-
-    def _divergence_advice(self, diverging: Tensor | None) -> str:
-        return divergence_advice(self.program, self._samples, diverging)
+        print(summarise(self.posterior, prob, align=align, max_rows=max_rows))
 
     @one_thread_at_a_time
     def symmetries(self) -> list[Symmetry]:
@@ -158,20 +154,10 @@ class Results(pyro.infer.MCMC):
         changed columns.
         """
         self._check_there_are_draws("symmetries")
-        return self._known() or []
-
-    def _known(self) -> list[Symmetry] | None:
-        """Return the symmetries of the draws; None if the density cannot be evaluated."""
-        if self._known_symmetries is None:
-            self._known_symmetries = KnownSymmetries()
-        return self._known_symmetries.of(self._target, self._samples)
-
-    def _target(self) -> Target | None:
-        """Return the target of the run; None for kernels that have none, such as Pyro's."""
-        return self.kernel.target(self.program, self._initial_params) if isinstance(self.kernel, Kernel) else None
+        return list(self.posterior.symmetries or [])
 
     def _check_there_are_draws(self, method: str, fewest: int = 1) -> None:
-        if self._samples is None or (self._sampling is not None and not self._sampling.draws):
+        if self._samples is None or not self.num_samples:
             raise ValueError(f"MCMC.{method}: there are no draws yet, call mcmc.run(...) first.")
         if self._samples and self.num_samples < fewest:
             raise ValueError(
@@ -205,12 +191,7 @@ class Results(pyro.infer.MCMC):
         evidence with its standard error.
         """
         self._check_there_are_draws("diagnostics", fewest=4)
-        statistics = self.get_extra_fields(group_by_chain=True)
-        chains: list[dict[str, Any]] = [each or {} for each in self._diagnostics]
-        found = diagnostics_entries(self._samples, statistics, chains, self._num_superchains, self._known() or [])
-        if self._vectorised:
-            found |= modes_of_run(self._samples, statistics.get("lp"), self.symmetries)
-        return Diagnostics(found if self._sampling is None else found | self._sampling.report())
+        return diagnose(self.posterior)
 
     @one_thread_at_a_time
     def to_inferencedata(self, **options: Any) -> Any:
@@ -225,7 +206,7 @@ class Results(pyro.infer.MCMC):
                 its data in minibatches, ``save_params`` leaves out a site, or the kernel has no model.
         """
         self._check_there_are_draws("to_inferencedata")
-        return to_inferencedata(self, **with_draws(self, options))
+        return to_inferencedata(self.posterior, **with_draws(self.posterior, options))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling: results and settings, without graphs, and without the run that made them."""
@@ -234,8 +215,9 @@ class Results(pyro.infer.MCMC):
             return state
         kernel, sampler = self.kernel.without_run(), copy.copy(self.sampler)
         sampler.kernel = kernel
-        run = None if self._sampling is None else Finished.of(self._sampling)
-        return state | {"kernel": kernel, "sampler": sampler, "_sampling": run}
+        there_are_draws = self._samples is not None and self.num_samples
+        made = self.posterior if there_are_draws else None
+        return state | {"kernel": kernel, "sampler": sampler, "_sampling": None, "_posterior": made}
 
 
 def _selected(samples: Mapping[str, Tensor], num_samples: int | None, group_by_chain: bool) -> Sites:

@@ -2,7 +2,7 @@
 
 import torch
 
-from pyro_manifold.diagnostics import Symmetry, diagnostics_entries, disagreements, stuck_chains
+from pyro_manifold.diagnostics import Posterior, Symmetry, diagnose, disagreements, stuck_chains
 
 
 def test_the_furthest_chain_is_so_in_standard_deviations():
@@ -68,12 +68,16 @@ def test_symmetries_are_no_disagreement_of_chains():
     signs = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])[:, None, None]
     symmetry = Symmetry("signs", ("U",))
     density = {"lp": torch.randn(4, 200)}
-    assert list(diagnostics_entries({"U": draws * signs}, density, [])["disagreeing_chains"]) == ["U"]
-    assert diagnostics_entries({"U": draws * signs}, density, [], symmetries=[symmetry])["disagreeing_chains"] == {}
+
+    def disagreeing(draws, *symmetries):
+        return diagnose(Posterior(draws, density, known=symmetries))["disagreeing_chains"]
+
+    assert list(disagreeing({"U": draws * signs})) == ["U"]
+    assert disagreeing({"U": draws * signs}, symmetry) == {}
     sizes = torch.tensor([1.0, 1.0, 2.0, 1.0])[:, None, None, None]
     mixed = draws * sizes * (2.0 * torch.randint(2, (4, 200, 1, 2)) - 1)
-    assert diagnostics_entries({"U": mixed}, density, [])["disagreeing_chains"] == {}
-    found = diagnostics_entries({"U": mixed, "x": draws}, density, [], symmetries=[symmetry])["disagreeing_chains"]
+    assert disagreeing({"U": mixed}) == {}
+    found = disagreeing({"U": mixed, "x": draws}, symmetry)
     assert found
     assert all(name.startswith("U, ") for name in found)
     assert all(said.endswith("chain 2 is furthest from the others") for said in found.values())

@@ -1,6 +1,7 @@
 """Advice on divergences, for draws whose scale is near 0 at them, or is not."""
 
 import re
+from dataclasses import replace
 
 import pyro
 import pyro.distributions as dist
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from pyro_manifold.density import Program
-from pyro_manifold.diagnostics import divergence_advice
+from pyro_manifold.diagnostics import divergence_advice, summarise
 from pyro_manifold.infer import MCMC, OHMC
 
 REPARAM = 'poutine.reparam(model, {"x": LocScaleReparam(0)})'
@@ -118,10 +119,8 @@ def test_a_summary_has_the_advice(capsys):
     mcmc = MCMC(OHMC(effects), 50, 20, num_chains=4, disable_progbar=True)
     mcmc.run()
     diverging = lowest(mcmc.get_samples(group_by_chain=True)["spread"], 10)
-    for chain, report in enumerate(mcmc._diagnostics):
-        report["divergences"] = diverging[chain].nonzero().flatten().tolist()
-        report["sample stats"] = {**report["sample stats"], "diverging": diverging[chain]}
-    mcmc.summary(max_rows=1)
+    statistics = {**mcmc.posterior.statistics, "diverging": diverging}
+    print(summarise(replace(mcmc.posterior, statistics=statistics), max_rows=1))
     text = capsys.readouterr().out
     sentence = r"Number of divergences: \d+\nAt divergences the scale of the site `x`, which `spread` sets, is near 0"
     assert re.search(sentence, text)

@@ -5,7 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.diagnostics import Particles, comparable_log_density, shares_of_particles
+from pyro_manifold.diagnostics import Particles, Posterior, comparable_log_density, shares_of_particles
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 
@@ -44,14 +44,14 @@ def test_the_log_density_of_particles_is_that_of_chains(finished):
     target = mcmc.program.target
     positions = target.positions({name: x.flatten(0, 1)[:5] for name, x in smc.result.samples.items()})
     expected = [-target.potential_fn({name: x[k] for name, x in positions.items()}) for k in range(5)]
-    found = comparable_log_density(smc, mcmc)
+    found = comparable_log_density(smc.posterior, mcmc.posterior)
     torch.testing.assert_close(found.flatten()[:5], torch.stack(expected))
 
 
 def test_draws_without_a_density_are_not_compared(finished):
     mcmc, smc = finished
-    assert comparable_log_density(smc, mcmc.get_samples(group_by_chain=True)) is None
-    assert comparable_log_density({"U": torch.ones(2)}, mcmc) is None
+    assert comparable_log_density(smc.posterior, Posterior(mcmc.posterior.draws)) is None
+    assert comparable_log_density(Posterior({"U": torch.ones(2, 5)}), mcmc.posterior) is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_draws_without_a_density_are_not_compared(finished):
     [(OHMC(lambda: model()), {}), pytest.param(None, {"init": "modes", "num_starts": 2}, marks=pytest.mark.long)],
 )
 def test_other_models_or_coordinates_are_not_compared(finished, kernel, options):
-    assert comparable_log_density(of_smc(kernel, **options), finished[0]) is None
+    assert comparable_log_density(of_smc(kernel, **options).posterior, finished[0].posterior) is None
 
 
 def test_the_log_density_alone_distinguishes_particles():

@@ -1,7 +1,8 @@
 """A summary shows what is known: aligned draws, what was done to them, and first of all whether chains disagree."""
 
 import pickle
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 
 import arviz
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from pyro.infer import NUTS
 
-from pyro_manifold.diagnostics import convergence, invariants, table, to_inferencedata
+from pyro_manifold.diagnostics import convergence, invariants, summarise, table, to_inferencedata
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 
@@ -160,24 +161,25 @@ def two_numbers():
     pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
 
 
-def test_it_is_an_error_where_symmetries_cannot_be_found(capsys):
-    mcmc = MCMC(NUTS(two_numbers), 10, 10, disable_progbar=True)
-    mcmc.run()
-    with pytest.raises(ValueError, match=r"MCMC.get_samples\(align=True\): the symmetries .* align_rotations"):
-        mcmc.get_samples(align=True)
-    assert "x[1]" in printed(capsys, mcmc)
+def test_it_is_an_error_where_symmetries_cannot_be_found():
     part = MCMC(OHMC(two_places), 10, 10, save_params=["U"], disable_progbar=True)
     part.run()
-    with pytest.raises(ValueError, match="save_params"):
-        part.to_inferencedata(align=True, log_likelihood=False)
-    alone = pyro.infer.MCMC(NUTS(two_numbers), 10, 10, disable_progbar=True)
-    alone.run()
-    with pytest.raises(ValueError, match=r"to_inferencedata\(align=True\): the symmetries of the posterior"):
-        to_inferencedata(alone, align=True)
+    for aligned in (part.get_samples, partial(part.to_inferencedata, log_likelihood=False)):
+        with pytest.raises(ValueError, match=r"align: the symmetries .* save_params.* align_rotations"):
+            aligned(align=True)
+    with pytest.raises(ValueError, match=r"without a model"):
+        to_inferencedata({"U": torch.randn(2, 10, 3)}, align=True)
+
+
+def test_draws_by_kernels_of_pyro_are_aligned(capsys):
+    mcmc = MCMC(NUTS(two_numbers), 10, 10, disable_progbar=True)
+    mcmc.run()
+    assert "x[1]" in printed(capsys, mcmc)
+    torch.testing.assert_close(mcmc.get_samples(align=True), mcmc.get_samples())
 
 
 def test_symmetries_are_found_once_for_a_run(monkeypatch, capsys):
-    import pyro_manifold.infer.mcmc.running.end_of_run as module
+    import pyro_manifold.diagnostics.posterior as module
 
     asked = []
     found = module.symmetries
@@ -190,7 +192,6 @@ def test_symmetries_are_found_once_for_a_run(monkeypatch, capsys):
         mcmc.to_inferencedata(align=True)
         mcmc.symmetries()
         assert len(asked) == runs
-    assert pickle.loads(pickle.dumps(mcmc._known_symmetries)).of(lambda: None, {}) is None
 
 
 def two_places():
@@ -396,18 +397,16 @@ def test_entries_that_are_not_finite_are_among_the_worst():
     assert lines[4] == "and 1 constant entry of x"
 
 
-def test_divergences_are_printed_with_what_to_do(capsys):
+def test_divergences_are_counted_with_what_to_do():
     def model():
         pyro.sample("x", dist.Normal(0.0, 1.0))
 
     mcmc = MCMC(OHMC(model), 20, 20, disable_progbar=True)
     mcmc.run()
-    said = []
-    for divergences in ([], [3, 7]):
-        mcmc._diagnostics = [{**mcmc._diagnostics[0], "divergences": divergences}]
-        said.append(printed(capsys, mcmc))
-    assert "Divergences are" not in said[0]
-    text = said[1]
+    assert "Divergences are" not in summarise(mcmc.posterior)
+    diverging = torch.zeros(1, 20, dtype=torch.bool)
+    diverging[0, [3, 7]] = True
+    text = summarise(replace(mcmc.posterior, statistics={**mcmc.posterior.statistics, "diverging": diverging}))
     assert "Number of divergences: 2" in text
     assert "target_accept_prob" in text
 

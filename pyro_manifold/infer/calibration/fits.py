@@ -223,10 +223,10 @@ def _problems(mcmc: MCMC, samples: Sites, data_sets: int = 1) -> list[dict[str, 
     """Return the number of chains that hardly moved and of divergent iterations, for each data set."""
     chains = len(next(iter(samples.values())))
     stuck, diverging = torch.zeros(chains), torch.zeros(chains)
-    stuck[stuck_chains(samples, mcmc.get_extra_fields(group_by_chain=True))] = 1
-    reports: list[dict[str, Any]] = [each or {} for each in mcmc._diagnostics]
-    for chain, report in enumerate(reports):
-        diverging[chain] = len(report.get("divergences", ()))
+    statistics = mcmc.posterior.statistics
+    stuck[stuck_chains(samples, statistics)] = 1
+    if "diverging" in statistics:
+        diverging += statistics["diverging"].sum(1).cpu()
     per_set = (data_sets, chains // data_sets)
     both = zip(stuck.reshape(per_set).sum(1), diverging.reshape(per_set).sum(1), strict=True)
     return [{"stuck": one, "divergences": other} for one, other in both]

@@ -24,7 +24,8 @@ from pyro_manifold.density import (
     Target,
     target_from_potential,
 )
-from pyro_manifold.infer.mcmc.running import Record, Run, reports
+from pyro_manifold.diagnostics import chain_entries
+from pyro_manifold.infer.mcmc.running import Record, Run
 from pyro_manifold.infer.mcmc.transitions import Block, Composition, Fixed, PlainState, Problem, Statistics
 from pyro_manifold.manifolds import Manifold
 
@@ -222,9 +223,8 @@ class Kernel(MCMCKernel):
             self._given_transforms, self._max_plate_nesting, self._init_strategy, subsample=self.takes_batches
         )
 
-    def reports(self, statistics: Statistics, chains: int) -> list[dict[str, Any]]:
-        """Return the diagnostics of each chain from ``{name: (chains, draws)}``; subclasses may add entries."""
-        return reports(statistics, chains)
+    def warn_of_draws(self, statistics: Statistics) -> None:
+        """Warn about draws, by their statistics ``{name: (chains, draws)}``; by default there is nothing to warn of."""
 
     # ---- Pyro's kernel interface: one chain in pyro.infer.MCMC ---------------------------------------------------
 
@@ -279,7 +279,10 @@ class Kernel(MCMCKernel):
         """Return divergent iterations, acceptance rate, largest orthogonality error, and statistics of iterations."""
         if self._run is not None:
             self._run.compare_graphs(1)
-        return self.reports(self._record.statistics(), 1)[0]
+        statistics = self._record.statistics()
+        self.warn_of_draws(statistics)
+        found = {name.replace("_", " "): values[0] for name, values in chain_entries(statistics).items()}
+        return {"divergences": [], **found, "sample stats": {name: value[0] for name, value in statistics.items()}}
 
     def logging(self) -> OrderedDict[str, str]:
         """Return the figures shown in the progress bar."""

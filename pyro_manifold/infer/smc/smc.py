@@ -15,10 +15,10 @@ from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Tensor
 
 from pyro_manifold.density import Program, Sites, Target, one_thread_at_a_time, split, tempered
-from pyro_manifold.diagnostics import Symmetry, check_flag
+from pyro_manifold.diagnostics import Posterior, Symmetry, check_flag, summarise, to_inferencedata
 from pyro_manifold.infer.mcmc import check_positive_integer, check_shards, is_a
 from pyro_manifold.infer.mcmc.hmc import HamiltonianKernel
-from pyro_manifold.infer.mcmc.running import KnownSymmetries, Run, Shards, aligned_draws
+from pyro_manifold.infer.mcmc.running import Run, Shards
 from pyro_manifold.infer.predictive_groups import with_draws
 from pyro_manifold.infer.smc.annealing import AnnealingSettings, Level, Particles, anneal
 from pyro_manifold.infer.smc.bound import Bound, bound_of_particles, energies_of_posterior
@@ -29,7 +29,7 @@ from pyro_manifold.infer.smc.initialisation import (
 )
 from pyro_manifold.infer.smc.path import AnnealingPath
 from pyro_manifold.infer.smc.progress import ProgressBar
-from pyro_manifold.infer.smc.report import inferencedata, text
+from pyro_manifold.infer.smc.report import as_posterior
 from pyro_manifold.infer.smc.results import Result
 from pyro_manifold.infer.smc.sharded import run_in_shards
 from pyro_manifold.infer.smc.starts import draws_of, starts_of_chains
@@ -186,7 +186,7 @@ class SMC:
         self.num_chains, self.num_samples = num_runs, self._plan.chains * last_states
         self._result: Result | None = None
         self._reached: list[Level] = []
-        self._known_symmetries = KnownSymmetries()
+        self._posterior: Posterior | None = None
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Run from the prior to the posterior; arguments are those of the model. Warn if runs disagree."""
@@ -197,7 +197,7 @@ class SMC:
     def run_program(self, program: Program) -> Result:
         """Run as `run` does, but without warnings about the results; these require the results of all shards."""
         self.program = program.with_options(init_strategy=init_to_sample)
-        self._result, self._reached = None, []
+        self._result, self._posterior, self._reached = None, None, []
         if self._shards is None:
             self._result = self._run_here()
         else:
@@ -214,6 +214,18 @@ class SMC:
             ValueError: before `run`.
         """
         return self._found("result")
+
+    @property
+    def posterior(self) -> Posterior:
+        """Particles at β = 1 with the model, as one value; see `pyro_manifold.diagnostics.Posterior`.
+
+        Raises:
+            ValueError: before `run`.
+        """
+        result = self._found("posterior")
+        if self._posterior is None:
+            self._posterior = as_posterior(result, self.program, self.last_states, self.init == "prior")
+        return self._posterior
 
     @property
     def log_evidence(self) -> float:
@@ -249,8 +261,8 @@ class SMC:
             align: as in `MCMC.get_samples`.
         """
         check_flag(align=align)
-        samples = self._found("get_samples").samples
-        samples = aligned_draws(samples, self._known(), "SMC.get_samples") if align else samples
+        self._found("get_samples")
+        samples = (self.posterior.aligned() if align else self.posterior).draws
         return dict(samples) if group_by_chain else {name: x.flatten(0, 1) for name, x in samples.items()}
 
     def initial_params(self, num_chains: int = 1) -> Sites:
@@ -270,15 +282,13 @@ class SMC:
         If runs disagree on what the posterior identifies, a sentence above the table reports it, with the remedy.
         """
         check_flag(align=align)
-        print(text(self._found("summary"), self._known() or [], prob, align=align, max_rows=max_rows))
+        self._found("summary")
+        print(summarise(self.posterior, prob, align=align, max_rows=max_rows))
 
     def symmetries(self) -> list[Symmetry]:
         """Find sites that the posterior identifies only up to signs, order or rotations of their columns."""
         self._found("symmetries")
-        return self._known() or []
-
-    def _known(self) -> list[Symmetry] | None:
-        return self._known_symmetries.of(lambda: self.program.target, self.result.samples)
+        return list(self.posterior.symmetries or [])
 
     def to_inferencedata(self, **options: Any) -> Any:
         """Export the particles to ArviZ, with runs as chains; options of `pyro_manifold.diagnostics.to_inferencedata`.
@@ -286,17 +296,8 @@ class SMC:
         ``sample_stats`` contains ``lp`` of each particle, ``inverse_temperature``, ``log_evidence_so_far`` and
         ``acceptance_rate`` of each level; its attributes include ``log_evidence`` and ``log_evidence_error``.
         """
-        found = self._found("to_inferencedata")
-        return inferencedata(self, found, **with_draws(self, options))
-
-    @property
-    def _samples(self) -> Sites | None:
-        """Samples in the format of Pyro's `MCMC`, for `to_inferencedata`."""
-        return None if self._result is None else self._result.samples
-
-    @property
-    def _diagnostics(self) -> list[dict[str, Any]]:
-        return [{"sample stats": {"lp": density}} for density in self.result.log_density]
+        self._found("to_inferencedata")
+        return to_inferencedata(self.posterior, **with_draws(self.posterior, options))
 
     def _found(self, method: str) -> Result:
         if self._result is None:

@@ -288,23 +288,16 @@ class MSD(Kernel):
         target: ModelTarget = problem.target  # type: ignore[assignment]  # ensured by the constructor
         return embedding_from_model(target, first, self._metric_scale)
 
-    def reports(self, statistics: Statistics, chains: int) -> list[dict[str, Any]]:
-        """Return the diagnostics of each chain, with the number of draws whose metric needed jitter.
-
-        A warning is issued if the metric was singular at draws of the unadjusted version.
-        """
-        reports = super().reports(statistics, chains)
-        if not statistics:
-            return reports
-        counts = statistics["jittered"].sum(1).tolist()
-        if any(counts) and not self._metropolis:
+    def warn_of_draws(self, statistics: Statistics) -> None:
+        """Warn if the metric was singular at draws of the unadjusted version."""
+        count = int(statistics["jittered"].sum()) if "jittered" in statistics else 0
+        if count and not self._metropolis:
             warnings.warn(
-                f"The metric was singular at {sum(counts)} draws. If its rank varies between positions, the "
+                f"The metric was singular at {count} draws. If its rank varies between positions, the "
                 "unadjusted dynamics has a wrong stationary distribution at any step size: pass a metric that is "
                 "positive definite everywhere, or metropolis=True.",
                 stacklevel=2,
             )
-        return [{**report, "jittered metrics": count} for report, count in zip(reports, counts, strict=True)]
 
 
 def _of_unconstrained(metric: Callable[[Sites], Tensor], target: Target) -> Embedding:

@@ -1,26 +1,20 @@
-"""End-of-run warnings, and symmetries of the draws."""
+"""End-of-run warnings."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from pyro_manifold.density import Target
 from pyro_manifold.diagnostics import (
     HotMomenta,
     StuckChains,
-    Symmetry,
-    agreement,
-    align_draws,
     named,
     stuck_chains,
-    symmetries,
     temperature_of_hot_chains,
     temperature_of_hottest_coordinate,
-    unexplained,
 )
 
 _LARGEST_ROUNDING = 0.02  # of a log density
@@ -83,81 +77,3 @@ def _warn_of_heat(statistics: Mapping[str, Tensor], hottest_site: str | None) ->
         f"step_size, smaller steps of single sites ({scales}), larger batches or more friction."
     )
     warnings.warn(HotMomenta(message, site=hottest_site, remedy="step_size"), stacklevel=5)
-
-
-def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[str, Tensor]) -> list[Symmetry] | None:
-    """Return the symmetries of a density at draws of a run; None if the density cannot be evaluated.
-
-    Args:
-        target_of: returns the target of the run, or None if the density is not known; it may raise an error.
-        samples: draws ``{site: (chains, draws, ...)}``.
-    """
-    try:
-        target = target_of()
-        if target is None or not set(samples) >= {*target.manifolds, *target.transforms}:
-            return None  # save_params left sites out
-        found = symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
-        return [each for each in found if all(_is_finite(samples[name]) for name in each.names)]
-    except Exception:  # a model can fail in any way; the table is then shown without symmetries
-        return None
-
-
-def _is_finite(values: Tensor) -> bool:
-    return bool(values.isfinite().all())
-
-
-class KnownSymmetries:
-    """Symmetries of the draws of a run, found once for the same draws."""
-
-    def __init__(self) -> None:
-        self._samples: Mapping[str, Tensor] | None = None
-        self._found: list[Symmetry] | None = None
-
-    def of(self, target_of: Callable[[], Target | None], samples: Mapping[str, Tensor]) -> list[Symmetry] | None:
-        """Return `found_symmetries`, cached for successive calls with the same dictionary ``samples``."""
-        if samples is not self._samples:
-            self._samples, self._found = samples, found_symmetries(target_of, samples)
-        return self._found
-
-    def __reduce__(self) -> tuple[type[KnownSymmetries], tuple[()]]:
-        return KnownSymmetries, ()  # recomputed in a copy of the run, such as in another process
-
-
-def aligned_draws(samples: Mapping[str, Tensor], known: Sequence[Symmetry] | None, owner: str) -> dict[str, Tensor]:
-    """Return draws aligned by the symmetries of the posterior.
-
-    Raises:
-        ValueError: if symmetries are not known, with the name ``owner`` of the caller.
-    """
-    if known is None:
-        raise ValueError(
-            f"{owner}(align=True): the symmetries of this posterior are not known, since its density cannot be "
-            "evaluated (for a kernel of another package, or with sites missing in save_params): align the draws of "
-            "a site by pyro_manifold.diagnostics.align_signs, align_signs_and_permutations or align_rotations."
-        )
-    return align_draws(samples, known).draws
-
-
-def reasons(
-    samples: Mapping[str, Tensor],
-    symmetries: Sequence[Symmetry] | None,
-    log_density: Tensor | None,
-    num_superchains: int | None,
-    divergences: int = 0,
-) -> Iterator[str]:
-    """Yield explanations of disagreement between chains, shown below the table of draws as they were sampled.
-
-    Args:
-        samples: ``{site: (chains, draws, ...)}``.
-        symmetries: symmetries of the posterior; None if not known.
-        log_density: ``(chains, draws)``.
-        num_superchains: for nested R-hat.
-        divergences: number of draws that are divergences.
-    """
-    for symmetry in symmetries or []:
-        yield symmetry.sentence()
-        yield agreement(samples, symmetry)
-    if symmetries is not None and samples:
-        sentence = unexplained(samples, symmetries, log_density, num_superchains, divergences)
-        if sentence is not None:
-            yield sentence

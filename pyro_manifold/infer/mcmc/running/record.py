@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,23 +60,3 @@ class Record:
             return {}
         chosen = [name for name in self._columns[0] if names is None or name in names]
         return {name: torch.stack([column[name] for column in self._columns], 1) for name in chosen}
-
-
-def reports(statistics: Statistics, chains: int) -> list[dict[str, Any]]:
-    """Return a kernel's ``diagnostics`` of each chain from ``{name: (chains, draws)}``.
-
-    ``"divergences"`` lists the draws that diverged, ``"acceptance rate"`` is the fraction accepted, ``"orthogonality
-    error"`` the largest distance from a manifold, and ``"sample stats"`` contains all statistics.
-    """
-    return [_report({name: value[chain].clone() for name, value in statistics.items()}) for chain in range(chains)]
-
-
-def _report(statistics: dict[str, Tensor]) -> dict[str, Any]:
-    report: dict[str, Any] = {"divergences": []}
-    if "diverging" in statistics:
-        report["divergences"] = statistics["diverging"].nonzero().flatten().tolist()
-    if "accepted" in statistics:
-        report["acceptance rate"] = float(statistics["accepted"].double().mean())
-    if "orthogonality_error" in statistics:
-        report["orthogonality error"] = float(statistics["orthogonality_error"].max())
-    return {**report, "sample stats": statistics}

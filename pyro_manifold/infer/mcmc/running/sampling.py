@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -161,27 +161,3 @@ class Sampling:
     def sentences(self) -> list[str]:
         """Return lines below the table of `MCMC.summary`."""
         return self.run.sentences()
-
-
-class Reports(Sequence[dict[str, Any]]):
-    """Lazy sequence of a kernel's diagnostics of each chain, computed on access.
-
-    Args:
-        make: computes the diagnostics.
-        chains: number of chains.
-    """
-
-    def __init__(self, make: Callable[[], list[dict[str, Any]]], chains: int) -> None:
-        self._make, self._chains = make, chains
-
-    def __len__(self) -> int:
-        return self._chains
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self._make())
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._make()[index]
-
-    def __reduce__(self) -> tuple[type[list[dict[str, Any]]], tuple[list[dict[str, Any]]]]:
-        return list, (self._make(),)  # a copy has the statistics in memory

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from pyro_manifold.density import Sites
-from pyro_manifold.diagnostics import has_record, record_symmetries
-from pyro_manifold.infer.mcmc.running.end_of_run import found_symmetries
+from pyro_manifold.diagnostics import found_symmetries, has_record, record_symmetries
 from pyro_manifold.infer.mcmc.running.loop import Iteration
 from pyro_manifold.infer.mcmc.running.run import Run
 

@@ -81,7 +81,7 @@ def test_under_pyros_mcmc():
     kernel = MSD(linear, step_size=1.0, persistence=0.5, metropolis=True)
     mcmc = run(kernel, 1500, 100, num_chains=1, runner=pyro.infer.MCMC)
     assert_linear_posterior(mcmc.get_samples(group_by_chain=True)["w"])
-    assert mcmc.diagnostics()["jittered metrics"] == {"chain 0": 0}
+    assert mcmc.diagnostics()["jittered_metrics"] == {"chain 0": 0}
 
 
 @pytest.mark.long
@@ -338,7 +338,7 @@ def test_jitter_is_reported():
     with pytest.warns(UserWarning, match="singular at 15 draws"):
         mcmc = run(kernel, num_samples=5, warmup_steps=2, num_chains=3)
     assert mcmc.get_samples()["w"].isfinite().all()
-    assert mcmc.diagnostics()["jittered metrics"] == {f"chain {chain}": 5 for chain in range(3)}
+    assert mcmc.diagnostics()["jittered_metrics"] == {f"chain {chain}": 5 for chain in range(3)}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,247 @@
+"""Draws from a posterior with the model that they are from, as one value, whoever made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pyro_manifold.density import Program, Target
+from pyro_manifold.diagnostics.aligned import align_draws
+from pyro_manifold.diagnostics.symmetries import symmetries
+from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
+
+Unit = Literal["chains", "runs"]
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Results of a sampler besides draws and statistics.
+
+    Attributes:
+        entries: further entries of `MCMC.diagnostics`, such as those of replica exchange.
+        lines: further lines below the table of `MCMC.summary`.
+        num_superchains: number of groups of chains with a common initial value, for nested R-hat.
+        chain_length: number of successive draws of `SMC` that are states of one chain; None for independent draws.
+        relative_variance: of the evidence of all runs.
+        from_prior: whether runs began at the prior, so that their log density can be compared with that of chains.
+        levels: statistics of the levels of `SMC`, ``{name: (runs, levels)}``.
+        attributes: attributes of the group ``sample_stats`` in ArviZ.
+    """
+
+    entries: Mapping[str, Any] = field(default_factory=dict)
+    lines: Sequence[str] = ()
+    num_superchains: int | None = None
+    chain_length: int | None = None
+    relative_variance: float = 0.0
+    from_prior: bool = False
+    levels: Mapping[str, Tensor] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Draws from a posterior with the model that they are from: what a run leaves behind.
+
+    `MCMC.posterior` and `SMC.posterior` return one, `open_posterior` opens that of a stored run, and `of` takes draws
+    of any origin. `summarise`, `modes`, `to_inferencedata` and all other diagnostics take it.
+
+    Args:
+        draws: ``{site: (chains, draws, ...)}``, constrained values; may be read from files on access.
+        statistics: ``{name: (chains, draws)}``, such as ``lp``, the log density, and ``diverging``.
+        program: the model with its arguments; None for draws without their model.
+        notes: results of the sampler besides draws and statistics.
+        unit: what the leading dimension counts, ``"chains"`` or ``"runs"`` of `SMC`.
+        density: the density of the draws, where there is no program.
+        known: symmetries of the posterior, if they were found before.
+
+    Examples:
+        >>> import pyro, torch
+        >>> from pyro_manifold.distributions import StiefelUniform
+        >>> posterior = Posterior({"U": StiefelUniform(3, 2).sample((4, 50))})
+        >>> posterior.chains, posterior.length
+        (4, 50)
+        >>> Posterior.concat([posterior, posterior]).chains
+        8
+    """
+
+    draws: Mapping[str, Tensor]
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)
+    program: Program | None = None
+    notes: Notes = Notes()
+    unit: Unit = "chains"
+    density: Target | None = None
+    known: Sequence[Symmetry] | None = None
+
+    @classmethod
+    def of(cls, source: Any) -> Posterior:
+        """Return the posterior of a run of this package or of Pyro, or of draws by name.
+
+        Args:
+            source: a `Posterior`; an `MCMC` or `SMC` of this package or a `pyro.infer.MCMC` that has run; or
+                ``{name: (chains, draws, ...)}`` of tensors or arrays.
+
+        Raises:
+            ValueError: for another object, a run without draws, or draws with different numbers of chains or draws.
+        """
+        if isinstance(source, Posterior):
+            return source
+        if isinstance(source, Mapping):
+            return cls(_checked({name: torch.as_tensor(value) for name, value in source.items()}))
+        if hasattr(source, "posterior"):
+            return cls.of(source.posterior)
+        samples = getattr(source, "_samples", None)
+        if samples is None:
+            raise ValueError(
+                f"Posterior.of: {type(source).__name__} has no draws, expected an MCMC or SMC that has run, or "
+                "{name: (chains, draws, ...)}."
+            )
+        return of_pyro(source)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Posterior]) -> Posterior:
+        """Join posteriors of the same model chain by chain; of different lengths, the last draws are kept.
+
+        Statistics that some lack are left out, and notes are not kept.
+
+        Raises:
+            ValueError: without parts, or for parts with other sites or shapes.
+        """
+        parts = list(parts)
+        if not parts:
+            raise ValueError("Posterior.concat: there are no posteriors, expected at least one.")
+        length = min(part.length for part in parts)
+        draws = {name: _joined(name, [part.draws for part in parts], length) for name in _names(parts)}
+        shared = [name for name in parts[0].statistics if all(name in part.statistics for part in parts)]
+        statistics = {name: _joined(name, [part.statistics for part in parts], length) for name in shared}
+        first = parts[0]
+        return cls(draws, statistics, first.program, unit=first.unit, density=first.density)
+
+    @property
+    def chains(self) -> int:
+        """Number of chains, or of runs."""
+        return self._front[0]
+
+    @property
+    def length(self) -> int:
+        """Number of draws of each chain."""
+        return self._front[1]
+
+    @property
+    def _front(self) -> tuple[int, int]:
+        for group in (self.draws, self.statistics):
+            for name in group:
+                chains, draws = group[name].shape[:2]
+                return chains, draws
+        return 0, 0
+
+    @property
+    def flat(self) -> dict[str, Tensor]:
+        """Draws of all chains together, ``{site: (chains · draws, ...)}``."""
+        return {name: value.detach().flatten(0, 1) for name, value in self.draws.items()}
+
+    @property
+    def log_density(self) -> Tensor | None:
+        """Log density of each draw up to a constant, ``(chains, draws)``; None if it was not recorded."""
+        return self.statistics.get("lp")
+
+    @property
+    def divergences(self) -> int:
+        """Number of draws whose trajectory diverged."""
+        return int(self.statistics["diverging"].sum()) if "diverging" in self.statistics else 0
+
+    @cached_property
+    def symmetries(self) -> Sequence[Symmetry] | None:
+        """Symmetries of the posterior, found once; None if its density cannot be evaluated.
+
+        See `MCMC.symmetries`.
+        """
+        return found_symmetries(self._target, self.draws) if self.known is None else self.known
+
+    def _target(self) -> Target | None:
+        return self.density if self.program is None else self.program.target
+
+    def aligned(self) -> Posterior:
+        """Return the draws aligned by the symmetries of the posterior, as in ``get_samples(align=True)``.
+
+        Raises:
+            ValueError: if the symmetries are not known.
+        """
+        if self.symmetries is None:
+            raise ValueError(
+                "align: the symmetries of this posterior are not known, since its density cannot be evaluated "
+                "(without a model, or with sites missing in save_params): align the draws of a site by "
+                "pyro_manifold.diagnostics.align_signs, align_signs_and_permutations or align_rotations."
+            )
+        return replace(self, draws=align_draws(self.draws, self.symmetries).draws, known=self.symmetries)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickling; symmetries are found again in a copy, with its model."""
+        return {name: value for name, value in vars(self).items() if name != "symmetries"}
+
+
+def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[str, Tensor]) -> list[Symmetry] | None:
+    """Return the symmetries of a density at draws of a run; None if the density cannot be evaluated.
+
+    Args:
+        target_of: returns the target of the run, or None if the density is not known; it may raise an error.
+        samples: draws ``{site: (chains, draws, ...)}``.
+    """
+    try:
+        target = target_of()
+        if target is None or not set(samples) >= {*target.manifolds, *target.transforms}:
+            return None  # save_params left sites out
+        found = symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
+        return [each for each in found if all(bool(samples[name].isfinite().all()) for name in each.names)]
+    except Exception:  # a model can fail in any way; the table is then shown without symmetries
+        return None
+
+
+def of_pyro(mcmc: Any) -> Posterior:
+    """Return the posterior of a finished run by Pyro's own `MCMC`, or by one of its kernels."""
+    model, reports = getattr(mcmc.kernel, "model", None), list(mcmc._diagnostics)
+    samples: dict[str, Tensor] = {name: value.detach() for name, value in mcmc._samples.items()}
+    recorded: list[Any] = [(report or {}).get("sample stats") for report in reports]
+    statistics: dict[str, Tensor] = {}
+    if recorded and all(recorded):  # of a kernel of this package
+        statistics = {name: torch.stack([chain[name] for chain in recorded]) for name in recorded[0]}
+    elif samples and reports and all(report and "divergences" in report for report in reports):
+        diverging = torch.zeros(next(iter(samples.values())).shape[:2], dtype=torch.bool)
+        for chain, report in enumerate(reports):
+            diverging[chain, list(report["divergences"])] = True
+        statistics["diverging"] = diverging
+    program = None if model is None else Program(model, mcmc._args, mcmc._kwargs)
+    rates = {
+        f"chain {k}": each["acceptance rate"] for k, each in enumerate(reports) if each and "acceptance rate" in each
+    }
+    return Posterior(samples, statistics, program, Notes({"acceptance_rate": rates} if rates else {}))
+
+
+def _checked(draws: dict[str, Tensor]) -> dict[str, Tensor]:
+    fronts = {name: tuple(value.shape[:2]) for name, value in draws.items()}
+    short = [name for name, front in fronts.items() if len(front) < 2]
+    if short or len(set(fronts.values())) > 1:
+        raise ValueError(
+            f"Posterior.of: draws have the leading dimensions {fronts}, expected the same number of chains and draws "
+            "for each, {name: (chains, draws, ...)}; for one chain, value[None]."
+        )
+    return draws
+
+
+def _names(parts: Sequence[Posterior]) -> list[str]:
+    names = [sorted(part.draws) for part in parts]
+    if any(each != names[0] for each in names):
+        raise ValueError(f"Posterior.concat: the parts have the sites {names}, expected the same for all.")
+    return list(parts[0].draws)
+
+
+def _joined(name: str, parts: Sequence[Mapping[str, Tensor]], length: int) -> Tensor:
+    values = [part[name][:, part[name].shape[1] - length :] for part in parts]
+    if len({value.shape[2:] for value in values}) > 1:
+        shapes = [tuple(value.shape[2:]) for value in values]
+        raise ValueError(f"Posterior.concat: '{name}' has the shapes {shapes}, expected the same for all parts.")
+    return torch.cat(values)
