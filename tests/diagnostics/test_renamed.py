@@ -5,13 +5,7 @@ import inspect
 import pytest
 import torch
 
-from pyro_manifold.diagnostics import (
-    plot_biplot,
-    plot_latent_positions,
-    plot_scree,
-    plot_subspace_cone,
-    renamed_argument,
-)
+from pyro_manifold.diagnostics import plot_biplot, plot_scree, renamed_argument
 
 
 @renamed_argument("old", "new")
@@ -37,9 +31,7 @@ def test_the_old_name_works_with_a_warning_that_has_the_new_one():
     ("plot", "draws"),
     [
         (plot_biplot, (torch.ones(1, 9, 3, 2), torch.ones(1, 9, 4, 2))),
-        (plot_latent_positions, (torch.ones(1, 9, 3, 2),)),
         (plot_scree, (torch.ones(1, 9, 3),)),
-        (plot_subspace_cone, (torch.eye(2, 1).expand(1, 9, 2, 1),)),
     ],
 )
 def test_plots_take_hdi_prob_for_prob(plot, draws):
