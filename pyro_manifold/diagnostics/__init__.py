@@ -53,7 +53,6 @@ from pyro_manifold.diagnostics.plots import (
     plot_scree,
 )
 from pyro_manifold.diagnostics.reasons import agreement, alignment_note, disagreement_warning, not_finite, unexplained
-from pyro_manifold.diagnostics.renamed import renamed_argument
 from pyro_manifold.diagnostics.replay import (
     Node,
     Values,
