@@ -41,7 +41,7 @@ def figure_of_evidence(table):
             top, style = (number, high[number]), {"ha": "center", "color": colour}
             ax.annotate(f"{row.probability:.2f}", top, (0, 5), textcoords="offset points", **style)
     ax.set_yscale("symlog", linthresh=3, linscale=1.5)
-    ticks = [tick for tick in (0, 1, 2, 3, 10, 30, 100, 300, 1000) if tick <= -low.min()]
+    ticks = [tick for tick in (0, 1, 2, 3, 10, 30, 100, 300, 1000, 3000, 10_000) if tick <= -low.min()]
     ax.set_yticks([-tick for tick in ticks], [f"−{tick}" if tick else "0" for tick in ticks])
     for height, style in ((0, "-"), (-3, ":")):
         ax.axhline(height, color="0.85", lw=1, ls=style, zorder=0)
