@@ -37,15 +37,10 @@ from problems.noisy_gradients import exact_variance
 from problems.phase_space import System, WrongEnergy, WrongMomentum, langevin_bingham
 from problems.targets import LANGEVIN
 from pyro_manifold.diagnostics import (
-    align_rotations,
     align_signs_and_permutations,
     plot_biplot,
-    plot_columns,
-    plot_latent_positions,
     plot_loadings,
-    plot_principal_angles,
     plot_scree,
-    plot_subspace_cone,
 )
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import MCMC, MSD, OHMC, Predictive, calibrate
@@ -55,7 +50,7 @@ from pyro_manifold.nn import to_bayesian_
 
 IMAGES = Path(__file__).parent / "images"
 TITLES = ("as sampled", "aligned")
-PROBABILITY = 0.94  # of intervals, ellipses and cones: that of the pages, not of the installed ArviZ
+PROBABILITY = 0.94  # of intervals and ellipses: that of the pages, not of the installed ArviZ
 PAIRINGS = {"OHMC": CayleyMechanics(), "momentum Z − XZᵀX": WrongMomentum(), "energy ½‖r‖²": WrongEnergy()}
 
 
@@ -129,20 +124,15 @@ def alignment():
     draws[2:] = draws[2:].flip(-1)
     fig, axes = plt.subplots(1, 2, figsize=(8, 3.9), subplot_kw={"projection": "3d"})
     for ax, values, title in zip(axes, (draws, align_signs_and_permutations(draws).draws), TITLES, strict=True):
-        plot_columns(values, ax=ax).set_title(title)
+        diffusion_tensors.sphere(ax)
+        for k, colour in enumerate(("#0072B2", "#D55E00")):
+            points = values[..., k].flatten(0, 1)
+            ax.scatter(*points[::4].T, s=9, color=colour, alpha=0.75, linewidths=0, label=f"column {k + 1}")
+            ax.quiver(0, 0, 0, *points.mean(0), color=colour, lw=2, arrow_length_ratio=0.12)
+        ax.set_title(title)
+        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.07), ncols=2, markerscale=2)
         ax.view_init(elev=25, azim=35)
     save(fig, "alignment.png")
-
-
-def principal_angles():
-    """Random walks around one plane; chain 2 starts far away."""
-    centre = torch.eye(8, 2)
-    noise, walk = torch.zeros(4, 8, 2), []
-    noise[2, -2:] = 2 * torch.eye(2)
-    for _ in range(300):
-        noise = 0.98 * noise + 0.03 * torch.randn(4, 8, 2)
-        walk.append(Stiefel().projection(centre + noise))
-    save(plot_principal_angles(torch.stack(walk, 1)).figure, "principal_angles.png")
 
 
 def ridge(noise=0.15):
@@ -216,38 +206,6 @@ def scree():
     mcmc.run(y, 5)
     draws = mcmc.get_samples(group_by_chain=True, align=True)
     save(plot_scree(draws["scales"], draws["noise"], prob=PROBABILITY).figure, "scree.png")
-
-
-def latent_space(adjacency):
-    """Links by a logit that falls with the distance of two people in a plane (Hoff, Raftery & Handcock 2002)."""
-    positions = pyro.sample("positions", dist.Normal(torch.zeros(len(adjacency), 2), 2.0).to_event(2))
-    intercept = pyro.sample("intercept", dist.Normal(0.0, 3.0))
-    rows, columns = torch.triu_indices(len(adjacency), len(adjacency), 1)
-    logits = intercept - (positions[rows] - positions[columns]).norm(dim=-1)
-    pyro.sample("linked", dist.Bernoulli(logits=logits).to_event(1), obs=adjacency[rows, columns])
-
-
-def latent_positions():
-    """The karate club of Zachary (1977), whose members split into two clubs."""
-    import networkx
-
-    network = networkx.karate_club_graph()
-    adjacency = torch.as_tensor(networkx.to_numpy_array(network) > 0).double()
-    clubs = [f"went with {club}" for club in networkx.get_node_attributes(network, "club").values()]
-    mcmc = MCMC(OHMC(latent_space), 1000, 1000, num_chains=4, disable_progbar=True)
-    mcmc.run(adjacency)
-    positions = align_rotations(mcmc.get_samples(group_by_chain=True)["positions"]).draws
-    names = ["Mr. Hi", *[""] * 32, "Officer"]
-    save(plot_latent_positions(positions, adjacency, names, clubs, prob=0.5).figure, "latent_positions.png")
-
-
-def subspace_cone():
-    fig, axes = plt.subplots(1, 2, figsize=(7.6, 4.4), subplot_kw={"projection": "3d"})
-    F = torch.tensor([[2.0, 0.0], [2.0, -1.0], [1.0, 2.0]])
-    for ax, columns, title in zip(axes, (1, 2), ("a line", "a plane"), strict=True):
-        plot_subspace_cone(MatrixLangevin(12 * F[:, :columns]).sample((4, 500)), PROBABILITY, ax=ax).set_title(title)
-        ax.view_init(elev=25, azim=-50)
-    save(fig, "subspace_cone.png", bbox_inches="tight")  # names of 3-d axes are outside of the layout
 
 
 def pca(rows, spread, y=None):
@@ -339,11 +297,8 @@ def main():
     order()
     langevin()
     alignment()
-    principal_angles()
     metric()
     stochastic_bias()
-    subspace_cone()
-    latent_positions()
     scree()
     prior_correlations()
     prior_functions()

@@ -28,9 +28,9 @@ import pyro.distributions as dist
 import torch
 from dipy.core.gradients import gradient_table
 from dipy.reconst.dti import TensorModel
+from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
 from examples import datasets, gallery
-from pyro_manifold.diagnostics import plot_subspace_cone
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 
@@ -154,10 +154,47 @@ def figure_of_maps(fits):
     return fig
 
 
+def sphere(ax):
+    """Draw a faint unit sphere; its lines of latitude and longitude show on which side a point is."""
+    around, down = torch.linspace(0, 2 * torch.pi, 25), torch.linspace(0, torch.pi, 13)[:, None]
+    x, y, z = down.sin() * around.cos(), down.sin() * around.sin(), down.cos().expand(-1, 25)
+    ax.plot_wireframe(x.numpy(), y.numpy(), z.numpy(), color="0.88", lw=0.5, zorder=0)
+    limits, ticks = (-1.15, 1.15), [-1, 0, 1]
+    ax.set(xlim=limits, ylim=limits, zlim=limits, xticks=ticks, yticks=ticks, zticks=ticks)
+    for k, axis in enumerate((ax.xaxis, ax.yaxis, ax.zaxis), 1):
+        axis.set_label_text(f"row {k}")
+        axis.pane.set_visible(False)
+        axis.labelpad = -4
+    ax.set_box_aspect((1, 1, 1), zoom=1.1)
+    ax.grid(False)
+    ax.tick_params(pad=-1, labelsize="small")
+
+
+def plot_cone(ax, directions):
+    """Plot directions ``(draws, 3)`` on the sphere, on both sides, their main axis, and the cone with 94 % of them."""
+    axis, degrees = (found[0] for found in cones(directions[:, None]))
+    first, second = torch.linalg.svd(axis[None])[2][1:]  # at right angles to the axis
+    half, around = degrees.deg2rad(), torch.linspace(0, 2 * torch.pi, 61)[:, None]
+    rim = half.cos() * axis + half.sin() * (around.cos() * first + around.sin() * second)
+    faces = torch.stack([torch.zeros(60, 3), rim[:-1], rim[1:]], 1)
+    shown = directions[:: max(1, len(directions) // 300)]
+    sphere(ax)
+    ax.computed_zorder = False  # all parts are transparent, and none may hide another
+    ax.scatter(*torch.cat([shown, -shown]).T, s=6, color="#0072B2", alpha=0.5, linewidths=0, zorder=2, label="draws")
+    ax.plot(*torch.stack([-axis, axis], -1), color="#D55E00", lw=2, zorder=3, label="mean line")
+    faces, label = torch.cat([faces, -faces]).numpy(), f"94 % cone: ± {degrees:.2g}°"
+    ax.add_collection3d(Poly3DCollection(faces, facecolor="#0072B2", alpha=0.2, linewidths=0, zorder=1, label=label))
+    for side in (rim, -rim):
+        ax.plot(*side.T, color="#0072B2", lw=1, zorder=2)
+    options = {"fontsize": "small", "columnspacing": 1.0, "ncols": 2}
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), borderaxespad=0, **options)
+
+
 def figure_of_cones(first):
     fig, axes = plt.subplots(1, 3, figsize=(11, 4.2), subplot_kw={"projection": "3d"})
     for number, (ax, (name, (i, j))) in enumerate(zip(axes, SHOWN.items(), strict=True)):
-        plot_subspace_cone(first[None, :, 10 * i + j, :, None], ax=ax).set_title(f"{'ABC'[number]}: {name}")
+        plot_cone(ax, first[:, 10 * i + j])
+        ax.set_title(f"{'ABC'[number]}: {name}")
     return fig
 
 

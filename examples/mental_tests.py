@@ -31,7 +31,7 @@ import torch
 from sklearn.decomposition import FactorAnalysis
 
 from examples import datasets, gallery
-from pyro_manifold.diagnostics import align_signs_and_permutations, plot_evidence, plot_loadings, promax, varimax
+from pyro_manifold.diagnostics import align_signs_and_permutations, plot_loadings, promax, varimax
 from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC, compare_evidence
 
@@ -125,7 +125,7 @@ def main(argv=None):
     if arguments.ranks:
         table = evidence(y, arguments.ranks, arguments.particles)
         print(f"\n{table.round(2)}")
-        pictures["mental_tests_evidence"] = plot_evidence(table).figure
+        pictures["mental_tests_evidence"] = gallery.figure_of_evidence(table)
     gallery.write(arguments.output, pictures, cut=["mental_tests_evidence"])
     return rotated, oblique, classical, table
 

@@ -22,10 +22,12 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Ellipse
+from matplotlib.patheffects import withStroke
 from sklearn.metrics import roc_auc_score
 
 from examples import datasets, gallery
-from pyro_manifold.diagnostics import plot_latent_positions
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC, compare_evidence
 
@@ -89,16 +91,52 @@ def report_clubs(draws, links, clubs):
     print(f"probability of the side of member 0, where it is between 0.1 and 0.9:\n{uncertain}")
 
 
+def plot_positions(ax, positions, links, labels, groups):
+    """Plot mean positions of nodes over their links, with an ellipse for each that holds half of its draws.
+
+    Args:
+        ax: axes to draw on.
+        positions: aligned draws ``(draws, nodes, 2)``.
+        links: ``(nodes, nodes)``, symmetric.
+        labels: names of the nodes, those of linked ones written on the side without links; an empty one is left out.
+        groups: ``{name: (nodes,)}``, which nodes are in the group, in a colour of its own.
+    """
+    centres = positions.mean(0)
+    ax.add_collection(LineCollection(centres[np.argwhere(np.triu(links))], colors="0.55", linewidths=0.6, zorder=1.5))
+    for (group, inside), colour in zip(groups.items(), ("#0072B2", "#D55E00"), strict=False):
+        for k in np.flatnonzero(inside):
+            variances, axes = np.linalg.eigh(np.cov(positions[:, k].T))
+            distances = np.linalg.norm((positions[:, k] - centres[k]) @ axes / variances**0.5, axis=1)
+            width, height = 2 * np.median(distances) * variances**0.5
+            style = {"facecolor": (colour, 0.04), "edgecolor": (colour, 0.35), "linewidth": 0.7}
+            ax.add_patch(Ellipse(centres[k], width, height, angle=np.degrees(np.arctan2(*axes[::-1, 0])), **style))
+        ax.scatter(*centres[inside].T, s=16, color=colour, linewidths=0, label=group, zorder=2)
+    for k in np.flatnonzero(labels):
+        away = centres[k] - centres[links[k] > 0].mean(0)
+        away /= np.linalg.norm(away)
+        x, y = (0 if abs(part) < 0.4 else int(np.sign(part)) for part in away)
+        place = {"ha": ("center", "left", "right")[x], "va": ("center", "bottom", "top")[y]}
+        text = ax.annotate(labels[k], centres[k], 5 * away, textcoords="offset points", fontsize="small", **place)
+        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+    ax.set_aspect("equal")
+    ax.spines[["top", "right"]].set_visible(False)
+    options = {"title": "each ellipse: 50 % of the draws", "title_fontsize": "small", "handletextpad": 0.1}
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, **options)
+
+
 def figures(fits, clubs, table, areas):
     first, axes = plt.subplots(1, 2, figsize=(12, 6))
     for ax, (name, (draws, links, names)) in zip(axes, fits.items(), strict=True):
         values = draws["values"].mean((0, 1))
         columns = values.abs().argsort(descending=True)[:2].tolist()
         labels = [str(names[k]) if k in links.sum(0).argsort()[-7:] else "" for k in range(len(names))]  # most links
-        groups = np.where(clubs, "Mr. Hi's club", "Officer's club") if name == "karate club" else None
-        plot_latent_positions(draws["U"], links, labels, groups, columns, prob=0.5, ax=ax)
+        groups = {"Mr. Hi's club": clubs, "Officer's club": ~clubs}
+        if name != "karate club":
+            groups = {"characters": np.full(len(names), True)}
+        plot_positions(ax, draws["U"][..., columns].flatten(0, 1).numpy(), links, labels, groups)
         shown = " and ".join(f"{values[column]:.0f}".replace("-", "−") for column in columns)
         ax.set_title(f"{name}: λ = {shown}")
+        ax.set(xlabel=f"position, column {columns[0] + 1}", ylabel=f"position, column {columns[1] + 1}")
     second, axes = plt.subplots(1, 1 + len(areas), figsize=(12, 3.2))
     axes[0].errorbar(table.index, table.log_evidence, table.se, fmt="o-", color="#0072B2", capsize=3)
     axes[0].set(xlabel="dimensions", ylabel="log evidence", title="karate club", xticks=table.index)

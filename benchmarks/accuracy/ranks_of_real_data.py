@@ -22,7 +22,6 @@ from torch import Tensor
 
 from benchmarks.accuracy.ranks import log_density
 from benchmarks.problems.components import weather
-from pyro_manifold.diagnostics import plot_evidence
 from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC, compare_evidence
 
@@ -71,8 +70,9 @@ def main(argv: list[str] | None = None) -> None:
         y
     ) > y.shape[1] else None
     if arguments.picture:
-        ax = plot_evidence(table)
-        ax.figure.savefig(arguments.picture, dpi=150)
+        from examples import gallery
+
+        gallery.figure_of_evidence(table).savefig(arguments.picture, dpi=150)
 
 
 if __name__ == "__main__":

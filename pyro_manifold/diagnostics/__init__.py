@@ -49,17 +49,11 @@ from pyro_manifold.diagnostics.likelihood import (
 from pyro_manifold.diagnostics.modes import Modes, modes, modes_of_run
 from pyro_manifold.diagnostics.plots import (
     plot_biplot,
-    plot_columns,
-    plot_evidence,
-    plot_latent_positions,
     plot_loadings,
-    plot_principal_angles,
     plot_scree,
-    plot_subspace_cone,
 )
 from pyro_manifold.diagnostics.posterior import Notes, Posterior, found_symmetries, of_pyro
 from pyro_manifold.diagnostics.reasons import agreement, alignment_note, disagreement_warning, not_finite, unexplained
-from pyro_manifold.diagnostics.renamed import renamed_argument
 from pyro_manifold.diagnostics.replay import (
     Node,
     Values,
@@ -125,13 +119,8 @@ __all__ = [
     "nested_r_hat",
     "open_run",
     "plot_biplot",
-    "plot_columns",
-    "plot_evidence",
-    "plot_latent_positions",
     "plot_loadings",
-    "plot_principal_angles",
     "plot_scree",
-    "plot_subspace_cone",
     "principal_angles",
     "promax",
     "subspace_summary",

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from pyro_manifold.manifolds import SpecialOrthogonal, Stiefel
 
-_PROJECT = "project with Stiefel().projection first if the error is only accumulated rounding."
-
 
 def check_real(values: Tensor, name: str, owner: str) -> None:
     """Raise an error unless ``values`` has finite real entries, at least one."""
@@ -53,12 +51,15 @@ def check_tall(values: Tensor, name: str, owner: str) -> None:
         )
 
 
-def check_orthonormal(values: Tensor, name: str, owner: str, remedy: str = _PROJECT) -> None:
-    """Raise an error, with the advice ``remedy``, unless the matrices have orthonormal columns."""
+def check_orthonormal(values: Tensor, name: str, owner: str) -> None:
+    """Raise an error unless the matrices have orthonormal columns."""
     check_tall(values, name, owner)
     error = float(Stiefel().membership_error(values.detach()).max())
     if error > Stiefel.membership_tolerance(values.dtype):
-        raise ValueError(f"{owner}: {name} must have orthonormal columns, but |XᵀX − I| reaches {error:.1e}; {remedy}")
+        raise ValueError(
+            f"{owner}: {name} must have orthonormal columns, but |XᵀX − I| reaches {error:.1e}; project with "
+            "Stiefel().projection first if the error is only accumulated rounding."
+        )
 
 
 def are_rotations(values: Tensor) -> bool:

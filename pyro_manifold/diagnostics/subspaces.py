@@ -64,8 +64,8 @@ def principal_angles(first: Tensor, second: Tensor) -> Tensor:
             "have the same length; transpose the one that has them as rows."
         )
     dtype = torch.promote_types(first.dtype, second.dtype)
-    wide = orthonormal_basis(first.to(dtype), "first", owner)
-    narrow = orthonormal_basis(second.to(dtype), "second", owner)
+    wide = _orthonormal_basis(first.to(dtype), "first", owner)
+    narrow = _orthonormal_basis(second.to(dtype), "second", owner)
     if wide.shape[-1] < narrow.shape[-1]:  # the sines are those of the smaller space
         wide, narrow = narrow, wide
     inner = wide.mT @ narrow
@@ -74,7 +74,7 @@ def principal_angles(first: Tensor, second: Tensor) -> Tensor:
     return torch.atan2(sines, cosines)
 
 
-def orthonormal_basis(matrix: Tensor, name: str, owner: str) -> Tensor:
+def _orthonormal_basis(matrix: Tensor, name: str, owner: str) -> Tensor:
     """Return orthonormal columns with the span of ``matrix``; raise one sentence if its columns are dependent."""
     check_tall(matrix, name, owner)
     basis, triangle = torch.linalg.qr(matrix.detach())
@@ -110,7 +110,7 @@ def mean_projector(draws: Tensor) -> Tensor:
         [[0.5, 0.0], [0.0, 0.5]]
     """
     check_draws(draws, "mean_projector")
-    stacked = _stack(orthonormal_basis(draws, "draws", "mean_projector"))
+    stacked = _stack(_orthonormal_basis(draws, "draws", "mean_projector"))
     return stacked @ stacked.mT / (draws.shape[0] * draws.shape[1])
 
 
@@ -139,7 +139,7 @@ def subspace_summary(draws: Tensor) -> SubspaceSummary:
         (True, True)
     """
     check_draws(draws, "subspace_summary")
-    basis = orthonormal_basis(draws, "draws", "subspace_summary")
+    basis = _orthonormal_basis(draws, "draws", "subspace_summary")
     mean, concentration = _leading_directions(basis)
     return SubspaceSummary(mean, concentration, principal_angles(basis, mean))
 

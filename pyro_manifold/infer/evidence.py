@@ -63,7 +63,6 @@ def compare_evidence(
         A pandas DataFrame with a row for each model, in the order given: ``log_evidence``; ``se``, its standard error,
         `SMC.log_evidence_error`; ``difference`` to the largest log evidence, and ``dse``, its standard error;
         ``probability`` among these models; ``seconds`` of wall time, NaN for an `SMC` that had already run.
-        `pyro_manifold.diagnostics.plot_evidence` plots the table.
 
     Raises:
         ValueError: if there are no models, for a single model without ``over``, if ``over`` is not a dictionary of

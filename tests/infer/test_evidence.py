@@ -4,17 +4,14 @@ import math
 import warnings
 from functools import partial
 
-import pandas
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.diagnostics import plot_evidence
 from pyro_manifold.infer import OHMC, SMC, compare_evidence
 from pyro_manifold.infer.smc import warn_of_differences
 
-plt = pytest.importorskip("matplotlib.pyplot")
 NOISE = 0.3
 
 
@@ -86,42 +83,6 @@ def test_several_models_runs_that_are_done_and_combinations(data):
     assert list(pairs.index.names) == ["degree", "scale"]
 
 
-def test_the_picture_shows_the_numbers():
-    columns = {"difference": [-20.0, 0.0, -2.0], "dse": [0.5, 0.0, float("nan")], "probability": [0.0, 0.88, 0.12]}
-    table = pandas.DataFrame(columns, index=pandas.Index([1, 2, 3], name="rank"))
-    ax = plot_evidence(table)
-    ax.figure.canvas.draw()
-    assert ax.get_xlabel() == "rank"
-    (line,) = (each for each in ax.lines if each.get_linestyle() == "-" and len(each.get_xdata()) == 3)
-    assert line.get_xdata().tolist() == [1, 2, 3]
-    assert line.get_ydata().tolist() == [-20.0, 0.0, -2.0]
-    note = "numbers: probability of the model\nscale: logarithmic below −3"
-    assert [text.get_text() for text in ax.texts] == ["0.88", "0.12", note]
-    low, high = ax.containers[0].lines[2][0].get_segments()[0][:, 1]
-    assert (low, high) == pytest.approx((-21.0, -19.0))
-    # Intervals and labels are inside, and the two models in question are further apart than the scale alone would have.
-    bottom, top = ax.get_ylim()
-    assert bottom < -21.0
-    assert top > 0.0
-    first, second, third = (ax.transAxes.inverted().transform(ax.transData.transform((1, y)))[1] for y in (0, -2, -20))
-    assert first - second > 0.25 * (first - third)
-    plt.close(ax.figure)
-    named = plot_evidence(table.set_axis(["one", "two", "three"]), ax=plt.subplots()[1])
-    assert [label.get_text() for label in named.get_xticklabels()] == ["one", "two", "three"]
-    plt.close("all")
-    with pytest.raises(ValueError, match=r"^plot_evidence: table has no columns .*compare_evidence"):
-        plot_evidence({"a": 1})
-
-
-def test_the_picture_of_one_model_has_a_scale():
-    table = pandas.DataFrame({"difference": [0.0], "dse": [0.0], "probability": [1.0]}, index=["only"])
-    ax = plot_evidence(table)
-    ax.figure.canvas.draw()
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["0"]
-    assert ax.texts[0].get_text() == "> 0.99"
-    plt.close("all")
-
-
 def test_bad_input_is_named(data):
     with pytest.raises(ValueError, match=r"pass several models.*or one model and over="):
         compare_evidence(polynomial, *data)
@@ -186,7 +147,6 @@ def test_a_model_that_fails_leaves_the_evidence_of_the_others():
     assert table.drop(1.0).notna().all(axis=None)
     assert float(table.probability.sum()) == pytest.approx(1.0)
     assert table.probability.idxmax() == 0.0
-    plt.close(plot_evidence(table).figure)
     with pytest.raises(RuntimeError, match=r"no luck at 1\.0"):
         compare_evidence(fails, y, over={"shift": [1.0, 2.0]}, smc=few)
 

@@ -13,18 +13,16 @@ from torch import Tensor
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
-def axes_for(ax: Any, owner: str, size: tuple[float, float], three_dimensional: bool = False) -> Any:
-    """Return the given axes if they fit, or new ones."""
+def axes_for(ax: Any, owner: str, size: tuple[float, float]) -> Any:
+    """Return the given axes if they have two dimensions, or new ones."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError(f"{owner}: matplotlib is not installed; pip install matplotlib.") from error
     if ax is None:
-        projection = {"projection": "3d"} if three_dimensional else {}
-        return plt.subplots(figsize=size, subplot_kw=projection, layout="tight")[1]
-    if (getattr(ax, "name", None) == "3d") != three_dimensional:
-        wanted = 'plt.subplots(subplot_kw={"projection": "3d"})' if three_dimensional else "plt.subplots()"
-        raise ValueError(f"{owner}: ax has the wrong number of dimensions for these draws; make it with {wanted}.")
+        return plt.subplots(figsize=size, layout="tight")[1]
+    if getattr(ax, "name", None) == "3d":
+        raise ValueError(f"{owner}: ax has three dimensions, expected two; make it with plt.subplots().")
     return ax
 
 

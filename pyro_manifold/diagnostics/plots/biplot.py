@@ -25,12 +25,10 @@ from pyro_manifold.diagnostics.plots.credible import (
     draw_ellipses,
     legend_of_ellipses,
 )
-from pyro_manifold.diagnostics.renamed import renamed_argument
 
 _ARROWS = "0.15"
 
 
-@renamed_argument("hdi_prob", "prob")
 def plot_biplot(
     loadings: Any,
     scores: Any,

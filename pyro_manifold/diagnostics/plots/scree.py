@@ -11,10 +11,8 @@ from torch import Tensor
 from pyro_manifold.diagnostics.checks import check_real
 from pyro_manifold.diagnostics.plots.axes import COLOURS, as_tensor, axes_for, labels_of, names_of, thinned
 from pyro_manifold.diagnostics.plots.credible import credible_mass, in_percent, shortest_interval
-from pyro_manifold.diagnostics.renamed import renamed_argument
 
 
-@renamed_argument("hdi_prob", "prob")
 def plot_scree(
     scales: Any,
     noise: Any = None,

@@ -98,7 +98,7 @@ def test_draws_on_given_axes_and_returns_them(loadings, scores):
         ({"groups": ["a"]}, r"groups is .* expected a list of 5 names"),
         ({"row_names": ["a"]}, r"row_names is .* expected a list of 3 names"),
         ({"prob": 94}, r"prob is 94, expected a number between 0 and 1"),
-        ({"ax": "3d"}, r"ax has the wrong number of dimensions"),
+        ({"ax": "3d"}, r"ax has three dimensions, expected two"),
     ],
 )
 def test_bad_input_gets_one_sentence(loadings, scores, change, message):
