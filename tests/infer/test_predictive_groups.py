@@ -210,7 +210,7 @@ def test_what_cannot_be_drawn():
     assert list(idata.prior_predictive.data_vars) == ["y"]
     bare = OHMC(potential_fn=lambda sites: 0.5 * sites["x"].square().sum(), manifolds={})
     mcmc = sample(bare, draws=5, initial_params={"x": torch.zeros(4, 2)})
-    with pytest.raises(ValueError, match=r"prior=10: the kernel has a potential_fn"):
+    with pytest.raises(ValueError, match=r"prior=10: there is no model, as with a potential_fn"):
         mcmc.to_inferencedata(prior=10)
 
 

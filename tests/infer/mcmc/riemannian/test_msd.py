@@ -81,7 +81,7 @@ def test_under_pyros_mcmc():
     kernel = MSD(linear, step_size=1.0, persistence=0.5, metropolis=True)
     mcmc = run(kernel, 1500, 100, num_chains=1, runner=pyro.infer.MCMC)
     assert_linear_posterior(mcmc.get_samples(group_by_chain=True)["w"])
-    assert mcmc.diagnostics()["jittered_metrics"] == {"chain 0": 0}
+    assert mcmc.diagnostics()["jittered metrics"] == {"chain 0": 0}
 
 
 @pytest.mark.long

@@ -168,4 +168,4 @@ def test_random_walk_under_pyros_mcmc():
     mcmc = pyro.infer.MCMC(RandomWalk(concentrated, step_size=0.5), 20, 10, disable_progbar=True)
     mcmc.run()
     assert mcmc.get_samples()["U"].shape == (20, 4, 2)
-    assert 0 < mcmc.diagnostics()["acceptance_rate"]["chain 0"] <= 1
+    assert 0 < mcmc.diagnostics()["acceptance rate"]["chain 0"] <= 1
