@@ -305,7 +305,7 @@ def test_chains_that_disagree_are_named():
     mcmc = run(kernel, num_samples=100, warmup_steps=0, num_chains=4, initial_params=starts)
     report = mcmc.diagnostics()["disagreeing_chains"]
     assert "chain 2" in report["x"]
-    assert "chain 2" in report["log density"]
+    assert "chain 2" in report["log_density"]
 
 
 @pytest.mark.parametrize("chains", [1, 4])
