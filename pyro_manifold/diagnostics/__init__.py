@@ -71,7 +71,7 @@ from pyro_manifold.diagnostics.sampler_warnings import (
     StuckChains,
 )
 from pyro_manifold.diagnostics.shares import Particles, comparable_log_density, shares_of_particles
-from pyro_manifold.diagnostics.stored import open_run
+from pyro_manifold.diagnostics.stored import open_posterior, open_run
 from pyro_manifold.diagnostics.stored_symmetries import has_record, record_symmetries, recorded_symmetries
 from pyro_manifold.diagnostics.subspaces import SubspaceSummary, mean_projector, principal_angles, subspace_summary
 from pyro_manifold.diagnostics.summary import summarise
@@ -117,6 +117,7 @@ __all__ = [
     "mean_projector",
     "modes",
     "nested_r_hat",
+    "open_posterior",
     "open_run",
     "plot_biplot",
     "plot_loadings",

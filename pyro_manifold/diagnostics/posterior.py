@@ -1,4 +1,4 @@
-"""Draws from a posterior with the model that they are from, as one value, whoever made them."""
+"""Draws from a posterior with the model that they are from, as one value."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
+from pyro.infer import Predictive
 from torch import Tensor
 
 from pyro_manifold.density import Program, Target
@@ -121,6 +122,26 @@ class Posterior:
         first = parts[0]
         return cls(draws, statistics, first.program, unit=first.unit, density=first.density)
 
+    @classmethod
+    def of_guide(cls, guide: Callable[..., Any], program: Program, length: int = 1000) -> Posterior:
+        """Draw from a fitted guide of a model, as one chain of independent draws.
+
+        Args:
+            guide: a guide of Pyro or of this package, or any function that samples the sites of the model.
+            program: the model with its arguments, which are those of the guide too.
+            length: number of draws.
+
+        Raises:
+            ValueError: for a guide without some of the sites of the model.
+        """
+        names = [*program.target.manifolds, *program.target.transforms]
+        with torch.no_grad():
+            found = Predictive(guide, num_samples=length)(*program.args, **program.kwargs)
+        missing = sorted(set(names) - set(found))
+        if missing:
+            raise ValueError(f"Posterior.of_guide: the guide has no sites {missing}, expected those of the model.")
+        return cls({name: found[name].unsqueeze(0) for name in names}, program=program)
+
     @property
     def chains(self) -> int:
         """Number of chains, or of runs."""
@@ -131,7 +152,7 @@ class Posterior:
         """Number of draws of each chain."""
         return self._front[1]
 
-    @property
+    @cached_property
     def _front(self) -> tuple[int, int]:
         for group in (self.draws, self.statistics):
             for name in group:

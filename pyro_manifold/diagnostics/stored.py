@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from pyro_manifold.density import Program
 from pyro_manifold.diagnostics.aligned import align_draws
 from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.installed_arviz import of_datasets
+from pyro_manifold.diagnostics.posterior import Posterior
 from pyro_manifold.diagnostics.stored_symmetries import recorded_symmetries
 from pyro_manifold.store import SITES, STATISTICS, Array, StoredRun, StoredTensors, array_of, stored_runs
 from pyro_manifold.version import __version__
@@ -60,6 +62,38 @@ def open_run(path: str | Path, *, align: bool = False) -> Any:
         groups[SITES][name] = (variable.dims, values)
     groups = {name: group.assign_attrs(_attributes(runs)) for name, group in groups.items()}
     return of_datasets(groups, _attributes(runs))
+
+
+def open_posterior(path: str | Path, program: Program | None = None) -> Posterior:
+    """Open a stored run as a posterior: draws and statistics are read from disk when they are accessed.
+
+    Args:
+        path: the folder given to ``MCMC`` as ``store``.
+        program: the model with its arguments, which predictions and likelihoods need.
+
+    Returns:
+        The draws stored so far, and from each shard as many as all shards have. Symmetries are those that were recorded
+        with the first draws, so that alignment needs no model.
+
+    Raises:
+        ValueError: if there is no stored run, or one of its files is damaged. Nothing is unpickled.
+
+    Examples:
+        >>> import pyro, tempfile
+        >>> from pyro_manifold.distributions import StiefelUniform
+        >>> from pyro_manifold.infer import MCMC, OHMC
+        >>> folder = tempfile.mkdtemp()
+        >>> kernel = OHMC(lambda: pyro.sample("U", StiefelUniform(4, 2)))
+        >>> MCMC(kernel, 10, num_chains=3, store=folder, disable_progbar=True).run()
+        >>> open_posterior(folder).draws["U"].shape
+        torch.Size([3, 10, 4, 2])
+    """
+    runs = stored_runs(Path(path))
+    try:
+        known = recorded_symmetries(runs[0])
+    except ValueError:
+        known = None
+    return Posterior(StoredTensors(runs, SITES), StoredTensors(runs, STATISTICS), program, known=known)
 
 
 def _aligned(runs: list[StoredRun]) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Summary of a posterior as text: the table of its draws, and what is said before and below it."""
+"""Summary of a posterior as text: the table of its draws, and the sentences before and below it."""
 
 from __future__ import annotations
 

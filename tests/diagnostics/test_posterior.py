@@ -1,6 +1,7 @@
 """A posterior is a value: draws of any origin, joined, aligned and exported, with the same numbers as the run's own."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pyro
@@ -9,7 +10,8 @@ import pytest
 import torch
 from pyro.infer import NUTS
 
-from pyro_manifold.diagnostics import Posterior, modes, summarise, to_inferencedata
+from pyro_manifold.density import Program
+from pyro_manifold.diagnostics import Posterior, modes, open_posterior, summarise, to_inferencedata
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 
@@ -98,6 +100,33 @@ def test_a_copy_has_all_but_the_run(run):
     torch.testing.assert_close(dict(copy.posterior.statistics), dict(run.posterior.statistics))
     assert copy.symmetries() == run.symmetries()
     assert summarise(copy.posterior) == summarise(run.posterior)
+
+
+def test_a_stored_run_is_opened_without_its_model(tmp_path):
+    mcmc = MCMC(OHMC(axes), 20, 20, num_chains=2, store=tmp_path, disable_progbar=True)
+    mcmc.run(torch.tensor(0.9))
+    posterior = open_posterior(tmp_path)
+    torch.testing.assert_close(dict(posterior.draws), dict(mcmc.posterior.draws))
+    torch.testing.assert_close(posterior.aligned().draws, mcmc.posterior.aligned().draws)
+    assert summarise(posterior) == summarise(replace(mcmc.posterior, program=None, known=mcmc.symmetries()))
+    first = to_inferencedata(open_posterior(tmp_path, mcmc.program), log_likelihood=False).posterior["first"]
+    np.testing.assert_array_equal(first, mcmc.posterior.draws["U"][..., 0])
+
+
+def test_draws_of_a_guide_are_a_posterior(run):
+    """A guide of Euclidean sites in closed form: its draws have its mean."""
+
+    def model():
+        pyro.sample("x", dist.Normal(0.0, 1.0))
+
+    def guide():
+        pyro.sample("x", dist.Normal(3.0, 0.1))
+
+    posterior = Posterior.of_guide(guide, Program(model), 400)
+    assert (posterior.chains, posterior.length) == (1, 400)
+    assert abs(float(posterior.draws["x"].mean()) - 3.0) < 4 * 0.1 / 20
+    with pytest.raises(ValueError, match=r"the guide has no sites \['x'\]"):
+        Posterior.of_guide(lambda: None, Program(model))
 
 
 @pytest.mark.parametrize(
