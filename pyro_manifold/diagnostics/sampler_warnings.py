@@ -1,4 +1,4 @@
-"""Warnings about the draws of a run, as classes, so that they can be told apart, filtered, or made errors."""
+"""Warnings about the draws of a run, as classes, so that they can be distinguished, filtered, or made errors."""
 
 from __future__ import annotations
 
