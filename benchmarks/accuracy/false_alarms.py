@@ -55,7 +55,7 @@ def takes_hidden_branch(problem):
 
 def row(name, with_data, seeds, chains):
     ready = [made_ready(with_data(seed), seed, chains) for seed in range(seeds)]
-    alarms = [said for problem, said in ready if problem.batched.graph.form != "traced"]
+    alarms = [said for problem, said in ready if problem.batched.graph.backend != "traced"]
     missed = sum(takes_hidden_branch(problem) for problem, _ in ready)
     return [name, seeds, len(alarms), missed, *alarms[:1]]
 

@@ -73,7 +73,7 @@ def on_matrices(chains, iterations):
             for noise in NOISES:
                 kernel = make(
                     OSGHMC, lambda noise=noise: model(noise), ε, num_steps=steps_for(way, ε),
-                    minibatches="independent", own_minibatches=True,
+                    minibatches="independent", per_chain_minibatches=True,
                 )  # fmt: skip
                 cells.append(bias(target.statistic(draws_of(kernel, chains, iterations)["X"]), truth))
             rows.append([_name("OSGHMC", way), ε, *cells])
@@ -94,7 +94,7 @@ def on_a_number(chains, iterations):
             for noise in NOISES:
                 kernel = make(
                     SGHMC, lambda noise=noise: model(noise), ε, num_steps=steps_for(way, ε),
-                    minibatches="independent", own_minibatches=True,
+                    minibatches="independent", per_chain_minibatches=True,
                 )  # fmt: skip
                 measured = bias(draws_of(kernel, chains, iterations)["x"].square(), 1.0)
                 cells.append(f"{measured}, {exact_variance(way, ε, noise, FRICTION) - 1:+.3f}")
@@ -119,7 +119,7 @@ def on_minibatches(chains, iterations):
     for ε in (0.01, 0.02, 0.04):
         cells = []
         for order in ("independent", "shuffled", "symmetric"):
-            options = {"num_steps": 2 * size // batch, "minibatches": order, "own_minibatches": True}
+            options = {"num_steps": 2 * size // batch, "minibatches": order, "per_chain_minibatches": True}
             kernel = WAYS["splitting"](SGHMC, model, ε, **options)
             draws = draws_of(kernel, chains, iterations)["slope"]
             mean = float((x * y).sum()) / precision

@@ -88,7 +88,7 @@ def measured(model, chains, device, compiled):
 
     density = best_time(synchronised(lambda: run.problem.potential(run.state.position)))
     step = best_time(synchronised(lambda: trajectory(run.state, settings, run.random))) / STEPS
-    form = trajectory.graph.form if trajectory.graph.is_graph else trajectory.step.graph.form
+    form = trajectory.graph.backend if trajectory.graph.is_graph else trajectory.step.graph.backend
     return 1e3 * density, 1e3 * step, form
 
 

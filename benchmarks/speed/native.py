@@ -47,7 +47,7 @@ def rows(problems, counts):
             eager = microseconds_of_a_step(run, move, settings)
             with stopwatch() as native:
                 run.compilation.make(run.state)
-            here = microseconds_of_a_step(run, move, settings) if move.graph.form == "native" else "–"
+            here = microseconds_of_a_step(run, move, settings) if move.graph.backend == "native" else "–"
             with stopwatch() as theirs:
                 compiled = transition(problem, chains, jit_compile=True)
                 compiled[1](compiled[0].state, compiled[2], compiled[0].random)

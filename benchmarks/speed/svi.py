@@ -130,10 +130,10 @@ def ours(problem, guide, optimiser):
     with stopwatch() as ready:
         svi.step(*problem.data, **problem.options)
         svi._steps.compile()
-    for _ in range(300 if svi.form == "native" else 3):  # past the first comparisons with the model
+    for _ in range(300 if svi.backend == "native" else 3):  # past the first comparisons with the model
         svi.step(*problem.data, **problem.options)
     seconds = seconds_a_step(partial(svi.step, *problem.data, **problem.options))
-    return seconds, svi.form, ready["cpu_seconds"]
+    return seconds, svi.backend, ready["cpu_seconds"]
 
 
 def apart(function, *args):

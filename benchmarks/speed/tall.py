@@ -71,7 +71,7 @@ def seconds_of_a_step(problem, chains, native, column_masses=False, seconds=SECO
     move, settings = run.transitions[-1], run.tuning.settings(1)
     if native:
         run.compilation.make(run.state)
-        if move.graph.form != "native":
+        if move.graph.backend != "native":
             return float("nan")
     counts = 1, 1 + STEPS
     short, long = (

@@ -80,5 +80,6 @@ class BatchedDensity:
             )
         potential = self.graphs[shapes]
         if len(self.graphs) > 1 and not self.first.graph.is_graph and potential.graph.is_graph:
-            potential.graph.forget()  # a branch on values that is frozen in one graph is frozen in the others too
+            # A branch on values that is frozen in one graph is frozen in the others too.
+            potential.graph.use_reference()
         return potential

@@ -47,7 +47,7 @@ class ModelError(ValueError):
     """Error of a model whose cause is known."""
 
 
-class Witness(Messenger):
+class SiteRecorder(Messenger):
     """Record the sites of a run, and which of them was the last."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def version(value: Tensor) -> int | None:
 
 
 @contextmanager
-def explained(arguments: Arguments, witness: Witness | None = None) -> Iterator[None]:
+def explained(arguments: Arguments, witness: SiteRecorder | None = None) -> Iterator[None]:
     """Replace errors of a model whose cause is known by a sentence.
 
     Args:
@@ -105,7 +105,7 @@ def explained(arguments: Arguments, witness: Witness | None = None) -> Iterator[
     Raises:
         ModelError: with the sentence.
     """
-    witness = witness or Witness()
+    witness = witness or SiteRecorder()
     try:
         yield
     except Exception as error:
@@ -150,7 +150,7 @@ def is_about_dtypes(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(word in reason(error) for word in ("dtype", "scalar type"))
 
 
-def _mixed_dtypes(error: Exception, witness: Witness, arguments: Arguments) -> str | None:
+def _mixed_dtypes(error: Exception, witness: SiteRecorder, arguments: Arguments) -> str | None:
     if not is_about_dtypes(error):
         return None
     tensors = {f"argument {name}": value for name, value in arguments.items() if torch.is_tensor(value)}
@@ -163,7 +163,7 @@ def _mixed_dtypes(error: Exception, witness: Witness, arguments: Arguments) -> s
     )
 
 
-def _at_site(error: Exception, witness: Witness) -> str | None:
+def _at_site(error: Exception, witness: SiteRecorder) -> str | None:
     """Describe the error at the last site that the model reached; None if its cause is not known."""
     site = witness.last
     if site is None:
@@ -182,7 +182,7 @@ def _at_site(error: Exception, witness: Witness) -> str | None:
     return f"Site '{site['name']}': {wrong} ({reason(error)})." if wrong else None
 
 
-def _shapes(error: Exception, witness: Witness) -> str | None:
+def _shapes(error: Exception, witness: SiteRecorder) -> str | None:
     """Describe a mismatch of shapes between an observed value and its distribution; None if there is none."""
     if not isinstance(error, RuntimeError):
         return None

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.density.causes import Arguments, ModelError, Witness, explained, version
+from pyro_manifold.density.causes import Arguments, ModelError, SiteRecorder, explained, version
 from pyro_manifold.density.distribution_parts import parts
 from pyro_manifold.density.sites import is_deterministic
 from pyro_manifold.distributions import manifold_of, of_elements, off_manifold
@@ -41,7 +41,7 @@ def first_trace(program: Callable[[], Any], run: Run, arguments: Arguments) -> p
     Warns:
         UserWarning: for observed values outside of another support.
     """
-    witness = Witness()
+    witness = SiteRecorder()
     before = {name: (value, version(value)) for name, value in arguments.items() if torch.is_tensor(value)}
     with explained(arguments, witness):
         trace = run(witness(program))
@@ -67,7 +67,7 @@ def plate_nesting(trace: poutine.Trace) -> int:
     return max((-frame.dim for frame in frames), default=0)
 
 
-def _check_density(trace: poutine.Trace, witness: Witness, arguments: Arguments, outside: list[str]) -> None:
+def _check_density(trace: poutine.Trace, witness: SiteRecorder, arguments: Arguments, outside: list[str]) -> None:
     """Compute log densities; raise a sentence for failures whose cause is known.
 
     All other failures may be due to this draw alone, such as a matrix that is not positive definite.

@@ -19,14 +19,14 @@ _Result = TypeVar("_Result")
 _lock = threading.RLock()
 
 
-def _renew() -> None:
+def _new_lock() -> None:
     """Give a forked process a lock of its own, since no other thread of its parent exists there to release that one."""
     global _lock
     _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+    os.register_at_fork(after_in_child=_new_lock)
 
 
 def one_thread_at_a_time(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:

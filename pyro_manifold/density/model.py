@@ -45,7 +45,7 @@ from pyro_manifold.density.minibatch import (
     on_all_data,
     with_subsample,
 )
-from pyro_manifold.density.same_sites import Prototype, WithSameSites
+from pyro_manifold.density.same_sites import FixedStructure, Prototype
 from pyro_manifold.density.sites import ComputePointMasses
 from pyro_manifold.density.supports import TrueSupports
 from pyro_manifold.density.validation import WithoutValidation
@@ -319,7 +319,7 @@ def target_from_model(
     program: Callable[[], Any] = partial(prepared, *args, **(kwargs or {}))
     run = partial(_initial_trace, init_strategy=init_strategy)
     trace = first_trace(program, run, arguments_by_name(model, args, kwargs or {}))
-    program = WithSameSites(program, Prototype.of(trace))
+    program = FixedStructure(program, Prototype.of(trace))
     plates = drawn_plates(trace)
     if plates and not subsample:
         name, (size, drawn) = next(iter(plates.items()))

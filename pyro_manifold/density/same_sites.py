@@ -49,7 +49,7 @@ class Prototype:
 
 
 @dataclass(frozen=True)
-class WithSameSites:
+class FixedStructure:
     """A model that raises an error if its sites are not those of the prototype.
 
     Attributes:

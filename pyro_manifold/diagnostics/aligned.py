@@ -34,12 +34,12 @@ class AlignedDraws(NamedTuple):
 
     Attributes:
         draws: ``{site: (chains, draws, ...)}``; sites without a symmetry are those given.
-        contested: for each symmetry, the share of the draws for which another choice of signs, order or reflection is
-            nearly as good: it loses less than a quarter of what it loses in the median draw.
+        ambiguous_fraction: for each symmetry, the fraction of the draws for which another choice of signs, order or
+            reflection is nearly as good: it loses less than a quarter of what it loses in the median draw.
     """
 
     draws: dict[str, Tensor]
-    contested: tuple[float, ...]
+    ambiguous_fraction: tuple[float, ...]
 
 
 class _Changes(NamedTuple):
@@ -77,7 +77,7 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
         symmetries: symmetries of the posterior, as found by `MCMC.symmetries`.
 
     Returns:
-        `AlignedDraws`: the draws of all sites, and the share of contested draws for each symmetry.
+        `AlignedDraws`: the draws of all sites, and the share of ambiguous_fraction draws for each symmetry.
 
     Source: Gower 1975, Psychometrika 40; Papastamoulis & Ntzoufras 2022, Statistics and Computing 32:23.
 
@@ -88,12 +88,12 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
         >>> bool((aligned["U"] == U).all()), aligned["s"].tolist()
         (True, [[[2.0, 1.0], [2.0, 1.0]]])
     """
-    found, contested = dict(draws), []
+    found, ambiguous_fraction = dict(draws), []
     for symmetry in symmetries:
         if symmetry.kind == "turns":
             (name,) = symmetry.sites
             found[name], share = _in_the_nearest_turn(draws[name].detach())
-            contested.append(share)
+            ambiguous_fraction.append(share)
             continue
         positive = _with_positive_scales(found, symmetry)
         found |= positive
@@ -103,8 +103,8 @@ def align_draws(draws: Mapping[str, Tensor], symmetries: Sequence[Symmetry]) -> 
         reference = reference @ _orientation(reference, _weights(draws, symmetry, stacked, reference), symmetry)
         changes = _nearest(stacked.mT @ reference, symmetry)
         found |= _changed(draws, symmetry, changes)
-        contested.append(_contested((stacked @ changes.turns).mT @ reference, symmetry))
-    return AlignedDraws(found, tuple(contested))
+        ambiguous_fraction.append(_contested((stacked @ changes.turns).mT @ reference, symmetry))
+    return AlignedDraws(found, tuple(ambiguous_fraction))
 
 
 def _in_the_nearest_turn(angles: Tensor) -> tuple[Tensor, float]:

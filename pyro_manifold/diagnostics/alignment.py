@@ -266,12 +266,14 @@ def nearest_permutations(all_gains: Tensor) -> Tensor:
     gains = all_gains.reshape(-1, p, p)
     # If the largest gains of all columns are in different places, they are the optimal assignment.
     places = gains.argmax(-1)
-    contested = (places.sort(-1).values != torch.arange(p, device=places.device)).any(-1).nonzero().squeeze(-1)
-    if len(contested):
+    ambiguous_fraction = (places.sort(-1).values != torch.arange(p, device=places.device)).any(-1).nonzero().squeeze(-1)
+    if len(ambiguous_fraction):
         from scipy.optimize import linear_sum_assignment  # imported here, because it takes a third of a second
 
-        solved = [linear_sum_assignment(gain, maximize=True)[1].tolist() for gain in gains[contested].cpu().numpy()]
-        places[contested] = torch.tensor(solved, device=places.device)
+        solved = [
+            linear_sum_assignment(gain, maximize=True)[1].tolist() for gain in gains[ambiguous_fraction].cpu().numpy()
+        ]
+        places[ambiguous_fraction] = torch.tensor(solved, device=places.device)
     return torch.nn.functional.one_hot(places, p).to(gains.dtype).reshape(all_gains.shape)
 
 

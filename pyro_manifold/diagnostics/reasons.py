@@ -47,12 +47,14 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
     )
 
 
-def alignment_note(symmetry: Symmetry, contested: float, samples: Mapping[str, Tensor], of: str = "chains") -> str:
+def alignment_note(
+    symmetry: Symmetry, ambiguous_fraction: float, samples: Mapping[str, Tensor], of: str = "chains"
+) -> str:
     """Describe the alignment of the sites of a symmetry and the convergence of its invariants, in one line.
 
     Args:
         symmetry: a symmetry of the posterior.
-        contested: as in `AlignedDraws.contested`.
+        ambiguous_fraction: as in `AlignedDraws.ambiguous_fraction`.
         samples: ``{site: (chains, draws, ...)}``.
         of: the noun for the leading dimension.
 
@@ -73,7 +75,7 @@ summary(align=False)). R-hat of the invariants is at most 1.002, and their effec
     done += "".join(f", and `{scale}` is made positive" for scale, *_ in symmetry.positive)
     line = f"{symmetry.known_up_to()}: {done} (unaligned: summary(align=False)). "
     line += agreement({name: x for name, x in samples.items() if name in names}, symmetry, of)
-    if contested < _SMALLEST_REPORTED:
+    if ambiguous_fraction < _SMALLEST_REPORTED:
         return line
     other = {"signs": "other signs are", "permutations": "another order or other signs are", "turns": "another turn is"}
     nearly = other.get(symmetry.kind, "a reflection is")
@@ -81,7 +83,7 @@ summary(align=False)). R-hat of the invariants is at most 1.002, and their effec
         dependent = "mean and standard deviation depend on where the circle is cut"
     else:
         dependent = "the aligned distribution of single columns depends on the alignment"
-    return f"{line} For {100 * contested:.0f} % of the draws {nearly} nearly as good: {dependent}."
+    return f"{line} For {100 * ambiguous_fraction:.0f} % of the draws {nearly} nearly as good: {dependent}."
 
 
 def disagreement_warning(
@@ -113,7 +115,7 @@ def disagreement_warning(
     if of == "runs":
         return (
             f"Runs disagree{columns}, R-hat of {apart}: some may have missed modes or given them the wrong share. Take "
-            "more num_particles, or states_per_chain."
+            "more num_particles, or chain_length."
         )
     several = len(first) > 1
     subject = "Chains disagree" if several else "Parts of the chain disagree"

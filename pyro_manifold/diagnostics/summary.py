@@ -48,8 +48,10 @@ def _aligned(posterior: Posterior, prob: float, max_rows: int | None) -> tuple[s
         samples, symmetries, posterior.log_density, superchains, posterior.unit, posterior.divergences
     )
     text = text if first is None else f"{first}\n{text}"
-    pairs = zip(symmetries, aligned.contested, strict=True)
-    return text, [alignment_note(symmetry, contested, samples, posterior.unit) for symmetry, contested in pairs]
+    pairs = zip(symmetries, aligned.ambiguous_fraction, strict=True)
+    return text, [
+        alignment_note(symmetry, ambiguous_fraction, samples, posterior.unit) for symmetry, ambiguous_fraction in pairs
+    ]
 
 
 def _as_drawn(posterior: Posterior, prob: float, max_rows: int | None) -> tuple[str, list[str]]:

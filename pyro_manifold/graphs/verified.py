@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.graphs.agreement import FactorisationError, FlatFunction, difference
-from pyro_manifold.graphs.native import NotWorthItError
+from pyro_manifold.graphs.native import NoSpeedupError
 from pyro_manifold.graphs.refusals import NotTraced
 
 _SITES_SHOWN, _ENTRIES_SHOWN = 3, 4
@@ -74,18 +74,18 @@ class Verified:
 
     Args:
         function: the reference for every backend, from tensors to a tuple of tensors.
-        form: name of the function itself as a backend, in use until an attempt succeeds.
+        backend: name of the function itself as a backend, in use until an attempt succeeds.
         common: number of the last inputs that are shared by all rows.
         labels: names in reports of differences.
 
     Attributes:
-        form: the name of the backend in use.
+        backend: the name of the backend in use.
         labels: names in reports of differences.
     """
 
-    def __init__(self, function: FlatFunction, form: str, common: int = 0, labels: Labels | None = None) -> None:
+    def __init__(self, function: FlatFunction, backend: str, common: int = 0, labels: Labels | None = None) -> None:
         self._function = self._fastest = function
-        self._own_form = self.form = form
+        self._own_backend = self.backend = backend
         self._common, self.labels = common, labels or Labels()
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -96,7 +96,7 @@ class Verified:
 
     def attempt(
         self,
-        form: str,
+        backend: str,
         build: Callable[[FlatFunction], FlatFunction],
         points: Iterable[Sequence[Tensor]],
         *,
@@ -107,7 +107,7 @@ class Verified:
         """Use another backend, if it can be built and agrees with the function at all points of comparison.
 
         Args:
-            form: name of the backend.
+            backend: name of the backend.
             build: function from the backend in use to the new one; any exception counts as a failure to build it.
             points: inputs for the comparison, different from those of the trace, so that a branch on values is
                 detected. A point at which a matrix cannot be factorised is skipped.
@@ -131,16 +131,16 @@ class Verified:
         except NotAFunctionError:
             raise
         except Exception as error:  # a tracer or compiler can raise any exception; the backend in use is kept
-            if failure is not None and not isinstance(error, NotWorthItError):
-                warnings.warn(NotTraced(failure.format(reason=reason(error)), form), stacklevel=2)
+            if failure is not None and not isinstance(error, NoSpeedupError):
+                warnings.warn(NotTraced(failure.format(reason=reason(error)), backend), stacklevel=2)
             return False
-        self._fastest, self.form = candidate, form
+        self._fastest, self.backend = candidate, backend
         return True
 
     @property
     def is_graph(self) -> bool:
         """Return whether a backend other than the function itself is in use."""
-        return self.form != self._own_form
+        return self.backend != self._own_backend
 
     def difference_at(self, inputs: Sequence[Tensor], rows: list[int] | None = None) -> str | None:
         """Describe how the backend in use differs from the function at these rows; None if it agrees."""
@@ -151,9 +151,9 @@ class Verified:
         except FactorisationError:
             return None
 
-    def forget(self) -> None:
+    def use_reference(self) -> None:
         """Discard the backend in use: evaluate the function itself."""
-        self._fastest, self.form = self._function, self._own_form
+        self._fastest, self.backend = self._function, self._own_backend
 
     def _compare(self, candidate: FlatFunction, points: Iterable[Sequence[Tensor]], rows: list[int] | None) -> None:
         compared = 0

@@ -289,7 +289,7 @@ class MCMC(Results):
             warn_of_chains(self._samples, self.posterior.statistics)
             return
         run, (samples, statistics) = self._run_here, self._sampling.recent()
-        warn_of_chains(samples, statistics, None if run is None else run.hottest_site)
+        warn_of_chains(samples, statistics, None if run is None else run.max_temperature_site)
         self.kernel.warn_of_draws(statistics)
         if run is not None:
             run.warn()

@@ -108,7 +108,7 @@ def k_fold(
 def held_out_cells(
     model: Model,
     *args: Any,
-    share: float = 0.1,
+    fraction: float = 0.1,
     hidden: Tensor | None = None,
     mask: str = "observed",
     mcmc: MakeMCMC | None = None,
@@ -133,8 +133,8 @@ def held_out_cells(
     Args:
         model: a Pyro model with an argument for the mask.
         *args: its other arguments; the data matrix is the first tensor among them.
-        share: fraction of the cells that are held out, at random.
-        hidden: mask of the held-out cells, booleans of the data's shape, in place of ``share``.
+        fraction: fraction of the cells that are held out, at random.
+        hidden: mask of the held-out cells, booleans of the data's shape, in place of ``fraction``.
         mask: name of the model's argument, which is True for observed cells.
         mcmc: as for `k_fold`.
         **kwargs: its other keyword arguments.
@@ -146,7 +146,7 @@ def held_out_cells(
 
     Raises:
         ImportError: before the fit, if the installed ArviZ has another format of results.
-        ValueError: if ``share`` hides no cell or all cells, if the model has no argument named ``mask``, and if its
+        ValueError: if ``fraction`` hides no cell or all cells, if the model has no argument named ``mask``, and if its
             likelihood is not masked by that argument.
 
     Examples:
@@ -164,7 +164,7 @@ def held_out_cells(
     """
     check_elpd_data()
     data = _first_tensor((args, kwargs), "held_out_cells")
-    hidden = _hidden_cells(data, share, hidden)
+    hidden = _hidden_cells(data, fraction, hidden)
     if mask in kwargs or mask not in inspect.signature(model).parameters:
         raise ValueError(
             f"held_out_cells: the model has no argument `{mask}`: add one that masks its likelihood, True for "
@@ -279,16 +279,16 @@ def _by_row(name: str, log_likelihood: Tensor, rows: int) -> Tensor:
     return log_likelihood.flatten(2).sum(2) if log_likelihood.dim() > 2 else log_likelihood
 
 
-def _hidden_cells(data: Tensor, share: float, hidden: Tensor | None) -> Tensor:
+def _hidden_cells(data: Tensor, fraction: float, hidden: Tensor | None) -> Tensor:
     if hidden is None:
-        count = round(share * data.numel()) if isinstance(share, int | float) and math.isfinite(share) else 0
+        count = round(fraction * data.numel()) if isinstance(fraction, int | float) and math.isfinite(fraction) else 0
         order = torch.randperm(data.numel(), device=data.device)
         hidden = (order < count).reshape(data.shape)
     hidden = torch.as_tensor(hidden)
     if hidden.shape != data.shape or hidden.dtype != torch.bool or bool(hidden.all()) or not bool(hidden.any()):
         raise ValueError(
-            f"held_out_cells: share={share!r} or hidden must hide some of the cells and not all: booleans of shape "
-            f"{tuple(data.shape)}."
+            f"held_out_cells: fraction={fraction!r} or hidden must hide some of the cells and not all: booleans of "
+            f"shape {tuple(data.shape)}."
         )
     return hidden
 

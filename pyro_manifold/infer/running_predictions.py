@@ -14,7 +14,7 @@ from pyro_manifold.density import Program
 from pyro_manifold.diagnostics import Values, named, without_draws
 from pyro_manifold.graphs import VECTORISATION, FlatFunction, Verified, agrees, row_by_row, run, trace, vmapped
 from pyro_manifold.infer.mcmc.running import Iteration
-from pyro_manifold.store import Plain, check_entries
+from pyro_manifold.store import Serialisable, check_entries
 
 _DRAWS_BETWEEN_COMPARISONS = 64
 _COMPARED_CHAINS = 4
@@ -225,7 +225,7 @@ class RunningPredictions:
         columns = list(values.values())
         difference = function.difference_at(columns, [self.draws // _DRAWS_BETWEEN_COMPARISONS % len(columns[0])])
         if difference is not None:
-            function.forget()
+            function.use_reference()
             warnings.warn(
                 f"{_OWNER}: at draw {draw} the traced model differs from the model ({difference}), so that "
                 "predictions so far may be wrong. Continuing chain by chain, without tracing.",
@@ -234,11 +234,11 @@ class RunningPredictions:
 
     # ---- saving -------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Plain]:
+    def state_dict(self) -> dict[str, Serialisable]:
         """Return the number of draws, and mean and sum of squared deviations of each chain; for `torch.save`."""
         return {"draws": self.draws, "means": self._means.clone(), "squares": self._squares.clone()}
 
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         """Restore a saved state; statistics collected so far are discarded.
 
         Raises:

@@ -15,4 +15,4 @@ from pyro_manifold.store.reading import (
     shard_folder,
     stored_runs,
 )
-from pyro_manifold.store.saving import Plain, Saved, check_entries, plain, restored
+from pyro_manifold.store.saving import Saved, Serialisable, check_entries, plain, restored

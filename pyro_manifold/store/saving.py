@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-Plain = Any
+Serialisable = Any
 """Tensors, numbers and strings, and dictionaries of these with string keys."""
 
 
@@ -18,11 +18,11 @@ class Saved:
 
     changing: ClassVar[tuple[str, ...]] = ()
 
-    def state_dict(self) -> dict[str, Plain]:
+    def state_dict(self) -> dict[str, Serialisable]:
         """Return the mutable attributes as tensors, numbers and strings."""
         return {name: plain(getattr(self, name)) for name in self.changing}
 
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         """Restore the state of a saved object, which must have been constructed with the same arguments.
 
         Raises:
@@ -33,7 +33,7 @@ class Saved:
             setattr(self, name, restored(getattr(self, name), saved[name], name))
 
 
-def check_entries(saved: Plain, names: Iterable[str], owner: str) -> None:
+def check_entries(saved: Serialisable, names: Iterable[str], owner: str) -> None:
     """Raise an error unless the saved state is a dictionary with at least these entries."""
     if not isinstance(saved, dict):
         raise ValueError(f"The saved state of {owner} is {saved!r}, expected a dictionary as returned by state_dict().")
@@ -42,7 +42,7 @@ def check_entries(saved: Plain, names: Iterable[str], owner: str) -> None:
         raise ValueError(f"The saved state of {owner} lacks {missing}: pass the result of state_dict().")
 
 
-def plain(value: Any) -> Plain:
+def plain(value: Any) -> Serialisable:
     """Convert a value to tensors, numbers and strings."""
     if isinstance(value, Saved):
         return value.state_dict()
@@ -63,7 +63,7 @@ def _entries(value: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(names, value, strict=True))
 
 
-def restored(like: Any, saved: Plain, name: str) -> Any:
+def restored(like: Any, saved: Serialisable, name: str) -> Any:
     """Return a saved value with the type, structure and device of an example.
 
     Raises:

@@ -25,7 +25,7 @@ def test_chains_in_parts_of_a_size_that_memory_keeps(chains, monkeypatch):
     folded = batched.folded_graph
     monkeypatch.setattr(batched, "folded_graph", lambda *some, **more: calls.append(some) or folded(*some, **more))
     in_parts = BatchedPotential(potential, sites)
-    assert in_parts.graph.form == "traced"
+    assert in_parts.graph.backend == "traced"
     assert len(calls) == (0 if chains == 1 else 1)  # for three chains together; of one there is a graph already
     energy, gradient = in_parts(sites)
     torch.testing.assert_close(energy, whole[0])
@@ -61,7 +61,7 @@ def staircase_by_numpy(sites):
 def test_energies_without_gradients(potential, form):
     x = torch.randn(3, 2)
     energies = BatchedPotential(potential, {"x": x}, gradient=False, warn=False)
-    assert energies.graph.form == form
+    assert energies.graph.backend == form
     energy, gradient = energies({"x": x})
     assert gradient == {}
     torch.testing.assert_close(energy, torch.floor(x * 4).square().sum(1))
@@ -94,7 +94,7 @@ LINE = torch.arange(6, dtype=torch.float64)
 def test_what_a_model_writes_in_place_may_differ_from_chain_to_chain(potential):
     x = torch.randn(3, 2)
     batched = BatchedPotential(potential, {"x": x})
-    assert batched.graph.form == "traced"
+    assert batched.graph.backend == "traced"
     energy, gradient = batched({"x": x})
     for row, found, slope in zip(x, energy, gradient["x"], strict=True):
         leaf = row.clone().requires_grad_()
@@ -116,7 +116,7 @@ def test_parameters_of_the_model_keep_no_iterations_in_memory(strange):
 
     x = torch.randn(3, 2)
     batched = BatchedPotential(potential, {"x": x}, warn=False)
-    assert batched.graph.form == ("vmapped" if strange else "traced")
+    assert batched.graph.backend == ("vmapped" if strange else "traced")
     energy, gradient = batched({"x": x})
     assert not energy.requires_grad
     assert not gradient["x"].requires_grad
@@ -140,7 +140,7 @@ def test_a_probit_likelihood_is_not_a_loop_over_chains():
         energy, gradient = found(sites)
     finally:
         functorch._set_vmap_fallback_enabled(True)
-    assert found.graph.form == "traced"
+    assert found.graph.backend == "traced"
     at = sites["w"] @ DATA.T
     below = torch.as_tensor(scipy.special.log_ndtr(at.numpy()))
     torch.testing.assert_close(energy, -below.sum(-1))

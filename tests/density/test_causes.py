@@ -115,7 +115,7 @@ def test_where_torch_promotes_a_run_is_in_float64(kernel):
     mcmc = run(location, y, kernel=kernel, num_samples=500, warmup_steps=300, num_chains=8)
     draws = mcmc.get_samples(group_by_chain=True)["mean"]
     assert draws.dtype == DOUBLE
-    assert mcmc.kernel.run.problem.batched.graph.form == "traced"
+    assert mcmc.kernel.run.problem.batched.graph.backend == "traced"
     assert_mean(draws, float(y.sum()) / 5)
 
 

@@ -99,7 +99,7 @@ def test_svi_says_so_and_takes_pyros_steps():
     svi = SVI(model, AutoNormal(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
     with pytest.warns(UserWarning, match="Pyro's own steps.*Site 'a': the gradient"):
         svi.step(Y)
-    assert svi.form == "pyro"
+    assert svi.backend == "pyro"
 
 
 def test_kernels_without_gradients_need_none():

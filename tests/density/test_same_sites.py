@@ -124,7 +124,7 @@ def far():
 
 def test_a_trace_that_has_frozen_them_is_found_out_where_chains_come():
     run = OHMC(far).prepare(2, 10, {"x": torch.tensor([0.0, 1.0])})
-    assert run.problem.batched.graph.form == "traced"
+    assert run.problem.batched.graph.backend == "traced"
     with pytest.raises(ValueError, match="Site 'z' exists only in some runs") as raised:
         run.move_to({"x": torch.tensor([0.0, 25.0])}) or run.compare_graphs(2)
     assert "\n" not in str(raised.value)
@@ -175,7 +175,7 @@ def test_plates_minibatches_manifolds_and_sums():
 
     target = target_from_model(model)
     example = {name: torch.stack([x, x + 0.0]) for name, x in target.draw().items()}
-    assert BatchedPotential(target.potential_fn, example, target.manifolds).graph.form == "traced"
+    assert BatchedPotential(target.potential_fn, example, target.manifolds).graph.backend == "traced"
 
     def subsampled():
         mean = pyro.sample("mean", dist.Normal(0.0, 1.0))

@@ -139,19 +139,19 @@ def test_more_columns_than_rows_are_rotated_too():
     torch.testing.assert_close(again, found, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(("distance", "contested"), [(0.0, True), (8.0, False)])
-def test_columns_that_overlap_are_contested(distance, contested):
+@pytest.mark.parametrize(("distance", "ambiguous_fraction"), [(0.0, True), (8.0, False)])
+def test_columns_that_overlap_are_contested(distance, ambiguous_fraction):
     """Two columns that differ in one entry by so many standard deviations; at 0 they are exchangeable."""
     W = torch.randn(CHAINS, 500, 5, 2) + 20
     W[..., 0, 0] += distance
-    share = align_draws({"W": W}, [Symmetry("permutations", ("W",))]).contested[0]
-    assert share > 0.05 if contested else share < 0.02
+    share = align_draws({"W": W}, [Symmetry("permutations", ("W",))]).ambiguous_fraction[0]
+    assert share > 0.05 if ambiguous_fraction else share < 0.02
 
 
 def test_a_sign_is_contested_near_zero():
     W = torch.randn(CHAINS, 500, 1, 1)
-    assert align_draws({"W": W}, [Symmetry("signs", ("W",))]).contested[0] > 0.05
-    assert align_draws({"W": W + 8}, [Symmetry("signs", ("W",))]).contested[0] < 0.005
+    assert align_draws({"W": W}, [Symmetry("signs", ("W",))]).ambiguous_fraction[0] > 0.05
+    assert align_draws({"W": W + 8}, [Symmetry("signs", ("W",))]).ambiguous_fraction[0] < 0.005
 
 
 def test_the_dtype_stays():
@@ -208,7 +208,7 @@ def test_the_nearest_change_of_determinant_1_is_the_best_of_all(p):
 def test_order_is_contested_where_two_axes_of_a_rotation_are_alike():
     def share(width):
         R = SpecialOrthogonal().projection(torch.linalg.matrix_exp(width * torch.randn(CHAINS, 500, 3, 3).triu(1)))
-        return align_draws({"R": R}, [Symmetry("permutations", ("R",), proper=True)]).contested[0]
+        return align_draws({"R": R}, [Symmetry("permutations", ("R",), proper=True)]).ambiguous_fraction[0]
 
     assert share(0.05) < 0.02
     assert share(2.0) > 0.05

@@ -104,7 +104,7 @@ def test_reference_is_the_mean_of_the_aligned_draws(kind):
 
 @pytest.mark.parametrize("p", [1, 2, 3])
 def test_no_signed_permutation_does_better(p):
-    """Draws unrelated to the reference, so that most assignments are contested."""
+    """Draws unrelated to the reference, so that most assignments are ambiguous_fraction."""
     draws, reference = torch.randn(4, 50, 5, p), torch.randn(5, p)
     found = align_signs_and_permutations(draws, reference).draws
     distances = torch.stack([(draws @ T - reference).norm(dim=(-2, -1)) for T in signed_permutations(p)])

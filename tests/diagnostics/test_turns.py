@@ -108,8 +108,8 @@ def test_aligned_angles_are_those_of_one_turn(shape):
     aligned = align_draws({"theta": draws, "x": near}, [TURNS])
     torch.testing.assert_close(aligned.draws["theta"], torch.where(near.mean() > math.pi, near - 2 * math.pi, near))
     assert aligned.draws["x"] is near
-    assert aligned.contested == (0.0,)
-    uniform = align_draws({"theta": 2 * math.pi * torch.rand(4, 4000, *shape)}, [TURNS]).contested[0]
+    assert aligned.ambiguous_fraction == (0.0,)
+    uniform = align_draws({"theta": 2 * math.pi * torch.rand(4, 4000, *shape)}, [TURNS]).ambiguous_fraction[0]
     assert abs(uniform - 1 / 8) < 0.04
 
 

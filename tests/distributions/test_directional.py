@@ -160,7 +160,7 @@ def test_models_have_native_code(model, data):
         run = OHMC(model).prepare(2, 50, None, data())
         run.advance()
         run.compilation.make(run.state)
-    assert run.transitions[-1].graph.form == "native"
+    assert run.transitions[-1].graph.backend == "native"
 
 
 @pytest.mark.long

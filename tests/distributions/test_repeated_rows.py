@@ -99,7 +99,7 @@ def test_models_share(seen):
 
     for model, distinct in ((one, 1), (grouped, 4), (mixture, 2), (marginalised, 2)):
         run = OHMC(model).prepare(3, 1, None)
-        assert run.problem.batched.graph.form == "traced"
+        assert run.problem.batched.graph.backend == "traced"
         values = [value.clone().requires_grad_() for value in run.problem.initial_values.values()]
         seen.clear()
         run.problem.target.potential_fn({"F": values[0][0]})

@@ -55,7 +55,7 @@ def same_for_many_chains(**functions):
     batched = {name: BatchedPotential(density, {"x": x}) for name, density in densities.items()}
     natively = iter(in_native(lambda x: [value for each in batched.values() for value in each.of_one_chain(x)], x))
     for name, density in densities.items():
-        assert batched[name].graph.form == "traced", name
+        assert batched[name].graph.backend == "traced", name
         energy, gradient = batched[name]({"x": x})
         leaf = x.clone().requires_grad_()
         expected = torch.stack([density({"x": row}) for row in leaf])

@@ -103,7 +103,7 @@ def test_what_does_not_lie_row_by_row():
     batched = [BatchedPotential(potential, {"x": example}) for potential in densities]
     natively = iter(in_native(lambda x: [value for each in batched for value in each.of_one_chain(x)], other))
     for chain, potential, each in zip(CHAINS, densities, batched, strict=True):
-        assert each.graph.form == "traced"
+        assert each.graph.backend == "traced"
         energy, gradient = each({"x": other})
         leaf = other.clone().requires_grad_()
         expected = torch.stack([potential({"x": row}) for row in leaf])

@@ -180,7 +180,7 @@ def test_models_become_native_code_by_torchs_own_tracer():
     run = OHMC(model).prepare(2, 50, None)
     run.advance()
     run.compilation.make(run.state)
-    assert run.transitions[-1].graph.form == "native"
+    assert run.transitions[-1].graph.backend == "native"
 
 
 def test_nodes_have_the_shapes_of_their_values():
@@ -330,7 +330,7 @@ run = OHMC(model).prepare(2, 50, None)
 assert "sympy" not in set(sys.modules) - imported
 run.advance()
 run.compilation.make(run.state)
-assert run.transitions[-1].graph.form == "native"
+assert run.transitions[-1].graph.backend == "native"
 assert not {"torch._dynamo", "scipy.optimize", "scipy.interpolate"} & (set(sys.modules) - imported)
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -94,7 +94,7 @@ def test_what_becomes_infinite_in_another_order_is_no_difference():
 def test_models_that_do_not_branch_are_traced_in_float32(name):
     torch.set_default_dtype(torch.float32)
     problem = OHMC(MODELS[name](0)).prepare(4, 10, None).problem
-    assert problem.batched.graph.form == "traced"
+    assert problem.batched.graph.backend == "traced"
 
 
 def test_a_large_site_does_not_hide_a_branch_of_a_small_one():

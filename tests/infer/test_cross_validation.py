@@ -194,7 +194,7 @@ def test_cells_of_a_linear_factor(by):
 
 def test_cells_by_a_chain():
     y = torch.randn(15, 1) * LOADINGS + torch.randn(15, 4)
-    result = held_out_cells(factor, y, share=0.2, mcmc=short)
+    result = held_out_cells(factor, y, fraction=0.2, mcmc=short)
     hidden_rows = result.n_data_points
     assert 0 < hidden_rows <= 12
     assert result.elpd < 0
@@ -231,8 +231,8 @@ def test_columns_are_not_taken_for_the_rows_of_a_fold():
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="k_fold: the model has no observed site"):
         k_fold(lambda y: pyro.sample("m", dist.Normal(0.0, 1.0)), torch.randn(12), k=3, mcmc=exact_mean)
-    with pytest.raises(ValueError, match=r"held_out_cells: share=nan"):
-        held_out_cells(factor, torch.randn(12, 4), share=float("nan"))
+    with pytest.raises(ValueError, match=r"held_out_cells: fraction=nan"):
+        held_out_cells(factor, torch.randn(12, 4), fraction=float("nan"))
     with pytest.raises(ValueError, match=r"held_out_cells: .*booleans of shape"):
         held_out_cells(factor, torch.randn(12, 4), hidden=[[True] * 4] * 12)
     y = torch.randn(10)
@@ -262,6 +262,6 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match="the model has no argument `observed`"):
         held_out_cells(mean_of_rows, y)
     with pytest.raises(ValueError, match="must hide some of the cells"):
-        held_out_cells(factor, torch.randn(5, 4), share=0.0)
+        held_out_cells(factor, torch.randn(5, 4), fraction=0.0)
     with pytest.raises(ValueError, match="not zero where `observed` is False everywhere"):
         held_out_cells(careless, torch.randn(5, 2), mcmc=lambda model: Exact(lambda y, observed: {"m": torch.zeros(9)}))

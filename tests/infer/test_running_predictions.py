@@ -71,7 +71,7 @@ def test_they_are_those_of_the_draws():
     found = expected(run(predictions, num_samples=42, thinning=4).get_samples(group_by_chain=True))
     assert found.shape == (3, 10, 5, 2)
     check(predictions, found)
-    assert predictions._predict.form == "traced"
+    assert predictions._predict.backend == "traced"
     torch.testing.assert_close(predictions.r_hat, gelman_rubin(found, 0, 1))
 
 
@@ -115,7 +115,7 @@ def test_a_part_of_the_model_will_do():
     fed(predictions, draws)
     hidden = torch.tanh(NEW @ draws["0.basis"].mT + draws["0.bias"].unsqueeze(-2))
     check(predictions, hidden @ draws["2.weight"].mT + draws["2.bias"].unsqueeze(-2))
-    assert predictions._predict.form == "traced"
+    assert predictions._predict.backend == "traced"
 
 
 def test_plates_that_subsample_do_not_matter():
@@ -127,7 +127,7 @@ def test_plates_that_subsample_do_not_matter():
 
     predictions = RunningPredictions(subsampled, NEW, statistic=probabilities)
     check(predictions, expected(fed(predictions)))
-    assert predictions._predict.form == "traced"
+    assert predictions._predict.backend == "traced"
 
 
 def test_what_is_written_in_place_is_not_lost():
@@ -139,7 +139,7 @@ def test_what_is_written_in_place_is_not_lost():
 
     predictions = RunningPredictions(in_place, NEW, statistic=lambda table: table[:-1].softmax(-1))
     check(predictions, expected(fed(predictions)))
-    assert predictions._predict.form == "traced"
+    assert predictions._predict.backend == "traced"
 
 
 def test_large_means_do_not_cancel():
@@ -168,7 +168,7 @@ def test_a_branch_that_the_first_draw_did_not_show_is_found():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         predictions(draw(0, torch.randn(2)))
-    assert predictions._predict.form == "traced"
+    assert predictions._predict.backend == "traced"
     with pytest.warns(UserWarning, match="at draw 1 the traced model differs from the model"):
         predictions(draw(1, torch.full((2,), 10.0)))
     with_later = torch.full((2,), 11.0)

@@ -209,7 +209,7 @@ def test_four_chains_run_vectorised(name):
     kernel = OHMC(model, num_steps=5)
     mcmc = MCMC(kernel, num_samples=20, warmup_steps=20, num_chains=4, disable_progbar=True)
     mcmc.run(x, y)
-    assert kernel.run.problem.batched.graph.form == "traced"
+    assert kernel.run.problem.batched.graph.backend == "traced"
     draws = mcmc.get_samples(group_by_chain=True)
     expected = {each for each, site in sites(network, x).items() if not site["is_observed"]}
     assert set(draws) == expected

@@ -67,7 +67,7 @@ def by_particles(problem, particles, runs):
     smc = SMC(OHMC(problem.pyro_model), particles, runs, disable_progbar=True)
     warned = _warned(smc.run)
     result = smc.result
-    gradients = sum(level.steps for level in result.levels) * runs * particles / smc._options["states_per_chain"]
+    gradients = sum(level.steps for level in result.levels) * runs * particles / smc._options["chain_length"]
     share = result.bound.evaluations / gradients
     return Found(result.log_evidence, result.error, result.error_of_particles, warned, share)
 

@@ -154,7 +154,7 @@ def of_draws(case: Case, draws: dict[str, torch.Tensor]) -> tuple[float, float]:
 def by_smc(case: Case, particles: int, states: int) -> tuple[Found, SMC]:
     """4 runs from the prior."""
     began = time.process_time()
-    smc = SMC(OHMC(case.model), particles, CHAINS, states_per_chain=states, disable_progbar=True)
+    smc = SMC(OHMC(case.model), particles, CHAINS, chain_length=states, disable_progbar=True)
     smc.run(*case.args)
     seconds = time.process_time() - began
     gradients = sum(level.steps + 1 for level in smc.levels) * CHAINS * particles // states

@@ -50,7 +50,7 @@ def model(linked, rows, columns, nodes):
 def row(seed, data, particles, warmup, draws):
     pyro.set_rng_seed(seed)
     clock = [time.process_time()]
-    smc = SMC(OHMC(model), particles, 1, states_per_chain=8, init="modes", num_starts=16, disable_progbar=True)
+    smc = SMC(OHMC(model), particles, 1, chain_length=8, init="modes", num_starts=16, disable_progbar=True)
     smc.run(*data)
     clock.append(time.process_time())
     mcmc = MCMC(OHMC(model), draws, warmup, num_chains=4, initial_params=smc.initial_params(4), disable_progbar=True)

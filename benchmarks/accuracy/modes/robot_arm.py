@@ -85,7 +85,7 @@ def particles(arm, seed, runs, arguments):
         OHMC(model, target_accept_prob=0.8, trajectory_jitter=0.5),
         arguments.particles,
         runs,
-        states_per_chain=arguments.states,
+        chain_length=arguments.states,
         init=arguments.init,
         num_starts=arguments.starts,
         last_states=arguments.last_states,

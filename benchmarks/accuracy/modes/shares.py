@@ -70,7 +70,7 @@ def rows(name, inits, seeds, particles, starts):
         for seed in range(seeds):
             pyro.set_rng_seed(seed)
             began = time.process_time()
-            smc = SMC(OHMC(model), particles, 1, states_per_chain=8, init=init, num_starts=starts, disable_progbar=True)
+            smc = SMC(OHMC(model), particles, 1, chain_length=8, init=init, num_starts=starts, disable_progbar=True)
             smc.run(*args)
             yield init, shares(smc.get_samples()), smc.log_evidence, time.process_time() - began
 

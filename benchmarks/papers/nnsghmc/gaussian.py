@@ -60,7 +60,7 @@ from pyro_manifold.infer import MCMC, NNSGHMC, SGHMC, MetaTask, train_meta_sampl
 STEP_SIZE, FRICTION, LEAST_VARIANCE = 0.025, 0.025, 0.02
 LEARNED_STEPS = (0.035, 0.05)
 OTHER_STEPS = ((0.025, 0.5), (0.035, 0.7), (0.05, 0.7), (0.05, 1.0), (0.07, 0.7), (0.07, 1.0))  # and frictions by time
-OPTIONS = {"init_strategy": init_to_uniform(radius=3.0), "minibatches": "independent", "own_minibatches": True}
+OPTIONS = {"init_strategy": init_to_uniform(radius=3.0), "minibatches": "independent", "per_chain_minibatches": True}
 
 
 def gaussian(covariance):

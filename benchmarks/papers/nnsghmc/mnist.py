@@ -146,7 +146,7 @@ def train_sampler(path, images, labels, rounds, digits):
         segments=10,
         truncation=steps,
         thinning=steps // 5,
-        share=0.02,
+        fraction=0.02,
         within=0.0,  # the cross-chain loss alone, with scores of each coordinate, suits networks
         scores="marginal",
         learning_rate=0.02,

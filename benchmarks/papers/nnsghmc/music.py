@@ -145,7 +145,7 @@ def train(arguments):
         segments=7,
         truncation=70,
         thinning=5,
-        share=0.05,
+        fraction=0.05,
         within=0.0,
         scores="marginal",
         learning_rate=0.01,

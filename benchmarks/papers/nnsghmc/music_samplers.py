@@ -106,7 +106,7 @@ class Chains:
             posterior(units, data),
             num_steps=data.count,
             init_strategy=small_weights,
-            own_minibatches=True,
+            per_chain_minibatches=True,
             **settings,
         ).prepare(chains, warmup, None)
 

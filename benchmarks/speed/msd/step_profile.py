@@ -40,7 +40,7 @@ def main(chains, compiled=False, name="collinear logistic", shown=12):
         trajectory.step.graph(*inputs)
 
     iteration, graph = (1e6 * process_time(each, repeats) for each in (run.advance, once))
-    print(f"iteration {iteration:.0f} µs, its graph ({trajectory.step.graph.form}) {graph:.0f} µs")
+    print(f"iteration {iteration:.0f} µs, its graph ({trajectory.step.graph.backend}) {graph:.0f} µs")
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         process_time(once, repeats)
     found = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)

@@ -1,6 +1,6 @@
 """Graphs of tensor operations compiled as C by the system's compiler: whole loops of many chains in one call."""
 
-from pyro_manifold.graphs.native.blame import wrong_operator_of
+from pyro_manifold.graphs.native.bisect import wrong_operator_of
 from pyro_manifold.graphs.native.carried import reusing
 from pyro_manifold.graphs.native.compiler import (
     NoCompilerError,
@@ -16,9 +16,9 @@ from pyro_manifold.graphs.native.matrices import each_matrix, part_of
 from pyro_manifold.graphs.native.operators import ELEMENTWISE, OPERATORS, Operator, mapped
 from pyro_manifold.graphs.native.outlining import shared_statements
 from pyro_manifold.graphs.native.values import (
-    NotCoveredError,
-    NotWorthItError,
+    NoSpeedupError,
     Place,
+    UnsupportedOperatorError,
     Value,
     entry,
     flat,

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from pyro_manifold.graphs.native.matrices import factors_transpose
 from pyro_manifold.graphs.native.operators import OF_STORAGE, OPERATORS, mapped
 from pyro_manifold.graphs.native.outlining import shared_statements
-from pyro_manifold.graphs.native.values import FIRST, Index, NotCoveredError, Shape, Value, entry, flat
+from pyro_manifold.graphs.native.values import FIRST, Index, Shape, UnsupportedOperatorError, Value, entry, flat
 from pyro_manifold.graphs.native.writer import Writer
 from pyro_manifold.graphs.strides import owner
 
@@ -58,11 +58,11 @@ class GraphWriter:
             else:
                 self._writer.arithmetic += _COST_OF_AN_OPERATOR
                 self._values[node] = self._written(node)
-        raise NotCoveredError("a graph without an output")
+        raise UnsupportedOperatorError("a graph without an output")
 
     def _constant(self, tensor: Tensor) -> Value:
         if tensor.is_complex():
-            raise NotCoveredError("complex numbers")
+            raise UnsupportedOperatorError("complex numbers")
         return self._writer.constant(tensor.detach().resolve_neg().to("cpu"))
 
     def _value_of(self, argument: Any) -> Any:
@@ -76,15 +76,15 @@ class GraphWriter:
         if node.target is operator.getitem:
             part = self._values[node.args[0]][node.args[1]]  # type: ignore[index]
             if part is None and node.users:
-                raise NotCoveredError(f"part {node.args[1]} of {operator_name(node.args[0])}")
+                raise UnsupportedOperatorError(f"part {node.args[1]} of {operator_name(node.args[0])}")
             return part
         name = operator_name(node)
         if name not in OPERATORS:
-            raise NotCoveredError(f"the operator {name}")
+            raise UnsupportedOperatorError(f"the operator {name}")
         arguments = [self._value_of(argument) for argument in node.args]
         options = {key: self._value_of(option) for key, option in node.kwargs.items() if key not in _OF_MEMORY}
         if name in _BY_INDEX and any(self._is_mask(index) for index in node.args[1]):  # type: ignore[union-attr]
-            raise NotCoveredError("a mask that depends on values of sites")
+            raise UnsupportedOperatorError("a mask that depends on values of sites")
         if name in OF_STORAGE:
             arguments = [*self._in_storage(node, OF_STORAGE[name], arguments)]
         if name == "as_strided_scatter":
@@ -114,7 +114,7 @@ class GraphWriter:
         storage = _in_memory_order(self._values[own], strides)
         last = offset + sum((n - 1) * step for n, step in zip(size, steps, strict=True))
         if math.prod(size) and not 0 <= offset <= last < storage.size:
-            raise NotCoveredError("strides through more than one tensor")
+            raise UnsupportedOperatorError("strides through more than one tensor")
         return [storage, *arguments[1:size_at], size, steps, offset]
 
     def _shape(self, node: fx.Node, name: str) -> Shape | None:
@@ -123,12 +123,12 @@ class GraphWriter:
             return None
         if value.is_floating_point():
             if value.dtype != self._dtype and value.dim():
-                raise NotCoveredError(f"{str(value.dtype).removeprefix('torch.')} among other dtypes")
+                raise UnsupportedOperatorError(f"{str(value.dtype).removeprefix('torch.')} among other dtypes")
         elif value.dtype == torch.bool:
             if name == "add":
-                raise NotCoveredError("sums of booleans")  # which torch returns as booleans
+                raise UnsupportedOperatorError("sums of booleans")  # which torch returns as booleans
         elif name not in _WHOLE_NUMBERS_ALLOWED:
-            raise NotCoveredError(f"integers from {name}")
+            raise UnsupportedOperatorError(f"integers from {name}")
         return tuple(value.shape)
 
 
@@ -151,7 +151,7 @@ def _converted(value: Value, source: torch.dtype | None, target: torch.dtype | N
         return value
     narrower = source.is_floating_point == target.is_floating_point and target.itemsize < source.itemsize
     if value.constant is None and target != torch.bool and (narrower or target.itemsize < _FEWEST_BYTES):
-        raise NotCoveredError(f"values rounded or wrapped to {str(target).removeprefix('torch.')}")
+        raise UnsupportedOperatorError(f"values rounded or wrapped to {str(target).removeprefix('torch.')}")
     if target.is_floating_point:
         return value
     if target == torch.bool:
@@ -167,7 +167,7 @@ def _layout(node: Any) -> tuple[Sequence[int], int]:
         layout: tuple[Sequence[int], int] = node.meta["layout"]
         return layout
     if node.op != "call_function" or owner(node) is not node:
-        raise NotCoveredError("strides through an unknown storage")
+        raise UnsupportedOperatorError("strides through an unknown storage")
     return node.meta["val"].stride(), 0
 
 
@@ -176,7 +176,7 @@ def _in_memory_order(value: Value, strides: Sequence[int]) -> Value:
     order = sorted((d for d, n in enumerate(value.shape) if n != 1), key=lambda d: -strides[d])
     shape = tuple(value.shape[d] for d in order)
     if [strides[d] for d in order] != list(torch.empty(shape, device="meta").stride()):
-        raise NotCoveredError("strides through a storage with gaps")
+        raise UnsupportedOperatorError("strides through a storage with gaps")
     places = [order.index(d) if d in order else None for d in range(len(value.shape))]
     return value.viewed(shape, lambda index: [FIRST if k is None else index[k] for k in places])
 
@@ -265,10 +265,10 @@ def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source
         dtype: float64 or float32.
 
     Raises:
-        NotCoveredError: if the graphs have operators that cannot be written in C.
+        UnsupportedOperatorError: if the graphs have operators that cannot be written in C.
     """
     if dtype not in DTYPES:
-        raise NotCoveredError(str(dtype))
+        raise UnsupportedOperatorError(str(dtype))
     writer = Writer()
     inputs = [replace(loaded(writer, k, shape), shared=k in loop.shared) for k, shape in enumerate(shapes)]
     begun = [writer.stored(value) for value in GraphWriter(loop.begin, writer, dtype).write(inputs)]

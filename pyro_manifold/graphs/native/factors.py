@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyro_manifold.graphs.native.matrices import each_matrix, mirrored, part_of
-from pyro_manifold.graphs.native.values import NotCoveredError, Place, Shape, Value
+from pyro_manifold.graphs.native.values import Place, Shape, UnsupportedOperatorError, Value
 from pyro_manifold.graphs.native.writer import Writer
 
 
@@ -85,7 +85,7 @@ _SWEEPS = 6
 def _empty_is_not_covered(emit: Callable[..., Any]) -> Callable[..., Any]:
     def checked(writer: Writer, shape: Shape | None, matrix: Value, *arguments: Any, **options: Any) -> Any:
         if not matrix.size:
-            raise NotCoveredError("factors of an empty matrix")
+            raise UnsupportedOperatorError("factors of an empty matrix")
         return emit(writer, shape, matrix, *arguments, **options)
 
     return checked

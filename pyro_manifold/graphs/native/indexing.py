@@ -11,9 +11,9 @@ from pyro_manifold.broadcasting import broadcast_shapes
 from pyro_manifold.graphs.native import by_chain
 from pyro_manifold.graphs.native.values import (
     Index,
-    NotCoveredError,
     Place,
     Shape,
+    UnsupportedOperatorError,
     Value,
     entry,
     flat,
@@ -44,7 +44,7 @@ def _elements(writer: Writer, index: Value, size: int, shape: Shape) -> _Element
         counted = torch.where(tensor < 0, tensor + size, tensor).broadcast_to(shape).contiguous()
         return _Elements(writer.integers(counted))
     if not size:
-        raise NotCoveredError("an index into an empty dimension")
+        raise UnsupportedOperatorError("an index into an empty dimension")
     if index.shared:
         found = writer.stored(index.broadcast(shape))
         return _Elements(lambda i: Place(f"within(LANE({found.at(i)}, 0), {size})"))
@@ -187,7 +187,7 @@ def _index_add(
     writer: Writer, shape: Shape, x: Value, dim: int, index: Value, source: Value, alpha: float = 1
 ) -> Value:
     if alpha != 1:
-        raise NotCoveredError("index_add with a factor")
+        raise UnsupportedOperatorError("index_add with a factor")
     places = _Places(writer, x.shape, [*[None] * (dim % len(x.shape)), index])
     return _changed(writer, x, places.shape, places.index_of, source, True, places.condition)
 

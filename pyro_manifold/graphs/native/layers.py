@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.graphs.native.values import NotCoveredError
+from pyro_manifold.graphs.native.values import UnsupportedOperatorError
 
 _ATEN = torch.ops.aten
 _Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -71,7 +71,7 @@ def _batch_norm(
         standardised = (x - _of_channels(mean, x)) * _of_channels((variance + epsilon).rsqrt(), x)
         return _scaled(standardised, weight, bias), nothing, nothing
     if mean is not None:
-        raise NotCoveredError("a batch norm that changes its running statistics")
+        raise UnsupportedOperatorError("a batch norm that changes its running statistics")
     mean, scale = _moments(x, _all_but_channels(x), epsilon)
     return _scaled((x - _of_channels(mean, x)) * _of_channels(scale, x), weight, bias), mean, scale
 

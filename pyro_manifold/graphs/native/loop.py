@@ -14,7 +14,7 @@ from pyro_manifold.graphs.native.compiler import compiled, is_checked
 from pyro_manifold.graphs.native.decompositions import decompositions
 from pyro_manifold.graphs.native.emit import Loop, Source, source_of
 from pyro_manifold.graphs.native.row_programs import rows_source_of
-from pyro_manifold.graphs.native.values import NotCoveredError, NotWorthItError, Shape
+from pyro_manifold.graphs.native.values import NoSpeedupError, Shape, UnsupportedOperatorError
 from pyro_manifold.graphs.passes import folded_graph
 
 FlatStep = Callable[..., list[Tensor]]
@@ -69,8 +69,8 @@ class NativeLoop:
         chains: number of chains.
 
     Raises:
-        NotCoveredError: if the graphs have operators that cannot be written in C.
-        NotWorthItError: if they are so large that native code would not be faster.
+        UnsupportedOperatorError: if the graphs have operators that cannot be written in C.
+        NoSpeedupError: if they are so large that native code would not be faster.
         NoCompilerError: if there is no compiler, or it fails.
 
     With ``PYRO_MANIFOLD_CHECKED=1`` in the environment a call raises `OutsideArrayError` if the code, a few times
@@ -80,7 +80,7 @@ class NativeLoop:
     def __init__(self, loop: Loop, example: Sequence[Tensor], chains: int) -> None:
         self.loop, self._dtype, self._chains = loop, example[0].dtype, chains
         if any(value.dtype != self._dtype or value.device.type != "cpu" for value in example):
-            raise NotCoveredError("inputs of several dtypes, or on another device")
+            raise UnsupportedOperatorError("inputs of several dtypes, or on another device")
         shapes: list[Shape] = [(1, *value.shape[1:]) for value in example]
         self._dimensions = [len(shape) for shape in shapes]
         self._sizes = [math.prod(shape) for shape in shapes]
@@ -229,7 +229,7 @@ def native_loop(
         shared: indices of the inputs that are always the same for all chains; these may be used as indices.
 
     Raises:
-        NotCoveredError, NotWorthItError, NoCompilerError: if it cannot be compiled.
+        UnsupportedOperatorError, NoSpeedupError, NoCompilerError: if it cannot be compiled.
     """
     one = [value[:1].clone() for value in example]
     with torch.no_grad():
@@ -255,7 +255,7 @@ def native_sums(function: FlatStep, example: Sequence[Tensor], chains: int, shar
         shared: indices of the inputs that are always the same for all chains; these may be used as indices.
 
     Raises:
-        NotCoveredError, NotWorthItError, NoCompilerError: if it cannot be compiled.
+        UnsupportedOperatorError, NoSpeedupError, NoCompilerError: if it cannot be compiled.
     """
     one = [value[:1].clone() for value in example]
     nothing = _graph(lambda *values: [], *one)
@@ -278,7 +278,7 @@ def _source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, chains: 
     try:
         source = source_of(loop, shapes, dtype)
         _check_size(source, width * dtype.itemsize, largest)
-    except (NotCoveredError, NotWorthItError):
+    except (UnsupportedOperatorError, NoSpeedupError):
         if by_rows is None:
             raise
         return full, by_rows
@@ -290,7 +290,7 @@ def _by_rows(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, width: int
     """Return the source with lanes along rows; None if there is none, or if matrix libraries are better."""
     try:
         source = rows_source_of(loop, shapes, dtype, width)
-    except NotCoveredError:
+    except UnsupportedOperatorError:
         return None
     small = source.arithmetic - source.of_rows <= _LARGEST_STEP
     return source if small and source.elements * width * dtype.itemsize <= _LARGEST_ARRAYS_BY_ROWS else None
@@ -298,7 +298,7 @@ def _by_rows(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, width: int
 
 def _check_size(source: Source, bytes_of_a_vector: int, largest: int) -> None:
     if source.elements * bytes_of_a_vector > largest or source.arithmetic > _LARGEST_STEP:
-        raise NotWorthItError("its arrays or products are so large that matrix libraries are faster")
+        raise NoSpeedupError("its arrays or products are so large that matrix libraries are faster")
 
 
 def _integers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:

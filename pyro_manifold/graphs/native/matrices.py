@@ -9,7 +9,16 @@ from typing import Any
 
 import torch
 
-from pyro_manifold.graphs.native.values import NotCoveredError, Place, Shape, Value, entry, flat, number, shifted
+from pyro_manifold.graphs.native.values import (
+    Place,
+    Shape,
+    UnsupportedOperatorError,
+    Value,
+    entry,
+    flat,
+    number,
+    shifted,
+)
 from pyro_manifold.graphs.native.writer import Writer
 
 _SIDE_BY_SIDE = 4  # independent sums, so that the processor need not wait for one addition before the next
@@ -169,7 +178,7 @@ def _identity(shape: Shape) -> Value:
 
 def _lu_factor_ex(writer: Writer, _: None, matrix: Value, **options: object) -> Any:
     if options.get("pivot", True) is not True or matrix.shape[-1] != matrix.shape[-2]:
-        raise NotCoveredError("LU of a matrix that is not square")
+        raise UnsupportedOperatorError("LU of a matrix that is not square")
     return (*_factored(writer, matrix), _no_error(matrix.shape))
 
 

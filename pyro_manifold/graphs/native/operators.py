@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from pyro_manifold.graphs.native import convolutions, factors, indexing, matrices, reductions, sorting, special
 from pyro_manifold.graphs.native.values import (
     Index,
-    NotCoveredError,
     Place,
     Shape,
+    UnsupportedOperatorError,
     Value,
     entry,
     number,
@@ -127,7 +127,7 @@ def mapped(shape: Shape, template: str, *operands: object) -> Value:
 
 def _number(operand: object) -> float:
     if not isinstance(operand, int | float):
-        raise NotCoveredError(f"an operand of type {type(operand).__name__}")
+        raise UnsupportedOperatorError(f"an operand of type {type(operand).__name__}")
     return operand
 
 
@@ -136,7 +136,7 @@ def _elementwise(template: str) -> Emitter:
 
     def emit(_: Writer, shape: Shape, *operands: object, **options: object) -> Value:
         if len(operands) != count or any(option is not None for option in options.values()):
-            raise NotCoveredError(f"unusual options of {template}")
+            raise UnsupportedOperatorError(f"unusual options of {template}")
         return mapped(shape, template, *operands)
 
     return emit

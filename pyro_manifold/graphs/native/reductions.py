@@ -7,7 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from pyro_manifold.graphs.native.sorting import extreme
-from pyro_manifold.graphs.native.values import Index, NotCoveredError, Place, Shape, Value, entry, flat, shifted
+from pyro_manifold.graphs.native.values import (
+    Index,
+    Place,
+    Shape,
+    UnsupportedOperatorError,
+    Value,
+    entry,
+    flat,
+    shifted,
+)
 from pyro_manifold.graphs.native.writer import Writer
 
 
@@ -108,7 +117,7 @@ def _concatenated(writer: Writer, shape: Shape, parts: list[Value], dim: int = 0
         writer.arithmetic += part.size
         offset += part.shape[dim]
     if offset != shape[dim]:
-        raise NotCoveredError("a concatenation of unequal parts")
+        raise UnsupportedOperatorError("a concatenation of unequal parts")
     return writer.value(shape, array)
 
 

@@ -13,7 +13,7 @@ from torch import fx
 from pyro_manifold.graphs.native.emit import GraphWriter, is_read_once, operator_name
 from pyro_manifold.graphs.native.operators import ELEMENTWISE, OPERATORS
 from pyro_manifold.graphs.native.rows import RowsWriter
-from pyro_manifold.graphs.native.values import NotCoveredError, Shape, Value
+from pyro_manifold.graphs.native.values import Shape, UnsupportedOperatorError, Value
 
 _ELEMENTWISE = {
     *(ELEMENTWISE.keys() - {"masked_fill"}),
@@ -55,7 +55,7 @@ class RowsGraphWriter(GraphWriter):
             return self._values[node.args[0]][node.args[1]]  # type: ignore[index]
         emit = _EMITTERS.get(name)
         if emit is None:
-            raise NotCoveredError(f"{name} of rows")
+            raise UnsupportedOperatorError(f"{name} of rows")
         result = emit(self, node, name, *[self._value_of(argument) for argument in node.args])
         if isinstance(result, Value) and result.computes and not (is_read_once(node) or _is_only_sliced(node)):
             return self._writer.stored(result)
@@ -66,7 +66,7 @@ class RowsGraphWriter(GraphWriter):
         if rows is not None and value.rows is None and value.constant is not None:
             return self._writer.laid_out(value.constant, rows)
         if value.rows != rows:
-            raise NotCoveredError("an output that is not on rows")
+            raise UnsupportedOperatorError("an output that is not on rows")
         return value
 
     # ---- operators that keep rows apart --------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class RowsGraphWriter(GraphWriter):
         operands = [argument for argument in arguments if isinstance(argument, Value)]
         from_the_right = {len(x.shape) - x.rows for x in operands if x.rows is not None}
         if len(from_the_right) != 1 or any(isinstance(argument, Flattened) for argument in arguments):
-            raise NotCoveredError("rows broadcast with columns")
+            raise UnsupportedOperatorError("rows broadcast with columns")
         rows = len(shape) - from_the_right.pop()
         aligned = [self._aligned(x, rows - len(shape)) if isinstance(x, Value) else x for x in arguments]
         options = {
@@ -92,7 +92,7 @@ class RowsGraphWriter(GraphWriter):
         if x.rows is not None or len(x.shape) < -rows or x.shape[rows] == 1:
             return x
         if x.constant is None:
-            raise NotCoveredError("rows broadcast with values that are not on rows")
+            raise UnsupportedOperatorError("rows broadcast with values that are not on rows")
         return self._writer.laid_out(x.constant, len(x.shape) + rows)
 
     def _constant_like(self, node: fx.Node, name: str, x: Value, *arguments: Any) -> Value:
@@ -145,7 +145,7 @@ class RowsGraphWriter(GraphWriter):
         if dim == x.rows:
             if name == "slice" and shape is not None and shape[dim] == self._writer.rows:
                 return x
-            raise NotCoveredError("a part of the rows")
+            raise UnsupportedOperatorError("a part of the rows")
         assert x.rows is not None
         rows = x.rows - (name in ("select", "unbind") and dim < x.rows)
         if shape is not None:
@@ -162,13 +162,13 @@ class RowsGraphWriter(GraphWriter):
         dim %= len(shape)
         parts = [self._aligned(part, rows - len(shape)) for part in parts]
         if dim == rows or any(part.rows != rows for part in parts):
-            raise NotCoveredError("concatenated rows")
+            raise UnsupportedOperatorError("concatenated rows")
         return self._on_rows(shape, rows, lambda shape: OPERATORS[name].emit(self._writer, shape, parts, dim))
 
     def _on_rows(self, shape: Shape, rows: int, emit: Callable[[Shape], Value]) -> Value:
         """Write by an emitter for other values, which keeps rows apart."""
         if any(n != 1 for n in shape[:rows]):
-            raise NotCoveredError("batches of tall matrices")
+            raise UnsupportedOperatorError("batches of tall matrices")
         with self._writer.one_by_one():
             result = emit(self._writer.shape_of(shape, rows))
         return replace(result, rows=rows)
@@ -183,7 +183,7 @@ class RowsGraphWriter(GraphWriter):
         if isinstance(x, Flattened):
             chosen = _dimensions(dim, len(x.groups))
             if keep:
-                raise NotCoveredError("a sum over rows that keeps dimensions")
+                raise UnsupportedOperatorError("a sum over rows that keeps dimensions")
             dims, value = [d for k in chosen for d in x.groups[k]], x.value
         else:
             dims, value = _dimensions(dim, len(x.shape)), x
@@ -194,7 +194,7 @@ class RowsGraphWriter(GraphWriter):
             result = self._writer.summed(value, dims, keep, scale)
             return self._writer.reshaped(result, shape) if result.shape != shape else result
         if isinstance(x, Flattened):
-            raise NotCoveredError("a sum within rows of a flattened matrix")
+            raise UnsupportedOperatorError("a sum within rows of a flattened matrix")
         rows = value.rows if keep else value.rows - sum(d < value.rows for d in dims)
         return self._on_rows(shape, rows, lambda _: OPERATORS[name].emit(self._writer, None, value, dims, keep))
 
@@ -203,7 +203,7 @@ class RowsGraphWriter(GraphWriter):
     def _product(self, node: fx.Node, name: str, left: Value, right: Value) -> Value:
         shape = self._shape(node, name)
         if shape is None or isinstance(left, Flattened) or isinstance(right, Flattened):
-            raise NotCoveredError("products of flattened matrices")
+            raise UnsupportedOperatorError("products of flattened matrices")
         if name in ("mv", "dot"):
             return self._vector_product(shape, left, right)
         rank = len(shape)
@@ -211,16 +211,16 @@ class RowsGraphWriter(GraphWriter):
         if inner:
             left, right = self._aligned(left, -1), self._aligned(right, -2)
             if left.rows != rank - 1 or right.rows != rank - 2:
-                raise NotCoveredError("a product of rows and values that are not on rows")
+                raise UnsupportedOperatorError("a product of rows and values that are not on rows")
             return self._writer.inner_product(left, right, _is_gram(node))
         if left.rows == rank - 2 and right.rows is None:
             return self._writer.outer_product(left, right)
         if right.rows == rank - 1 and left.rows is None:
             return _mirrored(self._writer.outer_product(_mirrored(right), _mirrored(left)))
-        raise NotCoveredError("a product of rows by rows")
+        raise UnsupportedOperatorError("a product of rows by rows")
 
     def _vector_product(self, shape: Shape, left: Value, right: Value) -> Value:
-        raise NotCoveredError("products of rows and vectors")
+        raise UnsupportedOperatorError("products of rows and vectors")
 
 
 def _is_only_sliced(node: fx.Node) -> bool:
@@ -255,7 +255,7 @@ def _groups(source: Shape, target: Shape) -> list[list[int]]:
             size *= source[d]
             d += 1
         if size != n:
-            raise NotCoveredError("a reshape that divides rows")
+            raise UnsupportedOperatorError("a reshape that divides rows")
         groups.append(group)
     return groups
 

@@ -10,7 +10,7 @@ import torch
 from pyro_manifold.graphs.native.emit import DTYPES, Loop, Source, loaded, program, unload
 from pyro_manifold.graphs.native.row_graphs import RowsGraphWriter
 from pyro_manifold.graphs.native.rows import RowsWriter, tall_rows
-from pyro_manifold.graphs.native.values import NotCoveredError, Shape, Value
+from pyro_manifold.graphs.native.values import Shape, UnsupportedOperatorError, Value
 
 
 def rows_source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, width: int) -> Source:
@@ -23,11 +23,11 @@ def rows_source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, widt
         width: number of lanes.
 
     Raises:
-        NotCoveredError: if there is no tall matrix, or if the graphs have operators that cannot be written so.
+        UnsupportedOperatorError: if there is no tall matrix, or if the graphs have operators that cannot be written so.
     """
     rows = tall_rows(shapes)
     if rows is None or dtype not in DTYPES:
-        raise NotCoveredError("no tall matrices")
+        raise UnsupportedOperatorError("no tall matrices")
     writer = RowsWriter(rows, width)
     inputs = [_loaded(loop, writer, k, shape) for k, shape in enumerate(shapes)]
     begun = [writer.stored(value) for value in RowsGraphWriter(loop.begin, writer, dtype).write(inputs)]
@@ -63,7 +63,7 @@ def _is_used(graph: torch.fx.GraphModule, number: int) -> bool:
 
 def _unused(shape: Shape) -> Value:
     def at(_: object) -> str:
-        raise NotCoveredError("an input that is not used")
+        raise UnsupportedOperatorError("an input that is not used")
 
     return Value(shape, at)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_manifold.graphs.native.chunks import Schedule, Statement
 from pyro_manifold.graphs.native.matrices import cut
-from pyro_manifold.graphs.native.values import Index, NotCoveredError, Place, Shape, Value, entry, flat
+from pyro_manifold.graphs.native.values import Index, Place, Shape, UnsupportedOperatorError, Value, entry, flat
 from pyro_manifold.graphs.native.writer import COST_OF_AN_ELEMENT, Writer
 
 _FEWEST_ROWS = 128
@@ -138,7 +138,7 @@ class RowsWriter(Writer):
         rows, shape = value.rows, value.shape
         assert rows is not None
         if any(n != 1 for n in shape[:rows]):
-            raise NotCoveredError("tall matrices in an output with batches")
+            raise UnsupportedOperatorError("tall matrices in an output with batches")
         size = self.rows * (value.size // self.count)
         array = self.stored(value).array
         to = f"outputs[{number}] + chain[0] * {size}"

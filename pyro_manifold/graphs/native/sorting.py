@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pyro_manifold.graphs.native.values import Index, NotCoveredError, Place, Shape, Value, entry, flat
+from pyro_manifold.graphs.native.values import Index, Place, Shape, UnsupportedOperatorError, Value, entry, flat
 from pyro_manifold.graphs.native.writer import Writer
 
 _EXTREMES = {
@@ -126,7 +126,7 @@ def _topk(
     writer: Writer, _: None, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, Value]:
     if not picks_as_here():
-        raise NotCoveredError("topk of this torch, which takes others of equal numbers,")
+        raise UnsupportedOperatorError("topk of this torch, which takes others of equal numbers,")
     call = f"topk({{0}}, {{1}}, {{2}}, {k}, {int(largest)}, {int(sorted)})" if k else "(void)0"
     ordered, places, dim = _in_rows(writer, x, dim, call)
     shape = (*x.shape[:dim], k, *x.shape[dim + 1 :]) if x.shape else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyro_manifold.graphs.native.values import NotCoveredError
+from pyro_manifold.graphs.native.values import UnsupportedOperatorError
 
 ELEMENTWISE = {
     "copysign": "v_copysign({0}, {1})",
@@ -47,7 +47,7 @@ def quotient(rounding: str | None) -> str:
 def polygamma(order: int) -> str:
     """Return the template of the derivative of digamma of an order."""
     if order > _LARGEST_ORDER:
-        raise NotCoveredError(f"polygamma of order {order}")
+        raise UnsupportedOperatorError(f"polygamma of order {order}")
     return f"v_polygamma(spread({order}), {{0}})" if order else ELEMENTWISE["digamma"]
 
 

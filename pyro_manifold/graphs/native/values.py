@@ -31,11 +31,11 @@ Index = Sequence[Place]
 """A `Place` in each dimension."""
 
 
-class NotCoveredError(Exception):
+class UnsupportedOperatorError(Exception):
     """Error for an operator that cannot be written in C; the message is for a warning."""
 
 
-class NotWorthItError(Exception):
+class NoSpeedupError(Exception):
     """Error if native code would be no faster."""
 
 

@@ -55,7 +55,7 @@ def calibrate(
     num_chains: int = 1,
     observed: Sequence[str] | None = None,
     simulate: Model | None = None,
-    about: bool | Mapping[str, Tensor] = False,
+    conditioned_on: bool | Mapping[str, Tensor] = False,
     vectorized: bool = False,
     level: float = 0.01,
     max_entries: int = 20,
@@ -98,8 +98,8 @@ def calibrate(
         observed: names of the observed sites; those that the model observes if None.
         simulate: another model, called with the same arguments, that draws true values and data, with the same names
             of sites; ``model`` if None.
-        about: True, or values ``{observed site: value}``: posterior calibration about the data that the model observes,
-            or these. True values are then drawn from the posterior given these data, by a longer run of the same
+        conditioned_on: True, or values ``{observed site: value}``: posterior calibration about the data that the model
+            observes, or these. True values are then drawn from the posterior given these data, by a longer run of the same
             kernel, and the data sets are fitted together with these data: the check is of the part of parameter space
             that matters for the data, and needs no proper prior.
         vectorized: whether to advance the chains of all data sets in one run, each conditioned on its own data set, for
@@ -151,7 +151,7 @@ def calibrate(
     observations = observed_sites(model, args, kwargs, observed)
     generator = Generator(simulate or model, args, kwargs, tuple(observations))
     seed = int(torch.randint(2**63 - 1, ()))
-    given = _about(about, observations)
+    given = _conditioned_on(conditioned_on, observations)
     with torch.random.fork_rng(devices=[]):
         quantities = _quantities(model, kernel, generator, observations, given, max_entries)
     study = Study(generator, fit, quantities, seed, given)
@@ -177,7 +177,7 @@ def _quantities(
     make: MakeKernel,
     generator: Generator,
     observations: Values,
-    about: Values | None,
+    conditioned_on: Values | None,
     max_entries: int,
 ) -> Quantities:
     """Return the ranked quantities; raise an error for a model that cannot be simulated."""
@@ -194,32 +194,38 @@ def _quantities(
         raise ValueError("calibrate: the model has no latent site, expected at least one that is not summed out.")
     values = first_draw(latent_values(target, 1))
     summed_out = bool(without_draws(Program(Conditioned(model, observations), args, kwargs), values))
-    if about is None:
+    if conditioned_on is None:
         data = check_generates(generator, values, generator.model is model).data
     elif summed_out:
-        raise NotImplementedError("calibrate: about= does not support discrete sites that are summed out.")
+        raise NotImplementedError("calibrate: conditioned_on= does not support discrete sites that are summed out.")
     else:
         data = generator.draw(values).data
     symmetries = symmetries_of(target_given(data))
-    return Quantities(Conditioned(model, data, about), args, kwargs, symmetries, max_entries, summed_out)
+    return Quantities(Conditioned(model, data, conditioned_on), args, kwargs, symmetries, max_entries, summed_out)
 
 
-def _about(about: Any, observations: Values) -> Values | None:
+def _conditioned_on(conditioned_on: Any, observations: Values) -> Values | None:
     """Return the data of posterior calibration; None for calibration over the prior."""
-    if isinstance(about, bool):
-        return observations if about else None
-    if not isinstance(about, Mapping):
-        raise ValueError(f"calibrate: about is a {type(about).__name__}, expected True or {{observed site: value}}.")
-    if set(about) != set(observations):
-        raise ValueError(f"calibrate: about has {sorted(about)}, expected the observed sites {sorted(observations)}.")
-    return {name: torch.as_tensor(value).detach() for name, value in about.items()}
+    if isinstance(conditioned_on, bool):
+        return observations if conditioned_on else None
+    if not isinstance(conditioned_on, Mapping):
+        raise ValueError(
+            f"calibrate: conditioned_on is a {type(conditioned_on).__name__}, expected True or "
+            "{observed site: value}."
+        )
+    if set(conditioned_on) != set(observations):
+        raise ValueError(
+            f"calibrate: conditioned_on has {sorted(conditioned_on)}, expected the observed sites "
+            f"{sorted(observations)}."
+        )
+    return {name: torch.as_tensor(value).detach() for name, value in conditioned_on.items()}
 
 
 def _truth(study: Study, count: int) -> Values:
-    """Return true values, draws from the posterior given the data of `Study.about`, by a longer run."""
+    """Return true values, draws from the posterior given the data of `Study.conditioned_on`, by a longer run."""
     fit = study.fit
     longer = replace(fit, num_samples=max(fit.num_samples, -(-_PER_TRUTH * count // fit.num_chains)), draws=count)
-    mcmc = longer.mcmc(fit.make(Conditioned(study.quantities.model.__wrapped__, study.about or {})))
+    mcmc = longer.mcmc(fit.make(Conditioned(study.quantities.model.__wrapped__, study.conditioned_on or {})))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(study.seed % 2**63)
         mcmc.run(*study.generator.args, **study.generator.kwargs)
@@ -230,8 +236,8 @@ def _truth(study: Study, count: int) -> Values:
     rho = autocorrelation(quantities.cpu().double().unsqueeze(0).numpy())
     if rho > 0.1:
         _warn(
-            f"calibrate: successive true values, drawn from the posterior of about=, have an autocorrelation of "
-            f"{rho:.2f}, which makes alarms too frequent: use more chains or iterations."
+            f"calibrate: successive true values, drawn from the posterior of conditioned_on=, have an autocorrelation "
+            f"of {rho:.2f}, which makes alarms too frequent: use more chains or iterations."
         )
     return truth
 
@@ -298,7 +304,7 @@ def _settings(study: Study) -> dict[str, str]:
     """Return the settings on which fits depend, as strings; those of the model by a simulated data set."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(study.seed % 2**63)
-        simulated = None if study.about is not None else study.generator.draw()
+        simulated = None if study.conditioned_on is not None else study.generator.draw()
     kernel = study.fit.make(study.quantities.model)
     settings = kernel._configuration() if isinstance(kernel, Kernel) else {"kernel": type(kernel).__name__}
     counts = {name: str(getattr(study.fit, name)) for name in ("num_samples", "warmup_steps", "num_chains", "draws")}
@@ -306,7 +312,7 @@ def _settings(study: Study) -> dict[str, str]:
     hashes = {
         "the fingerprint of the model's arguments": fingerprint(arguments),
         "the fingerprint of a simulated data set": fingerprint(simulated and tuple(simulated)),
-        "the fingerprint of about": fingerprint(study.about),
+        "the fingerprint of conditioned_on": fingerprint(study.conditioned_on),
     }
     return {**settings, **counts, **hashes, "max_entries": str(study.quantities.most_entries)}
 

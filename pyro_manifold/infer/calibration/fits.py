@@ -92,7 +92,7 @@ class Study:
         fit: settings of each fit.
         quantities: the ranked quantities.
         seed: seed from which the seeds of data sets are derived.
-        about: observed data of which the likelihood is part of the model, for posterior calibration.
+        conditioned_on: observed data of which the likelihood is part of the model, for posterior calibration.
         truth: draws from the posterior given these data, ``{site: (data sets, ...)}``.
         store: folder of the fits; None to keep them in memory.
     """
@@ -101,7 +101,7 @@ class Study:
     fit: Fit
     quantities: Quantities
     seed: int
-    about: Values | None = None
+    conditioned_on: Values | None = None
     truth: Values | None = None
     store: Store | None = None
 
@@ -127,7 +127,9 @@ class Study:
 
     def _fitted(self, simulated: Simulated) -> Fitted:
         _check_finite(simulated)
-        mcmc = self.fit.mcmc(self.fit.make(Conditioned(self.quantities.model.__wrapped__, simulated.data, self.about)))
+        mcmc = self.fit.mcmc(
+            self.fit.make(Conditioned(self.quantities.model.__wrapped__, simulated.data, self.conditioned_on))
+        )
         mcmc.run(*self.generator.args, **self.generator.kwargs)
         samples = mcmc.get_samples(group_by_chain=True)
         data = {name: x.unsqueeze(0) for name, x in simulated.data.items()}
@@ -182,7 +184,7 @@ def vectorised(study: Study, count: int, disable_progbar: bool) -> list[Outcome]
 
 def _together(study: Study, simulated: list[Simulated], disable_progbar: bool) -> Iterable[Fitted]:
     data = {name: torch.stack([each.data[name] for each in simulated]) for name in simulated[0].data}
-    model = Conditioned(study.quantities.model.__wrapped__, simulated[0].data, study.about)
+    model = Conditioned(study.quantities.model.__wrapped__, simulated[0].data, study.conditioned_on)
     kernel = study.fit.make(model)
     if not isinstance(kernel, Kernel):
         raise ValueError(f"calibrate: vectorized=True is for kernels of this package, not {type(kernel).__name__}.")

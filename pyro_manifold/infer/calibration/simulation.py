@@ -29,34 +29,34 @@ class Conditioned:
     Args:
         model: a Pyro model.
         data: ``{observed site: value}``.
-        about: a second value of each observed site, whose likelihood is multiplied to that of ``data``; None for none.
+        conditioned_on: a second value of each observed site, whose likelihood is multiplied to that of ``data``.
 
     Attributes:
         data: the argument, which may be changed between runs.
     """
 
-    def __init__(self, model: Model, data: Values, about: Values | None = None) -> None:
-        self.data, self._about = data, about
+    def __init__(self, model: Model, data: Values, conditioned_on: Values | None = None) -> None:
+        self.data, self._conditioned_on = data, conditioned_on
         self.__wrapped__ = model  # its signature names the arguments in messages
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with _Given(self.data, self._about or {}):
+        with _Given(self.data, self._conditioned_on or {}):
             return self.__wrapped__(*args, **kwargs)
 
 
 class _Given(Messenger):
     """Handler that replaces the values of observed sites."""
 
-    def __init__(self, data: Values, about: Values) -> None:
+    def __init__(self, data: Values, conditioned_on: Values) -> None:
         super().__init__()
-        self._data, self._about = data, about
+        self._data, self._conditioned_on = data, conditioned_on
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
         if name in self._data:
             msg["value"], msg["is_observed"], msg["done"] = self._data[name], True, False
-            if name in self._about:
-                msg["fn"] = _Twice(msg["fn"], self._about[name])
+            if name in self._conditioned_on:
+                msg["fn"] = _Twice(msg["fn"], self._conditioned_on[name])
 
 
 class _Twice(TorchDistribution):

@@ -101,7 +101,7 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         new = ladder_of_equal_rejection(old, self.counts.rejection)
         self.tuning.new_ladder(old, new)
         position = {**self.state.position, BETA: inverse_temperatures_of_rows(new, self.chains)}
-        self.state = self._renew(self.state, position)
+        self.state = self._at_position(self.state, position)
         self.counts = Counts(new, self.chains)
 
     @property

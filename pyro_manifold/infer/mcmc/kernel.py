@@ -26,7 +26,7 @@ from pyro_manifold.density import (
 )
 from pyro_manifold.diagnostics import chain_entries
 from pyro_manifold.infer.mcmc.running import Record, Run
-from pyro_manifold.infer.mcmc.transitions import Block, Composition, Fixed, PlainState, Problem, Statistics
+from pyro_manifold.infer.mcmc.transitions import Block, Composition, Fixed, PositionState, Problem, Statistics
 from pyro_manifold.manifolds import Manifold
 
 _NOT_SETTINGS = ("_run", "_record", "_given_params", "_from_params", "_warn", "_jit_compile", "_tuned")
@@ -141,7 +141,7 @@ class Kernel(MCMCKernel):
             problem = self.initialised(problem, warmup_steps)
             parts = self.compose(problem, warmup_steps)
         else:
-            parts = Composition(PlainState({}, torch.zeros(chains), {}), (), Fixed(None), lambda state, _: state)
+            parts = Composition(PositionState({}, torch.zeros(chains), {}), (), Fixed(None), lambda state, _: state)
         if not isinstance(parts, Composition):
             raise TypeError(f"{type(self).__name__}.compose returns {type(parts).__name__}, expected Composition.")
         return Run(problem, parts, warmup_steps, self._configuration())

@@ -70,7 +70,7 @@ class TrainingSettings:
         steps: steps per segment; the weights are updated once after each segment.
         segments: segments per round; chains continue between segments and are initialised again in each round.
         truncation: number of steps of truncated back-propagation.
-        share: fraction of the coordinates, drawn at each step, whose Q and D are differentiated, in (0, 1]; the
+        fraction: fraction of the coordinates, drawn at each step, whose Q and D are differentiated, in (0, 1]; the
             mean of the gradient does not depend on it, since coordinates interact only through constants.
         thinning: number of steps between draws that enter the losses.
         burn_in: steps of a round before the in-chain loss is used.
@@ -79,7 +79,7 @@ class TrainingSettings:
         scores: ``"joint"`` for scores of all coordinates together, if there are about as many chains as coordinates;
             ``"marginal"`` for scores of each coordinate separately, if there are fewer.
         learning_rate: learning rate of Adam.
-        own_minibatches: whether each chain has its own minibatches; one that all chains share takes less time.
+        per_chain_minibatches: whether each chain has its own minibatches; one that all chains share takes less time.
         seed: seed of all random numbers.
 
     Raises:
@@ -96,14 +96,14 @@ class TrainingSettings:
     steps: int = 100
     segments: int = 4
     truncation: int = 20
-    share: float = 1.0
+    fraction: float = 1.0
     thinning: int = 2
     burn_in: int = 50
     chains_within: int = 5
     within: float = 1.0
     scores: Literal["joint", "marginal"] = "joint"
     learning_rate: float = 0.003
-    own_minibatches: bool = True
+    per_chain_minibatches: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -113,15 +113,15 @@ class TrainingSettings:
         if not isinstance(self.step_factors, tuple) or not self.step_factors:
             raise ValueError(f"step_factors={self.step_factors!r}, expected a tuple of positive numbers.")
         check_positive(**{f"step_factors[{k}]": factor for k, factor in enumerate(self.step_factors)})
-        if not is_a(Real, self.share) or not 0 < self.share <= 1:
-            raise ValueError(f"share={self.share!r}, expected a number in (0, 1].")
+        if not is_a(Real, self.fraction) or not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction={self.fraction!r}, expected a number in (0, 1].")
         if not is_a(Real, self.within) or not 0 <= self.within < float("inf"):
             raise ValueError(f"within={self.within!r}, expected a number ≥ 0.")
         for name in ("burn_in", "seed"):
             if not is_a(Integral, getattr(self, name)) or getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)!r}, expected an integer ≥ 0.")
-        if not isinstance(self.own_minibatches, bool):
-            raise ValueError(f"own_minibatches={self.own_minibatches!r}, expected True or False.")
+        if not isinstance(self.per_chain_minibatches, bool):
+            raise ValueError(f"per_chain_minibatches={self.per_chain_minibatches!r}, expected True or False.")
         if self.scores not in ("joint", "marginal"):
             raise ValueError(f"scores={self.scores!r}, expected 'joint' or 'marginal'.")
         if self.chains < 4:

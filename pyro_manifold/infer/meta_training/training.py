@@ -47,7 +47,7 @@ class MetaTraining:
         left: how often chains left the posterior in the last round, as the guard of `NNSGHMC` would have noticed, or
             reached values that are not finite. They begin again, and the logarithm of the temperature of their momenta
             enters the gradient.
-        ran_away: numbers of the tasks whose chains left in their last round, or whose cross-chain loss exceeded ten
+        diverged_tasks: numbers of tasks whose chains left in their last round, or whose cross-chain loss exceeded ten
             times that of their very first segment.
 
     Raises:
@@ -93,7 +93,7 @@ class MetaTraining:
         self._tasks = [Unrolled(task, training_settings, index) for index, task in enumerate(chosen)]
         self.rounds = 0
         self.losses: dict[str, float] = {}
-        self.ran_away: set[int] = set()
+        self.diverged_tasks: set[int] = set()
         self.left = 0
         self._began: dict[int, float] = {}
         self.sampler = self._first(hidden, constant_friction, gradient_scale) if sampler is None else sampler
@@ -146,13 +146,13 @@ class MetaTraining:
         return self.losses
 
     def _watch(self, task: int, found: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Record in ``ran_away`` whether the chains of a round diverged."""
+        """Record in ``diverged_tasks`` whether the chains of a round diverged."""
         cross = [float(losses[0]) for losses in found]
         began = self._began.setdefault(task, cross[0]) if math.isfinite(cross[0]) else 0.0
         if self.left or not cross[-1] <= _MOST_GROWTH * began:
-            self.ran_away.add(task)
+            self.diverged_tasks.add(task)
         else:
-            self.ran_away.discard(task)
+            self.diverged_tasks.discard(task)
 
     def _segment(self, task: Unrolled) -> tuple[Tensor, Tensor]:
         """Accumulate the gradients of both losses over the windows of a segment, then take one step of Adam."""
@@ -368,9 +368,9 @@ def train_meta_sampler(
             bar.update()
             if checkpoint is not None and (training.rounds % checkpoint_every == 0 or training.rounds == rounds):
                 training.save(checkpoint)
-    if training.ran_away:
+    if training.diverged_tasks:
         warnings.warn(
-            f"The chains of task {min(training.ran_away)} diverged in its last round, so that the sampler is "
+            f"The chains of task {min(training.diverged_tasks)} diverged in its last round, so that the sampler is "
             f"unusable: choose a step_size below {step_size:.3g}.",
             stacklevel=2,
         )

@@ -74,7 +74,7 @@ class Unrolled:
             ),
             step_size=training_settings.step_size,
             data_size=task.data_size,
-            own_minibatches=training_settings.own_minibatches,
+            per_chain_minibatches=training_settings.per_chain_minibatches,
             guard=False,
             init_strategy=task.init_strategy,
         )
@@ -225,8 +225,8 @@ class Unrolled:
         alike = sampler.to(next(iter(self._state.position.values())))
         return (
             alike
-            if self._training_settings.share == 1
-            else PartlyLive(alike, self._training_settings.share, self._choice)
+            if self._training_settings.fraction == 1
+            else PartlyLive(alike, self._training_settings.fraction, self._choice)
         )
 
     def _advance(self, sampler: Learned) -> None:
@@ -266,12 +266,12 @@ class PartlyLive:
 
     Args:
         sampler: the sampler that is trained.
-        share: fraction of the coordinates, in (0, 1].
+        fraction: fraction of the coordinates, in (0, 1].
         random: random number generator for the choice.
     """
 
-    def __init__(self, sampler: MetaSampler, share: float, random: torch.Generator) -> None:
-        self._sampler, self._share, self._random = sampler, share, random
+    def __init__(self, sampler: MetaSampler, fraction: float, random: torch.Generator) -> None:
+        self._sampler, self._fraction, self._random = sampler, fraction, random
         self.hidden, self.is_live = sampler.hidden, sampler.is_live
 
     def ratios(self, scaling: Scaling) -> tuple[float, float]:
@@ -293,7 +293,9 @@ class PartlyLive:
             values = in_parts(of, ELEMENTS_AT_ONCE // self.hidden, momentum, gradient)
         if not torch.is_grad_enabled():
             return Coefficients(*values)
-        chosen = torch.randperm(count, generator=self._random)[: max(1, round(self._share * count))].to(momentum.device)
+        chosen = torch.randperm(count, generator=self._random)[: max(1, round(self._fraction * count))].to(
+            momentum.device
+        )
         live = of(momentum[:, chosen], gradient[:, chosen])
         weight = count / len(chosen)
         return Coefficients(

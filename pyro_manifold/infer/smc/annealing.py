@@ -198,8 +198,8 @@ def anneal(
         if len(particles.levels) > plan.most_levels:
             raise RuntimeError(
                 f"SMC is at an inverse temperature of {float(particles.inverse_temperature.min()):.2g} after "
-                f"{plan.most_levels} levels: increase num_particles or max_levels, or choose a smaller ess_share or "
-                "a narrower prior."
+                f"{plan.most_levels} levels: increase num_particles or max_levels, or choose a smaller ess_threshold "
+                "or a narrower prior."
             )
         new = next_inverse_temperature(particles.negative_log_likelihood, particles.inverse_temperature, plan.share)
         log_weights = -(new - particles.inverse_temperature).unsqueeze(-1) * particles.negative_log_likelihood

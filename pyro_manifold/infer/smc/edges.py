@@ -18,7 +18,7 @@ _MANY_AT_THE_EDGE = 0.03  # fraction of the draws
 _FEWEST_AT_THE_EDGE = 4
 
 
-class Edges(NamedTuple):
+class NumericalProblems(NamedTuple):
     """Counts of points at which a model has numerical problems.
 
     Attributes:

@@ -44,7 +44,7 @@ def warn_of_differences(result: Result) -> None:
     if spread > _RUNS_DIFFER:
         message = (
             f"The log evidences of {runs} runs differ with a standard deviation of {spread:.2g}: some runs may "
-            "have missed modes, or have wrong proportions of them. Increase num_particles or states_per_chain."
+            "have missed modes, or have wrong proportions of them. Increase num_particles or chain_length."
         )
         warnings.warn(RunsDiffer(message, remedy="num_particles"), stacklevel=_CALLER)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_manifold.density import Sites
 from pyro_manifold.infer.smc.annealing import Level
 from pyro_manifold.infer.smc.bound import Bound
-from pyro_manifold.infer.smc.edges import Edges
+from pyro_manifold.infer.smc.edges import NumericalProblems
 from pyro_manifold.infer.smc.weights import log_mean_weight
 
 Tensors = dict[str, Tensor]
@@ -45,7 +45,7 @@ class Result:
     levels: list[Level]
     evaluations: list[int]
     bounds: list[Bound]
-    edges: list[Edges] = field(default_factory=list)
+    edges: list[NumericalProblems] = field(default_factory=list)
 
     @property
     def log_evidence(self) -> float:
@@ -72,9 +72,9 @@ class Result:
         return max(self.bounds, key=lambda bound: bound.sure)
 
     @property
-    def all_edges(self) -> Edges:
+    def all_edges(self) -> NumericalProblems:
         """Counts of numerical problems, summed over all parts."""
-        return Edges(*[sum(numbers) for numbers in zip(*self.edges, strict=True)])
+        return NumericalProblems(*[sum(numbers) for numbers in zip(*self.edges, strict=True)])
 
     @property
     def error_of_particles(self) -> float:
@@ -100,7 +100,7 @@ class Result:
             "evaluations": torch.tensor(self.evaluations),
             "shared_variance": self.shared_variance,
             "bounds": torch.tensor([astuple(bound) for bound in self.bounds], dtype=torch.float64),
-            "edges": torch.tensor(self.edges).reshape(-1, len(Edges._fields)),
+            "edges": torch.tensor(self.edges).reshape(-1, len(NumericalProblems._fields)),
         }
         of_runs = {name: getattr(self, name) for name in ("log_density", "log_evidences", "variances")}
         return {**levels, **numbers, **of_runs}
@@ -120,7 +120,7 @@ class Result:
             levels,
             joined["evaluations"].tolist(),
             [Bound(*numbers) for numbers in joined["bounds"].tolist()],
-            [Edges(*numbers) for numbers in joined["edges"].tolist()],
+            [NumericalProblems(*numbers) for numbers in joined["edges"].tolist()],
         )
 
 

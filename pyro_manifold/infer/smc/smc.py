@@ -22,7 +22,7 @@ from pyro_manifold.infer.mcmc.running import Run, Shards
 from pyro_manifold.infer.predictive_groups import with_draws
 from pyro_manifold.infer.smc.annealing import AnnealingSettings, Level, Particles, anneal
 from pyro_manifold.infer.smc.bound import Bound, bound_of_particles, energies_of_posterior
-from pyro_manifold.infer.smc.edges import Edges, nan_near, tied_at_an_end
+from pyro_manifold.infer.smc.edges import NumericalProblems, nan_near, tied_at_an_end
 from pyro_manifold.infer.smc.end_of_run import warn
 from pyro_manifold.infer.smc.initialisation import (
     problem_with_finite_starts,
@@ -62,10 +62,10 @@ class SMC:
             each site on a manifold and diagonal for other sites.
         num_particles: N, number of particles of each run.
         num_runs: number of independent runs, which are vectorised.
-        states_per_chain: N/M, the number of states of each chain that become particles at a level; M chains are moved.
+        chain_length: N/M, the number of states of each chain that become particles at a level; M chains are moved.
         last_states: number of states of each chain at the last level, for more draws from the posterior;
-            ``states_per_chain`` if None.
-        ess_share: smallest effective sample size after a step of β, as a share of N.
+            ``chain_length`` if None.
+        ess_threshold: smallest effective sample size after a step of β, as a share of N.
         max_levels: largest number of values of β before an error is raised.
         prior_factors: observed sites and factors that belong to the prior, such as a factor that orders scales. A first
             pass then brings the particles to this prior, and the evidence is with respect to it.
@@ -124,9 +124,9 @@ class SMC:
         num_particles: int = 1024,
         num_runs: int = 4,
         *,
-        states_per_chain: int = 16,
+        chain_length: int = 16,
         last_states: int | None = None,
-        ess_share: float = 0.5,
+        ess_threshold: float = 0.5,
         max_levels: int = 1000,
         prior_factors: Sequence[str] = (),
         init: Literal["prior", "modes"] | Callable[..., Any] = "prior",
@@ -141,19 +141,19 @@ class SMC:
                 "SMC needs a prior and a likelihood, which potential_fn does not separate: pass a Pyro model."
             )
         check_positive_integer(
-            num_particles=num_particles, num_runs=num_runs, states_per_chain=states_per_chain, max_levels=max_levels
+            num_particles=num_particles, num_runs=num_runs, chain_length=chain_length, max_levels=max_levels
         )
-        last_states = states_per_chain if last_states is None else last_states
+        last_states = chain_length if last_states is None else last_states
         check_positive_integer(last_states=last_states)
-        if states_per_chain < 2 or num_particles % states_per_chain or num_particles < 2 * states_per_chain:
-            states = max(states_per_chain, 2)
+        if chain_length < 2 or num_particles % chain_length or num_particles < 2 * chain_length:
+            states = max(chain_length, 2)
             raise ValueError(
-                f"num_particles={num_particles}, states_per_chain={states_per_chain}: expected states_per_chain of "
+                f"num_particles={num_particles}, chain_length={chain_length}: expected chain_length of "
                 "at least 2, and num_particles a multiple of it and at least twice as large, such as "
                 f"num_particles={states * max(2, -(-num_particles // states))}."
             )
-        if not (is_a(Real, ess_share) and 0 < ess_share < 1):
-            raise ValueError(f"ess_share={ess_share!r}, expected a number between 0 and 1.")
+        if not (is_a(Real, ess_threshold) and 0 < ess_threshold < 1):
+            raise ValueError(f"ess_threshold={ess_threshold!r}, expected a number between 0 and 1.")
         if isinstance(prior_factors, str) or not isinstance(prior_factors, Collection):
             raise ValueError(f"prior_factors={prior_factors!r}, expected a list of names.")
         if not (callable(init) or init in ("prior", "modes")):
@@ -163,7 +163,7 @@ class SMC:
             raise ValueError("prior_factors needs init='prior'.")
         self.kernel = kernel.with_masses_of_sites()
         self._plan = AnnealingSettings(
-            num_runs, num_particles // states_per_chain, states_per_chain, last_states, float(ess_share), max_levels
+            num_runs, num_particles // chain_length, chain_length, last_states, float(ess_threshold), max_levels
         )
         self._prior_factors = list(prior_factors)
         self._init, self._num_starts = init, num_starts
@@ -175,9 +175,9 @@ class SMC:
         self._shards = shards
         self._options = {
             "num_particles": num_particles,
-            "states_per_chain": states_per_chain,
+            "chain_length": chain_length,
             "last_states": last_states,
-            "ess_share": ess_share,
+            "ess_threshold": ess_threshold,
             "max_levels": max_levels,
             "prior_factors": prior_factors,
             "init": init,
@@ -310,7 +310,7 @@ class SMC:
     def _run_here(self) -> Result:
         """Run all runs in this process."""
         particles: Particles | None = None
-        bound, edges, before, tied = Bound(), Edges(), 0.0, 0
+        bound, edges, before, tied = Bound(), NumericalProblems(), 0.0, 0
         targets, evaluations = self._targets()
         with ProgressBar(self._disable_progbar, self._reached) as bar, pyro.validation_enabled(False):
             try:
@@ -321,7 +321,7 @@ class SMC:
                 if particles is not None and self._init != "modes":  # particles start about the modes in that case
                     bound = bound_of_particles(targets[-1], run.problem, particles, before)
                     nan = nan_near(energies_of_posterior(run.problem, particles), particles.states, full.manifolds)
-                    edges = Edges(*nan, tied, self._plan.runs * self._plan.chains)
+                    edges = NumericalProblems(*nan, tied, self._plan.runs * self._plan.chains)
             except KeyboardInterrupt as interrupt:
                 interrupt.add_note(f"{bar.reached()} smc.levels has the levels so far.")
                 raise

@@ -19,9 +19,9 @@ from pyro_manifold.infer.mcmc.hmc import (
     State,
     diagonal_inverse_mass,
 )
-from pyro_manifold.infer.mcmc.transitions import Block, Statistics, golden_phase
+from pyro_manifold.infer.mcmc.transitions import Block, Statistics, weyl_sequence
 from pyro_manifold.manifolds import Manifold
-from pyro_manifold.store import Plain, Saved
+from pyro_manifold.store import Saved, Serialisable
 
 LENGTH = math.pi / 2
 """Mean trajectory length: a quarter of a period if masses fit, which gives independent draws from a Gaussian."""
@@ -97,7 +97,7 @@ class ParticleTuning(Saved):
 
     def settings(self, iteration: int) -> HamiltonianSettings:
         """Return the settings of the moves of this iteration, counted from 1."""
-        length = self._length * (1 + self._jitter * (2 * golden_phase(iteration) - 1))
+        length = self._length * (1 + self._jitter * (2 * weyl_sequence(iteration) - 1))
         step_size = float(self._log_step_size.mean().exp())
         if not step_size > length * torch.finfo(torch.float64).tiny:
             raise RuntimeError(
@@ -166,7 +166,7 @@ class ParticleTuning(Saved):
             for block, mass in self._inverse_masses.items()
         }
 
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         super().load_state_dict(saved)
         self._use_masses()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_manifold.density import Batch, BatchedPotential
 from pyro_manifold.graphs import FlatFunction, Labels, Verified, folded_graph
-from pyro_manifold.graphs.native import NotCoveredError, native_sums
+from pyro_manifold.graphs.native import UnsupportedOperatorError, native_sums
 from pyro_manifold.infer.svi.reparametrisation import Reparametrisation
 
 Parameters = dict[str, Tensor]
@@ -79,7 +79,7 @@ class Objective:
 
     def again(self, batch: Batch) -> None:
         """Evaluate again with the same noise, and write loss and gradients to `outputs`."""
-        if self._native is None or self.graph.form != "native":
+        if self._native is None or self.graph.backend != "native":
             found = self.graph(self.noise, *self._parameters, *batch.values())
             torch._foreach_copy_(self.outputs, list(found))
             return
@@ -103,10 +103,10 @@ class Objective:
     def _built(self, batch: Batch) -> FlatFunction:
         one = self._potential.of_one_chain
         if one is None or self.noise.device.type != "cpu":
-            raise NotCoveredError("the model has no graph of one particle on a CPU")
+            raise UnsupportedOperatorError("the model has no graph of one particle on a CPU")
         dtype, names = self.noise.dtype, self._potential.names
         if any(value.is_floating_point() and value.dtype != dtype for value in batch.values()):
-            raise NotCoveredError("arguments of another dtype than the guide's parameters")
+            raise UnsupportedOperatorError("arguments of another dtype than the guide's parameters")
         dtypes, count = [value.dtype for value in batch.values()], len(self._names)
 
         def of_one(noise: Tensor, *rows: Tensor) -> list[Tensor]:

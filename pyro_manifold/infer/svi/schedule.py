@@ -56,7 +56,7 @@ class StepSizes:
         self.scale(1.0)
 
 
-class Course:
+class LearningRateSchedule:
     """Learning-rate schedule and end of a run.
 
     Args:

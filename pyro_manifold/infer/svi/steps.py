@@ -125,9 +125,9 @@ class TracedSteps:
         return loss
 
     @property
-    def form(self) -> str:
+    def backend(self) -> str:
         """Form of the function in use: ``"eager"``, ``"traced"`` or ``"native"``."""
-        return self._graph.objective.graph.form
+        return self._graph.objective.graph.backend
 
     def compile(self) -> None:
         """Compile native code now, unless it has been compiled."""
@@ -177,12 +177,12 @@ class TracedSteps:
                 potential = BatchedPotential(density.potential_fn, example, batch=batch or None)
             except (NotImplementedError, ValueError, RuntimeError) as error:
                 raise NotTracedError(f"the model has no density that can be traced ({reason(error)})") from error
-        if potential.graph.form != "traced":
+        if potential.graph.backend != "traced":
             found = [each.message for each in caught if isinstance(each.message, NotTraced)]
             reasons = [str(each) for each in found if each.backend == "traced"]
             raise NotTracedError(reason(ValueError(reasons[0])) if reasons else "the model cannot be traced")
         objective = Objective(self._guide, self._parameters, potential, self._particles, batch)
-        if objective.graph.form != "traced":
+        if objective.graph.backend != "traced":
             raise NotTracedError("the guide cannot be traced")
         return _Graph(density, objective, self._optim, list(self._parameters.values()))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from pyro_manifold.density import refuse_for_guides, started
 from pyro_manifold.infer.svi.components import warn_of_components
 from pyro_manifold.infer.svi.reparametrisation import kind_of
-from pyro_manifold.infer.svi.schedule import Course, Schedule, StepSizes, Until, check_run
+from pyro_manifold.infer.svi.schedule import LearningRateSchedule, Schedule, StepSizes, Until, check_run
 from pyro_manifold.infer.svi.steps import NotTracedError, TracedSteps
 
 _PYROS_OWN = "SVI falls back to Pyro's own steps: {reason}."
@@ -99,9 +99,9 @@ class SVI(pyro.infer.SVI):
         self._planned, self._warned, self._begun, self._checked = 0, False, False, False
 
     @property
-    def form(self) -> str:
+    def backend(self) -> str:
         """Form of the latest steps: ``"pyro"``, ``"traced"`` (a graph of tensors) or ``"native"``."""
-        return "pyro" if self._steps is None else self._steps.form
+        return "pyro" if self._steps is None else self._steps.backend
 
     def step(self, *args: Any, **kwargs: Any) -> float:
         """Take a step, and return the estimate of the loss before it, minus the ELBO.
@@ -182,7 +182,7 @@ class SVI(pyro.infer.SVI):
             ValueError: for arguments out of range, and for an optimiser with its own schedule.
         """
         check_run(self.optim, num_steps, schedule, until)
-        course, sizes = Course(num_steps, schedule, until), StepSizes(self.optim)
+        course, sizes = LearningRateSchedule(num_steps, schedule, until), StepSizes(self.optim)
         losses: list[float] = []
         self._planned = num_steps
         if self._steps is not None:

@@ -21,7 +21,7 @@ def test_noise_of_the_gradient_has_the_bias_of_the_linear_recursion(way):
     options = {
         "num_steps": stochastic_gradients.steps_for(way, 0.4),
         "minibatches": "independent",
-        "own_minibatches": True,
+        "per_chain_minibatches": True,
     }
     draws = stochastic_gradients.draws_of(stochastic_gradients.WAYS[way](SGHMC, model, 0.4, **options), 256, 200)["x"]
     assert_mean(draws, 0.0)

@@ -15,7 +15,7 @@ from torch import nn
 
 from pyro_manifold.density import BatchedPotential
 from pyro_manifold.graphs import trace
-from pyro_manifold.graphs.native import NotCoveredError, source_of
+from pyro_manifold.graphs.native import UnsupportedOperatorError, source_of
 from tests.graphs.native.cases import Case
 from tests.graphs.native.distributions import DISTRIBUTIONS, MATRICES
 from tests.graphs.native.layers import LAYERS
@@ -102,7 +102,7 @@ def test_many_chains_are_one_after_the_other(name):
     potential = BatchedPotential(lambda sites: case(name).density(*sites.values()), sites, warn=False)
     energy, gradient = potential(sites)
     assert_same([energy, *gradient.values()], expected, name)
-    assert (potential.graph.form == "loop") == (name in BRANCH)
+    assert (potential.graph.backend == "loop") == (name in BRANCH)
 
 
 def graph_of_one(name, inputs):
@@ -141,7 +141,7 @@ def test_native_code(names):
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_models_without_native_code_have_a_reason(name):
-    with pytest.raises((NotCoveredError, ValueError), match=WITHOUT[name]):
+    with pytest.raises((UnsupportedOperatorError, ValueError), match=WITHOUT[name]):
         source(name)
 
 

@@ -51,4 +51,4 @@ def test_models_are_native(model, chains):
         run = OHMC(model).prepare(chains, 50, None)
         run.advance()
         run.compilation.make(run.state)
-    assert run.transitions[-1].graph.form == "native"
+    assert run.transitions[-1].graph.backend == "native"

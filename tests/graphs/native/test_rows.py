@@ -172,7 +172,7 @@ def test_trajectories_on_tall_matrices_are_those_of_torch(dtype, column_masses):
         run = OHMC(model, **fixed, column_masses=column_masses).prepare(2, 0, None)
         run.compilation.make(run.state)
         transition = run.transitions[-1]
-        assert transition.graph.form == "native"
+        assert transition.graph.backend == "native"
         assert transition._loop.source.by_rows
         assert transition.difference(run.state, run.tuning.settings(1), run.random) is None
     finally:

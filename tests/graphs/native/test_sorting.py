@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from pyro_manifold.graphs.native import NotCoveredError, OutsideArrayError, Place, by_chain, sorting
+from pyro_manifold.graphs.native import OutsideArrayError, Place, UnsupportedOperatorError, by_chain, sorting
 from tests.graphs.native.loops import in_native, side_by_side, with_native_code
 
 LENGTHS = (1, 2, 5, 17, 100)
@@ -211,7 +211,7 @@ def test_a_place_of_a_chain_is_looked_at(monkeypatch):
 def test_a_torch_that_breaks_ties_otherwise_keeps_its_own_topk(monkeypatch):
     assert sorting.picks_as_here()
     monkeypatch.setattr(sorting, "picks_as_here", lambda: False)
-    with pytest.raises(NotCoveredError, match="takes others of equal numbers"):
+    with pytest.raises(UnsupportedOperatorError, match="takes others of equal numbers"):
         in_native(lambda x: [x.topk(2)[0]], torch.randn(2, 5))
 
 

@@ -71,7 +71,7 @@ def test_a_right_model_raises_no_alarm():
 
 @pytest.mark.long
 def test_a_right_model_about_its_data():
-    result = together(model, OHMC, Y + 4, about=True, num_chains=2)
+    result = together(model, OHMC, Y + 4, conditioned_on=True, num_chains=2)
     assert not result.alarm
 
 
@@ -124,7 +124,7 @@ FAULTS = {
         partial(model, noise=2.0), OHMC, Y, simulate=model, num_datasets=200
     ),
     "a wrong scale, about data": lambda: faulty(
-        partial(model, noise=2.0), OHMC, torch.linspace(3, 5, 10), simulate=model, about=True
+        partial(model, noise=2.0), OHMC, torch.linspace(3, 5, 10), simulate=model, conditioned_on=True
     ),
     "a dropped Jacobian": lambda: faulty(
         of_problem(), lambda model: OHMC(model, transforms={"scale": WithoutJacobian().inv}), num_datasets=500
@@ -178,12 +178,12 @@ def test_a_study_continues_from_its_store(tmp_path):
 
 @pytest.mark.long
 def test_single_fits_about_data_continue(tmp_path):
-    study = partial(single, model, of_pyro, Y, about={"y": Y + 1}, store=tmp_path)
+    study = partial(single, model, of_pyro, Y, conditioned_on={"y": Y + 1}, store=tmp_path)
     alone = study()
     (tmp_path / "dataset-000007.npz").unlink()
     assert (study(resume=True).ranks == alone.ranks).all(axis=None)
-    with pytest.raises(ValueError, match="the fingerprint of about"):
-        study(resume=True, about=True)
+    with pytest.raises(ValueError, match="the fingerprint of conditioned_on"):
+        study(resume=True, conditioned_on=True)
 
 
 @pytest.mark.long
@@ -334,8 +334,10 @@ BAD = {
     "observed='y', expected a list": lambda: single(model, OHMC, Y, observed="y"),
     "observed names \\['x'\\], but": lambda: single(model, OHMC, Y, observed=["x"]),
     "the model observes \\['y'\\] too": lambda: single(model, OHMC, Y, observed=["m"]),
-    "about is a Tensor, expected True": lambda: single(model, OHMC, Y, about=Y),
-    "about has \\['x'\\], expected the observed sites \\['y'\\]": lambda: single(model, OHMC, Y, about={"x": Y}),
+    "conditioned_on is a Tensor, expected True": lambda: single(model, OHMC, Y, conditioned_on=Y),
+    "conditioned_on has \\['x'\\], expected the observed sites \\['y'\\]": lambda: single(
+        model, OHMC, Y, conditioned_on={"x": Y}
+    ),
     "store is for fits of single data sets": lambda: single(model, OHMC, Y, vectorized=True, store="x"),
     "is for kernels of this package, not NUTS": lambda: single(model, NUTS, Y, vectorized=True),
     "pass its folder as store=": lambda: single(model, OHMC, Y, resume=True),
@@ -352,10 +354,10 @@ def test_bad_input(message):
 
 @pytest.mark.long
 def test_improper_priors_can_be_checked_about_data():
-    result = together(improper, with_start, Y + 1, about=True, num_datasets=100)
+    result = together(improper, with_start, Y + 1, conditioned_on=True, num_datasets=100)
     assert not result.alarm
 
 
 def test_summed_out_sites_are_not_supported_about_data():
     with pytest.raises(NotImplementedError, match="summed out"):
-        single(mixture, OHMC, Y, about=True)
+        single(mixture, OHMC, Y, conditioned_on=True)

@@ -5,8 +5,8 @@ from pyro_manifold.infer.mcmc.transitions import (
     AdaptedStepSize,
     Executable,
     Fixed,
-    PlainState,
     PlainTransition,
+    PositionState,
     StepSize,
     choose,
     composition_of,
@@ -31,7 +31,7 @@ class RandomWalkTransition(PlainTransition):
             manifold = self._manifolds[block]
             velocity = per_chain(settings.step_size, x) * manifold.tangent_projection(x, noise.normal[block])
             moved[block] = manifold.exponential(x, velocity)
-        return PlainState(moved, *density(moved))
+        return PositionState(moved, *density(moved))
 
     def finish(self, proposal, state, settings, noise):
         decision = metropolis(state.energy / self._temperature, proposal.energy / self._temperature, noise.uniform)

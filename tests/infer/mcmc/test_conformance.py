@@ -87,7 +87,7 @@ def check_distribution(name, minibatches):
     """Mean and variance of a conjugate posterior, and the mean of an orthonormal matrix."""
     case = KERNELS[name]
     # Chains that share their batches share the noise of these, and are not independent.
-    kernel = case.make(OnParts(case.model), own_minibatches=True) if minibatches else case.make(case.model)
+    kernel = case.make(OnParts(case.model), per_chain_minibatches=True) if minibatches else case.make(case.model)
     draws, chains = 150, 48
     mcmc = MCMC(kernel, draws * case.thinning, 150, num_chains=chains, thinning=case.thinning, disable_progbar=True)
     mcmc.run()
@@ -347,7 +347,7 @@ def test_float32(name):
     advance(run, 12)
     if case.native and not WITHOUT_NATIVE_CODE:
         run.compilation.make(run.state)
-        assert run._graphs[case.native].form == "native"
+        assert run._graphs[case.native].backend == "native"
     sites = advance(run, 8)[-1]
     sites = {site: sites[site] for site in run.sites}
     assert {value.dtype for value in sites.values()} == {torch.float32}

@@ -162,10 +162,10 @@ def test_a_backend_that_is_unavailable_is_reported(monkeypatch):
 
 def test_a_run_whose_trace_was_given_up_goes_on_without():
     run = run_of()
-    run.problem.batched.graph.forget()
+    run.problem.batched.graph.use_reference()
     other = run_of()
     other.load_state_dict(run.state_dict())
-    assert other.problem.batched.graph.form == "loop"
+    assert other.problem.batched.graph.backend == "loop"
     assert same(advance(run, 3), advance(other, 3))
 
 

@@ -149,7 +149,7 @@ def branching(sites):
 
 def test_a_density_that_can_be_traced_is_traced():
     potential = BatchedPotential(smooth, positions(5), {"X": Stiefel()})
-    assert potential.graph.form == "traced"
+    assert potential.graph.backend == "traced"
     at = positions(5)
     energy, gradient = potential(at)
     assert torch.allclose(energy, torch.stack([smooth({k: v[i] for k, v in at.items()}) for i in range(5)]))
@@ -164,7 +164,7 @@ def test_a_density_that_cannot_be_traced_falls_back_with_a_warning(density):
     ):
         potential = BatchedPotential(density, positions(5), {"X": Stiefel()})
     assert first[0].message.backend == "traced"
-    assert potential.graph.form == "loop"
+    assert potential.graph.backend == "loop"
     at = positions(5)
     expected = torch.stack([density({k: v[i] for k, v in at.items()}) for i in range(5)])
     assert torch.allclose(potential(at)[0], expected)

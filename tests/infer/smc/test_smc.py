@@ -169,14 +169,14 @@ def test_what_users_call_after_a_run(capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_particles": 100}, "num_particles=100, states_per_chain=16.*such as num_particles=112"),
-        ({"num_particles": 16}, "num_particles=16, states_per_chain=16.*such as num_particles=32"),
-        ({"ess_share": 1.0}, "ess_share=1.0"),
+        ({"num_particles": 100}, "num_particles=100, chain_length=16.*such as num_particles=112"),
+        ({"num_particles": 16}, "num_particles=16, chain_length=16.*such as num_particles=32"),
+        ({"ess_threshold": 1.0}, "ess_threshold=1.0"),
         ({"num_runs": 0}, "num_runs=0"),
         ({"init": "somewhere"}, "init='somewhere'"),
         ({"prior_factors": "order"}, "prior_factors='order'"),
         ({"prior_factors": 5}, "prior_factors=5"),
-        ({"ess_share": "half"}, "ess_share='half'"),
+        ({"ess_threshold": "half"}, "ess_threshold='half'"),
         ({"init": None}, "init=None, expected 'prior', 'modes' or a guide"),
     ],
 )

@@ -68,7 +68,7 @@ def native(guide, args):
     svi = SVI(model, guide, pyro.optim.SGD({"lr": 0.0}), Trace_ELBO(num_particles=PARTICLES))
     svi.step(*args)
     svi._steps.compile()
-    assert svi.form == "native"
+    assert svi.backend == "native"
     return svi
 
 
@@ -143,7 +143,7 @@ def test_float32():
     )
     losses = svi.run(150, *args)
     svi._steps.compile()
-    assert svi.form == "native"
+    assert svi.backend == "native"
     losses = torch.cat([losses, svi.run(400, *args)])
     assert losses.isfinite().all()
     assert losses[-100:].mean() < losses[:20].mean() - 10

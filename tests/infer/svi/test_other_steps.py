@@ -58,7 +58,7 @@ def test_pyros_own_steps_and_one_sentence(name):
         losses = [svi.step(*rows()) for _ in range(3)]
     assert [reason in str(warning.message) for warning in said] == [True]
     assert torch.tensor(losses).isfinite().all()
-    assert svi.form == "pyro"
+    assert svi.backend == "pyro"
 
 
 def test_a_model_that_changes_between_steps_is_noticed():
@@ -76,7 +76,7 @@ def test_a_model_that_changes_between_steps_is_noticed():
 
     with pytest.warns(UserWarning, match="differs from its trace at step"):
         drift()
-    assert svi.form == "pyro"
+    assert svi.backend == "pyro"
 
 
 def test_handlers_around_a_step_are_seen():
@@ -102,7 +102,7 @@ def test_values_that_are_no_tensors_end_in_pyros_steps():
     with pytest.warns(UserWarning, match="pass numbers as tensors") as said:
         anneal()
     assert len(said) == 1
-    assert svi.form == "pyro"
+    assert svi.backend == "pyro"
 
 
 @native_code
@@ -114,7 +114,7 @@ def test_missing_native_code_is_reported(monkeypatch, native_at_once):
     svi = svi_of(regression, pyros.AutoNormal(regression))
     with pytest.warns(UserWarning, match="No native code for the steps of SVI.*no compiler here"):
         svi.run(5, *rows())
-    assert svi.form == "traced"
+    assert svi.backend == "traced"
 
 
 # ---- bad input ---------------------------------------------------------------------------------------------------

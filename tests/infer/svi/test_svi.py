@@ -17,7 +17,7 @@ from pyro_manifold.infer.autoguide import (
     AutoProductStiefelLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
 )
-from pyro_manifold.infer.svi import Course, torch_optimizer
+from pyro_manifold.infer.svi import LearningRateSchedule, torch_optimizer
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.optim import RiemannianAdam, TorchRiemannianAdam
 from tests.infer.mcmc.compilers import native_code
@@ -59,7 +59,7 @@ def test_a_gaussian_of_the_family_is_found(optim):
     guide = AutoStiefelLowRankMultivariateNormal(known, rank=2)
     svi = svi_of(known, guide, lr=0.05, optim=optim)
     svi.run(3000, distribution)
-    assert svi.form == "native"
+    assert svi.backend == "native"
     assert kl_divergence(guide.get_posterior(), distribution) < 1e-3
 
 
@@ -85,7 +85,7 @@ def test_minibatches_lead_to_the_posterior_of_all_data():
     guide = pyros.AutoMultivariateNormal(regression)
     svi = svi_of(regression, guide)
     svi.run(4000, x, y, None, 8)
-    assert svi.form == "native"
+    assert svi.backend == "native"
     assert kl_divergence(guide.get_posterior(), posterior_of_regression(x, y)) < 0.05
 
 
@@ -97,7 +97,7 @@ def test_minibatches_as_arguments_are_inputs(native_at_once):
     for step in range(1500):
         part = slice(8 * (step % 8), 8 * (step % 8) + 8)
         svi.step(x[part], y[part], 64)
-    assert svi.form == "native"
+    assert svi.backend == "native"
     assert len(svi._steps._graphs) == 2  # one with constants, for the first step, and one with inputs
     assert kl_divergence(guide.get_posterior(), posterior_of_regression(x, y)) < 0.2
 
@@ -120,7 +120,7 @@ def test_shapes_may_change_between_steps():
     svi = svi_of(regression, pyros.AutoNormal(regression))
     for last in (64, 32, 7, 64, 32):
         assert torch.tensor(svi.step(x[:last], y[:last], 64)).isfinite()
-    assert svi.form == "traced"
+    assert svi.backend == "traced"
 
 
 # ---- optimisers --------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_a_loaded_store_and_another_optimiser_are_used(tmp_path):
     assert torch.equal(guide.loc, loc)
     svi.optim = RiemannianAdam({"lr": 0.01})
     svi.step(*args)
-    assert svi.form == "traced"
+    assert svi.backend == "traced"
     assert not torch.equal(pyro.param(f"{guide._pyro_name}.loc"), loc)
     assert torch.equal(pyro.param(f"{guide._pyro_name}.loc"), guide.loc)
 
@@ -213,7 +213,7 @@ def test_pickled_svi_goes_on():
     pyro.clear_param_store()
     again = pickle.loads(pickle.dumps(svi))
     losses = again.run(50, distribution)
-    assert again.form == "traced"
+    assert again.backend == "traced"
     assert losses.isfinite().all()
 
 
@@ -239,7 +239,7 @@ def test_a_run_ends_after_the_plateau():
 def test_a_fall_is_no_plateau():
     noise = torch.randn(2000, generator=torch.Generator().manual_seed(0))
     falling = (noise - 0.005 * torch.arange(2000.0)).tolist()
-    course = Course(10_000, "cosine", "plateau")
+    course = LearningRateSchedule(10_000, "cosine", "plateau")
     for count in range(1, 2001):
         course.check(falling[:count])
     assert course.last == 10_000
@@ -278,7 +278,7 @@ def test_a_number_that_changes_as_a_tensor():
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO(num_particles=8))
     for step in range(800):
         svi.step(y, torch.tensor(min(1.0, 0.1 + step / 400)))
-    assert svi.form in ("traced", "native")
+    assert svi.backend in ("traced", "native")
     assert abs(float(guide.median()["x"]) - 20 * 1.5 / 21) < 0.1
 
 
@@ -312,7 +312,7 @@ def test_frozen_parameters_stay(after, native_at_once):
     scale, loc = guide.scales.b.detach().clone(), guide.locs.b.detach().clone()
     guide.scales.b_unconstrained.requires_grad_(False)
     svi.run(20, x, y)
-    assert svi.form == "native"
+    assert svi.backend == "native"
     assert torch.equal(guide.scales.b, scale)
     assert not torch.equal(guide.locs.b, loc)
     guide.scales.b_unconstrained.requires_grad_(True)
@@ -326,7 +326,7 @@ def test_a_changed_number_of_particles_is_used():
     few = torch.tensor([svi.step(*rows()) for _ in range(300)])
     svi._elbo.num_particles = 64
     many = torch.tensor([svi.step(*rows()) for _ in range(300)])
-    assert svi.form != "pyro"
+    assert svi.backend != "pyro"
     assert 0.3 < 64 * float(many.var() / few.var()) < 3
 
 
@@ -351,4 +351,4 @@ def test_a_model_that_has_changed_is_seen(evaluate):
 
     with pytest.warns(UserWarning, match="differs from its trace at step .*may have done so since"):
         again()
-    assert svi.form == "pyro"
+    assert svi.backend == "pyro"

@@ -3,7 +3,7 @@
 from pyro_manifold.infer.mcmc.hmc.arrival import left_behind, representatives, warn_of_collapse
 from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
 from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
-from pyro_manifold.infer.mcmc.hmc.functionals import Functionals, coordinates
+from pyro_manifold.infer.mcmc.hmc.functionals import IdentifiedQuantities, coordinates
 from pyro_manifold.infer.mcmc.hmc.jumps import of_all
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel, block_mechanics
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State, leapfrog_step, refresh, reversed_in_time, total_energy

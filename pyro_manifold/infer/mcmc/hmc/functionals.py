@@ -21,7 +21,7 @@ def coordinates(state: ChainState) -> Tensor:
     return torch.cat([state.position[block].flatten(1) for block in sorted(state.position)], 1)
 
 
-class Functionals:
+class IdentifiedQuantities:
     r"""Functionals of a state: all coordinates, except that those with a symmetry are replaced by invariants.
 
     If the posterior identifies the columns of X and Y only up to signs, order or rotations that both share, with scales

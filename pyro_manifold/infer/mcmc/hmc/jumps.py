@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_manifold.store import Plain, Saved, check_entries, plain, restored
+from pyro_manifold.store import Saved, Serialisable, check_entries, plain, restored
 
 
 @dataclass
@@ -66,10 +66,10 @@ class Transitions(Saved):
     def _none(self) -> Jumps:
         return Jumps(0, 0, torch.zeros_like(self.squares))
 
-    def state_dict(self) -> dict[str, Plain]:
+    def state_dict(self) -> dict[str, Serialisable]:
         return {**super().state_dict(), "jumps": plain(self.jumps)}
 
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         check_entries(saved, ["jumps"], "the transitions of many lengths")
         super().load_state_dict(saved)
         check_entries(saved["jumps"], (), "the jumps of lengths")

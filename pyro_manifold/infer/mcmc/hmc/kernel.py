@@ -17,7 +17,7 @@ from torch.distributions.constraints import Constraint
 from pyro_manifold.density import Sites
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
 from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
-from pyro_manifold.infer.mcmc.hmc.functionals import Functionals, coordinates
+from pyro_manifold.infer.mcmc.hmc.functionals import IdentifiedQuantities, coordinates
 from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.hmc.low_rank_masses import may_have_directions
 from pyro_manifold.infer.mcmc.hmc.low_rank_metric import LowRankMechanics
@@ -171,7 +171,7 @@ class HamiltonianKernel(Kernel):
         def warm_up(state: State, mechanics: ProductMechanics, trajectory: HamiltonianTransition) -> WarmUp:
             acceptance = partial(_acceptance_of_one_step, trajectory)
             masses = self._masses(problem, mechanics)
-            functionals = Functionals(problem) if self._plan.tries_lengths(warmup_steps) else coordinates
+            functionals = IdentifiedQuantities(problem) if self._plan.tries_lengths(warmup_steps) else coordinates
             return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random, functionals)
 
         return self.composed(problem, self.mechanics(problem), warm_up)

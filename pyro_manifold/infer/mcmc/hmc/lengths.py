@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_manifold.infer.mcmc.hmc.functionals import coordinates
 from pyro_manifold.infer.mcmc.hmc.jumps import Jumps, Transitions, of_all
-from pyro_manifold.infer.mcmc.transitions import ChainState, golden_phase
+from pyro_manifold.infer.mcmc.transitions import ChainState, weyl_sequence
 from pyro_manifold.store import Saved
 
 MAXIMUM_STEPS = 1024
@@ -53,7 +53,7 @@ class TrajectoryLength(Saved):
 
     def draw(self, iteration: int) -> float:
         """Return the length of the trajectory of an iteration."""
-        return self.mean * (1 + self.jitter * (2 * golden_phase(iteration) - 1))
+        return self.mean * (1 + self.jitter * (2 * weyl_sequence(iteration) - 1))
 
     def steps_of(self, length: float, step_size: float, longest: int | None = None) -> int:
         """Return the number of leapfrog steps of a trajectory of this length."""
@@ -87,7 +87,7 @@ class LengthChoice(Saved):
     chains may be in different symmetric modes.
 
     Coordinates that are identified only up to signs, order or rotations of columns are replaced by invariant
-    `Functionals`: otherwise the slowest motion would be that of columns that swap. Other symmetries, such as labels of
+    `IdentifiedQuantities`: otherwise the slowest motion would be that of columns that swap. Other symmetries, as of
     a mixture, are not detected, and the coordinates are used unchanged.
 
     The method is related to those of Hoffman, Radul & Sountsov (AISTATS 2021) and Sountsov & Hoffman (arXiv
@@ -96,7 +96,7 @@ class LengthChoice(Saved):
     Args:
         lengths: the trajectory lengths whose mean is set.
         state: initial state, used for its shapes.
-        functionals: functionals of a state, ``(chains, functionals)``; see `Functionals`.
+        functionals: functionals of a state, ``(chains, functionals)``; see `IdentifiedQuantities`.
 
     Attributes:
         fixed_cost: c, in leapfrog steps.
@@ -145,7 +145,7 @@ class LengthChoice(Saved):
         mean = self._lengths.mean
         of_candidates = min(mean, SHORTEST_LENGTH * (1 - self._lengths.jitter))
         shortest, longest = max(self._shortest_share * mean, of_candidates), self._longest_share * mean
-        return shortest * (longest / shortest) ** golden_phase(iteration)
+        return shortest * (longest / shortest) ** weyl_sequence(iteration)
 
     def update(self, length: float, num_steps: int, before: ChainState, after: ChainState) -> None:
         """Add a transition of all chains; at regular intervals, update the mean length.

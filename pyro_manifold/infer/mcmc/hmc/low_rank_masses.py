@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.hmc.low_rank_metric import LowRankMetric
 from pyro_manifold.infer.mcmc.hmc.mass_estimators import DiagonalEstimator, InverseMassEstimator
 from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
-from pyro_manifold.store import Plain
+from pyro_manifold.store import Serialisable
 
 _MOST_COORDINATES = 256, 10_000
 """Limits of the number of coordinates, in one chain and in all chains: the states of a window are stored."""
@@ -144,12 +144,12 @@ class LowRankEstimator(InverseMassEstimator):
         flat[0, 1:, 1:] = vectors[:, outside].mT * used.unsqueeze(-1)
         return flat
 
-    def state_dict(self) -> dict[str, Plain]:
+    def state_dict(self) -> dict[str, Serialisable]:
         """Return the states of the present window."""
         parts = zip(("positions", "gradients"), zip(*self._states, strict=True), strict=False)
         return {"diagonal": self._diagonal.state_dict(), **{name: torch.stack(values) for name, values in parts}}
 
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         """Restore the states of a window."""
         self._diagonal.load_state_dict(saved["diagonal"])
         parts = [saved[name].to(self._example.device) for name in ("positions", "gradients") if name in saved]

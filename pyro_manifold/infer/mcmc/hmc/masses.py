@@ -20,7 +20,7 @@ from pyro_manifold.infer.mcmc.hmc.mass_estimators import (
 )
 from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Problem
-from pyro_manifold.store import Plain, Saved
+from pyro_manifold.store import Saved, Serialisable
 
 Estimators = dict[Block, Callable[[], InverseMassEstimator]]
 """Factory of an empty estimator for each block."""
@@ -103,6 +103,6 @@ class Masses(Saved):
         diagonals = [self._estimators[block].diagonal(value) for block, value in self._inverse_masses.items()]
         return torch.cat([-0.5 * each.log().mean(0).flatten() for each in diagonals])
 
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         super().load_state_dict(saved)
         self._use(self._inverse_masses)

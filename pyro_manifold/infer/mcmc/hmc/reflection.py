@@ -13,7 +13,7 @@ from pyro_manifold.infer.mcmc.hmc.leapfrog import State
 from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
-    PlainState,
+    PositionState,
     Potential,
     Problem,
     Statistics,
@@ -22,7 +22,7 @@ from pyro_manifold.infer.mcmc.transitions import (
     uniform_like,
 )
 
-R = TypeVar("R", State, PlainState)
+R = TypeVar("R", State, PositionState)
 
 
 def draw_reflections(position: Tensor, probability: float, random: torch.Generator | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pyro.ops.dual_averaging import DualAveraging
 
-from pyro_manifold.store import Plain, Saved, check_entries, restored
+from pyro_manifold.store import Saved, Serialisable, check_entries, restored
 
 SHORT = 150  # iterations of warm-up below which windows are those of Stan and Pyro
 _BEFORE_MASSES, _FIRST_MASSES, _END = 10, 15, 50  # iterations of the first, second (at most) and last window
@@ -108,12 +108,12 @@ class StepSize(Saved):
         enough = self._averaging._t >= FEWEST_STEPS
         self.value = math.exp(self._averaging.get_state()[1]) if enough else self._found / 2
 
-    def state_dict(self) -> dict[str, Plain]:
+    def state_dict(self) -> dict[str, Serialisable]:
         averaging = self._averaging
         sums = {"centre": averaging.prox_center, "mean error": averaging._g_avg, "log average": averaging._x_avg}
         return {**super().state_dict(), "iterations": averaging._t, **{name: float(x) for name, x in sums.items()}}
 
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         super().load_state_dict(saved)
         names = ("iterations", "centre", "mean error", "log average")
         check_entries(saved, names, type(self).__name__)

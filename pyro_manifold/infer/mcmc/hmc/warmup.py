@@ -34,7 +34,7 @@ from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
 from pyro_manifold.infer.mcmc.transitions import ChainState, Statistics, StepBackoff
 from pyro_manifold.store import Saved
 
-_GONE_WRONG = 0.1  # acceptance probability below which a chain's share of ε is reduced
+_FAILED_ACCEPTANCE = 0.1  # acceptance probability below which a chain's share of ε is reduced
 _FEWEST_MOMENTA = 16
 _PATIENCE = 10  # iterations; twice the number that a chain needs to return to the full ε after a reduction
 
@@ -125,7 +125,15 @@ class WarmUp(Saved):
         length_choice: adaptation of the trajectory length, used if none was given.
     """
 
-    changing = ("masses", "_step_size", "_lengths", "length_choice", "_momenta_fit", "_backoff", "_untried")
+    changing = (
+        "masses",
+        "_step_size",
+        "_lengths",
+        "length_choice",
+        "_momenta_fit",
+        "_backoff",
+        "_iterations_without_full_step",
+    )
 
     def __init__(
         self,
@@ -150,7 +158,7 @@ class WarmUp(Saved):
         self.masses = masses
         self._momenta_fit = False
         self._backoff = StepBackoff(state.energy)
-        self._untried = 0  # iterations since any chain last used the full ε
+        self._iterations_without_full_step = 0  # iterations since any chain last used the full ε
         if plan.adapt_step_size and (warmup_steps or not plan.found):
             self._search(state, random)
             if not warmup_steps:
@@ -184,7 +192,7 @@ class WarmUp(Saved):
         """Return the settings of the trajectory of this iteration, counted from 1."""
         longest = None
         self._integration_time = self._lengths.draw(iteration)
-        if self._listens(iteration):
+        if self._records_lengths(iteration):
             self._integration_time, longest = self.length_choice.draw(iteration), MAXIMUM_STEPS_OF_A_TRIAL
         if self._plan.adapt_mass_matrix and iteration <= self._warmup_steps:
             cap = MAXIMUM_STEPS_BEFORE_MASSES * 2 ** (self.masses.windows_completed / 2)
@@ -210,7 +218,7 @@ class WarmUp(Saved):
         left = left_behind(energy, self._coordinates)
         if bool(left.any()):
             before, after = (of_chains(state, representatives(left)) for state in (before, after))
-        if self._listens(iteration):
+        if self._records_lengths(iteration):
             self.length_choice.update(self._integration_time, int(statistics["n_steps"][0]), before, after)
             if any(iteration == window.stop for window in self._windows[2:-1]):
                 self.length_choice.choose()
@@ -226,12 +234,12 @@ class WarmUp(Saved):
         if iteration == self._warmup_steps:
             self._end(energy)
 
-    def _travels(self, iteration: int) -> bool:
+    def _backs_off(self, iteration: int) -> bool:
         """Return whether ε adapts with per-chain backoff; in the last window all chains use the same ε."""
         return self._plan.adapt_step_size and iteration - 1 < self._windows[-1].start
 
     def _steps_of_chains(self, iteration: int) -> Tensor | float:
-        return self.step_size * self._backoff.share if self._travels(iteration) else self.step_size
+        return self.step_size * self._backoff.share if self._backs_off(iteration) else self.step_size
 
     def _end(self, energy: Tensor) -> None:
         if self._warmup_steps >= SHORT:  # else chains may still be on their way
@@ -242,11 +250,13 @@ class WarmUp(Saved):
 
     def _learn_step_size(self, iteration: int, statistics: Statistics, arrived: Tensor) -> None:
         acceptance = statistics["acceptance_rate"]
-        if self._travels(iteration):
+        if self._backs_off(iteration):
             share = self._backoff.share
-            self._backoff.learn(acceptance < _GONE_WRONG)
-            self._untried = 0 if bool((share[arrived] == 1).any()) else self._untried + 1
-            if 0 < self._untried <= _PATIENCE:
+            self._backoff.learn(acceptance < _FAILED_ACCEPTANCE)
+            self._iterations_without_full_step = (
+                0 if bool((share[arrived] == 1).any()) else self._iterations_without_full_step + 1
+            )
+            if 0 < self._iterations_without_full_step <= _PATIENCE:
                 return
             # If no chain uses the full ε, it is too large for all: adapt to the chains that use the largest share.
             acceptance = (share * acceptance)[arrived & (share == share[arrived].max())]
@@ -283,7 +293,7 @@ class WarmUp(Saved):
     def _masses_pending(self) -> bool:
         return self._plan.adapt_mass_matrix and self.masses.windows_completed == 0
 
-    def _listens(self, iteration: int) -> bool:
+    def _records_lengths(self, iteration: int) -> bool:
         """Return whether this iteration is used to choose the trajectory length.
 
         That is the case in all windows that estimate masses except the first, since the optimal length depends on the

@@ -196,7 +196,7 @@ def _without_handlers(function: Field, example: Tensor) -> Field:
         [(example + 0.3,), (example - 1.0,)],
     )
     if verified.is_graph and not _has_the_derivative_of(lambda position: verified(position)[0], function, example):
-        verified.forget()
+        verified.use_reference()
     return lambda position: verified(position)[0]
 
 

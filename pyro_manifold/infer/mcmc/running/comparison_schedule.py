@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pyro_manifold.infer.mcmc.transitions import golden_phase
+from pyro_manifold.infer.mcmc.transitions import weyl_sequence
 
 Stage = Literal["warm-up", "sampling"]
 
@@ -44,6 +44,6 @@ def next_comparison_of_graph(done: int) -> int:
 
 def chains_to_compare(iteration: int, chains: int, count: int) -> list[int]:
     """Return so many chains, spread evenly, and other ones at each iteration."""
-    first = int(golden_phase(iteration) * chains)
+    first = int(weyl_sequence(iteration) * chains)
     stride = max(1, chains // count)
     return sorted({(first + k * stride) % chains for k in range(min(count, chains))})

@@ -21,14 +21,14 @@ _LARGEST_ROUNDING = 0.02  # of a log density
 
 
 def warn_of_chains(
-    samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor], hottest_site: str | None = None
+    samples: Mapping[str, Tensor], statistics: Mapping[str, Tensor], max_temperature_site: str | None = None
 ) -> None:
     """Warn about chains that hardly moved, and about a momentum temperature that is too high.
 
     Args:
         samples: ``{site: (chains, draws, ...)}``.
         statistics: ``{name: (chains, draws)}``.
-        hottest_site: the site with the highest momentum temperature, if known.
+        max_temperature_site: the site with the highest momentum temperature, if known.
     """
     stuck = stuck_chains(samples, statistics)
     if stuck:
@@ -41,7 +41,7 @@ def warn_of_chains(
             "of the kernel, or initial_params), a smaller step_size or float64."
         )
         warnings.warn(StuckChains(message, chains=stuck, remedy="warmup_steps"), stacklevel=4)
-    _warn_of_heat(statistics, hottest_site)
+    _warn_of_heat(statistics, max_temperature_site)
     _warn_of_precision(statistics)
 
 
@@ -61,19 +61,19 @@ def _warn_of_precision(statistics: Mapping[str, Tensor]) -> None:
         )
 
 
-def _warn_of_heat(statistics: Mapping[str, Tensor], hottest_site: str | None) -> None:
+def _warn_of_heat(statistics: Mapping[str, Tensor], max_temperature_site: str | None) -> None:
     """Warn if the momentum temperature is too high, over all coordinates or for a single one."""
     hot = temperature_of_hot_chains(statistics)
     found = hot or temperature_of_hottest_coordinate(statistics)
     if found is None:
         return
     measured, wanted = found
-    named_site = "" if hottest_site is None else f" of site '{hottest_site}'"
+    named_site = "" if max_temperature_site is None else f" of site '{max_temperature_site}'"
     whose, where = ("chains", "") if hot else (f"one coordinate{named_site}", " there")
-    scales = "scales" if hottest_site is None else f"scales={{'{hottest_site}': ...}}"
+    scales = "scales" if max_temperature_site is None else f"scales={{'{max_temperature_site}': ...}}"
     message = (
         f"The momenta of {whose} are at a temperature of {measured:.3g} instead of {wanted:.3g}: minibatch noise or "
         f"a large step size heats the chains, so that the variance of draws{where} is too large. Use a smaller "
         f"step_size, smaller steps of single sites ({scales}), larger batches or more friction."
     )
-    warnings.warn(HotMomenta(message, site=hottest_site, remedy="step_size"), stacklevel=5)
+    warnings.warn(HotMomenta(message, site=max_temperature_site, remedy="step_size"), stacklevel=5)

@@ -399,7 +399,7 @@ def _manifest(run: Run[Any, Any], names: list[str], thinning: int, parts: dict[s
         chains=run.chains,
         warmup_steps=run.warmup_steps,
         thinning=thinning,
-        settings={name: word for name, word in run.made_with.items() if name not in ("chains", "warmup_steps")},
+        settings={name: word for name, word in run.configuration.items() if name not in ("chains", "warmup_steps")},
         parts=parts,
         seed=torch.initial_seed(),
         versions=versions(),

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_manifold.density import Sites, Target, value_and_gradient
 from pyro_manifold.graphs import effect_of_rounding
 from pyro_manifold.manifolds import Manifold
-from pyro_manifold.store import Plain, check_entries
+from pyro_manifold.store import Serialisable, check_entries
 
 Values = dict[str, Tensor]
 """Values to compare, with a row for each point; keys are the names used in messages."""
@@ -68,7 +68,7 @@ class ReferencePoints(NamedTuple):
         return cls(position, _in_words(target.manifolds), values_at(target, position))
 
     @classmethod
-    def restored(cls, saved: Plain, device: torch.device) -> ReferencePoints:
+    def restored(cls, saved: Serialisable, device: torch.device) -> ReferencePoints:
         """Return the reference points of a checkpoint.
 
         Raises:

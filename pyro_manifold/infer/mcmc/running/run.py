@@ -29,7 +29,7 @@ from pyro_manifold.infer.mcmc.transitions import (
     in_rows,
     unbound,
 )
-from pyro_manifold.store import Plain, Saved, check_entries, plain, restored
+from pyro_manifold.store import Saved, Serialisable, check_entries, plain, restored
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Run(Saved, Generic[S, T]):
         divergences: divergent iterations after warm-up, of all chains, ``()``.
         mean_acceptance: mean acceptance probability of this stage so far, ``()``.
         compilation: policy for when to compile native code.
-        made_with: the kernel's settings as strings, with the numbers of chains and of warm-up iterations.
+        configuration: the kernel's settings as strings, with the numbers of chains and of warm-up iterations.
     """
 
     changing: ClassVar[tuple[str, ...]] = (
@@ -73,7 +73,7 @@ class Run(Saved, Generic[S, T]):
         configuration: Mapping[str, str] | None = None,
     ) -> None:
         self.problem = problem
-        self.made_with = {**(configuration or {}), "chains": str(problem.chains), "warmup_steps": str(warmup_steps)}
+        self.configuration = {**(configuration or {}), "chains": str(problem.chains), "warmup_steps": str(warmup_steps)}
         self.chains = problem.chains
         self.warmup_steps = warmup_steps
         self.state = in_rows(parts.state)
@@ -81,7 +81,7 @@ class Run(Saved, Generic[S, T]):
         self.transitions = parts.transitions
         alone = parts.transitions[0] if len(parts.transitions) == 1 else None
         self._together = alone if isinstance(alone, BatchedIterations) else None
-        self._renew = parts.renew
+        self._at_position = parts.at_position
         self._difference = parts.difference or self._difference_of_density
         self._hottest, self._report, self._sentences = parts.hottest, parts.report, parts.sentences
         self.compilation = parts.compilation
@@ -107,7 +107,7 @@ class Run(Saved, Generic[S, T]):
         return self.problem.layout.unpack(self.state.position)
 
     @property
-    def hottest_site(self) -> str | None:
+    def max_temperature_site(self) -> str | None:
         """Site with the highest momentum temperature; None where temperatures are not measured."""
         return self._hottest(self.state)
 
@@ -132,9 +132,9 @@ class Run(Saved, Generic[S, T]):
         return self.problem.target
 
     @property
-    def forms(self) -> dict[str, str]:
+    def backends(self) -> dict[str, str]:
         """Form in use of the density, steps and iterations, such as ``"eager"``, ``"traced"`` or ``"native"``."""
-        return {name: graph.form for name, graph in self._graphs.items()}
+        return {name: graph.backend for name, graph in self._graphs.items()}
 
     @property
     def values(self) -> Sites:
@@ -204,7 +204,7 @@ class Run(Saved, Generic[S, T]):
     def move_to(self, positions: Sites) -> None:
         """Move the chains to new positions."""
         self._lookahead.forget(self.random)
-        self.state = self._renew(self.state, self.problem.layout.pack(positions))
+        self.state = self._at_position(self.state, self.problem.layout.pack(positions))
 
     def _count(self) -> None:
         if "acceptance_rate" in self.statistics:
@@ -242,8 +242,8 @@ class Run(Saved, Generic[S, T]):
             return
         self._lookahead.forget(self.random)
         for graph in self._graphs.values():
-            graph.forget()
-        self.state = self._renew(self.state, self.state.position)
+            graph.use_reference()
+        self.state = self._at_position(self.state, self.state.position)
         where = self.stage if self.warming_up else f"{self.stage}, draws so far may be wrong"
         warnings.warn(
             f"The traced density differs from the model at iteration {self.iteration} (in {where}): {difference}. "
@@ -284,7 +284,7 @@ class Run(Saved, Generic[S, T]):
             raise AnotherDensityError(found)
 
     def _values_at(self, sites: Sites) -> Values:
-        return self._values_of(self._renew(self.state, self.problem.layout.pack(sites)))
+        return self._values_of(self._at_position(self.state, self.problem.layout.pack(sites)))
 
     def _values_of(self, state: S) -> Values:
         """Return log density, gradient and metric (if it depends on the model) of a state."""
@@ -313,10 +313,10 @@ class Run(Saved, Generic[S, T]):
 
     def _go_on_without(self, name: str, difference: str) -> None:
         graph, agreed = self._graphs[name], schedule.previous_comparison_of_code(self.iteration)
-        form = graph.form
+        form = graph.backend
         self._lookahead.forget(self.random)
-        graph.forget()
-        self.state = self._renew(self.state, self.state.position)
+        graph.use_reference()
+        self.state = self._at_position(self.state, self.state.position)
         since = f"iteration {agreed}, when it last agreed," if agreed else "it was built"
         draws = max(0, min(self.iteration - self.warmup_steps, self.iteration - agreed))
         made = f" ({draws} of sampling)" if draws else ""
@@ -339,17 +339,17 @@ class Run(Saved, Generic[S, T]):
 
     # ---- saving -------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Plain]:
+    def state_dict(self) -> dict[str, Serialisable]:
         """Return the state on which later draws depend, as nested dictionaries of tensors, numbers and strings.
 
         A run of the same kernel, model, data, number of chains and warm-up that loads it continues bit for bit as this
         run would, also in another process, given the same machine and number of threads.
         """
         self._lookahead.forget(self.random)
-        saved = {**super().state_dict(), "random": self.random.get_state(), "forms": self.forms}
-        return {**saved, "made with": dict(self.made_with), "reference": plain(self.record_density())}
+        saved = {**super().state_dict(), "random": self.random.get_state(), "forms": self.backends}
+        return {**saved, "made with": dict(self.configuration), "reference": plain(self.record_density())}
 
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         """Restore a checkpoint of a run.
 
         Raises:
@@ -357,7 +357,7 @@ class Run(Saved, Generic[S, T]):
                 if log density or gradient differ at its chains or reference points; the message names the difference.
         """
         check_entries(saved, (*self.changing, "random", "forms", "made with", "reference"), "the run")
-        self._check_made_alike(saved["made with"])
+        self._check_configuration(saved["made with"])
         check_entries(saved["forms"], self._graphs, "the run's graphs")
         for name, form in saved["forms"].items():
             if not isinstance(form, str):
@@ -382,19 +382,19 @@ class Run(Saved, Generic[S, T]):
             self.compilation.make(self.state)
         for name, graph in self._graphs.items():
             form = saved["forms"][name]
-            if form == graph.form:
+            if form == graph.backend:
                 continue
-            graph.forget()
-            if form != graph.form:
+            graph.use_reference()
+            if form != graph.backend:
                 warnings.warn(
-                    f"The saved run had its {name} {form}, which is not possible here: it continues {graph.form}, "
+                    f"The saved run had its {name} {form}, which is not possible here: it continues {graph.backend}, "
                     "and its draws may differ by rounding from those of an uninterrupted run.",
                     stacklevel=2,
                 )
 
-    def _check_made_alike(self, saved: Plain) -> None:
-        check_entries(saved, self.made_with, "the run's settings")
-        for name, here in self.made_with.items():
+    def _check_configuration(self, saved: Serialisable) -> None:
+        check_entries(saved, self.configuration, "the run's settings")
+        for name, here in self.configuration.items():
             if saved[name] != here:
                 raise ValueError(
                     f"The saved run has {name}={saved[name]}, this one {name}={here}: prepare a run with the same "

@@ -61,7 +61,7 @@ class StochasticGradientKernel(Kernel):
         num_steps: number of steps of an iteration.
         temperature: τ, a number or a function of the step number.
         minibatches: order of minibatches, see `Batches`.
-        own_minibatches: whether each chain has its own minibatches.
+        per_chain_minibatches: whether each chain has its own minibatches.
         scales: ``{site: scale}``, proportional to the posterior standard deviation of a site in unconstrained space;
             its step size is ε times its scale. 1 for sites that are not given. ``"adapt"`` learns them in warm-up, from
             the curvature of each site and the noise of its gradient; ε is then relative to the scales, and 0.1 is
@@ -87,7 +87,7 @@ class StochasticGradientKernel(Kernel):
         num_steps: int = 1,
         temperature: float | Schedule = 1.0,
         minibatches: Order = "shuffled",
-        own_minibatches: bool = False,
+        per_chain_minibatches: bool = False,
         scales: Scales | None = None,
         jit_compile: bool = False,
         jit_options: Mapping[str, Any] | None = None,
@@ -99,10 +99,10 @@ class StochasticGradientKernel(Kernel):
         self._step_size = as_schedule("step_size", step_size)
         self._temperature = as_schedule("temperature", temperature)
         check_order(minibatches)
-        if not isinstance(own_minibatches, bool):
-            raise ValueError(f"own_minibatches={own_minibatches!r}, expected True or False.")
+        if not isinstance(per_chain_minibatches, bool):
+            raise ValueError(f"per_chain_minibatches={per_chain_minibatches!r}, expected True or False.")
         self._minibatches: Order = minibatches
-        self._own_minibatches = own_minibatches
+        self._own_minibatches = per_chain_minibatches
         self._scales = checked_scales(scales)
         self._jit_compile, self._jit_options = jit_compile, dict(jit_options or {})
 
@@ -196,7 +196,7 @@ class StochasticGradientKernel(Kernel):
         metrics = self._metrics(problem) if masses is None else masses.metrics
         density, batches = problem.batched, problem.batched.batches
 
-        def renew(state: StochasticState, position: Blocks) -> StochasticState:
+        def at_position(state: StochasticState, position: Blocks) -> StochasticState:
             energy, slopes = problem.at_step(state.steps)(position)
             return state._replace(position=position, energy=energy, gradient=slopes)
 
@@ -219,7 +219,9 @@ class StochasticGradientKernel(Kernel):
         one = self._density_of_one_chain(problem)
         if one is None:
             graphs, code = self.learned_code(step)
-            return Composition(state, [transition], data, renew, graphs, difference, hottest=hottest, code=code, **more)
+            return Composition(
+                state, [transition], data, at_position, graphs, difference, hottest=hottest, code=code, **more
+            )
 
         def compile(state: StochasticState) -> None:
             if density.graph.is_graph:
@@ -227,7 +229,9 @@ class StochasticGradientKernel(Kernel):
 
         compilation = CompilationPolicy(compile, _OPERATORS_OF_A_STEP + problem.operators)
         graphs, code = {"steps": executable.graph}, {"steps": transition.difference}
-        return Composition(state, [transition], data, renew, graphs, difference, compilation, hottest, code, **more)
+        return Composition(
+            state, [transition], data, at_position, graphs, difference, compilation, hottest, code, **more
+        )
 
     def _density_of_one_chain(self, problem: Problem) -> Density | None:
         """Return the density compiled into native code; None if that is not possible."""

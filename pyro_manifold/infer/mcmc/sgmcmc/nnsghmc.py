@@ -227,7 +227,7 @@ class NNSGHMC(OSGHMC):
         return Record.begun(state.energy).into(state) if self._guard else state
 
     def steps_of(self, problem: Problem) -> Callable[..., StochasticSteps]:
-        return partial(GuardedSteps, problem=problem, renew=self.begin) if self._guard else StochasticSteps
+        return partial(GuardedSteps, problem=problem, begin=self.begin) if self._guard else StochasticSteps
 
     def tuning(self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, state: StochasticState) -> Data:
         if not self._guard:

@@ -34,7 +34,7 @@ from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metric, Metrics, Pr
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Problem
-from pyro_manifold.store import Plain, Saved
+from pyro_manifold.store import Saved, Serialisable
 
 _ACCEPTED_EXCESS = 0.1
 """Excess temperature of a site, relative to τ, that is accepted where ε² is smaller. Above it the mass is increased:
@@ -326,7 +326,7 @@ class SiteMasses(Saved):
         self.mass = {name: x if usable[name] else self.mass[name] for name, x in mass.items()}
         self.metrics = site_metrics(self._problem, {name: 1 / x for name, x in self.mass.items()})
 
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         super().load_state_dict(saved)
         self._use(self.mass)
 

@@ -24,7 +24,7 @@ class StochasticState(NamedTuple):
         steps: number of steps so far.
         memory: further state of some kernels: a running mean of squared gradients in PSGLD and NNSGHMC, thermostats in
             SGNHT; else empty.
-        heat: sums of temperatures, see `Heat.added_to`; empty if temperatures are not measured.
+        heat: sums of temperatures, see `KineticTemperature.added_to`; empty if temperatures are not measured.
         hottest: part with the highest temperature in earlier iterations; see `temperature`.
     """
 

@@ -14,7 +14,7 @@ from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metrics, ProductMec
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Layout
 
 
-class Heat:
+class KineticTemperature:
     """Accumulator of momentum temperatures: sums over steps for each part, in units of `_unit`.
 
     Args:
@@ -119,7 +119,7 @@ def _accumulated(means: Tensor, total: Tensor | None) -> Tensor:
 
 
 def no_heat(mechanics: ProductMechanics, position: Blocks) -> Blocks:
-    """Return sums over zero iterations, in the format of `Heat.added_to`."""
+    """Return sums over zero iterations, in the format of `KineticTemperature.added_to`."""
     euclidean = {block: isinstance(move, EuclideanMechanics) for block, move in mechanics.items()}
     return {block: x.new_zeros(1, x.shape[1] if euclidean[block] else 1) for block, x in position.items()}
 

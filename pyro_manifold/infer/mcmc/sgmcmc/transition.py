@@ -14,7 +14,7 @@ from pyro_manifold.density import Batches, shapes_of
 from pyro_manifold.infer.mcmc.hmc import Metrics, ProductMechanics, at_temperature
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.temperature import Heat
+from pyro_manifold.infer.mcmc.sgmcmc.temperature import KineticTemperature
 from pyro_manifold.infer.mcmc.transitions import (
     Density,
     Executable,
@@ -151,8 +151,8 @@ class StochasticSteps:
         """Return the settings of a step, given by its number, with the masses of its iteration."""
         return self._plan.at(number)._replace(metrics=settings.metrics)
 
-    def _heat(self, settings: IterationSettings) -> Heat:
-        return Heat(self._mechanics, self._metrics if settings.metrics is None else settings.metrics)
+    def _heat(self, settings: IterationSettings) -> KineticTemperature:
+        return KineticTemperature(self._mechanics, self._metrics if settings.metrics is None else settings.metrics)
 
     def _one_step(
         self, state: StochasticState, settings: StepSettings, number: int, random: torch.Generator
@@ -269,7 +269,9 @@ class StochasticSteps:
             return None
         return self.step.difference(without_counts(state), self._at(state.steps, settings), random, batch)
 
-    def _measured(self, state: StochasticState, heat: Heat, iteration: int) -> tuple[StochasticState, Statistics]:
+    def _measured(
+        self, state: StochasticState, heat: KineticTemperature, iteration: int
+    ) -> tuple[StochasticState, Statistics]:
         """Compute temperatures of this iteration: of all momenta, and of the coordinate that was hottest before.
 
         The hottest coordinate is chosen by other iterations than those in which it is measured, since the largest of

@@ -20,7 +20,7 @@ from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
     Composition,
-    PlainState,
+    PositionState,
     Problem,
     Statistics,
     choose,
@@ -131,11 +131,13 @@ class Sweep:
         at: function from positions to states.
     """
 
-    def __init__(self, lines: Mapping[Block, Line], at: Callable[[Blocks], PlainState]) -> None:
+    def __init__(self, lines: Mapping[Block, Line], at: Callable[[Blocks], PositionState]) -> None:
         self._lines = lines
         self._at = at
 
-    def __call__(self, state: PlainState, settings: Factors, random: torch.Generator) -> tuple[PlainState, Statistics]:
+    def __call__(
+        self, state: PositionState, settings: Factors, random: torch.Generator
+    ) -> tuple[PositionState, Statistics]:
         found = torch.ones_like(state.energy, dtype=torch.bool)
         evaluations = torch.zeros_like(found, dtype=torch.long)
         for block, line in self._lines.items():
@@ -144,8 +146,8 @@ class Sweep:
         return state, {"lp": -state.energy, "accepted": found, "n_evaluations": evaluations}
 
     def _moved(
-        self, state: PlainState, block: Block, line: Line, factor: Tensor | None, random: torch.Generator
-    ) -> tuple[PlainState, Tensor, Tensor]:
+        self, state: PositionState, block: Block, line: Line, factor: Tensor | None, random: torch.Generator
+    ) -> tuple[PositionState, Tensor, Tensor]:
         """Return a state on the slice, a mask of the chains that found one, and the numbers of evaluations."""
         start = state.position[block]
         velocity = line.velocity(start, factor, random)
@@ -218,7 +220,12 @@ class Scales(Saved):
         return {block: spread.factor for block, spread in self._spreads.items()}
 
     def learn(
-        self, iteration: int, before: PlainState, after: PlainState, statistics: Statistics, random: torch.Generator
+        self,
+        iteration: int,
+        before: PositionState,
+        after: PositionState,
+        statistics: Statistics,
+        random: torch.Generator,
     ) -> None:
         window = next((window for window in self._windows if iteration - 1 in window), None)
         if window is None:
@@ -364,18 +371,18 @@ class GeodesicSlice(Kernel):
     def differentiates(self) -> bool:
         return False
 
-    def compose(self, problem: Problem, warmup_steps: int) -> Composition[PlainState, Factors]:
+    def compose(self, problem: Problem, warmup_steps: int) -> Composition[PositionState, Factors]:
         """Return the transitions of a run: reflections of square sites, then a sweep."""
 
-        def at(position: Blocks) -> PlainState:
-            return PlainState(position, *problem.potential(position))
+        def at(position: Blocks) -> PositionState:
+            return PositionState(position, *problem.potential(position))
 
         flat = {block: problem.position[block] for block in problem.layout.groups}
         return Composition(
             state=at(problem.position),
             transitions=[*reflections(problem, self._reflection_probability), Sweep(self._lines(problem), at)],
             tuning=Scales(flat, warmup_steps),
-            renew=lambda _, position: at(position),
+            at_position=lambda _, position: at(position),
         )
 
     def _lines(self, problem: Problem) -> dict[Block, Line]:

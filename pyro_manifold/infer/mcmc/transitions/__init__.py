@@ -1,7 +1,7 @@
 """Transitions of all chains, and building blocks of kernels; see ``docs/how_to/extending.md``."""
 
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
-from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed, Tuning, golden_phase
+from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed, Tuning, weyl_sequence
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.layout import Layout, refuse_manifold
 from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead
@@ -14,7 +14,7 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     ChainState,
     Noise,
     NotFiniteError,
-    PlainState,
+    PositionState,
     Potential,
     S,
     Statistics,
@@ -37,8 +37,8 @@ __all__ = [
     "Executable",
     "Fixed",
     "Noise",
-    "PlainState",
     "PlainTransition",
+    "PositionState",
     "Potential",
     "Problem",
     "Statistics",

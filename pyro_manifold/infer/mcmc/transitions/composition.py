@@ -11,7 +11,7 @@ import torch
 from pyro_manifold.graphs import Verified
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.states import Blocks, S, Statistics, Transition
-from pyro_manifold.store import Plain, Saved
+from pyro_manifold.store import Saved, Serialisable
 
 T = TypeVar("T")
 S_contra = TypeVar("S_contra", contravariant=True)
@@ -20,7 +20,7 @@ T_co = TypeVar("T_co", covariant=True)
 _GOLDEN_RATIO = (1 + 5**0.5) / 2
 
 
-def golden_phase(iteration: int) -> float:
+def weyl_sequence(iteration: int) -> float:
     """Return an element of the golden-ratio sequence in [0, 1), which is evenly spread over any range of iterations."""
     return (iteration * _GOLDEN_RATIO) % 1
 
@@ -36,10 +36,10 @@ class Tuning(Protocol[S_contra, T_co]):
     ) -> None:
         """Adapt to one iteration of warm-up, by the states before and after the last transition and all statistics."""
 
-    def state_dict(self) -> dict[str, Plain]:
+    def state_dict(self) -> dict[str, Serialisable]:
         """Return the adapted state as tensors, numbers and strings."""
 
-    def load_state_dict(self, saved: dict[str, Plain]) -> None:
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         """Restore a saved state."""
 
 
@@ -64,7 +64,7 @@ class Composition(Generic[S, T]):
         state: initial state of the chains.
         transitions: transitions of one iteration, in this order; the last one is adapted.
         tuning: adaptation of the settings of all transitions.
-        renew: function of a state and a position; returns the state at that position, with the density re-evaluated.
+        at_position: function of a state and a position; returns the state there, with the density re-evaluated.
         graphs: verified functions that contain the density, in addition to the potential itself.
         difference: function of a state and some chains; describes the difference between the graph of the density and
             the model there. None uses the comparison of the problem's potential.
@@ -81,7 +81,7 @@ class Composition(Generic[S, T]):
     state: S
     transitions: Sequence[Transition[S, T]]
     tuning: Tuning[S, T]
-    renew: Callable[[S, Blocks], S]
+    at_position: Callable[[S, Blocks], S]
     graphs: dict[str, Verified] = field(default_factory=dict)
     difference: Callable[[S, list[int]], str | None] | None = None
     compilation: CompilationPolicy = field(default_factory=lambda: CompilationPolicy(None))

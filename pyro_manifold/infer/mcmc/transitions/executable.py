@@ -64,7 +64,7 @@ class Executable(Generic[S, T]):
 
     def is_native(self, settings: T) -> bool:
         """Return whether native code is used for these settings."""
-        return self.graph.form == "native" and self._settings.fits(_with_steps(settings, 0))
+        return self.graph.backend == "native" and self._settings.fits(_with_steps(settings, 0))
 
     def _eagerly(self, state: S, settings: T, noise: Noise, batch: Batch) -> tuple[S, Statistics]:
         carried, kept = self.transition.begin(state, settings, noise)
@@ -135,7 +135,7 @@ class Executable(Generic[S, T]):
             name: name of the model or function in warnings.
             warn: whether to issue a warning if it fails.
         """
-        self.graph.forget()  # code compiled for settings of another structure
+        self.graph.use_reference()  # code compiled for settings of another structure
         random, dtype = torch.Generator().manual_seed(0), state.energy.dtype  # so that a seeded run is not changed
         given = [
             (self.transition.prepared(settings, state), self.transition.noise(state, random), batch)

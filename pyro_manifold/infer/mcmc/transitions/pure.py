@@ -18,7 +18,7 @@ from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import (
     Blocks,
     Noise,
-    PlainState,
+    PositionState,
     S,
     Statistics,
     Transition,
@@ -80,19 +80,19 @@ class AdaptedStepSize(Saved):
 
 
 class PlainTransition:
-    """Base class of a `PureTransition` of `PlainState`, with settings `StepSize`.
+    """Base class of a `PureTransition` of `PositionState`, with settings `StepSize`.
 
     Subclasses define ``begin``, ``step`` and ``finish``. Noise is a standard normal number for each coordinate of each
     block, and a uniform number for each chain; a subclass that needs more overrides ``noise``.
     """
 
-    def prepared(self, settings: StepSize, state: PlainState) -> StepSize:
+    def prepared(self, settings: StepSize, state: PositionState) -> StepSize:
         """Return the settings with the step size as a tensor ``(chains,)``."""
         energy = state.energy
         step_size = torch.as_tensor(settings.step_size, dtype=energy.dtype, device=energy.device)
         return settings._replace(step_size=step_size.expand(energy.shape))
 
-    def noise(self, state: PlainState, random: torch.Generator) -> Noise:
+    def noise(self, state: PositionState, random: torch.Generator) -> Noise:
         """Draw the noise of the proposal and of the Metropolis decision."""
         normal = {block: normal_like(x, random) for block, x in state.position.items()}
         return Noise(normal, uniform_like(state.energy, random))
@@ -117,7 +117,7 @@ def composition_of(
         executable: ``Executable(transition, problem.density)`` of a pure transition whose states have entries
             ``position``, ``energy`` and ``gradient``.
         tuning: adaptation of its settings, which must have an entry ``num_steps``.
-        state: initial state; `PlainState` at the initial values if None.
+        state: initial state; `PositionState` at the initial values if None.
         earlier: transitions that come before it in each iteration.
         example: returns settings at which native code is compared with the transition; the first ones if None.
         learn_cost: called with the cost of an iteration without its steps, in units of a step, once code is compiled.
@@ -125,10 +125,10 @@ def composition_of(
             code; None to leave it as it is.
         warn: whether to warn if there is no native code for the model.
     """
-    start: Any = PlainState(problem.position, *problem.potential(problem.position)) if state is None else state
+    start: Any = PositionState(problem.position, *problem.potential(problem.position)) if state is None else state
     code = _Code(problem, executable, example or (lambda: tuning.settings(1)), learn_cost, compile_options, warn)
 
-    def renew(state: Any, position: Blocks) -> Any:
+    def at_position(state: Any, position: Blocks) -> Any:
         energy, gradient = problem.potential(position)
         return state._replace(position=position, energy=energy, gradient=gradient)
 
@@ -136,7 +136,7 @@ def composition_of(
         start,
         [*earlier, executable],
         tuning,
-        renew,
+        at_position,
         {"step": executable.step.graph, "trajectory": executable.graph},
         compilation=code.policy(),
         code={"step": executable.step.difference, "trajectory": executable.difference},
@@ -167,9 +167,9 @@ class _Code(Generic[S, T]):
 
     def _fits(self) -> bool:
         graph = self._executable.graph
-        if graph.form != "native" or self._executable.is_native(self._example()):
+        if graph.backend != "native" or self._executable.is_native(self._example()):
             return True
-        graph.forget()  # so that a saved state records the form of the following iterations
+        graph.use_reference()  # so that a saved state records the form of the following iterations
         return False
 
     def _by_torch(self, state: S) -> None:

@@ -41,7 +41,7 @@ class NotFiniteError(ArithmeticError):
     """Error of a transition to values that are not finite, if it has no rejection step."""
 
 
-class PlainState(NamedTuple):
+class PositionState(NamedTuple):
     """Position, energy and gradient of every chain: the state of kernels without momenta."""
 
     position: Blocks

@@ -89,7 +89,7 @@ def test_pieces_of_a_file_that_is_stored_by_columns(tmp_path, data):
 
 def test_the_density_of_a_kernel_is_a_graph(data):
     chains = music_samplers.Chains(SGHMC, UNITS, data, 2, 0, step_size=1e-3)
-    assert chains._run.forms["density"] == "traced"
+    assert chains._run.backends["density"] == "traced"
 
 
 def test_the_likelihood_of_each_time(data):

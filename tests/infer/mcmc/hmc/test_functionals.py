@@ -9,7 +9,7 @@ import torch
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import OHMC
-from pyro_manifold.infer.mcmc.hmc import Functionals, coordinates
+from pyro_manifold.infer.mcmc.hmc import IdentifiedQuantities, coordinates
 
 A = torch.diag(torch.tensor([3.0, 2.0, 1.0, 0.5, 0.0], dtype=torch.float64))
 B = torch.linspace(-1.0, 1.0, 15, dtype=torch.float64).reshape(5, 3)
@@ -92,7 +92,7 @@ CASES = {  # a model, what changes nothing, and what does
 @cache
 def prepared(model):
     run = OHMC(model).prepare(3, 0, None)
-    return run, Functionals(run.problem)
+    return run, IdentifiedQuantities(run.problem)
 
 
 @pytest.fixture(params=CASES)
@@ -138,9 +138,9 @@ def test_those_of_a_chain_depend_on_that_chain_alone(case):
 def test_shapes_that_cannot_be_combined_leave_the_coordinates(monkeypatch):
     """What helps to choose a length must not end a run."""
     run = OHMC(components).prepare(3, 0, None)
-    monkeypatch.setattr(Functionals, "_invariant", lambda *_: torch.ones(2) + torch.ones(3))
+    monkeypatch.setattr(IdentifiedQuantities, "_invariant", lambda *_: torch.ones(2) + torch.ones(3))
     with pytest.warns(UserWarning, match="Trajectory lengths are chosen by the coordinates of 'U', 'scales'"):
-        functionals = Functionals(run.problem)
+        functionals = IdentifiedQuantities(run.problem)
     assert torch.equal(functionals(run.state), coordinates(run.state))
 
 
@@ -151,4 +151,4 @@ def test_without_symmetries_they_are_the_coordinates():
         pyro.factor("known", ((A[:4, :2] + 1) * U).sum((-2, -1)) * level)
 
     run = OHMC(identified).prepare(3, 0, None)
-    assert torch.equal(Functionals(run.problem)(run.state), coordinates(run.state))
+    assert torch.equal(IdentifiedQuantities(run.problem)(run.state), coordinates(run.state))

@@ -289,7 +289,7 @@ def test_native_code_agrees_with_eager_steps(dtype):
     run = kernel.run
     run.compilation.make(run.state)
     trajectory = run.transitions[-1]
-    assert trajectory.graph.form == "native"
+    assert trajectory.graph.backend == "native"
     assert trajectory.difference(run.state, run.tuning.settings(1), run.random) is None
 
 

@@ -57,7 +57,7 @@ def leaves(tree):
 
 def natively(run, transition):
     run.compilation.make(run.state)
-    assert transition.graph.form == "native"
+    assert transition.graph.backend == "native"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_kernel_with_native_code_can_be_pickled(monkeypatch):
     for _ in range(40):
         kernel.run.advance()
     copy = pickle.loads(pickle.dumps(kernel))
-    assert copy.run._graphs["trajectory"].form == "native"
+    assert copy.run._graphs["trajectory"].backend == "native"
     assert torch.equal(copy.run.advance()["U"], kernel.run.advance()["U"])
 
 
@@ -134,7 +134,7 @@ class TestWithoutNativeCode:
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
         with pytest.warns(UserWarning, match=reason):
             run.compilation.make(run.state)
-        assert transition.graph.form == "steps"
+        assert transition.graph.backend == "steps"
         run.advance()
 
     def test_an_operator_that_is_not_in_the_table(self, monkeypatch):
@@ -161,7 +161,7 @@ class TestWithoutNativeCode:
         monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
         run.compilation.make(run.state)
-        assert transition.graph.form == "steps"
+        assert transition.graph.backend == "steps"
 
     @pytest.mark.parametrize(
         ("planned", "switches_at"),
@@ -174,7 +174,7 @@ class TestWithoutNativeCode:
         switched = 0
         for iteration in range(1, 1 + (planned if 0 < planned < 100 else 800)):
             run.advance()
-            if transition.graph.form == "native":
+            if transition.graph.backend == "native":
                 switched = iteration
                 break
         assert switched in switches_at or not (switched or switches_at)

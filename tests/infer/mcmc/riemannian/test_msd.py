@@ -73,7 +73,7 @@ def assert_linear_posterior(w):
 def test_linear_model(options):
     kernel = MSD(linear, persistence=0.5, init_strategy=init_to_sample, **options)
     assert_linear_posterior(draws(kernel)["w"])
-    assert WITHOUT_NATIVE_CODE or kernel.run.transitions[0].graph.form == "native"
+    assert WITHOUT_NATIVE_CODE or kernel.run.transitions[0].graph.backend == "native"
 
 
 @pytest.mark.long

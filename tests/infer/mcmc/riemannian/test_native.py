@@ -39,7 +39,7 @@ def leaves(tree):
 
 def natively(run, trajectory):
     run.compilation.make(run.state)
-    assert trajectory.graph.form == "native"
+    assert trajectory.graph.backend == "native"
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -118,7 +118,7 @@ def test_a_chain_that_meets_what_is_not_finite_stays():
         make_native_code_at_once(patch)
         mcmc = MCMC(kernel, 300, 100, num_chains=64, initial_params={"w": torch.zeros(64)}, disable_progbar=True)
         mcmc.run()
-    assert kernel.run.transitions[0].graph.form == "native"
+    assert kernel.run.transitions[0].graph.backend == "native"
     w = mcmc.get_samples(group_by_chain=True)["w"]
     assert w.isfinite().all()
     grid = torch.linspace(-8, 1, 200_001)

@@ -154,7 +154,7 @@ def test_the_noise_estimate_takes_away_what_the_noise_of_the_gradient_adds(integ
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
         gradient_noise("x", x, 2.0)
 
-    options = {"num_steps": 10, "minibatches": "independent", "own_minibatches": True, "integrator": integrator}
+    options = {"num_steps": 10, "minibatches": "independent", "per_chain_minibatches": True, "integrator": integrator}
     raw = draw(SGHMC(model, step_size=0.1, **options), 150)["x"]
     corrected = draw(SGHMC(model, step_size=0.1, noise_estimate=0.02, **options), 150)["x"]
     assert deviation(raw.square(), 1.0) > 6
@@ -181,7 +181,7 @@ def test_the_noise_estimate_suits_any_friction_and_temperature(integrator, frict
         noise_estimate=estimate,
         integrator=integrator,
         minibatches="independent",
-        own_minibatches=True,
+        per_chain_minibatches=True,
     )
     assert_mean(draw(kernel, 200)["x"].square(), temperature)
 

@@ -205,7 +205,7 @@ def test_tasks_with_data(dtype):
         ({"chains": 2}, "chains=2, expected at least 4"),
         ({"thinning": 30}, "thinning=30, expected at most truncation=20"),
         ({"within": -1.0}, "within=-1.0"),
-        ({"share": 0.0}, r"share=0.0, expected a number in \(0, 1\]"),
+        ({"fraction": 0.0}, r"fraction=0.0, expected a number in \(0, 1\]"),
         ({"burn_in": -1}, "burn_in=-1"),
         ({"scores": "all"}, "scores='all', expected 'joint' or 'marginal'"),
         ({"speed": 3}, "train_meta_sampler has no argument 'speed'"),

@@ -86,7 +86,7 @@ def loader(**options):
 def test_gradients_are_unbiased(model, order, own):
     """At one point of three chains: the mean over many steps is the gradient of all data."""
     start = {"w": torch.tensor([[0.3, -0.4]] * 3)}
-    kernel = SGLD(model, step_size=0.1, minibatches=order, own_minibatches=own)
+    kernel = SGLD(model, step_size=0.1, minibatches=order, per_chain_minibatches=own)
     potential = kernel.prepare(3, 0, start).problem.batched
     whole = SGLD(on_all(model), step_size=0.1).prepare(3, 0, start).problem.batched
     gradients = torch.stack([potential(start, potential.batches(step))[1]["w"] for step in range(1500)], 1)
@@ -135,10 +135,10 @@ def test_a_new_batch_traces_nothing(monkeypatch, source):
 
 # Where batches come from; plates that all chains share, with every kernel: `test_conformance.py`.
 SOURCES = {
-    "own": ({"model": nested_plates, "own_minibatches": True}, None),
+    "own": ({"model": nested_plates, "per_chain_minibatches": True}, None),
     "loader": ({"model": with_loader}, loader),
     "loader with a generator": ({"model": with_loader}, lambda: loader(generator=torch.Generator().manual_seed(3))),
-    "own of a loader": ({"model": with_loader, "own_minibatches": True}, lambda: loader(drop_last=True)),
+    "own of a loader": ({"model": with_loader, "per_chain_minibatches": True}, lambda: loader(drop_last=True)),
 }
 
 
@@ -253,7 +253,7 @@ def test_short_batches_count_for_what_they_have(source):
 
 def test_chains_with_batches_of_their_own_see_all_of_a_loader():
     batches = [(X[k : k + 12], Y[k : k + 12]) for k in range(0, SIZE, 12)]
-    kernel = SGLD(regression_of_batch, step_size=1e-3, own_minibatches=True)
+    kernel = SGLD(regression_of_batch, step_size=1e-3, per_chain_minibatches=True)
     seen = kernel.prepare(5, 0, None, data_loader=batches).problem.batched.batches
     firsts = torch.stack([seen(step)["argument 0"][:, 0] for step in range(40)])  # (steps, chains)
     assert all(len(firsts[:, chain].unique()) == 5 for chain in range(5))

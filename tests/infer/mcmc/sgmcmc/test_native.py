@@ -82,10 +82,10 @@ def made_of(kernel, **options):
 )
 def test_draws_are_those_without(kernel, options, model, monkeypatch):
     found, run = sampled(made_of(kernel, **options), model, numbers(ROWS, 3))
-    assert run.transitions[0].step.graph.form == "native"
+    assert run.transitions[0].step.graph.backend == "native"
     monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
     expected, run = sampled(made_of(kernel, **options), model, numbers(ROWS, 3))
-    assert run.transitions[0].step.graph.form == "steps"
+    assert run.transitions[0].step.graph.backend == "steps"
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-7, atol=1e-7)
 
@@ -102,7 +102,7 @@ def test_a_loader_whose_last_batch_is_smaller(monkeypatch):
         return mcmc.get_samples()["w"], mcmc._sampling.run.transitions[0].step
 
     found, native = draws()
-    assert native.graph.form == "native"
+    assert native.graph.backend == "native"
     monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
     torch.testing.assert_close(found, draws()[0], rtol=1e-7, atol=1e-7)
 
@@ -146,8 +146,8 @@ def test_draws_before_one_that_is_not_finite_are_those_made_one_by_one(monkeypat
 
 
 @pytest.mark.parametrize(
-    "options", [{"step_size": PolynomialDecay(1e-3)}, {"step_size": 1e-3, "own_minibatches": True}]
+    "options", [{"step_size": PolynomialDecay(1e-3)}, {"step_size": 1e-3, "per_chain_minibatches": True}]
 )
 def test_steps_that_differ_are_made_one_by_one(options):
     _, run = sampled(made_of(SGLD, **options), raters, numbers(ROWS, 3))
-    assert run.transitions[0].step.graph.form == "steps"
+    assert run.transitions[0].step.graph.backend == "steps"

@@ -62,7 +62,7 @@ def regression(orthogonal=False):
     [
         ({}, True),
         ({"scales": {"w": 0.3}}, True),
-        ({"own_minibatches": True, "noise_estimate": 0.02, "temperature": 0.5}, False),
+        ({"per_chain_minibatches": True, "noise_estimate": 0.02, "temperature": 0.5}, False),
     ],
 )
 def test_without_networks_it_is_sghmc_draw_for_draw(options, orthogonal):
@@ -170,7 +170,13 @@ class OnOneBatch(NNSGHMC):
         return step
 
 
-NOISY = {"step_size": 0.01, "num_steps": 80, "minibatches": "independent", "own_minibatches": True, "data_size": 1}
+NOISY = {
+    "step_size": 0.01,
+    "num_steps": 80,
+    "minibatches": "independent",
+    "per_chain_minibatches": True,
+    "data_size": 1,
+}
 
 
 @pytest.mark.long
@@ -371,7 +377,7 @@ def test_likelihood_and_prior_are_in_units_of_training(own):
     """L by the number of data, P by that of coordinates; a sampler trained without data, or that sees none, differs."""
     sampler = replace(any_sampler(0), data_size=30, dimension=5)
     for trained, parts in ((sampler, True), (replace(sampler, data_size=1), False)):
-        kernel = NNSGHMC(regression, sampler=trained, step_size=1e-3, own_minibatches=own)
+        kernel = NNSGHMC(regression, sampler=trained, step_size=1e-3, per_chain_minibatches=own)
         problem = kernel.prepare(3, 0, None).problem
         w = problem.position["w",].clone().requires_grad_()
         prior = -dist.Normal(0.0, 1.0).log_prob(w).sum(1)

@@ -22,7 +22,7 @@ def test_at_a_mode_it_is_the_noise_and_the_curvature(temperature, factor):
         x = pyro.sample("x", dist.Normal(torch.zeros(2), torch.tensor([0.1, 1.0])).to_event(1))
         gradient_noise("x", x, 2.0)
 
-    kernel = PSGLD(model, step_size=0.1, temperature=temperature, minibatches="independent", own_minibatches=True)
+    kernel = PSGLD(model, step_size=0.1, temperature=temperature, minibatches="independent", per_chain_minibatches=True)
     squares = kernel.prepare(4096, 0, {"x": torch.zeros(4096, 2)}).state.memory["x",]
     for coordinate, curvature in enumerate([100.0, 1.0]):
         assert_mean(squares[:, coordinate], 4.0 + factor * curvature * ROOT_OF_EIGHT_SQUARES)

@@ -23,7 +23,7 @@ from pyro_manifold.infer.mcmc.hmc import (
 from pyro_manifold.infer.mcmc.sgmcmc import StepSettings, StochasticState, mean_decay, thermostat_step
 from pyro_manifold.manifolds import Stiefel
 
-INDEPENDENT = {"minibatches": "independent", "own_minibatches": True}
+INDEPENDENT = {"minibatches": "independent", "per_chain_minibatches": True}
 STIEFEL = LANGEVIN["V(3,2)"]
 X = ("x",)
 

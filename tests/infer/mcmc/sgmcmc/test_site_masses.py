@@ -88,7 +88,7 @@ def test_the_noise_of_shuffled_batches_cancels(friction, steps):
 )
 def test_masses_are_curvature_and_noise(kernel, options, heating):
     """λ and σ² are known: the gradient of a batch is ROWS times the mean of SIZE data drawn with replacement."""
-    options = {**options, "minibatches": "independent", "own_minibatches": True}
+    options = {**options, "minibatches": "independent", "per_chain_minibatches": True}
     made = kernel(two_scales, step_size=0.1, num_steps=2, scales="adapt", **options)
     found = masses(sampled(made, 1, 200, 8, initial_params=START))
     squares = 8 * 100  # of normal numbers in the last window: half of warm-up, one of each chain and coordinate
@@ -100,7 +100,7 @@ def test_masses_are_curvature_and_noise(kernel, options, heating):
 def test_the_temperature_of_sites_is_bounded_by_the_step_size():
     """1 + ε² for independent batches if noise dominates, of the precise site; the vague one has no noise."""
     ε, start = 0.5, {"known": torch.full((64,), MEAN), "vague": 1000 * torch.randn(64, 4)}
-    options = {"num_steps": 10, "minibatches": "independent", "own_minibatches": True}
+    options = {"num_steps": 10, "minibatches": "independent", "per_chain_minibatches": True}
     mcmc = sampled(SGHMC(two_scales, step_size=ε, scales="adapt", **options), 100, 100, 64, initial_params=start)
     draws = mcmc.get_samples(group_by_chain=True)
     temperature = PRECISION * (draws["known"] - MEAN).square()

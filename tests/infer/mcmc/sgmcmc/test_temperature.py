@@ -66,7 +66,7 @@ def test_it_is_the_mean_over_the_steps_of_an_iteration(kernel, options, native, 
     for steps in (1, 8):
         mcmc, _ = run(kernel(components, num_steps=steps, **options), 96 // steps, args=(numbers(60, 3),))
         transition = mcmc._sampling.run.transitions[0]
-        assert (transition.step.graph.form == "native") == native
+        assert (transition.step.graph.backend == "native") == native
         found[steps] = mcmc.get_extra_fields(group_by_chain=True)["kinetic_temperature"]
     torch.testing.assert_close(found[8], found[1].unflatten(1, (12, 8)).mean(2), rtol=1e-6, atol=1e-6)
 

@@ -340,7 +340,7 @@ def test_compiling_falls_back_in_a_sentence(monkeypatch):
     monkeypatch.setattr(torch, "compile", fail)
     with pytest.warns(UserWarning, match=r"jit_compile=True had no effect.*no C\+\+ compiler"):
         run = GeodesicSlice(langevin, jit_compile=True).prepare(2, 0, None)
-    assert run.problem.batched.graph.form == "traced"
+    assert run.problem.batched.graph.backend == "traced"
 
 
 def test_a_block_whose_bracket_shrinks_to_nothing_stays(monkeypatch):

@@ -74,7 +74,7 @@ def natively(kernel, warmup_steps=0):
 
 
 def forms(run):
-    return {graph.form for graph in run._graphs.values()}
+    return {graph.backend for graph in run._graphs.values()}
 
 
 def said_in(run, iterations, at_the_end=True):
@@ -161,7 +161,7 @@ def test_a_frozen_branch_is_looked_for_with_the_code():
     run.move_to({"x": torch.full((8,), 100.0)})
     with pytest.warns(UserWarning, match="The traced density differs from the model at iteration 65"):
         run.advance()
-    assert run._graphs["density"].form == "loop"
+    assert run._graphs["density"].backend == "loop"
 
 
 def test_comparisons_change_no_draw(monkeypatch):
@@ -199,16 +199,16 @@ def test_learned_steps_are_compared_where_coordinates_are(monkeypatch):
     kernel = NNSGHMC(model, sampler="gaussian", step_size=0.02, num_steps=2)
     run = kernel.prepare(16, 0, None)
     (name,) = (name for name in run._graphs if name.startswith("coordinate update"))
-    assert run._graphs[name].form == "native"
+    assert run._graphs[name].backend == "native"
     for _ in range(3):
         run.advance()
     run.compare_code()
-    assert run._graphs[name].form == "native"
+    assert run._graphs[name].backend == "native"
     right = run._graphs[name]._fastest
     monkeypatch.setattr(run._graphs[name], "_fastest", lambda *values: tuple(1.01 * value for value in right(*values)))
     with pytest.warns(UserWarning, match=r"native code of the coordinate update .*, where 'coordinate' is "):
         run.compare_code()
-    assert run._graphs[name].form == "steps"
+    assert run._graphs[name].backend == "steps"
     run.advance()
 
 
@@ -216,18 +216,18 @@ def test_a_compiled_step_is_compared_too(monkeypatch):
     monkeypatch.setattr(step_graph, "compiled", lambda graph, options: graph)
     run = OHMC(concentrated, step_size=0.1, num_steps=2, jit_compile=True).prepare(2, 0, None)
     graph = run._graphs["step"]
-    assert graph.form == "compiled"
+    assert graph.backend == "compiled"
     monkeypatch.setattr(graph, "_fastest", lambda *values: tuple(1.01 * value for value in graph._function(*values)))
     with pytest.warns(UserWarning, match=r"compiled code of the step is wrong .*jit_compile=False"):
         run.compare_code()
-    assert graph.form == "eager"
+    assert graph.backend == "eager"
 
 
 @pytest.mark.long
 def test_the_step_of_a_metric_is_compared_at_the_end(monkeypatch):
     run = MSD(wide, metric=metric, step_size=0.1).prepare(2, 0, None)
     graph = run._graphs["step"]
-    assert graph.form == "traced"
+    assert graph.backend == "traced"
     right = graph._fastest
     monkeypatch.setattr(graph, "_fastest", lambda *values: tuple(1.01 * value for value in right(*values)))
     run.compare_code()
@@ -280,7 +280,7 @@ def test_trajectories_through_a_place_where_a_factorisation_fails():
     fixed = {"step_size": 0.9, "num_steps": 3, "adapt_step_size": False, "adapt_mass_matrix": False}
     run = OHMC(model, **fixed).prepare(32, 0, {"x": torch.full((32,), 0.4)})
     run.compilation.make(run.state)  # warnings are errors
-    assert run._graphs["trajectory"].form == "native"
+    assert run._graphs["trajectory"].backend == "native"
 
 
 def test_a_branch_is_named_and_nothing_else_is():

@@ -191,17 +191,17 @@ class GuardedSteps(StochasticSteps):
     Args:
         *parts: arguments of `StochasticSteps`.
         problem: the problem of the run.
-        renew: function from a state and the problem to the state with its first memory, with which a run begins.
+        begin: function from a state and the problem to the state with its first memory, with which a run begins.
 
     Raises:
         LeftPosteriorError: if chains leave after warm-up, or still do after `MOST_HALVINGS`.
     """
 
     def __init__(
-        self, *parts: Any, problem: Problem, renew: Callable[[StochasticState, Problem], StochasticState]
+        self, *parts: Any, problem: Problem, begin: Callable[[StochasticState, Problem], StochasticState]
     ) -> None:
         super().__init__(*parts)
-        self._problem, self._renew = problem, renew
+        self._problem, self._begin = problem, begin
         self._dimension = sum(move.degrees_of_freedom(problem.position[b]) for b, move in self._mechanics.items())
 
     def __call__(
@@ -278,7 +278,7 @@ class GuardedSteps(StochasticSteps):
         fresh = self.with_momentum(state, random, settings.metrics).momentum
         momentum = {block: torch.where(_as_rows(left, x), fresh[block], x) for block, x in state.momentum.items()}
         begun = Record.begun(energy, record.halvings + 1)._replace(lowest=record.lowest)
-        return begun.into(self._renew(state._replace(momentum=momentum), self._problem))
+        return begun.into(self._begin(state._replace(momentum=momentum), self._problem))
 
     def _stop_since_left(self, left: Tensor, found: Statistics, steps: int) -> None:
         chains = left.nonzero().flatten().tolist()
