@@ -143,8 +143,8 @@ def _copied(batch: Batch) -> Batch:
 def _stacked(each: list[Batch]) -> Batch:
     if len({shapes_of(batch) for batch in each}) > 1:
         raise ValueError(
-            "per_chain_minibatches=True needs batches of one shape, and data_loader's differ: leave out the last smaller "
-            "one (drop_last=True), or let chains share their batches."
+            "per_chain_minibatches=True needs batches of one shape, and data_loader's differ: leave out the last "
+            "smaller one (drop_last=True), or let chains share their batches."
         )
     return {name: torch.stack([batch[name] for batch in each]) for name in each[0]}
 

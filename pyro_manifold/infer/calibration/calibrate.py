@@ -99,9 +99,9 @@ def calibrate(
         simulate: another model, called with the same arguments, that draws true values and data, with the same names
             of sites; ``model`` if None.
         conditioned_on: True, or values ``{observed site: value}``: posterior calibration about the data that the model
-            observes, or these. True values are then drawn from the posterior given these data, by a longer run of the same
-            kernel, and the data sets are fitted together with these data: the check is of the part of parameter space
-            that matters for the data, and needs no proper prior.
+            observes, or these. True values are then drawn from the posterior given these data, by a longer run of the
+            same kernel, and the data sets are fitted together with these data: the check is of the part of parameter
+            space that matters for the data, and needs no proper prior.
         vectorized: whether to advance the chains of all data sets in one run, each conditioned on its own data set, for
             kernels of this package. It takes a fraction of the time. Warm-up adapts to all data sets together, so that
             the check is of model and transitions, and not of the adaptation to a single data set.
