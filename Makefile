@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
 PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
 # Run a second time with compiled code that looks whether each access is inside its array.
-NATIVE_TESTS := tests/graphs/native $(wildcard tests/infer/mcmc/*/test_native.py)
+NATIVE_TESTS := tests/compiled/native $(wildcard tests/infer/mcmc/*/test_native.py)
 # SHARE=2/4 takes the second quarter of the tests; MINUTES=8 skips those that would begin later than that.
 CHOICE = $(if $(SHARE),--share $(SHARE)) $(if $(MINUTES),--minutes $(MINUTES))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

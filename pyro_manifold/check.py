@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 from torch.special import i0e
 
+from pyro_manifold.compiled.native import NoCompilerError, compiled, native_code_is_allowed, path_of_compiler
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
-from pyro_manifold.graphs.native import NoCompilerError, compiled, native_code_is_allowed, path_of_compiler
 from pyro_manifold.infer import MCMC, OHMC, GeodesicSlice
 from pyro_manifold.version import __version__
 

@@ -11,8 +11,8 @@ import torch
 from pyro import poutine
 
 from pyro_manifold import check
+from pyro_manifold.compiled.native import compiler
 from pyro_manifold.distributions import MatrixLangevin
-from pyro_manifold.graphs.native import compiler
 from pyro_manifold.infer import OHMC
 
 

@@ -4,15 +4,15 @@ import runpy
 from pathlib import Path
 
 CONTENTS = runpy.run_path(str(Path(__file__).parents[1] / ".ci" / "contents.py"))
-TRACKED = {"pyro_manifold/a.py", "pyro_manifold/py.typed", "pyro_manifold/graphs/native/lanes.h", "tests/test_a.py"}
+TRACKED = {"pyro_manifold/a.py", "pyro_manifold/py.typed", "pyro_manifold/compiled/native/lanes.h", "tests/test_a.py"}
 PACKAGE = {name for name in TRACKED if name.startswith("pyro_manifold/")}
 
 
 def test_wheels():
     faults = CONTENTS["faults_of_wheel"]
     assert faults(PACKAGE | {"pyro_manifold-0.2.0.dist-info/METADATA"}, TRACKED) == []
-    assert faults(PACKAGE - {"pyro_manifold/graphs/native/lanes.h"}, TRACKED) == [
-        "the wheel lacks pyro_manifold/graphs/native/lanes.h"
+    assert faults(PACKAGE - {"pyro_manifold/compiled/native/lanes.h"}, TRACKED) == [
+        "the wheel lacks pyro_manifold/compiled/native/lanes.h"
     ]
     assert len(faults(PACKAGE | {"tests/test_a.py", "problems/models.py"}, TRACKED)) == 2
 

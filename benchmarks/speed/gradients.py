@@ -44,7 +44,7 @@ def pyro_manifold_times(problem, chains):
     import pyro
     import torch
 
-    from pyro_manifold.graphs import trace
+    from pyro_manifold.compiled import trace
 
     flat, _, values = densities(problem, chains)
     with pyro.validation_enabled(False):
@@ -63,7 +63,7 @@ def native_gradient(of_one_chain, values):
     """Energy and gradients of many chains in C, from energy and gradients of one."""
     import torch
 
-    from pyro_manifold.graphs.native import native_loop
+    from pyro_manifold.compiled.native import native_loop
 
     def gradient(*inputs):
         return [value.unsqueeze(0) for value in of_one_chain(*[value[0] for value in inputs[: len(values)]])]

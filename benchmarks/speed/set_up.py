@@ -39,8 +39,8 @@ def parts():
     import torch
 
     clock.append(time.perf_counter())
+    from pyro_manifold.compiled.native import loop
     from pyro_manifold.distributions import StiefelUniform
-    from pyro_manifold.graphs.native import loop
     from pyro_manifold.infer import MCMC, OHMC
 
     clock.append(time.perf_counter())

@@ -82,7 +82,7 @@ def seconds_of_a_step(problem, chains, native, column_masses=False, seconds=SECO
 
 def seconds_of_products(n, p, seconds=SECONDS):
     """Processor time of the products of a step, in native code and by torch."""
-    from pyro_manifold.graphs.native import native_loop
+    from pyro_manifold.compiled.native import native_loop
 
     both = torch.linalg.qr(torch.randn(1, n, 2 * p))[0]
     X, r = (part.contiguous() for part in both.chunk(2, -1))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from pyro_manifold.graphs import (
+from pyro_manifold.compiled import (
     PRODUCTS,
     VECTORISATION,
     WITHOUT_STRIDES,

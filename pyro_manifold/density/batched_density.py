@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from pyro_manifold.compiled import Verified
 from pyro_manifold.density.batched import Batch, BatchedPotential, Sites
 from pyro_manifold.density.batches import Batches
 from pyro_manifold.density.minibatch import MinibatchOf, shapes_of
-from pyro_manifold.graphs import Verified
 from pyro_manifold.manifolds import Manifold
 
 

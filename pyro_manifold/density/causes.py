@@ -23,8 +23,8 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.utils import lazy_property
 
 from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.compiled import reason
 from pyro_manifold.density.distribution_parts import parts
-from pyro_manifold.graphs import reason
 
 Arguments = dict[str, Any]
 

@@ -18,12 +18,12 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
+from pyro_manifold.compiled import Verified, row_by_row, trace, vmapped
 from pyro_manifold.density.batched import PotentialFunction, Sites
 from pyro_manifold.density.same_sites import OtherSitesError
 from pyro_manifold.density.sites import latent_sites
 from pyro_manifold.density.supports import parameters, with_true_support
 from pyro_manifold.distributions import manifold_of
-from pyro_manifold.graphs import Verified, row_by_row, trace, vmapped
 
 _SCALES = (0.5, -0.5, 2.0, -2.0)  # both ways, as a support may differ on the two sides of a branch
 _COMPARED_CHAINS = 4

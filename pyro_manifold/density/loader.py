@@ -13,12 +13,12 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_manifold.compiled import reason
 from pyro_manifold.density.batch_program import BatchProgram
 from pyro_manifold.density.batched import Batch, Sites
 from pyro_manifold.density.epochs import PREFIX, Epochs, arguments_of, check_loader, length_of, number_of_examples
 from pyro_manifold.density.minibatch import Minibatch, Plates, Subsample, shapes_of
 from pyro_manifold.density.model import ModelTarget, target_from_model
-from pyro_manifold.graphs import reason
 
 
 def _arguments(others: Mapping[str, Any], batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -10,7 +10,7 @@ import torch
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 
-from pyro_manifold.graphs import NotAFunctionError
+from pyro_manifold.compiled import NotAFunctionError
 
 _ADVICE = (
     "samplers need the same sites at each call: sample it in every run and switch its effect by torch.where, a mask or "

@@ -1,5 +1,6 @@
 """Diagnostics of draws: convergence, alignment of loadings, subspaces, plots, export to ArviZ."""
 
+from pyro_manifold.compiled import NotTraced
 from pyro_manifold.diagnostics.aligned import AlignedDraws, align_draws
 from pyro_manifold.diagnostics.alignment import (
     Alignment,
@@ -88,7 +89,6 @@ from pyro_manifold.diagnostics.uniformity import (
     spaced,
 )
 from pyro_manifold.diagnostics.unvisited import places
-from pyro_manifold.graphs import NotTraced
 
 __all__ = [
     "AlignedDraws",

@@ -9,9 +9,9 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_manifold.compiled import FactorisationError, effect_of_rounding
 from pyro_manifold.density import ModelTarget, Sites, Target, is_latent
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
-from pyro_manifold.graphs import FactorisationError, effect_of_rounding
 from pyro_manifold.manifolds import SpecialOrthogonal, with_positive_determinant
 
 _SIGNS_AT_EACH = 4

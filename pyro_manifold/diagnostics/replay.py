@@ -9,8 +9,8 @@ import pyro
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled import FlatFunction, Verified, row_by_row, trace, vmapped
 from pyro_manifold.density import Program, has_data, in_minibatches, is_latent
-from pyro_manifold.graphs import FlatFunction, Verified, row_by_row, trace, vmapped
 
 Values = dict[str, Tensor]
 Node = dict[str, Any]

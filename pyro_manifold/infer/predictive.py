@@ -13,6 +13,7 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_manifold.compiled import reason
 from pyro_manifold.density import (
     StartInSupport,
     arguments_by_name,
@@ -23,7 +24,6 @@ from pyro_manifold.density import (
     is_latent,
 )
 from pyro_manifold.diagnostics import Node, Values, check_same_number
-from pyro_manifold.graphs import reason
 
 _SHAPES_SHOWN = 4
 _REMEDY = (

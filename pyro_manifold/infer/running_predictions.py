@@ -10,9 +10,9 @@ import pyro
 import torch
 from torch import Tensor, fx
 
+from pyro_manifold.compiled import VECTORISATION, FlatFunction, Verified, agrees, row_by_row, run, trace, vmapped
 from pyro_manifold.density import Program
 from pyro_manifold.diagnostics import Values, named, without_draws
-from pyro_manifold.graphs import VECTORISATION, FlatFunction, Verified, agrees, row_by_row, run, trace, vmapped
 from pyro_manifold.infer.mcmc.running import Iteration
 from pyro_manifold.store import Serialisable, check_entries
 

@@ -17,7 +17,7 @@ import torch
 from benchmarks import machine, timing
 from benchmarks.papers.msd import robot_arm_model
 from benchmarks.papers.variational import methods
-from pyro_manifold.graphs.native import loop
+from pyro_manifold.compiled.native import loop
 from tests.benchmarks.papers.test_reproduction import SMALL
 from tests.benchmarks.requirements import needs
 from tests.infer.mcmc.compilers import native_code

@@ -83,7 +83,7 @@ def lacking(block: str) -> str | None:
         package = module.partition(".")[0]
         if package in OF_PACKAGES and importlib.util.find_spec(package) is None:
             return f"{OF_PACKAGES[package]}: {package} is not installed"
-        if module == "tests.graphs.native.loops" and WITHOUT_NATIVE_CODE:
+        if module == "tests.compiled.native.loops" and WITHOUT_NATIVE_CODE:
             return "a C compiler (cc, gcc or clang)"
     if "torch.distributed" in block and not torch.distributed.is_available():
         return "torch.distributed, which torchrun starts"

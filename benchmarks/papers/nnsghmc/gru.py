@@ -15,7 +15,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from pyro_manifold.graphs.native import compiled
+from pyro_manifold.compiled.native import compiled
 
 NOTES = 88
 SOURCE = r"""

@@ -16,9 +16,9 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
+from pyro_manifold.compiled import reason
 from pyro_manifold.density import arguments_by_name, explained, has_data, in_minibatches, is_latent
 from pyro_manifold.diagnostics import Node, Values
-from pyro_manifold.graphs import reason
 
 Model = Callable[..., Any]
 

@@ -13,6 +13,7 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from pyro_manifold.compiled import FactorisationError
 from pyro_manifold.density import (
     PERIODIC,
     BatchedDensity,
@@ -28,7 +29,6 @@ from pyro_manifold.density import (
     likelihood_sites,
 )
 from pyro_manifold.distributions import GrassmannLangevin, MatrixBingham, MatrixBinghamVonMisesFisher
-from pyro_manifold.graphs import FactorisationError
 from pyro_manifold.infer.mcmc.transitions import Problem
 
 _DRAWS = 64

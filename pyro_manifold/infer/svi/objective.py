@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled import FlatFunction, Labels, Verified, folded_graph
+from pyro_manifold.compiled.native import UnsupportedOperatorError, native_sums
 from pyro_manifold.density import Batch, BatchedPotential
-from pyro_manifold.graphs import FlatFunction, Labels, Verified, folded_graph
-from pyro_manifold.graphs.native import UnsupportedOperatorError, native_sums
 from pyro_manifold.infer.svi.reparametrisation import Reparametrisation
 
 Parameters = dict[str, Tensor]

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from pyro_manifold.graphs.native import NoCompilerError, path_of_compiler
+from pyro_manifold.compiled.native import NoCompilerError, path_of_compiler
 
 
 def _is_missing_for_c():

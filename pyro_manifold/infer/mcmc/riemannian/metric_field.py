@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
-from pyro_manifold.graphs import FORWARD_MODE, Verified, agrees, folded_graph, run, trace
+from pyro_manifold.compiled import FORWARD_MODE, Verified, agrees, folded_graph, run, trace
 
 # Typed as Any, since their annotations do not distinguish results with and without auxiliary output.
 jvp: Any = torch.func.jvp

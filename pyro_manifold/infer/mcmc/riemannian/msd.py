@@ -13,8 +13,8 @@ from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 from torch.distributions import Transform
 
+from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.density import Embedding, ModelTarget, Sites, Target, embedding_from_model
-from pyro_manifold.graphs.native import native_code_is_allowed
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share, is_a
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.riemannian.lagrangian import Point, factorise

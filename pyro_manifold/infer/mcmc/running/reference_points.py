@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled import effect_of_rounding
 from pyro_manifold.density import Sites, Target, value_and_gradient
-from pyro_manifold.graphs import effect_of_rounding
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.store import Serialisable, check_entries
 

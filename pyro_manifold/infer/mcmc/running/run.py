@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled import reason
 from pyro_manifold.density import Sites, Target
-from pyro_manifold.graphs import reason
 from pyro_manifold.infer.mcmc.running import comparison_schedule as schedule
 from pyro_manifold.infer.mcmc.running.reference_points import (
     AnotherDensityError,

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from pyro_manifold.compiled import NotTraced
 from pyro_manifold.density import Program, Sites, seed_of
 from pyro_manifold.diagnostics import SamplerWarning
-from pyro_manifold.graphs import NotTraced
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.running.store import Store, has_begun
 from pyro_manifold.store import shard_folder, write_roughly

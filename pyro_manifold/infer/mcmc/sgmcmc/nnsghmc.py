@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from pyro_manifold.compiled import Verified
 from pyro_manifold.density import Batches, ModelTarget, Target, number_of_examples, prior_density
-from pyro_manifold.graphs import Verified
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metrics, ProductMechanics, block_mechanics
 from pyro_manifold.infer.mcmc.sgmcmc.meta import (

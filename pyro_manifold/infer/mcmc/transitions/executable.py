@@ -12,9 +12,9 @@ import optree
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled import FlatFunction, Labels, Verified
+from pyro_manifold.compiled.native import NativeLoop, native_loop, wrong_operator_of
 from pyro_manifold.density import Batch
-from pyro_manifold.graphs import FlatFunction, Labels, Verified
-from pyro_manifold.graphs.native import NativeLoop, native_loop, wrong_operator_of
 from pyro_manifold.infer.mcmc.transitions.states import Noise, PureTransition, S, Statistics, unbound
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density, StepGraph
 from pyro_manifold.infer.mcmc.transitions.trees import Structure, trees

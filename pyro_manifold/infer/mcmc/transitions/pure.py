@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.density import Batch
-from pyro_manifold.graphs.native import native_code_is_allowed
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.composition import Composition, Tuning
 from pyro_manifold.infer.mcmc.transitions.executable import Executable

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled import FlatFunction, Labels, Verified, compiled, folded_graph
 from pyro_manifold.density import Batch
-from pyro_manifold.graphs import FlatFunction, Labels, Verified, compiled, folded_graph
 from pyro_manifold.infer.mcmc.transitions.states import Noise, PureTransition, S
 from pyro_manifold.infer.mcmc.transitions.trees import Structure, trees
 

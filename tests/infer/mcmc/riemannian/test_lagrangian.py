@@ -8,7 +8,7 @@ import torch
 
 from problems import curved_regression as curved
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean, deviation
-from pyro_manifold.graphs import folded_graph
+from pyro_manifold.compiled import folded_graph
 from pyro_manifold.infer.mcmc.riemannian import (
     Point,
     explicit_kick,

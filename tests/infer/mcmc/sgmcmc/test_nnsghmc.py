@@ -10,8 +10,8 @@ import torch
 
 from problems.monte_carlo import assert_mean, deviation
 from problems.noisy_gradients import gradient_noise
+from pyro_manifold.compiled.native import NoCompilerError
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.graphs.native import NoCompilerError
 from pyro_manifold.infer import MCMC, NNSGHMC, OSGHMC, SGHMC, MetaSampler
 from pyro_manifold.infer.mcmc.sgmcmc import StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.meta import (
@@ -265,7 +265,7 @@ def test_without_a_compiler_there_is_a_warning_and_the_same_run(monkeypatch):
         raise NoCompilerError("there is no C compiler (cc, gcc or clang)")
 
     native = draws()
-    monkeypatch.setattr("pyro_manifold.graphs.native.loop.compiled", nothing)
+    monkeypatch.setattr("pyro_manifold.compiled.native.loop.compiled", nothing)
     with pytest.warns(UserWarning, match="No native code for the learned step, .*: there is no C compiler"):
         plain = draws()
     torch.testing.assert_close(native, plain)

@@ -8,7 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.graphs.native import operators
+from pyro_manifold.compiled.native import operators
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, SMC
 from pyro_manifold.infer.mcmc.running import Run, comparison_schedule
 from pyro_manifold.infer.mcmc.transitions import step_graph

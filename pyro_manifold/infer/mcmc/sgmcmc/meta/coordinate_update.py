@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.graphs import Verified
-from pyro_manifold.graphs.native import native_code_is_allowed
+from pyro_manifold.compiled import Verified
+from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import Learned, Scaling
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Executable, Noise, Statistics, normal_like

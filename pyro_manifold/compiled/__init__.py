@@ -1,0 +1,23 @@
+"""Graphs of functions of tensors: tracing, constant folding, compilation, and comparison with the function."""
+
+from pyro_manifold.compiled.agreement import FactorisationError, FlatFunction, agrees, effect_of_rounding
+from pyro_manifold.compiled.broadcast_sinking import BROADCAST_SINKING
+from pyro_manifold.compiled.lowering import vmapped, without_fallback_warnings
+from pyro_manifold.compiled.operations import first_other_operation
+from pyro_manifold.compiled.passes import (
+    DEAD_CODE,
+    FORWARD_MODE,
+    PRODUCTS,
+    SIMPLIFICATION,
+    VECTORISATION,
+    WITHOUT_STRIDES,
+    Pass,
+    folded_graph,
+    run,
+    simplified,
+)
+from pyro_manifold.compiled.refusals import NotTraced
+from pyro_manifold.compiled.rewriting import ATEN, call, rewrite, writes
+from pyro_manifold.compiled.rounding import with_other_rounding
+from pyro_manifold.compiled.tracing import recorder_works, trace
+from pyro_manifold.compiled.verified import Labels, NotAFunctionError, Verified, compiled, reason, row_by_row
