@@ -14,30 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
-from pyro_manifold.compiled import (
-    PRODUCTS,
-    VECTORISATION,
-    WITHOUT_STRIDES,
-    FactorisationError,
-    FlatFunction,
-    Labels,
-    Verified,
-    agrees,
-    compiled,
-    first_other_operation,
-    folded_graph,
-    run,
-    simplified,
-    trace,
-    vmapped,
-    without_fallback_warnings,
-    writes,
-)
+from pyro_manifold.compiled import FactorisationError, FlatFunction, Labels, Vectorised, agrees, compiled
 from pyro_manifold.manifolds import Manifold
-
-_ATEN = torch.ops.aten
 
 Sites = dict[str, Tensor]
 PotentialFunction = Callable[[Sites], Tensor]
@@ -47,8 +26,6 @@ Batch = dict[str, Tensor]
 BatchPotential = Callable[[Sites, Batch], Tensor]
 
 _COMPARISON_SCALES = (0.01, 0.3, 1.0, 3.0)
-_LARGEST_KEPT_BLOCK = 32 * 2**20 - 2**12  # bytes that glibc keeps in its heap; larger blocks fault page by page
-_COMPARED_CHAINS = 4  # a few suffice; evaluating the model itself is slow
 
 
 def value_and_gradient(potential_fn: PotentialFunction, sites: Sites) -> tuple[Tensor, Sites]:
@@ -123,12 +100,8 @@ class BatchedPotential:
         warn: whether to warn if the graph cannot be used for more than one chain, or not compiled.
 
     Attributes:
-        graph: the function in use; its ``form`` is ``"compiled"``, ``"traced"``, ``"vmapped"`` or ``"loop"``.
-        of_one_chain: the graph of energy and gradients of one chain; None if there is none.
+        graph: the function in use; its ``backend`` is ``"compiled"``, ``"traced"``, ``"vmapped"`` or ``"loop"``.
     """
-
-    of_one_chain: FlatFunction | None = None
-    _trace: GraphModule | None = None
 
     def __init__(
         self,
@@ -146,27 +119,24 @@ class BatchedPotential:
         self._names, self._batch_names = list(example), list(batch or {})
         self._own_batches, self._takes_batch = own_batches, batch is not None
         self._differentiated = self._names if gradient else []
-        common = 0 if own_batches else len(self._batch_names)
-        self.graph = Verified(self._chain_by_chain, "loop", common, self._labels)
+        inputs = [*example.values(), *(batch or {}).values()]
+        shared = 0 if own_batches else len(self._batch_names)
+        self.graph = Vectorised(self._one_chain, inputs, shared=shared, labels=self._labels)
         if not example:
             return
-        chains = len(next(iter(example.values())))
-        inputs = [*example.values(), *(batch or {}).values()]
-        self._check_repeatable(self._of_chain(0, inputs))
-        for form, build, following in (
-            ("traced", self._traced, "torch.vmap"),
-            ("vmapped", self._vectorised, "a loop over chains, which is slow"),
-        ):
-            failure = f"The model cannot be {form} ({{reason}}); falling back to {following}."
-            other = [_resampled(value, int(own_batches)) for value in (batch or {}).values()]
-            points = ([*point, *other] for point in _comparison_points(example, manifolds or {}))
-            rows = list(range(min(chains, _COMPARED_CHAINS)))
-            warning = failure if warn and chains > 1 else None
-            if self.graph.attempt(form, partial(build, inputs), points, rows=rows, failure=warning):
-                break
+        self._check_repeatable(self.graph.row(0, inputs))
+        other = [_resampled(value, int(own_batches)) for value in (batch or {}).values()]
+        points = ([*point, *other] for point in _comparison_points(example, manifolds or {}))
+        subject = "The model" if warn and len(inputs[0]) > 1 else None
+        self.graph.vectorise(points, alternative=self._by_functional_gradient, subject=subject)
         if compile is not None:
             warning = "jit_compile=True had no effect, continuing without compilation: {reason}." if warn else None
             self.graph.attempt("compiled", partial(_compiled, options=compile), [inputs], failure=warning)
+
+    @property
+    def of_one_chain(self) -> FlatFunction | None:
+        """The graph of energy and gradients of one chain; None if there is none."""
+        return self.graph.of_one_row
 
     @property
     def operators(self) -> int:
@@ -190,13 +160,8 @@ class BatchedPotential:
 
     def _branch(self, _: FlatFunction, inputs: Sequence[Tensor], chain: int) -> str | None:
         """Describe how the model's operations differ from its trace, as only a branch can cause; None if not at all."""
-        if self._trace is None:
-            return None
-        one = [value.clone() for value in self._of_chain(chain, inputs)]
         try:
-            if not self._one_chain(*one)[0].isfinite():
-                return None  # a run that raises on the way, such as by a factorisation, has a short trace
-            other = first_other_operation(self._trace, self._graph_of(one))
+            other = self.graph.other_operation(inputs, chain)
         except Exception:  # a model can fail in any way, and the values are reported without a cause
             return None
         return other and f"the model has a branch on values of sites: its trace has {other}"
@@ -236,96 +201,16 @@ class BatchedPotential:
 
         return potential, sites
 
-    def _of_chain(self, chain: int, values: Sequence[Tensor]) -> list[Tensor]:
-        """Return the inputs of one chain: its sites, and its own batch or the common one."""
-        own = len(self._names) + (len(self._batch_names) if self._own_batches else 0)
-        return [*[value[chain] for value in values[:own]], *values[own:]]
-
-    def _chain_by_chain(self, *values: Tensor) -> tuple[Tensor, ...]:
-        results = [self._one_chain(*self._of_chain(chain, values)) for chain in range(len(values[0]))]
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-
-    def _traced(self, inputs: Sequence[Tensor], _: FlatFunction) -> FlatFunction:
-        # Distinct storage for each input: tracing merges inputs that are the same tensor object.
-        in_order = [value.clone(memory_format=torch.contiguous_format) for value in inputs]
-        one = [value.clone() for value in self._of_chain(0, in_order)]
-        graph = self._trace = self._graph_of(one)
-        try:
-            return self._of_all_chains(graph, in_order)
-        except RuntimeError:
-            # torch.vmap does not write values that differ between chains into a tensor that does not, and has no views
-            # that the memory layout of many chains does not allow.
-            if not writes(graph) and _ATEN.view.default not in {node.target for node in graph.graph.nodes}:
-                raise
-        return self._of_all_chains(run(VECTORISATION, graph, *one), in_order)
-
-    def _graph_of(self, one: Sequence[Tensor]) -> GraphModule:
-        # A lambda, because the tracer would count the self of a method among the inputs.
-        return run(WITHOUT_STRIDES, trace(lambda *values: self._one_chain(*values), *one))
-
-    def _of_all_chains(self, graph: GraphModule, in_order: Sequence[Tensor]) -> FlatFunction:
-        self.of_one_chain = graph
-        chains, on_cpu = len(in_order[0]), in_order[0].device.type == "cpu"
-        together = min(chains, _chains_together(graph)) if on_cpu else chains
-        own = sum(dimension is not None for dimension in self._dimensions)
-
-        def part(values: Sequence[Tensor], first: int) -> list[Tensor]:
-            # Backward formulas of some factorisations depend on the memory layout, which a trace freezes: one for all.
-            rows = [value[first : first + together].contiguous() for value in values[:own]]
-            return [*rows, *[value.contiguous() for value in values[own:]]]
-
-        # Traced once more, so that vectorising costs nothing at each call; branches on constants are resolved here.
-        graphs = {}
-        for first in range(0, chains, together):
-            rows = min(together, chains - first)
-            if rows not in graphs:
-                then = PRODUCTS if on_cpu else ()
-                if rows == 1 and not writes(graph):
-                    graphs[rows] = self._with_chain_dimension(simplified(graph, then=then))
-                else:
-                    batched = vmapped(graph, self._dimensions)
-                    graphs[rows] = folded_graph(batched, *part(in_order, first), then=then)
-
-        def traced(*values: Tensor) -> tuple[Tensor, ...]:
-            starts = range(0, chains, together)
-            results = [graphs[min(together, chains - first)](*part(values, first)) for first in starts]
-            return results[0] if len(results) == 1 else tuple(map(torch.cat, zip(*results, strict=True)))
-
-        return traced
-
-    def _with_chain_dimension(self, graph: GraphModule) -> FlatFunction:
-        """Return the graph of one chain as a function of inputs with one row each, without another trace."""
-        return lambda *values: tuple(value.unsqueeze(0) for value in graph(*self._of_chain(0, values)))
-
-    @property
-    def _dimensions(self) -> tuple[int | None, ...]:
-        """Dimension of the chains in each input, as ``in_dims`` of `torch.vmap`."""
-        of_batch = 0 if self._own_batches else None
-        return (*[0] * len(self._names), *[of_batch] * len(self._batch_names))
-
-    def _vectorised(self, _inputs: Sequence[Tensor], _: FlatFunction) -> FlatFunction:
-        names, batch_names, takes_batch = self._names, self._batch_names, self._takes_batch
-        differentiated = bool(self._differentiated)
-
-        def one(*values: Tensor) -> tuple[Tensor, ...]:
-            batch = [dict(zip(batch_names, values[len(names) :], strict=True))] if takes_batch else []
-            sites = dict(zip(names, values[: len(names)], strict=True))
-            if not differentiated:
-                return (self._potential_fn(sites, *batch).detach(),)
-            gradient_and_value: Any = torch.func.grad_and_value(self._potential_fn)
-            gradient, energy = gradient_and_value(sites, *batch)
-            # Parameters of a module require gradients of their own, which would keep every iteration in memory.
-            return energy.detach(), *[gradient[name].detach() for name in names]
-
-        vectorised: FlatFunction = without_fallback_warnings(torch.func.vmap(one, in_dims=self._dimensions))
-        return vectorised
-
-
-def _chains_together(graph: GraphModule) -> int:
-    """Return the number of chains whose intermediate values all stay below the size that is memory-mapped again."""
-    values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
-    sizes = [value.numel() * value.element_size() for value in values if isinstance(value, Tensor)]
-    return max(1, _LARGEST_KEPT_BLOCK // max([*sizes, 1]))
+    def _by_functional_gradient(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Compute energy and gradient of one chain by torch.func, which `torch.vmap` supports."""
+        batch = [dict(zip(self._batch_names, values[len(self._names) :], strict=True))] if self._takes_batch else []
+        sites = dict(zip(self._names, values[: len(self._names)], strict=True))
+        if not self._differentiated:
+            return (self._potential_fn(sites, *batch).detach(),)
+        gradient_and_value: Any = torch.func.grad_and_value(self._potential_fn)
+        gradient, energy = gradient_and_value(sites, *batch)
+        # Parameters of a module require gradients of their own, which would keep every iteration in memory.
+        return energy.detach(), *[gradient[name].detach() for name in self._names]
 
 
 def _compiled(graph: FlatFunction, options: Mapping[str, Any]) -> FlatFunction:

@@ -18,7 +18,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
-from pyro_manifold.compiled import Verified, row_by_row, trace, vmapped
+from pyro_manifold.compiled import Verified, vectorise
 from pyro_manifold.density.batched import PotentialFunction, Sites
 from pyro_manifold.density.same_sites import OtherSitesError
 from pyro_manifold.density.sites import latent_sites
@@ -26,7 +26,6 @@ from pyro_manifold.density.supports import parameters, with_true_support
 from pyro_manifold.distributions import manifold_of
 
 _SCALES = (0.5, -0.5, 2.0, -2.0)  # both ways, as a support may differ on the two sides of a branch
-_COMPARED_CHAINS = 4
 _REMEDY = "sample a variable with a fixed support and transform it, such as x = a * u with u ~ Uniform(0, 1)"
 
 
@@ -207,24 +206,13 @@ class JointTransform:
 
         key = (of_one.__name__, tuple((x.shape[1:], x.dtype, x.device) for x in columns))
         if key not in self._functions:
-            self._functions[key] = _vectorised(flat, columns)
+            with torch.no_grad():  # compared elsewhere too, as a trace may freeze what is computed outside of torch
+                self._functions[key] = vectorise(flat, columns, subject=None, folded=False)
         found = self._functions[key](*columns)
         return {**sites, **{name: x.reshape(sites[name].shape) for name, x in zip(moved, found, strict=True)}}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_functions": {}}  # graphs are made again
-
-
-def _vectorised(flat: Callable[..., tuple[Tensor, ...]], columns: list[Tensor]) -> Verified:
-    def traced(_: Callable[..., Any]) -> Callable[..., Any]:
-        return vmapped(trace(flat, *[x[0].clone() for x in columns]))
-
-    function, rows = Verified(row_by_row(flat), "chain by chain"), list(range(min(len(columns[0]), _COMPARED_CHAINS)))
-    noise = torch.Generator().manual_seed(0)
-    elsewhere = [x + 0.1 * torch.randn(x.shape, generator=noise, dtype=x.dtype).to(x.device) for x in columns]
-    with torch.no_grad():  # elsewhere too, as a trace may have frozen what the model computes outside of torch
-        function.attempt("traced", traced, [columns, elsewhere], rows=rows)
-    return function
 
 
 # ---- detection ----------------------------------------------------------------------------------------------------

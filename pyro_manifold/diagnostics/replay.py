@@ -9,7 +9,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_manifold.compiled import FlatFunction, Verified, row_by_row, trace, vmapped
+from pyro_manifold.compiled import FlatFunction, vectorise
 from pyro_manifold.density import Program, has_data, in_minibatches, is_latent
 
 Values = dict[str, Tensor]
@@ -69,12 +69,9 @@ def over_draws(
 
 
 def _of_a_batch(flat: FlatFunction, columns: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    def vectorised(_: FlatFunction) -> FlatFunction:
-        return vmapped(trace(flat, *[column[0].clone() for column in columns]))
-
-    function = Verified(row_by_row(flat), "draw by draw")
     rows = _to_compare(columns)
-    function.attempt("traced", vectorised, [[column[rows] for column in columns]])
+    points = [[column[rows] for column in columns]]
+    function = vectorise(flat, columns, points=points, subject=None, folded=False, compared=None)
     return function(*columns)
 
 

@@ -1,0 +1,222 @@
+"""Vectorisation of a function of one row over many rows: trace, vectorise, trace again, compare, and fall back.
+
+Tracing comes before vectorising, since it also covers functions that `torch.vmap` does not support, such as those with
+an autograd function of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from pyro_manifold.compiled.agreement import FlatFunction
+from pyro_manifold.compiled.lowering import vmapped, without_fallback_warnings
+from pyro_manifold.compiled.operations import first_other_operation
+from pyro_manifold.compiled.passes import PRODUCTS, VECTORISATION, WITHOUT_STRIDES, folded_graph, run, simplified
+from pyro_manifold.compiled.rewriting import ATEN, writes
+from pyro_manifold.compiled.tracing import trace
+from pyro_manifold.compiled.verified import Labels, Verified
+
+_LARGEST_KEPT_BLOCK = 32 * 2**20 - 2**12  # bytes that glibc keeps in its heap; larger blocks fault page by page
+_COMPARED_ROWS = 4  # a few suffice; evaluating the function itself is slow
+
+
+class Vectorised(Verified):
+    """A function of rows, by the first of these backends that works and agrees with the function of each row.
+
+    They are the traced and vectorised graph, ``"traced"``; the function under `torch.vmap`, ``"vmapped"``; and a loop
+    over rows, ``"loop"``, which is in use until `vectorise` is called.
+
+    Args:
+        function: from tensors of one row to a tuple of tensors.
+        example: inputs of all rows, ``(rows, ...)``; they give number, shapes, dtypes and devices.
+        shared: number of the last inputs that are common to all rows, and have no dimension of rows.
+        labels: names in reports of differences.
+
+    Attributes:
+        of_one_row: the graph of one row; None if there is none.
+    """
+
+    of_one_row: GraphModule | None = None
+    _trace: GraphModule | None = None
+
+    def __init__(
+        self, function: FlatFunction, example: Sequence[Tensor], *, shared: int = 0, labels: Labels | None = None
+    ) -> None:
+        self._of_one, self._example, self._own = function, example, len(example) - shared
+        super().__init__(self._row_by_row, "loop", shared, labels)
+
+    def vectorise(
+        self,
+        points: Iterable[Sequence[Tensor]],
+        *,
+        alternative: FlatFunction | None = None,
+        subject: str | None = None,
+        folded: bool = True,
+        compared: int | None = _COMPARED_ROWS,
+    ) -> None:
+        """Use the first backend that can be built and agrees at all points.
+
+        Args:
+            points: inputs for the comparison, different from the example, so that a branch on values is detected.
+            alternative: the function in a form that `torch.vmap` supports, if the graph cannot be used; None to
+                continue row by row.
+            subject: the function in warnings, such as "The model"; None for no warning.
+            folded: whether to trace the vectorised graph too, which pays off from the second call on.
+            compared: number of rows that are compared; None for all.
+        """
+        rows = None if compared is None else list(range(min(len(self._example[0]), compared)))
+        backends = {"traced": (lambda _: self._traced(folded), "torch.vmap")}
+        if alternative is None:
+            backends["traced"] = (backends["traced"][0], "a loop over rows, which is slow")
+        else:
+            over_rows = without_fallback_warnings(torch.func.vmap(alternative, in_dims=self._dimensions))
+            backends["vmapped"] = (lambda _: over_rows, "a loop over chains, which is slow")
+        points = [list(point) for point in points]
+        for backend, (build, following) in backends.items():
+            failure = f"{subject} cannot be {backend} ({{reason}}); falling back to {following}."
+            if self.attempt(backend, build, points, rows=rows, failure=None if subject is None else failure):
+                break
+
+    def row(self, number: int, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the inputs of one row: its own, and the common ones."""
+        return [*[value[number] for value in inputs[: self._own]], *inputs[self._own :]]
+
+    def other_operation(self, inputs: Sequence[Tensor], row: int) -> str | None:
+        """Describe how the operations for a row differ from the trace, as only a branch can cause; None if not at all.
+
+        Raises:
+            Exception: that of the function.
+        """
+        if self._trace is None:
+            return None
+        one = [value.clone() for value in self.row(row, inputs)]
+        if not self._of_one(*one)[0].isfinite().all():
+            return None  # a run that raises on the way, such as by a factorisation, has a short trace
+        return first_other_operation(self._trace, self._graph_of(one))
+
+    @property
+    def _dimensions(self) -> tuple[int | None, ...]:
+        """Dimension of the rows in each input, as ``in_dims`` of `torch.vmap`."""
+        return (*[0] * self._own, *[None] * (len(self._example) - self._own))
+
+    def _row_by_row(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        results = [self._of_one(*self.row(number, inputs)) for number in range(len(inputs[0]))]
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+
+    def _traced(self, folded: bool) -> FlatFunction:
+        # Distinct storage for each input: tracing merges inputs that are the same tensor object.
+        inputs = [value.clone(memory_format=torch.contiguous_format) for value in self._example]
+        one = [value.clone() for value in self.row(0, inputs)]
+        graph = self._trace = self._graph_of(one)
+        if not folded:
+            self.of_one_row = graph
+            return vmapped(graph, self._dimensions)
+        try:
+            return self._of_all_rows(graph, inputs)
+        except RuntimeError:
+            # torch.vmap does not write values that differ between rows into a tensor that does not, and has no views
+            # that the memory layout of many rows does not allow.
+            if not writes(graph) and ATEN.view.default not in {node.target for node in graph.graph.nodes}:
+                raise
+        return self._of_all_rows(run(VECTORISATION, graph, *one), inputs)
+
+    def _graph_of(self, one: Sequence[Tensor]) -> GraphModule:
+        # A lambda, because the tracer would count the self of a method among the inputs.
+        return run(WITHOUT_STRIDES, trace(lambda *values: self._of_one(*values), *one))
+
+    def _of_all_rows(self, graph: GraphModule, inputs: Sequence[Tensor]) -> FlatFunction:
+        self.of_one_row = graph
+        rows, on_cpu, own = len(inputs[0]), inputs[0].device.type == "cpu", self._own
+        batch = min(rows, _rows_at_a_time(graph)) if on_cpu else rows
+
+        def part(values: Sequence[Tensor], first: int) -> list[Tensor]:
+            # Backward formulas of some factorisations depend on the memory layout, which a trace freezes: one for all.
+            each = [value[first : first + batch].contiguous() for value in values[:own]]
+            return [*each, *[value.contiguous() for value in values[own:]]]
+
+        # Traced once more, so that vectorising costs nothing at each call; branches on constants are resolved here.
+        graphs: dict[int, FlatFunction] = {}
+        for first in range(0, rows, batch):
+            count = min(batch, rows - first)
+            if count not in graphs:
+                then = PRODUCTS if on_cpu else ()
+                if count == 1 and not writes(graph):
+                    graphs[count] = self._with_row_dimension(simplified(graph, then=then))
+                else:
+                    graphs[count] = folded_graph(vmapped(graph, self._dimensions), *part(inputs, first), then=then)
+
+        def traced(*values: Tensor) -> tuple[Tensor, ...]:
+            starts = range(0, rows, batch)
+            results = [graphs[min(batch, rows - first)](*part(values, first)) for first in starts]
+            return results[0] if len(results) == 1 else tuple(map(torch.cat, zip(*results, strict=True)))
+
+        return traced
+
+    def _with_row_dimension(self, graph: GraphModule) -> FlatFunction:
+        """Return the graph of one row as a function of inputs with one row each, without another trace."""
+        return lambda *values: tuple(value.unsqueeze(0) for value in graph(*self.row(0, values)))
+
+
+def vectorise(
+    function: FlatFunction,
+    example: Sequence[Tensor],
+    *,
+    shared: int = 0,
+    points: Iterable[Sequence[Tensor]] | None = None,
+    alternative: FlatFunction | None = None,
+    subject: str | None = "The function",
+    folded: bool = True,
+    compared: int | None = _COMPARED_ROWS,
+) -> Vectorised:
+    """Vectorise a function of one row over rows, by the fastest backend that agrees with it.
+
+    Args:
+        function: from tensors of one row to a tuple of tensors.
+        example: inputs of all rows, ``(rows, ...)``.
+        shared: number of the last inputs that are common to all rows.
+        points: inputs for the comparison; the example with noise if None.
+        alternative: the function in a form that `torch.vmap` supports, if the graph cannot be used.
+        subject: the function in warnings; None for no warning.
+        folded: whether to trace the vectorised graph too, which pays off from the second call on.
+        compared: number of rows that are compared at each point; None for all.
+
+    Returns:
+        The function of all rows, a tuple of tensors ``(rows, ...)``.
+
+    Warns:
+        NotTraced: if there is no graph, with the reason.
+
+    Examples:
+        >>> def density(x):
+        ...     return (-x.square().sum() / 2,)
+        >>> many = vectorise(density, [torch.randn(5, 3)])
+        >>> many.backend, many(torch.ones(5, 3))[0].tolist()
+        ('traced', [-1.5, -1.5, -1.5, -1.5, -1.5])
+    """
+    found = Vectorised(function, example, shared=shared)
+    points = _with_noise(example) if points is None else points
+    found.vectorise(points, alternative=alternative, subject=subject, folded=folded, compared=compared)
+    return found
+
+
+def _with_noise(example: Sequence[Tensor]) -> list[list[Tensor]]:
+    noise = torch.Generator().manual_seed(0)
+
+    def moved(value: Tensor) -> Tensor:
+        if not value.is_floating_point():
+            return value
+        return value + 0.1 * torch.randn(value.shape, generator=noise, dtype=value.dtype).to(value.device)
+
+    return [list(example), [moved(value) for value in example]]
+
+
+def _rows_at_a_time(graph: GraphModule) -> int:
+    """Return the number of rows whose intermediate values all stay below the size that is memory-mapped again."""
+    values: list[Any] = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
+    sizes = [value.numel() * value.element_size() for value in values if isinstance(value, Tensor)]
+    return max(1, _LARGEST_KEPT_BLOCK // max([*sizes, 1]))
