@@ -1,6 +1,8 @@
 """Imports point one way: the files and folders of each folder can be put in an order, late imports counted."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -64,3 +66,34 @@ def test_a_circle_is_seen():
     circle = [(PACKAGE / "a.py", PACKAGE / "b/c.py"), (PACKAGE / "b/d.py", PACKAGE / "a.py")]
     with pytest.raises(CycleError):
         list(TopologicalSorter(rooms(PACKAGE, circle)).static_order())
+
+
+def test_compiled_imports_neither_pyro_nor_the_rest():
+    files = sorted((PACKAGE / "compiled").rglob("*.py"))
+    nodes = [(file, node) for file in files for node in ast.walk(ast.parse(file.read_text()))]
+    modules = [(file, node.module or "") for file, node in nodes if isinstance(node, ast.ImportFrom)]
+    modules += [(file, alias.name) for file, node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    own = "pyro_manifold.compiled"
+    others = [
+        (file.name, m)
+        for file, m in modules
+        if m.split(".")[0].startswith("pyro") and not f"{m}.".startswith(f"{own}.")
+    ]
+    assert not others
+
+
+def test_compiled_runs_without_pyro():
+    """It is imported from the package, whose own face imports Pyro: here under the name of a package of its own."""
+    code = (
+        "import importlib.util, sys, types\n"
+        "package = types.ModuleType('pyro_manifold')\n"
+        f"package.__path__ = [{str(PACKAGE)!r}]\n"
+        "sys.modules['pyro_manifold'] = package\n"
+        "import torch\n"
+        "from pyro_manifold.compiled import vectorise\n"
+        "many = vectorise(lambda x: (x.square().sum(),), [torch.randn(4, 3)])\n"
+        "assert many.backend == 'traced' and many(torch.ones(4, 3))[0].tolist() == [3.0] * 4\n"
+        "assert 'pyro' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -63,7 +63,7 @@ def native_gradient(of_one_chain, values):
     """Energy and gradients of many chains in C, from energy and gradients of one."""
     import torch
 
-    from pyro_manifold.compiled.native import native_loop
+    from pyro_manifold.compiled.native import compile_loop
 
     def gradient(*inputs):
         return [value.unsqueeze(0) for value in of_one_chain(*[value[0] for value in inputs[: len(values)]])]
@@ -74,7 +74,7 @@ def native_gradient(of_one_chain, values):
     def end(*inputs):
         return list(inputs[len(values) :])
 
-    loop = native_loop(begin, gradient, end, len(values) + 1, values, len(values[0]))
+    loop = compile_loop(begin, gradient, end, len(values) + 1, values, len(values[0]))
     return lambda *inputs: loop(1, *inputs)
 
 

@@ -82,7 +82,7 @@ def seconds_of_a_step(problem, chains, native, column_masses=False, seconds=SECO
 
 def seconds_of_products(n, p, seconds=SECONDS):
     """Processor time of the products of a step, in native code and by torch."""
-    from pyro_manifold.compiled.native import native_loop
+    from pyro_manifold.compiled.native import compile_loop
 
     both = torch.linalg.qr(torch.randn(1, n, 2 * p))[0]
     X, r = (part.contiguous() for part in both.chunk(2, -1))
@@ -94,7 +94,7 @@ def seconds_of_products(n, p, seconds=SECONDS):
         change = (r + moved) @ inner
         return [kept + change @ square, X @ (X.mT @ G)]
 
-    loop = native_loop(
+    loop = compile_loop(
         lambda G, r, X: [r.clone(), X.clone()],
         lambda G, _, __, r, X: step(G, r, X),
         lambda G, _, __, r, X: [r.sum((1, 2)), X.sum((1, 2))],

@@ -1,8 +1,15 @@
-"""Graphs of functions of tensors: tracing, constant folding, compilation, and comparison with the function."""
+"""Functions of tensors as verified graphs, vectorised over rows, and as compiled loops of many chains.
+
+It imports neither Pyro nor the rest of the package. `vectorise` makes a function of one row one of many rows, and
+`compile_loop` and `compile_sum` compile functions of one chain as C. Each is compared with the function, and what
+cannot be compiled has an error or a warning with the reason.
+"""
 
 from pyro_manifold.compiled.agreement import FactorisationError, FlatFunction, agrees, effect_of_rounding
 from pyro_manifold.compiled.broadcast_sinking import BROADCAST_SINKING
+from pyro_manifold.compiled.broadcasting import broadcast_shapes
 from pyro_manifold.compiled.lowering import vmapped, without_fallback_warnings
+from pyro_manifold.compiled.native import NativeLoop, compile_loop, compile_sum
 from pyro_manifold.compiled.operations import first_other_operation
 from pyro_manifold.compiled.passes import (
     DEAD_CODE,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.compiled.broadcasting import broadcast_shapes
 from pyro_manifold.compiled.rewriting import (
     ATEN,
     EXPAND,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.compiled.broadcasting import broadcast_shapes
 
 _ATEN = torch.ops.aten
 _BY_INDEX = {

@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.distributions.constraints import Constraint
 from torch.distributions.utils import lazy_property
 
-from pyro_manifold.broadcasting import broadcast_shapes
-from pyro_manifold.compiled import reason
+from pyro_manifold.compiled import broadcast_shapes, reason
 from pyro_manifold.density.distribution_parts import parts
 
 Arguments = dict[str, Any]

@@ -27,7 +27,7 @@ import torch.distributions as torch_dist
 from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
 from torch import Tensor
 
-from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.compiled import broadcast_shapes
 
 Moves = Callable[[str, Tensor], bool]
 """Function from the name and value of a parameter to whether it depends on latent sites."""

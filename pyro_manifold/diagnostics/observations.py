@@ -6,7 +6,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.compiled import broadcast_shapes
 from pyro_manifold.density import masks
 from pyro_manifold.diagnostics.replay import Node
 

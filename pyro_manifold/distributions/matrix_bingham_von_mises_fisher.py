@@ -9,7 +9,7 @@ from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.compiled import broadcast_shapes
 from pyro_manifold.distributions.bingham_envelope import sample_bingham
 from pyro_manifold.distributions.matrix_angular_central_gaussian import check_square
 from pyro_manifold.distributions.on_manifold import OnStiefel

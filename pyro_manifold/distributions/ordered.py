@@ -12,7 +12,7 @@ from torch import Size, Tensor
 from torch.distributions import HalfNormal
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.compiled import broadcast_shapes
 from pyro_manifold.distributions import constraints
 
 

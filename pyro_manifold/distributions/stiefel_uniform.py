@@ -9,7 +9,7 @@ from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.compiled import broadcast_shapes
 from pyro_manifold.distributions import constraints
 from pyro_manifold.distributions.on_manifold import OnStiefel
 from pyro_manifold.manifolds import Stiefel, check_shape

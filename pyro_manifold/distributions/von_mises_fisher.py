@@ -11,7 +11,7 @@ from torch import Size, Tensor
 from torch.distributions import Beta, register_kl
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.compiled import broadcast_shapes
 from pyro_manifold.distributions.constraints import uniform_sphere
 from pyro_manifold.distributions.rejection import Proposals, sample_by_rejection
 from pyro_manifold.distributions.repeated_rows import repeated_rows

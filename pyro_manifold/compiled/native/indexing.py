@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pyro_manifold.broadcasting import broadcast_shapes
+from pyro_manifold.compiled.broadcasting import broadcast_shapes
 from pyro_manifold.compiled.native import by_chain
 from pyro_manifold.compiled.native.values import (
     Index,

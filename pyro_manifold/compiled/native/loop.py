@@ -208,7 +208,7 @@ class NativeLoop:
         return self._strides_of[lengths]
 
 
-def native_loop(
+def compile_loop(
     begin: FlatStep,
     step: FlatStep,
     end: FlatStep,
@@ -245,7 +245,7 @@ def native_loop(
     return NativeLoop(reusing(found), example, chains)
 
 
-def native_sums(function: FlatStep, example: Sequence[Tensor], chains: int, shared: Iterable[int] = ()) -> NativeLoop:
+def compile_sum(function: FlatStep, example: Sequence[Tensor], chains: int, shared: Iterable[int] = ()) -> NativeLoop:
     """Compile a function of one chain whose outputs are summed over chains; call it with 0 steps.
 
     Args:

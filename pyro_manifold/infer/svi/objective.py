@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.compiled import FlatFunction, Labels, Verified, folded_graph
-from pyro_manifold.compiled.native import UnsupportedOperatorError, native_sums
+from pyro_manifold.compiled.native import UnsupportedOperatorError, compile_sum
 from pyro_manifold.density import Batch, BatchedPotential
 from pyro_manifold.infer.svi.reparametrisation import Reparametrisation
 
@@ -123,7 +123,7 @@ class Objective:
         rows = [value.unsqueeze(0) for value in self._parameters]
         self._rows = [value.to(dtype).unsqueeze(0).clone() for value in batch.values()]
         inputs = [self.noise, *rows, *self._rows]
-        loop = native_sums(of_one, inputs, self._particles, range(1 + count, len(inputs)))
+        loop = compile_sum(of_one, inputs, self._particles, range(1 + count, len(inputs)))
         self._native, self.outputs = loop.bound(0, inputs)
 
         def native(noise: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.compiled.native import Loop, NativeLoop, native_loop, reusing
+from pyro_manifold.compiled.native import Loop, NativeLoop, compile_loop, reusing
 from tests.compiled.native.loops import graph_of, loop_of
 from tests.infer.mcmc.compilers import native_code
 
@@ -46,7 +46,7 @@ def inputs(dtype, chains=CHAINS, n=N):
 def loop_that_begins(function, *values):
     """A loop that does all of its work before its first step."""
     count = len(values)
-    return native_loop(
+    return compile_loop(
         lambda *given: [given[0][..., :1].clone(), *[result.clone() for result in function(*given)]],
         lambda *given: [given[count] + 1],
         lambda *given: [value.clone() for value in given[count:-1]],
@@ -78,7 +78,7 @@ def test_states_are_exchanged_from_step_to_step(n):
     def step(x0, y0, x, y, s):
         return [y + x @ (x.mT @ y), x, s + (x * y0).sum((1, 2))]
 
-    loop = native_loop(
+    loop = compile_loop(
         lambda x, y: [x.clone(), y.clone(), x.sum((1, 2))],
         step,
         lambda x0, y0, x, y, s: [x.clone(), y.clone(), s.clone()],

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_manifold.compiled.native import native_sums
+from pyro_manifold.compiled.native import compile_sum
 from tests.infer.mcmc.compilers import native_code
 
 pytestmark = native_code
@@ -23,14 +23,14 @@ def inputs(chains):
 @pytest.mark.parametrize("chains", [1, 3, 8, 11])
 def test_lanes_without_a_chain_do_not_count(chains):
     given = inputs(chains)
-    sums = native_sums(function, given, chains, shared=[2])
+    sums = compile_sum(function, given, chains, shared=[2])
     for found, each in zip(sums(0, *given), function(*given), strict=True):
         torch.testing.assert_close(found, each.sum(0))
 
 
 def test_a_bound_call_reads_its_memory_again():
     given = inputs(5)
-    call, outputs = native_sums(function, given, 5, shared=[2]).bound(0, given)
+    call, outputs = compile_sum(function, given, 5, shared=[2]).bound(0, given)
     for _ in range(3):
         given[0].normal_()
         call()
@@ -40,6 +40,6 @@ def test_a_bound_call_reads_its_memory_again():
 
 def test_inputs_that_are_not_contiguous_are_refused():
     given = inputs(4)
-    sums = native_sums(function, given, 4, shared=[2])
+    sums = compile_sum(function, given, 4, shared=[2])
     with pytest.raises(ValueError, match="contiguous"):
         sums.bound(0, [given[0].T.contiguous().T, *given[1:]])

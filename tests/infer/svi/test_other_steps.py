@@ -110,7 +110,7 @@ def test_missing_native_code_is_reported(monkeypatch, native_at_once):
     def uncovered(*_, **__):
         raise steps_of_svi.NotTracedError("no compiler here")
 
-    monkeypatch.setattr("pyro_manifold.infer.svi.objective.native_sums", uncovered)
+    monkeypatch.setattr("pyro_manifold.infer.svi.objective.compile_sum", uncovered)
     svi = svi_of(regression, pyros.AutoNormal(regression))
     with pytest.warns(UserWarning, match="No native code for the steps of SVI.*no compiler here"):
         svi.run(5, *rows())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.compiled import FlatFunction, Labels, Verified
-from pyro_manifold.compiled.native import NativeLoop, native_loop, wrong_operator_of
+from pyro_manifold.compiled.native import NativeLoop, compile_loop, wrong_operator_of
 from pyro_manifold.density import Batch
 from pyro_manifold.infer.mcmc.transitions.states import Noise, PureTransition, S, Statistics, unbound
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density, StepGraph
@@ -215,7 +215,7 @@ class Executable(Generic[S, T]):
             return [value.clone() if any(value is x for x in values) else value for value in found]
 
         shared = range(len(example) - batches, len(example))
-        return native_loop(begin, step, end, len(carried), example, chains, shared)
+        return compile_loop(begin, step, end, len(carried), example, chains, shared)
 
 
 def _num_steps(settings: Any) -> int:
