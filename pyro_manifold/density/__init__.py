@@ -18,12 +18,13 @@ from pyro_manifold.density.handlers import models_run, one_thread_at_a_time
 from pyro_manifold.density.initial_values import NoFiniteStartError, finite_values, initial_values
 from pyro_manifold.density.loader import target_from_loader
 from pyro_manifold.density.minibatch import Minibatch, in_minibatches, shapes_of
-from pyro_manifold.density.model import ModelTarget, Target, target_from_model, target_from_potential
+from pyro_manifold.density.model import ModelTarget, target_from_model
 from pyro_manifold.density.prior import prior_density
 from pyro_manifold.density.program import ModelOptions, Program
 from pyro_manifold.density.seeds import seed_of
 from pyro_manifold.density.sites import has_data, is_deterministic, is_latent, latent_sites
 from pyro_manifold.density.supports import with_true_support
+from pyro_manifold.density.target import Target, target_from_potential
 from pyro_manifold.density.tempered import (
     INVERSE_TEMPERATURE,
     TemperedTarget,

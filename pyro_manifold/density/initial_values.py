@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_manifold.compiled import reason
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.causes import is_about_dtypes
-from pyro_manifold.density.model import Target
+from pyro_manifold.density.target import Target
 
 _MAXIMUM_DRAWS = 100
 

@@ -10,7 +10,7 @@ from pyro_manifold.density.batched import Batch, BatchPotential, Sites
 from pyro_manifold.density.batched_density import BatchedDensity
 from pyro_manifold.density.batches import Batches
 from pyro_manifold.density.minibatch import Minibatch, on_all_data
-from pyro_manifold.density.model import Target
+from pyro_manifold.density.target import Target
 from pyro_manifold.density.tempered import WithoutLikelihood
 
 

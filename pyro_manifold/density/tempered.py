@@ -22,8 +22,8 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_manifold.density.batched import PotentialFunction, Sites
-from pyro_manifold.density.model import Target
 from pyro_manifold.density.sites import is_deterministic
+from pyro_manifold.density.target import Target
 from pyro_manifold.manifolds import Constant, Manifold
 
 INVERSE_TEMPERATURE = "inverse temperature"
