@@ -64,7 +64,7 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", seed=0, **op
         "gradients": sum(steps) * chains,
         "gradients_of_draws": sum(steps[warmup:]) * chains,
         "acceptance": [float(rate) for rate in report["acceptance_rate"].values()],
-        "divergences": sum(map(len, report["divergences"].values())),
+        "divergences": sum(map(len, report.get("divergences", {}).values())),
     }
     samples = mcmc.get_samples(group_by_chain=True)
     return Run({name: value.numpy() for name, value in samples.items()}, times | figures)

@@ -188,6 +188,9 @@ def vectorise(
     Returns:
         The function of all rows, a tuple of tensors ``(rows, ...)``.
 
+    Raises:
+        ValueError: for a function that returns no tuple, or an example that is no list of tensors.
+
     Warns:
         NotTraced: if there is no graph, with the reason.
 
@@ -198,7 +201,11 @@ def vectorise(
         >>> many.backend, many(torch.ones(5, 3))[0].tolist()
         ('traced', [-1.5, -1.5, -1.5, -1.5, -1.5])
     """
+    if not callable(function) or isinstance(example, Tensor) or not all(isinstance(x, Tensor) for x in example):
+        raise ValueError("vectorise: expected a function of tensors, and a list of example tensors, (rows, ...).")
     found = Vectorised(function, example, shared=shared)
+    if not isinstance(function(*found.row(0, example)), tuple | list):
+        raise ValueError("vectorise: the function returns one value, expected a tuple of tensors, such as (value,).")
     points = _with_noise(example) if points is None else points
     found.vectorise(points, alternative=alternative, subject=subject, folded=folded, compared=compared)
     return found

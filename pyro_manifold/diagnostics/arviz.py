@@ -163,7 +163,9 @@ def _by_chain(group: str, draws_of: Mapping[str, Any] | None, chains: int, draws
 def _prior_groups(prior: Mapping[str, Any] | None, posterior: Group, observed: Group) -> dict[str, Group]:
     """Return the groups ``prior`` and ``prior_predictive``, each value ``(1, draws, ...)``."""
     if prior is not None and not isinstance(prior, Mapping):
-        raise ValueError(f"prior={prior!r}, expected draws, {{site: tensor}}.")
+        raise ValueError(
+            f"prior={prior!r}, expected draws, {{site: tensor}}; MCMC.to_inferencedata(prior=500) draws them."
+        )
     values = {name: torch.as_tensor(value) for name, value in (prior or {}).items()}
     check_same_number(values, "prior")
     shapes = {name: value.shape[2:] for name, value in posterior.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pyro.infer import Predictive
 from torch import Tensor
@@ -44,7 +45,7 @@ class Notes:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Posterior:
     """Draws from a posterior with the model that they are from: what a run leaves behind.
 
@@ -78,6 +79,25 @@ class Posterior:
     density: Target | None = None
     known: Sequence[Symmetry] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.program, Program | None):
+            raise ValueError(f"Posterior: program is a {type(self.program).__name__}, expected a Program or None.")
+        groups = [group for group in (self.draws, self.statistics) if isinstance(group, dict)]  # others are on disk
+        values = {name: value for group in groups for name, value in group.items()}
+        others = [name for name, value in values.items() if not isinstance(value, Tensor)]
+        if others:
+            raise ValueError(f"Posterior: {others} are no tensors: Posterior.of converts arrays.")
+        fronts = {name: tuple(value.shape[:2]) for name, value in values.items()}
+        if any(len(front) < 2 for front in fronts.values()) or len(set(fronts.values())) > 1:
+            raise ValueError(
+                f"Posterior: draws have the leading dimensions {fronts}, expected the same number of chains and draws "
+                "for each, {name: (chains, draws, ...)}; for one chain, value[None]."
+            )
+
+    def __repr__(self) -> str:
+        model = "" if self.program is None else f", of {getattr(self.program.model, '__name__', 'a model')}"
+        return f"Posterior({list(self.draws)}: {self.chains} {self.unit} of {self.length} draws{model})"
+
     @classmethod
     def of(cls, source: Any) -> Posterior:
         """Return the posterior of a run of this package or of Pyro, or of draws by name.
@@ -92,7 +112,7 @@ class Posterior:
         if isinstance(source, Posterior):
             return source
         if isinstance(source, Mapping):
-            return cls(_checked({name: torch.as_tensor(value) for name, value in source.items()}))
+            return cls({name: _as_tensor(name, value) for name, value in source.items()})
         if hasattr(source, "posterior"):
             return cls.of(source.posterior)
         samples = getattr(source, "_samples", None)
@@ -107,20 +127,27 @@ class Posterior:
     def concat(cls, parts: Sequence[Posterior]) -> Posterior:
         """Join posteriors of the same model chain by chain; of different lengths, the last draws are kept.
 
-        Statistics that some lack are left out, and notes are not kept.
+        Statistics that some lack are left out. Of the notes, those on the precision of particles are kept.
 
         Raises:
-            ValueError: without parts, or for parts with other sites or shapes.
+            ValueError: without parts, or for parts with other sites, shapes, models or arguments, for parts without
+                draws, or for chains together with runs of `SMC`.
         """
-        parts = list(parts)
-        if not parts:
-            raise ValueError("Posterior.concat: there are no posteriors, expected at least one.")
-        length = min(part.length for part in parts)
+        parts = [parts] if isinstance(parts, Posterior) else list(parts)
+        if not parts or not all(isinstance(part, Posterior) for part in parts):
+            raise ValueError("Posterior.concat: expected a list of at least one Posterior; see Posterior.of.")
+        if len({part.unit for part in parts}) > 1:
+            raise ValueError(
+                "Posterior.concat: chains and runs of SMC cannot be joined: pass the latter as particles= of modes."
+            )
+        program, length = _common_program(parts), min(part.length for part in parts)
         draws = {name: _joined(name, [part.draws for part in parts], length) for name in _names(parts)}
+        if not length and draws:
+            raise ValueError("Posterior.concat: one of the parts has no draws: leave it out.")
         shared = [name for name in parts[0].statistics if all(name in part.statistics for part in parts)]
         statistics = {name: _joined(name, [part.statistics for part in parts], length) for name in shared}
-        first = parts[0]
-        return cls(draws, statistics, first.program, unit=first.unit, density=first.density)
+        known = parts[0].known if all(part.known == parts[0].known for part in parts) else None
+        return cls(draws, statistics, program, _joined_notes(parts), parts[0].unit, parts[0].density, known)
 
     @classmethod
     def of_guide(cls, guide: Callable[..., Any], program: Program, length: int = 1000) -> Posterior:
@@ -132,15 +159,29 @@ class Posterior:
             length: number of draws.
 
         Raises:
-            ValueError: for a guide without some of the sites of the model.
+            ValueError: for a guide without some of the sites of the model, or with other shapes or supports.
         """
-        names = [*program.target.manifolds, *program.target.transforms]
+        if not callable(guide) or not isinstance(program, Program):
+            raise ValueError("Posterior.of_guide: expected a guide and a Program, such as mcmc.program.")
+        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+            raise ValueError(f"Posterior.of_guide: length={length!r}, expected a positive integer.")
+        target = program.target
+        shapes = {name: value.shape for name, value in target.values(target.draw()).items()}
         with torch.no_grad():
             found = Predictive(guide, num_samples=length)(*program.args, **program.kwargs)
-        missing = sorted(set(names) - set(found))
+        missing = sorted(set(shapes) - set(found))
         if missing:
             raise ValueError(f"Posterior.of_guide: the guide has no sites {missing}, expected those of the model.")
-        return cls({name: found[name].unsqueeze(0) for name in names}, program=program)
+        # Pyro's draws have dimensions of size 1 for plates that a site is not in.
+        wrong = [name for name, shape in shapes.items() if found[name].numel() != length * shape.numel()]
+        if wrong:
+            raise ValueError(
+                f"Posterior.of_guide: '{wrong[0]}' has shape {tuple(found[wrong[0]].shape[1:])} in the guide, expected "
+                f"{tuple(shapes[wrong[0]])} as in the model."
+            )
+        draws = {name: found[name].reshape(length, *shape) for name, shape in shapes.items()}
+        _check_supports(draws, program)
+        return cls({name: value.unsqueeze(0) for name, value in draws.items()}, program=program)
 
     @property
     def chains(self) -> int:
@@ -242,15 +283,47 @@ def of_pyro(mcmc: Any) -> Posterior:
     return Posterior(samples, statistics, program, Notes({"acceptance_rate": rates} if rates else {}))
 
 
-def _checked(draws: dict[str, Tensor]) -> dict[str, Tensor]:
-    fronts = {name: tuple(value.shape[:2]) for name, value in draws.items()}
-    short = [name for name, front in fronts.items() if len(front) < 2]
-    if short or len(set(fronts.values())) > 1:
-        raise ValueError(
-            f"Posterior.of: draws have the leading dimensions {fronts}, expected the same number of chains and draws "
-            "for each, {name: (chains, draws, ...)}; for one chain, value[None]."
-        )
-    return draws
+def _as_tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        array = np.ascontiguousarray(value)
+        return torch.as_tensor(array.astype(array.dtype.newbyteorder("="), copy=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Posterior.of: '{name}' is no array of numbers, (chains, draws, ...): {error}.") from None
+
+
+def _check_supports(draws: Mapping[str, Tensor], program: Program) -> None:
+    """Raise ValueError if draws of a site are outside of its support in the model, unless that depends on others."""
+    nodes = program.trace({name: value[0] for name, value in draws.items()}).nodes
+    for name in sorted(set(draws) - program.target.dependent):
+        support = nodes[name]["fn"].support
+        outside = int((~support.check(draws[name])).sum())
+        if outside:
+            raise ValueError(
+                f"Posterior.of_guide: draws of '{name}' are outside of its support in the model, {support}: take a "
+                "guide with the same support."
+            )
+
+
+def _common_program(parts: Sequence[Posterior]) -> Program | None:
+    programs = [part.program for part in parts if part.program is not None]
+    if not programs:
+        return None
+    first, *others = programs
+    for other in others:
+        if other.model is not first.model or (other is not first and other.fingerprints() != first.fingerprints()):
+            raise ValueError("Posterior.concat: the parts are of different models or data, expected the same for all.")
+    return first
+
+
+def _joined_notes(parts: Sequence[Posterior]) -> Notes:
+    """Return the notes on the precision of particles; the relative variance is that of a mean over parts."""
+    notes = [part.notes for part in parts]
+    variance = sum(each.relative_variance for each in notes) / len(notes) ** 2
+    lengths = [each.chain_length for each in notes if each.chain_length is not None]
+    from_prior = all(each.from_prior for each in notes)
+    return Notes(chain_length=max(lengths, default=None), relative_variance=variance, from_prior=from_prior)
 
 
 def _names(parts: Sequence[Posterior]) -> list[str]:

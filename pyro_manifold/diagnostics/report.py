@@ -65,7 +65,7 @@ def diagnose(posterior: Posterior) -> Diagnostics:
     """Return the diagnostics of a posterior; see `MCMC.diagnostics` for its entries.
 
     Args:
-        posterior: draws of a run; `Posterior.of` converts others.
+        posterior: a `Posterior`, or what `Posterior.of` takes: a run, or draws by name.
 
     Examples:
         >>> import torch
@@ -73,14 +73,22 @@ def diagnose(posterior: Posterior) -> Diagnostics:
         >>> sorted(diagnose(Posterior({"x": draws})))
         ['disagreeing_chains', 'modes', 'x']
     """
+    posterior = Posterior.of(posterior)
     samples, notes = posterior.draws, posterior.notes
-    found: dict[str, Any] = {name: measures(samples[name], notes.num_superchains) for name in samples}
-    if posterior.unit == "chains":
-        found |= {name: of_chains(values) for name, values in chain_entries(posterior.statistics).items()}
-    density = {} if posterior.log_density is None else {"log_density": posterior.log_density}
-    found["disagreeing_chains"] = disagreements({**known_quantities(samples, posterior.symmetries or []), **density})
-    found |= modes_of_run(samples, posterior.log_density, lambda: posterior.symmetries or [])
-    return Diagnostics({**found, **notes.entries})
+    entries: dict[str, Any] = {name: of_chains(values) for name, values in chain_entries(posterior.statistics).items()}
+    known = known_quantities(samples, posterior.symmetries or [])
+    if posterior.log_density is not None:
+        known[_free("log_density", known)] = posterior.log_density
+    entries["disagreeing_chains"] = disagreements(known)
+    entries |= modes_of_run(samples, posterior.log_density, lambda: posterior.symmetries or [])
+    entries |= notes.entries
+    sites = {_free(name, entries): measures(samples[name], notes.num_superchains) for name in samples}
+    return Diagnostics({**sites, **entries})
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    """Return a name, with a suffix if it is taken."""
+    return f"{name}_site" if name in taken else name
 
 
 def chain_entries(statistics: Mapping[str, Tensor]) -> dict[str, list[Any]]:
@@ -89,9 +97,7 @@ def chain_entries(statistics: Mapping[str, Tensor]) -> dict[str, list[Any]]:
     ``"divergences"`` lists the draws that diverged, ``"acceptance_rate"`` is the fraction accepted,
     ``"orthogonality_error"`` the largest distance from a manifold, and ``"jittered_metrics"`` counts draws.
     """
-    if not statistics:
-        return {}
-    found: dict[str, list[Any]] = {"divergences": [[] for _ in statistics[next(iter(statistics))]]}
+    found: dict[str, list[Any]] = {}
     if "diverging" in statistics:
         found["divergences"] = [chain.nonzero().flatten().tolist() for chain in statistics["diverging"]]
     if "accepted" in statistics:

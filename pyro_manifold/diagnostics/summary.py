@@ -18,7 +18,7 @@ def summarise(posterior: Posterior, prob: float = 0.9, *, align: bool = True, ma
     """Return the table of `MCMC.summary` with the lines before and below it.
 
     Args:
-        posterior: draws of a run; `Posterior.of` converts others.
+        posterior: a `Posterior`, or what `Posterior.of` takes: a run, or draws by name.
         prob: probability of the interval, between 0 and 1.
         align: whether to align draws.
         max_rows: largest number of rows of a site; None is 20 with ``align``, and no limit without.
@@ -32,7 +32,7 @@ def summarise(posterior: Posterior, prob: float = 0.9, *, align: bool = True, ma
         >>> print(summarise(Posterior({"x": draws})).split()[0])
         mean
     """
-    parts = _aligned if align else _as_drawn
+    posterior, parts = Posterior.of(posterior), _aligned if align else _as_drawn
     text, lines = parts(posterior, prob, max_rows)
     return "\n".join([text, *_of_divergences(posterior), *lines, *posterior.notes.lines])
 
@@ -42,12 +42,16 @@ def _aligned(posterior: Posterior, prob: float, max_rows: int | None) -> tuple[s
     samples, symmetries, superchains = posterior.draws, posterior.symmetries, posterior.notes.num_superchains
     aligned = align_draws(samples, symmetries or [])
     text = table(aligned.draws, prob, superchains, _MOST_ROWS if max_rows is None else max_rows)
-    if symmetries is None or not samples:
+    if not samples:
         return text, []
-    first = not_finite(samples) or disagreement_warning(
-        samples, symmetries, posterior.log_density, superchains, posterior.unit, posterior.divergences
-    )
+    first = not_finite(samples)
+    if first is None and symmetries is not None:
+        first = disagreement_warning(
+            samples, symmetries, posterior.log_density, superchains, posterior.unit, posterior.divergences
+        )
     text = text if first is None else f"{first}\n{text}"
+    if symmetries is None:
+        return text, []
     pairs = zip(symmetries, aligned.ambiguous_fraction, strict=True)
     return text, [
         alignment_note(symmetry, ambiguous_fraction, samples, posterior.unit) for symmetry, ambiguous_fraction in pairs
@@ -73,7 +77,7 @@ def _reasons(posterior: Posterior, symmetries: Sequence[Symmetry] | None) -> Ite
 
 
 def _of_divergences(posterior: Posterior) -> Iterator[str]:
-    if posterior.statistics and posterior.unit == "chains":
+    if "diverging" in posterior.statistics:
         yield f"Number of divergences: {posterior.divergences}"
         if posterior.divergences:
-            yield divergence_advice(posterior.program, posterior.draws, posterior.statistics.get("diverging"))
+            yield divergence_advice(posterior.program, posterior.draws, posterior.statistics["diverging"])

@@ -248,6 +248,8 @@ class MCMC(Results):
     def _take(self, program: Program | None) -> None:
         if self._store is not None:
             self._store.check_is_free(self._resume, self._shards is not None)
+        if self._samples is not None and self.num_samples:
+            _ = self.posterior  # a run that fails leaves the draws of the one before, with the arguments of that one
         self.program = program
         # Attributes of Pyro's MCMC, which `arviz.from_pyro` reads.
         self._args, self._kwargs = ((), {}) if program is None else (program.args, program.kwargs)

@@ -99,9 +99,10 @@ class Results(pyro.infer.MCMC):
         samples = _selected(draws, num_samples, group_by_chain)
         if not deterministic:
             return samples
-        if self.program is None:
+        program = self.posterior.program
+        if program is None:
             raise ValueError("deterministic=True needs a model, but the kernel was given potential_fn")
-        return {**samples, **deterministic_by_chain(self.program, samples, 2 if group_by_chain else 1)}
+        return {**samples, **deterministic_by_chain(program, samples, 2 if group_by_chain else 1)}
 
     def get_extra_fields(self, group_by_chain: bool = False) -> Statistics:
         """Return the statistics of each draw: log density, energy, step size and others recorded by the kernel.

@@ -9,9 +9,10 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import NUTS
+from pyro.infer.autoguide import AutoNormal
 
 from pyro_manifold.density import Program
-from pyro_manifold.diagnostics import Posterior, modes, open_posterior, summarise, to_inferencedata
+from pyro_manifold.diagnostics import Notes, Posterior, diagnose, modes, open_posterior, summarise, to_inferencedata
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 
@@ -129,6 +130,75 @@ def test_draws_of_a_guide_are_a_posterior(run):
         Posterior.of_guide(lambda: None, Program(model))
 
 
+def in_groups(y):
+    """A site in a plate, for whose sake Pyro gives the draws of other sites a dimension of size 1."""
+    centre = pyro.sample("centre", dist.Normal(0.0, 1.0))
+    pyro.deterministic("twice", 2 * centre)
+    with pyro.plate("groups", len(y)):
+        effects = pyro.sample("effects", dist.LogNormal(centre, 1.0))
+        pyro.sample("y", dist.Normal(effects, 1.0), obs=y)
+
+
+def test_draws_of_a_guide_have_the_shapes_of_the_model():
+    program = Program(in_groups, (torch.ones(5),))
+    guide = AutoNormal(in_groups)
+    guide(torch.ones(5))
+    posterior = Posterior.of_guide(guide, program, 30)
+    assert {name: tuple(x.shape) for name, x in posterior.draws.items()} == {"centre": (1, 30), "effects": (1, 30, 5)}
+    found = to_inferencedata(posterior, log_likelihood=False).posterior
+    np.testing.assert_allclose(found["twice"], 2 * posterior.draws["centre"])
+
+    def outside(y):
+        pyro.sample("centre", dist.Normal(0.0, 1.0))
+        pyro.sample("effects", dist.Normal(-5.0, 1.0).expand([5]).to_event(1))
+
+    with pytest.raises(ValueError, match="draws of 'effects' are outside of its support"):
+        Posterior.of_guide(outside, program, 30)
+
+    def single(y):
+        pyro.sample("centre", dist.Normal(0.0, 1.0))
+        pyro.sample("effects", dist.LogNormal(0.0, 1.0))
+
+    with pytest.raises(ValueError, match=r"'effects' has shape \(\) in the guide, expected \(5,\)"):
+        Posterior.of_guide(single, program, 30)
+
+
+def test_a_second_run_that_fails_leaves_draws_and_data_of_the_first():
+    def normal(y):
+        m = pyro.sample("m", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(m, 1.0).expand([len(y)]).to_event(1), obs=y)
+
+    first, broken = torch.ones(3), torch.full((3,), torch.nan)
+    mcmc = MCMC(OHMC(normal), 20, 20, disable_progbar=True)
+    mcmc.run(first)
+    draws = mcmc.get_samples()["m"]
+    with pytest.raises(ValueError, match="NaN"):
+        mcmc.run(broken)
+    assert torch.equal(mcmc.posterior.program.args[0], first)
+    assert torch.equal(mcmc.posterior.draws["m"][0], draws)
+    assert mcmc.posterior.log_density.shape == (1, 20)
+
+
+def test_joined_particles_are_no_more_precise_than_twice_as_many():
+    particles = Posterior({"x": torch.randn(2, 64)}, unit="runs", notes=Notes(chain_length=16, relative_variance=0.04))
+    joined = Posterior.concat([particles, particles])
+    assert (joined.notes.chain_length, joined.notes.relative_variance) == (16, 0.02)
+
+
+def test_sites_with_the_names_of_entries_are_kept():
+    x = torch.randn(3, 40)
+    found = diagnose(Posterior({"log_density": x + 9 * torch.arange(3.0)[:, None], "modes": x}, {"lp": x}))
+    assert list(found["disagreeing_chains"]) == ["log_density"]
+    assert "r_hat" in found["modes_site"]
+    assert len(repr(found)) < 300
+
+
+def test_draws_that_are_not_finite_are_named_without_a_model():
+    x = torch.randn(3, 40)
+    x[0, 5] = torch.nan
+    assert summarise({"x": x}).startswith("Draws of `x` (1 of 120) are not finite")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -136,7 +206,22 @@ def test_draws_of_a_guide_are_a_posterior(run):
         (lambda: Posterior.of({"x": torch.ones(5)}), "for one chain, value"),
         (lambda: Posterior.of({"x": torch.ones(2, 5), "y": torch.ones(2, 6)}), "the same number of chains and draws"),
         (lambda: Posterior.of(MCMC(OHMC(axes), 2)), "there are no draws yet"),
-        (lambda: Posterior.concat([]), "expected at least one"),
+        (lambda: Posterior.concat([]), "at least one Posterior"),
+        (lambda: Posterior.concat([{"x": torch.ones(1, 2)}]), "at least one Posterior"),
+        (lambda: Posterior({"x": torch.ones(2, 5)}, {"lp": torch.ones(2, 4)}), "the same number of chains and draws"),
+        (lambda: Posterior({"x": np.ones((2, 5))}), r"\['x'\] are no tensors: Posterior.of"),
+        (lambda: Posterior({"x": torch.ones(2, 5)}, program=axes), "program is a function, expected a Program"),
+        (lambda: Posterior.of({"x": [["a", "b"]]}), "'x' is no array of numbers"),
+        (lambda: Posterior.of_guide(axes, axes), "expected a guide and a Program"),
+        (lambda: Posterior.of_guide(axes, Program(axes), 0), "length=0, expected a positive integer"),
+        (
+            lambda: Posterior.concat([Posterior({"x": torch.ones(1, 2)}, program=Program(m)) for m in (axes, int)]),
+            "different models or data",
+        ),
+        (
+            lambda: Posterior.concat([Posterior({"x": torch.ones(2, 2)}, unit=unit) for unit in ("chains", "runs")]),
+            "particles= of modes",
+        ),
         (lambda: Posterior.concat([Posterior({"x": torch.ones(1, 2)}), Posterior({})]), "expected the same for all"),
         (
             lambda: Posterior.concat([Posterior({"x": torch.ones(1, 2, k)}) for k in (1, 2)]),

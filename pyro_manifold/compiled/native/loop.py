@@ -117,12 +117,17 @@ class NativeLoop:
             steps: number of steps.
             *inputs: inputs with the shapes of the example; each may be shared by all chains or not, as in the example
                 or otherwise.
+
+        Raises:
+            ValueError: for another number of inputs, sizes or dtype than in the example, or negative ``steps``.
         """
+        if not isinstance(steps, int) or steps < 0:
+            raise ValueError(f"steps={steps!r} of a compiled loop, expected an integer ≥ 0.")
         inputs = tuple(value if value.is_contiguous() else value.contiguous() for value in inputs)
+        self._check_inputs(inputs)
         outputs = self._empty()
         if self._chains:
             given, taken = _pointers(inputs), _pointers(outputs)
-            self._check_inputs(inputs)
             self._run(self._chains, steps, given, self._strides(inputs), taken, *self._constant_pointers)
             self._check_accesses()
         return outputs
@@ -142,7 +147,8 @@ class NativeLoop:
         pointers = _pointers(inputs), self._strides(inputs), _pointers(outputs), *self._constant_pointers
 
         def call() -> None:
-            self._check_inputs(inputs)  # a reference, which also keeps their memory
+            if self._checked:
+                self._check_inputs(inputs)  # a reference, which also keeps their memory
             memory.zero_()
             self._run(self._chains, steps, *pointers)
             self._check_accesses()
@@ -185,12 +191,17 @@ class NativeLoop:
         ]
 
     def _check_inputs(self, inputs: Sequence[Tensor]) -> None:
-        """Raise OutsideArrayError in a checked build if an input has another size than the example."""
-        if not self._checked:
-            return
+        """Raise ValueError if an input has another size than the example; OutsideArrayError in a checked build."""
+        if len(inputs) != len(self._sizes):
+            raise ValueError(
+                f"a compiled loop has {len(inputs)} inputs, expected {len(self._sizes)} as in its example."
+            )
         for number, (value, size) in enumerate(zip(inputs, self._sizes, strict=True)):
             if value.dtype != self._dtype or value.numel() not in (size, size * self._chains):
-                raise OutsideArrayError(f"input {number} has {value.numel()} numbers of {value.dtype}, not {size}")
+                raise (OutsideArrayError if self._checked else ValueError)(
+                    f"input {number} of a compiled loop has shape {tuple(value.shape)} and {value.dtype}, expected "
+                    f"{size} numbers, or those of each of {self._chains} chains, of {self._dtype}."
+                )
 
     def _check_accesses(self) -> None:
         """Raise OutsideArrayError in a checked build if the last call accessed memory outside an array."""
@@ -231,10 +242,16 @@ def compile_loop(
     Raises:
         UnsupportedOperatorError, NoSpeedupError, NoCompilerError: if it cannot be compiled.
     """
+    shared = list(shared)
     one = [value[:1].clone() for value in example]
     with torch.no_grad():
         begun = [value.clone() for value in begin(*one)]
     state, kept = begun[:carried], begun[carried:]
+    if len(state) < carried or any(not 0 <= number < len(example) for number in shared):
+        raise ValueError(
+            f"compile_loop: carried={carried} and shared={list(shared)}, expected at most the {len(begun)} tensors "
+            f"that begin returns, and indices of the {len(example)} inputs."
+        )
     found = Loop(
         _graph(begin, *one),
         _graph(step, *one, *state),
