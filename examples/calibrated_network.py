@@ -26,10 +26,10 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.infer.autoguide import init_to_sample
+from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from examples import datasets, gallery
-from pyro_manifold import contrib
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
 from pyro_manifold.nn import to_bayesian_
@@ -172,10 +172,27 @@ def report_of_prior(model, images, networks=200):
     return float(confidence), float(share)
 
 
+def calibration_error(probabilities, labels, bins=15):
+    """Return the mean over bins of confidence of the distance from confidence to accuracy, weighted by their images."""
+    confidence, predicted = probabilities.max(-1)
+    excess, place = confidence - (predicted == labels).to(confidence.dtype), (confidence * bins).ceil().long() - 1
+    return excess.new_zeros(bins).index_add(0, place.clamp(0, bins - 1), excess).abs().sum() / len(labels)
+
+
+def entropy(probabilities):
+    """Return the entropy of each prediction."""
+    return torch.special.entr(probabilities).sum(-1)
+
+
+def detection(inside, outside):
+    """Return the area under the ROC curve of the entropy, by which images are detected that are no test images."""
+    return roc_auc_score([0] * len(inside) + [1] * len(outside), torch.cat([entropy(inside), entropy(outside)]))
+
+
 def calibration_of_simulated(probabilities, repeats=200):
     """Return the mean calibration error of labels that are drawn from the predictions."""
     labels = torch.distributions.Categorical(probabilities).sample((repeats,))
-    return torch.stack([contrib.expected_calibration_error(probabilities, each) for each in labels]).mean()
+    return torch.stack([calibration_error(probabilities, each) for each in labels]).mean()
 
 
 def report(probabilities, answers):
@@ -186,14 +203,11 @@ def report(probabilities, answers):
         power, after = scaled(raw, answers["validation"])
         for title, values in ((name, raw), (f"  to the power {power:.2f}", after)):
             inside = values["test images"]
-            entropies = {key: contrib.predictive_entropy(values[key]) for key in INPUTS}
-            turned, shuffled = (
-                contrib.out_of_distribution_auroc(entropies["test images"], entropies[key]) for key in INPUTS[2:4]
-            )
-            error, noisy = (contrib.expected_calibration_error(values[key], labels) for key in INPUTS[:2])
+            turned, shuffled = (detection(inside, values[key]) for key in INPUTS[2:4])
+            error, noisy = (calibration_error(values[key], labels) for key in INPUTS[:2])
             print(
                 f"{title:23s} {(inside.argmax(-1) == labels).double().mean():9.3f} {inside.amax(-1).mean():11.3f} "
-                f"{contrib.negative_log_likelihood(inside, labels):10.3f} {error:10.3f} {noisy:11.3f} "
+                f"{nn.functional.nll_loss(inside.log(), labels):10.3f} {error:10.3f} {noisy:11.3f} "
                 f"{turned:15.3f} {shuffled:9.3f}"
             )
     simulated = calibration_of_simulated(probabilities["posterior"]["test images"])
@@ -216,7 +230,7 @@ def figure_of_calibration(probabilities, answers):
         ax.plot([0, 1], [0, 1], color="0.8", lw=1)
         for name, values in probabilities.items():
             inside = (values if ax is axes[0] else scaled(values, answers["validation"])[1])["test images"]
-            error = contrib.expected_calibration_error(inside, labels)
+            error = calibration_error(inside, labels)
             ax.plot(*reliability(inside, labels), "o-", ms=4, color=COLOURS[name], label=f"{name}, ECE {error:.3f}")
         ax.set(title=title, xlabel="confidence, mean of an eighth of the images", xlim=(0.2, 1.02), ylim=(0.2, 1.02))
         ax.legend(frameon=False, fontsize="small")
@@ -231,7 +245,7 @@ def figure_of_entropies(probabilities):
     fig, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True)
     bins = np.linspace(0, math.log(10), 24)
     for ax, name in zip(axes, ("one network", "ensemble of 5", "posterior"), strict=True):
-        inside, turned, shuffled = (contrib.predictive_entropy(probabilities[name][INPUTS[k]]) for k in (0, 2, 3))
+        inside, turned, shuffled = (entropy(probabilities[name][INPUTS[k]]) for k in (0, 2, 3))
         ax.hist(inside, bins, density=True, color="0.75", label="test images")
         for values, colour, label in ((turned, "#D55E00", "turned by 90°"), (shuffled, "#0072B2", "pixels shuffled")):
             ax.hist(values, bins, density=True, histtype="step", lw=1.5, color=colour, label=label)

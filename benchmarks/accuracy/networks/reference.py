@@ -26,6 +26,7 @@ import numpy as np
 import pyro
 import torch
 
+from benchmarks.accuracy.networks.scores import agreement, total_variation
 from benchmarks.accuracy.networks.small_network import (
     OUTSIDE,
     WIDTH,
@@ -37,7 +38,6 @@ from benchmarks.accuracy.networks.small_network import (
 )
 from benchmarks.image_classifier import posterior
 from benchmarks.tables import show
-from pyro_manifold.contrib import agreement, total_variation
 from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
 
 FILE = Path(__file__).with_name("reference_160_digits.npz")
