@@ -59,9 +59,10 @@ from benchmarks.accuracy.networks.small_network import (
     probabilities,
 )
 from benchmarks.image_classifier import posterior
+from benchmarks.predictions import Predictions
 from benchmarks.tables import line, show
 from examples.datasets import data_folder
-from pyro_manifold.infer import OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles, RunningPredictions
+from pyro_manifold.infer import OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles
 from pyro_manifold.infer.mcmc.running import Iteration
 from pyro_manifold.infer.mcmc.transitions import NotFiniteError
 
@@ -138,7 +139,7 @@ def full_batch(network, data):
 def sampled(kernel, network, data, warmup, seconds):
     """Mean predictions of chains that run for so many seconds, and have at least two draws."""
     started = time.process_time()
-    predictions = RunningPredictions(network, data.asked, statistic=probabilities)
+    predictions = Predictions(network, data.asked, statistic=probabilities)
     # Not by MCMC, which goes by the number of iterations.
     with pyro.validation_enabled(False):
         run = kernel.prepare(CHAINS, warmup, None)
