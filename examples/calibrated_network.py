@@ -31,7 +31,7 @@ from torch import nn
 
 from examples import datasets, gallery
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
+from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.nn import to_bayesian_
 
 UNITS = 16
@@ -136,17 +136,43 @@ def scaled(predictions, labels):
     return float(power), {name: (power * values).softmax(-1) for name, values in powers.items()}
 
 
+class Predictions:
+    """A consumer of draws: mean of a function of the logits over draws of a chain, and squared deviations from it."""
+
+    def __init__(self, model, images, of_logits):
+        self.model, self.images, self.of_logits = model, images, of_logits
+        self.draws, self.of_chains, self.squares = 0, 0.0, 0.0
+
+    def __call__(self, iteration):
+        if iteration.kept:
+            with torch.no_grad():
+                found = torch.vmap(self.of_one_chain, randomness="different")(iteration.values)
+            self.draws, change = self.draws + 1, found - self.of_chains
+            self.of_chains = self.of_chains + change / self.draws
+            self.squares = self.squares + change * (found - self.of_chains)
+
+    def of_one_chain(self, values):  # its labels are drawn too, and not used
+        return self.of_logits(pyro.condition(self.model, data=values)(self.images))
+
+    @property
+    def mean(self):
+        return self.of_chains.mean(0)
+
+    @property
+    def r_hat(self):
+        within = self.squares.mean(0) / (self.draws - 1)
+        return (1 - 1 / self.draws + self.of_chains.var(0) / within).sqrt()
+
+
 def posterior(model, images, labels, inputs, draws):
-    """Return the running predictions for each of the inputs, those of single draws for the first, and the MCMC."""
+    """Return the predictions for each of the inputs, those of single draws for the first, and the MCMC."""
 
     def confidence_and_class(logits):
         confidence, predicted = logits.softmax(-1).max(-1)
         return torch.stack([confidence, *(predicted == k for k in range(10))], -1)
 
-    predictions = {
-        name: RunningPredictions(model, x, statistic=lambda logits: logits.softmax(-1)) for name, x in inputs.items()
-    }
-    single = RunningPredictions(model, inputs["test images"], statistic=confidence_and_class)
+    predictions = {name: Predictions(model, x, lambda logits: logits.softmax(-1)) for name, x in inputs.items()}
+    single = Predictions(model, inputs["test images"], confidence_and_class)
     kernel = OHMC(model, num_steps=10, column_masses=False, init_strategy=init_to_sample)
     sites = ["gains", "scale"] if "weight" in pyro.poutine.trace(model).get_trace(images) else []
     options = {
