@@ -26,12 +26,12 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.infer.autoguide import init_to_sample
+from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from examples import datasets, gallery
-from pyro_manifold import contrib
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
+from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.nn import to_bayesian_
 
 UNITS = 16
@@ -136,17 +136,43 @@ def scaled(predictions, labels):
     return float(power), {name: (power * values).softmax(-1) for name, values in powers.items()}
 
 
+class Predictions:
+    """A consumer of draws: mean of a function of the logits over draws of a chain, and squared deviations from it."""
+
+    def __init__(self, model, images, of_logits):
+        self.model, self.images, self.of_logits = model, images, of_logits
+        self.draws, self.of_chains, self.squares = 0, 0.0, 0.0
+
+    def __call__(self, iteration):
+        if iteration.kept:
+            with torch.no_grad():
+                found = torch.vmap(self.of_one_chain, randomness="different")(iteration.values)
+            self.draws, change = self.draws + 1, found - self.of_chains
+            self.of_chains = self.of_chains + change / self.draws
+            self.squares = self.squares + change * (found - self.of_chains)
+
+    def of_one_chain(self, values):  # its labels are drawn too, and not used
+        return self.of_logits(pyro.condition(self.model, data=values)(self.images))
+
+    @property
+    def mean(self):
+        return self.of_chains.mean(0)
+
+    @property
+    def r_hat(self):
+        within = self.squares.mean(0) / (self.draws - 1)
+        return (1 - 1 / self.draws + self.of_chains.var(0) / within).sqrt()
+
+
 def posterior(model, images, labels, inputs, draws):
-    """Return the running predictions for each of the inputs, those of single draws for the first, and the MCMC."""
+    """Return the predictions for each of the inputs, those of single draws for the first, and the MCMC."""
 
     def confidence_and_class(logits):
         confidence, predicted = logits.softmax(-1).max(-1)
         return torch.stack([confidence, *(predicted == k for k in range(10))], -1)
 
-    predictions = {
-        name: RunningPredictions(model, x, statistic=lambda logits: logits.softmax(-1)) for name, x in inputs.items()
-    }
-    single = RunningPredictions(model, inputs["test images"], statistic=confidence_and_class)
+    predictions = {name: Predictions(model, x, lambda logits: logits.softmax(-1)) for name, x in inputs.items()}
+    single = Predictions(model, inputs["test images"], confidence_and_class)
     kernel = OHMC(model, num_steps=10, column_masses=False, init_strategy=init_to_sample)
     sites = ["gains", "scale"] if "weight" in pyro.poutine.trace(model).get_trace(images) else []
     options = {
@@ -172,10 +198,27 @@ def report_of_prior(model, images, networks=200):
     return float(confidence), float(share)
 
 
+def calibration_error(probabilities, labels, bins=15):
+    """Return the mean over bins of confidence of the distance from confidence to accuracy, weighted by their images."""
+    confidence, predicted = probabilities.max(-1)
+    excess, place = confidence - (predicted == labels).to(confidence.dtype), (confidence * bins).ceil().long() - 1
+    return excess.new_zeros(bins).index_add(0, place.clamp(0, bins - 1), excess).abs().sum() / len(labels)
+
+
+def entropy(probabilities):
+    """Return the entropy of each prediction."""
+    return torch.special.entr(probabilities).sum(-1)
+
+
+def detection(inside, outside):
+    """Return the area under the ROC curve of the entropy, by which images are detected that are no test images."""
+    return roc_auc_score([0] * len(inside) + [1] * len(outside), torch.cat([entropy(inside), entropy(outside)]))
+
+
 def calibration_of_simulated(probabilities, repeats=200):
     """Return the mean calibration error of labels that are drawn from the predictions."""
     labels = torch.distributions.Categorical(probabilities).sample((repeats,))
-    return torch.stack([contrib.expected_calibration_error(probabilities, each) for each in labels]).mean()
+    return torch.stack([calibration_error(probabilities, each) for each in labels]).mean()
 
 
 def report(probabilities, answers):
@@ -186,14 +229,11 @@ def report(probabilities, answers):
         power, after = scaled(raw, answers["validation"])
         for title, values in ((name, raw), (f"  to the power {power:.2f}", after)):
             inside = values["test images"]
-            entropies = {key: contrib.predictive_entropy(values[key]) for key in INPUTS}
-            turned, shuffled = (
-                contrib.out_of_distribution_auroc(entropies["test images"], entropies[key]) for key in INPUTS[2:4]
-            )
-            error, noisy = (contrib.expected_calibration_error(values[key], labels) for key in INPUTS[:2])
+            turned, shuffled = (detection(inside, values[key]) for key in INPUTS[2:4])
+            error, noisy = (calibration_error(values[key], labels) for key in INPUTS[:2])
             print(
                 f"{title:23s} {(inside.argmax(-1) == labels).double().mean():9.3f} {inside.amax(-1).mean():11.3f} "
-                f"{contrib.negative_log_likelihood(inside, labels):10.3f} {error:10.3f} {noisy:11.3f} "
+                f"{nn.functional.nll_loss(inside.log(), labels):10.3f} {error:10.3f} {noisy:11.3f} "
                 f"{turned:15.3f} {shuffled:9.3f}"
             )
     simulated = calibration_of_simulated(probabilities["posterior"]["test images"])
@@ -216,7 +256,7 @@ def figure_of_calibration(probabilities, answers):
         ax.plot([0, 1], [0, 1], color="0.8", lw=1)
         for name, values in probabilities.items():
             inside = (values if ax is axes[0] else scaled(values, answers["validation"])[1])["test images"]
-            error = contrib.expected_calibration_error(inside, labels)
+            error = calibration_error(inside, labels)
             ax.plot(*reliability(inside, labels), "o-", ms=4, color=COLOURS[name], label=f"{name}, ECE {error:.3f}")
         ax.set(title=title, xlabel="confidence, mean of an eighth of the images", xlim=(0.2, 1.02), ylim=(0.2, 1.02))
         ax.legend(frameon=False, fontsize="small")
@@ -231,7 +271,7 @@ def figure_of_entropies(probabilities):
     fig, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True)
     bins = np.linspace(0, math.log(10), 24)
     for ax, name in zip(axes, ("one network", "ensemble of 5", "posterior"), strict=True):
-        inside, turned, shuffled = (contrib.predictive_entropy(probabilities[name][INPUTS[k]]) for k in (0, 2, 3))
+        inside, turned, shuffled = (entropy(probabilities[name][INPUTS[k]]) for k in (0, 2, 3))
         ax.hist(inside, bins, density=True, color="0.75", label="test images")
         for values, colour, label in ((turned, "#D55E00", "turned by 90°"), (shuffled, "#0072B2", "pixels shuffled")):
             ax.hist(values, bins, density=True, histtype="step", lw=1.5, color=colour, label=label)

@@ -12,7 +12,7 @@ from pyro_manifold.diagnostics.alignment import (
 )
 from pyro_manifold.diagnostics.arviz import to_inferencedata
 from pyro_manifold.diagnostics.calibration import Calibration
-from pyro_manifold.diagnostics.checks import check_flag, check_real, check_same_number
+from pyro_manifold.diagnostics.checks import check_flag, check_same_number
 from pyro_manifold.diagnostics.convergence import Measure, check_superchains, convergence, nested_r_hat, varies
 from pyro_manifold.diagnostics.deterministic import deterministic_by_chain, deterministic_values
 from pyro_manifold.diagnostics.disagreement import (

@@ -28,7 +28,6 @@ from pyro_manifold.infer.meta_training.settings import MetaTask, TrainingSetting
 from pyro_manifold.infer.meta_training.stein import stein_scores
 from pyro_manifold.infer.meta_training.training import MetaTraining, train_meta_sampler
 from pyro_manifold.infer.predictive import Predictive
-from pyro_manifold.infer.running_predictions import RunningPredictions
 from pyro_manifold.infer.smc.smc import SMC
 from pyro_manifold.infer.svi.svi import SVI
 
@@ -53,7 +52,6 @@ __all__ = [
     "PolynomialDecay",
     "Predictive",
     "ReplicaExchange",
-    "RunningPredictions",
     "Shards",
     "Store",
     "Superchains",

@@ -35,9 +35,10 @@ from pyro.infer.autoguide import init_to_sample
 from sklearn import datasets, linear_model
 from torch import Tensor, nn
 
+from benchmarks.accuracy.networks.scores import entropy, negative_log_likelihood
+from benchmarks.predictions import Predictions
 from benchmarks.tables import show
-from pyro_manifold.contrib import negative_log_likelihood, predictive_entropy
-from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
+from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.nn import to_bayesian_
 
 PRIOR_DRAWS = 400
@@ -114,8 +115,8 @@ def prior_columns(network: nn.Module, data: Data) -> tuple[float, float]:
     if data.classes == 1:
         return float(outputs[..., 0].std(1).median()), math.nan
     probabilities = outputs.softmax(-1).flatten(0, 1)
-    entropy = predictive_entropy(probabilities).mean() / math.log(data.classes)
-    return float(entropy), 100 * float((probabilities.amax(-1) > 0.95).double().mean())
+    share = entropy(probabilities).mean() / math.log(data.classes)
+    return float(share), 100 * float((probabilities.amax(-1) > 0.95).double().mean())
 
 
 def posterior_columns(network: nn.Module, data: Data, draws: int, warmup: int) -> tuple[float, float, float]:
@@ -127,7 +128,7 @@ def posterior_columns(network: nn.Module, data: Data, draws: int, warmup: int) -
             return output
         return dist.Normal(output[..., 0], output[..., 1]).log_prob(data.test_y).exp().unsqueeze(-1)
 
-    predictions = RunningPredictions(model, data.test_x, statistic=score)
+    predictions = Predictions(model, data.test_x, data.test_y, statistic=score)
     options = {"save_params": [], "consumers": [predictions], "num_chains": 4, "disable_progbar": True}
     MCMC(OHMC(model, init_strategy=init_to_sample), draws, warmup, **options).run(data.x, data.y)
     r_hat = float(predictions.r_hat.flatten().quantile(0.95))

@@ -40,6 +40,15 @@ import torch
 from torch import nn
 
 from benchmarks.accuracy.networks import reference
+from benchmarks.accuracy.networks.scores import (
+    agreement,
+    auroc,
+    brier,
+    calibration_error,
+    entropy,
+    negative_log_likelihood,
+    total_variation,
+)
 from benchmarks.accuracy.networks.small_network import (
     OUTSIDE,
     bayesian_network,
@@ -50,18 +59,10 @@ from benchmarks.accuracy.networks.small_network import (
     probabilities,
 )
 from benchmarks.image_classifier import posterior
+from benchmarks.predictions import Predictions
 from benchmarks.tables import line, show
 from examples.datasets import data_folder
-from pyro_manifold.contrib import (
-    agreement,
-    brier_score,
-    expected_calibration_error,
-    negative_log_likelihood,
-    out_of_distribution_auroc,
-    predictive_entropy,
-    total_variation,
-)
-from pyro_manifold.infer import OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles, RunningPredictions
+from pyro_manifold.infer import OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles
 from pyro_manifold.infer.mcmc.running import Iteration
 from pyro_manifold.infer.mcmc.transitions import NotFiniteError
 
@@ -138,7 +139,7 @@ def full_batch(network, data):
 def sampled(kernel, network, data, warmup, seconds):
     """Mean predictions of chains that run for so many seconds, and have at least two draws."""
     started = time.process_time()
-    predictions = RunningPredictions(network, data.asked, statistic=probabilities)
+    predictions = Predictions(network, data.asked, statistic=probabilities)
     # Not by MCMC, which goes by the number of iterations.
     with pyro.validation_enabled(False):
         run = kernel.prepare(CHAINS, warmup, None)
@@ -195,7 +196,7 @@ def cells(name, step_size, found, truth, labels):
     """A row; ``truth`` is what the probabilities of the tested images should be, or None."""
     inside, *outside = found.probabilities
     near = ["", ""] if truth is None else [_rounded(f(inside, truth)) for f in (agreement, total_variation)]
-    scores = predictive_entropy(inside)
+    scores = entropy(inside)
     return [
         name,
         step_size,
@@ -204,10 +205,10 @@ def cells(name, step_size, found, truth, labels):
         "" if math.isnan(found.r_hat) else f"{found.r_hat:.2f}",
         *near,
         _rounded(negative_log_likelihood(inside, labels)),
-        _rounded(expected_calibration_error(inside, labels)),
-        _rounded(brier_score(inside, labels)),
+        _rounded(calibration_error(inside, labels)),
+        _rounded(brier(inside, labels)),
         _rounded((inside.argmax(-1) == labels).to(inside.dtype).mean()),
-        *(_rounded(out_of_distribution_auroc(scores, predictive_entropy(part))) for part in outside),
+        *(_rounded(auroc(scores, entropy(part))) for part in outside),
     ]
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import pyro
 import torch
 
+from benchmarks.accuracy.networks.scores import agreement, total_variation
 from benchmarks.accuracy.networks.small_network import (
     OUTSIDE,
     WIDTH,
@@ -36,9 +37,9 @@ from benchmarks.accuracy.networks.small_network import (
     probabilities,
 )
 from benchmarks.image_classifier import posterior
+from benchmarks.predictions import Predictions
 from benchmarks.tables import show
-from pyro_manifold.contrib import agreement, total_variation
-from pyro_manifold.infer import MCMC, OHMC, RunningPredictions
+from pyro_manifold.infer import MCMC, OHMC
 
 FILE = Path(__file__).with_name("reference_160_digits.npz")
 ORTHOGONAL_FILE = FILE.with_name("reference_160_digits_orthogonal.npz")
@@ -48,8 +49,8 @@ COMMAND = "python -m benchmarks.accuracy.networks.reference --data FOLDER"
 
 
 def long_chains(data, network, chains, draws, warmup):
-    """`RunningPredictions` of all asked images, and what the run was like."""
-    predictions = RunningPredictions(network, data.asked, statistic=probabilities)
+    """`Predictions` of all asked images, and what the run was like."""
+    predictions = Predictions(network, data.asked, statistic=probabilities)
     kernel = OHMC(
         posterior(network, data.images, data.labels),
         step_size=0.05,

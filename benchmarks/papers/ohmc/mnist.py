@@ -39,8 +39,9 @@ from benchmarks.arguments import check_held_out, count, natural, positive, witho
 from benchmarks.image_classifier import posterior
 from benchmarks.images import generated, mnist
 from benchmarks.papers.ohmc.ensemble import Descended, Plan, accuracies, stored_members
+from benchmarks.predictions import Predictions
 from benchmarks.tables import show
-from pyro_manifold.infer import MCMC, OSGHMC, RunningPredictions
+from pyro_manifold.infer import MCMC, OSGHMC
 from pyro_manifold.nn import LowRankLinear, to_bayesian_
 
 BATCH, DRAWS = 256, 20
@@ -101,7 +102,7 @@ class Draws:
 
     def __init__(self, network, images, labels):
         self._labels = labels
-        self._mean = RunningPredictions(network, images, statistic=lambda logits: logits.softmax(-1))
+        self._mean = Predictions(network, images, statistic=lambda logits: logits.softmax(-1))
         self._network, self._images, self._last = network, images, None
         self._sum, self.single = 0.0, []
 

@@ -39,9 +39,10 @@ import torch
 from pyro.infer.autoguide import init_to_sample, init_to_value
 
 from benchmarks.arguments import count, positive, without_effect
+from benchmarks.predictions import Predictions
 from benchmarks.tables import show
 from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import MCMC, OSGHMC, SGHMC, RunningPredictions
+from pyro_manifold.infer import MCMC, OSGHMC, SGHMC
 
 RANK, MIDDLE, BATCHES = 10, 3.0, 20
 EPOCHS, BURN_IN, MEMBERS, STEPS_A_MEMBER, DRAW_STEP = 20, 1000, 10, 500, 1e-4
@@ -189,7 +190,7 @@ def predictions(matrix, sites, test):
 
 def ensemble(matrix, start, train, test, friction, *, members, steps, burn_in, step_size):
     """The mean of the predictions of draws."""
-    found = RunningPredictions(matrix, *test[:2])
+    found = Predictions(matrix, *test[:2])
     kernel = matrix.kernel(posterior(matrix, *train), step_size=step_size, friction=friction, num_steps=steps)
     options = {"initial_params": start, "save_params": [], "consumers": [found], "disable_progbar": True}
     MCMC(kernel, members, burn_in // steps, **options).run()

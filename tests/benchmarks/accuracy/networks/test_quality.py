@@ -7,7 +7,7 @@ import pyro
 import pytest
 import torch
 
-from benchmarks.accuracy.networks import quality, reference
+from benchmarks.accuracy.networks import quality, reference, scores
 from benchmarks.accuracy.networks.small_network import bayesian_network, patterns, plain_network
 from benchmarks.image_classifier import posterior
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC
@@ -115,3 +115,20 @@ def test_osghmc_without_orthonormal_matrices_is_sghmc():
         mcmc.run()
         draws.append(mcmc.get_samples()["2.weight"])
     torch.testing.assert_close(*draws)  # of two kernels, whose operations may be rounded differently
+
+
+def test_scores_are_those_of_scikit_learn_and_by_hand():
+    metrics = pytest.importorskip("sklearn.metrics")
+    p, q, y = torch.randn(200, 5).softmax(-1), torch.randn(200, 5).softmax(-1), torch.randint(5, (200,))
+    assert float(scores.agreement(p, q)) == pytest.approx(metrics.accuracy_score(q.argmax(-1), p.argmax(-1)))
+    assert float(scores.negative_log_likelihood(p, y)) == pytest.approx(metrics.log_loss(y, p, labels=range(5)))
+    two, binary = p[:, :2] / p[:, :2].sum(-1, keepdim=True), y % 2
+    assert float(scores.brier(two, binary)) == pytest.approx(2 * metrics.brier_score_loss(binary, two[:, 1]))
+    inside, outside = scores.entropy(p), (2 * scores.entropy(q)).round(decimals=1)
+    truth = torch.cat([torch.zeros(200), torch.ones(200)])
+    expected = metrics.roc_auc_score(truth, torch.cat([inside, outside]))
+    assert float(scores.auroc(inside, outside)) == pytest.approx(expected)
+    assert scores.total_variation(torch.eye(2), torch.eye(2).flip(0)) == 1
+    # Bins (1/4, 1/2] and (1/2, 3/4]: |1 − 1/2| and |0 − 5/8|, half of the examples in each.
+    halves = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.625, 0.375], [0.625, 0.375]])
+    assert float(scores.calibration_error(halves, torch.tensor([0, 0, 1, 1]), bins=4)) == pytest.approx(0.5625)

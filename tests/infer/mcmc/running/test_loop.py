@@ -8,6 +8,7 @@ import torch
 from problems.monte_carlo import STANDARD_ERRORS, deviation
 from problems.targets import LANGEVIN
 from pyro_manifold import constraints
+from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.infer.mcmc.running import Buffers, sample
 from tests.infer.mcmc.random_walk import RandomWalk
@@ -50,6 +51,20 @@ def test_draws_need_not_be_kept():
     assert mcmc.get_samples() == {}
     assert mean.count == 60
     assert mcmc.get_extra_fields(group_by_chain=True)["lp"].shape == (3, 60)
+
+
+def test_values_of_an_iteration_are_as_the_model_has_them():
+    def model():
+        pyro.sample("U", StiefelUniform(3, 2))
+        pyro.sample("scale", pyro.distributions.LogNormal(0.0, 1.0))
+
+    seen = []
+    draws = run(OHMC(model, num_steps=4), consumers=[seen.append]).get_samples(group_by_chain=True)
+    kept = [iteration.values for iteration in seen if iteration.kept]
+    for name in ("U", "scale"):
+        torch.testing.assert_close(torch.stack([values[name] for values in kept], 1), draws[name], rtol=1e-12, atol=0)
+    assert seen[0].values is seen[0].values
+    assert not torch.equal(seen[0].values["scale"], seen[0].sites["scale"])
 
 
 def test_thinning_keeps_the_end_of_each_so_many_iterations():
