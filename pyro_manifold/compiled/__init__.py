@@ -8,7 +8,7 @@ cannot be compiled has an error or a warning with the reason.
 from pyro_manifold.compiled.agreement import FactorisationError, FlatFunction, agrees, effect_of_rounding
 from pyro_manifold.compiled.broadcast_sinking import BROADCAST_SINKING
 from pyro_manifold.compiled.broadcasting import broadcast_shapes
-from pyro_manifold.compiled.lowering import vmapped, without_fallback_warnings
+from pyro_manifold.compiled.lowering import vmapped
 from pyro_manifold.compiled.native import NativeLoop, compile_loop, compile_sum
 from pyro_manifold.compiled.operations import first_other_operation
 from pyro_manifold.compiled.passes import (
@@ -28,4 +28,4 @@ from pyro_manifold.compiled.rewriting import ATEN, call, rewrite, writes
 from pyro_manifold.compiled.rounding import with_other_rounding
 from pyro_manifold.compiled.tracing import recorder_works, trace
 from pyro_manifold.compiled.vectorise import Vectorised, vectorise
-from pyro_manifold.compiled.verified import Labels, NotAFunctionError, Verified, compiled, reason, row_by_row
+from pyro_manifold.compiled.verified import Labels, NotAFunctionError, Verified, compiled, reason

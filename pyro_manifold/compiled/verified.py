@@ -55,16 +55,6 @@ def _in_digits(value: Tensor) -> str:
     return digits[0] if len(digits) == 1 else f"[{', '.join(digits)}]"
 
 
-def row_by_row(flat: FlatFunction) -> FlatFunction:
-    """Return a function that applies ``flat``, for one draw or chain, to each row of its inputs in turn."""
-
-    def rows(*columns: Tensor) -> tuple[Tensor, ...]:
-        results = [flat(*values) for values in zip(*columns, strict=True)]
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-
-    return rows
-
-
 class Verified:
     """A function of tensors, evaluated by the fastest backend that agrees with the function itself.
 

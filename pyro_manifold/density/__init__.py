@@ -16,7 +16,6 @@ from pyro_manifold.density.fisher import fisher_embedding
 from pyro_manifold.density.flat_priors import StartInSupport, has_no_draws, started
 from pyro_manifold.density.handlers import models_run, one_thread_at_a_time
 from pyro_manifold.density.initial_values import NoFiniteStartError, finite_values, initial_values
-from pyro_manifold.density.loader import target_from_loader
 from pyro_manifold.density.minibatch import Minibatch, in_minibatches, shapes_of
 from pyro_manifold.density.model import ModelTarget, target_from_model
 from pyro_manifold.density.prior import prior_density

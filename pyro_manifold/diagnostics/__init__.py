@@ -47,7 +47,7 @@ from pyro_manifold.diagnostics.likelihood import (
     pointwise_log_likelihood,
     warn_of_factors,
 )
-from pyro_manifold.diagnostics.modes import Modes, modes, modes_of_run
+from pyro_manifold.diagnostics.modes import Modes, modes
 from pyro_manifold.diagnostics.plots import (
     plot_biplot,
     plot_loadings,

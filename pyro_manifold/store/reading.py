@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 from torch import Tensor
 
-from pyro_manifold.store.archive import Archive, Array, DamagedError, numbered, numbered_path
+from pyro_manifold.store.archive import Archive, Array, DamagedError, numbered_path
 from pyro_manifold.store.manifest import Manifest, holds_a_run
 from pyro_manifold.store.nested import tensor_of
 
@@ -177,8 +177,3 @@ def stored_runs(folder: Path) -> list[StoredRun]:
         if run.manifest.sites != runs[0].manifest.sites:
             raise ValueError(f"{run.folder} has other sites than {runs[0].folder}: expected shards of one run.")
     return runs
-
-
-def chunk_numbers(folder: Path) -> list[int]:
-    """Return the numbers of all files of draws."""
-    return [number for number, _ in numbered(folder, CHUNK)]
