@@ -7,7 +7,8 @@ import pytest
 import scipy.special
 import torch
 
-from pyro_manifold.density import BatchedPotential, batched, value_and_gradient
+from pyro_manifold.compiled import vectorisation
+from pyro_manifold.density import BatchedPotential, value_and_gradient
 
 DATA = torch.randn(20, 3, dtype=torch.float64)
 
@@ -21,9 +22,11 @@ def test_chains_in_parts_of_a_size_that_memory_keeps(chains, monkeypatch):
     sites = {"w": torch.randn(chains, 3), "b": torch.randn(chains)}
     calls = []
     whole = BatchedPotential(potential, sites)(sites)
-    monkeypatch.setattr(batched, "_LARGEST_KEPT_BLOCK", 3 * DATA.element_size() * DATA.numel())
-    folded = batched.folded_graph
-    monkeypatch.setattr(batched, "folded_graph", lambda *some, **more: calls.append(some) or folded(*some, **more))
+    monkeypatch.setattr(vectorisation, "_LARGEST_KEPT_BLOCK", 3 * DATA.element_size() * DATA.numel())
+    folded = vectorisation.folded_graph
+    monkeypatch.setattr(
+        vectorisation, "folded_graph", lambda *some, **more: calls.append(some) or folded(*some, **more)
+    )
     in_parts = BatchedPotential(potential, sites)
     assert in_parts.graph.backend == "traced"
     assert len(calls) == (0 if chains == 1 else 1)  # for three chains together; of one there is a graph already
@@ -34,7 +37,7 @@ def test_chains_in_parts_of_a_size_that_memory_keeps(chains, monkeypatch):
 
 
 def test_on_batches_of_each_chain_in_parts(monkeypatch):
-    monkeypatch.setattr(batched, "_LARGEST_KEPT_BLOCK", 2 * 5 * DATA.element_size())
+    monkeypatch.setattr(vectorisation, "_LARGEST_KEPT_BLOCK", 2 * 5 * DATA.element_size())
     sites, rows = {"w": torch.randn(5, 3)}, {"rows": torch.randint(20, (5, 5))}
 
     def on_batch(sites, batch):

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import pyro_manifold.density.batched as batched
 from problems.monte_carlo import assert_mean
+from pyro_manifold.compiled import Vectorised
 from pyro_manifold.density import Batches
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC, SGLD
@@ -112,8 +112,10 @@ def test_all_elements_come_once_in_an_epoch():
 @pytest.mark.parametrize("source", ["plates", "loader"])
 def test_a_new_batch_traces_nothing(monkeypatch, source):
     traces, calls = [], []
-    trace = batched.trace
-    monkeypatch.setattr(batched, "trace", lambda *arguments: (traces.append(1), trace(*arguments))[1])
+    vectorise = Vectorised.vectorise
+    monkeypatch.setattr(
+        Vectorised, "vectorise", lambda *given, **options: (traces.append(1), vectorise(*given, **options))
+    )
 
     def model(*arguments):
         calls.append(1)
