@@ -12,7 +12,7 @@ import torch
 from pyro import poutine
 
 from problems.monte_carlo import STANDARD_ERRORS, assert_mean
-from pyro_manifold.density import batched
+from pyro_manifold.compiled import vectorisation
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MSD, OHMC, SMC, Shards
 from pyro_manifold.infer.smc import annealing
@@ -303,7 +303,7 @@ def test_particles_are_a_part_at_a_time_where_memory_asks(monkeypatch):
     """Chains whose intermediate values would be mapped anew at each call are moved in parts."""
     pyro.set_rng_seed(9)
     x, y = torch.randn(30, 4), torch.randn(30)
-    monkeypatch.setattr(batched, "_LARGEST_KEPT_BLOCK", 30 * 8 * 24)  # 24 chains of 32 · 4
+    monkeypatch.setattr(vectorisation, "_LARGEST_KEPT_BLOCK", 30 * 8 * 24)  # 24 chains of 32 · 4
     smc = run(linear, x, y, num_runs=4)
     covariance = 4 * x @ x.T + 0.25 * torch.eye(30)
     assert_evidence(smc, float(dist.MultivariateNormal(torch.zeros(30), covariance).log_prob(y)))
