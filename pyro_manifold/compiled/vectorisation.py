@@ -70,14 +70,13 @@ class Vectorised(Verified):
             compared: number of rows that are compared; None for all.
         """
         rows = None if compared is None else list(range(min(len(self._example[0]), compared)))
-        backends = {"traced": (lambda _: self._traced(folded), "torch.vmap")}
-        if alternative is None:
-            backends["traced"] = (backends["traced"][0], "a loop over rows, which is slow")
-        else:
+        following = "a loop over rows, which is slow" if alternative is None else "torch.vmap"
+        backends = [("traced", lambda _: self._traced(folded), following)]
+        if alternative is not None:
             over_rows = without_fallback_warnings(torch.func.vmap(alternative, in_dims=self._dimensions))
-            backends["vmapped"] = (lambda _: over_rows, "a loop over chains, which is slow")
-        points = [list(point) for point in points]
-        for backend, (build, following) in backends.items():
+            backends.append(("vmapped", lambda _: over_rows, "a loop over chains, which is slow"))
+        points = list(points)
+        for backend, build, following in backends:
             failure = f"{subject} cannot be {backend} ({{reason}}); falling back to {following}."
             if self.attempt(backend, build, points, rows=rows, failure=None if subject is None else failure):
                 break

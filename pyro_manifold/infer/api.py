@@ -218,13 +218,14 @@ class MCMC(Results):
         if self._vectorised:
             self.run_program(self.kernel.program(own, kwargs, data_loader))
             return
+        program = None
         if isinstance(self.kernel, Kernel):
-            self.program = self.kernel.program(own, kwargs)
+            program = self.kernel.program(own, kwargs)
         elif getattr(self.kernel, "model", None) is not None:
-            self.program = Program(self.kernel.model, own, kwargs)
-            refuse_for_kernels_of_pyro(self.program)
+            program = Program(self.kernel.model, own, kwargs)
+            refuse_for_kernels_of_pyro(program)
         super().run(*args, **kwargs)
-        self._posterior = None
+        self.program, self._posterior = program, None
         self._warn_of_chains()
 
     def run_program(self, program: Program | None) -> None:

@@ -54,8 +54,9 @@ class Results(pyro.infer.MCMC):
 
     def _as_posterior(self) -> Posterior:
         if self._sampling is None:
-            found = replace(of_pyro(self), program=self.program)
-            return replace(found, notes=replace(found.notes, num_superchains=self._num_superchains))
+            found = of_pyro(self)
+            notes = replace(found.notes, num_superchains=self._num_superchains)
+            return replace(found, program=self.program, notes=notes)
         density = self.kernel.target(None, self._initial_params) if self.program is None else None
         lines = [*self._sampling.sentences(), *([] if self.stopped is None else [self.stopped])]
         notes = Notes(self._sampling.report(), lines, self._num_superchains)
