@@ -40,7 +40,7 @@ from problems.calibration import (
     ranks,
     simulate,
 )
-from pyro_manifold.diagnostics import BINS, Uniformity
+from pyro_manifold.contrib.calibration import BINS, Uniformity
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, GeodesicSlice
 

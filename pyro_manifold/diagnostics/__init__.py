@@ -1,5 +1,8 @@
 """Diagnostics of draws: convergence, alignment of loadings, subspaces, plots, export to ArviZ."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pyro_manifold.compiled import NotTraced
 from pyro_manifold.diagnostics.aligned import AlignedDraws, align_draws
 from pyro_manifold.diagnostics.alignment import (
@@ -11,7 +14,6 @@ from pyro_manifold.diagnostics.alignment import (
     nearest_signs,
 )
 from pyro_manifold.diagnostics.arviz import to_inferencedata
-from pyro_manifold.diagnostics.calibration import Calibration
 from pyro_manifold.diagnostics.checks import check_flag, check_same_number
 from pyro_manifold.diagnostics.convergence import Measure, check_superchains, convergence, nested_r_hat, varies
 from pyro_manifold.diagnostics.deterministic import deterministic_by_chain, deterministic_values
@@ -79,16 +81,10 @@ from pyro_manifold.diagnostics.summary import summarise
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import table
-from pyro_manifold.diagnostics.uniformity import (
-    BINS,
-    NUMBERS_OF_DRAWS,
-    Uniformity,
-    autocorrelation,
-    number_of_draws,
-    ranks_of_points,
-    spaced,
-)
 from pyro_manifold.diagnostics.unvisited import places
+
+if TYPE_CHECKING:
+    from pyro_manifold.contrib.calibration import Calibration
 
 __all__ = [
     "AlignedDraws",
@@ -130,3 +126,12 @@ __all__ = [
     "to_inferencedata",
     "varimax",
 ]
+
+_CONTRIBUTED = {"Calibration": "calibration"}
+
+
+def __getattr__(name: str) -> Any:
+    """Look up what `pyro_manifold.contrib` adds to this face, when it is first used."""
+    if name in _CONTRIBUTED:
+        return getattr(import_module(f"pyro_manifold.contrib.{_CONTRIBUTED[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

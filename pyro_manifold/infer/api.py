@@ -16,7 +16,6 @@ from pyro_manifold.density import (
     refuse_dependent,
     refuse_for_kernels_of_pyro,
 )
-from pyro_manifold.infer.exchange import ReplicaExchange, as_tempering, check_tempering
 from pyro_manifold.infer.mcmc import (
     Kernel,
     Superchains,
@@ -55,6 +54,7 @@ from pyro_manifold.infer.mcmc.running import (
     warn_of_chains,
 )
 from pyro_manifold.infer.results import Results
+from pyro_manifold.infer.tempering import Tempering, as_tempering
 from pyro_manifold.store import fingerprint
 
 ChainMethod = Literal["vectorized", "parallel", "sequential"] | Shards
@@ -144,7 +144,7 @@ class MCMC(Results):
         until: Until | Mapping[str, float] | None = None,
         store: str | Path | Store | None = None,
         resume: bool = False,
-        tempering: bool | ReplicaExchange = False,
+        tempering: bool | Tempering = False,
     ) -> None:
         check_kernel(kernel)
         check_names(save_params)
@@ -168,7 +168,7 @@ class MCMC(Results):
         if self._tempering is not None:
             warmup = num_samples if warmup_steps is None else warmup_steps
             others = {"Superchains": num_superchains, "Shards": self._shards}
-            check_tempering(kernel, warmup, initial_params=initial_params, **others)
+            self._tempering.check(kernel, warmup, initial_params=initial_params, **others)
         self.program = None
         self._store, self._resume = as_store(store, resume), resume
         if self._store is not None and transforms is not None:
@@ -311,7 +311,7 @@ class MCMC(Results):
                 target = self.kernel.target(self.program, self._initial_params)
                 run = self.kernel.run_of(target, self.num_chains, self.warmup_steps, self._initial_params)
             else:
-                program: Any = self.program  # not None, as checked by `check_tempering`
+                program: Any = self.program  # not None, as `Tempering.check` has checked
                 run = self._tempering.prepare(self.kernel, self.num_chains, self.warmup_steps, program)
             self.kernel.run = run
             if self._num_superchains is not None:

@@ -144,7 +144,7 @@ class Kernel(MCMCKernel):
             parts = Composition(PositionState({}, torch.zeros(chains), {}), (), Fixed(None), lambda state, _: state)
         if not isinstance(parts, Composition):
             raise TypeError(f"{type(self).__name__}.compose returns {type(parts).__name__}, expected Composition.")
-        return Run(problem, parts, warmup_steps, self._configuration())
+        return Run(problem, parts, warmup_steps, self.configuration())
 
     def initialised(self, problem: Problem, warmup_steps: int) -> Problem:
         """Return the problem with the initial positions that the kernel chooses; by default they are unchanged."""
@@ -154,7 +154,7 @@ class Kernel(MCMCKernel):
         """Return the function for energies and gradients of all chains, for positions like these."""
         return BatchedDensity(target.on, Batches(), example, target.manifolds, warn=self._warn)
 
-    def _configuration(self) -> dict[str, str]:
+    def configuration(self) -> dict[str, str]:
         """Return the settings that are constants, strings or lists, as strings by name."""
         settings: dict[str, Any] = {"kernel": type(self).__name__}
         for name, value in vars(self).items():

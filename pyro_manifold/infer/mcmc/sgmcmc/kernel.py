@@ -28,7 +28,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.site_masses import SiteMasses
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState, StochasticStep
 from pyro_manifold.infer.mcmc.sgmcmc.temperature import no_heat, site_of
 from pyro_manifold.infer.mcmc.sgmcmc.transition import IterationSettings, StepSchedules, StochasticSteps
-from pyro_manifold.infer.mcmc.sgmcmc.tuning import Data, Scales, checked_scales
+from pyro_manifold.infer.mcmc.sgmcmc.tuning import BatchAdaptation, Scales, checked_scales
 from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
@@ -106,12 +106,12 @@ class StochasticGradientKernel(Kernel):
         self._scales = checked_scales(scales)
         self._jit_compile, self._jit_options = jit_compile, dict(jit_options or {})
 
-    def _configuration(self) -> dict[str, str]:
+    def configuration(self) -> dict[str, str]:
         """Return the configuration, with schedules and scales."""
         schedules = {"step_size": self._step_size, "temperature": self._temperature}
         words = {name: _described(value) for name, value in schedules.items()}
         scales = self._scales if isinstance(self._scales, str) else sorted(self._scales.items())
-        return {**super()._configuration(), **words, "scales": repr(scales)}
+        return {**super().configuration(), **words, "scales": repr(scales)}
 
     @property
     def scales(self) -> dict[str, float]:
@@ -149,9 +149,11 @@ class StochasticGradientKernel(Kernel):
         """Return the constructor of the transition, with the arguments of `StochasticSteps`."""
         return StochasticSteps
 
-    def tuning(self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, state: StochasticState) -> Data:
+    def tuning(
+        self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, state: StochasticState
+    ) -> BatchAdaptation:
         """Return the adaptation of a run that begins at a state."""
-        return Data(batches, warmup_steps, masses)
+        return BatchAdaptation(batches, warmup_steps, masses)
 
     def statistics(self, state: StochasticState, mechanics: ProductMechanics) -> Statistics:
         """Return additional statistics of the kernel, for states ``(chains, ...)`` or ``(iterations, chains, ...)``."""

@@ -18,7 +18,7 @@ from pyro_manifold.store import Saved
 Scales = Mapping[str, float] | Literal["adapt"]
 
 
-class Data(Saved):
+class BatchAdaptation(Saved):
     """Settings of iterations; the only states are the seed of the order of batches, and masses that are learned.
 
     Args:

@@ -188,8 +188,8 @@ def test_a_resumed_run_leaves_the_code_at_the_same_iteration():
 
 def test_learned_steps_are_compared_where_coordinates_are(monkeypatch):
     """Of NNSGHMC, with tanh wrong where the networks' inputs were not when it was compared first."""
+    from pyro_manifold.contrib.learned_sampler import coordinate_update
     from pyro_manifold.infer import NNSGHMC
-    from pyro_manifold.infer.mcmc.sgmcmc.meta import coordinate_update
 
     monkeypatch.setattr(coordinate_update, "_LEAST_TO_COMPILE", 1)
 
