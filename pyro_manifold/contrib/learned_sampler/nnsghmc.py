@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from pyro_manifold.compiled import Verified
 from pyro_manifold.contrib.learned_sampler.coordinate_update import CoordinateUpdate
 from pyro_manifold.contrib.learned_sampler.energy import EnergyInput
 from pyro_manifold.contrib.learned_sampler.guard import Guard, GuardedSteps, Record
@@ -32,7 +32,7 @@ from pyro_manifold.infer.mcmc.sgmcmc import (
     StochasticSteps,
     value_at,
 )
-from pyro_manifold.infer.mcmc.transitions import Blocks, Problem
+from pyro_manifold.infer.mcmc.transitions import Blocks, CompiledPart, Problem
 
 
 class NNSGHMC(OSGHMC):
@@ -205,19 +205,17 @@ class NNSGHMC(OSGHMC):
         """Return the mechanics and masses of each block."""
         return block_mechanics(problem, self.manifold_mechanics), self._metrics(problem)
 
-    def learned_code(self, step: Any) -> tuple[dict[str, Verified], dict[str, Callable[..., str | None]]]:
-        """Return graphs and comparison functions of the native code of a step without its gradient."""
+    def compiled_parts(self, step: Any) -> dict[str, CompiledPart]:
+        """Return the native code of a step without its gradient."""
         coordinate_update: CoordinateUpdate = step.keywords["coordinate_update"]
-        graphs = {
-            f"coordinate update of {count} coordinates": graph for count, graph in coordinate_update.graphs.items()
+
+        def difference(state: Any, settings: Any, random: torch.Generator, *, count: int) -> str | None:
+            return coordinate_update.difference(count, random)
+
+        return {
+            f"coordinate update of {count} coordinates": CompiledPart(graph, partial(difference, count=count))
+            for count, graph in coordinate_update.graphs.items()
         }
-        code: dict[str, Callable[..., str | None]] = {
-            f"coordinate update of {count} coordinates": lambda state, settings, random, count=count: (
-                coordinate_update.difference(count, random)
-            )
-            for count in coordinate_update.graphs
-        }
-        return graphs, code
 
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         state = state._replace(memory=first_squares(state.gradient, *self.motion_of(problem)))

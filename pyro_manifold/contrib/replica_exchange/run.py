@@ -101,7 +101,7 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         new = ladder_of_equal_rejection(old, self.counts.rejection)
         self.tuning.new_ladder(old, new)
         position = {**self.state.position, BETA: inverse_temperatures_of_rows(new, self.chains)}
-        self.state = self._at_position(self.state, position)
+        self.move_to(self.problem.layout.unpack(position))
         self.counts = Counts(new, self.chains)
 
     @property
@@ -116,11 +116,11 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         found, error = self.counts.log_evidence
         return found + math.log(fresh.finite / fresh.drawn), error
 
-    def figures(self) -> dict[str, str]:
+    def progress(self) -> dict[str, str]:
         """Return the figures shown in the progress bar."""
         return {"Λ": f"{self.counts.barrier:.2f}", "round trips": str(int(self.counts.round_trips.sum()))}
 
-    def report(self) -> dict[str, Any]:
+    def diagnostics_entries(self) -> dict[str, Any]:
         """Return the entries of `MCMC.diagnostics` about replica exchange."""
         evidence, error = self.log_evidence
         counts = self.counts
@@ -135,7 +135,7 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         }
         return {"replica_exchange": figures}
 
-    def sentences(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """Return the lines about replica exchange for a summary."""
         evidence, error = self.log_evidence
         counts = self.counts

@@ -119,7 +119,8 @@ class Kernel(MCMCKernel):
             warmup_steps: number of iterations of warm-up.
             initial_params: ``{site: (chains, ...)}``, or None to draw them.
             *args: arguments of the model.
-            data_loader: an iterable over batches of the model's arguments, in place of ``args``; see `takes_batches`.
+            data_loader: an iterable over batches of the model's arguments, in place of ``args``; see
+                `supports_minibatches`.
             **kwargs: arguments of the model.
 
         Raises:
@@ -172,7 +173,7 @@ class Kernel(MCMCKernel):
         return True
 
     @property
-    def takes_batches(self) -> bool:
+    def supports_minibatches(self) -> bool:
         """True if transitions use another minibatch of the data at each step."""
         return False
 
@@ -206,7 +207,7 @@ class Kernel(MCMCKernel):
         return target_from_potential(potential_fn, initial_params, self._manifolds, self._given_transforms)
 
     def _check_takes_loader(self, args: tuple[Any, ...]) -> None:
-        if not self.takes_batches:
+        if not self.supports_minibatches:
             raise ValueError(
                 f"data_loader needs a minibatch kernel, not {type(self).__name__}: use OSGHMC, or pass all data."
             )
@@ -220,7 +221,7 @@ class Kernel(MCMCKernel):
     @property
     def _model_options(self) -> ModelOptions:
         return ModelOptions(
-            self._given_transforms, self._max_plate_nesting, self._init_strategy, subsample=self.takes_batches
+            self._given_transforms, self._max_plate_nesting, self._init_strategy, subsample=self.supports_minibatches
         )
 
     def warn_of_draws(self, statistics: Statistics) -> None:
@@ -278,7 +279,7 @@ class Kernel(MCMCKernel):
     def diagnostics(self) -> dict[str, Any]:
         """Return divergent iterations, acceptance rate, largest orthogonality error, and statistics of iterations."""
         if self._run is not None:
-            self._run.compare_graphs(1)
+            self._run.code.compare_density(1)
         statistics = self._record.statistics()
         self.warn_of_draws(statistics)
         found = {name.replace("_", " "): values[0] for name, values in chain_entries(statistics).items()}

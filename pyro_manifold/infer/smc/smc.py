@@ -362,7 +362,7 @@ class SMC:
         tuning: Any = parts.tuning  # created by `particle_tuning`
         tied = tied_at_an_end(split(run.sites)[1], full.manifolds.keys()) if start is None else 0
         particles = anneal(run, tuning, plan, bar)
-        run.compare_at_the_end()
+        run.code.at_the_end()
         # Correct the evidence for the probability under the prior that the likelihood is zero.
         share = chains / target.drawn
         particles.evidence = particles.evidence._replace(log=particles.evidence.log + math.log(share))

@@ -157,7 +157,7 @@ SEQUENCE = torch.linspace(-1, 1, 16, dtype=torch.float64).mul(5).cos().reshape(4
 def test_networks_are_sampled_in_native_code(model):
     run = OHMC(model, step_size=0.05, num_steps=3).prepare(4, 0, None)
     transition = run.transitions[-1]
-    assert run._graphs["density"].backend == "traced"
+    assert run.code.graphs["density"].backend == "traced"
     settings = transition.transition.prepared(run.tuning.settings(1), run.state)
     state = run.random.get_state()
     expected = transition.with_noise(run.state, settings, transition.transition.noise(run.state, run.random))

@@ -99,7 +99,7 @@ def test_a_narrow_mode_that_replicas_miss_is_covered_by_the_error_and_warned_of(
             reported = exchange(mcmc)
             assert abs(reported["log_evidence"] - truth) < 3 * reported["log_evidence_error"]
             assert any("of the replicas is too low" in str(each.message) for each in said)
-            assert "by the modes that descents find" in mcmc._run_here.sentences()[1]
+            assert "by the modes that descents find" in mcmc._run_here.summary_lines()[1]
             return
     pytest.fail("The replicas found the mode in each of eight runs.")
 

@@ -166,7 +166,7 @@ def test_a_run_with_native_code_goes_on_bit_for_bit(name):
     run.compilation.make(run.state)
     advance(run, 2)
     other.load_state_dict(run.state_dict())
-    assert other._graphs[KERNELS[name].native].backend == "native"
+    assert other.code.graphs[KERNELS[name].native].backend == "native"
     assert same(advance(run, 8), advance(other, 8))
 
 
@@ -301,7 +301,7 @@ def test_a_run_stops_at_its_goal(name, monkeypatch):
 def check_native(name, monkeypatch, minibatches):
     found = run_of(name, warmup_steps=0, minibatches=minibatches)
     found.compilation.make(found.state)
-    assert found._graphs[KERNELS[name].native].backend == "native"
+    assert found.code.graphs[KERNELS[name].native].backend == "native"
     native = advance(found, 12)
     make_native_code_at_once(monkeypatch, float("inf"))
     eager = advance(run_of(name, warmup_steps=0, minibatches=minibatches), 12)
@@ -347,7 +347,7 @@ def test_float32(name):
     advance(run, 12)
     if case.native and not WITHOUT_NATIVE_CODE:
         run.compilation.make(run.state)
-        assert run._graphs[case.native].backend == "native"
+        assert run.code.graphs[case.native].backend == "native"
     sites = advance(run, 8)[-1]
     sites = {site: sites[site] for site in run.sites}
     assert {value.dtype for value in sites.values()} == {torch.float32}

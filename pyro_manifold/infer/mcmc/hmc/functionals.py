@@ -41,7 +41,7 @@ class IdentifiedQuantities:
     def __init__(self, problem: Problem) -> None:
         self._unpack, self._transforms = problem.layout.unpack, problem.target.transforms
         self._found: list[Symmetry] = []
-        if problem.manifolds and not problem.takes_minibatches:
+        if problem.manifolds and not problem.is_subsampled:
             try:
                 self._found = symmetries(problem.target, problem.target.values(problem.initial_values), loadings=False)
             except Exception:  # a model can fail in any way; coordinates are then used unchanged

@@ -30,6 +30,8 @@ from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
     CompilationPolicy,
+    CompiledCode,
+    CompiledPart,
     Composition,
     Executable,
     Layout,
@@ -216,15 +218,16 @@ class MSD(Kernel):
         def moved(state: LagrangianState, position: Blocks) -> LagrangianState:
             return state._replace(point=moves.point_at(position[block], model))
 
+        parts = {
+            "step": CompiledPart(trajectory.step.graph, trajectory.step.difference, slow=True),
+            "trajectory": CompiledPart(trajectory.graph, trajectory.difference),
+        }
         return Composition(
             state,
             [trajectory],
             tuning,
             moved,
-            {"step": trajectory.step.graph, "trajectory": trajectory.graph},
-            compilation=self._compilation(problem, trajectory, field),
-            code={"step": trajectory.step.difference, "trajectory": trajectory.difference},
-            slow=frozenset(("step",)),
+            CompiledCode(parts, self._compilation(problem, trajectory, field)),
         )
 
     @property

@@ -28,7 +28,7 @@ class BatchAdaptation(Saved):
     """
 
     def __init__(self, batches: Batches, warmup_steps: int = 0, masses: SiteMasses | None = None) -> None:
-        changing = () if batches.whole else ("_batches",)
+        changing = () if batches.is_full else ("_batches",)
         self.changing = changing if masses is None else (*changing, "masses")  # type: ignore[misc]
         self._batches, self._warmup_steps, self.masses = batches, warmup_steps, masses
 

@@ -1,7 +1,15 @@
 """Transitions of all chains, and building blocks of kernels; see ``docs/how_to/extending.md``."""
 
 from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
-from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed, Tuning, weyl_sequence
+from pyro_manifold.infer.mcmc.transitions.composition import (
+    CompiledCode,
+    CompiledPart,
+    Composition,
+    Fixed,
+    Observer,
+    Tuning,
+    weyl_sequence,
+)
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.layout import Layout, refuse_manifold
 from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead
@@ -33,10 +41,13 @@ __all__ = [
     "AdaptedStepSize",
     "Block",
     "Blocks",
+    "CompiledCode",
+    "CompiledPart",
     "Composition",
     "Executable",
     "Fixed",
     "Noise",
+    "Observer",
     "PlainTransition",
     "PositionState",
     "Potential",

@@ -93,9 +93,9 @@ class Problem:
         return self.layout.pack(finite_values(self.target, values, True, self.batched))
 
     @property
-    def takes_minibatches(self) -> bool:
+    def is_subsampled(self) -> bool:
         """Return whether the density is evaluated on minibatches of the data."""
-        return not self.batched.batches.whole
+        return not self.batched.batches.is_full
 
     @property
     def position(self) -> Blocks:
@@ -132,7 +132,7 @@ class Problem:
     @property
     def potential_of_one_chain(self) -> Potential | None:
         """`potential` for a single chain, as a graph; None if there is none."""
-        density = None if self.takes_minibatches else self.density_of_one_chain
+        density = None if self.is_subsampled else self.density_of_one_chain
         return None if density is None else density({})
 
     @property

@@ -118,7 +118,7 @@ def test_a_kernel_with_native_code_can_be_pickled(monkeypatch):
     for _ in range(40):
         kernel.run.advance()
     copy = pickle.loads(pickle.dumps(kernel))
-    assert copy.run._graphs["trajectory"].backend == "native"
+    assert copy.run.code.graphs["trajectory"].backend == "native"
     assert torch.equal(copy.run.advance()["U"], kernel.run.advance()["U"])
 
 

@@ -127,7 +127,7 @@ def test_a_new_batch_traces_nothing(monkeypatch, source):
     run = kernel.run
     for _ in range(8):  # all shapes of batches have come
         run.advance()
-    run.compare_graphs = lambda count: None  # which asks the model itself, now and then
+    run.code.compare_density = lambda count: None  # which asks the model itself, now and then
     before = len(traces), len(calls)
     for _ in range(60):
         run.advance()
