@@ -49,6 +49,7 @@ from pyro_manifold.diagnostics.likelihood import (
     pointwise_log_likelihood,
     warn_of_factors,
 )
+from pyro_manifold.diagnostics.missed_regions import find_missed_regions
 from pyro_manifold.diagnostics.modes import Modes, modes
 from pyro_manifold.diagnostics.plots import (
     plot_biplot,
@@ -81,7 +82,6 @@ from pyro_manifold.diagnostics.summary import summarise
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import table
-from pyro_manifold.diagnostics.unvisited import places
 
 if TYPE_CHECKING:
     from pyro_manifold.contrib.calibration import Calibration

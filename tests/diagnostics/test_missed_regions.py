@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from problems.monte_carlo import assert_mean
-from pyro_manifold.diagnostics import places
-from pyro_manifold.diagnostics.unvisited import _effective_draws, _tail
+from pyro_manifold.diagnostics import find_missed_regions
+from pyro_manifold.diagnostics.missed_regions import _effective_draws, _tail
 
 
 def test_the_probability_of_particles_beyond_is_that_of_exponential_tails():
@@ -23,7 +23,9 @@ def test_states_of_one_chain_count_as_one():
     draws, particles = torch.randn(4, 100, 1), torch.randn(4, 160, 1)
     particles[0, :16] = 6.5
     among = torch.ones(4, 160, dtype=torch.bool)
-    found = [places({"x": draws}, {"x": particles}, among, states=states).apart.sum() for states in (1, 16)]
+    found = [
+        find_missed_regions({"x": draws}, {"x": particles}, among, states=states).missed.sum() for states in (1, 16)
+    ]
     assert [int(count) for count in found] == [16, 0]
 
 
@@ -38,4 +40,4 @@ def test_rounding_puts_no_particle_apart():
     draws, particles = torch.ones(2, 50, 3), torch.ones(2, 50, 3)
     draws[0, :, 1] += 2e-16
     particles[:, :, 1:] -= 1e-15
-    assert not places({"x": draws}, {"x": particles}, torch.ones(2, 50, dtype=torch.bool)).apart.any()
+    assert not find_missed_regions({"x": draws}, {"x": particles}, torch.ones(2, 50, dtype=torch.bool)).missed.any()

@@ -27,26 +27,26 @@ _UNITS_OF_ROUNDING = 100
 _LARGEST_EXPONENT, _GRID = 60.0, 601
 
 
-class Places(NamedTuple):
+class Regions(NamedTuple):
     """Particles relative to the draws of some chains, booleans ``(runs, particles)``.
 
     Attributes:
-        apart: whether the particle is beyond the draws in some entry, with more others than chance explains.
-        inside: whether the particle is within the range of the draws in every entry.
+        missed: whether the particle is beyond the draws in some entry, with more others than chance explains.
+        visited: whether the particle is within the range of the draws in every entry.
     """
 
-    apart: Tensor
-    inside: Tensor
+    missed: Tensor
+    visited: Tensor
 
 
-def places(
+def find_missed_regions(
     draws: Mapping[str, Tensor],
     particles: Mapping[str, Tensor],
     among: Tensor,
     *,
     states: int = 1,
     false_alarms: float = FALSE_ALARMS,
-) -> Places:
+) -> Regions:
     r"""Return masks of particles apart from all draws of some chains, in some entry of some quantity.
 
     Each entry is transformed to $y = \operatorname{asinh}((x - \text{median}) / s)$, s half of the range of
@@ -67,20 +67,20 @@ def places(
         >>> random = torch.Generator().manual_seed(0)
         >>> draws, particles = torch.randn(4, 200, 50, generator=random), torch.randn(2, 100, 50, generator=random)
         >>> particles[:, :10, 7] += 20
-        >>> found = places({"x": draws}, {"x": particles}, torch.ones(2, 100, dtype=torch.bool))
-        >>> int(found.apart.sum()), bool(found.apart[:, :10].all())
+        >>> found = find_missed_regions({"x": draws}, {"x": particles}, torch.ones(2, 100, dtype=torch.bool))
+        >>> int(found.missed.sum()), bool(found.missed[:, :10].all())
         (20, True)
     """
-    found = Places(torch.zeros_like(among), torch.ones_like(among))
+    found = Regions(torch.zeros_like(among), torch.ones_like(among))
     for name, own in draws.items():
         chance = false_alarms / (2 * len(_BEYOND) * len(draws) * max(1, own.shape[-1]))
         for part in _of_quantity(own, particles[name], among, states, chance):
-            found = Places(found.apart | part.apart, found.inside & part.inside)
+            found = Regions(found.missed | part.missed, found.visited & part.visited)
     return found
 
 
-def _of_quantity(draws: Tensor, particles: Tensor, among: Tensor, states: int, chance: float) -> Iterator[Places]:
-    """Compare a quantity in parts that fit into memory, and yield the `Places` of each."""
+def _of_quantity(draws: Tensor, particles: Tensor, among: Tensor, states: int, chance: float) -> Iterator[Regions]:
+    """Compare a quantity in parts that fit into memory, and yield the `Regions` of each."""
     width = max(1, _MOST_AT_ONCE // (draws.shape[:2].numel() + particles.shape[:2].numel()))
     for own, other in zip(draws.split(width, -1), particles.split(width, -1), strict=True):
         reach = _reach(own)
@@ -89,7 +89,7 @@ def _of_quantity(draws: Tensor, particles: Tensor, among: Tensor, states: int, c
             for times in _BEYOND:
                 beyond = side > times * furthest
                 many = _probability(beyond & among.unsqueeze(-1), among, states, size, times) < chance
-                yield Places((beyond & many).any(-1) & among, ~beyond.any(-1))
+                yield Regions((beyond & many).any(-1) & among, ~beyond.any(-1))
 
 
 class _Reach(NamedTuple):
