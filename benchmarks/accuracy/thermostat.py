@@ -38,7 +38,7 @@ from benchmarks.machine import confine, machine
 from benchmarks.tables import show
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGNHT
-from pyro_manifold.infer.mcmc.hmc import GeodesicMechanics
+from pyro_manifold.infer.mcmc.mechanics import GeodesicMechanics
 from pyro_manifold.manifolds import Stiefel
 
 ROWS, BATCH, FRICTION = 1000, 50, 0.1

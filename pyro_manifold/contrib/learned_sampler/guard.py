@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density import Batches
-from pyro_manifold.infer.mcmc.hmc import Metrics
+from pyro_manifold.infer.mcmc.mechanics import Metrics
 from pyro_manifold.infer.mcmc.sgmcmc import (
     BatchAdaptation,
     Schedule,

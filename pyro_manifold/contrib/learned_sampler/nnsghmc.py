@@ -20,7 +20,7 @@ from pyro_manifold.contrib.learned_sampler.sampler import Derivatives, MetaSampl
 from pyro_manifold.contrib.learned_sampler.step import first_squares, learned_step
 from pyro_manifold.density import Batches, ModelTarget, Target, number_of_examples, prior_density
 from pyro_manifold.infer.mcmc import check_positive_integer
-from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metrics, ProductMechanics, block_mechanics
+from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Metrics, ProductMechanics, block_mechanics
 from pyro_manifold.infer.mcmc.sgmcmc import (
     OSGHMC,
     BatchAdaptation,

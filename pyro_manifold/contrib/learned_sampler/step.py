@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pyro_manifold.contrib.learned_sampler.coordinate_update import Columns, CoordinateUpdate
 from pyro_manifold.contrib.learned_sampler.energy import EnergyInput
-from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc import StepSettings, StochasticState, euler_variance
 from pyro_manifold.infer.mcmc.transitions import Blocks, Potential
 

@@ -16,9 +16,10 @@ from pyro_manifold.contrib.replica_exchange.swap import BETA, Swap
 from pyro_manifold.contrib.replica_exchange.tuning import LadderTuning
 from pyro_manifold.density import INVERSE_TEMPERATURE, Program, WithoutLikelihood, tempered
 from pyro_manifold.infer.mcmc import check_positive_integer
+from pyro_manifold.infer.mcmc.adaptation import particle_tuning
 from pyro_manifold.infer.mcmc.hmc import HamiltonianKernel
 from pyro_manifold.infer.mcmc.transitions import Blocks, Problem
-from pyro_manifold.infer.smc import likelihood_terms, particle_tuning, posterior_of, problem_with_finite_starts
+from pyro_manifold.infer.smc import likelihood_terms, posterior_of, problem_with_finite_starts
 
 _FEWEST_WARMUP_STEPS = 20
 

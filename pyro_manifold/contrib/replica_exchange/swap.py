@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density import INVERSE_TEMPERATURE
-from pyro_manifold.infer.mcmc.hmc import Metrics, State
+from pyro_manifold.infer.mcmc.mechanics import Metrics, State
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Potential, Statistics, uniform_like
 
 BETA: Block = (INVERSE_TEMPERATURE,)

@@ -10,9 +10,9 @@ from torch import Tensor
 from pyro_manifold.contrib.replica_exchange.ladder import interpolated
 from pyro_manifold.contrib.replica_exchange.prior_draws import PriorDraws
 from pyro_manifold.contrib.replica_exchange.swap import ReplicaSettings
-from pyro_manifold.infer.mcmc.hmc import State
+from pyro_manifold.infer.mcmc.adaptation import ParticleTuning
+from pyro_manifold.infer.mcmc.mechanics import State
 from pyro_manifold.infer.mcmc.transitions import Statistics
-from pyro_manifold.infer.smc import ParticleTuning
 
 _DELAY, _DECAY = 10, 0.75
 

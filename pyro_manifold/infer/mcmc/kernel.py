@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -25,7 +25,7 @@ from pyro_manifold.density import (
     target_from_potential,
 )
 from pyro_manifold.diagnostics import chain_entries
-from pyro_manifold.infer.mcmc.running import Record, Run
+from pyro_manifold.infer.mcmc.running import IdentifiedQuantities, Record, Run
 from pyro_manifold.infer.mcmc.transitions import Block, Composition, Fixed, PositionState, Problem, Statistics
 from pyro_manifold.manifolds import Manifold
 
@@ -139,7 +139,7 @@ class Kernel(MCMCKernel):
             differentiated=self.differentiates,
         )
         if problem.initial_values:
-            problem = self.initialised(problem, warmup_steps)
+            problem = replace(self.initialised(problem, warmup_steps), functionals=IdentifiedQuantities)
             parts = self.compose(problem, warmup_steps)
         else:
             parts = Composition(PositionState({}, torch.zeros(chains), {}), (), Fixed(None), lambda state, _: state)

@@ -17,6 +17,7 @@ from torch import Tensor
 from pyro_manifold.density import Program, Sites, Target, one_thread_at_a_time, split, tempered
 from pyro_manifold.diagnostics import Posterior, Symmetry, check_flag, summarise, to_inferencedata
 from pyro_manifold.infer.mcmc import check_positive_integer, check_shards, is_a
+from pyro_manifold.infer.mcmc.adaptation import particle_tuning
 from pyro_manifold.infer.mcmc.hmc import HamiltonianKernel
 from pyro_manifold.infer.mcmc.running import Run, Shards
 from pyro_manifold.infer.predictive_groups import with_draws
@@ -33,7 +34,6 @@ from pyro_manifold.infer.smc.report import as_posterior
 from pyro_manifold.infer.smc.results import Result
 from pyro_manifold.infer.smc.sharded import run_in_shards
 from pyro_manifold.infer.smc.starts import draws_of, starts_of_chains
-from pyro_manifold.infer.smc.tuning import particle_tuning
 from pyro_manifold.infer.smc.weights import log_mean_weight
 
 _ENDLESS = 2**62

@@ -5,7 +5,7 @@ import pyro.distributions as dist
 import torch
 
 from pyro_manifold.contrib.replica_exchange import BETA
-from pyro_manifold.infer.mcmc.hmc import State
+from pyro_manifold.infer.mcmc.mechanics import State
 
 SCALE = 0.1
 X = ("x",)

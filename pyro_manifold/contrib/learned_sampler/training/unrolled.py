@@ -25,7 +25,7 @@ from pyro_manifold.contrib.learned_sampler import (
 )
 from pyro_manifold.contrib.learned_sampler.training.settings import MetaTask, TrainingSettings
 from pyro_manifold.density import finite_values, initial_values, seed_of
-from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics
+from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics
 from pyro_manifold.infer.mcmc.sgmcmc import StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.transitions import Blocks, Problem
 

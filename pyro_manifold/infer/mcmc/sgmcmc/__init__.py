@@ -1,6 +1,6 @@
 """Stochastic-gradient MCMC: kernels with minibatch gradients and no Metropolis test, and tools for custom ones."""
 
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics, at_temperature
+from pyro_manifold.infer.mcmc.mechanics import Metrics, ProductMechanics, at_temperature
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import PolynomialDecay, Schedule, value_at

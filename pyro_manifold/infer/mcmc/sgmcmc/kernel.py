@@ -14,8 +14,8 @@ import torch
 from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.density import BatchedDensity, Batches, Order, Sites, Target, check_order
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
-from pyro_manifold.infer.mcmc.hmc import Mechanics, Metric, ProductMechanics, block_mechanics
 from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.mechanics import Mechanics, Metric, ProductMechanics, block_mechanics
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import (
     Constant,
     CosineCycles,

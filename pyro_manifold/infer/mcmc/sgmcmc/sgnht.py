@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_manifold.density import Order
 from pyro_manifold.infer.mcmc.checks import check_positive
-from pyro_manifold.infer.mcmc.hmc import Mechanics, Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics import Mechanics, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule

@@ -30,7 +30,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metric, Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Metric, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Observer, Problem

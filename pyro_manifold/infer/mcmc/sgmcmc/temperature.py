@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Layout, Observer
 
 

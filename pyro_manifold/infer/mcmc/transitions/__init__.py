@@ -27,13 +27,13 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     S,
     Statistics,
     choose,
+    coordinates,
     in_rows,
     normal_like,
     per_chain,
     unbound,
     uniform_like,
 )
-from pyro_manifold.infer.mcmc.transitions.step_backoff import StepBackoff
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density
 from pyro_manifold.infer.mcmc.transitions.trees import of_tensors
 

@@ -21,7 +21,7 @@ from pyro_manifold.density import (
     refuse_cut_gradients,
 )
 from pyro_manifold.infer.mcmc.transitions.layout import Layout
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, ChainState, Potential, coordinates
 from pyro_manifold.manifolds import Manifold
 
 
@@ -38,6 +38,8 @@ class Problem:
         random: generator of all random numbers of the run, seeded from torch's generator and thus by
             `pyro.set_rng_seed`.
         drawn: whether the initial values were drawn at random.
+        functionals: makes, of the problem, the function of a state by which warm-up chooses the trajectory length; the
+            run supplies one that symmetries of the posterior do not change.
     """
 
     target: Target
@@ -47,6 +49,7 @@ class Problem:
     batched: BatchedDensity
     random: torch.Generator
     drawn: bool = False
+    functionals: Callable[[Problem], Callable[[ChainState], Tensor]] = lambda problem: coordinates
 
     @classmethod
     def build(

@@ -11,7 +11,7 @@ import torch
 from pyro_manifold.compiled.native import compiler, operators
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, OHMC
-from pyro_manifold.infer.mcmc.hmc import Metric
+from pyro_manifold.infer.mcmc.mechanics import Metric
 from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 
 pytestmark = native_code

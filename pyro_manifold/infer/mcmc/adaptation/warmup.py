@@ -10,16 +10,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.arrival import (
+from pyro_manifold.infer.mcmc.adaptation.arrival import (
     left_behind,
     of_chains,
     representatives,
     warn_of_chains_left,
     warn_of_collapse,
 )
-from pyro_manifold.infer.mcmc.hmc.functionals import coordinates
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.hmc.lengths import (
+from pyro_manifold.infer.mcmc.adaptation.lengths import (
     INITIAL_LENGTH,
     MAXIMUM_STEPS,
     MAXIMUM_STEPS_BEFORE_MASSES,
@@ -27,11 +25,12 @@ from pyro_manifold.infer.mcmc.hmc.lengths import (
     LengthChoice,
     TrajectoryLength,
 )
-from pyro_manifold.infer.mcmc.hmc.masses import Masses
-from pyro_manifold.infer.mcmc.hmc.product import Metrics
-from pyro_manifold.infer.mcmc.hmc.step_size import FEWEST_STEPS, SHORT, StepSize, windows
-from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings
-from pyro_manifold.infer.mcmc.transitions import ChainState, Statistics, StepBackoff
+from pyro_manifold.infer.mcmc.adaptation.masses import Masses
+from pyro_manifold.infer.mcmc.adaptation.step_backoff import StepBackoff
+from pyro_manifold.infer.mcmc.adaptation.step_size import FEWEST_STEPS, DualAveragingStepSize
+from pyro_manifold.infer.mcmc.adaptation.windows import SHORT, windows
+from pyro_manifold.infer.mcmc.mechanics import HamiltonianSettings, Metrics, State
+from pyro_manifold.infer.mcmc.transitions import ChainState, Statistics, coordinates
 from pyro_manifold.store import Saved
 
 _FAILED_ACCEPTANCE = 0.1  # acceptance probability below which a chain's share of ε is reduced
@@ -154,7 +153,7 @@ class WarmUp(Saved):
         self._lengths = plan.lengths()
         self.length_choice = LengthChoice(self._lengths, state, functionals)
         self._integration_time = self._lengths.mean
-        self._step_size = StepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds)
+        self._step_size = DualAveragingStepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds)
         self.masses = masses
         self._momenta_fit = False
         self._backoff = StepBackoff(state.energy)

@@ -9,7 +9,7 @@ import torch
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.infer import MCMC, OHMC
-from pyro_manifold.infer.mcmc.hmc import left_behind, representatives, warn_of_collapse
+from pyro_manifold.infer.mcmc.adaptation import left_behind, representatives, warn_of_collapse
 
 
 def test_chains_far_above_the_median_are_left_and_represented_by_others():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics, Metric
+from pyro_manifold.infer.mcmc.mechanics import Mechanics, Metric
 from pyro_manifold.manifolds import Manifold, Stiefel
 from pyro_manifold.store import Saved
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.descent import LocalGaussian, Points, QuasiNewton
-from pyro_manifold.infer.mcmc.hmc.arrival import representatives
+from pyro_manifold.infer.mcmc.adaptation.arrival import representatives
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Potential
 from pyro_manifold.manifolds import Manifold
 

@@ -14,19 +14,19 @@ from pyro.infer.mcmc.adaptation import WarmupAdapter
 from problems.monte_carlo import STANDARD_ERRORS
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
-from pyro_manifold.infer.mcmc.hmc import (
+from pyro_manifold.infer.mcmc.adaptation import (
     INITIAL_LENGTH,
     SHORTEST_LENGTH,
     ColumnEstimator,
     DiagonalEstimator,
+    DualAveragingStepSize,
     LengthChoice,
     Masses,
-    State,
-    StepSize,
     TrajectoryLength,
     of_all,
     windows,
 )
+from pyro_manifold.infer.mcmc.mechanics import State
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.mcmc.compilers import native_code
 from tests.infer.models import concentrated
@@ -58,7 +58,7 @@ def test_windows_of_short_warm_ups_are_those_of_pyro(warmup_steps):
 
 
 def test_a_step_size_that_is_saved_goes_on_the_same():
-    step_size, again = StepSize(0.3, 0.8, (1e-10, 1e10)), StepSize(1.0, 0.8, (1e-10, 1e10))
+    step_size, again = DualAveragingStepSize(0.3, 0.8, (1e-10, 1e10)), DualAveragingStepSize(1.0, 0.8, (1e-10, 1e10))
     for probability in torch.rand(30).tolist():
         again.load_state_dict(step_size.state_dict())
         for each in (step_size, again):

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.mechanics import Mechanics
-from pyro_manifold.infer.mcmc.transitions import Block, Blocks, normal_like
+from pyro_manifold.infer.mcmc.mechanics.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Problem, normal_like, refuse_manifold
+from pyro_manifold.manifolds import Constant, Manifold
 
 Metrics = Mapping[Block, Any]
 """Masses of each block: a `Metric`, or a `LowRankMetric`."""
@@ -72,3 +73,21 @@ class ProductMechanics(dict[Block, Mechanics]):
     def restore_momentum(self, position: Blocks, momentum: Blocks) -> Blocks:
         """Project momenta to the tangent spaces at restored positions; see `Mechanics.restore_momentum`."""
         return {k: move.restore_momentum(position[k], momentum[k]) for k, move in self.items()}
+
+
+def block_mechanics(problem: Problem, table: Mapping[type[Manifold], Mechanics]) -> ProductMechanics:
+    """Return the mechanics of each block.
+
+    Raises:
+        ValueError: if the table has no mechanics for the manifold of a site.
+    """
+    mechanics = ProductMechanics({group: EuclideanMechanics() for group in problem.layout.groups})
+    for block, manifold in problem.manifolds.items():
+        found = [move for kind, move in {**table, **_ANYWHERE}.items() if isinstance(manifold, kind)]
+        if not found:
+            refuse_manifold(block[0], manifold, [kind.__name__ for kind in table])
+        mechanics[block] = found[0]
+    return mechanics
+
+
+_ANYWHERE: dict[type[Manifold], Mechanics] = {Constant: GeodesicMechanics(Constant())}

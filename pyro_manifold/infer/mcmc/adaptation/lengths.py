@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.functionals import coordinates
-from pyro_manifold.infer.mcmc.hmc.jumps import Jumps, Transitions, of_all
-from pyro_manifold.infer.mcmc.transitions import ChainState, weyl_sequence
+from pyro_manifold.infer.mcmc.adaptation.jumps import Jumps, Transitions, of_all
+from pyro_manifold.infer.mcmc.transitions import ChainState, coordinates, weyl_sequence
 from pyro_manifold.store import Saved
 
 MAXIMUM_STEPS = 1024

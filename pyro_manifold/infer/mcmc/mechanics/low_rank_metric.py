@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, Metric
+from pyro_manifold.infer.mcmc.mechanics.mechanics import EuclideanMechanics, Metric
 from pyro_manifold.infer.mcmc.transitions import per_chain
 
 

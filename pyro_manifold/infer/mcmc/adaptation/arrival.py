@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics import named
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
+from pyro_manifold.infer.mcmc.mechanics import State
 
 _COLLAPSED = 1e-2
 """Share of the chosen trajectory length below which the step size has collapsed."""

@@ -8,7 +8,7 @@ import torch
 from problems.models import orthonormal
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import OHMC
-from pyro_manifold.infer.mcmc.hmc import nearer_starts
+from pyro_manifold.infer.mcmc.adaptation import nearer_starts
 from pyro_manifold.manifolds import Stiefel
 
 X, U = ("x",), ("U",)

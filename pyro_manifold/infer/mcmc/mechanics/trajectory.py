@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State, leapfrog_step, refresh, reversed_in_time, total_energy
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics.leapfrog import State, leapfrog_step, refresh, reversed_in_time, total_energy
+from pyro_manifold.infer.mcmc.mechanics.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.transitions import Blocks, Noise, Potential, Statistics, choose, metropolis, uniform_like
 
 

@@ -8,17 +8,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
-from pyro_manifold.infer.mcmc.hmc.low_rank_masses import LowRankEstimator
-from pyro_manifold.infer.mcmc.hmc.low_rank_metric import LowRankMechanics
-from pyro_manifold.infer.mcmc.hmc.mass_estimators import (
+from pyro_manifold.infer.mcmc.adaptation.low_rank_masses import LowRankEstimator
+from pyro_manifold.infer.mcmc.adaptation.mass_estimators import (
     ColumnEstimator,
     CovarianceEstimator,
     CurvatureEstimator,
     DiagonalEstimator,
     InverseMassEstimator,
 )
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics import ColumnMechanics, LowRankMechanics, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Problem
 from pyro_manifold.store import Saved, Serialisable
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.transitions import Blocks, Potential
 
 

@@ -10,7 +10,8 @@ import torch
 from problems.monte_carlo import assert_mean, deviation
 from pyro_manifold.distributions import MatrixFisher, StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
-from pyro_manifold.infer.mcmc.hmc import LowRankEstimator, LowRankMechanics, LowRankMetric, geometric_mean
+from pyro_manifold.infer.mcmc.adaptation import LowRankEstimator, geometric_mean
+from pyro_manifold.infer.mcmc.mechanics import LowRankMechanics, LowRankMetric
 from tests.infer.mcmc.compilers import native_code
 
 SITES = ("own", "shift")

@@ -22,7 +22,7 @@ from problems.phase_space import (
     tangent_basis,
 )
 from problems.targets import LANGEVIN
-from pyro_manifold.infer.mcmc.hmc import (
+from pyro_manifold.infer.mcmc.mechanics import (
     CayleyMechanics,
     ColumnMechanics,
     EuclideanMechanics,

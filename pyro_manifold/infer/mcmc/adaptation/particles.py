@@ -9,16 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc import (
-    AdaptationSettings,
-    CurvatureEstimator,
-    HamiltonianSettings,
-    Metric,
-    Metrics,
-    ProductMechanics,
-    State,
-    diagonal_inverse_mass,
-)
+from pyro_manifold.infer.mcmc.adaptation.mass_estimators import CurvatureEstimator, diagonal_inverse_mass
+from pyro_manifold.infer.mcmc.adaptation.warmup import AdaptationSettings
+from pyro_manifold.infer.mcmc.mechanics import HamiltonianSettings, Metric, Metrics, ProductMechanics, State
 from pyro_manifold.infer.mcmc.transitions import Block, Statistics, weyl_sequence
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.store import Saved, Serialisable

@@ -7,9 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.low_rank_metric import LowRankMetric
-from pyro_manifold.infer.mcmc.hmc.mass_estimators import DiagonalEstimator, InverseMassEstimator
-from pyro_manifold.infer.mcmc.hmc.mechanics import Metric
+from pyro_manifold.infer.mcmc.adaptation.mass_estimators import DiagonalEstimator, InverseMassEstimator
+from pyro_manifold.infer.mcmc.mechanics import LowRankMetric, Metric
 from pyro_manifold.store import Serialisable
 
 _MOST_COORDINATES = 256, 10_000

@@ -10,15 +10,9 @@ from torch import Tensor
 
 from pyro_manifold.density import Sites
 from pyro_manifold.diagnostics import Symmetry, symmetries
-from pyro_manifold.infer.mcmc.transitions import ChainState, Problem
+from pyro_manifold.infer.mcmc.transitions import ChainState, Problem, coordinates
 
 _DIRECTIONS = 2
-
-
-def coordinates(state: ChainState) -> Tensor:
-    """Return all coordinates of each chain, ``(chains, coordinates)``."""
-    # Sorted, since the order of a state's blocks after a transition differs from that of an initial or restored state.
-    return torch.cat([state.position[block].flatten(1) for block in sorted(state.position)], 1)
 
 
 class IdentifiedQuantities:

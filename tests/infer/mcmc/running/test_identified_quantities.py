@@ -9,7 +9,8 @@ import torch
 
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import OHMC
-from pyro_manifold.infer.mcmc.hmc import IdentifiedQuantities, coordinates
+from pyro_manifold.infer.mcmc.running import IdentifiedQuantities
+from pyro_manifold.infer.mcmc.transitions import coordinates
 
 A = torch.diag(torch.tensor([3.0, 2.0, 1.0, 0.5, 0.0], dtype=torch.float64))
 B = torch.linspace(-1.0, 1.0, 15, dtype=torch.float64).reshape(5, 3)
