@@ -142,7 +142,7 @@ def test_momenta_that_cool_and_energies_that_fall_are_on_their_way():
 
 
 @pytest.mark.long
-def test_a_halved_run_goes_on_bit_for_bit():
+def test_a_halved_run_continues_bit_for_bit():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         first = advanced(kernel(BAD).prepare(4, 40, None), 9)

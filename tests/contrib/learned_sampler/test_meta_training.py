@@ -143,7 +143,7 @@ def weights(sampler):
     return torch.cat([value.flatten() for value in sampler.tensors.values()])
 
 
-def test_training_is_deterministic_and_goes_on_number_for_number(tmp_path):
+def test_training_is_deterministic_and_continues_number_for_number(tmp_path):
     def train(**options):
         torch.rand(3)  # what others draw changes nothing
         return train_meta_sampler([gaussian], **{"step_size": 0.05, "disable_progbar": True, **OPTIONS, **options})

@@ -197,7 +197,7 @@ def test_a_seed_is_a_run_and_so_is_one_that_is_continued(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:No replica")
-def test_a_stored_run_goes_on_bit_for_bit(tmp_path):
+def test_a_stored_run_continues_bit_for_bit(tmp_path):
     class Stop(Exception):  # noqa: N818
         pass
 
@@ -258,7 +258,7 @@ def test_single_precision_and_one_chain():
     assert math.isnan(exchange(mcmc)["log_evidence_error"])
 
 
-def test_chains_whose_replicas_do_not_travel_are_told_of():
+def test_chains_whose_replicas_do_not_travel_are_reported():
     with pytest.warns(UserWarning, match=r"No replica of chain.*with 2 levels.*or ReplicaExchange\(levels=[3-9]"):
         run(two_modes, levels=2, samples=30, num_chains=2, warmup_steps=20)
     with pytest.warns(UserWarning, match=r"No replica of chain.*with 16 levels: increase num_samples\.$"):

@@ -148,18 +148,18 @@ def check_saving(name, minibatches):
 
 
 @over()
-def test_a_saved_run_goes_on_bit_for_bit(name):
+def test_a_saved_run_continues_bit_for_bit(name):
     check_saving(name, minibatches=False)
 
 
 @over("SGNHT", **MINIBATCHES)
-def test_a_saved_run_on_minibatches_goes_on_bit_for_bit(name):
+def test_a_saved_run_on_minibatches_continues_bit_for_bit(name):
     check_saving(name, minibatches=True)
 
 
 @native_code
 @over("GHMC", **NATIVE)
-def test_a_run_with_native_code_goes_on_bit_for_bit(name):
+def test_a_run_with_native_code_continues_bit_for_bit(name):
     """The code belongs to the state: a run that goes on makes it where the first did."""
     run, other = run_of(name, warmup_steps=0), run_of(name, seed=1, warmup_steps=0)
     advance(run, 5)
@@ -202,7 +202,7 @@ def continue_in_another_process(path):
 
 
 @pytest.mark.long
-def test_another_process_goes_on_bit_for_bit(tmp_path):
+def test_another_process_continues_bit_for_bit(tmp_path):
     path, saved, expected = str(tmp_path / "states"), {}, {}
     for name in KERNELS:
         run = run_of(name)

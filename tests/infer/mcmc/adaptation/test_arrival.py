@@ -42,7 +42,7 @@ def test_a_chain_left_behind_is_named_and_the_others_are_as_without_it():
     assert mcmc.kernel.step_size > 0.3
 
 
-def test_a_collapsed_step_size_is_said():
+def test_a_collapsed_step_size_is_reported():
     with pytest.warns(UserWarning, match=r"The step size has collapsed to 1e-08 in warm-up: 1000 steps"):
         warn_of_collapse(1e-8, 1000, 2.2)
     with warnings.catch_warnings():

@@ -261,7 +261,7 @@ def test_many_numbers_have_no_directions(full_mass):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("moment", "full_mass"), [(155, "low rank"), (290, "low rank"), (155, None), (60, None)])
-def test_a_run_restored_in_warm_up_goes_on_bit_for_bit(moment, full_mass):
+def test_a_run_restored_in_warm_up_continues_bit_for_bit(moment, full_mass):
     def begun():
         pyro.set_rng_seed(0)
         run = OHMC(hidden_direction, full_mass=full_mass).prepare(2, 300, None)

@@ -57,7 +57,7 @@ def test_windows_of_short_warm_ups_are_those_of_pyro(warmup_steps):
     ]
 
 
-def test_a_step_size_that_is_saved_goes_on_the_same():
+def test_a_step_size_that_is_saved_continues_the_same():
     step_size, again = DualAveragingStepSize(0.3, 0.8, (1e-10, 1e10)), DualAveragingStepSize(1.0, 0.8, (1e-10, 1e10))
     for probability in torch.rand(30).tolist():
         again.load_state_dict(step_size.state_dict())
@@ -361,7 +361,7 @@ def test_without_warm_up_the_step_size_that_was_found_is_settled():
 
 
 @pytest.mark.long
-def test_a_step_size_that_no_chain_dares_to_take_is_given_up():
+def test_a_step_size_that_no_chain_accepts_is_reduced():
     """In many dimensions it may be far too long for all, and each chain goes wrong again before it has recovered."""
 
     def model():
@@ -439,7 +439,7 @@ def test_masses_of_exchangeable_columns_are_each_chains_own():
     assert ((inverse * (curvatures + 4)).log().abs() < 1.0).all()
 
 
-def test_a_chain_that_learns_where_nothing_pulls_has_masses_for_elsewhere():
+def test_a_chain_that_learns_in_a_flat_region_has_masses_for_a_steep_one():
     curvatures = torch.full((9, 3), 100.0)
     curvatures[4] = 0.01
     inverse = column_masses(curvatures)

@@ -152,7 +152,7 @@ def prepared(name, seed):
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_run_goes_on_bit_for_bit(name):
+def test_a_run_continues_bit_for_bit(name):
     first = prepared(name, 0)
     advance(first, 7)
     saved = pickle.loads(pickle.dumps(first.state_dict()))

@@ -48,7 +48,7 @@ def prepared():
     return run
 
 
-def test_a_run_that_is_saved_in_between_goes_on_the_same(monkeypatch):
+def test_a_run_that_is_saved_in_between_continues_the_same(monkeypatch):
     expected = prepared()
     for _ in range(5 + 100):
         expected.advance()
@@ -69,7 +69,7 @@ def test_a_run_that_is_saved_in_between_goes_on_the_same(monkeypatch):
     assert torch.equal(run.sites["U"], expected.sites["U"])
 
 
-def test_chains_that_are_put_elsewhere_go_on_from_there():
+def test_chains_that_are_put_elsewhere_continue_from_there():
     run = prepared()
     for _ in range(5 + 10):
         run.advance()
