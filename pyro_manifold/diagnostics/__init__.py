@@ -1,7 +1,6 @@
 """Diagnostics of draws: convergence, alignment of loadings, subspaces, plots, export to ArviZ."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyro_manifold.compiled import NotTraced
 from pyro_manifold.diagnostics.aligned import AlignedDraws, align_draws
@@ -82,6 +81,7 @@ from pyro_manifold.diagnostics.summary import summarise
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import table
+from pyro_manifold.lookup import looked_up
 
 if TYPE_CHECKING:
     from pyro_manifold.contrib.calibration import Calibration
@@ -127,11 +127,4 @@ __all__ = [
     "varimax",
 ]
 
-_CONTRIBUTED = {"Calibration": "calibration"}
-
-
-def __getattr__(name: str) -> Any:
-    """Look up what `pyro_manifold.contrib` adds to this face, when it is first used."""
-    if name in _CONTRIBUTED:
-        return getattr(import_module(f"pyro_manifold.contrib.{_CONTRIBUTED[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = looked_up(__name__, {"calibration": ["Calibration"]}, of_pyro=False)

@@ -1,7 +1,6 @@
-"""Inference; names and places follow `pyro.infer`."""
+"""Inference; names and places follow `pyro.infer`, whose other names are here too."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyro_manifold.infer import autoguide
 from pyro_manifold.infer.api import MCMC
@@ -25,6 +24,7 @@ from pyro_manifold.infer.mcmc.slice.geodesic_slice import GeodesicSlice
 from pyro_manifold.infer.predictive import Predictive
 from pyro_manifold.infer.smc.smc import SMC
 from pyro_manifold.infer.svi.svi import SVI
+from pyro_manifold.lookup import looked_up
 
 if TYPE_CHECKING:
     from pyro_manifold.contrib.calibration import calibrate
@@ -85,10 +85,4 @@ _CONTRIBUTED = {
     "replica_exchange": ["ReplicaExchange"],
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Look up what `pyro_manifold.contrib` adds to this face, when it is first used."""
-    for module, names in _CONTRIBUTED.items():
-        if name in names:
-            return getattr(import_module(f"pyro_manifold.contrib.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = looked_up(__name__, _CONTRIBUTED)
