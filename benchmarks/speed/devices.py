@@ -75,7 +75,7 @@ def measured(model, chains, device, compiled):
     kernel = OHMC(model, step_size=1e-3, num_steps=STEPS, adapt_step_size=False, jit_compile=compiled)
     run = kernel.prepare(chains, 0, None)
     if device == "cpu":
-        run.compilation.make(run.state)
+        run.policy.make(run.state)
     trajectory, settings = run.transitions[-1], run.tuning.settings(1)
 
     def synchronised(function):

@@ -38,7 +38,7 @@ def prepared(posterior, chains, warmup, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run, steps = OHMC(posterior.model).prepare(chains, warmup, None), 0
-        run.compilation.planned = 10 * warmup  # long enough for native code
+        run.policy.planned = 10 * warmup  # long enough for native code
         for _ in range(warmup):
             run.advance()
             steps += int(run.statistics["n_steps"][0])

@@ -358,7 +358,7 @@ class SMC:
         tuned_by = partial(particle_tuning, self.kernel.plan, plan.runs, problem.manifolds)
         parts = self.kernel.composed(problem, self.kernel.mechanics(problem), tuned_by)
         run: Run[Any, Any] = Run(problem, parts, _ENDLESS)
-        run.compilation.planned = _USUAL_LEVELS * (plan.states - 1)
+        run.policy.planned = _USUAL_LEVELS * (plan.states - 1)
         tuning: Any = parts.tuning  # created by `particle_tuning`
         tied = tied_at_an_end(split(run.sites)[1], full.manifolds.keys()) if start is None else 0
         particles = anneal(run, tuning, plan, bar)

@@ -113,7 +113,7 @@ def test_networks_are_sampled_in_native_code(model):
     state = run.random.get_state()
     expected = transition.with_noise(run.state, settings, transition.transition.noise(run.state, run.random))
     run.random.set_state(state)
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     assert transition.graph.backend == "native"
     found = transition.with_noise(run.state, settings, transition.transition.noise(run.state, run.random))
     for here, there in zip(*map(optree.tree_leaves, (found, expected)), strict=True):

@@ -163,7 +163,7 @@ def test_a_run_with_native_code_continues_bit_for_bit(name):
     """The code belongs to the state: a run that goes on makes it where the first did."""
     run, other = run_of(name, warmup_steps=0), run_of(name, seed=1, warmup_steps=0)
     advance(run, 5)
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     advance(run, 2)
     other.load_state_dict(run.state_dict())
     assert other.code.graphs[KERNELS[name].native].backend == "native"
@@ -300,7 +300,7 @@ def test_a_run_stops_at_its_goal(name, monkeypatch):
 
 def check_native(name, monkeypatch, minibatches):
     found = run_of(name, warmup_steps=0, minibatches=minibatches)
-    found.compilation.make(found.state)
+    found.policy.make(found.state)
     assert found.code.graphs[KERNELS[name].native].backend == "native"
     native = advance(found, 12)
     make_native_code_at_once(monkeypatch, float("inf"))
@@ -346,7 +346,7 @@ def test_float32(name):
     run = case.make_short(case.model).prepare(3, 10, None)
     advance(run, 12)
     if case.native and not WITHOUT_NATIVE_CODE:
-        run.compilation.make(run.state)
+        run.policy.make(run.state)
         assert run.code.graphs[case.native].backend == "native"
     sites = advance(run, 8)[-1]
     sites = {site: sites[site] for site in run.sites}

@@ -103,7 +103,7 @@ def sample(
         KeyboardInterrupt, Exception: if there is no draw yet.
     """
     planned = num_samples if goal is None else goal.planned(num_samples)
-    run.compilation.planned = run.warmup_steps + planned
+    run.policy.planned = run.warmup_steps + planned
     draws, stop_reason, constrain = 0, None, run.problem.target.values
     try:
         while run.iteration < run.warmup_steps + num_samples:
@@ -122,7 +122,7 @@ def sample(
             if goal is not None and iteration.kept:
                 if goal.reached(iteration.draw + 1):
                     break
-                run.compilation.planned = run.warmup_steps + goal.planned(num_samples)
+                run.policy.planned = run.warmup_steps + goal.planned(num_samples)
         run.code.at_the_end()
     except (KeyboardInterrupt, NotFiniteError) as error:
         if not draws:

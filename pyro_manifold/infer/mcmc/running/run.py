@@ -48,7 +48,7 @@ class Run(Saved, Generic[S, T]):
         statistics: statistics of the last iteration, ``{name: (chains,)}``.
         divergences: divergent iterations after warm-up, of all chains, ``()``.
         mean_acceptance: mean acceptance probability of this stage so far, ``()``.
-        compilation: policy for when to compile native code.
+        policy: when to compile native code; ``compilation`` are its counts.
         code: graphs and compiled code, with their comparisons.
         density: the density as it was at the beginning, with checks of a run that is continued.
         configuration: the kernel's settings as strings, with the numbers of chains and of warm-up iterations.
@@ -81,7 +81,7 @@ class Run(Saved, Generic[S, T]):
         self._batched_iterations = alone if isinstance(alone, BatchedIterations) else None
         self._at_position = parts.at_position
         self._observers = parts.observers
-        self.compilation = parts.code.policy
+        self.policy = parts.code.policy
         self.code = CodeChecks(self, parts.code)
         self.density = RecordedDensity(self, parts.at_position)
         self.random = problem.random
@@ -90,7 +90,15 @@ class Run(Saved, Generic[S, T]):
         self.statistics: Statistics = {}
         self.divergences = torch.zeros((), dtype=torch.long, device=parts.state.energy.device)
         self.mean_acceptance = torch.zeros_like(parts.state.energy[0])
-        self.compilation.before(self.state)
+        self.policy.before(self.state)
+
+    @property
+    def compilation(self) -> dict[str, int]:
+        return self.policy.counts
+
+    @compilation.setter
+    def compilation(self, counts: dict[str, int]) -> None:
+        self.policy.counts = counts
 
     @property
     def warming_up(self) -> bool:
@@ -149,7 +157,7 @@ class Run(Saved, Generic[S, T]):
         else:
             self._make_one()
         self.code.after_iteration()
-        self.compilation.after(self.iteration, self.statistics, self.state, self.warming_up)
+        self.policy.after(self.iteration, self.statistics, self.state, self.warming_up)
         return self.sites
 
     def _make_one(self) -> None:
@@ -174,11 +182,11 @@ class Run(Saved, Generic[S, T]):
     def _make_several(self) -> None:
         """Run batched iterations in one call of native code, after warm-up and up to the next comparison."""
         together, done = self._batched_iterations, self.iteration
-        if together is None or done < max(1, self.warmup_steps) or done >= self.compilation.planned:
+        if together is None or done < max(1, self.warmup_steps) or done >= self.policy.planned:
             return
         first = self.tuning.settings(done + 1)
         compared = next_comparison_of_graph(done)
-        last = min(done + together.iterations_per_call(first), compared, self.compilation.planned)
+        last = min(done + together.iterations_per_call(first), compared, self.policy.planned)
         if last > done + 1:
             settings = [first, *map(self.tuning.settings, range(done + 2, last + 1))]
             states, statistics, random = together.iterate(self.state, settings, self.random)
@@ -238,8 +246,8 @@ class Run(Saved, Generic[S, T]):
             raise ValueError(f"The saved run is damaged ({reason(error)}): restore another checkpoint.") from error
         self.density.restore(points)
         self.statistics = {}
-        if self.compilation.made:
-            self.compilation.make(self.state)
+        if self.policy.made:
+            self.policy.make(self.state)
         for name, graph in self.code.graphs.items():
             form = saved["forms"][name]
             if form == graph.backend:

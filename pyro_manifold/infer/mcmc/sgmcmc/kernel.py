@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from pyro_manifold.compiled import CompilationPolicy
 from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.density import BatchedDensity, Batches, Order, Sites, Target, check_order
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
@@ -31,7 +32,6 @@ from pyro_manifold.infer.mcmc.sgmcmc.tuning import BatchAdaptation, Scales, chec
 from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
-    CompilationPolicy,
     CompiledCode,
     CompiledPart,
     Composition,

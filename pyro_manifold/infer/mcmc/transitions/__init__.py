@@ -1,6 +1,5 @@
 """Transitions of all chains, and building blocks of kernels; see ``docs/how_to/extending.md``."""
 
-from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.composition import (
     CompiledCode,
     CompiledPart,

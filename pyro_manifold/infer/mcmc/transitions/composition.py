@@ -8,8 +8,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from pyro_manifold.compiled import Verified
-from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.compiled import CompilationPolicy, Verified
 from pyro_manifold.infer.mcmc.transitions.states import Blocks, S, Statistics, Transition
 from pyro_manifold.store import Saved, Serialisable
 

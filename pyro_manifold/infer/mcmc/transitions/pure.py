@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled import CompilationPolicy
 from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.density import Batch
-from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
 from pyro_manifold.infer.mcmc.transitions.composition import CompiledCode, CompiledPart, Composition, Tuning
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.problem import Problem

@@ -265,14 +265,14 @@ def test_a_run_restored_in_warm_up_continues_bit_for_bit(moment, full_mass):
     def begun():
         pyro.set_rng_seed(0)
         run = OHMC(hidden_direction, full_mass=full_mass).prepare(2, 300, None)
-        run.compilation.planned = 20_000
+        run.policy.planned = 20_000
         return run
 
     run, other = begun(), begun()
     while run.iteration < moment:
         run.advance()
     other.load_state_dict(run.state_dict())
-    other.compilation.planned = 20_000
+    other.policy.planned = 20_000
     for each in (run, other):
         while each.iteration < 310:
             each.advance()
@@ -288,7 +288,7 @@ def test_native_code_agrees_with_eager_steps(dtype):
     kernel = low_rank(hidden_direction)
     drawn(kernel, num_samples=20)
     run = kernel.run
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     trajectory = run.transitions[-1]
     assert trajectory.graph.backend == "native"
     assert trajectory.difference(run.state, run.tuning.settings(1), run.random) is None

@@ -139,7 +139,7 @@ def test_native_code_estimates_the_cost_of_an_iteration_in_steps():
     costs = []
     for chains in (4, 64):
         ready = OHMC(concentrated).prepare(chains, 60, None)
-        ready.compilation.make(ready.state)
+        ready.policy.make(ready.state)
         costs.append(ready.tuning.length_choice.fixed_cost)
     assert costs[0] - 1 == pytest.approx(16 * (costs[1] - 1))
     assert costs[0] > 100

@@ -56,7 +56,7 @@ def leaves(tree):
 
 
 def natively(run, transition):
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     assert transition.graph.backend == "native"
 
 
@@ -133,7 +133,7 @@ class TestWithoutNativeCode:
     def check_fallback(self, reason):
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
         with pytest.warns(UserWarning, match=reason):
-            run.compilation.make(run.state)
+            run.policy.make(run.state)
         assert transition.graph.backend == "steps"
         run.advance()
 
@@ -160,7 +160,7 @@ class TestWithoutNativeCode:
     def test_switched_off(self, monkeypatch):
         monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
-        run.compilation.make(run.state)
+        run.policy.make(run.state)
         assert transition.graph.backend == "steps"
 
     @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ class TestWithoutNativeCode:
     def test_short_runs_compile_nothing(self, planned, switches_at):
         """Of unknown length until they have cost as much; where the length is known, long ones at once."""
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
-        run.compilation.planned = planned
+        run.policy.planned = planned
         switched = 0
         for iteration in range(1, 1 + (planned if 0 < planned < 100 else 800)):
             run.advance()

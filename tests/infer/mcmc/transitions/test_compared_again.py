@@ -68,7 +68,7 @@ def natively(kernel, warmup_steps=0):
     """A run whose chains are far below the threshold, with native code."""
     pyro.set_rng_seed(0)
     run = kernel.prepare(16, warmup_steps, {"x": torch.full((16,), -4.0)})
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     assert "native" in forms(run)
     return run
 
@@ -281,7 +281,7 @@ def test_trajectories_through_a_place_where_a_factorisation_fails():
 
     fixed = {"step_size": 0.9, "num_steps": 3, "adapt_step_size": False, "adapt_mass_matrix": False}
     run = OHMC(model, **fixed).prepare(32, 0, {"x": torch.full((32,), 0.4)})
-    run.compilation.make(run.state)  # warnings are errors
+    run.policy.make(run.state)  # warnings are errors
     assert run.code.graphs["trajectory"].backend == "native"
 
 

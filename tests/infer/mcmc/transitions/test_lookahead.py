@@ -44,7 +44,7 @@ def test_thinned_draws_and_statistics_are_the_same(monkeypatch):
 def prepared():
     pyro.set_rng_seed(0)
     run = OHMC(concentrated).prepare(3, 5, None)
-    run.compilation.planned = 200
+    run.policy.planned = 200
     return run
 
 

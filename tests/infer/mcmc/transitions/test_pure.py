@@ -96,8 +96,8 @@ def test_settings_need_no_step_size():
     assert "step_size" not in run.statistics
     pyro.set_rng_seed(0)
     run = WithoutStepSize(concentrated).prepare(3, 0, None)
-    run.compilation.planned = 5
-    run.compilation.make(run.state)
+    run.policy.planned = 5
+    run.policy.make(run.state)
     assert run.code.graphs["trajectory"].backend == "native"
     torch.testing.assert_close([run.advance()["U"].clone() for _ in range(5)], eager)
     assert set(run.statistics) >= {"n_steps", "lp"}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyro_manifold.infer.mcmc.transitions.states import Statistics
-from pyro_manifold.store import Saved
+from torch import Tensor
 
 _FIRST_ITERATION = 32
 _FIRST_ITERATION_PLANNED = 2
@@ -15,7 +14,7 @@ _OPERATORS_WORTH_MAKING = 200_000
 """Number of tensor operators that take one or two seconds, about the time to compile native code."""
 
 
-class CompilationPolicy(Saved):
+class CompilationPolicy:
     """Compilation policy: compile once the estimated remaining cost of a run exceeds the cost of compiling.
 
     If the number of iterations is known, the remaining cost is extrapolated from the past cost per iteration. Otherwise
@@ -32,9 +31,8 @@ class CompilationPolicy(Saved):
         work: number of operators so far.
         planned: total number of iterations; 0 if not known.
         made: 1 if compilation has been done, else 0.
+        counts: the three by name, which can be set.
     """
-
-    changing = ("work", "planned", "made")
 
     def __init__(
         self,
@@ -47,12 +45,20 @@ class CompilationPolicy(Saved):
         self._make, self._operators, self._at_once, self._fits = make, operators, at_once, fits
         self.work = self.planned = self.made = 0
 
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"work": self.work, "planned": self.planned, "made": self.made}
+
+    @counts.setter
+    def counts(self, counts: Mapping[str, int]) -> None:
+        self.work, self.planned, self.made = (counts[name] for name in ("work", "planned", "made"))
+
     def before(self, state: Any) -> None:
         """Compile before the first iteration, if requested."""
         if self._make is not None and self._at_once:
             self._make(state)
 
-    def after(self, iteration: int, statistics: Statistics, state: Any, warming_up: bool = False) -> None:
+    def after(self, iteration: int, statistics: Mapping[str, Tensor], state: Any, warming_up: bool = False) -> None:
         """Count a completed iteration, and compile if worthwhile; recompile if warm-up has changed the settings."""
         if warming_up and self.made and not self._fits():
             self.made = 0
