@@ -2,8 +2,8 @@
 
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
 from pyro_manifold.infer.mcmc.running.end_of_run import warn_of_chains
+from pyro_manifold.infer.mcmc.running.functionals import IdentifiedQuantities
 from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, default_goals, identified_quantities, lengths
-from pyro_manifold.infer.mcmc.running.identified_quantities import IdentifiedQuantities
 from pyro_manifold.infer.mcmc.running.loop import Buffers, Consumer, Iteration, sample
 from pyro_manifold.infer.mcmc.running.on_disk import OnDisk
 from pyro_manifold.infer.mcmc.running.record import Record

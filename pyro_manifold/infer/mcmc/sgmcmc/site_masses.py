@@ -200,7 +200,7 @@ class SiteMasses(Saved, Observer):
         gradient = self._mechanics.restore_momentum(position, state.gradient)
         curvature, rows = self._curvature(state, gradient, random)
         found = {"squares": self._squared(position, gradient), "curvature": curvature, "rows": rows}
-        if self._problem.takes_minibatches:
+        if self._problem.is_subsampled:
             another = self._problem.at_step(state.steps + 1)(position)[1]
             another = self._mechanics.restore_momentum(position, another)
             difference = {block: (x - another[block]) / 2**0.5 for block, x in gradient.items()}
