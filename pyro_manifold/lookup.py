@@ -21,12 +21,12 @@ def looked_up(
     path = module.removeprefix("pyro_manifold.")
 
     def names_of_pyro() -> list[str]:
-        return list(import_module(f"pyro.{path}").__all__) if of_pyro else []
+        return [name for name in import_module(f"pyro.{path}").__all__ if name[0] != "_"] if of_pyro else []
 
     def look_up(name: str) -> Any:
         if name in homes:
             return getattr(import_module(homes[name]), name)
-        if not name.startswith("_") and name in names_of_pyro():
+        if name in names_of_pyro():
             return getattr(import_module(f"pyro.{path}"), name)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 

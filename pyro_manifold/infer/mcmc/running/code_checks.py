@@ -28,7 +28,7 @@ class Checked(Protocol):
     warmup_steps: int
 
     def move_to(self, positions: dict[str, Tensor]) -> None:
-        """Evaluate the density anew, at new positions."""
+        """Evaluate the density at new positions."""
 
 
 class CodeChecks:

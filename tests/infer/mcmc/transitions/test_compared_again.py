@@ -10,7 +10,7 @@ import torch
 
 from pyro_manifold.compiled.native import operators
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, SMC
-from pyro_manifold.infer.mcmc.running import Run, comparison_schedule
+from pyro_manifold.infer.mcmc.running import comparison_schedule
 from pyro_manifold.infer.mcmc.transitions import step_graph
 from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 from tests.infer.mcmc.kernels import KERNELS
@@ -168,7 +168,7 @@ def test_comparisons_change_no_draw(monkeypatch):
     draws = []
     for compared in (True, False):
         if not compared:
-            monkeypatch.setattr(Run, "compare_code", lambda *_, **__: None)
+            monkeypatch.setattr(CodeChecks, "compare_code", lambda *_, **__: None)
         pyro.set_rng_seed(3)
         mcmc = MCMC(OHMC(concentrated), 150, 50, num_chains=2, disable_progbar=True)
         mcmc.run()
