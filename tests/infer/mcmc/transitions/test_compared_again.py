@@ -10,7 +10,7 @@ import torch
 
 from pyro_manifold.compiled.native import operators
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, SMC
-from pyro_manifold.infer.mcmc.running import comparison_schedule
+from pyro_manifold.infer.mcmc.running import CodeChecks, comparison_schedule
 from pyro_manifold.infer.mcmc.transitions import step_graph
 from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 from tests.infer.mcmc.kernels import KERNELS
