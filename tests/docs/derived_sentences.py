@@ -4,18 +4,18 @@ from statistics import fmean, median
 
 from .tables import largest, number, rounded, rows, word
 
-BENCHMARKS, PUBLISHED = "docs/benchmarks.md", "published-models-in-pyro_manifold-numpyro-and-nutpie"
+RATES = PUBLISHED = LENGTHS = MSD = "docs/benchmarks/index.md"
 WHOLE, COMPILED = "whole-runs-compiling-included-4-chains-500-500", "once-everything-is-compiled-4-chains-500-500"
 MODELS = 14
 
 
 def of_package(anchor, package):
-    return [row for row in rows(BENCHMARKS, anchor) if row.get("package", "").startswith(package) and "model" in row]
+    return [row for row in rows(PUBLISHED, anchor) if row.get("package", "").startswith(package) and "model" in row]
 
 
 def ahead(anchor, package, measure="ESS/s"):
     """Return the number of models on which this package has the higher rate."""
-    summary = [row for row in rows(BENCHMARKS, anchor) if (row.get("package"), row.get("of")) == (package, measure)]
+    summary = [row for row in rows(PUBLISHED, anchor) if (row.get("package"), row.get("of")) == (package, measure)]
     return int(number(summary[0]["ours ahead"]))
 
 
@@ -48,7 +48,7 @@ def seconds(*packages):
 def share_of_the_best(column):
     return [
         float(share)
-        for row in rows(BENCHMARKS, "chosen-trajectory-lengths")
+        for row in rows(LENGTHS, "chosen-trajectory-lengths")
         for share in row.get(column, "").split()
         if row.get("chains", "").isdigit()
     ]
@@ -58,7 +58,7 @@ def collinear(sampler, chains=""):
     """Rows of a sampler on the logistic posterior that is long and thin, with so many chains."""
     return [
         row
-        for row in rows(BENCHMARKS, "collinear-logistic")
+        for row in rows(MSD, "collinear-logistic")
         if row["peer"].startswith(sampler) and row["chains × (warm-up + draws)"].startswith(chains)
     ]
 
@@ -109,7 +109,7 @@ def steps_of_low_rank_guides():
 
 
 def curved_error():
-    rows_of_steps = rows(BENCHMARKS, "curved-q12-targetposterior-0489-by-quadrature")
+    rows_of_steps = rows(MSD, "curved-q12-targetposterior-0489-by-quadrature")
     step = next(row for row in rows_of_steps if row["ε"] == "0.2")
     return f"{step['adjusted accepts']} where the second moment is {100 * (number(step['q₁²']) / 0.489 - 1):.0f} %"
 
@@ -125,7 +125,7 @@ PROBLEMS = {
 
 def against_numpyro(anchor):
     """The smallest ratio to a sampler of NumPyro: of whole runs, and once everything is compiled."""
-    found = [row for row in rows(BENCHMARKS, anchor) if row["sampler"].startswith("NumPyro") and row["ratio"]]
+    found = [row for row in rows(RATES, anchor) if row["sampler"].startswith("NumPyro") and row["ratio"]]
     return [min(number(row[column]) for row in found) for column in ("ratio", "ratio 2")]
 
 
@@ -166,7 +166,7 @@ DERIVED = {
         lambda: f"[{ohmc_over_slices():.0f} times the effective draws]",
         lambda: f"[{exchange_over_smc()} times faster]",
     ),
-    BENCHMARKS: (
+    MSD: (
         lambda: (
             f"on {word(unconverged('pyro_manifold'))} of the fourteen models. With one seed, NumPyro's is on "
             f"{word(unconverged('NumPyro'))} and nutpie's on {word(unconverged('nutpie'))}."
