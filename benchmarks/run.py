@@ -36,7 +36,8 @@ class Part(NamedTuple):
 
 FOLDER = "benchmarks/"
 """Its pages are about the benchmarks alone."""
-RATES = KERNELS = OPTIMISERS = LENGTHS = MSD = GRADIENTS = NETWORKS = f"{FOLDER}index.md"
+KERNELS = f"{FOLDER}kernels.md"
+RATES = OPTIMISERS = LENGTHS = MSD = GRADIENTS = NETWORKS = f"{FOLDER}index.md"
 ARM, PAPERS = "understand/robot_arm.md", "reproduction.md"
 HIERARCHIES = "schools|rats|pumps|seeds|baseball|epilepsy|radon|dugongs|regression|horseshoe|leukaemia"
 SERIES = "Gaussian process|AR(|volatility|GARCH|Nile|hidden|item|mixture|correlations|funnel|Rosenbrock"
