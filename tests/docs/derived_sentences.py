@@ -5,7 +5,8 @@ from statistics import fmean, median
 from .tables import largest, number, rounded, rows, word
 
 LENGTHS = "docs/benchmarks/lengths.md"
-RATES = PUBLISHED = MSD = "docs/benchmarks/index.md"
+RATES = "docs/benchmarks/rates.md"
+PUBLISHED = MSD = "docs/benchmarks/index.md"
 WHOLE, COMPILED = "whole-runs-compiling-included-4-chains-500-500", "once-everything-is-compiled-4-chains-500-500"
 MODELS = 14
 
