@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-RATES, PUBLISHED = ((ROOT / "docs" / "benchmarks" / f"{name}.md").read_text() for name in ("rates", "index"))
+RATES, PUBLISHED = ((ROOT / "docs" / "benchmarks" / f"{name}.md").read_text() for name in ("rates", "published"))
 HEADER = ["mean", "std", "median", "hdi90_lb", "hdi90_ub", "ess_bulk", "ess_tail", "r_hat"]
 
 
