@@ -6,7 +6,7 @@ from .tables import largest, number, rounded, rows, word
 
 LENGTHS = "docs/benchmarks/lengths.md"
 RATES = "docs/benchmarks/rates.md"
-PUBLISHED, MSD = "docs/benchmarks/published.md", "docs/benchmarks/index.md"
+PUBLISHED, MSD = "docs/benchmarks/published.md", "docs/benchmarks/msd.md"
 WHOLE, COMPILED = "whole-runs-compiling-included-4-chains-500-500", "once-everything-is-compiled-4-chains-500-500"
 MODELS = 14
 
