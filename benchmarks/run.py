@@ -36,13 +36,10 @@ class Part(NamedTuple):
 
 FOLDER = "benchmarks/"
 """Its pages are about the benchmarks alone."""
-KERNELS = f"{FOLDER}kernels.md"
-OPTIMISERS = f"{FOLDER}optimisers.md"
-LENGTHS = f"{FOLDER}lengths.md"
-RATES = f"{FOLDER}rates.md"
-MSD = f"{FOLDER}msd.md"
-GRADIENTS = f"{FOLDER}stochastic_gradients.md"
-NETWORKS = f"{FOLDER}networks.md"
+RATES, KERNELS, OPTIMISERS, LENGTHS, MSD, GRADIENTS, NETWORKS = (
+    f"{FOLDER}{name}.md"
+    for name in ("rates", "kernels", "optimisers", "lengths", "msd", "stochastic_gradients", "networks")
+)
 ARM, PAPERS = "understand/robot_arm.md", "reproduction.md"
 HIERARCHIES = "schools|rats|pumps|seeds|baseball|epilepsy|radon|dugongs|regression|horseshoe|leukaemia"
 SERIES = "Gaussian process|AR(|volatility|GARCH|Nile|hidden|item|mixture|correlations|funnel|Rosenbrock"

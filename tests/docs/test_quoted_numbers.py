@@ -10,8 +10,11 @@ from .derived_sentences import COMPILED, DERIVED, MODELS, PUBLISHED, WHOLE, of_p
 from .tables import BAR, ROOT, blocks, links, number, numbers, page, prose, rows, section, unit, value
 
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
-SUMMARIES = ("README.md", "docs/index.md", "docs/limits.md", "docs/which_kernel.md", "docs/gallery/index.md")
+SUMMARIES = ("README.md", "docs/index.md", "docs/limits.md", "docs/which_kernel.md")
+SUMMARIES += ("docs/gallery/index.md", "docs/benchmarks/index.md")
 """Pages whose figures are those of other pages."""
+BENCHMARKS = [name for name in PAGES if name.startswith("docs/benchmarks/") and not name.endswith("index.md")]
+"""Pages that begin with a conclusion from their own tables."""
 MEASURED = ("2.3 times", "7 times")
 """Claims of README that are a measurement of its own example and have no table."""
 UNITS = r"times\b|%|of (?:the )?(?:\d+|[a-z]+teen|ten|eleven|twelve)\b"
@@ -96,6 +99,14 @@ def test_a_figure_of_a_summary_stands_where_its_links_lead(name):
         found += [claim for claim in claims_of(text) if claim not in (*MEASURED, *claims_of(where))]
         faults += [f"{each} in: {prose(block)}" for each in found]
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_figure_of_a_conclusion_stands_in_its_page(name):
+    conclusion, rest = page(name).split("\n## ", 1)
+    rest = re.sub(r"-(?=\d)", " ", rest)  # signs
+    faults = [each for each in numbers(prose(without_derived(name, conclusion))) if not stands_in(rest, each)]
+    assert not faults, f"{name}: {faults}"
 
 
 def claims_of(text):
