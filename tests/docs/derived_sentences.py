@@ -298,12 +298,6 @@ DERIVED = {
             *(choose(cpu_ratios("pyro_manifold OHMC")) for choose in (min, max))
         ),
         lambda: f"has {dense_masses_over_msd()} times the rate of MSD's best run.",
-        lambda: (
-            "adjusted MSD with 64 chains has {:.1f} times the effective draws of NumPyro's best (a dense mass, 64 "
-            "chains), {:.1f} times with 512 chains and {:.2f} times with one.".format(
-                *(cpu_ratios("pyro_manifold MSD adjusted", f"{n} ×")[0] for n in (64, 512, 1))
-            )
-        ),
         curved_error,
     ),
     "docs/understand/many_modes.md": (lambda: f"by a factor of {exchange_over_smc()} on cheap models",),
