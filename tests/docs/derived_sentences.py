@@ -191,7 +191,10 @@ def rates_of_many_chains():
 def rates_of_nutpie():
     anchors = [anchor for anchor in (*four_chains(), *many_chains()) if anchor.startswith("mixture")]
     whole, compiled = zip(*(against("nutpie", anchor) for anchor in anchors), strict=True)
-    return f"has a lower rate in each table, by {span(whole)} times in whole runs and {span(compiled)} times without compiling."
+    return (
+        f"has a lower rate in each table, by {span(whole)} times in whole runs and {span(compiled)} times without "
+        "compiling."
+    )
 
 
 def native_ratios():
