@@ -148,7 +148,7 @@ def main(argv=None):
 
     show(heading, remembered())
     for column, what in ((5, "in time"), (6, "a gradient")):
-        print(f"Share of the best, {what}:", spread([float(each) for row in made for each in row[column].split()]))
+        print(f"\nShare of the best, {what}:", spread([float(each) for row in made for each in row[column].split()]))
 
 
 if __name__ == "__main__":
