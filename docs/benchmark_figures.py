@@ -76,7 +76,7 @@ def published():
         axes.grid(axis="y", color="0.92")
         axes.spines[["top", "right"]].set_visible(False)
     both[0].set_yticks(range(len(models)), models)
-    both[0].legend(frameon=False, loc="upper left")
+    figure.legend(*both[0].get_legend_handles_labels(), frameon=False, loc="upper left", ncols=2)
     return figure
 
 
