@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from pyro_manifold.compiled.native.matrices import factors_transpose
 from pyro_manifold.compiled.native.operators import OF_STORAGE, OPERATORS, mapped
 from pyro_manifold.compiled.native.outlining import shared_statements
+from pyro_manifold.compiled.native.rolling import rolled
 from pyro_manifold.compiled.native.values import FIRST, Index, Shape, UnsupportedOperatorError, Value, entry, flat
 from pyro_manifold.compiled.native.writer import Writer
 from pyro_manifold.compiled.strides import owner
@@ -283,7 +284,7 @@ def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source
         (_add_up if number in loop.summed else unload)(writer, number, value)
     if not loop.carried:  # a function without steps
         arithmetic = writer.arithmetic
-    functions, lines = shared_statements(writer.lines)
+    functions, lines = shared_statements(rolled(writer.lines))
     text = program(writer, functions, lines, dtype)
     result = [value.shape for value in outputs]
     return Source(text, writer.numbers, writer.indices, result, writer.elements, arithmetic)
