@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-FEWEST_STATEMENTS = 200
-"""Statements of a program from which repeats become loops. Fewer are compiled in less than a second, and some are faster: the
+FEWEST_STATEMENTS = 600
+"""Statements of a program from which repeats become loops. Fewer are compiled in some seconds, and most are faster: the
 compiler keeps their values in registers."""
 
 _FEWEST_IN_A_LOOP = 48

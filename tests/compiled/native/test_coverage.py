@@ -39,7 +39,7 @@ NO_OPERATOR = {
     "RReLU": "rrelu_with_noise",
     "grid_sample": "grid_sampler_2d_backward",
     **dict.fromkeys(CONVOLUTIONS, "convolution"),
-    **dict.fromkeys(POOLING, "pool"),
+    **dict.fromkeys((*POOLING, "LocalResponseNorm"), "pool"),
     **{name: "upsample" for name in RESIZING if name.startswith("Ups")},
     **{name: "replication_pad" for name in RESIZING if name.startswith("Replication")},
 }
