@@ -15,6 +15,7 @@ from pyro_manifold.compiled.native.loop import NativeLoop, OutsideArrayError, co
 from pyro_manifold.compiled.native.matrices import each_matrix, part_of
 from pyro_manifold.compiled.native.operators import ELEMENTWISE, OPERATORS, Operator, mapped
 from pyro_manifold.compiled.native.outlining import shared_statements
+from pyro_manifold.compiled.native.rolling import rolled
 from pyro_manifold.compiled.native.values import (
     NoSpeedupError,
     Place,

@@ -61,13 +61,13 @@ def rolled(lines: Sequence[str]) -> list[str]:
     parts = _parts(parsed, rolls, sizes)
     loops = {places[roll.first]: _loop(parsed, roll, parts, sizes) for roll in rolls}
     inside = {places[k] for roll in rolls for k in range(roll.first, roll.first + roll.period * roll.count)}
-    total = sum(sizes[name] for name in parts)
-    result = [f"LARGE_ARRAY({ALL}, {total});"]
+    result = [f"LARGE_ARRAY({ALL}, {sum(sizes[name] for name in parts)});"]
     kept = [loops.get(k, line) for k, line in enumerate(lines) if k in loops or k not in inside]
     kept = [line for line in kept if not ((found := _DECLARATION.fullmatch(line)) and found[1] in parts)]
     used = set(re.findall(r"\ba\d+\b", " ".join(kept)))
+    named = {name: first for name, first in parts.items() if name in used}
+    result += [f"Vectors {name} = PART({ALL}, {first}, {sizes[name]});" for name, first in named.items()]
     # Declarations between repeats come before the loop, which is where the first of its statements was.
-    result += [f"Vectors {name} = PART({ALL}, {first}, {sizes[name]});" for name, first in parts.items() if name in used]
     hoisted = [line for line in kept if _DECLARATION.fullmatch(line)]
     return [*result, *hoisted, *(line for line in kept if not _DECLARATION.fullmatch(line))]
 
@@ -144,7 +144,7 @@ def _slots(statements: Sequence[_Statement], roll: _Roll) -> Iterator[tuple[int,
 def _varies_as_it_may(statements: Sequence[_Statement], roll: _Roll, sizes: dict[str, int]) -> bool:
     """Return whether arrays that differ are arrays of vectors, of one size in each slot."""
     return all(
-        kind != "A" or len({sizes.get(name) for name in values}) == 1 and values[0] in sizes
+        kind != "A" or (len({sizes.get(name) for name in values}) == 1 and values[0] in sizes)
         for _, _, kind, values in _slots(statements, roll)
     )
 
