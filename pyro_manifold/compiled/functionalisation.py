@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import functional_call, functionalize
 from torch.fx import Graph, GraphModule, Node
 
+from pyro_manifold.compiled.modules import LazyGraphModule
 from pyro_manifold.compiled.rewriting import ATEN, Rules, is_in_place, rewrite
 from pyro_manifold.compiled.tracing import trace
 
@@ -29,7 +30,7 @@ def functionalised(
     """
     graph = Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    module = GraphModule(module, graph)
+    module = LazyGraphModule(module, graph)
     # For other in-place operators torch infers the shape, for which it imports its compiler, which takes a second.
     rewrite(module, _IN_PLACE)
     module.recompile()

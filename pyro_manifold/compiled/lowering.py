@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from pyro_manifold.compiled.modules import LazyGraphModule
 from pyro_manifold.compiled.rewriting import ATEN, VIEW, Rules, add_constant, call, example
 
 # ---- vectorisation -------------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ def vmapped(graph: GraphModule, in_dims: Any = 0) -> Callable[..., Any]:
         nodes.output(nodes.graph_copy(graph.graph, {}))
         for node in nodes.nodes:
             node.target = _BATCHING_RULES.get(node.target, node.target)
-        graph = GraphModule(graph, nodes)
+        graph = LazyGraphModule(graph, nodes)
     return without_fallback_warnings(torch.vmap(graph, in_dims=in_dims))
 
 

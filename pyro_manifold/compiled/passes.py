@@ -13,6 +13,7 @@ from pyro_manifold.compiled import broadcast_sinking, folding, lowering, product
 from pyro_manifold.compiled.folding import is_functional, is_of_values
 from pyro_manifold.compiled.functionalisation import functionalised
 from pyro_manifold.compiled.lowering import WITHOUT_BATCHING_RULES
+from pyro_manifold.compiled.modules import LazyGraphModule
 from pyro_manifold.compiled.rewriting import Rules, remove_dead_code, rewrite, writes
 from pyro_manifold.compiled.tracing import trace
 
@@ -118,4 +119,4 @@ def simplified(module: GraphModule, *, then: Iterable[Pass] = ()) -> GraphModule
     """Return a simplified copy of a graph that writes to no tensor, as `folded_graph` does without tracing it again."""
     graph = Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    return run([DEAD_CODE, *SIMPLIFICATION, *then], GraphModule(module, graph))
+    return run([DEAD_CODE, *SIMPLIFICATION, *then], LazyGraphModule(module, graph))

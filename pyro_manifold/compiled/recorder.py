@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_manifold.compiled.masks import by_places, is_by_mask
+from pyro_manifold.compiled.modules import LazyGraphModule
 from pyro_manifold.compiled.refusals import BRANCHES_ON_A_VALUE
 from pyro_manifold.compiled.rewriting import ATEN, without_storage, written_arguments
 
@@ -45,7 +46,7 @@ class Recorder(TorchDispatchMode):
     def end(self, result: Any) -> fx.GraphModule:
         """Return the graph with this output."""
         self._graph.output(self._recorded(result))
-        return fx.GraphModule(self._constants, self._graph)
+        return LazyGraphModule(self._constants, self._graph)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
