@@ -6,8 +6,6 @@ with PROBLEMS as `module:dictionary` and SETTING as JSON leaves the values of th
 NumPy's and prints a line of JSON; `measure_apart` calls it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pkgutil

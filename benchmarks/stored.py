@@ -1,7 +1,5 @@
 """Files of results: written whole or not at all, and read with one sentence if damaged or made with other settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

@@ -1,7 +1,5 @@
 """Tables in Markdown, written whole or printed row by row as figures come."""
 
-from __future__ import annotations
-
 
 def line(cells):
     return f"| {' | '.join(map(str, cells))} |"

@@ -14,8 +14,6 @@ ranks can resolve; with steps ten times as long it is not, which is one of the v
 ``--results`` keeps the ranks in a file: rows that the file has are drawn from it, not computed again.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -7,8 +7,6 @@ in every second band of a coordinate, behind a conversion that no tracer sees; t
 steepest at the initial values.
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 

@@ -7,8 +7,6 @@ prepares, warms up, draws, or writes; every second kill waits until it has begun
 that a reader sees are counted. In the end all draws are compared bit for bit with those of a run that nobody stopped.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

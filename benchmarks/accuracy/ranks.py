@@ -12,8 +12,6 @@ D - k + 1 numbers, log(N)/2 each (Schwarz). Where the weakest true component is 
 deviations, the rank is called identifiable.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

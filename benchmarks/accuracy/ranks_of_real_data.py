@@ -7,8 +7,6 @@ so that their rank is known. Rows are centred, and the measurements of the wines
 N(0, s²), s = 0.5 and 5, the noise HalfNormal(1).
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from functools import partial

@@ -10,8 +10,6 @@ is Gaussian, independent at each step and for each chain, with the given standar
 a fraction α = 0.1 in a step.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 

@@ -17,8 +17,6 @@ that is above its friction. The ratio is that of the standard deviation of draws
 stands beside what it should be, α plus the estimate. CPU seconds include warm-up and compiling.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -5,8 +5,6 @@ The prior is N(0, s²I). "logistic", "Poisson" and "banana" are small; "collinea
 coordinates'.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -10,8 +10,6 @@ orthonormal site, for which warm-up may take low-rank masses, and the transform 
 site and the sites correlated with it.
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 

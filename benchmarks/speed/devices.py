@@ -9,8 +9,6 @@ On the CPU steps are native code, with one thread; on a GPU they are the traced 
 operators, and ``--compile`` adds `torch.compile`. A step is a tenth of a trajectory of ten.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import pyro

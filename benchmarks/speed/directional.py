@@ -6,8 +6,6 @@
 is called once for each group, without a gradient. ``--short`` has 100 vectors.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

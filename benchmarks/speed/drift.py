@@ -17,8 +17,6 @@ matrices, with which (I + N) (I + N²) (I + N⁴) is (I - N)⁻¹ up to ‖N‖�
 are the fastest of several calls, in processor time.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

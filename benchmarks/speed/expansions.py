@@ -4,8 +4,6 @@ python -m benchmarks.speed.expansions
 python -m benchmarks.speed.expansions --shape 10 3
 """
 
-from __future__ import annotations
-
 import argparse
 
 from benchmarks.problems.expansions import by_cholesky, by_eigenvalues, by_newton_schulz, closed_form

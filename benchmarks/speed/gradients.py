@@ -3,8 +3,6 @@
 python -m benchmarks.speed.gradients [CHAINS ...] [--problem "network 270×3"]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import warnings

@@ -6,8 +6,6 @@ Both in float64 on one core. NumPyro has the orthonormal matrix as a factor of a
 expansions. An array of the size of the data has 31 MB.
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 

@@ -4,8 +4,6 @@ python -m benchmarks.speed.native                    a few minutes
 python -m benchmarks.speed.native mixture 1,4        problems whose name contains this, at these numbers of chains
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 

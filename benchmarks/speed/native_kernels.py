@@ -4,8 +4,6 @@ python -m benchmarks.speed.native_kernels            two minutes
 python -m benchmarks.speed.native_kernels --short    some kernels, few iterations
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

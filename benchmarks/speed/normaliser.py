@@ -8,8 +8,6 @@ warm-up iterations and 400 draws: the groups, and a mixture of two components ov
 assignments. ``--short`` leaves the runs out.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

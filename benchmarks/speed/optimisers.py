@@ -4,8 +4,6 @@ python -m benchmarks.speed.optimisers
 python -m benchmarks.speed.optimisers Procrustes      problems whose name contains this
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from math import inf, isnan

@@ -9,8 +9,6 @@ not made again, so that the whole can be made in parts, and ``--show`` prints th
 package the setting with the best median rate counts, by each clock.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

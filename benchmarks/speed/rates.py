@@ -8,8 +8,6 @@ Each run is a process of its own on one core, in float64, with empty caches. Row
 chains, warm-up and draws. nutpie has rows where PyTensor has the expansion of the matrix, which it has for two columns.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from typing import NamedTuple

@@ -8,8 +8,6 @@ second process finds what the first has compiled. ``--network``: processor secon
 of the channels and 13 orthonormal kernels, on batches of 128 generated images, before the first step.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -9,8 +9,6 @@ vectorised; and NNSGHMC beside SGHMC by Euler's scheme, on batches of 500, for w
 is the fastest of several blocks of steps, in seconds of the processor.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

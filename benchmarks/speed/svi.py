@@ -5,8 +5,6 @@ python -m benchmarks.speed.svi "111 dimensions"             problems whose name 
 python -m benchmarks.speed.svi "111 dimensions" Stiefel     and the guides whose name contains this
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

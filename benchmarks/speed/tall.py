@@ -5,8 +5,6 @@ python -m benchmarks.speed.tall --shape 1000 10 --chains 4   steps of one shape
 python -m benchmarks.speed.tall --draws --shape 1000 10      effective draws in place of steps, some minutes
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

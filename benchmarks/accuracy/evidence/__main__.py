@@ -8,8 +8,6 @@ The first prints errors over seeds and whether standard errors cover; the second
 and whether what draws have lost is stated or warned of; the third has the problems of the first by PyMC and BlackJAX.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from benchmarks.accuracy.evidence import peers, study

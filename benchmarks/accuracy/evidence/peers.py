@@ -4,8 +4,6 @@ Each way is a process of its own with one thread, makes ten runs from ten seeds,
 building the model, tracing, compiling and running, but not importing packages.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

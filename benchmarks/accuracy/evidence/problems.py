@@ -4,8 +4,6 @@ For PyMC and BlackJAX an orthonormal matrix is the polar factor of a normal one,
 matrix of loadings, which has the same evidence: `NormalSingularValues` beside a uniform U is the prior of W Wᵀ.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache, partial

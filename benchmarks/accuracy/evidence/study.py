@@ -4,8 +4,6 @@ A second table has what the lower bound about the modes that descents find adds:
 themselves, and of what is stated with the bound; warnings; and what finding the bound costs.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from functools import partial

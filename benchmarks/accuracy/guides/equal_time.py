@@ -9,8 +9,6 @@ final ELBO), ours has the recommended 0.03 unless ``--rates`` names others. The 
 the final guide as 3 seconds allow, at most 100,000, averaged over seeds, with the standard error over these.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

@@ -14,8 +14,6 @@ canonical form is above 0.98; of neighbouring c that differ by less than 5 % the
 principal cosine. Fits are kept in results/variational/recovery.json: a second call goes on where the first stopped.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

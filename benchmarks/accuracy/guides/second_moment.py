@@ -7,8 +7,6 @@ seeds, and its standard deviation. The entropy is taken in closed form. The targ
 directions of standard deviation 3, and 0.3 to 0.8 elsewhere.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from functools import partial

@@ -6,8 +6,6 @@ Chains are autoregressive, Gaussian or log-normal, worth so many independent dra
 Gaussians in one of ten entries, so many standard deviations apart, with half of the chains in each.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import torch

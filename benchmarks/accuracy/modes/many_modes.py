@@ -10,8 +10,6 @@ mean total variation distance of the shares of the modes from the truth, the sha
 gradients and processor seconds of a seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

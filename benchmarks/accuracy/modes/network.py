@@ -7,8 +7,6 @@ particles. A state in which one column is free has a potential energy 140 to 170
 random starts wait there for hundreds of trajectories. Seconds are of one processor, everything included but imports.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 import warnings

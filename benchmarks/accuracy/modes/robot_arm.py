@@ -9,8 +9,6 @@ approximation says of its log evidence, copies by signs and orders of hidden uni
 from the same descents; with `--separate` each has descents of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

@@ -11,8 +11,6 @@ particles in groups of modes whose true shares are known, and the processor time
   of each summed out: two modes of equal mass, which are the same but for the order of components.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -7,8 +7,6 @@ independent draws each. Of a mode that they have not met, a share of the particl
 entry. With `--karate 4`, for so many seeds: chains and particles of a probit eigenmodel of Zachary's karate club.
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 from collections.abc import Callable

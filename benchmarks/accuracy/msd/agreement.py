@@ -5,8 +5,6 @@
 Standard errors are ArviZ's, on both sides; z is the difference over both together.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import warnings

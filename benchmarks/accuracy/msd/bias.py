@@ -9,8 +9,6 @@ the moments of the truth, so what is left of the start is not taken for bias. St
 chains, which are independent.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import NamedTuple

@@ -5,8 +5,6 @@
 A chain is stuck if it accepts fewer than 2 % of 100 trajectories after 50 of warm-up; 256 chains.
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 from functools import partial

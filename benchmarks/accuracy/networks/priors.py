@@ -17,8 +17,6 @@ network's output over rows under the prior (median over draws), and the log scor
 of each table is logistic regression (ridge regression) of scikit-learn at its defaults.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -23,8 +23,6 @@ Scores for images from elsewhere are entropies of the predictions. The first row
 and total variation those between two halves of its chains: nothing can be told apart below that.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -12,8 +12,6 @@ kept are the mean probabilities, R-hat and the settings, in ``reference_160_digi
 How far the reference is from the truth shows in how far the two halves of its chains are from each other.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -23,8 +23,6 @@ The lags of Figure 1 go to 50; its samplers begin at descended weights here, fro
 Runs are kept in results/robot_arm; a second call reads them.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import matplotlib

@@ -11,8 +11,6 @@ of weights at lag 10, rejections, energy errors and divergences; and test errors
 are kept in results/robot_arm; a second call reads them. The data are downloaded, or read from PYRO_MANIFOLD_DATA.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import numpy as np

@@ -8,8 +8,6 @@ Times are the fastest of several rounds, of 1 and of 10 chains, with native code
 and compiling are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import pyro

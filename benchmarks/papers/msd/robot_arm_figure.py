@@ -3,8 +3,6 @@
 python -m benchmarks.papers.msd.robot_arm_figure docs/images/robot_arm.png
 """
 
-from __future__ import annotations
-
 import argparse
 
 import matplotlib

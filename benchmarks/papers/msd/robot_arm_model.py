@@ -4,8 +4,6 @@ Data, model and settings are those of Zlochin & Baram, Manifold stochastic dynam
 Computation 13, 2001. Simulated data of the same law are for what does not depend on the numbers: costs and tests.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The samplers of the robot arm: MSD, and Hamiltonian Monte Carlo with fresh and with persistent momenta."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import NamedTuple

@@ -8,8 +8,6 @@ change of the energy that the unadjusted dynamics keeps, in a draw's one step. T
 Hamiltonian, around 0.05; it leaves open whether of absolute values, and over which runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 

@@ -1,7 +1,5 @@
 """Posteriors of networks of digits, and the samplers that are compared on them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import partial

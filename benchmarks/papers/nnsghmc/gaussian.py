@@ -33,8 +33,6 @@ coordinate, as theirs do, and have 400 steps, a time of 10; theirs is not stated
 can only be told from one with longer steps by these; ``--validate`` takes covariances of other seeds, to choose on.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -4,8 +4,6 @@ The authors' curves are files of their code (github.com/WenboGong/MetaSGMCMC, "T
 100 steps, on each of their covariances.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import matplotlib

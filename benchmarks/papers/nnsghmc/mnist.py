@@ -30,8 +30,6 @@ images, by which ``--validate`` compares in place of the test images. Networks d
 cross-chain loss is used, as in the paper for networks, with scores of each coordinate by itself.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

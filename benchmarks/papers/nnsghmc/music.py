@@ -22,8 +22,6 @@ without.
 Each epoch is stored, so that the command goes on where it was ended; ``--minutes`` ends it.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

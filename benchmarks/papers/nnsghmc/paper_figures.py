@@ -4,8 +4,6 @@ The authors' curves are files of their code (github.com/WenboGong/MetaSGMCMC, fo
 Those of the digits have a value for each 20 steps, the others for each 100.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import matplotlib

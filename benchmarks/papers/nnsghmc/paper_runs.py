@@ -14,8 +14,6 @@ The comparison of the appendix, by ``--steps 500 --optimisers``: SGD with moment
 0), at the rate of SGHMC; Adam has the rates 0.002 (ReLU) and 0.01 (sigmoids); 20 networks each, averaged as draws are.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

@@ -14,8 +14,6 @@ fiftieth of the coordinates; the last 10,000 training images are left out, and m
 ``--root-mean-square`` gradients are in units of their root mean square, in place of the factor 70.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 

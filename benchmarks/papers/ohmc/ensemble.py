@@ -1,7 +1,5 @@
 """Ensembles of networks as in the OHMC paper: descent, burn-in, and members at equal distances, stored in parts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

@@ -15,8 +15,6 @@ finite), and the share of trajectories that end with |QᵀQ − I| above 1e-6 or
 whatever the test of Metropolis says of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 

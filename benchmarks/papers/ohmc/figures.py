@@ -9,8 +9,6 @@ pairs of coordinates the paper shows is not stated; here they are two of R and o
 that are nearest to each of the 16 modes is printed, 0.0625 for exact ones.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -15,8 +15,6 @@ training images, by the other 5,000 (``--choose``). The order of σ and their si
 a single network needs no constraint on them. Figures of each network are kept in results/; a second call reads them.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -21,8 +21,6 @@ Without it: 10 epochs of descent, then 20 cycles of an epoch with falling steps,
 The "ensemble" has the mean of the members' probabilities.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -13,8 +13,6 @@ means of the entries of QR and of their squares, of all chains, in standard devi
 because its draws are less correlated. Seconds are process time of 50,000 iterations of all chains together.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

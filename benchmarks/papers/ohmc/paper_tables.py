@@ -15,8 +15,6 @@ of 20,000 iterations of a single chain, by the median rate of five times 400 of 
 chain that short is not compiled while it adapts, so that there are none for the others.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -20,8 +20,6 @@ Two more tables have errors after descent by the number of ratings of a film tha
 values of the matrix that descent found, in descending order.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -30,8 +30,6 @@ A run is stored in parts below ``--store`` and resumed by the same command: the 
 settings by.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import math

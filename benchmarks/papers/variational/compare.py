@@ -10,8 +10,6 @@ goes on beyond its first three until the best is not the smallest or the largest
 figures in results/variational/, where a second call goes on if the first was stopped. NUTS is run once and kept there.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

@@ -10,8 +10,6 @@ Prints, of each curve: after how many steps it stays within 5 of its end (single
 oscillates, the root mean square of the second differences of its points in its second half.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

@@ -5,8 +5,6 @@ diag(d²) with B a point of the Grassmann manifold, each with basic steps, momen
 squares of the last two transported. The fixed-rank geometry, which the paper discards, takes steps in W = B diag(c).
 """
 
-from __future__ import annotations
-
 import math
 import time
 import warnings

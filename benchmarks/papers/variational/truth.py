@@ -5,8 +5,6 @@
 prints, for each way to discretise, errors and test log-likelihood over the folds, and the worst R-hat and ESS.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Data that others have published, and tensors of them."""
 
-from __future__ import annotations
-
 import torch
 
 

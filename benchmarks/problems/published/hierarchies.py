@@ -1,7 +1,5 @@
 """Groups that share a distribution, most of them in the centred form."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import torch

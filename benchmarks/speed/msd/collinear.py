@@ -7,8 +7,6 @@
 Each peer runs in a process of its own, and its seconds are of the whole run: compiling, warm-up and draws.
 """
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 

@@ -5,8 +5,6 @@
 64 chains of 100 draws with each pair; what counts is the smallest effective number of draws for each step.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

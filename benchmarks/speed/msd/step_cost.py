@@ -6,8 +6,6 @@ Logistic regression, 16 chains, one step an iteration, process time; native code
 "O(l d² + d³)" is the time of a chain's step over (l + d) d² + d³, in nanoseconds: constant where the order holds.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from itertools import product

@@ -5,8 +5,6 @@
 Process time of the set-up, of an iteration and of its graph, shares of operators by torch.profiler.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 

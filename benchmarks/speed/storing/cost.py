@@ -7,8 +7,6 @@ printed is the median ratio of a pair, of processor time and of wall time, with 
 machine move these; less so the share of each run that is spent inside its draw storage, which comes last.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -6,8 +6,6 @@ Four chains on V(3, 2), one leapfrog step an iteration. Without a store draws ar
 that run ends earlier.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

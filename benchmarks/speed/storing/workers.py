@@ -6,8 +6,6 @@ Run it on quiet cores, and give it no ``taskset``. Pools are made and warm befor
 what a shard costs beside its draws, its graphs and native code above all, is in.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

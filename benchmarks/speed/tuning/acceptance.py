@@ -7,8 +7,6 @@ seeds: where steps cost little beside an iteration, as in native code, those by 
 gradient. The last rows are geometric means over posteriors.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import numpy as np

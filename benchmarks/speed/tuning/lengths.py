@@ -12,8 +12,6 @@ counted in leapfrog steps, of which an iteration costs some beside its own: with
 second share leaves these out: it counts gradients alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -8,8 +8,6 @@ Each figure is the median over seeds, R-hat the largest. Three of the posteriors
 under which warm-up takes low-rank masses; the others are `benchmarks.problems.published`.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

@@ -1,7 +1,5 @@
 """One run of OHMC on a posterior: what it cost, and what its draws are worth."""
 
-from __future__ import annotations
-
 import warnings
 
 import pyro

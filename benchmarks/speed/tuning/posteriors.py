@@ -4,8 +4,6 @@ Signs and orders of columns differ from chain to chain where the model does not 
 not change with either.
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import pyro

@@ -7,8 +7,6 @@ steps of warm-up and of a draw, chains that never moved, R-hat, ε, CPU seconds.
 shape of the daily temperatures of 35 Canadian stations, 365×1; the attributes are scikit-learn's breast cancer data.
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 from functools import partial

@@ -7,8 +7,6 @@ A gradient is one of every chain. Effective sizes are of the worst and the media
 `benchmarks.speed.tuning.posteriors` names; for a thousand gradients those of the draws alone count.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import torch

@@ -3,8 +3,6 @@
 Orthonormal matrices are polar factors of Gaussian ones for packages that sample no manifold.
 """
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from typing import NamedTuple
 

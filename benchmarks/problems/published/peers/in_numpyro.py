@@ -1,7 +1,5 @@
 """Published models as a user of NumPyro writes them, with the sites, priors and data of the Pyro models."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpyro

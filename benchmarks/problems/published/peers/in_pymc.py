@@ -3,8 +3,6 @@
 Each function is called inside ``with pymc.Model():``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pymc
 import pytensor.tensor as pt
