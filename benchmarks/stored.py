@@ -31,6 +31,16 @@ def read_json(path):
         raise SystemExit(f"{path} is damaged ({error}): delete it.") from error
 
 
+def kept(path, key, make):
+    """Result of ``make()``, from a JSON file that has it under a key or gets it; without a file if ``path`` is None."""
+    found = read_json(path) if path is not None and Path(path).exists() else {}
+    if key not in found:
+        found[key] = make()
+        if path is not None:
+            write_json(path, found)
+    return found[key]
+
+
 def write_state(path, content):
     """Write tensors and numbers atomically."""
     write_whole(path, lambda file: torch.save(content, file))

@@ -5,6 +5,11 @@ def line(cells):
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def formatted(forms, *values):
+    """Cells of numbers, by formats with spaces between them, such as ``".1f .0%"``."""
+    return [format(value, form) for form, value in zip(forms.split(), values, strict=True)]
+
+
 def header(columns):
     return f"{line(columns)}\n{'|---' * len(columns)}|"
 

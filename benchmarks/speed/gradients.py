@@ -9,7 +9,7 @@ import warnings
 
 from benchmarks.problems.network import MISSING, NETWORK
 from benchmarks.problems.page import PROBLEMS
-from benchmarks.tables import show
+from benchmarks.tables import formatted, show
 from benchmarks.timing import best_time
 
 PREFACE = """\
@@ -92,8 +92,8 @@ def rows(problem, counts):
     for chains in counts:
         traced, compiled = pyro_manifold_times(problem, chains)
         native, numpyro = native_time(problem, chains), numpyro_time(problem, chains)
-        times = (f"{1e6 * t:.0f}" for t in (traced, compiled, native, numpyro))
-        yield [chains, *times, f"{compiled / numpyro:.2f}", f"{native / numpyro:.2f}"]
+        microseconds = [1e6 * seconds for seconds in (traced, compiled, native, numpyro)]
+        yield [chains, *formatted(".0f .0f .0f .0f .2f .2f", *microseconds, compiled / numpyro, native / numpyro)]
 
 
 def main(argv=None):

@@ -7,10 +7,9 @@ python -m benchmarks.speed.native mixture 1,4        problems whose name contain
 import sys
 import warnings
 
-import torch
-
 from benchmarks.machine import machine
 from benchmarks.problems.page import PROBLEMS
+from benchmarks.study import set_up
 from benchmarks.tables import show
 from benchmarks.timing import best_time, stopwatch
 
@@ -56,8 +55,7 @@ def rows(problems, counts):
 
 def main(only="", counts="1,4,64,512"):
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    set_up()
     problems = [PROBLEMS[name] for name in NAMES if only in name]
     print(f"## One leapfrog step, compiled\n\n{machine(1)}\n\n{PREFACE}", flush=True)
     columns = ("chains", "eager µs", "torch.compile µs", "native µs", "torch.compile s", "native s")

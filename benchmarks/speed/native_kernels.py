@@ -4,7 +4,6 @@ python -m benchmarks.speed.native_kernels            two minutes
 python -m benchmarks.speed.native_kernels --short    some kernels, few iterations
 """
 
-import argparse
 import itertools
 import os
 import time
@@ -15,7 +14,8 @@ import torch
 
 from benchmarks.machine import confine
 from benchmarks.speed.tuning.posteriors import stretched_langevin
-from benchmarks.tables import show
+from benchmarks.study import read, switch
+from benchmarks.tables import formatted, show
 
 CHAINS, DRAWS, ITERATIONS, SECONDS = 4, 3000, 500, 2.0
 PREFACE = f"""\
@@ -129,17 +129,13 @@ def rows(short):
     sizes = (20, 5, 0.0) if short else (DRAWS, ITERATIONS, SECONDS)
     for kernel, steps, make in itertools.islice(cases(), 2 if short else None):
         without, here = (microseconds(make, native, *sizes) for native in (False, True))
-        yield kernel, steps, f"{without:.0f}", f"{here:.0f}", f"{without / here:.1f}"
+        yield kernel, steps, *formatted(".0f .0f .1f", without, here, without / here)
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="two kernels and few iterations, to see that it runs")
-    short = parser.parse_args(argv).short
+    short = read(__doc__, argv, short=switch("two kernels, few iterations, to see that it runs")).short
     warnings.filterwarnings("ignore")
     confine(1)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
     print(f"## An iteration of every kernel\n\n{PREFACE}", flush=True)
     show(("kernel", "steps", "without µs", "native µs", "ratio"), rows(short))
 

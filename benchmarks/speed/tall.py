@@ -5,7 +5,6 @@ python -m benchmarks.speed.tall --shape 1000 10 --chains 4   steps of one shape
 python -m benchmarks.speed.tall --draws --shape 1000 10      effective draws in place of steps, some minutes
 """
 
-import argparse
 import os
 import time
 import warnings
@@ -17,7 +16,8 @@ from benchmarks.estimates import summary
 from benchmarks.machine import confine, machine
 from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems.problem import Problem
-from benchmarks.tables import show
+from benchmarks.study import option, read, switch
+from benchmarks.tables import formatted, show
 from benchmarks.timing import best_time
 
 SHAPES = ((200, 5), (1000, 10), (3000, 10), (10000, 20))
@@ -106,14 +106,12 @@ def seconds_of_products(n, p, seconds=SECONDS):
 
 def rows_of_steps(shapes, counts, seconds):
     for n, p in shapes:
-        native, by_torch = seconds_of_products(n, p, seconds)
-        products = [f"{1e3 * value:.3f}" for value in (native, by_torch)]
-        problem = langevin(n, p)
+        products, problem = seconds_of_products(n, p, seconds), langevin(n, p)
         for chains in counts:
-            eager, own = (seconds_of_a_step(problem, chains, kind, seconds=seconds) for kind in (False, True))
-            columns = seconds_of_a_step(problem, chains, True, True, seconds)
-            steps = [f"{1e3 * value:.3f}" for value in (eager, own, columns)]
-            yield [f"V({n},{p})", chains, *steps, *products, f"{own / native:.2f}"]
+            kinds = (False, False), (True, False), (True, True)  # native code, masses of columns
+            steps = [seconds_of_a_step(problem, chains, *kind, seconds) for kind in kinds]
+            milliseconds = formatted(".3f .3f .3f .3f .3f", *(1e3 * value for value in (*steps, *products)))
+            yield [f"V({n},{p})", chains, *milliseconds, f"{steps[1] / products[0]:.2f}"]
 
 
 def rate(problem, peer, options, limit=900):
@@ -142,16 +140,13 @@ def rows_of_rates(shapes):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", type=int, nargs=2, help="n and p, in place of all")
-    parser.add_argument("--chains", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement")
-    parser.add_argument("--draws", action="store_true", help="effective draws a second, in place of steps")
-    arguments = parser.parse_args(argv)
+    arguments = read(
+        __doc__, argv, shape=option(None, "n and p, in place of all", type=int, nargs=2),
+        chains=[1, 2, 4, 8], seconds=option(SECONDS, "of each measurement"),
+        draws=switch("effective draws a second, in place of steps"),
+    )  # fmt: skip
     warnings.filterwarnings("ignore")
     confine(1)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
     os.environ["PYRO_MANIFOLD_NATIVE"] = "1"
     shapes = [tuple(arguments.shape)] if arguments.shape else SHAPES
     if arguments.draws:

@@ -7,7 +7,6 @@
 Each peer runs in a process of its own, and its seconds are of the whole run: compiling, warm-up and draws.
 """
 
-import argparse
 from functools import partial
 
 import numpy as np
@@ -16,7 +15,8 @@ from benchmarks.estimates import ratios, summary, worst_deviation
 from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems.coefficient_moments import truth_of
 from benchmarks.problems.coefficients import POSTERIORS, collinear_posteriors
-from benchmarks.tables import table
+from benchmarks.study import option, read
+from benchmarks.tables import formatted, table
 
 OURS = "pyro_manifold"
 CLOCKS = ("seconds", "cpu_seconds")
@@ -109,19 +109,16 @@ def table_of(rows):
 def cells(row, shares):
     if "failed" in row:
         return [row["peer"], row["sizes"], row["failed"]]
-    return [
-        row["peer"],
-        row["sizes"],
-        f"{row['seconds']:.1f}",
-        f"{row['cpu_seconds']:.1f}",
-        *(f"{row[key] / row['seconds']:.1f}" for key in ("ess_min", "ess_median", "ess_squares")),
-        *(f"{share:.2f}" for share in shares),
-        f"{row['rhat']:.3f}",
-        f"{row['z']:.1f}",
-        f"{row['z_squares']:.1f}",
-        f"{row['bias']:.3f}",
-        ", ".join(f"{ratio:.3f}" for ratio in row["variances"]),
-    ]
+    rates = [row[key] / row["seconds"] for key in ("ess_min", "ess_median", "ess_squares")]
+    figures = (
+        row["seconds"],
+        row["cpu_seconds"],
+        *rates,
+        *shares,
+        *(row[key] for key in ("rhat", "z", "z_squares", "bias")),
+    )
+    variances = ", ".join(f"{ratio:.3f}" for ratio in row["variances"])
+    return [row["peer"], row["sizes"], *formatted(".1f .1f .1f .1f .1f .2f .2f .3f .1f .1f .3f", *figures), variances]
 
 
 def section(posterior, peers, limit):
@@ -129,23 +126,21 @@ def section(posterior, peers, limit):
     truth = truth_of(posterior)
     rows = [run_peer(posterior, truth, peer, limit) for peer in peers]
     _, axes = truth.principal_axes()
-    lines = [
-        f"\n### {posterior.name}\n",
+    about = (
         f"{posterior.dimension} coefficients, {len(posterior.data)} cases; the covariance of the posterior has "
         f"condition number {truth.condition:.0f}; the largest weight of a coordinate on the longest and shortest "
-        f"axis is {np.abs(axes[:, 0]).max():.2f} and {np.abs(axes[:, -1]).max():.2f}.\n",
-        table_of(rows),
-    ]
-    return "\n".join(lines)
+        f"axis is {np.abs(axes[:, 0]).max():.2f} and {np.abs(axes[:, -1]).max():.2f}."
+    )
+    return f"\n### {posterior.name}\n\n{about}\n\n{table_of(rows)}"
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="part of the names of peers")
-    parser.add_argument("--posteriors", nargs="*", default=[posterior.name for posterior in collinear_posteriors()])
-    parser.add_argument("--limit", type=int, default=200, help="seconds for each peer")
-    parser.add_argument("--draws", type=int, help="of each chain, in place of each peer's number")
-    arguments = parser.parse_args(argv)
+    arguments = read(
+        __doc__, argv, only=option("", "part of the names of peers"),
+        posteriors=[posterior.name for posterior in collinear_posteriors()],
+        limit=option(200, "seconds for each peer"),
+        draws=option(None, "of each chain, in place of each peer's number", type=int),
+    )  # fmt: skip
     peers = [peer for peer in [*msd_peers(), *other_peers()] if arguments.only in peer.name]
     if arguments.draws:
         peers = [peer._replace(draws=arguments.draws) for peer in peers]

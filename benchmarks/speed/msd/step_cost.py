@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.problems.coefficients import logistic, with_intercept
 from benchmarks.speed.native_kernels import microseconds
+from benchmarks.study import set_up
 from benchmarks.tables import show
 
 DIMENSIONS = (10, 20, 50, 100)
@@ -51,10 +52,8 @@ def rows(dimensions, versions):
 
 def main(dimensions=DIMENSIONS, versions=VERSIONS):
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
-    columns = ("version", "d", "µs a chain's step", "O(l d² + d³): ns")
-    show(columns, rows(dimensions, versions))
+    set_up()
+    show(("version", "d", "µs a chain's step", "O(l d² + d³): ns"), rows(dimensions, versions))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ Process time of the set-up, of an iteration and of its graph, shares of operator
 import sys
 import warnings
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.problems.coefficients import POSTERIORS
+from benchmarks.study import set_up
 from benchmarks.timing import process_time
 
 
@@ -19,8 +19,7 @@ def main(chains, compiled=False, name="collinear logistic", shown=12):
     from pyro_manifold.infer import MSD
 
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    set_up()
     kernel = MSD(POSTERIORS[name].pyro_model, step_size=0.6, persistence=0.0, metropolis=True, jit_compile=compiled)
 
     def set_up():

@@ -39,14 +39,14 @@ def measured(posterior, chains, warmup, draws, seed=0, **options):
     pyro.set_rng_seed(seed)
     steps = []
 
-    def tell(iteration):
+    def count(iteration):
         steps.append(int(iteration.statistics["n_steps"][0]))
 
     with stopwatch() as times, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         kernel = OHMC(posterior.model, **options)
         before = counted(kernel)
-        mcmc = MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True, consumers=[tell])
+        mcmc = MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True, consumers=[count])
         mcmc.run()
     values = posterior.functionals(mcmc.get_samples(group_by_chain=True))
     return {

@@ -18,8 +18,8 @@ from benchmarks.speed.published import (
     pooled,
     run_key,
     shares,
-    spread,
 )
+from benchmarks.study import spread_of
 
 
 def run(ess=100.0, seconds=10.0, compiling=4.0, mean=0.0, error=0.1):
@@ -65,9 +65,9 @@ def test_the_package_whose_means_differ_is_seen():
 
 
 def test_medians_come_with_their_range():
-    assert spread([3.0, 1.0, 2.0], ".1f") == "2.0 (1.0 to 3.0)"
-    assert spread([3.0], ".1f") == "3.0"
-    assert spread([], ".1f") == "–"
+    assert spread_of([3.0, 1.0, 2.0], ".1f") == "2.0 (1.0 to 3.0)"
+    assert spread_of([3.0], ".1f") == "3.0"
+    assert spread_of([], ".1f") == "–"
 
 
 def test_the_overview_counts_models_on_which_we_are_faster():
