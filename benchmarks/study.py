@@ -49,7 +49,7 @@ def _kind(default):
     if default is False:
         return {"action": "store_true"}
     if isinstance(default, (list, tuple)):
-        return {"type": type(default[0]), "nargs": "+" if isinstance(default, list) else len(default)}
+        return {"type": type((*default, "")[0]), "nargs": "+" if isinstance(default, list) else len(default)}
     return {} if default is None else {"type": type(default)}
 
 
@@ -59,10 +59,10 @@ def set_up(dtype=torch.float64):
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
-def read(text, argv=None, **options):
-    """Arguments of a command with these options of `parser_of`; computations are in float64, with one thread."""
+def read(text, argv=None, dtype=torch.float64, **options):
+    """Arguments of a command with these options of `parser_of`, after `set_up`."""
     arguments = parser_of(text, **options).parse_args(argv)
-    set_up()
+    set_up(dtype)
     return arguments
 
 
@@ -117,6 +117,7 @@ class Study:
         by_seed: whether each seed has a row.
         options: further options, as of `parser_of`.
         preface: text above the table.
+        dtype: the default of tensors.
     """
 
     text: str
@@ -129,6 +130,7 @@ class Study:
     by_seed: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     preface: str = ""
+    dtype: torch.dtype = torch.float64
 
     def read(self, argv):
         own = {
@@ -137,7 +139,7 @@ class Study:
             "results": option(None, "file of runs, read and extended", type=Path),
             "show": switch("print the table of the file and run nothing"),
         }
-        return read(self.text, argv, **own, **self.options)
+        return read(self.text, argv, self.dtype, **own, **self.options)
 
     def rows(self, arguments):
         """Yield the rows, each once its runs are made."""

@@ -1,5 +1,7 @@
 """Tables in Markdown, written whole or printed row by row as figures come."""
 
+import numpy as np
+
 
 def line(cells):
     return f"| {' | '.join(map(str, cells))} |"
@@ -8,6 +10,13 @@ def line(cells):
 def formatted(forms, *values):
     """Cells of numbers, by formats with spaces between them, such as ``".1f .0%"``."""
     return [format(value, form) for form, value in zip(forms.split(), values, strict=True)]
+
+
+def with_deviation(values, digits=0):
+    """Text of the mean of values, with their standard deviation if there are several."""
+    values = np.asarray(values, dtype=float)
+    deviation = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{deviation}"
 
 
 def header(columns):

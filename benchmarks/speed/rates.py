@@ -146,8 +146,9 @@ def rows(name, chains, sizes, seeds, threads, ended):
 
 def main(argv=None):
     arguments = read(
-        __doc__, argv, only=option("", "part of the names of problems"), chains=option(list(SIZES), choices=list(SIZES)),
-        runs=option(["whole", "long"], choices=["whole", "long"]), seeds=option([0, 1, 2], "of each sampler"), threads=1,
+        __doc__, argv, only=option("", "part of the names of problems"), threads=1,
+        chains=option(list(SIZES), choices=list(SIZES)), runs=option(["whole", "long"], choices=["whole", "long"]),
+        seeds=option([0, 1, 2], "of each sampler"),
     )  # fmt: skip
     for name in (name for name in (*SMALL, *LARGER) if arguments.only in name):
         for chains, lengths in (SIZES_OF_LARGER if name in LARGER else SIZES).items():

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "accuracy.evidence study --problems 'normal, inverse gamma' --seeds 2 --particles 32 --runs 2": (),
     "accuracy.evidence.peers 'normal, inverse gamma' pyro_manifold 32 2": (),
-    "accuracy.false_alarms --seeds 1 --only orientations": (),
+    "accuracy.false_alarms --seeds 0 --only orientations": (),
     "accuracy.guides.equal_time --problems 'Gaussian, 30' --seconds 0.01 --seeds 1": (),
     "accuracy.guides.recovery --problems 1 --steps 8 --families Stiefel --methods Adam": (),
     "accuracy.guides.second_moment --steps 1 --methods Adam --families Grassmann": (),

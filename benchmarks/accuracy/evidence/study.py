@@ -10,9 +10,10 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pyro
 
 from benchmarks.accuracy.evidence.problems import PROBLEMS, UNEQUAL
-from benchmarks.tables import show
+from benchmarks.tables import formatted, show
 
 TABLE = ("problem", "truth", "mean", "spread", "stated", "spread / stated", "≤ 2 SE", "largest", "s a call")
 HEADER = """\
@@ -22,17 +23,9 @@ particles; stated is the mean standard error, and largest the largest error in i
 
 
 LOST_TABLE = (
-    "problem",
-    "truth",
-    "mean error",
-    "rms z of draws alone",
-    "rms z",
-    "largest |z|",
-    "warned",
-    "|z| > 3 unwarned",
-    "gradients of the bound",
-    "s a call",
-)
+    "problem", "truth", "mean error", "rms z of draws alone", "rms z", "largest |z|", "warned", "|z| > 3 unwarned",
+    "gradients of the bound", "s a call",
+)  # fmt: skip
 LOST_HEADER = """\
 {seeds} calls with seeds of their own, each of {way}. z is the error of the log evidence in stated standard
 errors, of draws alone without the lower bound; a call is warned of if it says that mass is lost or that runs differ;
@@ -90,10 +83,6 @@ def _warned(run):
 
 def study(call, seeds):
     """Results of each call, its fields as arrays ``(seeds,)``, and seconds of processor time of a call."""
-    import pyro
-    import torch
-
-    torch.set_default_dtype(torch.float64)
     found, began = [], time.process_time()
     for seed in range(seeds):
         pyro.set_rng_seed(seed)
@@ -117,17 +106,10 @@ def lost_row(problem, seeds, call):
     found, seconds = study(partial(call, problem), seeds)
     off = found.log_evidence - truth
     z, alone = (off / np.hypot(error, uncertainty) for error in (found.error, found.error_of_draws))
-    return (
-        problem.name,
-        f"{truth:.3f}",
-        f"{off.mean():+.3f}",
-        *[f"{np.sqrt((each**2).mean()):.2f}" for each in (alone, z)],
-        f"{np.abs(z).max():.1f}",
-        f"{found.warned.sum()} of {seeds}",
-        f"{((np.abs(z) > 3) & ~found.warned).sum()} of {seeds}",
-        f"{found.share.mean():.1%}",
-        f"{seconds:.1f}",
-    )
+    squares = [np.sqrt((each**2).mean()) for each in (alone, z)]
+    errors = formatted(".3f +.3f .2f .2f .1f", truth, off.mean(), *squares, np.abs(z).max())
+    counts = [f"{count.sum()} of {seeds}" for count in (found.warned, (np.abs(z) > 3) & ~found.warned)]
+    return (problem.name, *errors, *counts, *formatted(".1% .1f", found.share.mean(), seconds))
 
 
 def main(seeds, particles, runs, names):

@@ -5,9 +5,7 @@
 Standard errors are ArviZ's, on both sides; z is the difference over both together.
 """
 
-import argparse
 import math
-import warnings
 from functools import partial
 from itertools import combinations_with_replacement
 from typing import NamedTuple
@@ -18,9 +16,8 @@ from benchmarks.estimates import effective_sizes, mean_and_error
 from benchmarks.peers import pyro_manifold
 from benchmarks.problems.coefficient_moments import long_nuts
 from benchmarks.problems.coefficients import small_posteriors
+from benchmarks.study import option, read
 from benchmarks.tables import table
-
-warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
 
 NUTS_DRAWS = {"logistic": 25_000, "Poisson": 25_000, "banana": 125_000}
 """Draws of each of four chains; those of the banana are less effective, ten to one."""
@@ -77,11 +74,9 @@ def row(comparison):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--msd", type=int, nargs=2, default=[512, 200], help="chains and draws of each")
-    parser.add_argument("--nuts", type=int, help="draws of each of four chains, in place of each posterior's number")
-    parser.add_argument("--only", default="", help="part of the names of posteriors")
-    arguments = parser.parse_args(argv)
+    nuts = option(None, "draws of each of four chains, in place of each posterior's number", type=int)
+    only = option("", "part of the names of posteriors")
+    arguments = read(__doc__, argv, msd=option((512, 200), "chains and draws of each"), nuts=nuts, only=only)
     zs = []
     for posterior in small_posteriors():
         if arguments.only not in posterior.name:

@@ -9,7 +9,6 @@ the moments of the truth, so what is left of the start is not taken for bias. St
 chains, which are independent.
 """
 
-import argparse
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import torch
 
 from benchmarks.problems.coefficient_moments import truth_of
 from benchmarks.problems.coefficients import small_posteriors
+from benchmarks.study import option, read
 from benchmarks.tables import table
 from problems import curved_regression
 
@@ -180,11 +180,8 @@ def picture(found, path):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", type=int, nargs=2, default=Size(), help="chains and draws of each")
-    parser.add_argument("--step-sizes", type=float, nargs="+", default=STEP_SIZES)
-    parser.add_argument("--picture", type=Path)
-    arguments = parser.parse_args(argv)
+    size = option(tuple(Size()), "chains and draws of each")
+    arguments = read(__doc__, argv, size=size, step_sizes=list(STEP_SIZES), picture=option(type=Path))
     size, step_sizes, found = Size(*arguments.size), arguments.step_sizes, {}
     for posterior in small_posteriors():
         found[posterior.name] = rows_of_posterior(posterior, step_sizes, size)

@@ -5,7 +5,6 @@
 A chain is stuck if it accepts fewer than 2 % of 100 trajectories after 50 of warm-up; 256 chains.
 """
 
-import argparse
 import warnings
 from functools import partial
 from itertools import product
@@ -14,6 +13,7 @@ import numpy as np
 
 from benchmarks.peers import pyro_manifold
 from benchmarks.problems.coefficients import POSTERIORS
+from benchmarks.study import option, read, switch
 from benchmarks.tables import show
 
 STEPS = ((0.5, 3), (0.25, 4), (0.1, 4))
@@ -37,12 +37,11 @@ def rows(names, radii, steps, chains):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--posteriors", nargs="+", choices=POSTERIORS, default=["logistic", "Poisson"])
-    parser.add_argument("--radii", type=float, nargs="+", default=[2.0, 0.1])
-    parser.add_argument("--chains", type=int, default=CHAINS)
-    parser.add_argument("--short", action="store_true", help="one step size, to see that it runs")
-    arguments = parser.parse_args(argv)
+    posteriors, short = (
+        option(["logistic", "Poisson"], choices=POSTERIORS),
+        switch("one step size"),
+    )
+    arguments = read(__doc__, argv, posteriors=posteriors, radii=[2.0, 0.1], chains=CHAINS, short=short)
     warnings.filterwarnings("ignore")
     found = rows(arguments.posteriors, arguments.radii, STEPS[:1] if arguments.short else STEPS, arguments.chains)
     show(("posterior", "starts within", "ε", "steps", "stuck"), found)

@@ -20,15 +20,8 @@ OUTPUT, PARAMETERS = "y", ("hidden_bias", "hidden_to_output", "input_to_hidden",
 
 
 def hmc(step_size, num_steps, persistence=0.0):
-    return OHMC(
-        model,
-        step_size=step_size,
-        num_steps=num_steps,
-        adapt_step_size=False,
-        adapt_mass_matrix=False,
-        trajectory_jitter=0,
-        persistence=persistence,
-    )
+    fixed = {"adapt_step_size": False, "adapt_mass_matrix": False, "trajectory_jitter": 0}
+    return OHMC(model, step_size=step_size, num_steps=num_steps, persistence=persistence, **fixed)
 
 
 def own_target(step_size, **options):
@@ -80,14 +73,8 @@ class Runs(NamedTuple):
 def advance(kernel, arm, start, dropped, kept):
     """The chains of a vectorised `MCMC` from given starts."""
     (runs,) = {len(value) for value in start.values()}
-    mcmc = MCMC(
-        kernel,
-        kept,
-        dropped,
-        initial_params=start if runs > 1 else {name: value[0] for name, value in start.items()},
-        num_chains=runs,
-        disable_progbar=True,
-    )
+    start = start if runs > 1 else {name: value[0] for name, value in start.items()}
+    mcmc = MCMC(kernel, kept, dropped, initial_params=start, num_chains=runs, disable_progbar=True)
     mcmc.run(arm.x_train, arm.y_train)
     return mcmc
 

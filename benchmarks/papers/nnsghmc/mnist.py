@@ -33,10 +33,7 @@ cross-chain loss is used, as in the paper for networks, with scores of each coor
 import argparse
 import itertools
 import math
-import os
 import time
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
 import torch
@@ -56,6 +53,7 @@ from benchmarks.papers.nnsghmc.digits import (
     small_weights,
     split,
 )
+from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import show
 from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
 
@@ -183,31 +181,30 @@ def digits(text):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder of MNIST's four files")
-    parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--paper", action="store_true", help="training, or runs, with the budget of the paper")
-    parser.add_argument("--rounds", type=count, help="of training; default: 4, and 40 with --paper")
-    parser.add_argument("--digits", type=digits, default="0123456789", help="to train on")
-    parser.add_argument("--root-mean-square", action="store_true", help="unit of gradients in the training of --paper")
-    parser.add_argument("--gradients", action="store_true", help="how large gradients are in training and in use")
-    parser.add_argument("--validate", action="store_true", help="held-out training images in place of the test's")
-    parser.add_argument("--sampler", help="a file that --train wrote")
-    parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")
-    parser.add_argument("--chains", type=count, help="default: 8, and 20 with --paper")
-    parser.add_argument("--seconds", type=positive, default=12)
-    parser.add_argument("--seeds", type=count, help="default: 3, and 1 with --paper")
-    parser.add_argument("--kernels", nargs="+", choices=(*paper_runs.NAMES, *paper_runs.OPTIMISERS), help="some of all")
-    parser.add_argument("--steps", type=count, default=paper_runs.STEPS, help="of the runs of --paper")
-    parser.add_argument("--store", default="results/nnsghmc", help="where the runs of --paper are stored")
-    parser.add_argument("--tune", action="store_true", help="first look for the rates of --paper, on training images")
-    parser.add_argument("--optimisers", action="store_true", help="SGD with momentum and Adam too, with --paper")
-    parser.add_argument("--figure", type=new_file, help="draw the curves of all problems of the store of --paper")
-    parser.add_argument("--curves", help="folder BNN_MNIST of the authors' code, for their curves in the figure")
-    parser.add_argument("--contours", type=new_file, help="draw Q and D of the sampler")
-    parser.add_argument("--profile", action="store_true", help="how fast NNSGHMC moves at the rates of the store")
-    parser.add_argument("--short", action="store_true", help="few generated images")
+    parser = parser_of(
+        __doc__, data=option(None, "folder of MNIST's four files"),
+        train=option(None, "train a sampler and write it here"),
+        paper=switch("training, or runs, with the budget of the paper"),
+        rounds=option(None, "of training; default: 4, and 40 with --paper", type=count),
+        digits=option("0123456789", "to train on", type=digits),
+        root_mean_square=switch("unit of gradients in the training of --paper"),
+        gradients=switch("how large gradients are in training and in use"),
+        validate=switch("held-out training images in place of the test's"),
+        sampler=option(None, "a file that --train wrote"), problem=option("ReLU", choices=PROBLEMS),
+        chains=option(None, "default: 8, and 20 with --paper", type=count), seconds=option(12.0, type=positive),
+        seeds=option(None, "default: 3, and 1 with --paper", type=count),
+        kernels=option(None, "some of all", nargs="+", choices=(*paper_runs.NAMES, *paper_runs.OPTIMISERS)),
+        steps=option(paper_runs.STEPS, "of the runs of --paper", type=count),
+        store=option("results/nnsghmc", "where the runs of --paper are stored"),
+        tune=switch("first look for the rates of --paper, on training images"),
+        optimisers=switch("SGD with momentum and Adam too, with --paper"),
+        figure=option(None, "draw the curves of all problems of the store of --paper", type=new_file),
+        curves=option(None, "folder BNN_MNIST of the authors' code, for their curves in the figure"),
+        contours=option(None, "draw Q and D of the sampler", type=new_file),
+        profile=switch("how fast NNSGHMC moves at the rates of the store"), short=switch("few generated images"),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
+    set_up(torch.get_default_dtype())
     if arguments.figure:
         return paper_figures.curves(arguments.store, arguments.curves, arguments.figure)
     if arguments.contours:

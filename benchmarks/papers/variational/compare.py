@@ -10,14 +10,12 @@ goes on beyond its first three until the best is not the smallest or the largest
 figures in results/variational/, where a second call goes on if the first was stopped. NUTS is run once and kept there.
 """
 
-import argparse
 import math
 import statistics
 from functools import cache
 
 import numpy as np
 import pyro
-import torch
 
 from benchmarks.arguments import count, natural, positive, without_effect
 from benchmarks.papers.variational import problems, splines
@@ -37,6 +35,7 @@ from benchmarks.papers.variational.methods import (
 from benchmarks.papers.variational.slang import slang
 from benchmarks.papers.variational.truth import CACHE, ionosphere_truth, spline_truth
 from benchmarks.stored import read_json, write_json
+from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import table
 
 TABLE_3 = {
@@ -240,27 +239,20 @@ def stored(path, settings):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(
+        __doc__, steps=option(None, "of each fit; default: 3000, 2000 on the splines, 10,000 on leukemia", type=count),
+        seconds=option(None, "the same time of one core for all, in place of the same steps", type=positive),
+        particles=option(None, "draws in each estimate, by default 8, on leukemia 1", type=count),
+        ranks=option(None, "by default 4, on the splines 0, 1, 2 and 4", type=natural, nargs="+"),
+        seeds=option(None, "fits of leukemia and of the splines, by default 10", type=count),
+        transform=option("log", "of leukemia's expressions", choices=("log", "arrays", "none")),
+        methods=option(None, "names of `methods.METHODS`", nargs="+", choices=METHODS, metavar="METHOD"),
+        afresh=switch("fit these methods again"), alone=switch("without NUTS and SLANG"),
+        name=option("", "added to the name of the file of figures"),
+    )  # fmt: skip
     parser.add_argument("problem", choices=PROBLEMS)
-    parser.add_argument(
-        "--steps", type=count, help="of each fit; default: 3000, 2000 on the splines, 10,000 on leukemia"
-    )
-    parser.add_argument(
-        "--seconds", type=positive, help="the same time of one core for all, in place of the same steps"
-    )
-    parser.add_argument("--particles", type=count, help="draws in each estimate, by default 8, on leukemia 1")
-    parser.add_argument("--ranks", type=natural, nargs="+", help="by default 4, on the splines 0, 1, 2 and 4")
-    parser.add_argument("--seeds", type=count, help="fits of leukemia and of the splines, by default 10")
-    parser.add_argument(
-        "--transform", choices=("log", "arrays", "none"), default="log", help="of leukemia's expressions"
-    )
-    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="METHOD", help="names of `methods.METHODS`")
-    parser.add_argument("--afresh", action="store_true", help="fit these methods again")
-    parser.add_argument("--alone", action="store_true", help="without NUTS and SLANG")
-    parser.add_argument("--name", default="", help="added to the name of the file of figures")
     arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    set_up()
     problem = arguments.problem
     if problem == "ionosphere":
         without_effect(parser, arguments, ("seeds",), "on ionosphere, which has five folds")

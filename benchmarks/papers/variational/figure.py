@@ -10,7 +10,6 @@ Prints, of each curve: after how many steps it stays within 5 of its end (single
 oscillates, the root mean square of the second differences of its points in its second half.
 """
 
-import argparse
 import math
 import statistics
 from pathlib import Path
@@ -28,6 +27,7 @@ from benchmarks.papers.variational.compare import GRID
 from benchmarks.papers.variational.methods import FAMILIES, MEAN_FIELD, MIXED, OF_THE_PAPER, STEPS, VAFC
 from benchmarks.papers.variational.truth import CACHE
 from benchmarks.stored import read_json
+from benchmarks.study import parser_of
 from benchmarks.tables import show
 
 TITLES = {"spline": "P-splines", "ionosphere": "ionosphere", "leukemia": "leukemia"}
@@ -191,7 +191,7 @@ def fits(path):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("folder", help="where the pictures are written; it exists")
     folder = parser.parse_args(argv).folder
     if not Path(folder).is_dir():

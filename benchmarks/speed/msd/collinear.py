@@ -109,16 +109,11 @@ def table_of(rows):
 def cells(row, shares):
     if "failed" in row:
         return [row["peer"], row["sizes"], row["failed"]]
-    rates = [row[key] / row["seconds"] for key in ("ess_min", "ess_median", "ess_squares")]
-    figures = (
-        row["seconds"],
-        row["cpu_seconds"],
-        *rates,
-        *shares,
-        *(row[key] for key in ("rhat", "z", "z_squares", "bias")),
-    )
-    variances = ", ".join(f"{ratio:.3f}" for ratio in row["variances"])
-    return [row["peer"], row["sizes"], *formatted(".1f .1f .1f .1f .1f .2f .2f .3f .1f .1f .3f", *figures), variances]
+    times, rates = [row[clock] for clock in CLOCKS], [row[f"ess_{kind}"] for kind in ("min", "median", "squares")]
+    figures = *times, *(size / row["seconds"] for size in rates), *shares
+    quality = [row[key] for key in ("rhat", "z", "z_squares", "bias")]
+    text = formatted(".1f .1f .1f .1f .1f .2f .2f .3f .1f .1f .3f", *figures, *quality)
+    return [row["peer"], row["sizes"], *text, ", ".join(f"{ratio:.3f}" for ratio in row["variances"])]
 
 
 def section(posterior, peers, limit):

@@ -10,8 +10,8 @@ import warnings
 
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks import study
 from benchmarks.problems.coefficients import POSTERIORS
-from benchmarks.study import set_up
 from benchmarks.timing import process_time
 
 
@@ -19,7 +19,7 @@ def main(chains, compiled=False, name="collinear logistic", shown=12):
     from pyro_manifold.infer import MSD
 
     warnings.filterwarnings("ignore")
-    set_up()
+    study.set_up()
     kernel = MSD(POSTERIORS[name].pyro_model, step_size=0.6, persistence=0.0, metropolis=True, jit_compile=compiled)
 
     def set_up():

@@ -89,17 +89,12 @@ def main() -> None:
             }
             (memory, of_memory, before), (disk, of_disk, after) = found[True], found[False]
             assert torch.equal(before, after), "storing changed a draw"
-            for shares, parts, wholes in ((ratios, disk, memory), (stored, of_disk, disk), (kept, of_memory, memory)):
-                shares.append([part / whole for part, whole in zip(parts, wholes, strict=True)])
+            for each, parts, wholes in ((ratios, disk, memory), (stored, of_disk, disk), (kept, of_memory, memory)):
+                each.append([part / whole for part, whole in zip(parts, wholes, strict=True)])
     print(f"{arguments.chains} chains × {arguments.draws} draws")
-    names = (
-        "stored run / run in memory",
-        "share of a stored run inside its draw storage",
-        "share of a run in memory inside its draw storage",
-    )
-    rows = (
-        [name, _median(each, 0), _median(each, 1)] for name, each in zip(names, (ratios, stored, kept), strict=True)
-    )
+    shares = [f"share of {run} inside its draw storage" for run in ("a stored run", "a run in memory")]
+    tables = zip(("stored run / run in memory", *shares), (ratios, stored, kept), strict=True)
+    rows = ([name, _median(each, 0), _median(each, 1)] for name, each in tables)
     show(("median (quartiles)", "processor time", "wall time"), rows)
 
 
