@@ -157,11 +157,8 @@ def rows(forms, seeds, data, other, curves, folder, **options):
         found = [curve_of(form, data, other, seed, folder, **options) for seed in range(seeds)]
         curves[form], seconds = zip(*found, strict=True)
         accuracies = [[curve[-1][k] for curve in curves[form]] for k in (1, 3)]
-        cells = [
-            cell
-            for pair in zip((with_deviation(each, 2) for each in accuracies), PAPER[form], strict=True)
-            for cell in pair
-        ]
+        means = [with_deviation(each, 2) for each in accuracies]
+        cells = [cell for pair in zip(means, PAPER[form], strict=True) for cell in pair]
         each = ", ".join(f"{x:.2f}" for x in accuracies[1])
         yield [form, f"{CHOSEN[form]:g}", *cells, each, f"{statistics.mean(seconds):.0f}"]
 

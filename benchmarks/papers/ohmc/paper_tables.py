@@ -26,7 +26,7 @@ from torch.distributions import biject_to
 from benchmarks.arguments import count, positive
 from benchmarks.papers.ohmc.mixture import Matrices, sizes_of_each_chain, worst_deviation
 from benchmarks.study import option, read, switch
-from benchmarks.tables import show, with_deviation
+from benchmarks.tables import formatted, show, with_deviation
 from pyro_manifold import constraints
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 
@@ -85,10 +85,10 @@ def row(n, name, step_size, *, sizes, timing):
     deviation, _ = worst_deviation(matrices, draws)
     of_the_paper = PAPER[name] if n == 2 else "–"  # which has this matrix alone
     size = f"{step_size:g}" if step_size is not None else f"adapted, {figures['step size']:.2f}"
-    return [
-        f"V({n},2)", name, size, f"{figures['steps']:.0f}", f"{figures['acceptance']:.2f}", with_deviation(least),
-        with_deviation(median), _or_dash(seconds, 1), _or_dash(np.mean(least) / seconds, 0), of_the_paper, f"{deviation:.1f}",
-    ]  # fmt: skip
+    run_of = formatted(".0f .2f", figures["steps"], figures["acceptance"])
+    rates = _or_dash(seconds, 1), _or_dash(np.mean(least) / seconds, 0)
+    sizes = with_deviation(least), with_deviation(median)
+    return [f"V({n},2)", name, size, *run_of, *sizes, *rates, of_the_paper, f"{deviation:.1f}"]
 
 
 def main(argv=None):

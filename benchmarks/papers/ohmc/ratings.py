@@ -263,15 +263,8 @@ def main(argv=None):
         names = ("seeds", "epochs", "rank", "members", "draw_step_size")
         without_effect(parser, arguments, names, "with --small")
         ratings, seeds = [part.to(arguments.device) for part in generated()], range(2)
-        options |= {
-            "epochs": 60,
-            "members": 10,
-            "rank": 2,
-            "faster": 2.0,
-            "steps": 40,
-            "burn_in": 80,
-            "step_size": 1e-3,
-        }
+        options |= {"epochs": 60, "members": 10, "rank": 2, "faster": 2.0}
+        options |= {"steps": 40, "burn_in": 80, "step_size": 1e-3}
     elif arguments.data is None:
         parser.error("--data is needed: the file u.data of MovieLens-100k (or --small).")
     else:

@@ -7,6 +7,11 @@ def doubles(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
+def from_text(numbers):
+    """Numbers that a text has between spaces."""
+    return doubles([float(number) for number in numbers.split()])
+
+
 def normals(seed, *shape):
     """Standard normal numbers that follow from a seed."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -57,37 +62,10 @@ SEED_ROOT = doubles([0] * 5 + [1] * 6 + [0] * 5 + [1] * 5)
 HITS = doubles([18, 17, 16, 15, 14, 14, 13, 12, 11, 11, 10, 10, 10, 10, 10, 9, 8, 7])
 
 # Lengths of 27 dugongs in metres, and their ages in years: Ratkowsky 1983, BUGS volume 2, Dugongs.
-DUGONG_AGES = doubles(
-    [
-        *(1, 1.5, 1.5, 1.5, 2.5, 4, 5, 5, 7, 8, 8.5, 9, 9.5, 9.5, 10, 12, 12, 13, 13, 14.5),
-        *(15.5, 15.5, 16.5, 17, 22.5, 29, 31.5),
-    ]
-)
-DUGONG_LENGTHS = doubles(
-    [
-        *(
-            1.8,
-            1.85,
-            1.87,
-            1.77,
-            2.02,
-            2.27,
-            2.15,
-            2.26,
-            2.47,
-            2.19,
-            2.26,
-            2.4,
-            2.39,
-            2.41,
-            2.5,
-            2.32,
-            2.32,
-            2.43,
-            2.47,
-        ),
-        *(2.56, 2.65, 2.47, 2.64, 2.56, 2.7, 2.72, 2.57),
-    ]
+DUGONG_AGES = from_text("1 1.5 1.5 1.5 2.5 4 5 5 7 8 8.5 9 9.5 9.5 10 12 12 13 13 14.5 15.5 15.5 16.5 17 22.5 29 31.5")
+DUGONG_LENGTHS = from_text(
+    "1.8 1.85 1.87 1.77 2.02 2.27 2.15 2.26 2.47 2.19 2.26 2.4 2.39 2.41 2.5 2.32 2.32 2.43 2.47 2.56 2.65 "
+    "2.47 2.64 2.56 2.7 2.72 2.57"
 )
 
 # Weeks of remission of leukaemia, with 6-mercaptopurine and then without: Freireich et al. 1963, BUGS volume 1, Leuk.
@@ -101,35 +79,12 @@ RELAPSED = doubles([1, 1, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 
 TREATED = doubles([1] * 21 + [0] * 21)
 
 # Flow of the Nile at Aswan from 1871 to 1970: Cobb 1978, and Durbin & Koopman 2012.
-NILE = doubles(
-    [
-        *(
-            1120,
-            1160,
-            963,
-            1210,
-            1160,
-            1160,
-            813,
-            1230,
-            1370,
-            1140,
-            995,
-            935,
-            1110,
-            994,
-            1020,
-            960,
-            1180,
-            799,
-            958,
-            1140,
-        ),
-        *(1100, 1210, 1150, 1250, 1260, 1220, 1030, 1100, 774, 840, 874, 694, 940, 833, 701, 916, 692, 1020, 1050),
-        *(969, 831, 726, 456, 824, 702, 1120, 1100, 832, 764, 821, 768, 845, 864, 862, 698, 845, 744, 796, 1040, 759),
-        *(781, 865, 845, 944, 984, 897, 822, 1010, 771, 676, 649, 846, 812, 742, 801, 1040, 860, 874, 848, 890),
-        *(744, 749, 838, 1050, 918, 986, 797, 923, 975, 815, 1020, 906, 901, 1170, 912, 746, 919, 718, 714, 740),
-    ]
+NILE = from_text(
+    "1120 1160 963 1210 1160 1160 813 1230 1370 1140 995 935 1110 994 1020 960 1180 799 958 1140 1100 1210 "
+    "1150 1250 1260 1220 1030 1100 774 840 874 694 940 833 701 916 692 1020 1050 969 831 726 456 824 702 1120 "
+    "1100 832 764 821 768 845 864 862 698 845 744 796 1040 759 781 865 845 944 984 897 822 1010 771 676 649 "
+    "846 812 742 801 1040 860 874 848 890 744 749 838 1050 918 986 797 923 975 815 1020 906 901 1170 912 746 "
+    "919 718 714 740"
 )
 
 # Marriages between 15 families of Florence in the order of the alphabet, the Medici 8: Padgett & Ansell 1993.
