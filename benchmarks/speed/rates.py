@@ -24,12 +24,9 @@ OURS = "pyro_manifold OHMC"
 NUMPYRO, IN_TURN, NUMPYRO_HMC = "NumPyro NUTS, vectorised", "NumPyro NUTS, sequential", "NumPyro HMC, vectorised"
 NUTPIE = "nutpie"
 CONFIGURATIONS = {
-    OURS: ("pyro_manifold", {}),
-    NUMPYRO: ("NumPyro", {}),
-    IN_TURN: ("NumPyro", {"chain_method": "sequential"}),
-    NUMPYRO_HMC: ("NumPyro", {"algorithm": "HMC"}),
-    NUTPIE: ("nutpie", {}),
-}
+    OURS: ("pyro_manifold", {}), NUMPYRO: ("NumPyro", {}), IN_TURN: ("NumPyro", {"chain_method": "sequential"}),
+    NUMPYRO_HMC: ("NumPyro", {"algorithm": "HMC"}), NUTPIE: ("nutpie", {}),
+}  # fmt: skip
 MIXTURES = ("mixture of the OHMC paper, V(2,2)", "mixture of the OHMC paper, V(3,2)")
 SMALL = (*MIXTURES, "Langevin V(10,3)", "Langevin V(50,5)")
 LARGER = (larger.MATRICES, larger.COMPONENTS)

@@ -91,14 +91,10 @@ def by_kernel(make: Callable, statistic: str, mixture: Mixture, sizes: Sizes, **
     """Chains of this package: the clock starts when they are continued."""
     counts: list[float] = []
     mcmc = MCMC(
-        make(mixture.model),
-        sizes.warmup,
-        sizes.warmup,
-        num_chains=sizes.chains,
+        make(mixture.model), sizes.warmup, sizes.warmup, num_chains=sizes.chains,
         consumers=[lambda iteration: counts.append(float(iteration.statistics[statistic].double().mean()))],
-        disable_progbar=True,
-        **options,
-    )
+        disable_progbar=True, **options,
+    )  # fmt: skip
     mcmc.run()
     with stopwatch() as clock:
         mcmc.continue_run(sizes.draws)

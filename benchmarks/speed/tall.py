@@ -93,13 +93,9 @@ def seconds_of_products(n, p, seconds=SECONDS):
         return [kept + change @ square, X @ (X.mT @ G)]
 
     loop = compile_loop(
-        lambda G, r, X: [r.clone(), X.clone()],
-        lambda G, _, __, r, X: step(G, r, X),
-        lambda G, _, __, r, X: [r.sum((1, 2)), X.sum((1, 2))],
-        2,
-        [G, r, X],
-        1,
-    )
+        lambda G, r, X: [r.clone(), X.clone()], lambda G, _, __, r, X: step(G, r, X),
+        lambda G, _, __, r, X: [r.sum((1, 2)), X.sum((1, 2))], 2, [G, r, X], 1,
+    )  # fmt: skip
     short, long = (processor_time(lambda k=k: loop(k, G, r, X), seconds) for k in (1, 1 + STEPS))
     return (long - short) / STEPS, processor_time(lambda: step(G[0], r[0], X[0]), seconds)
 

@@ -100,15 +100,12 @@ def blackjax(problem, particles, runs, moves=5, steps=10, step_size=0.3):
 
 
 WAYS = {
-    "pyro_manifold": (ours, {}),
-    "pyro_manifold, 4 times the particles": (ours, {"times_particles": 4}),
-    "PyMC, IMH": (pymc, {}),
-    "PyMC, IMH, threshold 0.001": (pymc, {"correlation_threshold": 0.001}),
-    "PyMC, MH": (pymc, {"kernel": "MH"}),
-    "BlackJAX, HMC 5 × 10": (blackjax, {}),
+    "pyro_manifold": (ours, {}), "pyro_manifold, 4 times the particles": (ours, {"times_particles": 4}),
+    "PyMC, IMH": (pymc, {}), "PyMC, IMH, threshold 0.001": (pymc, {"correlation_threshold": 0.001}),
+    "PyMC, MH": (pymc, {"kernel": "MH"}), "BlackJAX, HMC 5 × 10": (blackjax, {}),
     "BlackJAX, HMC 15 × 5": (blackjax, {"moves": 15, "steps": 5}),
     "BlackJAX, HMC 5 × 20, ε 0.03": (blackjax, {"steps": 20, "step_size": 0.03}),
-}
+}  # fmt: skip
 
 
 def measured(name, way, particles, runs):

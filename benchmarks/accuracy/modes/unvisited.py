@@ -34,12 +34,9 @@ def student(degrees: float) -> Marginal:
 
 
 MARGINALS: dict[str, Marginal] = {
-    "normal": torch.clone,
-    "t5": student(5),
-    "Cauchy": student(1),
-    "log-normal": torch.exp,
+    "normal": torch.clone, "t5": student(5), "Cauchy": student(1), "log-normal": torch.exp,
     "uniform": torch.special.ndtr,
-}
+}  # fmt: skip
 
 
 def exact(marginal: Marginal, entries: int, draws: int, effective: int, particles: int) -> tuple[Tensor, Tensor]:

@@ -39,13 +39,10 @@ from pyro_manifold.nn import to_bayesian_
 
 PRIOR_DRAWS = 400
 LOADERS = {
-    "breast cancer": datasets.load_breast_cancer,
-    "wine": datasets.load_wine,
-    "iris": datasets.load_iris,
-    "digits": datasets.load_digits,
-    "diabetes": datasets.load_diabetes,
+    "breast cancer": datasets.load_breast_cancer, "wine": datasets.load_wine, "iris": datasets.load_iris,
+    "digits": datasets.load_digits, "diabetes": datasets.load_diabetes,
     "diabetes above the median": datasets.load_diabetes,
-}
+}  # fmt: skip
 COLUMNS = ["gain", "output scale", "entropy / log K", "certain, %", "test NLL", "accuracy, %", "R-hat, 95 %"]
 
 

@@ -113,12 +113,9 @@ def stochastic(kernel, network, data, length, step_size, *, cycles=False, temper
 def adapted(network, data, length, step_size):
     """OSGHMC that learns the masses of sites, without a descent."""
     return OSGHMC(
-        posterior(network, data.images, data.labels, min(BATCH, len(data.images))),
-        step_size=step_size,
-        num_steps=length.steps,
-        scales="adapt",
-        init_strategy=pyro.infer.autoguide.init_to_sample,
-    )
+        posterior(network, data.images, data.labels, min(BATCH, len(data.images))), step_size=step_size,
+        num_steps=length.steps, scales="adapt", init_strategy=pyro.infer.autoguide.init_to_sample,
+    )  # fmt: skip
 
 
 def sampled(kernel, network, data, warmup, seconds):

@@ -60,14 +60,10 @@ def long_chains(data, network, chains, draws, warmup):
     started = time.process_time()
     MCMC(kernel, draws, warmup, num_chains=chains, save_params=[], consumers=[predictions], disable_progbar=True).run()
     return predictions, {
-        "chains": chains,
-        "draws": draws,
-        "warmup": warmup,
-        "step_size": kernel.step_size,
-        "num_steps": kernel.num_steps,
-        "acceptance": float(kernel.run.mean_acceptance),
+        "chains": chains, "draws": draws, "warmup": warmup, "step_size": kernel.step_size,
+        "num_steps": kernel.num_steps, "acceptance": float(kernel.run.mean_acceptance),
         "seconds_of_one_core": time.process_time() - started,
-    }
+    }  # fmt: skip
 
 
 def disagreement(predictions):

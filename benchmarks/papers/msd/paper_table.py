@@ -43,15 +43,11 @@ from benchmarks.tables import show
 OWN = "MSD, Jeffreys"
 ALL = ("HMC30, persistent", "HMC100, persistent", OWN, "MSD")
 SETTINGS = [
-    *((name, "descended", None) for name in ALL),
-    *((name, "small", None) for name in ALL),
-    *((name, "small", 0.0002) for name in ALL[:2]),
-    (OWN, "small", 0.12),
-    (OWN, "zero", None),
-    (OWN, "prior", None),
+    *((name, "descended", None) for name in ALL), *((name, "small", None) for name in ALL),
+    *((name, "small", 0.0002) for name in ALL[:2]), (OWN, "small", 0.12), (OWN, "zero", None), (OWN, "prior", None),
     *(("MSD, Jeffreys, 10 I", "small", step) for step in (STEP_SIZES[OWN], 0.15, 0.18, 0.2, 0.25, 0.3)),
     ("MSD, Jeffreys, half G", "small", STEP_SIZES[OWN]),
-]
+]  # fmt: skip
 """Sampler, initial weights, and ε if it is not that of `STEP_SIZES`."""
 COLUMNS = [
     "initial weights", "sampler", "ε", "test error", "paper", "least", "most", *(f"lag {LAG}, {g}" for g in GROUPS),

@@ -31,13 +31,11 @@ cross-chain loss is used, as in the paper for networks, with scores of each coor
 """
 
 import argparse
-import itertools
 import math
 import time
 
 import pyro
 import torch
-from torch import nn
 
 from benchmarks.arguments import count, new_file, positive, without_effect
 from benchmarks.images import generated, mnist
@@ -55,7 +53,6 @@ from benchmarks.papers.nnsghmc.digits import (
 )
 from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import show
-from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
 
 STEPS, SHORT_STEPS = 100, 200
 NO_ENERGY = 1e12  # a unit of energy beside which all energies are 0, so that networks do not see them
@@ -118,39 +115,17 @@ def compare(problem, sampler, train, test, chains, seconds, seeds, only_these, t
 
 
 def train_sampler(path, images, labels, rounds, digits):
-    images, labels = only(digits, *split(images, labels)[0])
-    sizes, cases = (784, 20, len(digits)), len(images)
-    task = MetaTask(posterior(network(sizes, nn.ReLU), images, labels), init_strategy=small_weights)
-    settings = {
-        "step_size": math.sqrt(FRICTION / cases),
-        "dimension": sum((before + 1) * after for before, after in itertools.pairwise(sizes)),
-        "data_size": cases,
-    }
-    random = torch.Generator().manual_seed(0)
-    blind = MetaSampler.random(6, random=random, constant_friction=FRICTION, energy_scale=NO_ENERGY, **settings)
-    command = f"python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --train FILE --rounds {rounds}"
-    if digits != "0123456789":
-        command += f" --digits {digits}"
-    steps = 10 if cases < 10_000 else 100
-    sampler = train_meta_sampler(
-        [task],
-        sampler=blind,
-        step_size=settings["step_size"],
-        rounds=rounds,
-        chains=8,
-        steps=steps,
-        segments=10,
-        truncation=steps,
-        thinning=steps // 5,
-        fraction=0.02,
-        within=0.0,  # the cross-chain loss alone, with scores of each coordinate, suits networks
-        scores="marginal",
-        learning_rate=0.02,
-        checkpoint=f"{path}.training",
-        checkpoint_every=2,
-        command=command,
-    )
-    sampler.save(path)
+    """Train with the cut budget."""
+    steps = 10 if len(only(digits, *split(images, labels)[0])[0]) < 10_000 else 100
+
+    def networks(_):
+        return {"hidden": 6, "constant_friction": FRICTION, "energy_scale": NO_ENERGY}
+
+    settings = {"chains": 8, "steps": steps, "segments": 10, "truncation": steps, "thinning": steps // 5}
+    settings |= {"scores": "marginal", "learning_rate": 0.02, "checkpoint_every": 2, "rounds": rounds}
+    command = f"--train FILE --rounds {rounds}"
+    options = FRICTION, small_weights, networks, command
+    paper_training.written(path, images, labels, digits, *options, **settings)
 
 
 def run_with_the_budget_of_the_paper(arguments, sampler, train, test):

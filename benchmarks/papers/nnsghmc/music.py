@@ -131,23 +131,11 @@ def train(arguments):
     task = MetaTask(posterior(arguments.units // 2, data), init_strategy=small_weights, data_size=len(data.notes))
     command = "python -m benchmarks.papers.nnsghmc.music --data FOLDER --train FILE"
     sampler = train_meta_sampler(
-        [task],
-        step_size=math.sqrt(RATE / len(data.notes)),
-        rounds=arguments.rounds,
-        constant_friction=FRICTION,
-        chains=arguments.training_chains,
-        steps=70,
-        segments=7,
-        truncation=70,
-        thinning=5,
-        fraction=0.05,
-        within=0.0,
-        scores="marginal",
-        learning_rate=0.01,
-        checkpoint=f"{arguments.train}.training",
-        checkpoint_every=1,
+        [task], step_size=math.sqrt(RATE / len(data.notes)), rounds=arguments.rounds, constant_friction=FRICTION,
+        chains=arguments.training_chains, steps=70, segments=7, truncation=70, thinning=5, fraction=0.05, within=0.0,
+        scores="marginal", learning_rate=0.01, checkpoint=f"{arguments.train}.training", checkpoint_every=1,
         command=f"{command} --rounds {arguments.rounds} --training-chains {arguments.training_chains}",
-    )
+    )  # fmt: skip
     sampler.save(arguments.train)
 
 

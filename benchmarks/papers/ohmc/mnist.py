@@ -33,7 +33,6 @@ from benchmarks.arguments import check_held_out, count, natural, positive, witho
 from benchmarks.image_classifier import posterior
 from benchmarks.images import generated, mnist
 from benchmarks.papers.ohmc.ensemble import Descended, Plan, accuracies, stored_members
-from benchmarks.predictions import Predictions
 from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import show
 from pyro_manifold.infer import MCMC, OSGHMC
@@ -85,46 +84,9 @@ def orthogonal_output(width, scale, gain):
 
 
 NETWORKS = {
-    "orthogonal": orthogonal,
-    "orthogonal output": orthogonal_output,
-    "low-rank": low_rank,
-    "bottleneck": bottleneck,
+    "orthogonal": orthogonal, "orthogonal output": orthogonal_output, "low-rank": low_rank, "bottleneck": bottleneck,
     "plain": plain,
-}
-
-
-class Draws:
-    """Accuracy of each draw on the test images, and the mean of their probabilities."""
-
-    def __init__(self, network, images, labels):
-        self._labels = labels
-        self._mean = Predictions(network, images, statistic=lambda logits: logits.softmax(-1))
-        self._network, self._images, self._last = network, images, None
-        self._sum, self.single = 0.0, []
-
-    def __call__(self, iteration):
-        if not iteration.kept:
-            self._last = iteration
-            return
-        if not self.single:
-            self.descended = self._of(self._last)
-        self._mean(iteration)
-        total = self._mean.mean * self._mean.draws
-        self.single.append(self._accuracy(total - self._sum))
-        self._sum = total
-
-    def _of(self, iteration):
-        """Accuracy of the network at one iteration."""
-        values = {name: value[0] for name, value in iteration.values.items()}
-        with torch.no_grad():
-            return self._accuracy(pyro.poutine.condition(self._network, values)(self._images))
-
-    @property
-    def ensemble(self):
-        return self._accuracy(self._mean.mean)
-
-    def _accuracy(self, probabilities):
-        return 100 * float((probabilities.argmax(-1) == self._labels).double().mean())
+}  # fmt: skip
 
 
 def run(
@@ -148,19 +110,22 @@ def run(
         return step_size * growth * max(0.05, 0.5 * (1 + math.cos(math.pi * share)))
 
     kernel = OSGHMC(
-        posterior(network, *train, BATCH),
-        step_size=size,
-        friction=friction,
-        num_steps=steps,
+        posterior(network, *train, BATCH), step_size=size, friction=friction, num_steps=steps,
         temperature=lambda step: 0.0 if step < first else temperature,
-        init_strategy=pyro.infer.autoguide.init_to_sample,
-        integrator="euler",
-    )
-    draws = Draws(network, *test)
+        init_strategy=pyro.infer.autoguide.init_to_sample, integrator="euler",
+    )  # fmt: skip
+    last = {}
+
+    def keep(iteration):
+        if not iteration.kept:
+            last.update({name: value.clone() for name, value in iteration.values.items()})
+
     started = time.perf_counter()
-    MCMC(kernel, DRAWS, first // steps, save_params=[], consumers=[draws], disable_progbar=True).run()
+    mcmc = MCMC(kernel, DRAWS, first // steps, consumers=[keep], disable_progbar=True)
+    mcmc.run()
+    singles, ensemble = accuracies(network, mcmc.get_samples(), *test)
     seconds = time.perf_counter() - started
-    return draws.descended, draws.single[-1], sum(draws.single) / DRAWS, draws.ensemble, seconds
+    return accuracies(network, last, *test)[1], singles[-1], sum(singles) / DRAWS, ensemble, seconds
 
 
 def run_of_the_paper(name, train, test, seed, folder, *, width=300, output_scale=1.0, gain=GAIN, shorter=1):

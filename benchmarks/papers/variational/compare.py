@@ -145,15 +145,11 @@ def row(name, rank, step_size, fits, figures, paper=None):
     if any(each.diverged for each in fits):
         figures = dict.fromkeys(figures, "--")
     return {
-        "method": name,
-        "rank": rank,
-        **({} if paper is None else {PAPER: paper.get(name, "")}),
-        "step size": step_size,
-        **figures,
-        "ELBO": [each.elbo for each in fits],
+        "method": name, "rank": rank, **({} if paper is None else {PAPER: paper.get(name, "")}),
+        "step size": step_size, **figures, "ELBO": [each.elbo for each in fits],
         "seconds": [each.seconds for each in fits],
         "curve": mean_curve([each.curve for each in fits if not each.diverged]),
-    }
+    }  # fmt: skip
 
 
 def mean_curve(curves):

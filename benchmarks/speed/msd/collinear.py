@@ -78,15 +78,12 @@ def figures(w, truth):
     means, known = of_coordinates["means"] | of_squares["means"], truths_of(truth)
     away = [(means[f"w{i}"][0] - truth.mean[i]) / truth.deviation[i] for i in range(w.shape[-1])]
     return {
-        "ess_min": of_coordinates["ess_min"],
-        "ess_median": of_coordinates["ess_median"],
-        "ess_squares": of_squares["ess_min"],
-        "rhat": max(of_coordinates["rhat"], of_squares["rhat"]),
+        "ess_min": of_coordinates["ess_min"], "ess_median": of_coordinates["ess_median"],
+        "ess_squares": of_squares["ess_min"], "rhat": max(of_coordinates["rhat"], of_squares["rhat"]),
         "z": worst_deviation(means, {name: known[name] for name in coordinates}),
         "z_squares": worst_deviation(means, {name: known[name] for name in squares}),
-        "bias": float(np.abs(away).max()),
-        "variances": [means[name][0] for name in squares],
-    }
+        "bias": float(np.abs(away).max()), "variances": [means[name][0] for name in squares],
+    }  # fmt: skip
 
 
 COLUMNS = (

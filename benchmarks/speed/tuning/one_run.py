@@ -51,10 +51,7 @@ def measured(posterior, chains, warmup, draws, seed=0, **options):
     values = posterior.functionals(mcmc.get_samples(group_by_chain=True))
     return {
         **summary({name: value.numpy() for name, value in values.items()}),
-        "warmup": len(before) + sum(steps[:warmup]),
-        "sampling": sum(steps[warmup:]),
-        "cpu_seconds": times["cpu_seconds"],
-        "step_size": kernel.step_size,
-        "length": kernel.trajectory_length,
+        "warmup": len(before) + sum(steps[:warmup]), "sampling": sum(steps[warmup:]),
+        "cpu_seconds": times["cpu_seconds"], "step_size": kernel.step_size, "length": kernel.trajectory_length,
         "acceptance": float(mcmc.get_extra_fields()["acceptance_rate"].mean()),
-    }
+    }  # fmt: skip

@@ -54,14 +54,10 @@ def measured(problem, _, seed, __):
     last = outside.nonzero()[:, 0].max() + 1 if outside.any() else 0
     stuck = stuck_chains(mcmc.get_samples(group_by_chain=True), mcmc.get_extra_fields(group_by_chain=True))
     return {
-        "last": int(last),
-        "warmup": int(steps[:warmup].sum()),
-        "steps": float(steps[warmup:].double().mean()),
-        "stuck": len(stuck),
-        "rhat": float(split_gelman_rubin(densities[warmup:].T)),
-        "step_size": float(mcmc.kernel.step_size),
-        "cpu_seconds": times["cpu_seconds"],
-    }
+        "last": int(last), "warmup": int(steps[:warmup].sum()), "steps": float(steps[warmup:].double().mean()),
+        "stuck": len(stuck), "rhat": float(split_gelman_rubin(densities[warmup:].T)),
+        "step_size": float(mcmc.kernel.step_size), "cpu_seconds": times["cpu_seconds"],
+    }  # fmt: skip
 
 
 STUDY = Study(

@@ -15,21 +15,13 @@ from benchmarks.problems.posterior import Posterior
 from benchmarks.problems.published import published
 
 NAMES = {
-    "eight schools, centred": "eight_schools_centred",
-    "eight schools, non-centred": "eight_schools_non_centred",
-    "rats": "rats",
-    "seeds": "seeds",
-    "radon": "radon",
-    "logistic regression of breast cancer": "logistic",
-    "horseshoe": "horseshoe",
-    "Gaussian process": "gaussian_process",
-    "latent AR(1) of counts": "latent_autoregression",
-    "stochastic volatility": "stochastic_volatility",
-    "item response, two parameters": "two_parameters",
-    "mixture of two normals": "mixture",
-    "exercises, rank 1": "reduced_rank_of_exercises",
-    "Florentine marriages": "marriages",
-}
+    "eight schools, centred": "eight_schools_centred", "eight schools, non-centred": "eight_schools_non_centred",
+    "rats": "rats", "seeds": "seeds", "radon": "radon", "logistic regression of breast cancer": "logistic",
+    "horseshoe": "horseshoe", "Gaussian process": "gaussian_process",
+    "latent AR(1) of counts": "latent_autoregression", "stochastic volatility": "stochastic_volatility",
+    "item response, two parameters": "two_parameters", "mixture of two normals": "mixture",
+    "exercises, rank 1": "reduced_rank_of_exercises", "Florentine marriages": "marriages",
+}  # fmt: skip
 """Models, and the functions that have them in NumPyro and PyMC."""
 BATCH = 1000  # draws whose densities are evaluated at once
 
