@@ -60,49 +60,55 @@ PAPER = "paper"
 GRID = np.linspace(0, 1, 101)  # where fitted curves are kept
 
 
+def fit_all(method, model, cases, rank, step_size, budget, evaluate):
+    """Fits of ``[(split, seed)]``, and the figures of ``evaluate(draws, split)`` of those that have not diverged."""
+    fits, figures = [], {}
+    for split, seed in cases:
+        fits.append(fit(method, model, (split.x_train, split.y_train), rank, step_size, budget, seed))
+        if not fits[-1].diverged:
+            collect(figures, evaluate(draws(fits[-1].guide), split))
+    return fits, figures
+
+
 def spline_row(name, rank, budget, seeds, *_):
     """ELBO, error to the true curve and test log density, over seeds."""
     split, truth = data_of("spline")
     method = mean_field_by(name.removeprefix(f"{MEAN_FIELD} ")) if name not in METHODS else METHODS[name]
-    data, grid = (split.x_train, split.y_train), splines.basis(GRID)
-    size = best_step_size(method, splines.model, data, rank, budget)
-    fits, figures, curve = [], {}, None
-    for seed in range(1, seeds + 1):
-        fits.append(fit(method, splines.model, data, rank, size, budget, seed))
-        if not fits[-1].diverged:
-            samples = draws(fits[-1].guide)
-            collect(figures, spline_figures(samples, split, truth))
-            curve = (samples["coefficients"] @ grid.mT).mean(0).tolist() if curve is None else curve
-    return row(name, rank, size, fits, figures) | {"fitted": curve}
+    grid, curves, model = splines.basis(GRID), [], splines.model
+    size = best_step_size(method, model, (split.x_train, split.y_train), rank, budget)
+
+    def evaluate(samples, split):
+        curves.append((samples["coefficients"] @ grid.mT).mean(0).tolist())
+        return spline_figures(samples, split, truth)
+
+    cases = [(split, seed) for seed in range(1, seeds + 1)]
+    fits, figures = fit_all(method, model, cases, rank, size, budget, evaluate)
+    return row(name, rank, size, fits, figures) | {"fitted": curves[0] if curves else None}
 
 
 def ionosphere_row(name, rank, budget, *_):
     """Values of five folds."""
-    folds = data_of("ionosphere")
-    size = best_step_size(METHODS[name], problems.logistic, (folds[0].x_train, folds[0].y_train), rank, budget)
-    fits, figures = [], {}
-    for fold in folds:
-        data = (fold.x_train, fold.y_train)
-        fits.append(fit(METHODS[name], problems.logistic, data, rank, size, budget, seed=1))
-        if not fits[-1].diverged:
-            collect(figures, classification(draws(fits[-1].guide)["coefficients"], fold))
+    folds, method, model = data_of("ionosphere"), METHODS[name], problems.logistic
+    size = best_step_size(method, model, (folds[0].x_train, folds[0].y_train), rank, budget)
+
+    def evaluate(samples, fold):
+        return classification(samples["coefficients"], fold)
+
+    fits, figures = fit_all(method, model, [(fold, 1) for fold in folds], rank, size, budget, evaluate)
     return row(name, rank, size, fits, figures, TABLE_3)
 
 
 def leukemia_row(name, rank, budget, seeds, transform):
     """Values of several seeds."""
-    split = data_of("leukemia", transform)
-    data = (split.x_train, split.y_train)
-    size = best_step_size(METHODS[name], problems.horseshoe, data, rank, budget.part(0.25))
-    fits, figures = [], {}
-    for seed in range(1, seeds + 1):
-        fits.append(fit(METHODS[name], problems.horseshoe, data, rank, size, budget, seed))
-        if fits[-1].diverged:
-            continue
-        samples = draws(fits[-1].guide)
+    split, method, model = data_of("leukemia", transform), METHODS[name], problems.horseshoe
+    size = best_step_size(method, model, (split.x_train, split.y_train), rank, budget.part(0.25))
+
+    def evaluate(samples, split):
         found = classification(problems.horseshoe_slopes(samples), split, samples["intercept"])
-        collect(figures, {"test errors of 34": 34 * found["test error %"] / 100} | found)
-    figures.pop("test error %", None)
+        return {"test errors of 34": 34 * found.pop("test error %") / 100} | found
+
+    cases = [(split, seed) for seed in range(1, seeds + 1)]
+    fits, figures = fit_all(method, model, cases, rank, size, budget, evaluate)
     return row(name, rank, size, fits, figures, TABLE_4)
 
 

@@ -118,7 +118,6 @@ METHODS = {
     **{f"{family} Adam": Method(guide, *ADAM) for family, guide in FAMILIES.items()},
     "Grassmann RMSProp, s learned": Method(FAMILIES["Grassmann"], learning_rate(optim.RiemannianRMSProp), ADAPTIVE),
 }
-PAPERS_METHODS = [f"{family} {steps}" for family in ("Stiefel", "Grassmann") for steps in STEPS]
 
 
 def mean_field_by(steps):
