@@ -28,6 +28,7 @@ import torch
 from torch.distributions import biject_to
 from torch.distributions.transforms import ExpTransform
 
+from benchmarks.pictures import pyplot
 from benchmarks.study import option, read
 from benchmarks.tables import table
 from problems.calibration import QUANTITIES, draw_by_nuts, draw_vectorised, ranks, simulate
@@ -170,10 +171,7 @@ def saved(path: Path | None) -> dict[str, Outcome]:
 
 def picture(outcomes: dict[str, Outcome], path: Path) -> None:
     """Empirical distribution functions of ranks less the diagonal, with the band that all of them stay in."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     columns = 3
     lines = -(-len(outcomes) // columns)

@@ -28,6 +28,7 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 from torch.distributions import biject_to, constraints, identity_transform
 
+from benchmarks.pictures import pyplot
 from benchmarks.study import option, read
 from pyro_manifold.density import Sites, Target
 from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
@@ -211,10 +212,7 @@ _LEFT, _TOP = -6.0, 30.0  # beyond them points stand at the edge of the picture
 
 def picture(data: list[Simulated], found: Tensor, file: str) -> None:
     """Draw the preference of the evidence for the true rank against its expectation."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     evidence = found.logsumexp(-1)
     ax = plt.subplots(figsize=(5.5, 3.4), layout="tight")[1]

@@ -7,10 +7,16 @@ import argparse
 import os
 import warnings
 
+import pyro
+import torch
+
 from benchmarks.problems.network import MISSING, NETWORK
 from benchmarks.problems.page import PROBLEMS
 from benchmarks.tables import formatted, show
 from benchmarks.timing import best_time
+from pyro_manifold.compiled import trace
+from pyro_manifold.compiled.native import compile_loop
+from pyro_manifold.infer import OHMC
 
 PREFACE = """\
 Ours is the traced density of the network, vectorised over chains, without and with `torch.compile`, and the native
@@ -21,11 +27,6 @@ potential, over its fastest expansion.
 
 def densities(problem, chains):
     """Energy and gradients of all chains, of one chain, and where the chains are."""
-    import pyro
-    import torch
-
-    from pyro_manifold.infer import OHMC
-
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     pyro.set_rng_seed(0)
@@ -39,11 +40,6 @@ def densities(problem, chains):
 
 def pyro_manifold_times(problem, chains):
     """Traced, and by `torch.compile`."""
-    import pyro
-    import torch
-
-    from pyro_manifold.compiled import trace
-
     flat, _, values = densities(problem, chains)
     with pyro.validation_enabled(False):
         compiled = torch.compile(trace(lambda *values: flat(*values), *values), dynamic=False)
@@ -59,9 +55,6 @@ def native_time(problem, chains):
 
 def native_gradient(of_one_chain, values):
     """Energy and gradients of many chains in C, from energy and gradients of one."""
-    import torch
-
-    from pyro_manifold.compiled.native import compile_loop
 
     def gradient(*inputs):
         return [value.unsqueeze(0) for value in of_one_chain(*[value[0] for value in inputs[: len(values)]])]

@@ -7,11 +7,14 @@ python -m benchmarks.speed.native mixture 1,4        problems whose name contain
 import sys
 import warnings
 
+import pyro
+
 from benchmarks.machine import machine
 from benchmarks.problems.page import PROBLEMS
 from benchmarks.study import set_up
 from benchmarks.tables import show
 from benchmarks.timing import best_time, stopwatch
+from pyro_manifold.infer import OHMC
 
 STEPS = 50
 NAMES = ("mixture of the OHMC paper, V(3,2)", "Langevin V(10,3)", "Langevin V(50,5)")
@@ -23,9 +26,6 @@ caches on disk as they were found.
 
 
 def transition(problem, chains, **options):
-    import pyro
-
-    from pyro_manifold.infer import OHMC
 
     pyro.set_rng_seed(0)
     fixed = {"step_size": 1e-2, "num_steps": STEPS, "adapt_step_size": False, "adapt_mass_matrix": False}

@@ -10,12 +10,16 @@ import time
 import warnings
 from unittest import mock
 
+import pyro
+import pyro.distributions as dist
 import torch
 
 from benchmarks.machine import confine
 from benchmarks.speed.tuning.posteriors import stretched_langevin
 from benchmarks.study import read, switch
 from benchmarks.tables import formatted, show
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD
 
 CHAINS, DRAWS, ITERATIONS, SECONDS = 4, 3000, 500, 2.0
 PREFACE = f"""\
@@ -26,9 +30,6 @@ rows in batches of 50 (OSGHMC), effects of 20 groups of 1,000 rows in batches of
 
 
 def curve():
-    import pyro
-    import pyro.distributions as dist
-
     x = torch.linspace(-1, 1, 60)
     y = torch.sin(2 * x) + 0.3 * torch.randn(60, generator=torch.Generator().manual_seed(0))
 
@@ -42,10 +43,6 @@ def curve():
 
 
 def components(rows=1000, n=6):
-    import pyro
-    import pyro.distributions as dist
-
-    from pyro_manifold.distributions import StiefelUniform
 
     random = torch.Generator().manual_seed(0)
     x = torch.randn(rows, 3, generator=random) @ torch.randn(3, n, generator=random)
@@ -61,9 +58,6 @@ def components(rows=1000, n=6):
 
 
 def effects(rows=1000, groups=20):
-    import pyro
-    import pyro.distributions as dist
-
     random = torch.Generator().manual_seed(0)
     group, y = torch.randint(groups, (rows,), generator=random), torch.randn(rows, generator=random)
 
@@ -78,8 +72,6 @@ def effects(rows=1000, groups=20):
 
 def cases():
     """Kernel, its steps in an iteration, and how it is made."""
-    from pyro_manifold.infer import GHMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD
-
     fixed = {"step_size": 0.05, "adapt_step_size": False, "adapt_mass_matrix": False}
     yield "OHMC", 10, lambda: OHMC(stretched_langevin(), num_steps=10, **fixed)
     yield "GHMC", 1, lambda: GHMC(stretched_langevin(), num_steps=1, **fixed)
@@ -108,10 +100,6 @@ def microseconds(
         start: initial values of all chains.
         data: arguments of the model.
     """
-    import pyro
-
-    from pyro_manifold.infer import MCMC
-
     pyro.set_rng_seed(0)
     mcmc = MCMC(make(), draws, 50, num_chains=chains, initial_params=start, disable_progbar=True)
     times = []

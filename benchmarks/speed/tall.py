@@ -10,6 +10,7 @@ import time
 import warnings
 
 import numpy as np
+import pyro
 import torch
 
 from benchmarks.estimates import summary
@@ -19,6 +20,8 @@ from benchmarks.problems.problem import Problem
 from benchmarks.study import option, read, switch
 from benchmarks.tables import formatted, show
 from benchmarks.timing import best_time
+from pyro_manifold.compiled.native import compile_loop
+from pyro_manifold.infer import OHMC
 
 SHAPES = ((200, 5), (1000, 10), (3000, 10), (10000, 20))
 CHAINS, WARMUP, DRAWS = 4, 200, 300
@@ -59,10 +62,6 @@ def processor_time(function, seconds):
 
 def seconds_of_a_step(problem, chains, native, column_masses=False, seconds=SECONDS):
     """Processor time of a step of one chain: trajectories of many steps beside those of one."""
-    import pyro
-
-    from pyro_manifold.infer import OHMC
-
     pyro.set_rng_seed(0)
     fixed = {"step_size": 0.05 / problem.shape[0] ** 0.5, "num_steps": 1, "column_masses": column_masses}
     run = OHMC(problem.pyro_model, adapt_step_size=False, adapt_mass_matrix=False, **fixed).prepare(chains, 0, None)
@@ -80,8 +79,6 @@ def seconds_of_a_step(problem, chains, native, column_masses=False, seconds=SECO
 
 def seconds_of_products(n, p, seconds=SECONDS):
     """Processor time of the products of a step, in native code and by torch."""
-    from pyro_manifold.compiled.native import compile_loop
-
     both = torch.linalg.qr(torch.randn(1, n, 2 * p))[0]
     X, r = (part.contiguous() for part in both.chunk(2, -1))
     G = X.clone()

@@ -10,11 +10,15 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyro
+import pyro.distributions as dist
 import scipy.integrate
 import scipy.special
 import scipy.stats
+import torch
 
 from benchmarks.problems.expansions import closed_form
+from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 
 CONCENTRATIONS = 3.0, 1.5
 KAPPA, SPHERE = 6.0, 5
@@ -43,9 +47,6 @@ class Problem(NamedTuple):
 
 
 def langevin():
-    import pyro
-
-    from pyro_manifold.distributions import StiefelUniform
 
     U = pyro.sample("U", StiefelUniform(3, 2))
     pyro.factor("langevin", CONCENTRATIONS[0] * U[..., 0, 0] + CONCENTRATIONS[1] * U[..., 1, 1])
@@ -85,9 +86,6 @@ def langevin_jax():
 
 
 def von_mises_fisher():
-    import pyro
-
-    from pyro_manifold.distributions import StiefelUniform
 
     pyro.factor("langevin", KAPPA * pyro.sample("x", StiefelUniform(SPHERE, 1))[..., 0, 0])
 
@@ -108,10 +106,6 @@ def cases():
 
 
 def linear():
-    import pyro
-    import pyro.distributions as dist
-    import torch
-
     x, y = map(torch.as_tensor, cases())
     w = pyro.sample("w", dist.Normal(torch.zeros(4, dtype=x.dtype), 2.0).to_event(1))
     pyro.sample("y", dist.Normal(x @ w, 0.5).to_event(1), obs=y)
@@ -152,10 +146,6 @@ CENTRE, WIDTH, SHARE, SPREAD = 4.0, 0.1, 0.3, 5.0
 
 
 def two_modes():
-    import pyro
-    import pyro.distributions as dist
-    import torch
-
     x = pyro.sample("x", dist.Normal(torch.zeros(2, dtype=torch.float64), SPREAD).to_event(1))
     left = dist.Normal(-CENTRE, WIDTH).log_prob(x).sum(-1) + math.log(SHARE)
     right = dist.Normal(CENTRE, WIDTH).log_prob(x).sum(-1) + math.log(1 - SHARE)
@@ -202,11 +192,6 @@ def scores():
 
 
 def components():
-    import pyro
-    import pyro.distributions as dist
-    import torch
-
-    from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 
     y = torch.as_tensor(scores())
     U = pyro.sample("U", StiefelUniform(COLUMNS, RANK))
@@ -264,10 +249,6 @@ DISTANCE = 10.0
 
 def unequal(dimensions, width, spread=6.0):
     """Two normals of equal mass, of standard deviations ``width`` and 1, under a prior with that of ``spread``."""
-    import pyro
-    import pyro.distributions as dist
-    import torch
-
     centre = torch.zeros(dimensions, dtype=torch.float64)
     centre[0] = DISTANCE / 2
     x = pyro.sample("x", dist.Normal(torch.zeros_like(centre), spread).to_event(1))
@@ -295,10 +276,6 @@ def measured():
 
 
 def normal_inverse_gamma():
-    import pyro
-    import pyro.distributions as dist
-    import torch
-
     y = torch.as_tensor(measured())
     variance = pyro.sample("variance", dist.InverseGamma(torch.tensor(SHAPE, dtype=y.dtype), RATE))
     mean = pyro.sample("mean", dist.Normal(0.0, (variance / PRIOR_ROWS).sqrt()))

@@ -14,6 +14,7 @@ import pyro
 
 from benchmarks.accuracy.evidence.problems import PROBLEMS, UNEQUAL
 from benchmarks.tables import formatted, show
+from pyro_manifold.infer import MCMC, OHMC, SMC
 
 TABLE = ("problem", "truth", "mean", "spread", "stated", "spread / stated", "≤ 2 SE", "largest", "s a call")
 HEADER = """\
@@ -53,8 +54,6 @@ class Found(NamedTuple):
 
 
 def by_particles(problem, particles, runs):
-    from pyro_manifold.infer import OHMC, SMC
-
     smc = SMC(OHMC(problem.pyro_model), particles, runs, disable_progbar=True)
     warned = _warned(smc.run)
     result = smc.result
@@ -64,8 +63,6 @@ def by_particles(problem, particles, runs):
 
 
 def by_replicas(problem):
-    from pyro_manifold.infer import MCMC, OHMC
-
     mcmc = MCMC(OHMC(problem.pyro_model), tempering=True, disable_progbar=True, **REPLICAS)
     warned = _warned(mcmc.run)
     run = mcmc._run_here

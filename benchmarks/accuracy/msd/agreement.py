@@ -11,6 +11,7 @@ from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
+from pyro.infer.autoguide.initialization import init_to_uniform
 
 from benchmarks.estimates import effective_sizes, mean_and_error
 from benchmarks.peers import pyro_manifold
@@ -50,8 +51,6 @@ def exact_msd(posterior, chains=512, warmup=50, draws=200, step_size=0.5, num_st
     Chains start within 0.1 of the prior's mean: from Pyro's uniform starts in (-2, 2), where rates of the Poisson model
     reach e¹⁰, so short a warm-up might not forget the start.
     """
-    from pyro.infer.autoguide.initialization import init_to_uniform
-
     options = {"metropolis": True, "step_size": step_size, "num_steps": num_steps, "persistence": 0.5}
     options |= {"adapt_step_size": False, "init_strategy": partial(init_to_uniform, radius=0.1), "jit_compile": True}
     run = pyro_manifold(posterior, chains=chains, warmup=warmup, draws=draws, kernel="MSD", **options)

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyro
 import torch
 
+from benchmarks.pictures import pyplot
 from benchmarks.problems.coefficient_moments import truth_of
 from benchmarks.problems.coefficients import small_posteriors
 from benchmarks.study import option, read
 from benchmarks.tables import table
 from problems import curved_regression
+from pyro_manifold.infer import MSD
+from pyro_manifold.infer.mcmc.riemannian import LagrangianSettings
 
 STEP_SIZES = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 TARGETS = ("posterior", "jeffreys")
@@ -61,10 +65,6 @@ def estimate(values):
 
 def prepared(start, **options):
     """A run of an MSD kernel, whose step is traced once for all step sizes."""
-    import pyro
-
-    from pyro_manifold.infer import MSD
-
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
     return MSD(**options).prepare(*{len(value) for value in start.values()}, 0, start)
@@ -72,8 +72,6 @@ def prepared(start, **options):
 
 def follow(run, step_size, adjusted, warmup, draws):
     """Positions ``(chains, draws, dimension)`` after the warm-up, number of divergences, share of accepted ends."""
-    from pyro_manifold.infer.mcmc.riemannian import LagrangianSettings
-
     state, (trajectory,) = run.state, run.transitions
     settings = LagrangianSettings(torch.full_like(state.energy, step_size), run.tuning.settings(1).num_steps, adjusted)
     positions, found = [], []
@@ -152,10 +150,7 @@ def table_of(rows):
 
 def picture(found, path):
     """Biases of variances against ε, on logarithmic axes, beside the slope of ε²."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     fig, axes = plt.subplots(figsize=(6.5, 4.2))
     markers = zip(found.items(), "os^Dv", ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00"), strict=True)

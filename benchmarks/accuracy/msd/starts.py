@@ -10,6 +10,7 @@ from functools import partial
 from itertools import product
 
 import numpy as np
+from pyro.infer.autoguide.initialization import init_to_uniform
 
 from benchmarks.peers import pyro_manifold
 from benchmarks.problems.coefficients import POSTERIORS
@@ -22,8 +23,6 @@ CHAINS, WARMUP, DRAWS = 256, 50, 100
 
 def stuck(posterior, radius, step_size, num_steps, chains=CHAINS):
     """The share of chains that are stuck, from starts uniform in (-radius, radius)."""
-    from pyro.infer.autoguide.initialization import init_to_uniform
-
     options = {"metropolis": True, "step_size": step_size, "num_steps": num_steps, "persistence": 0.5}
     options |= {"adapt_step_size": False, "init_strategy": partial(init_to_uniform, radius=radius)}
     run = pyro_manifold(posterior, chains=chains, warmup=WARMUP, draws=DRAWS, kernel="MSD", **options)

@@ -34,16 +34,7 @@ import pyro
 import torch
 from torch import nn
 
-from benchmarks.accuracy.networks import reference
-from benchmarks.accuracy.networks.scores import (
-    agreement,
-    auroc,
-    brier,
-    calibration_error,
-    entropy,
-    negative_log_likelihood,
-    total_variation,
-)
+from benchmarks.accuracy.networks import reference, scores
 from benchmarks.accuracy.networks.small_network import (
     OUTSIDE,
     bayesian_network,
@@ -177,10 +168,12 @@ def fitted(data, width, steps):
 def cells(name, step_size, found, truth, labels):
     """A row; ``truth`` is what the probabilities of the tested images should be, or None."""
     inside, *outside = found.probabilities
-    near = ["", ""] if truth is None else [_rounded(f(inside, truth)) for f in (agreement, total_variation)]
-    scores, right = entropy(inside), (inside.argmax(-1) == labels).to(inside.dtype).mean()
-    scored = [f(inside, labels) for f in (negative_log_likelihood, calibration_error, brier)]
-    figures = *scored, right, *(auroc(scores, entropy(part)) for part in outside)
+    near = (
+        ["", ""] if truth is None else [_rounded(f(inside, truth)) for f in (scores.agreement, scores.total_variation)]
+    )
+    uncertainty, right = scores.entropy(inside), (inside.argmax(-1) == labels).to(inside.dtype).mean()
+    scored = [f(inside, labels) for f in (scores.negative_log_likelihood, scores.calibration_error, scores.brier)]
+    figures = *scored, right, *(scores.auroc(uncertainty, scores.entropy(part)) for part in outside)
     r_hat = "" if math.isnan(found.r_hat) else f"{found.r_hat:.2f}"
     return [name, step_size, f"{found.seconds:.0f}", found.draws, r_hat, *near, *map(_rounded, figures)]
 

@@ -18,6 +18,7 @@ from benchmarks.arguments import count, natural, new_file, positive
 from benchmarks.papers.msd.robot_arm_model import NOISE, log_density, network, original, position, unflatten
 from benchmarks.papers.msd.robot_arm_modes import TOLERANCE, labels, mode_levels
 from benchmarks.papers.msd.robot_arm_samplers import PAPER, SAMPLERS, STARTS, STEP_SIZES, sample_once
+from benchmarks.pictures import pyplot
 from benchmarks.study import option, parser_of, set_up
 from benchmarks.tables import table
 from pyro_manifold import diagnostics
@@ -71,10 +72,7 @@ def autocorrelations(found, lags, style, size):
         style: from the name of a sampler to options of a line.
         size: of the figure, in inches.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     fig, panels = plt.subplots(1, 2, figsize=size, sharey=True)
     for axes, (title, site) in zip(panels, GROUPS.items(), strict=True):

@@ -33,6 +33,7 @@ import torch
 from benchmarks.arguments import count, new_file, positive
 from benchmarks.papers.nnsghmc.digits import sampler_of, small_weights
 from benchmarks.papers.nnsghmc.music_samplers import FRICTION, RATE, SAMPLERS, likelihoods, made, pieces, posterior
+from benchmarks.pictures import pyplot
 from benchmarks.stored import check_settings, checksum, read_state, write_state
 from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import show
@@ -141,10 +142,7 @@ def train(arguments):
 
 def draw(store, path):
     """Negative log-likelihood of the test pieces by epoch, for all runs of the store; means over chains."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     if not any(Path(store).glob("*.pt")):
         raise SystemExit(f"--store {store} has no runs: run some first, or name their store.")

@@ -11,18 +11,16 @@ that are nearest to each of the 16 modes is printed, 0.0625 for exact ones.
 
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 import pyro
 
 from benchmarks.papers.ohmc import noisy_matrix, paper_tables
 from benchmarks.papers.ohmc.mixture import Matrices
+from benchmarks.pictures import pyplot
 from benchmarks.study import option, parser_of, set_up, switch
 from pyro_manifold.infer import MCMC, OHMC
+
+plt = pyplot()
 
 STEP_SIZE, EVERY, BINS = 0.1, 10, 80
 PAIRS = (("R[0,1]", "R[1,1]"), ("Q[0,0]", "R[0,0]"))

@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from benchmarks.arguments import count, new_file, positive, without_effect
 from benchmarks.images import generated, mnist
+from benchmarks.pictures import pyplot
 from benchmarks.stored import check_settings, checksum, read_json, write_json
 from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import show, with_deviation
@@ -165,10 +166,7 @@ def rows(forms, seeds, data, other, curves, folder, **options):
 
 def figure(curves, path):
     """Figure 3: losses while training and on test images, and accuracy, by epoch."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     fig, panels = plt.subplots(1, 3, figsize=(10, 3.4))
     titles = ("training loss", "test loss", "test accuracy, %")

@@ -14,11 +14,6 @@ import math
 import statistics
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
@@ -26,9 +21,12 @@ from benchmarks.papers.variational import splines
 from benchmarks.papers.variational.compare import GRID
 from benchmarks.papers.variational.methods import FAMILIES, MEAN_FIELD, MIXED, OF_THE_PAPER, STEPS, VAFC
 from benchmarks.papers.variational.truth import CACHE
+from benchmarks.pictures import pyplot
 from benchmarks.stored import read_json
 from benchmarks.study import parser_of
 from benchmarks.tables import show
+
+plt = pyplot()
 
 TITLES = {"spline": "P-splines", "ionosphere": "ionosphere", "leukemia": "leukemia"}
 FLOORS = {"spline": 0.1, "ionosphere": 0.3, "leukemia": 10.0}  # about the error of an ELBO

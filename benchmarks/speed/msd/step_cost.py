@@ -17,6 +17,7 @@ from benchmarks.problems.coefficients import logistic, with_intercept
 from benchmarks.speed.native_kernels import microseconds
 from benchmarks.study import set_up
 from benchmarks.tables import show
+from pyro_manifold.infer import MSD
 
 DIMENSIONS = (10, 20, 50, 100)
 VERSIONS = tuple(product((True, False), repeat=2))
@@ -26,8 +27,6 @@ ITERATIONS = 1500  # of a block, by d: continuing a run takes as long as a hundr
 
 def cost(dimension, *, adjusted, native, chains=CHAINS, iterations=ITERATIONS, seconds=SECONDS):
     """Microseconds of a step of one chain."""
-    from pyro_manifold.infer import MSD
-
     rng = np.random.default_rng(0)
     design = with_intercept(rng, 10 * dimension, dimension) / dimension**0.5
     posterior = logistic("scaling", design, 1.0, rng.standard_normal(dimension), rng)

@@ -13,11 +13,10 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import study
 from benchmarks.problems.coefficients import POSTERIORS
 from benchmarks.timing import process_time
+from pyro_manifold.infer import MSD
 
 
 def main(chains, compiled=False, name="collinear logistic", shown=12):
-    from pyro_manifold.infer import MSD
-
     warnings.filterwarnings("ignore")
     study.set_up()
     kernel = MSD(POSTERIORS[name].pyro_model, step_size=0.6, persistence=0.0, metropolis=True, jit_compile=compiled)

@@ -17,6 +17,7 @@ from typing import Any
 import pyro
 import torch
 
+from benchmarks.pictures import pyplot
 from benchmarks.speed.storing.cost import model
 from benchmarks.study import option, read
 from pyro_manifold.infer import MCMC, OHMC
@@ -56,10 +57,7 @@ def measured(iterations: int, store: str | None) -> list[tuple[int, float]]:
 
 def figure(stored: list[tuple[int, float]], kept: list[tuple[int, float]], path: str) -> None:
     """Both, over iterations."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     _, axes = plt.subplots(figsize=(6, 3), layout="constrained")
     axes.plot(*zip(*kept, strict=True), color="C1", label="draws kept in memory")
