@@ -43,6 +43,15 @@ class Problem(NamedTuple):
     jax_parts: Callable[[], tuple[Callable, Callable, Callable]] | None = None
 
 
+def in_jax():
+    """JAX, its arrays and its distributions."""
+    import jax
+    import jax.numpy
+    import jax.scipy.stats
+
+    return jax, jax.numpy, jax.scipy.stats
+
+
 # ---- matrix Langevin --------------------------------------------------------------------------------------------
 
 
@@ -75,8 +84,7 @@ def langevin_pymc():
 
 
 def langevin_jax():
-    import jax
-    import jax.numpy as jnp
+    jax, jnp, _ = in_jax()
 
     def log_likelihood(z):
         X = closed_form(z.reshape(3, 2), jnp)
@@ -128,15 +136,12 @@ def linear_pymc():
 
 
 def linear_jax():
-    import jax
-    import jax.numpy as jnp
-    from jax.scipy.stats import norm
-
+    jax, jnp, stats = in_jax()
     x, y = map(jnp.asarray, cases())
     return (
         lambda key: 2 * jax.random.normal(key, (4,)),
-        lambda w: norm.logpdf(w, 0.0, 2.0).sum(),
-        lambda w: norm.logpdf(y, x @ w, 0.5).sum(),
+        lambda w: stats.norm.logpdf(w, 0.0, 2.0).sum(),
+        lambda w: stats.norm.logpdf(y, x @ w, 0.5).sum(),
     )
 
 
@@ -170,15 +175,17 @@ def two_modes_pymc():
 
 
 def two_modes_jax():
-    import jax
-    import jax.numpy as jnp
-    from jax.scipy.stats import norm
+    jax, jnp, stats = in_jax()
 
     def log_likelihood(x):
-        left = norm.logpdf(x, -CENTRE, WIDTH).sum() + math.log(SHARE)
-        return jnp.logaddexp(left, norm.logpdf(x, CENTRE, WIDTH).sum() + math.log(1 - SHARE))
+        left = stats.norm.logpdf(x, -CENTRE, WIDTH).sum() + math.log(SHARE)
+        return jnp.logaddexp(left, stats.norm.logpdf(x, CENTRE, WIDTH).sum() + math.log(1 - SHARE))
 
-    return lambda key: SPREAD * jax.random.normal(key, (2,)), lambda x: norm.logpdf(x, 0, SPREAD).sum(), log_likelihood
+    return (
+        lambda key: SPREAD * jax.random.normal(key, (2,)),
+        lambda x: stats.norm.logpdf(x, 0, SPREAD).sum(),
+        log_likelihood,
+    )
 
 
 # ---- principal components ---------------------------------------------------------------------------------------
@@ -214,10 +221,7 @@ def components_pymc():
 
 
 def components_jax():
-    import jax
-    import jax.numpy as jnp
-    from jax.scipy.stats import multivariate_normal, norm
-
+    jax, jnp, stats = in_jax()
     y, size = jnp.asarray(scores()), COLUMNS * RANK
 
     def draw(key):
@@ -226,12 +230,12 @@ def components_jax():
         return jnp.concatenate([jax.random.normal(first, (size,)), noise])
 
     def log_prior(v):
-        return norm.logpdf(v[:size]).sum() + norm.logpdf(jnp.exp(v[size])) + jnp.log(2.0) + v[size]
+        return stats.norm.logpdf(v[:size]).sum() + stats.norm.logpdf(jnp.exp(v[size])) + jnp.log(2.0) + v[size]
 
     def log_likelihood(v):
         W = v[:size].reshape(COLUMNS, RANK)
         covariance = W @ W.T + jnp.exp(2 * v[size]) * jnp.eye(COLUMNS)
-        return multivariate_normal.logpdf(y, jnp.zeros(COLUMNS), covariance).sum()
+        return stats.multivariate_normal.logpdf(y, jnp.zeros(COLUMNS), covariance).sum()
 
     return draw, log_prior, log_likelihood
 

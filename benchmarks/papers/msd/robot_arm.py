@@ -11,6 +11,8 @@ of weights at lag 10, rejections, energy errors and divergences; and test errors
 are kept in results/robot_arm; a second call reads them. The data are downloaded, or read from PYRO_MANIFOLD_DATA.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -20,13 +22,14 @@ from benchmarks.papers.msd.robot_arm_modes import TOLERANCE, labels, mode_levels
 from benchmarks.papers.msd.robot_arm_samplers import PAPER, SAMPLERS, STARTS, STEP_SIZES, sample_once
 from benchmarks.pictures import pyplot
 from benchmarks.study import option, parser_of, set_up
-from benchmarks.tables import table
+from benchmarks.tables import table, with_deviation
 from pyro_manifold import diagnostics
 
 GROUPS = {"input to hidden": "input_to_hidden", "hidden to output": "hidden_to_output"}
 EVERY = 20
 """One draw of so many counts for errors: 100 of a run's 2,000, as in the paper."""
 LAG = 10
+spread = partial(with_deviation, digits=3)
 HEADINGS = ["sampler", "ε", "test error", "paper", "training error", *(f"lag {LAG}, {group}" for group in GROUPS)]
 HEADINGS += ["rejected", "energy error", "divergences"]
 
@@ -96,11 +99,6 @@ def row(name, step_size, runs, arm):
     rejected, energy = f"{100 * runs.rejections.mean():.1f} %", np.nanmean(runs.energy_error)  # if all are, it has none
     errors_of = spread(test), PAPER[name.split(",")[0]], spread(training)
     return [name, f"{step_size:g}", *errors_of, *lags, rejected, f"{energy:.3f}", f"{int(runs.divergences.sum())}"]
-
-
-def spread(values):
-    values = np.asarray(values)
-    return f"{values.mean():.3f} ± {values.std(ddof=1):.3f}" if len(values) > 1 else f"{values.mean():.3f}"
 
 
 def by_mode(found, arm):
